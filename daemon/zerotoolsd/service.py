@@ -65,7 +65,8 @@ class JobView:
     "last_progress", "quiet", "last_line"}`; `latest_checkpoint` is `{"step", "path", "verified",
     "not_verified"}`;
     `stage` is None for a program of the user's own; `spec` has its `env` values blanked;
-    `set_keys` are the dotted keys that its author set, None of a job of the first version.
+    `set_keys` are the dotted keys that its author set, None of a job of the first version;
+    `environment` says what its ranks begin with, where nothing was taken along at submit.
     """
 
     id: int
@@ -86,6 +87,7 @@ class JobView:
     phase: Mapping[str, Any] | None = None
     spec: Mapping[str, Any]
     set_keys: tuple[str, ...] | None = None
+    environment: str | None = None
 
     @property
     def attempt(self) -> AttemptView | None:

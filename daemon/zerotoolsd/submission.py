@@ -19,7 +19,7 @@ from zerotoolsd.admission import checkpoint_listing
 from zerotoolsd.admission.interpreter import Needs, check_interpreter
 from zerotoolsd.admission.rehearsal import rehearse
 from zerotoolsd.admission.survey import Survey, survey, survey_of
-from zerotoolsd.attempts.launch import base_environment
+from zerotoolsd.attempts.environment import job_environment
 from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.looking.lookers import Ask, ask_thread
 from zerotoolsd.queue.group_commit import GroupCommit
@@ -149,12 +149,12 @@ class Admittance:
         if spec.output_dir is not None:
             await self._note_earlier(spec)
         if seen.needs is not None:
-            environment = base_environment(spec)
+            environment = job_environment(spec)
             await self._check_python(spec.python or sys.executable, environment, seen.needs)
         return seen
 
     async def _ask_interpreter(self, spec: JobSpec) -> list[str]:
-        return await self._rehearse(spec, spec.python or sys.executable, base_environment(spec))
+        return await self._rehearse(spec, spec.python or sys.executable, job_environment(spec))
 
     async def _note_earlier(self, spec: JobSpec) -> None:
         """Where the jobs write that an earlier daemon took, links followed."""

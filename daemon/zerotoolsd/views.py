@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from zerotools.core.secrets import HIDDEN, mask_text, mask_tree
 from zerotools.jobs import states
 from zerotools.jobs.jobfile.parse import job_to_dict, keys_set
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.attempts import last_report
+from zerotoolsd.attempts.environment import NOT_CAPTURED, secrets_of
 from zerotoolsd.attempts.phases import phase_of
 from zerotoolsd.queue.rows import AttemptRow, JobRow, UnreadableSpec
 from zerotoolsd.queue.values import short
@@ -31,6 +33,8 @@ def job_view(
         _ = job.spec
     except UnreadableSpec as error:
         unreadable = str(error)
+    secrets = secrets_of(spec)
+    reason = waits or job.standing.reason or unreadable
     found = last_report.latest_checkpoint(job, attempts)
     known = [last_report.last_report(attempt) for attempt in reversed(attempts)]
     progress = next((each.step for each in known if each.step is not None), None)
@@ -39,20 +43,21 @@ def job_view(
         id=job.id,
         name=job.name,
         state=job.state,
-        reason=waits or job.standing.reason or unreadable or doing,
+        reason=mask_text(told, secrets) if (told := reason or doing) else None,
         uid=job.uid,
         created=job.created,
         started=job.started,
         ended=job.ended,
-        attempts=tuple(attempt_view(attempt) for attempt in attempts),
+        attempts=tuple(attempt_view(attempt, secrets) for attempt in attempts),
         world_size=spec.world_size if spec else 0,
         device=spec.device if spec else "unknown",
         stage=spec.stage if spec else None,
         output_dir=job.output_dir,
         latest_checkpoint=None if found is None else _checkpoint(*found, attempts),
         progress=progress,
-        phase=_phase(job, attempts, known, quiet_seconds),
-        spec={} if spec is None else _without_secrets(spec),
+        phase=_masked_phase(_phase(job, attempts, known, quiet_seconds), secrets),
+        spec={} if spec is None else _without_secrets(spec, secrets),
+        environment=NOT_CAPTURED if spec and spec.captured_env is None else None,
         set_keys=_set_keys(job),
     )
 
@@ -70,7 +75,8 @@ def _set_keys(job: JobRow) -> tuple[str, ...] | None:
     if job.given_text is None:
         return None
     try:
-        return tuple(keys_set(json.loads(job.given_text)))
+        given = keys_set(json.loads(job.given_text))
+        return tuple(key for key in given if not key.startswith("captured_env."))
     except (ValueError, RecursionError):
         return None
 
@@ -110,13 +116,20 @@ def _phase(
     return phase_of(run_dir, known[0], quiet_seconds=quiet_seconds, now=time.time())
 
 
-def _without_secrets(spec: JobSpec) -> dict[str, Any]:
+def _without_secrets(spec: JobSpec, known: Sequence[str]) -> dict[str, Any]:
     tree = job_to_dict(spec)
-    return {**tree, "env": dict.fromkeys(tree.get("env", ()), "***")}
+    env = dict.fromkeys(tree.get("env", ()), HIDDEN)
+    shown: dict[str, Any] = mask_tree(tree, known)
+    return {**shown, "env": env}
 
 
-def attempt_view(attempt: AttemptRow) -> AttemptView:
-    """One attempt; while it runs, what its ranks have reported so far."""
+def _masked_phase(phase: dict[str, Any] | None, known: Sequence[str]) -> dict[str, Any] | None:
+    return None if phase is None else mask_tree(phase, known)
+
+
+def attempt_view(attempt: AttemptRow, secrets: Sequence[str] = ()) -> AttemptView:
+    """One attempt; while it runs, what its ranks have reported so far. `secrets` are
+    those of its job."""
     result = attempt.result or {}
     known = last_report.last_report(attempt)
     step = known.step or {}
@@ -128,7 +141,7 @@ def attempt_view(attempt: AttemptRow) -> AttemptView:
         ended=attempt.ended,
         exit_code=_status(result.get("exit_code")),
         signal=_status(result.get("signal")),
-        cause=short(str(result["cause"])) if result.get("cause") else None,
+        cause=mask_text(short(str(result["cause"])), secrets) if result.get("cause") else None,
         resumed_from=attempt.resumed_from,
         peak_gpu_bytes=known.peak_gpu_bytes,
         peak_host_bytes=known.peak_host_bytes,

@@ -43,14 +43,20 @@ def watched(work: Path) -> dict[str, str]:
 def test_a_program_gets_torch_s_variables_and_zerotools_and_nothing_of_ours(
     daemon: Daemon, work: Path
 ) -> None:
-    daemon.start(RANK="7", PYTHONPATH_LIKE="kept")
+    daemon.start(RANK="7", CLOUD_SECRET="hidden", HF_HOME="/of/the/daemon")
     env = {"PYTHONPATH": "/its/own", "COLOUR": "blue"}
-    daemon.client.submit(own(work, "env", ranks=2, env=env))
+    words = "--api-key hunter2 env"
+    daemon.client.submit(own(work, words, ranks=2, env=env))
     job = daemon.wait_for_end(1)
     assert (job["state"], job["stage"], job["reason"]) == ("succeeded", None, None)
     seen = [json.loads((daemon.run_dir() / f"rank-{n}.log").read_text()) for n in (0, 1)]
     assert [(each["RANK"], each["WORLD_SIZE"]) for each in seen] == [("0", "2"), ("1", "2")]
     assert seen[0]["COLOUR"] == "blue"
+    assert job["spec"]["script"]["command"] == ["train.py", "--api-key", "***", "env"]
+    told = (job, daemon.client.jobs(), daemon.client.events(), daemon.log.read_text())
+    assert "hunter2" not in str(told)
+    assert not {"CLOUD_SECRET", "HF_HOME"} & set(seen[0])
+    assert job["environment"].startswith("PATH, HOME and LANG")
     assert seen[0]["PYTHONPATH"].startswith("/its/own:")
     assert seen[0]["ZEROTOOLS_OUTPUT_DIR"] == job["output_dir"]
     assert "ZEROTOOLS_RESUME_FROM" not in seen[0]

@@ -8,16 +8,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.attempts.environment import job_environment
 
 COMPILERS = {"cpu": ("c++", "g++", "clang++"), "cuda": ("cc", "gcc", "clang")}
 """What torch.compile calls, for generated C++ on CPUs and for Triton's launchers on GPUs."""
 CHOICE = {"cpu": "CXX", "cuda": "CC"}
 
 
-def lacking(spec: JobSpec, environment: Mapping[str, str] = os.environ) -> Iterator[str]:
-    """What this machine does not have, sentence by sentence."""
+def lacking(spec: JobSpec, environment: Mapping[str, str] | None = None) -> Iterator[str]:
+    """What this machine does not have, sentence by sentence; `environment` is the job's own."""
     if spec.train.compile:
-        yield from _compiler(spec, {**environment, **spec.env})
+        yield from _compiler(spec, {**(environment or job_environment(spec)), **spec.env})
     if spec.offload.path is not None:
         yield from _directory(Path(spec.offload.path))
 

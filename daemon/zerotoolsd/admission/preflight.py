@@ -16,6 +16,7 @@ from zerotools.ops.foreign.run import is_foreign, was_made_elsewhere
 from zerotools.runs import checkpoint_dirs
 from zerotoolsd.admission import checkpoint_listing, preflight_data, preflight_model
 from zerotoolsd.admission.needs import lacking
+from zerotoolsd.attempts.environment import job_environment
 
 
 def check_files(spec: JobSpec) -> None:
@@ -56,7 +57,7 @@ def _missing_of_script(spec: JobSpec) -> Iterator[str]:
     elif first.endswith(".py") or "/" in first:
         if not (directory / first).is_file():
             yield f"script.command: there is no file {directory / first}"
-    elif first != "-m" and shutil.which(first, path=spec.env.get("PATH")) is None:
+    elif first != "-m" and shutil.which(first, path=job_environment(spec)["PATH"]) is None:
         yield f"script.command: there is no program {first} in PATH"
     if spec.resume_from is not None and not Path(spec.resume_from).exists():
         yield f"resume_from = {spec.resume_from}: there is no such file or directory"

@@ -8,26 +8,34 @@ from typing import Any
 from aiohttp import web
 
 from zerotools.core.errors import BadRequest
+from zerotools.core.secrets import HIDDEN
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.states import STATES
 from zerotoolsd.api import inputs
 from zerotoolsd.api.answers import answer
 from zerotoolsd.api.keys import SERVICE
 from zerotoolsd.api.peer import peer_uid
+from zerotoolsd.api.readers import readable_job, view_for
 from zerotoolsd.service import JobView
 
 MAX_JOBS = 1000
-HIDDEN = "***"
 
 
 def view_json(view: JobView) -> dict[str, Any]:
-    """A job for a client. No value of its environment leaves the daemon."""
+    """A job for a client. No value of its `[env]` leaves the daemon."""
     tree = view.to_json()
     spec = dict(tree["spec"])
     env = spec.get("env")
     if isinstance(env, Mapping):
         spec["env"] = dict.fromkeys(env, HIDDEN)
     return {**tree, "spec": spec}
+
+
+def _in_a_list(view: JobView, uid: int) -> dict[str, Any]:
+    """A job in a list: without what a page of a hundred would repeat a hundred times."""
+    tree = view_json(view_for(view, uid))
+    tree["spec"].pop("captured_env", None)
+    return tree
 
 
 async def submit(request: web.Request) -> web.Response:
@@ -63,13 +71,14 @@ async def list_jobs(request: web.Request) -> web.Response:
     limit = inputs.whole(request.query, "limit", 100, minimum=1, maximum=MAX_JOBS)
     after = inputs.whole(request.query, "after", None, minimum=0)
     assert limit is not None
+    uid = peer_uid(request)
     views = await request.app[SERVICE].jobs(state=state, limit=limit, after=after)
-    return answer({"jobs": [view_json(view) for view in views]})
+    return answer({"jobs": [_in_a_list(view, uid) for view in views]})
 
 
 async def show(request: web.Request) -> web.Response:
     """GET /v1/jobs/{id}."""
-    return answer(view_json(await request.app[SERVICE].job(inputs.job_id(request))))
+    return answer(view_json(await readable_job(request)))
 
 
 async def cancel(request: web.Request) -> web.Response:

@@ -7,6 +7,8 @@ from aiohttp import web
 from zerotoolsd.api import inputs
 from zerotoolsd.api.answers import answer
 from zerotoolsd.api.keys import SERVICE
+from zerotoolsd.api.peer import peer_uid
+from zerotoolsd.api.readers import event_for
 
 LONGEST_WAIT_SECONDS = 60.0
 
@@ -27,4 +29,5 @@ async def events(request: web.Request) -> web.Response:
     wait = inputs.seconds(request.query, "wait", maximum=LONGEST_WAIT_SECONDS)
     found = await request.app[SERVICE].events(since, wait)
     last = found[-1].seq if found else since
-    return answer({"events": [event.to_json() for event in found], "next": last})
+    uid = peer_uid(request)
+    return answer({"events": [event_for(event, uid).to_json() for event in found], "next": last})

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
+from zerotools.core.secrets import mask_text
 from zerotools.jobs.tables.spec import ALWAYS
+from zerotoolsd.attempts.environment import secrets_of
 from zerotoolsd.attempts.repeating import why_not_again
 from zerotoolsd.queue import lifecycle, time_limit
 from zerotoolsd.queue.lifecycle import Ended
@@ -26,15 +28,18 @@ def end_event(
     except UnreadableSpec as error:
         unreadable = str(error)
     repeats = spec is None or spec.retry == ALWAYS
+    known = secrets_of(spec)
+    cause = str(record.get("cause") or "its record does not say how it ended")
+    hopeless = None if repeats else why_not_again(record, before[-1].result if before else None)
     return Ended(
         outcome=outcome if outcome in lifecycle.OUTCOMES else lifecycle.CRASHED,
-        cause=str(record.get("cause") or "its record does not say how it ended"),
+        cause=mask_text(cause, known),
         saved_step=_saved_step(record),
         max_restarts=spec.max_restarts if spec else 0,
         time_limit=time_limit.that_ended(spec, record, asked=asked),
         note=_what_failed_after(record),
         unreadable=unreadable,
-        hopeless=None if repeats else why_not_again(record, before[-1].result if before else None),
+        hopeless=hopeless and mask_text(hopeless, known),
         not_ready_before=_not_ready_at_the_end(before),
     )
 

@@ -13,6 +13,7 @@ from typing import IO
 import zerotools
 from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.attempts.environment import job_environment
 from zerotoolsd.attempts.programs import command_of, finder_command, make_importable
 from zerotoolsd.config import Config, DataCacheConfig
 from zerotoolsd.queue.rows import AttemptRow, JobRow
@@ -36,8 +37,7 @@ RankCommand = Callable[[JobSpec, Path], tuple[str, ...]]
 """(job, run directory) -> the command of one rank."""
 
 _RANK_VARIABLES = ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "RANK", "WORLD_SIZE")
-"""What a daemon that was itself started by a launcher has of its own."""
-_NOT_INHERITED = ("LISTEN_", "NOTIFY_SOCKET", "PYTHON", "WATCHDOG_", "ZEROTOOLS")
+"""What no process of a job begins with, whoever submitted it."""
 
 
 def trainer_command(spec: JobSpec, run_dir: Path) -> tuple[str, ...]:
@@ -68,12 +68,6 @@ def thinning_command(
     return (*command, str(socket), str(job_id), *named)
 
 
-def base_environment(spec: JobSpec) -> dict[str, str]:
-    """What a job's processes inherit from the daemon, and the job's own variables."""
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith(_NOT_INHERITED)}
-    return {**inherited, **spec.env}
-
-
 def rank_environment(
     spec: JobSpec, attempt: AttemptRow, cache: DataCacheConfig | None = None
 ) -> dict[str, str]:
@@ -87,7 +81,7 @@ def rank_environment(
         defaults["GLOO_SOCKET_IFNAME"] = "lo"
     return {
         **defaults,
-        **base_environment(spec),
+        **job_environment(spec),
         **(_cache_environment(run_dir, cache) if cache and spec.engine != SCRIPT else {}),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": ",".join(attempt.gpu_uuids),

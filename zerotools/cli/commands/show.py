@@ -146,6 +146,11 @@ def _facts(job: Job) -> Iterator[tuple[str, str]]:
         yield "predictions", f"{job['output_dir']}/{PREDICTIONS}"
     yield "model", exported_model(job)
     yield "user", f"uid {job['uid']}"
+    yield "environment", str(job.get("environment") or "")
+    if taken := job["spec"].get("captured_env"):
+        count = len(taken)
+        what = "1 variable" if count == 1 else f"{count} variables"
+        yield "environment", f"{what} of its submitter's (--spec shows them), and [env]"
     done = job["state"] == SUCCEEDED and not job["reason"]  # with one, its export has failed
     if (is_over(job) and not done and job["latest_checkpoint"]) or job["state"] == HELD:
         yield "go on", f"zerotools resume {job['id']}"

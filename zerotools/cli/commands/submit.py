@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -26,7 +28,9 @@ from zerotools.cli.options.shared import json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import say
 from zerotools.core.errors import EXIT_INTERRUPTED, BadRequest, DaemonUnreachable, ZerotoolsError
+from zerotools.core.secrets import HIDDEN, mask_tree
 from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.client.environment import capture, named, with_environment
 from zerotools.jobs.client.submissions import Submission
 from zerotools.jobs.imports.combine import CONFIG
 from zerotools.jobs.imports.reading.job_keys import look_up
@@ -40,6 +44,13 @@ from zerotools.jobs.tables.spec import JobSpec
 )
 @click.option("-f", "--follow", is_flag=True, help="Show the progress until the job has ended.")
 @click.option("--name", metavar="TEXT", help="Name of the job, instead of the one in its file.")
+@click.option(
+    "--env",
+    "env_options",
+    metavar="NAME[=VALUE]",
+    multiple=True,
+    help="Give the job this variable too, with its value here, or another; may be repeated.",
+)
 @config_options
 @click.option(
     "--dry-run",
@@ -52,6 +63,7 @@ def command(
     job_files: tuple[str, ...],
     follow: bool,
     name: str | None,
+    env_options: tuple[str, ...],
     configs: Configs,
     dry_run: bool,
     socket: Path | None,
@@ -66,6 +78,10 @@ def command(
     zerotools import prints it; what happened to each key of the config is reported on standard
     error.
 
+    A job takes along what its program needs of the environment here: PATH, HOME, LANG, variables
+    of Python environments, of Hugging Face, torch, NCCL and CUDA, and proxies. What looks like a
+    secret, and anything else, comes with --env NAME. It gets nothing of the daemon's environment.
+
     With --follow, Ctrl-C leaves the job running, and the exit status is 6 if the job fails.
     """
     if len(job_files) > 1 and (follow or name is not None):
@@ -76,6 +92,7 @@ def command(
     jobs = [Submission(_called(path), read_job(path, configs)) for path in job_files]
     if name is not None:
         jobs = [replace(each, spec=replace(each.spec, name=name)) for each in jobs]
+    jobs = _with_environment(jobs, env_options)
     client = DaemonClient(socket)
     if dry_run:
         return _rehearse(client, jobs, as_json)
@@ -87,6 +104,21 @@ def command(
     else:
         _say_what_next(queued[-1])
     return 0
+
+
+def _with_environment(jobs: Sequence[Submission], options: Sequence[str]) -> list[Submission]:
+    """The jobs, with what they take along of the environment here."""
+    named_ones, captured = named(options, os.environ), capture(os.environ)
+    given = {*named_ones, *(name for each in jobs for name in each.spec.env)}
+    if left := [name for name in captured.secret if name not in given]:
+        say(
+            "note",
+            f"not taken along, as they look like secrets: {', '.join(left)}; --env {left[0]} takes "
+            "one along",
+        )
+    return [
+        replace(each, spec=with_environment(each.spec, captured.taken, named_ones)) for each in jobs
+    ]
 
 
 def _called(path: str) -> str:
@@ -122,7 +154,7 @@ def _rehearse(client: DaemonClient, jobs: Sequence[Submission], as_json: bool) -
     except DaemonUnreachable as error:
         say("warning", f"the files of the job and the machine were not checked: {error}")
     if as_json:
-        render.print_json([job_to_dict(each.spec) for each in jobs])
+        render.print_json([_shown(each.spec) for each in jobs])
         return 0
     for each in jobs:
         spec = each.spec
@@ -135,6 +167,11 @@ def _rehearse(client: DaemonClient, jobs: Sequence[Submission], as_json: bool) -
         name = render.clean(spec.name) if spec.name else "the job"
         click.echo(f"{name} would be queued: {plan(job)}")
     return 0
+
+
+def _shown(spec: JobSpec) -> dict[str, Any]:
+    tree: dict[str, Any] = mask_tree(job_to_dict(spec))
+    return {**tree, "env": dict.fromkeys(spec.env, HIDDEN)}
 
 
 def _queue(client: DaemonClient, jobs: Sequence[Submission], as_json: bool) -> list[Job]:

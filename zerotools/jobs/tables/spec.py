@@ -141,6 +141,14 @@ class JobSpec:
     env: Mapping[str, str] = key(
         "Environment variables of the ranks. Values are never shown.", factory=dict, imported=False
     )
+    captured_env: Mapping[str, str] | None = key(
+        "What the job takes along of the environment in which it was submitted; `zerotools submit` "
+        "fills it in. Without it, the ranks begin with PATH, HOME and LANG alone. `[env]` goes "
+        "before it.",
+        default=None,
+        stored_default=None,
+        imported=False,
+    )
     script: ScriptSpec = key(
         "A training program of your own.", factory=lambda: ScriptSpec(command=()), imported=False
     )
@@ -213,11 +221,16 @@ def check_time_limit(spec: JobSpec) -> Iterator[str]:
 
 
 def check_names(spec: JobSpec) -> Iterator[str]:
-    """What is wrong with `name` and `env`."""
+    """What is wrong with `name`, `env` and `captured_env`."""
     if spec.name is not None and not (spec.name.isprintable() and 0 < len(spec.name) <= 200):
         yield f"name = {show(spec.name)}: must be 1 to 200 printable characters"
-    for name in spec.env:
+    yield from _check_variables("env", spec.env)
+    yield from _check_variables("captured_env", spec.captured_env or {})
+
+
+def _check_variables(table: str, variables: Mapping[str, str]) -> Iterator[str]:
+    for name in variables:
         if not name or "=" in name:
-            yield f"env.{show(name, bare=True)}: is not a name for an environment variable"
+            yield f"{table}.{show(name, bare=True)}: is not a name for an environment variable"
         elif name in RESERVED_ENV:
-            yield f"env.{name}: is set by the daemon for each rank; leave it out"
+            yield f"{table}.{name}: is set by the daemon for each rank; leave it out"

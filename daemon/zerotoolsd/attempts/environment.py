@@ -1,0 +1,49 @@
+"""The environment of a job: what it was submitted with. Nothing of the daemon's own reaches it.
+
+A daemon is started by a login shell, a unit or a container, whose variables may hold secrets (a
+cloud's, a registry's) and settings (a proxy, a CUDA) that its jobs' authors do not know of.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Mapping
+
+from zerotools.core.secrets import is_secret_name, secret_arguments
+from zerotools.jobs.tables.spec import JobSpec
+
+USUAL_PATH = "/usr/local/bin:/usr/bin:/bin"
+NOT_CAPTURED = (
+    "PATH, HOME and LANG, and what [env] sets: nothing of its submitter's environment was taken "
+    "along"
+)
+
+
+def least_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What no process can do without, for a job that brought nothing along."""
+    return {
+        "PATH": environment.get("PATH") or USUAL_PATH,
+        "HOME": _home() or environment.get("HOME") or "/",
+        "LANG": environment.get("LANG") or "C.UTF-8",
+    }
+
+
+def _home() -> str | None:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_dir
+    except KeyError:  # a uid without an entry, as containers have
+        return None
+
+
+def job_environment(spec: JobSpec) -> dict[str, str]:
+    """What a job's processes begin with: what was taken along at submit, then `[env]`."""
+    return {**least_environment(), **(spec.captured_env or {}), **spec.env}
+
+
+def secrets_of(spec: JobSpec | None) -> list[str]:
+    """The secret values that the job was given, which no text about it may show."""
+    if spec is None:
+        return []
+    found = [value for name, value in spec.env.items() if is_secret_name(name)]
+    return found + secret_arguments(spec.script.command)

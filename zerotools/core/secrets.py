@@ -1,0 +1,128 @@
+"""What looks like a secret, by the name that it has or by its own form, and texts without them.
+
+Names come first: `WANDB_API_KEY=...`, `--hub-token ...`, `db.password=...`. Forms that a service
+gives its keys (`hf_...`, `ghp_...`) and passwords in URLs are found without a name. It is a net,
+not a proof: a secret under an innocent name, of no known form, is shown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+HIDDEN = "***"
+LEAST_CHARACTERS = 4
+"""Shorter values are not looked for in other texts: half of every word would be hidden."""
+
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_ALWAYS = frozenset(
+    {
+        *("secret", "secrets", "password", "passwd", "passphrase", "passwort", "pwd", "apikey"),
+        *("credential", "credentials", "authorization", "cookie", "dsn", "bearer"),
+    }
+)
+_ENDS = ("password", "passwd", "secret")
+_KEYS = frozenset(
+    {
+        *("api", "access", "private", "secret", "auth", "encryption", "signing", "account", "ssh"),
+        *("storage", "service", "deploy", "license", "app", "master", "shared"),
+    }
+)
+"""A `key` of these is a secret; of others, such as a sort key, it is not."""
+_NOT_TOKENS = frozenset(
+    {
+        *("pad", "eos", "bos", "unk", "sep", "cls", "mask", "per", "special", "image", "start"),
+        *("end", "max", "min", "new", "stop", "num", "audio", "video", "extra", "additional"),
+        *("prompt", "response", "separator", "first", "last", "next", "each"),
+    }
+)
+"""A `token` of these is one of a tokenizer."""
+
+_FORMS = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{20,}"
+    r"|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{20,}|xox[abprs]-[A-Za-z0-9-]{10,}"
+    r"|(?:AKIA|ASIA)[0-9A-Z]{16}|AIza[A-Za-z0-9_-]{35}|eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]{8,})"
+)
+_IN_URL = re.compile(r"(?<=://)[^/\s@'\"]+(?=@)")
+_BEARER = re.compile(r"(?i)\b((?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{8,}")
+_NAMED = re.compile(
+    r"""(?P<name>--?[A-Za-z][\w.-]*|[A-Za-z_][\w.-]*)(?P<between>["']?\s*[=:]\s*|\s+)"""
+    r"""(?P<value>"[^"]*"|'[^']*'|[^\s'",;&|]+)"""
+)
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether what has this name (a variable, an option, a key) is likely to be a secret."""
+    words = [word.lower() for word in _WORD.findall(name)]
+    if not words:
+        return False
+    last, before = words[-1], words[-2] if len(words) > 1 else ""
+    hidden = any(word in _ALWAYS or word.endswith(_ENDS) for word in words)
+    if hidden and last not in ("file", "path", "dir", "name"):
+        return True
+    if last == "token":
+        return before not in _NOT_TOKENS
+    if last == "key":
+        return before in _KEYS or (name.isupper() and "_" in name)
+    return last in ("pass", "auth") and (name.isupper() or before == "basic" or last == "pass")
+
+
+def mask_text(text: str, known: Iterable[str] = ()) -> str:
+    """`text` without what looks like a secret in it, and without the secrets `known`."""
+    for value in sorted((v for v in known if len(v) >= LEAST_CHARACTERS), key=len, reverse=True):
+        text = text.replace(value, HIDDEN)
+    text = _IN_URL.sub(HIDDEN, _FORMS.sub(HIDDEN, _BEARER.sub(rf"\1{HIDDEN}", text)))
+    return _NAMED.sub(_hide_named, text)
+
+
+def _hide_named(found: re.Match[str]) -> str:
+    name, between, value = found.group("name", "between", "value")
+    # "the token is wrong" is a sentence; "--token xyz" is an option.
+    is_given = name.startswith("-") if between.isspace() else True
+    if not is_given or not is_secret_name(name) or value.startswith("-"):
+        return found.group()
+    return f"{name}{between}{HIDDEN}"
+
+
+def mask_arguments(arguments: Sequence[str], known: Iterable[str] = ()) -> list[str]:
+    """The words of a command without the secrets among them."""
+    known, shown = list(known), []
+    follows = False
+    for word in arguments:
+        if follows and not word.startswith("-"):
+            shown.append(HIDDEN)
+            follows = False
+            continue
+        shown.append(mask_text(word, known))
+        follows = word.startswith("-") and "=" not in word and is_secret_name(word)
+    return shown
+
+
+def secret_arguments(arguments: Sequence[str]) -> list[str]:
+    """The values that `mask_arguments` hides where the whole value is one word of the command."""
+    found = []
+    for before, word in zip(("", *arguments), arguments, strict=False):
+        name, equals, value = word.partition("=")
+        if equals and is_secret_name(name):
+            found.append(value)
+        elif before.startswith("-") and "=" not in before and is_secret_name(before):
+            found += [] if word.startswith("-") else [word]
+    return found
+
+
+def mask_tree(tree: Any, known: Iterable[str] = ()) -> Any:
+    """Plain values without secrets: those under secret names, and those in texts."""
+    known = list(known)
+    if isinstance(tree, Mapping):
+        return {
+            name: HIDDEN
+            if isinstance(value, str) and is_secret_name(str(name))
+            else mask_tree(value, known)
+            for name, value in tree.items()
+        }
+    if isinstance(tree, (list, tuple)):
+        if all(isinstance(each, str) for each in tree):
+            return mask_arguments(tree, known)
+        return [mask_tree(each, known) for each in tree]
+    return mask_text(tree, known) if isinstance(tree, str) else tree

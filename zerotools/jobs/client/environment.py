@@ -1,0 +1,97 @@
+"""What a job takes along of the environment in which it is submitted.
+
+An allow-list: what decides where programs, libraries, caches and proxies are, and how torch and the
+libraries below it work. What looks like a secret is taken along only where it is named, and what a
+shell or a launcher keeps for itself not at all. Of `PATH`, `HF_HOME`, `HF_TOKEN`,
+`AWS_REGION` and `RANK` a job gets `PATH` and `HF_HOME`; `--env HF_TOKEN --env AWS_REGION` adds two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from zerotools.core.errors import BadRequest
+from zerotools.core.secrets import is_secret_name
+from zerotools.jobs.tables.spec import RESERVED_ENV, JobSpec
+
+CAPTURED = frozenset(
+    {
+        *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR"),
+        *("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"),
+        *("VIRTUAL_ENV", "PYTHONPATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH"),
+        *("C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "PKG_CONFIG_PATH", "CC", "CXX"),
+        *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
+        *("TOKENIZERS_PARALLELISM", "MAX_JOBS"),
+    }
+)
+PROXIES = frozenset({"http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy"})
+"""In lower case or in capitals."""
+PREFIXES = (
+    *("LC_", "CONDA_", "MAMBA_", "PYENV_"),
+    *("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "DATASETS_", "WANDB_", "MLFLOW_"),
+    *("TORCH_", "TORCHINDUCTOR_", "PYTORCH_", "TRITON_", "NCCL_", "GLOO_", "CUDA_", "CUDNN_"),
+    *("CUBLAS_", "NVTE_", "NVIDIA_", "DS_", "DEEPSPEED_", "OMP_", "MKL_", "OPENBLAS_", "KMP_"),
+)
+LONGEST_VALUE = 128 * 1024
+"""Characters; the kernel takes no longer string."""
+
+
+class Captured(NamedTuple):
+    """`taken`, and the names of those that the list has and that were left behind as secrets."""
+
+    taken: dict[str, str]
+    secret: tuple[str, ...]
+
+
+def capture(environment: Mapping[str, str]) -> Captured:
+    """What of `environment` a job gets without being asked."""
+    taken, secret = {}, []
+    for name in sorted(environment):
+        if not _is_listed(name):
+            continue
+        if is_secret_name(name):
+            secret.append(name)
+        elif _is_text(environment[name]):
+            taken[name] = environment[name]
+    return Captured(taken, tuple(secret))
+
+
+def _is_listed(name: str) -> bool:
+    if name in RESERVED_ENV:
+        return False
+    return name in CAPTURED or name.lower() in PROXIES or name.startswith(PREFIXES)
+
+
+def _is_text(value: str) -> bool:
+    try:
+        return len(value.encode()) <= LONGEST_VALUE
+    except UnicodeEncodeError:  # bytes that a request cannot carry
+        return False
+
+
+def named(options: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables of `--env NAME` and `--env NAME=VALUE`. Raises BadRequest."""
+    found: dict[str, str] = {}
+    for option in options:
+        name, equals, value = option.partition("=")
+        if not name or not name.isprintable():
+            raise BadRequest(f"--env {option!r}: must be NAME or NAME=VALUE")
+        if name in RESERVED_ENV:
+            raise BadRequest(f"--env {name}: is set by the daemon for each rank; leave it out")
+        if not equals and name not in environment:
+            raise BadRequest(f"--env {name}: is not set here; set it, or give --env {name}=VALUE")
+        value = value if equals else environment[name]
+        if not _is_text(value):
+            raise BadRequest(f"--env {name}: its value is not text, or longer than 128 KiB")
+        found[name] = value
+    return found
+
+
+def with_environment(
+    spec: JobSpec, captured: Mapping[str, str], named_ones: Mapping[str, str]
+) -> JobSpec:
+    """`spec` as it is submitted from here; its own `captured_env`, if it has one, stays."""
+    taken = captured if spec.captured_env is None else spec.captured_env
+    return replace(spec, captured_env=dict(taken), env={**spec.env, **named_ones})
