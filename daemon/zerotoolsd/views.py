@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.secrets import HIDDEN, mask_text, mask_tree
 from zerotools.jobs import states
 from zerotools.jobs.jobfile.parse import job_to_dict, keys_set
 from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.text.secrets import HIDDEN, mask_text, mask_tree
 from zerotoolsd.attempts import last_report
 from zerotoolsd.attempts.environment import NOT_CAPTURED, secrets_of
 from zerotoolsd.attempts.phases import phase_of

@@ -8,9 +8,9 @@ from typing import Any
 from aiohttp import web
 
 from zerotools.core.errors import BadRequest
-from zerotools.core.secrets import HIDDEN
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.states import STATES
+from zerotools.jobs.text.secrets import HIDDEN
 from zerotoolsd.api import inputs
 from zerotoolsd.api.answers import answer
 from zerotoolsd.api.keys import SERVICE

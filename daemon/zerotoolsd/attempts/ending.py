@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
-from zerotools.core.secrets import mask_text
 from zerotools.jobs.tables.spec import ALWAYS
+from zerotools.jobs.text.secrets import mask_text
 from zerotoolsd.attempts.environment import secrets_of
 from zerotoolsd.attempts.repeating import why_not_again
 from zerotoolsd.queue import lifecycle, time_limit

@@ -10,8 +10,8 @@ import os
 import pwd
 from collections.abc import Mapping
 
-from zerotools.core.secrets import is_secret_name, secret_arguments
 from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.text.secrets import is_secret_name, secret_arguments
 
 USUAL_PATH = "/usr/local/bin:/usr/bin:/bin"
 NOT_CAPTURED = (

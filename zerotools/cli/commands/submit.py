@@ -28,7 +28,6 @@ from zerotools.cli.options.shared import json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import say
 from zerotools.core.errors import EXIT_INTERRUPTED, BadRequest, DaemonUnreachable, ZerotoolsError
-from zerotools.core.secrets import HIDDEN, mask_tree
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.client.environment import capture, named, with_environment
 from zerotools.jobs.client.submissions import Submission
@@ -36,6 +35,7 @@ from zerotools.jobs.imports.combine import CONFIG
 from zerotools.jobs.imports.reading.job_keys import look_up
 from zerotools.jobs.jobfile.parse import job_from_tree, job_to_dict
 from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.text.secrets import HIDDEN, mask_tree
 
 
 @click.command("submit")

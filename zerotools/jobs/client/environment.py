@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from zerotools.core.errors import BadRequest
-from zerotools.core.secrets import is_secret_name
 from zerotools.jobs.tables.spec import RESERVED_ENV, JobSpec
+from zerotools.jobs.text.secrets import is_secret_name
 
 CAPTURED = frozenset(
     {

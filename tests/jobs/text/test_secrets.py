@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zerotools.core.secrets import (
+from zerotools.jobs.text.secrets import (
     is_secret_name,
     mask_arguments,
     mask_text,
