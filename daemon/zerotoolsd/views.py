@@ -141,7 +141,9 @@ def attempt_view(attempt: AttemptRow, secrets: Sequence[str] = ()) -> AttemptVie
         ended=attempt.ended,
         exit_code=_status(result.get("exit_code")),
         signal=_status(result.get("signal")),
-        cause=mask_text(short(str(result["cause"])), secrets) if result.get("cause") else None,
+        cause=mask_text(short(str(result["cause"])) or "", secrets)
+        if result.get("cause")
+        else None,
         resumed_from=attempt.resumed_from,
         peak_gpu_bytes=known.peak_gpu_bytes,
         peak_host_bytes=known.peak_host_bytes,
