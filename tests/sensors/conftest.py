@@ -14,18 +14,25 @@ from tests.sensors.double import Double
 SOURCE = Path(__file__).with_name("nvml_double.c")
 
 
-@pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a libnvidia-ml.so.1 compiled from `nvml_double.c`."""
+NEWEST = 3
+
+
+def compiled(directory: Path, lists: int) -> Path:
+    """`directory`, with a libnvidia-ml.so.1 compiled from `nvml_double.c`, which says what `lists`
+    is."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         pytest.skip("needs a C compiler for the NVML double")
-    directory = tmp_path_factory.mktemp("nvml")
+    options = ("-shared", "-fPIC", "-Wall", "-Werror", "-O1", f"-DLISTS={lists}")
     target = directory / "libnvidia-ml.so.1"
-    subprocess.run(
-        [compiler, "-shared", "-fPIC", "-Wall", "-Werror", "-O1", "-o", target, SOURCE], check=True
-    )
+    subprocess.run([compiler, *options, "-o", target, SOURCE], check=True)
     return directory
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of the library of a driver of today."""
+    return compiled(tmp_path_factory.mktemp("nvml"), NEWEST)
 
 
 @pytest.fixture

@@ -13,7 +13,14 @@
  *   nolist <gpu>            its list of processes is not supported
  *   cc <gpu> <major> <minor>  its compute capability; 9.0 without
  *   mig <gpu> <uuid>        it is in MIG mode, with this instance ("-": with none)
+ *
+ * Compiled with -DLISTS=n it is an older driver, which lacks functions: the lists of processes go up to
+ * version n (0: there are none), without version 3 there is no version 2 of the memory call, and
+ * without version 2 there is neither MIG nor a compute capability.
  */
+#ifndef LISTS
+#define LISTS 3
+#endif
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,6 +98,7 @@ int nvmlDeviceGetHandleByIndex_v2(u32 index, void **handle) {
     return OK;
 }
 enum { INSTANCE = 1000 };
+#if LISTS >= 2
 int nvmlDeviceGetMigMode(void *handle, u32 *current, u32 *pending) {
     GPU(handle);
     *current = *pending = (u32)g->mig;
@@ -103,6 +111,7 @@ int nvmlDeviceGetMigDeviceHandleByIndex(void *handle, u32 index, void **instance
     *instance = (void *)(INSTANCE + (size_t)handle);
     return OK;
 }
+#endif
 int nvmlDeviceGetUUID(void *handle, char *text, u32 size) {
     if ((size_t)handle > INSTANCE) {
         GPU((void *)((size_t)handle - INSTANCE));
@@ -123,6 +132,7 @@ int nvmlDeviceGetMemoryInfo(void *handle, u64 *info) {
     info[0] = (u64)g->total << 20; info[1] = (u64)(g->total - g->used) << 20; info[2] = (u64)g->used << 20;
     return OK;
 }
+#if LISTS >= 3
 struct memory2 { u32 version; u64 total, reserved, free, used; };
 int nvmlDeviceGetMemoryInfo_v2(void *handle, struct memory2 *info) {
     GPU(handle);
@@ -132,17 +142,23 @@ int nvmlDeviceGetMemoryInfo_v2(void *handle, struct memory2 *info) {
     info->free = info->total - info->reserved - info->used;
     return OK;
 }
+#endif
 int nvmlDeviceGetUtilizationRates(void *handle, u32 *rates) { GPU(handle); rates[0] = 93; rates[1] = 40; return OK; }
+#if LISTS >= 2
 int nvmlDeviceGetCudaComputeCapability(void *handle, int *major, int *minor) {
     GPU(handle);
     *major = g->major ? g->major : 9; *minor = g->minor;
     return OK;
 }
+#endif
 int nvmlDeviceGetTemperature(void *handle, u32 sensor, u32 *celsius) { (void)sensor; GPU(handle); *celsius = 61; return OK; }
 int nvmlDeviceGetPowerUsage(void *handle, u32 *milliwatts) { (void)handle; (void)milliwatts; return NOT_SUPPORTED; }
 
+#if LISTS >= 1
 struct process { u32 pid; u64 used; u32 instance, compute; };
-static int list(void *handle, int graphics, u32 *count, struct process *out) {
+struct process1 { u32 pid; u64 used; };
+/* `size` is that of one entry of `out`: the fields that all versions have come first. */
+static int list(void *handle, int graphics, u32 *count, void *out, size_t size) {
     GPU(handle);
     if (g->nolist) return NOT_SUPPORTED;
     u32 wanted = 0;
@@ -150,8 +166,9 @@ static int list(void *handle, int graphics, u32 *count, struct process *out) {
         struct held *h = &now.held[i];
         if (h->gpu != g - now.gpu || h->graphics != graphics) continue;
         if (out && wanted < *count) {
-            out[wanted].pid = h->pid;
-            out[wanted].used = h->mib < 0 ? ~0ULL : (u64)h->mib << 20;
+            struct process1 *entry = (struct process1 *)((char *)out + wanted * size);
+            entry->pid = h->pid;
+            entry->used = h->mib < 0 ? ~0ULL : (u64)h->mib << 20;
         }
         wanted++;
     }
@@ -159,5 +176,14 @@ static int list(void *handle, int graphics, u32 *count, struct process *out) {
     *count = wanted;
     return code;
 }
-int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, u32 *count, struct process *out) { return list(handle, 0, count, out); }
-int nvmlDeviceGetGraphicsRunningProcesses_v3(void *handle, u32 *count, struct process *out) { return list(handle, 1, count, out); }
+#define LIST(suffix, type) \
+    int nvmlDeviceGetComputeRunningProcesses##suffix(void *h, u32 *n, type *out) { return list(h, 0, n, out, sizeof *out); } \
+    int nvmlDeviceGetGraphicsRunningProcesses##suffix(void *h, u32 *n, type *out) { return list(h, 1, n, out, sizeof *out); }
+LIST(, struct process1)
+#if LISTS >= 2
+LIST(_v2, struct process)
+#endif
+#if LISTS >= 3
+LIST(_v3, struct process)
+#endif
+#endif

@@ -6,11 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.sensors.conftest import compiled
 from tests.sensors.double import Double
 from zerotools.sensors.nvml import NvmlProbe
 from zerotools.sensors.snapshot import GpuProcess
@@ -63,6 +65,30 @@ def test_a_driver_without_the_second_memory_call(double: Double) -> None:
     assert first.memory_used_bytes == 2048 * MIB
     assert first.memory_reserved_bytes is None
     assert first.error is None
+
+
+@pytest.mark.parametrize("lists", [0, 1, 2])
+def test_an_older_driver_lacks_functions(tmp_path: Path, lists: int) -> None:
+    machine = Double(compiled(tmp_path, lists), tmp_path)
+    machine.says(*HEALTHY, "draw 0 7 3", "hold 1 8 -1", "hold 0 4243 1")
+    with closing(machine.probe()) as probe:
+        reading = probe.read()
+    assert reading.error is None
+    first, second = reading.gpus
+    assert (first.error, first.uuid, first.name) == (None, "GPU-a", "Double 9000")
+    assert (first.memory_used_bytes, first.memory_reserved_bytes) == (2048 * MIB, None)
+    if lists == 0:
+        assert (first.processes, first.unmeasured) == (
+            (),
+            "the driver does not tell its processes (NVML: Function Not Found)",
+        )
+        return
+    assert first.unmeasured is None
+    assert [process.pid for process in first.processes] == [7, 4242, 4243]
+    assert first.processes[1] == GpuProcess(4242, 2000 * MIB)
+    assert second.processes == (GpuProcess(8, None),)
+    lacking = {"compute_capability": "NVML: Function Not Found"} if lists < 2 else {}
+    assert first.missing == {"power_watts": "NVML: Not Supported", **lacking}
 
 
 def test_an_error_on_one_gpu_leaves_the_other(double: Double) -> None:

@@ -3,6 +3,11 @@
 It is run as a file and imports nothing of zerotools. For every line that it reads on stdin it
 writes one JSON object on stdout, `{"gpus": [...], "error": null | str}`, whose GPUs have the fields
 of `zerotools.sensors.snapshot.Gpu`; it ends at the end of its input. `NvmlProbe` is the other side.
+
+Drivers differ by ten years. Functions have a version in their name (`..._v3`), and pynvml calls the
+newest that it knows; a driver may have an older one alone. Where pynvml says that there is no such
+function, the older ones are tried, down to the first. An error that is none of NVML's, such as
+pynvml's own NVMLLibraryMismatchError or a value that it cannot decode, spoils one value, never all.
 """
 
 from __future__ import annotations
@@ -44,7 +49,7 @@ class Session:
                 pynvml.nvmlInit()
                 self._ready = True
             count = pynvml.nvmlDeviceGetCount()
-        except pynvml.NVMLError as error:
+        except Exception as error:
             self._ready = False
             return _failure(_why_not(error))
         return {"gpus": [read_gpu(index) for index in range(count)], "error": None}
@@ -78,20 +83,32 @@ def read_gpu(index: int) -> dict[str, Any]:
     try:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         gpu["uuid"] = pynvml.nvmlDeviceGetUUID(handle)
-        gpu["name"] = pynvml.nvmlDeviceGetName(handle)
         instances = _mig_instances(handle)
         if instances is not None:
             return gpu | _divided(index, instances)
         gpu |= _measured(handle)
-    except pynvml.NVMLError as error:
-        gpu["error"] = f"NVML: {error}"
+    except Exception as error:
+        gpu["error"] = _said(error)
         return gpu
     for name, read in OPTIONAL.items():
         try:
             gpu[name] = read(handle)
-        except pynvml.NVMLError as error:
-            gpu["missing"][name] = f"NVML: {error}"
+        except Exception as error:
+            gpu["missing"][name] = _said(error)
     return gpu
+
+
+def _said(error: Exception) -> str:
+    """What went wrong: NVML's own word, or what Python made of an answer."""
+    if isinstance(error, pynvml.NVMLError):
+        return f"NVML: {error}"
+    return f"NVML: {type(error).__name__}: {error}"
+
+
+def _is_missing(error: Exception) -> bool:
+    """Whether this driver has no such function, or none of this version."""
+    mismatch = getattr(pynvml, "NVMLLibraryMismatchError", ())
+    return isinstance(error, (pynvml.NVMLError_FunctionNotFound, mismatch, AttributeError))
 
 
 def _mig_instances(handle: Any) -> list[str] | None:
@@ -99,16 +116,25 @@ def _mig_instances(handle: Any) -> list[str] | None:
     try:
         if not pynvml.nvmlDeviceGetMigMode(handle)[0]:
             return None
-    except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound):
+    except pynvml.NVMLError_NotSupported:
         return None
+    except Exception as error:
+        if _is_missing(error):  # drivers before 450
+            return None
+        raise
     found = []
     for place in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
         try:
             instance = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place)
         except pynvml.NVMLError_NotFound:
             continue
-        found.append(f"{pynvml.nvmlDeviceGetUUID(instance)} ({pynvml.nvmlDeviceGetName(instance)})")
+        found.append(f"{pynvml.nvmlDeviceGetUUID(instance)} ({_name(instance)})")
     return found
+
+
+def _name(handle: Any) -> str:
+    name = pynvml.nvmlDeviceGetName(handle)
+    return name if isinstance(name, str) else name.decode("utf-8", "replace")
 
 
 def _divided(index: int, instances: list[str]) -> dict[str, Any]:
@@ -134,6 +160,10 @@ def _measured(handle: Any) -> dict[str, Any]:
         found["processes"] = _processes(handle)
     except pynvml.NVMLError_NotSupported as error:
         unknown.append(f"processes (NVML: {error})")
+    except Exception as error:
+        if not _is_missing(error):
+            raise
+        unknown.append(f"processes ({_said(error)})")
     if unknown:
         found["unmeasured"] = f"the driver does not tell its {' and its '.join(unknown)}"
     return found
@@ -143,11 +173,13 @@ def _memory(handle: Any) -> dict[str, int | None]:
     try:
         info = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
         reserved = info.reserved
-    except (
-        pynvml.NVMLError_FunctionNotFound,
-        pynvml.NVMLError_NotSupported,
-        pynvml.NVMLError_InvalidArgument,
-    ):
+    except Exception as error:
+        refused = (
+            *(pynvml.NVMLError_NotSupported, pynvml.NVMLError_InvalidArgument),
+            getattr(pynvml, "NVMLError_ArgumentVersionMismatch", pynvml.NVMLError_NotSupported),
+        )
+        if not (_is_missing(error) or isinstance(error, refused)):
+            raise
         # Drivers before 510 know version 1 only, which counts what is reserved as used.
         info = pynvml.nvmlDeviceGetMemoryInfo(handle)
         reserved = None
@@ -162,25 +194,67 @@ def _memory(handle: Any) -> dict[str, int | None]:
 def _processes(handle: Any) -> list[dict[str, int | None]]:
     """Compute and graphics processes; one that is in both lists is one process."""
     held: dict[int, int | None] = {}
-    for listed in (
-        pynvml.nvmlDeviceGetComputeRunningProcesses(handle),
-        _graphics_processes(handle),
-    ):
-        for process in listed:
-            known = held.get(process.pid)
-            used = process.usedGpuMemory
-            held[process.pid] = used if known is None else max(known, used or 0)
+    for listed in (_listed(handle, "Compute"), _graphics_processes(handle)):
+        for pid, used in listed:
+            known = held.get(pid)
+            held[pid] = used if known is None else max(known, used or 0)
     return [{"pid": pid, "memory_used_bytes": used} for pid, used in sorted(held.items())]
 
 
-def _graphics_processes(handle: Any) -> list[Any]:
+def _graphics_processes(handle: Any) -> list[tuple[int, int | None]]:
     try:
-        return list(pynvml.nvmlDeviceGetGraphicsRunningProcesses(handle))
-    except (pynvml.NVMLError_FunctionNotFound, pynvml.NVMLError_NotSupported):
+        return _listed(handle, "Graphics")
+    except pynvml.NVMLError_NotSupported:
         return []  # data-centre cards have no graphics
+    except Exception as error:
+        if _is_missing(error):
+            return []
+        raise
+
+
+def _listed(handle: Any, kind: str) -> list[tuple[int, int | None]]:
+    """Pid and bytes of each `Compute` or `Graphics` process, by the newest call of the driver.
+
+    Versions 2 (drivers from 450) and 3 (from 510) have the same fields, and 535.98 had version 3
+    taken out; version 1 has pid and bytes alone.
+    """
+    name = f"nvmlDeviceGet{kind}RunningProcesses"
+    for version in ("", "_v3", "_v2"):
+        try:
+            found = getattr(pynvml, name + version)(handle)
+        except Exception as error:
+            if not _is_missing(error):
+                raise
+        else:
+            return [(int(process.pid), process.usedGpuMemory) for process in found]
+    return _first_version(handle, name)
+
+
+class _FirstProcessInfo(ctypes.Structure):
+    """nvmlProcessInfo_v1_t of nvml.h."""
+
+    _fields_ = (("pid", ctypes.c_uint), ("used", ctypes.c_ulonglong))
+
+
+_NOT_AVAILABLE = 2**64 - 1
+"""NVML_VALUE_NOT_AVAILABLE of nvml.h, as an unsigned long long."""
+_ROOM = 1024
+
+
+def _first_version(handle: Any, name: str) -> list[tuple[int, int | None]]:
+    """What the call without a version says: pynvml has no more than its name."""
+    call = getattr(pynvml.nvmlLib, name, None)
+    if call is None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+    count, found = ctypes.c_uint(_ROOM), (_FirstProcessInfo * _ROOM)()
+    status = call(handle, ctypes.byref(count), found)
+    if status != pynvml.NVML_SUCCESS:
+        raise pynvml.NVMLError(status)
+    return [(p.pid, None if p.used == _NOT_AVAILABLE else p.used) for p in found[: count.value]]
 
 
 OPTIONAL: dict[str, Callable[[Any], Any]] = {
+    "name": _name,
     "utilization_percent": lambda handle: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu,
     "temperature_celsius": lambda handle: pynvml.nvmlDeviceGetTemperature(
         handle, pynvml.NVML_TEMPERATURE_GPU
