@@ -299,6 +299,11 @@ class Format(Protocol):
         """
         return ()
 
+    def doubts(self, source: Checkpoint) -> Mapping[str, str]:
+        """Files, relative to `source.root`, by which another file may be missing, each with a
+        sentence: nothing that was saved tells whether it was ever there."""
+        return {}
+
     def compare_copies(self, source: Checkpoint) -> None:
         """Compare what other files have of tensors that are read from one.
 

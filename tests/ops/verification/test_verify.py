@@ -14,7 +14,7 @@ from zerotools import formats
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Key, Origin
 from zerotools.core.dtypes import FLOAT32
-from zerotools.core.errors import BadFile
+from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats import FORMATS
 from zerotools.io.files.sources import Sources
 from zerotools.ops.verification.checkpoint_files import CheckpointFiles, archives_in
@@ -253,3 +253,46 @@ def test_values_that_cannot_be_are_counted(tmp_path: Path) -> None:
 def test_nothing_of_other_checkpoints_is_read() -> None:
     names = prepare(GOLDEN / "deepspeed-0.19.8/z3-bf16-w2/checkpoint").files.names
     assert all(name.startswith("global_step2/") for name in names)
+
+
+DELETED = (
+    DEEPSPEED / "pipeline-z0-bf16-w2" / "checkpoint",
+    DEEPSPEED / "pipeline-z1-fp32-w4" / "checkpoint",
+    DEEPSPEED / "universal-z1-fp32-w2" / "checkpoint",
+    DEEPSPEED / "accelerate-z2-fp32-w2" / "checkpoint",
+    DEEPSPEED / "experts-z2-bf16-w2" / "checkpoint",
+    DEEPSPEED / "tensor-parallel-z2-fp32-w2" / "checkpoint",
+    TORCH / "fsdp2-verl-w3" / "checkpoint",
+)
+# What a run need not have: `latest`, which a note misses, and what a program may save or not.
+NOT_MISSED = {"latest", "latest_universal", "scheduler.bin", "fsdp_config.json"}
+NOT_MISSED |= {"layer_04-model_states.pt"}  # see below
+
+
+@pytest.mark.parametrize("case", DELETED, ids=lambda path: path.parent.name)
+def test_no_file_is_deleted_in_silence(case: Path, tmp_path: Path) -> None:
+    shutil.copytree(case, tmp_path / "c")
+    aside = tmp_path / "aside"
+    for path in sorted(path for path in (tmp_path / "c").rglob("*") if path.is_file()):
+        if path.suffix == ".py" or path.name in NOT_MISSED:
+            continue
+        path.rename(aside)
+        try:
+            found = verified(tmp_path / "c", fast=True)
+        except (BadFile, BadRequest):
+            continue
+        finally:
+            aside.rename(path)
+        assert found.findings, path
+        assert found.verdict is Soundness.FAULTY
+
+
+def test_a_tied_layer_of_a_later_stage_may_be_lost(tmp_path: Path) -> None:
+    """Or it never was: then the stage uses the layer of the first."""
+    (path,) = copy(DEEPSPEED / "pipeline-z1-fp32-w4" / "checkpoint", tmp_path).glob("*/layer_04*")
+    path.unlink()
+    found = verified(path.parent)
+    assert found.verdict is Soundness.UNCHECKED
+    assert "has trained tied_modules.embed.weight, and no layer" in "".join(
+        found.unchecked.values()
+    )

@@ -24,6 +24,7 @@ from zerotools.ops.verification.digest_manifest import (
     write_digest_manifest,
 )
 from zerotools.ops.verification.findings import Check, Soundness, Verification
+from zerotools.ops.verification.records import NO_CHECKSUMS
 from zerotools.ops.verification.verification_json import to_json
 from zerotools.ops.verification.verify import OF_ANY_SAVE, prepare, verify
 
@@ -178,12 +179,18 @@ def _compared(found: Verification) -> Iterator[str]:
 def _unchecked(found: Verification) -> Iterator[str]:
     unsure = [name for name, why in found.unchecked.items() if why == OF_ANY_SAVE]
     essential = [name for name in found.unchecked if name in found.files.essential]
-    essential = [name for name in essential if name not in unsure]
+    known = (OF_ANY_SAVE, NO_CHECKSUMS)
+    doubts = [name for name in essential if found.unchecked[name] not in known]
+    essential = [name for name in essential if name not in unsure and name not in doubts]
     if unsure:
         yield (
             "without a manifest nothing tells whether all are of one save: "
             f"{counted(len(unsure), 'file')}: {_some(unsure)}"
         )
+    for name in doubts[:MAX_NAMED]:
+        yield f"cannot be told: {render.clean(found.unchecked[name])}"
+    if len(doubts) > MAX_NAMED:
+        yield f"cannot be told either, in {counted(len(doubts) - MAX_NAMED, 'file')} more"
     others = [name for name in found.unchecked if name not in found.files.essential]
     if essential:
         yield (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -126,6 +126,13 @@ class DeepSpeedFormat(Format):
         from zerotools.formats.deepspeed.reading.one_save import files_of_one_save
 
         return files_of_one_save(source)
+
+    def doubts(self, source: Checkpoint) -> Mapping[str, str]:
+        from zerotools.formats.deepspeed.partitioning.native import native_of
+        from zerotools.formats.deepspeed.reading.missing_files import doubtful_layers
+
+        native = native_of(source)
+        return dict(doubtful_layers(source.root, native.mp_shards, native.tensor_ranks))
 
     def compare_copies(self, source: Checkpoint) -> None:
         from zerotools.formats.deepspeed.reading.repeated_tensors import compare_copies

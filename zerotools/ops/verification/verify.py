@@ -23,6 +23,7 @@ from zerotools.ops.verification.element_checks import is_mask
 from zerotools.ops.verification.file_scan import NEVER_NEGATIVE, FileScan, Record, scan
 from zerotools.ops.verification.findings import Check, Comparison, Finding, Verification
 from zerotools.ops.verification.manifest_comparison import compare_files
+from zerotools.ops.verification.rank_sidecars import lost_rank_sidecars
 from zerotools.ops.verification.records import FilesToScan, files_to_scan
 from zerotools.ops.verification.replicas import differing_replicas
 from zerotools.ops.verification.written_record import WrittenRecord, written_record
@@ -152,6 +153,8 @@ class _Verifying:
         self._training = inspection.run.training
         self._add(Check.STRUCTURE, inspection.problems)
         self._add(Check.STRUCTURE, self._form.false_hints(self._checkpoint))
+        ranks = self._checkpoint.origin.world_size
+        self._add(Check.STRUCTURE, lost_rank_sidecars(self._files.base, self._files.names, ranks))
 
     def record(self) -> WrittenRecord | None:
         """The record inside an output, if it can be read."""
@@ -309,7 +312,7 @@ class _Verifying:
     def _without_manifest(self, to_scan: FilesToScan) -> dict[str, str]:
         """What is still unchecked after a job's manifest has been."""
         vouched: set[str] = set()
-        unchecked = {**self._of_any_save(), **to_scan.unchecked}
+        unchecked = {**self._of_any_save(), **to_scan.unchecked, **self._doubts()}
         for directory in {self._files.base, self._checkpoint.root.parent}:
             if not directory.is_relative_to(self._files.base) or not (
                 (directory / MANIFEST).is_file()
@@ -323,6 +326,12 @@ class _Verifying:
                 continue
             vouched |= {self._files.name_of(directory / name) for name in listed}
         return {name: why for name, why in unchecked.items() if name not in vouched}
+
+    def _doubts(self) -> dict[str, str]:
+        """Files by which another may be missing, of which nothing tells whether it ever was."""
+        below = self._checkpoint.root.relative_to(self._files.base)
+        doubts = self._form.doubts(self._checkpoint)
+        return {(below / name).as_posix(): why for name, why in doubts.items()}
 
     def _of_any_save(self) -> dict[str, str]:
         """Files that may each be sound, and of another save than the others."""

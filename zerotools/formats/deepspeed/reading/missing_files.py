@@ -60,11 +60,32 @@ def lost_layers(
                     )
                 )
     holes = {}
-    for name, problem in _lost_ties(directory, stages, trained, layers):
-        problems.append(problem)
-        if not (problem.blocks or stages[0].groups):  # masters have the tied weights by name
+    for stage, name in _lost_ties(stages, trained, layers):
+        is_only = not any(name in earlier for earlier in trained[:stage])
+        if is_only:
+            file = stages[stage].model.file.name
+            message = f"{directory}: no layer file holds {name}, which {file} has trained"
+            problems.append(Problem(message, ANY_LAYER, name, blocks=True, is_loss=True))
+        elif not stages[0].groups:  # masters have the tied weights by name
+            problems.append(Problem(_doubt(directory, stages[stage], name), None, name))
             holes[Key(name, "param")] = Tensor(FLOAT32, (_most(trained, name),), ())
     return problems, holes
+
+
+def doubtful_layers(
+    directory: Path, mp_shards: Sequence[MpShard], tensor_ranks: int
+) -> Iterator[tuple[str, str]]:
+    """Model files of later stages that have trained a tied weight which no layer file of theirs
+    holds, and a sentence on it: the layer is lost, or they use that of another stage. The masters
+    have the weight, so that nothing but the file itself would be lost."""
+    if mp_shards[0].model.module is not None:
+        return
+    for rank in range(tensor_ranks):
+        stages = mp_shards[rank::tensor_ranks]
+        trained = [trained_by(mp_shard) for mp_shard in stages]
+        if stages[0].groups and all(trained):
+            for stage, name in _lost_ties(stages, trained, stages[0].uncut):
+                yield stages[stage].model.file.name, _doubt(directory, stages[stage], name)
 
 
 def trained_by(mp_shard: MpShard) -> dict[str, int]:
@@ -94,32 +115,28 @@ def _most(trained: Sequence[Mapping[str, int]], name: str) -> int:
 
 
 def _lost_ties(
-    directory: Path,
     stages: Sequence[MpShard],
     trained: Sequence[Mapping[str, int]],
     layers: Mapping[str, Tensor],
-) -> Iterator[tuple[str, Problem]]:
-    """Tied weights without a layer file between the layers of the stages before and after."""
+) -> Iterator[tuple[int, str]]:
+    """Stages and their tied weights without a layer file between the layers of the stages before
+    and after."""
     ties = layers_of_ties(trained, layers)
     for stage, names in enumerate(trained):
         for name, numel in names.items():
             match = TIED.fullmatch(name)
-            if match is None or any(
+            if match is not None and not any(
                 _numel(layers, f"{n}.{match['name']}") == numel for n in ties[stage]
             ):
-                continue
-            file = stages[stage].model.file.name
-            if not any(name in earlier for earlier in trained[:stage]):
-                message = f"{directory}: no layer file holds {name}, which {file} has trained"
-                yield name, Problem(message, ANY_LAYER, name, blocks=True, is_loss=True)
-                continue
-            message = (
-                f"{directory}: {file} has trained {name}, and no layer file of its stage holds it: "
-                "one is lost, or the stage uses the layer of another; if so, leave it out with "
-                f"--exclude '{name}'"
-            )
-            if not stages[0].groups:
-                yield name, Problem(message, None, name)
+                yield stage, name
+
+
+def _doubt(directory: Path, stage: MpShard, name: str) -> str:
+    return (
+        f"{directory}: {stage.model.file.name} has trained {name}, and no layer file of its stage "
+        "holds it: one is lost, or the stage uses the layer of another; if so, leave it out with "
+        f"--exclude '{name}'"
+    )
 
 
 def _fewer_elements(

@@ -22,7 +22,12 @@ from zerotools.formats.deepspeed.reading.mp_rank_files import (
 from zerotools.formats.deepspeed.reading.origin import origin_of, present_optim_states
 from zerotools.formats.deepspeed.reading.saves import SaveFiles, save_of
 from zerotools.formats.deepspeed.reading.stand_in import with_lost_models
-from zerotools.formats.deepspeed.schema.file_names import TagListing, model_file
+from zerotools.formats.deepspeed.schema.file_names import (
+    TagListing,
+    has_bf16_prefix,
+    model_file,
+    optim_file,
+)
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
 from zerotools.formats.deepspeed.schema.model_tree import TENSOR_PARALLEL_INFO
 from zerotools.formats.deepspeed.schema.tag import open_tag
@@ -119,6 +124,8 @@ def _mp_shards(
             )
         )
     _check_complete(directory, listing, mp_shards[0])
+    if not weights_alone:
+        problems += _lost_optimizers(directory, listing, models)
     problems += compare_mp_ranks(models)
     problems += lost_experts(directory, listing, models)
     holes: dict[Key, Tensor] = {}
@@ -162,6 +169,19 @@ def _of_larger_run(directory: Path, listing: TagListing, mp_rank: int) -> Iterat
         yield Problem(
             f"{directory / name} is left over from a run of more model-parallel ranks", name
         )
+
+
+def _lost_optimizers(
+    directory: Path, listing: TagListing, models: Sequence[ModelStates]
+) -> Iterator[Problem]:
+    """Ranks without an optimizer file beside others that have one; where their model files say what
+    they have trained, its masters are missed already."""
+    present = {mp_rank for mp_rank, *_ in listing.optim_files}
+    for mp_rank, model in zip(listing.mp_ranks, models, strict=False):
+        if present and mp_rank not in present and model.groups is None:
+            is_bf16 = has_bf16_prefix(min(listing.optim_files.values()))
+            name = optim_file(mp_rank, 0, bf16=is_bf16)
+            yield Problem(f"{directory / name} is missing; other ranks have theirs", name)
 
 
 def _check_complete(directory: Path, listing: TagListing, first: MpShard) -> None:

@@ -120,6 +120,13 @@ def unlisted(directory: Path, model: ModelStates, shapes: Shapes) -> Iterator[Pr
             )
 
 
+def emptied(directory: Path, shapes: Shapes) -> Iterator[Problem]:
+    """Folders without a file, of what was not trained: the model file has it, too."""
+    for folder in sorted((directory / ZERO).iterdir()):
+        if folder.is_dir() and folder.name not in shapes and not any(folder.iterdir()):
+            yield Problem(f"{folder / MASTER} is missing", f"{ZERO}/{folder.name}/{MASTER}")
+
+
 def _value(file: TorchFile, shape: tuple[int, ...], role: str) -> Tensor | int | float:
     """The tensor of one file, in its own shape or the model file's; or the number of `step`."""
     value = file.tree.get("param") if isinstance(file.tree, Mapping) else file.tree

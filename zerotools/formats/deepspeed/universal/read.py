@@ -32,6 +32,7 @@ from zerotools.formats.deepspeed.universal.optimizer_state import (
     parse_state,
 )
 from zerotools.formats.deepspeed.universal.param_files import (
+    emptied,
     lost_state,
     states_of,
     unlisted,
@@ -65,6 +66,7 @@ def read(path: Path, *, tag: str | None = None) -> Checkpoint:
     found = dict(saved.numbers()) | dict(states_of(directory, model, shapes, problems))
     found |= dict(lost_state(directory, found, model.groups or [], problems))
     problems += unlisted(directory, model, shapes)
+    problems += emptied(directory, shapes)
     present = [each for each in models if each is not None]
     problems += misnamed_files(each.file for each in present)
     if saved.file is None:
