@@ -71,7 +71,9 @@ class Dispatcher:
         self._pending = PendingJobs(self._wake.set)
         self._parking = JobGuard(self.jobs_dir, self._hold, touch, self._pending.put_off)
         self._guard = self._parking.guard
-        self._placement = QueuePlacement(store, self._parking, config.limits)
+        self._placement = QueuePlacement(
+            store, self._parking, config.limits, config.stop.grace_seconds
+        )
         self._ends = AttemptEnds(self._transitions, self._guard, self._wake.set)
         self._watcher = Watcher(self._ends.over, self._guard, self._pending)
         self._starter = AttemptStarter(

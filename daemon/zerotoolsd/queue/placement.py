@@ -6,10 +6,11 @@ import time
 from collections.abc import Sequence
 
 from zerotools.jobs import states
+from zerotools.jobs.binding.durations import seconds_of
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.snapshot import BF16_CAPABILITY, Snapshot
 from zerotoolsd.config import LimitsConfig
-from zerotoolsd.queue import parking
+from zerotoolsd.queue import clocks, parking, time_limit
 from zerotoolsd.queue.parking import JobGuard
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.scheduler import CapabilityNeed, Request, TickDecisions, tick
@@ -24,11 +25,14 @@ ATTENTION_CAPABILITIES = {
 which torch compiles flex_attention."""
 
 
-def request_of(job_id: int, spec: JobSpec) -> Request:
-    """What the scheduler has to find for a job."""
+def request_of(job_id: int, spec: JobSpec, grace_seconds: float = 0.0) -> Request:
+    """What the scheduler has to find for a job, which may save for `grace_seconds` at its limit."""
     gpus = None if spec.device == "cpu" else (spec.gpus if spec.gpus is not None else 1)
     need = None if spec.device == "cpu" else _capability_need(spec)
-    return Request(job_id=job_id, world_size=spec.world_size, gpus=gpus, capability=need)
+    limit = None if spec.time_limit is None else seconds_of(spec.time_limit) + grace_seconds
+    return Request(
+        job_id=job_id, world_size=spec.world_size, gpus=gpus, capability=need, lasts=limit
+    )
 
 
 def _capability_need(spec: JobSpec) -> CapabilityNeed | None:
@@ -61,8 +65,15 @@ def _of_precision(spec: JobSpec) -> CapabilityNeed | None:
 class QueuePlacement:
     """The requests of the queued jobs, and the scheduler's decisions over them."""
 
-    def __init__(self, store: Store, parking: JobGuard, limits: LimitsConfig) -> None:
+    def __init__(
+        self,
+        store: Store,
+        parking: JobGuard,
+        limits: LimitsConfig,
+        grace_seconds: float = 0.0,
+    ) -> None:
         self._store = store
+        self._grace = grace_seconds
         self._parking = parking
         self._limits = limits
         self._requests: dict[int, Request] = {}
@@ -85,7 +96,7 @@ class QueuePlacement:
     def _request_of(self, job_id: int, job: JobRow | None) -> Request | None:
         with self._parking.guard(job_id, parking.NEEDING) as reach:
             reach()
-            return request_of(job_id, (job or self._store.job(job_id)).spec)
+            return request_of(job_id, (job or self._store.job(job_id)).spec, self._grace)
         return None
 
     def decide(self, requests: Sequence[Request], snapshot: Snapshot | None) -> TickDecisions:
@@ -106,14 +117,28 @@ class QueuePlacement:
     def _tick(self, requests: Sequence[Request], snapshot: Snapshot | None) -> TickDecisions:
         for request in requests:
             self._parking.touch(request.job_id, parking.PLACING)
+        leases, now = self._store.leases(), time.time()
         return tick(
             requests,
-            now=time.time(),
+            now=now,
             snapshot=snapshot,
-            leases=self._store.leases(),
+            leases=leases,
             cpu_ranks_used=self._cpu_ranks_used(),
             limits=self._limits,
+            ends=self._ends_of({lease.job_id for lease in leases}, now),
         )
+
+    def _ends_of(self, job_ids: set[int], now: float) -> dict[int, float]:
+        """When jobs that run end at the latest, of those that have a time limit."""
+        found = {}
+        for job_id in job_ids:
+            with self._parking.guard(job_id, parking.COUNTING) as reach:
+                reach()
+                spec, attempts = self._store.job(job_id).reading.spec, self._store.attempts(job_id)
+                left = time_limit.seconds_left(spec, attempts, clocks.now())
+                if left is not None:
+                    found[job_id] = now + left + self._grace
+        return found
 
     def _cpu_ranks_used(self) -> int:
         used = 0

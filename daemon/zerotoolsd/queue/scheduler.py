@@ -2,12 +2,20 @@
 
 First come, first served, per kind: what a waiting job could use is kept for it, so that no later
 job overtakes it, but a later job that needs something else does not wait for it.
+
+Two things bound what is kept. A job for which it is not enough that our own jobs end (a stranger
+has a GPU, another is fenced) keeps nothing: nobody knows when it can start. As soon as that has
+passed, it keeps what is free, so that it waits for the jobs that run then, and for no later ones.
+And what is kept is lent to a later job that ends before the waiting one can start anyway, by the
+time limits of both. Example: of 4 GPUs one runs a job for 3 more hours, and a job of 4 GPUs waits;
+a job of one GPU with `time_limit = "2h"` starts, one without a limit waits behind it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from zerotools.sensors.snapshot import Gpu, Snapshot
 from zerotoolsd.config import LimitsConfig
@@ -28,12 +36,16 @@ class CapabilityNeed:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a queued job needs: `gpus` (a number, or a list of indices and UUIDs), or CPU ranks."""
+    """What a queued job needs: `gpus` (a number, or a list of indices and UUIDs), or CPU ranks.
+
+    `lasts` is how many seconds it holds them at most; None: nobody knows.
+    """
 
     job_id: int
     world_size: int
     gpus: int | tuple[int | str, ...] | None
     capability: CapabilityNeed | None = None
+    lasts: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +72,12 @@ def tick(
     leases: Sequence[Lease],
     cpu_ranks_used: int,
     limits: LimitsConfig,
+    ends: Mapping[int, float] = MappingProxyType({}),
 ) -> TickDecisions:
-    """Decide over `requests`, the oldest first. Times are seconds since the epoch."""
+    """Decide over `requests`, the oldest first. Times are seconds since the epoch.
+
+    `ends` says when jobs that hold leases end at the latest, by job id, of those that have a limit.
+    """
     decisions = TickDecisions()
     _give_cpus([r for r in requests if r.gpus is None], cpu_ranks_used, limits, decisions)
     wants_gpus = [r for r in requests if r.gpus is not None]
@@ -71,7 +87,11 @@ def tick(
     if blind is not None or snapshot is None:
         decisions.waits |= {r.job_id: f"waits for the GPUs to be seen: {blind}" for r in wants_gpus}
         return decisions
-    _give_gpus(wants_gpus, snapshot.gpus, _occupied(snapshot.gpus, leases, limits), decisions)
+    floor = GpuFloor(snapshot.gpus, _occupied(snapshot.gpus, leases, limits), now)
+    for lease in leases:
+        if lease.held_by is None:
+            floor.runs_until(lease.gpu_uuid, ends.get(lease.job_id))
+    _give_gpus(wants_gpus, floor, decisions)
     return decisions
 
 
@@ -172,28 +192,82 @@ def _foreign(gpu: Gpu, used: int) -> str:
     return f"GPU {gpu.index} has {used / GIB:.1f}{total} GiB in use {whom}"
 
 
-def _give_gpus(
-    requests: Sequence[Request],
-    gpus: Sequence[Gpu],
-    occupied: dict[int, str],
-    decisions: TickDecisions,
-) -> None:
+class GpuFloor:
+    """The GPUs while one tick gives them away: why each is occupied, and until when."""
+
+    def __init__(self, gpus: Sequence[Gpu], occupied: dict[int, str], now: float) -> None:
+        self.gpus = gpus
+        self.occupied = occupied
+        self._now = now
+        self._ours: dict[int, float | None] = {}
+        """When our own jobs give a GPU back at the latest, by index; None: nobody knows."""
+        self._kept: dict[int, float | None] = {}
+        """Of GPUs that are kept for a waiting job: when that can start at the earliest."""
+
+    def runs_until(self, uuid: str, end: float | None) -> None:
+        """One of our jobs holds the GPU `uuid`, until `end` at the latest."""
+        for gpu in self.gpus:
+            if gpu.uuid == uuid:
+                self._ours[gpu.index] = end
+
+    def free_for(self, wanted: Sequence[Gpu], request: Request) -> list[Gpu]:
+        """Those of `wanted` that `request` may have now; those that are kept for others last."""
+        free = [gpu for gpu in wanted if gpu.index not in self.occupied]
+        return free + [gpu for gpu in wanted if self._is_lent(gpu.index, request)]
+
+    def _is_lent(self, index: int, request: Request) -> bool:
+        start = self._kept.get(index)
+        return (
+            start is not None and request.lasts is not None and self._now + request.lasts <= start
+        )
+
+    def give(self, gpus: Sequence[Gpu], request: Request) -> None:
+        """`request` starts on `gpus`."""
+        end = None if request.lasts is None else self._now + request.lasts
+        for gpu in gpus:
+            self._kept.pop(gpu.index, None)
+            self._ours[gpu.index] = end
+            self.occupied[gpu.index] = f"GPU {gpu.index} is held by job {request.job_id}"
+
+    def keep(self, free: Sequence[Gpu], wanted: Sequence[Gpu], request: Request) -> str | None:
+        """Keep the `free` GPUs for `request`, if it needs nothing else but the end of our own jobs.
+        Otherwise a sentence: why nothing is kept."""
+        coming = [gpu for gpu in wanted if gpu.index in self._ours and gpu not in free]
+        lacking = request.world_size - len(free)
+        if len(coming) < lacking:
+            return "nothing is kept for it meanwhile" if free else None
+        start = self._when_given_back(coming, lacking)
+        for gpu in free:
+            # It is given back when the job that it may be lent to ends: that is before `start`.
+            self._ours.setdefault(gpu.index, None)
+            self._kept[gpu.index] = start
+            self.occupied[gpu.index] = f"GPU {gpu.index} is kept for job {request.job_id}"
+        return None
+
+    def _when_given_back(self, coming: Sequence[Gpu], count: int) -> float | None:
+        """When `count` of these GPUs are given back at the latest."""
+        ends = sorted(end for gpu in coming if (end := self._ours[gpu.index]) is not None)
+        return ends[count - 1] if len(ends) >= count else None
+
+
+def _give_gpus(requests: Sequence[Request], floor: GpuFloor, decisions: TickDecisions) -> None:
     for request in requests:
-        wanted, missing = _wanted(request, gpus)
+        wanted, missing = _wanted(request, floor.gpus)
         able = [gpu for gpu in wanted if _incapable(gpu, request.capability) is None]
         if len(able) >= request.world_size:
             # Else the job was accepted before this was looked at: it goes on as it began.
             wanted = able
-        free = [gpu for gpu in wanted if gpu.index not in occupied]
-        need = request.world_size
+        free, need = floor.free_for(wanted, request), request.world_size
         if missing is None and len(free) >= need:
-            given, why = free[:need], f"is held by job {request.job_id}"
+            given = [gpu for gpu in wanted if gpu in free[:need]]
             uuids = tuple(gpu.uuid for gpu in given if gpu.uuid is not None)
             decisions.starts.append(Start(job_id=request.job_id, gpu_uuids=uuids))
-        else:
-            given, why = free, f"is kept for job {request.job_id}"
-            decisions.waits[request.job_id] = missing or _shortage(need, wanted, free, occupied)
-        occupied |= {gpu.index: f"GPU {gpu.index} {why}" for gpu in given}
+            floor.give(given, request)
+            continue
+        unkept = [gpu for gpu in free if gpu.index not in floor.occupied]
+        why = missing or _shortage(need, wanted, unkept, floor.occupied)
+        note = None if missing else floor.keep(unkept, wanted, request)
+        decisions.waits[request.job_id] = f"{why}; {note}" if note else why
 
 
 def _wanted(request: Request, gpus: Sequence[Gpu]) -> tuple[list[Gpu], str | None]:

@@ -134,6 +134,26 @@ def test_what_a_waiting_job_could_use_is_kept_for_it() -> None:
     assert "GPU 1 is kept for job 1" in decisions.waits[2]
 
 
+def test_nothing_is_kept_for_a_job_that_waits_for_strangers() -> None:
+    machine = seen(fake_gpu(0, used_gib=20), *(fake_gpu(index, used_gib=0) for index in (1, 2, 3)))
+    decisions = decide([wants(1, 4), wants(2, 2), wants(3, 1)], machine)
+    assert started(decisions) == {2: [1, 2], 3: [3]}
+    assert decisions.waits[1].startswith("needs 4 GPUs: 3 of 4 free: GPU 0 has 20.0 of")
+    assert decisions.waits[1].endswith("; nothing is kept for it meanwhile")
+
+
+def test_what_is_kept_is_lent_to_a_job_that_ends_before() -> None:
+    def lasting(job_id: int, seconds: float | None) -> Request:
+        return dataclasses.replace(wants(job_id, 1), lasts=seconds)
+
+    requests = [wants(1, 3), lasting(2, None), lasting(3, 51.0), lasting(4, 50.0)]
+    decisions = decide(requests, gpus(3), leases=[lease(0)], ends={9: 150.0})
+    assert started(decisions) == {4: [1]}
+    assert "GPU 1 is kept for job 1" in decisions.waits[2]
+    without_a_limit = decide(requests, gpus(3), leases=[lease(0)])
+    assert started(without_a_limit) == {}
+
+
 def test_a_job_that_waits_for_one_gpu_leaves_the_others_free() -> None:
     decisions = decide([wants(1, (0,)), wants(2, 1)], gpus(2), leases=[lease(0)])
     assert started(decisions) == {2: [1]}
@@ -211,6 +231,45 @@ def test_no_gpu_is_given_twice_or_taken_from_anyone(
     assert all(machine[index] == "free" for index in given)
     assert {s.job_id for s in decisions.starts} | decisions.waits.keys() == set(range(len(demand)))
     assert all(len(s.gpu_uuids) == requests[s.job_id].world_size for s in decisions.starts)
+
+
+Jobs = dict[int, tuple[float, list[int]]]
+"""Running jobs: when each ends, and its GPUs."""
+
+
+def start_of_first(count: int, running: Jobs, requests: list[Request]) -> float:
+    """When the first request starts, if every job takes all of its time."""
+    running, waiting, now = dict(running), list(requests), 100.0
+    while True:
+        leases = [lease(i, job_id=job) for job, (_, held) in running.items() for i in held]
+        machine = dataclasses.replace(gpus(count), taken_at=now)
+        ends = {job: end for job, (end, _) in running.items()}
+        begun = started(decide(waiting, machine, now=now, leases=leases, ends=ends))
+        if requests[0].job_id in begun:
+            return now
+        lasts = {each.job_id: each.lasts or 1e6 for each in waiting}
+        running |= {job: (now + lasts[job], held) for job, held in begun.items()}
+        waiting = [each for each in waiting if each.job_id not in begun]
+        now = min(end for end, _ in running.values())
+        running = {job: it for job, it in running.items() if it[0] > now}
+
+
+@given(
+    st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    st.integers(0, 2),
+    st.lists(st.tuples(st.integers(1, 4), st.none() | st.integers(1, 12)), max_size=5),
+)
+def test_later_jobs_do_not_delay_the_first(
+    busy: list[int], free: int, later: list[tuple[int, int | None]]
+) -> None:
+    count = len(busy) + free
+    running = {100 + i: (100.0 + left, [i]) for i, left in enumerate(busy)}
+    others = [
+        dataclasses.replace(wants(i, min(need, count)), lasts=lasts)
+        for i, (need, lasts) in enumerate(later, 2)
+    ]
+    alone = start_of_first(count, running, [wants(1, count)])
+    assert start_of_first(count, running, [wants(1, count), *others]) == alone
 
 
 UNMEASURED = "the driver does not tell its memory (NVML: Not Supported)"
