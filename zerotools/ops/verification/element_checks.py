@@ -19,9 +19,12 @@ from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile
 from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.numeric.numpy_dtypes import Array, as_type, numpy_dtype
+from zerotools.io.numeric.value_counts import ValueCounts
 from zerotools.ops.verification.digests import FlatValues
+from zerotools.ops.verification.file_scan import NEVER_NEGATIVE
 
 _PART_BYTES = 2**18
+_WEIGHTS = ("param", "param16")
 
 
 def is_mask(checkpoint: Checkpoint, key: Key) -> bool:
@@ -50,6 +53,22 @@ def is_exact_in(checkpoint: Checkpoint, key: Key, narrow: DType) -> bool:
         np.array_equal(as_type(as_type(part, narrow), dtype).view(np.uint8), part.view(np.uint8))
         for part in _parts(checkpoint, key)
     )
+
+
+def odd_values(checkpoint: Checkpoint, key: Key, counts: ValueCounts) -> Iterator[str]:
+    """Sentences on values that cannot be: a mask may well be infinite, a weight or a moment not."""
+    path = checkpoint.origin.path
+    if (counts.nans or counts.infinities) and key.role != "buffer":
+        what = "weights" if key.role in _WEIGHTS else "optimizer state"
+        yield (
+            f"{path}: {key} holds {counts.nans} NaN and {counts.infinities} infinite values: its "
+            f"{what} cannot be trained on; take an older checkpoint"
+        )
+    if counts.negatives and key.role in NEVER_NEGATIVE:
+        yield (
+            f"{path}: {key} holds {counts.negatives} values below zero, and is a sum of squares: "
+            "it is not what the optimizer saved; take another copy"
+        )
 
 
 def _parts(checkpoint: Checkpoint, key: Key) -> Iterator[Array]:

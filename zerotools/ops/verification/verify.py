@@ -14,23 +14,22 @@ from zerotools.io.files.sources import Sources, note_source, recording
 from zerotools.io.numeric.value_counts import ValueCounts
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.inspection.inspect import inspect
+from zerotools.ops.inspection.rank_sidecars import lost_rank_sidecars
 from zerotools.ops.verification.against import Against, Comparing, beside
 from zerotools.ops.verification.cast_masters import Difference, counts_of, differing_weights
 from zerotools.ops.verification.checkpoint_files import CheckpointFiles, files_of
 from zerotools.ops.verification.claimed_bytes import ClaimedBytes, claims_of
 from zerotools.ops.verification.digest_manifest import DigestManifest, FileDigest, digested
-from zerotools.ops.verification.element_checks import is_mask
+from zerotools.ops.verification.element_checks import is_mask, odd_values
 from zerotools.ops.verification.file_scan import NEVER_NEGATIVE, FileScan, Record, scan
 from zerotools.ops.verification.findings import Check, Comparison, Finding, Verification
 from zerotools.ops.verification.manifest_comparison import compare_files
-from zerotools.ops.verification.rank_sidecars import lost_rank_sidecars
 from zerotools.ops.verification.records import FilesToScan, files_to_scan
 from zerotools.ops.verification.replicas import differing_replicas
 from zerotools.ops.verification.written_record import WrittenRecord, written_record
 from zerotools.runs.manifest import MANIFEST, read_manifest, verify_manifest
 
 DEFAULT_MEMORY = 256 * 2**20
-_WEIGHTS = ("param", "param16")
 _MAX_NAMED = 3
 _INDEX = ".index.json"
 OF_ANY_SAVE = "nothing in it tells of which save it is, or of which rank"
@@ -216,7 +215,7 @@ class _Verifying:
         for key, counts in self.odd.items():
             if counts.infinities and key.role == "param" and is_mask(self._checkpoint, key):
                 continue
-            for sentence in _odd(self._checkpoint, key, counts):
+            for sentence in odd_values(self._checkpoint, key, counts):
                 self.findings.append(Finding(Check.MEANING, sentence, tensor=key))
         try:
             pairs = self._form.weight_pairs(self._checkpoint)
@@ -389,19 +388,3 @@ def _not_the_cast(checkpoint: Checkpoint, found: Difference) -> Finding:
         "was swapped in for the weights; take another checkpoint",
         tensor=Key(found.name, "param"),
     )
-
-
-def _odd(checkpoint: Checkpoint, key: Key, counts: ValueCounts) -> Iterator[str]:
-    """What cannot be: a mask may well be infinite, a weight or a moment not."""
-    path = checkpoint.origin.path
-    if (counts.nans or counts.infinities) and key.role != "buffer":
-        what = "weights" if key.role in _WEIGHTS else "optimizer state"
-        yield (
-            f"{path}: {key} holds {counts.nans} NaN and {counts.infinities} infinite values: its "
-            f"{what} cannot be trained on; take an older checkpoint"
-        )
-    if counts.negatives and key.role in NEVER_NEGATIVE:
-        yield (
-            f"{path}: {key} holds {counts.negatives} values below zero, and is a sum of squares: "
-            "it is not what the optimizer saved; take another copy"
-        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zerotools.ops.verification.rank_sidecars import lost_rank_sidecars
+from zerotools.ops.inspection.rank_sidecars import lost_rank_sidecars
 
 
 @pytest.mark.parametrize(
