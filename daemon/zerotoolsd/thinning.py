@@ -53,6 +53,9 @@ def thin_older(output_dir: Path, keep: int, socket: Path, job: int, named: Path 
             if done.checked is not None:
                 print(f"thinned {path}: {done.plan.freed} bytes are free")
         except (ZerotoolsError, OSError) as error:
+            if not path.is_dir():
+                print(f"{path} was deleted meanwhile")
+                continue
             print(" ".join(str(error).split()), file=sys.stderr)
             status = 1
     return status

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from safetensors import safe_open
 
+import zerotools
 from tests.golden_files import DEEPSPEED
 from tests.ops.exports import weights_of
 from tests.ops.verification.damage import copy
@@ -52,10 +54,19 @@ def test_filled_holes_are_exit_status_0(damaged: Path, tmp_path: Path) -> None:
     assert done.return_value == 0
     assert f"filled from {ZERO3} (deepspeed, stage 3, 2 ranks, step 2):" in done.stdout
     assert "  layer.weight: elements 46:91 (45 of 91), float32 there" in done.stdout
+    said = (
+        "salvaged: 6 of 13 weights got 122 elements of another checkpoint; "
+        "zerotools-salvage.json of the output directory has them all"
+    )
+    with safe_open(out / "model.safetensors", "np") as file:
+        assert file.metadata() == {"format": "pt", "zerotools.remark": said}
+    assert zerotools.open(out).checkpoint.origin.notes == (f"the files say: {said}",)
     with pytest.raises(BadRequest, match="exists; choose another output"):
         raise_of(run(damaged, out))
     again = json.loads(run(damaged, out, "--overwrite", "--json").stdout)
     assert (again["complete"], again["output"]) == (False, str(out))
+    with safe_open(out / "model.safetensors", "np") as file:
+        assert "7 weights of the damaged checkpoint" in file.metadata()["zerotools.remark"]
     with pytest.raises(BadRequest, match="is inside the checkpoint"):
         raise_of(run(damaged, damaged / "out"))
 
@@ -68,6 +79,8 @@ def raise_of(done: Result) -> None:
 def test_a_sound_checkpoint(tmp_path: Path) -> None:
     done = run(ZERO3, tmp_path / "out")
     assert done.return_value == 0
+    with safe_open(tmp_path / "out" / "model.safetensors", "np") as file:
+        assert file.metadata() == {"format": "pt"}
     first = done.stdout.splitlines()[0]
     assert "nothing is lost of 34 tensors; zerotools consolidate exports it as well" in first
 

@@ -16,7 +16,8 @@ from zerotools import formats
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.ops.salvage.salvage_json import RECORD, to_json
+from zerotools.ops.salvage.salvage_json import to_json
+from zerotools.ops.salvage.salvage_plan import RECORD
 
 from .damaged import (
     KINDS,

@@ -75,9 +75,12 @@ class SafetensorsFormat(Format):
         return Thinning(Keep.MASTERS, {key: key for key in source.tensors}, removed)
 
     def export(self, weights: Checkpoint, destination: Path, options: WriteOptions) -> Target:
+        from zerotools.formats.safetensors.header import REMARK
         from zerotools.formats.safetensors.lay_out import lay_out
 
-        return lay_out(weights, destination, max_shard_bytes=options.shard_bytes())
+        size, remark = options.shard_bytes(), options.remark
+        metadata = None if remark is None else {"format": "pt", REMARK: remark}
+        return lay_out(weights, destination, max_shard_bytes=size, metadata=metadata)
 
     def export_adapter(self, adapter: Checkpoint, destination: Path) -> Target:
         from zerotools.formats.safetensors.lay_out import lay_out

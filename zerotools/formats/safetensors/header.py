@@ -28,6 +28,8 @@ from zerotools.io.files.regular import open_regular
 
 LARGEST_HEADER = 100_000_000
 METADATA = "__metadata__"
+REMARK = "zerotools.remark"
+"""Of the metadata: a sentence on the weights of all files, such as that they are a mixture."""
 _LFS = b"version https://git-lfs.github.com/"
 SHARDING_INFO = "DCP_SHARDING_INFO"
 

@@ -10,7 +10,7 @@ from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats.safetensors.choose import choose_files
-from zerotools.formats.safetensors.header import Header, read_header
+from zerotools.formats.safetensors.header import REMARK, Header, read_header
 from zerotools.formats.safetensors.rank_files import (
     HF_METADATA,
     NOTE,
@@ -24,6 +24,8 @@ from zerotools.formats.safetensors.rank_files import (
 )
 from zerotools.io.files.damage import lose_name, lose_unnamed, tolerate
 from zerotools.io.huggingface.model_sidecars import model_sidecars
+
+_LONGEST_REMARK = 1000
 
 
 def read(path: Path) -> Checkpoint:
@@ -63,11 +65,18 @@ def read(path: Path) -> Checkpoint:
     return Checkpoint(
         root=root,
         tensors=_in_order(tensors, weight_map),
-        origin=Origin("safetensors", path, notes=chosen.notes),
+        origin=Origin("safetensors", path, notes=(*chosen.notes, *_remarks(headers))),
         files={name: header.file_size for name, header in headers.items()},
         model_sidecars=model_sidecars(root) if path.is_dir() else {},
         problems=chosen.problems,
     )
+
+
+def _remarks(headers: Mapping[str, Header]) -> list[str]:
+    """What files of zerotools say of their own weights."""
+    found = (header.metadata.get(REMARK) for header in headers.values())
+    said = dict.fromkeys(each for each in found if each)
+    return [f"the files say: {each[:_LONGEST_REMARK]}" for each in said][:1]
 
 
 def _read_shards(

@@ -12,8 +12,8 @@ from zerotools.io.output.plain_files import literal
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.salvage.examine import ToExamine, examine
 from zerotools.ops.salvage.other import read_other, used_files
-from zerotools.ops.salvage.salvage_json import RECORD, to_json
-from zerotools.ops.salvage.salvage_plan import Salvage, SalvageOptions, plan
+from zerotools.ops.salvage.salvage_json import to_json
+from zerotools.ops.salvage.salvage_plan import RECORD, Salvage, SalvageOptions, plan
 
 
 def prepare_salvage(

@@ -10,8 +10,6 @@ from zerotools.core.checkpoint import Checkpoint
 from zerotools.ops.salvage.salvage_plan import Salvage
 
 SCHEMA = "zerotools.salvage/1"
-RECORD = "zerotools-salvage.json"
-"""The file in the output."""
 
 
 def to_json(found: Salvage) -> dict[str, Any]:

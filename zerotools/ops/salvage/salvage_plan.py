@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
+from zerotools.core.counts import counted
 from zerotools.core.errors import BadRequest
 from zerotools.formats.format import DEFAULT_MAX_SHARD_BYTES, WriteOptions
 from zerotools.ops.conversions.consolidate import cast_dtype, choose_dtype, exported_formats
@@ -26,6 +27,8 @@ from zerotools.ops.weights.tied_weights import resolve_aliases
 
 COMMAND = "salvage"
 COPIES = "its own 16-bit weights"
+RECORD = "zerotools-salvage.json"
+"""The file in the output that has all of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +71,29 @@ class Salvage:
     def is_complete(self) -> bool:
         """Whether the output has every weight of the checkpoint."""
         return not (self.left_out or self.unnamed or self.rounded)
+
+    @property
+    def remark(self) -> str | None:
+        """What the files of the output say of themselves; None: they are the whole checkpoint, and
+        nothing else."""
+        mixed = [part for _, part in self.filled if part.source != COPIES]
+        weights = {key for key, part in self.filled if part.source != COPIES}
+        said = []
+        if mixed:
+            elements = sum(box.numel for part in mixed for box in part.boxes)
+            said.append(
+                f"{len(weights)} of {counted(len(self.weights), 'weight')} got "
+                f"{counted(elements, 'element')} of another checkpoint"
+            )
+        if self.rounded:
+            said.append(f"{counted(len(self.rounded), 'weight')} had lost precision before")
+        if self.left_out or self.unnamed:
+            lacking = counted(len(self.left_out), "weight")
+            more = " at least" if self.unnamed else ""
+            said.append(f"{lacking}{more} of the damaged checkpoint could not be saved")
+        if not said:
+            return None
+        return f"salvaged: {', and '.join(said)}; {RECORD} of the output directory has them all"
 
     @property
     def filled(self) -> Iterator[tuple[Key, Part]]:
@@ -191,11 +217,12 @@ def _exported(
     source, said = resolve_aliases(source, keep=options.keep_aliases)
     mixed = dict(_mixed(salvage.weights, source))
     described = describe(source, lambda _, tensor: cast_dtype(tensor, dtype))
-    write = WriteOptions(max_shard_bytes=options.max_shard_bytes)
+    rounded = tuple(_rounded(salvage.weights, described))
+    salvage = replace(salvage, left_out=left_out, rounded=rounded)
+    write = WriteOptions(max_shard_bytes=options.max_shard_bytes, remark=salvage.remark)
     target = exported_formats(table)[options.format].export(described, destination, write)
     notes = (*own.notes, *said, *unread, *found, *target.notes, *([why] if why else []))
-    rounded = _rounded(salvage.weights, described)
-    salvage = replace(salvage, left_out=left_out, notes=notes, rounded=tuple(rounded))
+    salvage = replace(salvage, notes=notes)
     lacking = lacking_config(source, target)
     source, target = in_pieces(source, target, mixed)
     stamps = {**examined.given.stamps, **({} if other is None else other.given.stamps)}
