@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, overload
 
@@ -17,7 +17,9 @@ from zerotools.core.checkpoint import Chunk
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.io.distcp.metadata import Item
+from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.files.regular import open_regular
+from zerotools.io.files.sources import note_open
 from zerotools.io.torchzip.archive import Archive
 from zerotools.io.torchzip.pickle_values import StoredTensor, describe
 from zerotools.io.torchzip.unpickle import loads
@@ -26,6 +28,10 @@ from zerotools.io.torchzip.window import FileRange
 from zerotools.io.torchzip.zip_directory import read_entry
 
 _LARGEST_TENSOR_PICKLE = 2**16
+# All of a tensor's archive but its values lies there; a checkpoint has thousands of archives.
+_END_BYTES = 2**10
+# Each rank has a file of its own, and every tensor an archive in most of them.
+_OPEN_FILES = 16
 _LARGEST_KNOWN, _LONGEST_KNOWN, _MOST_KNOWN = 2**12, 16, 2**10
 
 
@@ -37,23 +43,34 @@ class Items:
     """
 
     def __init__(self, root: Path) -> None:
-        self._root = root
-        self.chunk = lru_cache(maxsize=4096)(self._chunk)
+        self._files = OpenFiles(root, most=_OPEN_FILES)
+        # Not of a method, which would keep this object, and with it open files, until the garbage
+        # is collected.
+        self.chunk = lru_cache(maxsize=4096)(partial(_chunk, root, self._files))
 
-    def _chunk(self, key: str, dtype: DType, box: Box, item: Item) -> Chunk:
-        """The chunk of `key` that `item` holds.
+    def __del__(self) -> None:
+        self._files.close()
 
-        Raises:
-            BadFile: the item is damaged, or holds another shape or type than `.metadata` says.
-            Unsupported: it is not a torch.save archive whose bytes can be addressed.
-        """
-        with _opened(self._root, item) as window:
-            archive = Archive.open(window)
-            tensor = _tensor(archive, key)
-            _check_agrees(window, key, dtype, box, tensor)
-            at = archive.payload(tensor.storage) + tensor.offset * dtype.itemsize
-        chunk = Chunk(box, item.file, at, tensor.strides)
-        return Chunk(box, item.file, at) if chunk.is_contiguous else chunk
+
+def _chunk(
+    root: Path, files: OpenFiles, key: str, dtype: DType, box: Box, item: Item
+) -> Chunk:
+    """The chunk of `key` that `item` holds.
+
+    Raises:
+        BadFile: the item is damaged, or holds another shape or type than `.metadata` says.
+        Unsupported: it is not a torch.save archive whose bytes can be addressed.
+    """
+    with files.descriptor(item.file) as descriptor:
+        path = root / item.file
+        note_open(path, descriptor)
+        window = FileRange(descriptor, path, item.offset, item.length)
+        archive = Archive.open(window.keeping_ends(_END_BYTES))
+        tensor = _tensor(archive, key)
+        _check_agrees(window, key, dtype, box, tensor)
+        at = archive.payload(tensor.storage) + tensor.offset * dtype.itemsize
+    chunk = Chunk(box, item.file, at, tensor.strides)
+    return Chunk(box, item.file, at) if chunk.is_contiguous else chunk
 
 
 class ItemChunks(Sequence[Chunk]):

@@ -65,6 +65,10 @@ class OpenFiles:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close every file. Those that are asked for later are opened again."""
         for descriptor in self._open.values():
             os.close(descriptor)
         self._open.clear()

@@ -99,6 +99,12 @@ def note(path: Path, status: os.stat_result) -> None:
         sources.note(path, status)
 
 
+def note_open(path: Path, descriptor: int) -> None:
+    """As `note`, of a file that has been open for a while: it may be noted elsewhere alone."""
+    if _NOTED.get():
+        note(path, os.fstat(descriptor))
+
+
 def stamp_of(status: os.stat_result) -> Stamp:
     """What tells a file from one that was written later, or put in its place."""
     if not has_lasting_inodes(status.st_dev):

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import replace
 
 from zerotools.core.errors import BadFile
 from zerotools.io.torchzip.window import FileRange
@@ -46,7 +45,7 @@ def recovered(window: FileRange) -> dict[str, ZipEntry]:
         records[name] = record
     if any(record.crc for record in records.values()):
         return records
-    return {name: replace(record, has_crc=False) for name, record in records.items()}
+    return {name: record._replace(has_crc=False) for name, record in records.items()}
 
 
 def _records(window: FileRange) -> Iterator[ZipEntry]:

@@ -12,17 +12,27 @@ from zerotools.io.files.allowance import Beside, taken_on_disk
 
 @dataclass(frozen=True, slots=True)
 class FileRange:
-    """`length` bytes at `offset` of the open file `descriptor`, whose path is for messages."""
+    """`length` bytes at `offset` of the open file `descriptor`, whose path is for messages. Of
+    the stretches that are `kept`, by where they begin, the bytes are here already."""
 
     descriptor: int
     path: Path
     offset: int
     length: int
+    kept: tuple[tuple[int, bytes], ...] = ()
 
     @classmethod
     def whole(cls, descriptor: int, path: Path) -> FileRange:
         """The full file, with its present size."""
         return cls(descriptor, path, 0, os.fstat(descriptor).st_size)
+
+    def keeping_ends(self, count: int) -> FileRange:
+        """The same, with its first and last `count` bytes read: where much is small and lies
+        there, that is all that is asked of the system. Raises as `read`."""
+        last = max(0, self.length - count)
+        first = min(count, last)
+        ends = (0, self.read(0, first)), (last, self.read(last, self.length - last))
+        return FileRange(self.descriptor, self.path, self.offset, self.length, ends)
 
     def read(self, at: int, count: int) -> bytes:
         """`count` bytes from `at`, counted from the window's start.
@@ -32,6 +42,9 @@ class FileRange:
         """
         if at < 0 or count < 0 or at + count > self.length:
             raise BadFile(f"{self}: {count} bytes at {at} are outside its {self.length} bytes")
+        for begin, known in self.kept:
+            if begin <= at and at + count <= begin + len(known):
+                return known[at - begin : at - begin + count]
         data = os.pread(self.descriptor, count, self.offset + at)
         if len(data) != count:
             raise BadFile(

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import pairwise
+from operator import itemgetter
+from typing import NamedTuple
 
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.io.files.allowance import may_be_read
@@ -24,7 +26,7 @@ from zerotools.io.torchzip.window import FileRange
 _END = struct.Struct("<4s4H2LH")
 _END64_LOCATOR = struct.Struct("<4sLQL")
 _END64 = struct.Struct("<4sQ2H2L4Q")
-_ENTRY = struct.Struct("<4s6H3L5H2L")
+_ENTRY = struct.Struct("<8s2H4s3L4H2x2L")
 LOCAL_HEADER = struct.Struct("<4s5H3L2H")
 _FULL16, _FULL32 = 0xFFFF, 0xFFFFFFFF
 _LARGEST_DIRECTORY = 2**28
@@ -37,8 +39,7 @@ _IS_DIRECTORY = 0x10  # torch then gives uninitialised memory for its bytes
 HAS_DESCRIPTOR = 8  # the local header leaves sizes and CRC to what follows the bytes
 
 
-@dataclass(frozen=True, slots=True)
-class ZipEntry:
+class ZipEntry(NamedTuple):
     """One entry: `length` bytes, whose CRC-32 should be `crc`; `header` is its local header's
     offset in the window, `limit` that of what follows it. `has_crc` is False where the archive was
     written without any, as after `torch.serialization.set_crc32_options(False)`: all of them are 0
@@ -50,6 +51,11 @@ class ZipEntry:
     crc: int
     limit: int
     has_crc: bool = True
+
+
+# Name, offset of the local header, length and CRC-32, as the directory says.
+_Entry = tuple[str, int, int, int]
+_header = itemgetter(1)
 
 
 def read_directory(window: FileRange) -> dict[str, ZipEntry]:
@@ -77,18 +83,18 @@ def read_directory(window: FileRange) -> dict[str, ZipEntry]:
             "made to fill the memory; do not use it"
         )
     data = tail[begin - tail_at :][:size] if begin >= tail_at else window.read(begin, size)
-    records: dict[str, ZipEntry] = {}
-    for record in _entries(window, data, begin):
-        _, _, name = record.name.partition("/")
-        if name in records:
-            raise BadFile(f"{window}: its zip directory lists {record.name!r} twice")
-        records[name] = record
-    if len(records) != count:
-        raise BadFile(f"{window}: its zip directory lists {len(records)} records, not {count}")
-    records = _limited(window, records)
-    if any(record.crc for record in records.values()):
-        return records
-    return {name: replace(record, has_crc=False) for name, record in records.items()}
+    entries = list(_entries(window, data, begin))
+    inner = [name.partition("/")[2] for name, *_ in entries]
+    if len(set(inner)) != len(inner):
+        raise BadFile(f"{window}: its zip directory lists {_repeated(entries, inner)!r} twice")
+    if len(entries) != count:
+        raise BadFile(f"{window}: its zip directory lists {len(entries)} records, not {count}")
+    limits = _limits(window, entries)
+    has_crc = any([crc for _, _, _, crc in entries])
+    return {
+        short: ZipEntry(name, header, length, crc, limits.get(header, begin), has_crc)
+        for short, (name, header, length, crc) in zip(inner, entries, strict=True)
+    }
 
 
 def payload_of(window: FileRange, record: ZipEntry) -> int:
@@ -155,32 +161,33 @@ def _check_crc(window: FileRange, record: ZipEntry, found: int, advice: str) -> 
         )
 
 
-def _limited(window: FileRange, records: Mapping[str, ZipEntry]) -> dict[str, ZipEntry]:
-    """The records, each with the place where it must end. How long its header is, is not known yet.
+def _repeated(entries: Sequence[_Entry], inner: Sequence[str]) -> str:
+    """The first entry whose name is that of one before it."""
+    seen: set[str] = set()
+    for (name, *_), short in zip(entries, inner, strict=True):
+        if short in seen:
+            return name
+        seen.add(short)
+    raise AssertionError("all names are different")
+
+
+def _limits(window: FileRange, entries: Sequence[_Entry]) -> dict[int, int]:
+    """Of each entry but the last, by its header, where it must end: at the next header. How long
+    its own is, is not known yet.
 
     Raises:
         BadFile: two overlap even with the shortest of headers.
     """
     limits = {}
-    for one, other in pairwise(sorted(records.values(), key=lambda record: record.header)):
-        end = one.header + LOCAL_HEADER.size + len(one.name.encode()) + one.length
-        if end > other.header:
+    for (name, header, length, _), (other, begin, _, _) in pairwise(sorted(entries, key=_header)):
+        end = header + LOCAL_HEADER.size + len(name.encode()) + length
+        if end > begin:
             raise BadFile(
-                f"{window}: record {one.name!r} reaches to byte {end}, and {other.name!r} begins "
-                f"at {other.header}: they overlap"
+                f"{window}: record {name!r} reaches to byte {end}, and {other!r} begins "
+                f"at {begin}: they overlap"
             )
-        limits[one.name] = other.header
-    return {
-        name: ZipEntry(
-            one.name,
-            one.header,
-            one.length,
-            one.crc,
-            limits.get(one.name, one.limit),
-            has_crc=one.has_crc,
-        )
-        for name, one in records.items()
-    }
+        limits[header] = begin
+    return limits
 
 
 def _find_directory(window: FileRange, tail: bytes) -> tuple[int, int, int, int]:
@@ -215,20 +222,23 @@ def _find_directory(window: FileRange, tail: bytes) -> tuple[int, int, int, int]
     return begin, size, count, end64
 
 
-def _entries(window: FileRange, data: bytes, limit: int) -> Iterator[ZipEntry]:
+def _entries(window: FileRange, data: bytes, limit: int) -> Iterator[_Entry]:
     """The central directory's entries; `limit` is where it begins, so records end before it."""
     at = 0
     while at < len(data):
         if len(data) - at < _ENTRY.size or data[at : at + 4] != b"PK\x01\x02":
             raise BadFile(f"{window}: its zip directory is damaged at byte {at}")
-        fields = _ENTRY.unpack_from(data, at)
-        flags, method, crc, packed, length = fields[3], fields[4], *fields[7:10]
-        name_size, extra_size, comment_size, header = *fields[10:13], fields[16]
-        at += _ENTRY.size
-        name = _name(window, data[at : at + name_size])
-        extra = data[at + name_size : at + name_size + extra_size]
-        at += name_size + extra_size + comment_size
-        length, packed, header = _zip64(window, name, extra, length, packed, header)
+        # Into names at once: a DCP checkpoint has many thousand entries.
+        _, flags, method, _, crc, packed, length, name_size, extra_size, comment_size, *rest = (
+            _ENTRY.unpack_from(data, at)
+        )
+        disk, attributes, header = rest
+        extra_at = at + _ENTRY.size + name_size
+        name = _name(window, data[at + _ENTRY.size : extra_at])
+        at = extra_at + extra_size + comment_size
+        if length == _FULL32 or packed == _FULL32 or header == _FULL32:
+            extra = data[extra_at : extra_at + extra_size]
+            length, packed, header = _zip64(window, name, extra, length, packed, header)
         if "/code/" in name:
             raise Unsupported(
                 f"{window} is a TorchScript program (torch.jit.save), not a state dict; load it, "
@@ -239,7 +249,7 @@ def _entries(window: FileRange, data: bytes, limit: int) -> Iterator[ZipEntry]:
                 f"{window}: record {name!r} is compressed, so its bytes cannot be addressed; "
                 "save it again with torch.save"
             )
-        if fields[13] or fields[15] & _IS_DIRECTORY:
+        if disk or attributes & _IS_DIRECTORY:
             raise BadFile(
                 f"{window}: record {name!r} is said to be a directory, or on another disk, which "
                 "torch.save never says: the file is damaged"
@@ -251,7 +261,7 @@ def _entries(window: FileRange, data: bytes, limit: int) -> Iterator[ZipEntry]:
                 f"{window}: record {name!r} of {length} bytes at {header} reaches beyond "
                 f"byte {limit}, where the directory begins"
             )
-        yield ZipEntry(name, header, length, crc, limit)
+        yield name, header, length, crc
     if at != len(data):
         raise BadFile(f"{window}: its zip directory ends inside an entry")
 
@@ -261,13 +271,19 @@ def _name(window: FileRange, data: bytes) -> str:
         name = data.decode()
     except UnicodeDecodeError:
         raise BadFile(f"{window}: a record's name {data!r:.200} is not UTF-8") from None
-    folder, _, inner = name.partition("/")
-    if inner and (folder in ("", ".", "..") or not stays_below_root(inner)):
+    if not _is_usual(name):
         raise BadFile(
             f"{window}: a record is called {name!r:.200}, which torch.save calls none: the file is "
             "damaged, or made to mislead; do not use it"
         )
     return name
+
+
+@lru_cache(maxsize=256)
+def _is_usual(name: str) -> bool:
+    """Whether torch.save could call a record so. Archives inside a DCP file have the same names."""
+    folder, _, inner = name.partition("/")
+    return not inner or (folder not in ("", ".", "..") and stays_below_root(inner))
 
 
 def _zip64(
@@ -276,8 +292,6 @@ def _zip64(
     """Replace each field that is full by its 8 bytes of the zip64 extra field, in that order."""
     fields = [length, packed, header]
     missing = [i for i, value in enumerate(fields) if value == _FULL32]
-    if not missing:
-        return length, packed, header
     at = 0
     while at + 4 <= len(extra):
         tag, size = struct.unpack_from("<2H", extra, at)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import chain
 from threading import Lock
 from typing import NamedTuple
 
@@ -41,19 +42,30 @@ from zerotools.ops.comparison.tolerance import Tolerance, common_type
 from zerotools.ops.execution.workers import MemoryBudget, TileWorkers
 
 
+# A block of both checkpoints has up to so many tiles of a worker: with less, threads wait longer
+# for one another, and with more, what was read is no longer in the processor's cache.
+_TILES = 4
+# What a thread takes at a time, of both: taking has a price, too.
+_RUN_BYTES = 16 * 1024 * 1024
+
+
 class _Task(NamedTuple):
     number: int
     two: TwoTensors
     block: Block
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of both tensors."""
+        return (self.block.end - self.block.begin) * self.two.itemsize
+
 
 class _Found(NamedTuple):
-    """Of one block of a pair: whether its bytes are equal, how far apart it is, or why it cannot
-    be read."""
+    """Of one block of a pair: how far apart it is, where that was asked, or why it cannot be
+    read."""
 
     number: int
     nbytes: int
-    is_equal: bool = False
     distance: Distance | None = None
     message: str | None = None
 
@@ -171,12 +183,12 @@ class _Reading:
         """Those of which a byte differs; what follows it is not read."""
         differing: set[int] = set()
 
-        def compare(_: _Task, ours: Array, theirs: Array) -> _Found:
-            return _Found(0, 0, is_equal=same_bytes(ours, theirs))
+        def compare(task: _Task, ours: Array, theirs: Array) -> None:
+            if not same_bytes(ours, theirs):
+                differing.add(task.number)  # here, where no other thread reads on in vain
 
-        for found in self._each(numbers, compare, differing):
-            if found.message is None and not found.is_equal:
-                differing.add(found.number)
+        for _ in self._each(numbers, compare, differing):
+            pass
         return differing
 
     def distances(self, numbers: Iterable[int], allowance: Allowance) -> dict[int, Distance]:
@@ -186,9 +198,9 @@ class _Reading:
         # would wait for one another longer than they compute (benchmarks/results/diff.md).
         alone = Lock()
 
-        def compare(task: _Task, ours: Array, theirs: Array) -> _Found:
+        def compare(task: _Task, ours: Array, theirs: Array) -> Distance:
             with alone:
-                return _Found(0, 0, distance=_distance(task, ours, theirs, allowance))
+                return _distance(task, ours, theirs, allowance)
 
         for found in self._each(numbers, compare, set()):
             if found.distance is not None:
@@ -199,19 +211,21 @@ class _Reading:
     def _each(
         self,
         numbers: Iterable[int],
-        compare: Callable[[_Task, Array, Array], _Found],
+        compare: Callable[[_Task, Array, Array], Distance | None],
         settled: set[int],
     ) -> Iterator[_Found]:
         """Do `compare` on every block of pairs that are neither settled nor unreadable."""
 
-        def work(task: _Task, scratch: Scratch) -> _Found:
+        def work(run: list[_Task], scratch: Scratch) -> list[_Found]:
             with self._ours.holding() as ours, self._theirs.holding() as theirs:
-                found = _compared(task, ours, theirs, scratch, compare)
-            count = task.block.end - task.block.begin
-            return found._replace(number=task.number, nbytes=count * task.two.itemsize)
+                return [
+                    _compared(task, ours, theirs, scratch, compare)
+                    for task in run
+                    if not (task.number in settled or task.number in self.messages)
+                ]
 
-        tasks = self._tasks(numbers, settled)
-        for found in self._workers.share(tasks, work, tiles=2):
+        runs = _runs(self._tasks(numbers, settled))
+        for found in chain.from_iterable(self._workers.share(runs, work, tiles=_TILES)):
             if found.message is not None:
                 self.messages.setdefault(found.number, found.message)
             done = min(found.nbytes, self._left[found.number])
@@ -229,7 +243,7 @@ class _Reading:
     def _tasks(self, numbers: Iterable[int], settled: set[int]) -> Iterator[_Task]:
         """The blocks; where a tensor lies is found out when it is its turn, and not kept: of many
         ranks it is much."""
-        sizes = 2 * self._budget.tile_bytes, self._budget.wide_bytes
+        sizes = _TILES * self._budget.tile_bytes, self._budget.wide_bytes
         for number in numbers:
             if number in self.messages:
                 continue
@@ -245,17 +259,32 @@ class _Reading:
                 yield _Task(number, two, block)
 
 
+def _runs(tasks: Iterable[_Task]) -> Iterator[list[_Task]]:
+    """Some tasks that follow one another at a time."""
+    run: list[_Task] = []
+    nbytes = 0
+    for task in tasks:
+        run.append(task)
+        nbytes += task.nbytes
+        if nbytes >= _RUN_BYTES:
+            yield run
+            run, nbytes = [], 0
+    if run:
+        yield run
+
+
 def _compared(
     task: _Task,
     ours: ThreadFiles,
     theirs: ThreadFiles,
     scratch: Scratch,
-    compare: Callable[[_Task, Array, Array], _Found],
+    compare: Callable[[_Task, Array, Array], Distance | None],
 ) -> _Found:
     try:
-        return compare(task, *task.two.read(ours, theirs, task.block, scratch))
+        distance = compare(task, *task.two.read(ours, theirs, task.block, scratch))
+        return _Found(task.number, task.nbytes, distance)
     except BadFile as error:
-        return _Found(0, 0, message=str(error))
+        return _Found(task.number, task.nbytes, message=str(error))
 
 
 def _distance(task: _Task, ours: Array, theirs: Array, allowance: Allowance) -> Distance:

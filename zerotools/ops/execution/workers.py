@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from threading import Event, Lock
+from time import monotonic
 from types import TracebackType
 from typing import TypeVar
 
@@ -26,6 +27,10 @@ MAX_TILE_BYTES = 1024 * 1024
 MIN_TILE_BYTES = 64 * 1024
 MAX_WIDE_BYTES = 64 * 1024 * 1024
 DEFAULT_MAX_MEMORY = 1024**3
+# Whoever waits for results is woken so often: a thread that wakes takes the interpreter from those
+# that work, and for each of some thousand tiles that cost more than the tiles
+# (benchmarks/results/diff.md).
+_TELLING_SECONDS = 0.01
 
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")
@@ -109,29 +114,36 @@ class TileWorkers:
         """Do `work` on every piece, with buffers for so many tiles; results come in any order.
 
         Every thread takes the next piece when it is done with its last, and nobody hands them out.
+        It tells its results some milliseconds later, with others.
         """
         size, wide = self._budget.tile_bytes, self._budget.wide_bytes
         taking, stopped = Lock(), Event()
-        results: SimpleQueue[Result | _Finished] = SimpleQueue()
+        results: SimpleQueue[list[Result] | None] = SimpleQueue()
 
         def take() -> Piece | None:
             with taking:
                 return None if stopped.is_set() else next(pieces, None)
 
         def run() -> None:
+            done: list[Result] = []
+            told = monotonic()
             try:
                 scratch = Scratch(tiles * size, size, wide)
                 while (piece := take()) is not None:
-                    results.put(work(piece, scratch))
+                    done.append(work(piece, scratch))
+                    if monotonic() - told >= _TELLING_SECONDS:
+                        results.put(done)
+                        done, told = [], monotonic()
             finally:
                 stopped.set()
-                results.put(_FINISHED)
+                results.put(done)
+                results.put(None)  # this thread has come to its end
 
         threads = [self._pool.submit(run) for _ in range(self._budget.workers)]
         try:
             for _ in threads:
-                while not isinstance(result := results.get(), _Finished):
-                    yield result
+                while (several := results.get()) is not None:
+                    yield from several
         finally:
             stopped.set()
             wait(threads)
@@ -142,9 +154,3 @@ class TileWorkers:
         """Do something that needs no buffers while tiles are worked on, in the order of calls."""
         return self._aside.submit(work)
 
-
-class _Finished:
-    """Stands among the results where a thread has come to its end."""
-
-
-_FINISHED = _Finished()
