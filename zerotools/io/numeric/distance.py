@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from threading import local
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,8 @@ import numpy as np
 from zerotools.io.numeric.numpy_dtypes import Array
 
 BLOCK = 2**16
-"""Elements that are looked at together: what is between takes memory."""
+"""Elements that are looked at together: what is between takes memory, and with fewer the calls
+take longer than what they do."""
 _SQUARABLE = 1e-100, 1e100
 """The largest magnitudes whose squares, and the sum of very many of them, are float64 numbers."""
 _UNSIGNED = "float8_e8m0fnu"
@@ -130,79 +132,129 @@ def same_bytes(ours: Array, theirs: Array) -> bool:
     return bool((ours[:whole].view(np.uint64) == theirs[:whole].view(np.uint64)).all())
 
 
+class _Room(local):
+    """Arrays of one thread, used again and again: for each that numpy makes anew, the system clears
+    memory, which takes longer than what is done in it."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, Array] = {}
+
+    def take(self, use: str, element: Any, count: int) -> Array:
+        """`count` elements whose values are not set, valid until the next `take` for this use."""
+        nbytes = count * np.dtype(element).itemsize
+        buffer = self._buffers.get(use)
+        if buffer is None or len(buffer) < nbytes:
+            buffer = self._buffers[use] = np.empty(max(nbytes, 8 * BLOCK), np.uint8)
+        return buffer[:nbytes].view(element)
+
+
+_ROOM = _Room()
+
+
 def distance(ours: Array, theirs: Array, begin: int, allowance: Allowance) -> Distance:
     """Compare two arrays of one dimension, type and length, of at most `BLOCK` elements, of which
     the first is element `begin` of its tensor."""
-    differs = _bits(ours) != _bits(theirs)
-    if differs.ndim > 1:  # the parts of complex numbers
-        differs = differs.any(axis=1)
+    if ours.dtype.kind == "c":
+        differs = (_bits(ours) != _bits(theirs)).any(axis=1)
+    else:
+        differs = _ROOM.take("differs", np.bool_, ours.size)
+        np.not_equal(_bits(ours), _bits(theirs), out=differs)
+    count = np.count_nonzero(differs)
     with np.errstate(invalid="ignore"):  # signalling NaNs
-        wide = _widened(ours)
-        found = Distance(ours.size, norm=_norm(_only(np.isfinite(wide), wide)))
-        places = np.flatnonzero(differs)
-        if not places.size:
+        wide = _widened(ours, "ours")
+        found = Distance(ours.size, norm=_norm_of_finite(wide))
+        if not count:
             return found
-        if places.size < ours.size:
+        places = None
+        if count < ours.size:
+            places = np.flatnonzero(differs)
             ours, theirs, wide = ours[places], theirs[places], wide[places]
-        other = _widened(theirs)
-    return found + _apart(ours, theirs, wide, other, places + begin, allowance)
+        other = _widened(theirs, "theirs")
+    return found + _Apart(ours, theirs, wide, other, begin, places).distance(allowance)
 
 
-def _apart(
-    ours: Array, theirs: Array, x: Array, y: Array, places: Array, allowance: Allowance
-) -> Distance:
-    """The distance of elements that all differ; `x` and `y` are their values in a wider type."""
-    steps = _steps(ours, theirs)
-    with np.errstate(over="ignore", invalid="ignore"):
-        apart = x - y
-        apart = np.abs(apart) if apart.dtype.kind == "c" else np.abs(apart, out=apart)
-        finite, both_nan = _kinds(x, y, apart)
+class _Apart:
+    """Elements that all differ; `x` and `y` are their values in a wider type. They are the
+    elements `places` from `begin` on, or all."""
+
+    def __init__(
+        self, ours: Array, theirs: Array, x: Array, y: Array, begin: int, places: Array | None
+    ) -> None:
+        self._is_float = _is_float(ours.dtype)
+        self._x = x
+        self._y = y
+        self._begin = begin
+        self._places = places
+        self._steps = _steps(ours, theirs)
+        if not self._is_float:
+            self._values = self._steps.astype(np.float64)  # float64 holds no 64-bit differences
+            return
+        with np.errstate(over="ignore", invalid="ignore"):
+            apart = np.subtract(x, y, out=_ROOM.take("apart", x.dtype, x.size))
+            self._values = np.abs(apart) if apart.dtype.kind == "c" else np.abs(apart, out=apart)
+
+    def distance(self, allowance: Allowance) -> Distance:
+        values = self._values
+        farthest = int(np.argmax(values))  # of a NaN, if there is one
+        top = float(values[farthest])
+        if not math.isfinite(top):
+            return self._of_odd(allowance)
+        return Distance(
+            differing=len(values),
+            outside=len(values) - self._near(allowance),
+            max_abs=self._at(farthest, top),
+            max_ulp=self._largest(self._steps) if self._is_float else None,
+            first=self._at(0, 0.0),
+            difference=_norm(values, top),
+        )
+
+    def _of_odd(self, allowance: Allowance) -> Distance:
+        """Where not all are finite, or so far apart that it is no number."""
+        x, y = self._x, self._y
+        finite, both_nan = np.isfinite(x) & np.isfinite(y), np.isnan(x) & np.isnan(y)
         unmatched = ~(finite | both_nan)
-        if steps is not None and not _is_float(ours.dtype):
-            apart = steps.astype(np.float64)  # of 64-bit integers, float64 holds no differences
+        chosen = self._values[finite]
+        far = int(finite.sum()) - self._near(allowance, finite)
+        if allowance == NOTHING:
+            far += int(both_nan.sum())
+        return Distance(
+            differing=len(x),
+            both_nan=int(both_nan.sum()),
+            unmatched=int(unmatched.sum()),
+            outside=int(unmatched.sum()) + far,
+            max_abs=self._largest(self._values, finite),
+            max_ulp=self._largest(self._steps, finite) if self._is_float else None,
+            first=self._at(0, 0.0),
+            odd=self._at(int(np.argmax(unmatched)), 0.0) if unmatched.any() else None,
+            difference=_norm(chosen, float(chosen.max(initial=0.0))),
+        )
+
+    def _near(self, allowance: Allowance, finite: Array | None = None) -> int:
+        """How many of the finite ones (all, without a choice) are within the allowance."""
         if allowance.absolute is not None:
-            near = apart <= allowance.absolute + allowance.relative * np.abs(x)
-            outside = unmatched | (finite & ~near)
-        elif allowance.ulps is not None and _is_float(ours.dtype):
-            outside = unmatched | (finite & (steps > allowance.ulps))
+            with np.errstate(over="ignore", invalid="ignore"):
+                most = allowance.absolute + allowance.relative * np.abs(self._x)
+                near = self._values <= most
+        elif allowance.ulps is not None and self._is_float:
+            near = self._steps <= allowance.ulps
         else:
-            outside = np.ones(len(places), bool)
+            return 0
+        return int(np.count_nonzero(near if finite is None else near & finite))
 
-    def at(position: int, value: float) -> Extreme:
-        return Extreme(value, int(places[position]), x[position].item(), y[position].item())
+    def _at(self, position: int, value: float) -> Extreme:
+        place = position if self._places is None else int(self._places[position])
+        x, y = self._x[position].item(), self._y[position].item()
+        return Extreme(value, self._begin + place, x, y)
 
-    def largest(values: Array) -> Extreme | None:
-        if not finite.any():
-            return None
-        known = values if finite.all() else np.where(finite, values, 0)
-        position = int(np.argmax(known))
-        if not finite[position]:  # all are 0
+    def _largest(self, values: Array, finite: Array | None = None) -> Extreme | None:
+        if finite is not None:
+            if not finite.any():
+                return None
+            values = np.where(finite, values, 0)
+        position = int(np.argmax(values))
+        if finite is not None and not finite[position]:  # all are 0
             position = int(np.argmax(finite))
-        return at(position, values[position].item())
-
-    return Distance(
-        differing=len(places),
-        both_nan=int(both_nan.sum()),
-        unmatched=int(unmatched.sum()),
-        outside=int(outside.sum()),
-        max_abs=largest(apart),
-        max_ulp=largest(steps) if _is_float(ours.dtype) else None,
-        first=at(0, 0.0),
-        odd=at(int(np.argmax(unmatched)), 0.0) if unmatched.any() else None,
-        difference=_norm(_only(finite, apart)),
-    )
-
-
-def _kinds(x: Array, y: Array, apart: Array) -> tuple[Array, Array]:
-    """Which elements are finite, and which NaN, on both sides."""
-    if np.isfinite(apart).all():  # so that both are, everywhere
-        return np.ones(len(x), bool), np.zeros(len(x), bool)
-    return np.isfinite(x) & np.isfinite(y), np.isnan(x) & np.isnan(y)
-
-
-def _only(chosen: Array, values: Array) -> Array:
-    """The chosen ones, not copied where all are."""
-    return values if chosen.all() else values[chosen]
+        return self._at(position, values[position].item())
 
 
 def _is_float(element: np.dtype[Any]) -> bool:
@@ -215,13 +267,26 @@ def _bits(values: Array) -> Array:
     return values.view(f"u{values.itemsize}")
 
 
-def _widened(values: Array) -> Array:
-    return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
+def _widened(values: Array, use: str) -> Array:
+    element = np.complex128 if values.dtype.kind == "c" else np.float64
+    if values.dtype == element:
+        return values
+    wide = _ROOM.take(use, element, values.size)
+    wide[:] = values
+    return wide
 
 
-def _norm(values: Array) -> Norm:
+def _norm_of_finite(values: Array) -> Norm:
     parts = values.view(np.float64)
     scale = max(float(parts.max(initial=0.0)), -float(parts.min(initial=0.0)))
+    if not math.isfinite(scale):  # of a NaN, both are NaN
+        parts = values[np.isfinite(values)].view(np.float64)
+        scale = max(float(parts.max(initial=0.0)), -float(parts.min(initial=0.0)))
+    return _norm(parts, scale)
+
+
+def _norm(parts: Array, scale: float) -> Norm:
+    """Of numbers none of which is NaN; `scale` is the largest magnitude."""
     if scale == 0 or math.isinf(scale):
         return Norm(scale, float(scale > 0))
     if not _SQUARABLE[0] < scale < _SQUARABLE[1]:
@@ -240,14 +305,15 @@ def _steps(ours: Array, theirs: Array) -> Array:
         halves = _steps(ours.view(part), theirs.view(part)).reshape(-1, 2)
         farther: Array = halves.max(axis=1, initial=0)
         return farther
-    x, y = _ordered(ours), _ordered(theirs)
+    x, y = _ordered(ours, "ordered"), _ordered(theirs, "other ordered")
     unsigned = f"u{ours.itemsize}"  # where a difference always fits
-    steps: Array = np.maximum(x, y).view(unsigned)
-    steps -= np.minimum(x, y).view(unsigned)
+    steps: Array = np.maximum(x, y, out=_ROOM.take("steps", x.dtype, x.size)).view(unsigned)
+    least = np.minimum(x, y, out=_ROOM.take("other ordered", x.dtype, x.size)).view(unsigned)
+    steps -= least
     return steps
 
 
-def _ordered(values: Array) -> Array:
+def _ordered(values: Array, use: str) -> Array:
     """Integers as wide as the type, in the order of the values, neighbours next to one another."""
     if values.dtype.kind in "iu":
         return values
@@ -255,8 +321,9 @@ def _ordered(values: Array) -> Array:
         return values.view(np.uint8)
     bits = values.view(f"i{values.itemsize}")
     width = 8 * values.itemsize - 1
-    negative = bits >> width  # -1 or 0
-    ordered: Array = negative & bits.dtype.type((1 << width) - 1)
+    negative = np.right_shift(bits, width, out=_ROOM.take("negative", bits.dtype, bits.size))
+    largest = bits.dtype.type((1 << width) - 1)
+    ordered: Array = np.bitwise_and(negative, largest, out=_ROOM.take(use, bits.dtype, bits.size))
     ordered ^= bits
-    ordered -= negative
+    ordered -= negative  # -1 or 0
     return ordered
