@@ -52,9 +52,7 @@ class Items:
         self._files.close()
 
 
-def _chunk(
-    root: Path, files: OpenFiles, key: str, dtype: DType, box: Box, item: Item
-) -> Chunk:
+def _chunk(root: Path, files: OpenFiles, key: str, dtype: DType, box: Box, item: Item) -> Chunk:
     """The chunk of `key` that `item` holds.
 
     Raises:

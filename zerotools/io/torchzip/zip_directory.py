@@ -90,7 +90,7 @@ def read_directory(window: FileRange) -> dict[str, ZipEntry]:
     if len(entries) != count:
         raise BadFile(f"{window}: its zip directory lists {len(entries)} records, not {count}")
     limits = _limits(window, entries)
-    has_crc = any([crc for _, _, _, crc in entries])
+    has_crc = any(crc for _, _, _, crc in entries)
     return {
         short: ZipEntry(name, header, length, crc, limits.get(header, begin), has_crc)
         for short, (name, header, length, crc) in zip(inner, entries, strict=True)

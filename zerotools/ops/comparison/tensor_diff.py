@@ -41,7 +41,6 @@ from zerotools.ops.comparison.result import (
 from zerotools.ops.comparison.tolerance import Tolerance, common_type
 from zerotools.ops.execution.workers import MemoryBudget, TileWorkers
 
-
 # A block of both checkpoints has up to so many tiles of a worker: with less, threads wait longer
 # for one another, and with more, what was read is no longer in the processor's cache.
 _TILES = 4

@@ -153,4 +153,3 @@ class TileWorkers:
     def aside(self, work: Callable[[], None]) -> Future[None]:
         """Do something that needs no buffers while tiles are worked on, in the order of calls."""
         return self._aside.submit(work)
-
