@@ -1,9 +1,13 @@
-"""A forked child that is killed at the n-th system call that may change a file: ptrace(2).
+"""A forked child whose system calls are watched: ptrace(2).
+
+It is killed at the n-th call that may change a file (`run_until`), or something is done to a file
+before the n-th call that touches it (`run_touching`).
 
 Every call that can make, fill, flush, rename or remove something stops the child before it is
 made. Those before the one that is asked for are let go, and there the child is killed: what is on
-the disk then is what any kill at that moment leaves. Threads of the child are traced, too. The
-caller must have no other child that ends meanwhile. Linux on x86-64.
+the disk then is what any kill at that moment leaves. In the same way every call that opens, asks
+for or reads one file stops it, so that any other process can be played at any moment. Threads of
+the child are traced, too. The caller must have no other child that ends meanwhile. Linux on x86-64.
 """
 
 from __future__ import annotations
@@ -12,9 +16,12 @@ import ctypes
 import os
 import platform
 import signal
+import struct
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 _TRACEME, _CONT_TO_CALL, _SETOPTIONS, _GET_CALL_INFO = 0, 24, 0x4200, 0x420E
 _OPTIONS = 0x1 | 0x8 | 0x100000  # stops at calls are marked; threads too; killed with the tracer
@@ -33,6 +40,18 @@ CHANGING = {
 }  # fmt: skip
 """Numbers of x86-64. Opening makes files, too, but nothing that `link`, `rename` or a write would
 not show."""
+
+# Their names, and which of their arguments is the path or the descriptor.
+_BY_NAME = {
+    2: ("open", 0), 4: ("stat", 0), 6: ("lstat", 0), 21: ("access", 0), 257: ("openat", 1),
+    262: ("newfstatat", 1), 332: ("statx", 1),
+}  # fmt: skip
+_BY_DESCRIPTOR = {
+    0: ("read", 0), 5: ("fstat", 0), 8: ("lseek", 0), 9: ("mmap", 4), 17: ("pread64", 0),
+    19: ("readv", 0), 40: ("sendfile", 1), 295: ("preadv", 0), 326: ("copy_file_range", 0),
+    327: ("preadv2", 0),
+}  # fmt: skip
+_LONGEST, _PAGE = 4096, 4096
 
 IS_SUPPORTED = platform.machine() == "x86_64"
 
@@ -53,13 +72,72 @@ def run_until(act: Callable[[], object], number: int | None = None) -> Traced:
     Raises:
         OSError: the system does not let a process trace its child.
     """
+    found = Traced()
+
+    def is_last(_: int, call: int, __: tuple[int, ...]) -> bool:
+        if call in CHANGING:
+            found.calls.append(CHANGING[call])
+        return call in CHANGING and number is not None and len(found.calls) > number
+
+    return _run(act, found, is_last)
+
+
+def run_touching(
+    act: Callable[[], object],
+    file: Path,
+    number: int | None = None,
+    change: Callable[[], object] = lambda: None,
+) -> Traced:
+    """Run `act` in a child of a fork, and call `change` before its call `number`, counted from 0,
+    of those that open, ask for or read `file`. It has no links in its path. Raises as `run_until`.
+    """
+    found = Traced()
+    name = os.fsencode(file)
+
+    def look(thread: int, call: int, arguments: tuple[int, ...]) -> bool:
+        if call in _BY_NAME:
+            touches = _text_at(thread, arguments[_BY_NAME[call][1]]) == name
+        elif call in _BY_DESCRIPTOR:
+            touches = _path_of(thread, arguments[_BY_DESCRIPTOR[call][1]]) == name
+        else:
+            return False
+        if touches:
+            if len(found.calls) == number:
+                change()
+            found.calls.append((_BY_NAME | _BY_DESCRIPTOR)[call][0])
+        return False
+
+    return _run(act, found, look)
+
+
+def _text_at(thread: int, address: int) -> bytes:
+    """The text at an address of the child, which a page's end may cut."""
+    with suppress(OSError), Path(f"/proc/{thread}/mem").open("rb", buffering=0) as memory:
+        memory.seek(address)
+        return memory.read(min(_LONGEST, _PAGE - address % _PAGE)).partition(b"\0")[0]
+    return b""
+
+
+def _path_of(thread: int, descriptor: int) -> bytes:
+    with suppress(OSError):
+        link = Path(f"/proc/{thread}/fd/{descriptor}").readlink()
+        return os.fsencode(link).removesuffix(b" (deleted)")
+    return b""
+
+
+Judge = Callable[[int, int, tuple[int, ...]], bool]
+"""Told the thread, the number and the arguments of each call before it is made; whether the child
+is killed there."""
+
+
+def _run(act: Callable[[], object], found: Traced, judge: Judge) -> Traced:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
     libc.ptrace.restype = ctypes.c_long
     child = os.fork()
     if not child:
         _be_traced(libc, act)
-    return _Tracer(libc, child, number).run()
+    return _Tracer(libc, child, found, judge).run()
 
 
 def _be_traced(libc: ctypes.CDLL, act: Callable[[], object]) -> None:
@@ -76,11 +154,11 @@ def _be_traced(libc: ctypes.CDLL, act: Callable[[], object]) -> None:
 
 
 class _Tracer:
-    def __init__(self, libc: ctypes.CDLL, child: int, number: int | None) -> None:
+    def __init__(self, libc: ctypes.CDLL, child: int, found: Traced, judge: Judge) -> None:
         self._libc = libc
         self._child = child
-        self._number = number
-        self._found = Traced()
+        self._found = found
+        self._judge = judge
 
     def run(self) -> Traced:
         _, status = os.waitpid(self._child, _WALL)
@@ -106,14 +184,11 @@ class _Tracer:
                 self._go_on(thread, 0 if quiet else stopped)
 
     def _is_the_one(self, thread: int) -> bool:
-        """Note the call that a thread stopped before; whether it is the last to be seen."""
+        """Show the call that a thread stopped before; whether it is the last to be seen."""
         info = ctypes.create_string_buffer(_INFO_BYTES)
         self._ask(_GET_CALL_INFO, thread, _INFO_BYTES, ctypes.addressof(info))
-        number = int.from_bytes(info.raw[24:32], "little")
-        if info.raw[0] != _ENTRY or number not in CHANGING:
-            return False
-        self._found.calls.append(CHANGING[number])
-        return self._number is not None and len(self._found.calls) > self._number
+        number, *arguments = struct.unpack_from("<7Q", info.raw, 24)
+        return info.raw[0] == _ENTRY and self._judge(thread, number, tuple(arguments))
 
     def _kill(self) -> None:
         os.kill(self._child, signal.SIGKILL)

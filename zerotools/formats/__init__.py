@@ -6,12 +6,13 @@ import each other, and the readers and writers of one are imported when they are
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint
-from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.core.training import TrainingState
 from zerotools.formats.dcp.format import DcpFormat
 from zerotools.formats.deepspeed.format import DeepSpeedFormat
@@ -100,6 +101,18 @@ def read_any(
     if path.name in ("best", "latest") and path.is_file():  # hints beside a job's checkpoints
         path = import_module("zerotools.runs.checkpoint_dirs").resolve_hint(path)
     options = ReadOptions(tag, layout, section)
+    if not os.path.lexists(path):
+        return _read(path, options, table)
+    try:
+        return _read(path, options, table)
+    except FileNotFoundError as error:
+        raise BadFile(
+            f"{error.filename or path} is gone: it was there when zerotools began to look. Wait "
+            "until nothing writes or cleans up there, and run the command again"
+        ) from None
+
+
+def _read(path: Path, options: ReadOptions, table: FormatTable) -> Checkpoint:
     found = detect_in(path, table, options)
     form = table[found.format]
     useless = [flag(name) for name in options.given() if name not in form.read_options]

@@ -27,6 +27,7 @@ ONLY_THEIRS = (
     "is an older name of",
     "is for stage 3",
     "needs stage",
+    "divides the gradients by a loss scale",
     "needs a call of engine.compile()",
     "makes ranks share their sequences",
     "after zerotools has marked them as complete",
@@ -56,7 +57,7 @@ def compare(tree: Any, imported: Imported) -> None:
         theirs = _read(_without_passed(given, imported))
     assert isinstance(theirs, DeepSpeedConfig), f"only ours accepts it: {theirs}"
     if imported.spec is not None:
-        _same(given, imported.spec, theirs)
+        _same(given, imported, theirs)
 
 
 def _is_listed(said: str) -> bool:
@@ -85,8 +86,10 @@ def _without_passed(tree: Any, imported: Imported) -> Any:
     return found
 
 
-def _same(tree: Mapping[str, Any], job: Any, theirs: Any) -> None:
+def _same(tree: Mapping[str, Any], imported: Imported, theirs: Any) -> None:
     """What both say of a run, where the configuration that DeepSpeed is given says it."""
+    job: Any = imported.spec
+    mapped = {row.key for row in imported.findings.rows if row.outcome is KeyOutcome.MAPPED}
     if "zero_optimization" in tree:
         assert job.zero.stage == theirs.zero_optimization_stage, job.zero
     if "bf16" in tree or "fp16" in tree:
@@ -95,8 +98,6 @@ def _same(tree: Mapping[str, Any], job: Any, theirs: Any) -> None:
         assert job.train.precision == (kind or "fp32"), job.train
     if "gradient_clipping" in tree:
         assert job.train.max_grad_norm == theirs.gradient_clipping, job.train
-    params = (theirs.optimizer_params or {}) if "optimizer" in tree else {}
-    if "lr" in params:
-        assert job.train.learning_rate == params["lr"], job.train
-    if "weight_decay" in params:
-        assert job.train.weight_decay == params["weight_decay"], job.train
+    for name, ours in (("lr", "learning_rate"), ("weight_decay", "weight_decay")):
+        if f"optimizer.params.{name}" in mapped:
+            assert getattr(job.train, ours) == theirs.optimizer_params[name], job.train

@@ -17,6 +17,7 @@ from zerotools.cli.output.style import paint
 from zerotools.core.checkpoint import Origin
 from zerotools.core.counts import counted
 from zerotools.core.errors import EXIT_DIFFERENCES
+from zerotools.io.files.sources import recording
 from zerotools.ops.comparison import result
 from zerotools.ops.comparison.checkpoint_diff import DiffOptions, carry_out_diff, prepare_diff
 from zerotools.ops.comparison.result import CheckpointDiff, RunComparison, TensorDifference
@@ -69,6 +70,7 @@ _PATH = click.Path(path_type=Path)
 @layout_option
 @section_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema zerotools.diff/1).")
+@recording()  # a file that changes between two looks at it is named
 def command(
     a: Path,
     b: Path,

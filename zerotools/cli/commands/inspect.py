@@ -14,6 +14,7 @@ from zerotools.cli.output import render
 from zerotools.cli.output.style import paint
 from zerotools.core.counts import counted
 from zerotools.core.errors import EXIT_DIFFERENCES
+from zerotools.io.files.sources import recording
 from zerotools.ops.inspection.inspect import Inspection, inspect, to_json
 from zerotools.ops.inspection.run_summary import RunSummary, plain
 
@@ -25,6 +26,7 @@ from zerotools.ops.inspection.run_summary import RunSummary, plain
 @section_option
 @click.option("--tensors", is_flag=True, help="List every tensor, with its chunks and files.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema zerotools.inspect/1).")
+@recording()  # a file that changes between two looks at it is named
 def command(
     path: Path,
     tag: str | None,

@@ -29,6 +29,7 @@ from zerotools.cli.output.style import paint
 from zerotools.core.checkpoint import Origin
 from zerotools.core.counts import counted
 from zerotools.core.errors import EXIT_DIFFERENCES
+from zerotools.io.files.sources import recording
 from zerotools.ops.conversions.consolidate import DTYPES, exported_formats, refuse_overflow
 from zerotools.ops.conversions.conversion import check_output, perform, prove
 from zerotools.ops.salvage.examine import prepare
@@ -94,6 +95,7 @@ MAX_LISTED = 12
 @click.option("--keep-aliases", is_flag=True, help="Write tied weights under each of their names.")
 @click.option("--allow-overflow", is_flag=True, help="Let weights become infinite in fp16.")
 @conversion_options
+@recording()  # a file that changes between two looks at it is named
 def command(
     path: Path,
     out: Path,

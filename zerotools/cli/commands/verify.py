@@ -16,6 +16,7 @@ from zerotools.cli.output.progress_bar import progress
 from zerotools.cli.output.style import paint
 from zerotools.core.counts import counted
 from zerotools.core.errors import EXIT_DIFFERENCES, EXIT_DONE, BadRequest
+from zerotools.io.files.sources import recording
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.verification.against import against as compared_with
 from zerotools.ops.verification.digest_manifest import (
@@ -69,6 +70,7 @@ BESIDE = ""
     help="Memory for the buffers of all workers together.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema zerotools.verify/1).")
+@recording()  # a file that changes between two looks at it is named
 def command(
     path: Path,
     tag: str | None,

@@ -46,9 +46,11 @@ class OpenFiles:
         most: int | None = None,
         *,
         sources: Sources | None = None,
+        named_by: str = "the checkpoint's metadata",
     ) -> None:
         self._root = root
         self._sources = sources
+        self._named_by = named_by
         self._seen: set[Path] = set()
         self._flags = flags
         self._most = max_open_files() if most is None else most
@@ -113,7 +115,7 @@ class OpenFiles:
         try:
             descriptor = open_regular(path, self._flags)
         except FileNotFoundError:
-            raise BadFile(f"{path} is missing; the checkpoint's metadata names it") from None
+            raise BadFile(f"{path} is missing; {self._named_by} names it") from None
         except OSError as error:
             raise BadFile(f"{path} cannot be opened: {error.strerror}") from error
         self._open[file] = descriptor

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from zerotools.core.errors import BadFile
-from zerotools.io.files.sources import note
+from zerotools.io.files.sources import named_if_gone, note
 
 LARGEST_GIVEN = 2**22
 _KINDS = {
@@ -38,7 +38,8 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, *, is_source: bool = True
     """
     check_regular(path)
     # O_NONBLOCK: by now the path may have become a FIFO.
-    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
+    with named_if_gone(path):
+        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         status = os.fstat(descriptor)
         _check(path, status)
@@ -84,7 +85,9 @@ def read_user_file(path: Path) -> bytes:
 
 def check_regular(path: Path) -> None:
     """Refuse what is not a regular file, without opening it; raises as `open_regular`."""
-    _check(path, path.stat())
+    with named_if_gone(path):
+        status = path.stat()
+    _check(path, status)
 
 
 def _check(path: Path, status: os.stat_result) -> None:

@@ -85,12 +85,28 @@ def note_source(path: Path) -> int:
     """Note a file that is read later; its size in bytes.
 
     Raises:
-        OSError: it is not there.
-        BadFile: it is not the file that was read before under this name.
+        OSError: it is not there, and never was.
+        BadFile: it is not the file that was read before under this name, or is gone.
     """
-    status = path.stat()
+    with named_if_gone(path):
+        status = path.stat()
     note(path, status)
     return status.st_size
+
+
+@contextmanager
+def named_if_gone(path: Path) -> Iterator[None]:
+    """For looking at a file.
+
+    Raises:
+        BadFile: it is gone, and was there when it was first read.
+    """
+    try:
+        yield
+    except FileNotFoundError as error:
+        if any(path.absolute() in sources.stamps for sources in _NOTED.get()):
+            raise BadFile(_changed(path, f"it is gone ({error.strerror})")) from None
+        raise
 
 
 def note(path: Path, status: os.stat_result) -> None:

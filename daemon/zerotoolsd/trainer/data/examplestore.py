@@ -1,6 +1,6 @@
 """Tokenised examples in two files: the ids one after the other, and where each example's lie.
 
-Rank 0 writes both as it reads the text, so that memory does not grow with the data; all ranks map
+Rank 0 writes both as it reads the text, so that memory does not grow with the data; all ranks read
 them.
 """
 
@@ -13,8 +13,9 @@ from typing import Literal
 
 import numpy as np
 
+from zerotools.io.numeric.number_file import NumberFile
 from zerotoolsd.trainer.data.encoding.encoded import SAID, Encoded
-from zerotoolsd.trainer.data.sequences import IGNORED, Example, Ids
+from zerotoolsd.trainer.data.sequences import IGNORED, Example
 
 BYTE_TYPE = "B"
 ID_TYPE: Literal["I"] = "I"
@@ -50,21 +51,23 @@ class Examples:
     """The examples that `write_examples` wrote; for an encoder-decoder, or for a causal model."""
 
     def __init__(self, path: Path, *, encoder_decoder: bool) -> None:
-        self._ids = mapped(path, ID_TYPE)
-        self._places = mapped(index_of(path), PLACE_TYPE).reshape(-1, _FIELDS)
+        self._ids = stored(path, ID_TYPE)
+        self._places = stored(index_of(path), PLACE_TYPE)
         self._encoder_decoder = encoder_decoder
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._places) // _FIELDS
 
     def _place(self, number: int) -> tuple[int, int, int, int]:
-        at, length, split, said = self._places[number].tolist()
+        at, length, split, said = self._places.read(
+            _FIELDS * number, _FIELDS * (number + 1)
+        ).tolist()
         return at, length, split, said
 
     def example(self, number: int) -> Example:
         """A causal model reads all but the last token, and says the answers."""
         at, length, split, _ = self._place(number)
-        marked = self._ids[at : at + length]
+        marked = self._ids.read(at, at + length)
         ids = (marked & ~np.uint32(SAID)).astype(np.int64)
         if self._encoder_decoder:
             return Example(ids[:split], ids[split:])
@@ -81,13 +84,11 @@ class Examples:
 
 def vocabulary_in(path: Path) -> int:
     """One more than the largest of the ids in `path`, marked or not; 0 where there are none."""
-    ids = mapped(path, ID_TYPE)
-    parts = (ids[first : first + _AT_ONCE] for first in range(0, len(ids), _AT_ONCE))
+    ids = stored(path, ID_TYPE)
+    parts = (ids.read(first, first + _AT_ONCE) for first in range(0, len(ids), _AT_ONCE))
     return max((int((part & ~np.uint32(SAID)).max()) + 1 for part in parts), default=0)
 
 
-def mapped(path: Path, typecode: str) -> Ids:
-    """The numbers in `path`, of an `array` typecode, read as they are asked for."""
-    if not path.stat().st_size:  # an empty file cannot be mapped
-        return np.empty(0, _NUMPY[typecode])
-    return np.memmap(path, _NUMPY[typecode], mode="r")
+def stored(path: Path, typecode: str) -> NumberFile:
+    """The numbers in `path`, of an `array` typecode."""
+    return NumberFile(path, _NUMPY[typecode])

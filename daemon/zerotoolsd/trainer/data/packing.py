@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from zerotoolsd.trainer.data.examplestore import PLACE_TYPE, mapped
+from zerotoolsd.trainer.data.examplestore import PLACE_TYPE, stored
 from zerotoolsd.trainer.data.sequences import Example, ExamplePool
 from zerotoolsd.trainer.data.shuffle import Shuffle
 
@@ -49,14 +49,14 @@ class PackedSequences:
 
     def __init__(self, pool: ExamplePool, path: Path, seed: int) -> None:
         self._pool = pool
-        self._starts = mapped(path, PLACE_TYPE)
+        self._starts = stored(path, PLACE_TYPE)
         self._order = _order(pool, seed)
 
     def __len__(self) -> int:
         return len(self._starts) - 1
 
     def _numbers(self, number: int) -> list[int]:
-        return [self._order[at] for at in range(*self._starts[number : number + 2].tolist())]
+        return [self._order[at] for at in range(*self._starts.read(number, number + 2).tolist())]
 
     def example(self, number: int) -> Example:
         """The examples of a sequence, one after the other."""

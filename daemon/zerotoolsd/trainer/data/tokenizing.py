@@ -9,7 +9,7 @@ from typing import Any
 
 from zerotools.core.errors import BadRequest
 from zerotoolsd.trainer.data.corpus import Piece
-from zerotoolsd.trainer.data.examplestore import ID_TYPE, mapped
+from zerotoolsd.trainer.data.examplestore import ID_TYPE, stored
 from zerotoolsd.trainer.data.sequences import Ids
 
 LETTERS_AT_ONCE = 8 << 20
@@ -22,14 +22,14 @@ class TokenFile:
 
     def __init__(self, path: Path, vocabulary: int, typecode: str = ID_TYPE) -> None:
         self.vocabulary = vocabulary
-        self._ids = mapped(path, typecode)
+        self._ids = stored(path, typecode)
 
     def __len__(self) -> int:
         return len(self._ids)
 
     def read(self, start: int, stop: int) -> Ids:
         """Tokens [start, stop)."""
-        return self._ids[start:stop]
+        return self._ids.read(start, stop)
 
 
 def load_tokenizer(directory: Path) -> Any:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_right
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
 from zerotools.core.errors import BadFile
+from zerotools.io.files.open_files import OpenFiles
+from zerotools.io.numeric.number_file import NumberFile
 from zerotools.jobs.datafiles.token_files import TokenArray
 from zerotoolsd.trainer.data.sequences import Ids
 
@@ -21,27 +24,32 @@ class TokenStream:
 
     def __init__(self, arrays: Sequence[TokenArray], vocabulary: int) -> None:
         self.vocabulary = vocabulary
-        self._views = [ids_of(array) for array in arrays if array.count]
+        files = OpenFiles(Path("/"), named_by="data.tokens")
+        self._views = [ids_of(array, files) for array in arrays if array.count]
         self._ends = list(itertools.accumulate(len(view) for view in self._views))
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
 
     def read(self, start: int, stop: int) -> Ids:
-        """Tokens [start, stop)."""
+        """Tokens [start, stop).
+
+        Raises:
+            BadFile: a file is not there any more, or shorter than it was.
+        """
         parts: list[Ids] = []
         index = bisect_right(self._ends, start)
         while start < stop:
             begin = self._ends[index] - len(self._views[index])
-            parts.append(self._views[index][start - begin : stop - begin].astype(np.int64))
+            parts.append(self._views[index].read(start - begin, stop - begin).astype(np.int64))
             start = self._ends[index]
             index += 1
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 
-def ids_of(array: TokenArray) -> Ids:
-    """The ids of an array that has some, read as they are asked for."""
-    return np.memmap(array.path, _NUMPY[array.type], "r", array.offset, (array.count,))
+def ids_of(array: TokenArray, files: OpenFiles | None = None) -> NumberFile:
+    """The ids of an array, read as they are asked for."""
+    return NumberFile(array.path, _NUMPY[array.type], array.offset, array.count, files=files)
 
 
 def largest_id(arrays: Sequence[TokenArray]) -> int:
@@ -52,9 +60,9 @@ def largest_id(arrays: Sequence[TokenArray]) -> int:
     """
     largest = -1
     for array in arrays:
-        ids = ids_of(array) if array.count else np.empty(0, np.int64)
+        ids = ids_of(array)
         for first in range(0, array.count, _AT_ONCE):
-            values = ids[first : first + _AT_ONCE]
+            values = ids.read(first, first + _AT_ONCE)
             least = int(values.min())
             if least < 0:
                 place = first + int(values.argmin())
