@@ -12,7 +12,7 @@ from harness.started import Started
 from tests.daemon.waiting import wait_for
 from zerotoolsd.supervisor import entry
 from zerotoolsd.supervisor.durable import read_json, write_json
-from zerotoolsd.supervisor.plan import SUMMARY, Plan
+from zerotoolsd.supervisor.plan import PROGRESS, SUMMARY, Plan
 from zerotoolsd.supervisor.procfs import read_process
 
 FAKE_RANK = Path(__file__).with_name("fake_rank.py")
@@ -66,6 +66,27 @@ def progress_of(run_dir: Path) -> list[dict[str, Any]]:
     path = run_dir / "progress.jsonl"
     kept = path.read_text().splitlines() if path.exists() else []
     return [message for message in map(json.loads, kept) if message["event"] != SUMMARY]
+
+
+def noted_at_step(step: int, run_dir: Path) -> bool:
+    """Whether the supervisor has kept that a rank came to `step`, and what memory ranks take."""
+    text = (run_dir / PROGRESS).read_text()
+    kept = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+    steps = {message.get("step") for message in kept}
+    most = max(message.get("peak_host_bytes") or 0 for message in kept) if kept else 0
+    return step in steps and most > 2**20
+
+
+def started(run_dir: Path) -> dict[str, Any]:
+    """`run.json`, once it names the ranks."""
+
+    def named() -> dict[str, Any] | None:
+        record = read_json(run_dir / "run.json")
+        return record if record and "ranks" in record else None
+
+    record = wait_for(named, "run.json to name the ranks")
+    assert record is not None
+    return record
 
 
 def wait_for_file(path: Path) -> Path:

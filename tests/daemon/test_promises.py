@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import shutil
@@ -12,18 +11,16 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from pathlib import Path
 
 import pytest
 
 from harness.started import run
 from tests.daemon.daemons import FAKE_DAEMON, ROOT, Daemon, make_job
-from tests.daemon.made_attempts import is_alive, progress_of, wait_for_file
+from tests.daemon.made_attempts import is_alive, noted_at_step, progress_of, wait_for_file
 from tests.daemon.waiting import wait_for
 from zerotools.core.errors import BadRequest, DaemonRefused, DaemonUnreachable
 from zerotoolsd import crashpoints
 from zerotoolsd.supervisor.durable import read_json, write_json
-from zerotoolsd.supervisor.plan import PROGRESS
 
 
 def test_p1_an_acknowledged_submit_survives_a_kill_right_after_the_reply(daemon: Daemon) -> None:
@@ -152,14 +149,6 @@ def test_p5_a_cancel_that_was_committed_is_carried_out_by_the_next_daemon(
     daemon.wait_for_death()
     job = daemon.start().wait_for_end(1)
     assert (job["state"], job["attempt"]["cause"]) == ("cancelled", "saved at step 7 and stopped")
-
-
-def noted_at_step(step: int, run_dir: Path) -> bool:
-    """Whether the supervisor has kept that a rank came to `step`, and what memory ranks take."""
-    text = (run_dir / PROGRESS).read_text()
-    kept = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
-    steps = {message.get("step") for message in kept}
-    return step in steps and any(message.get("peak_host_bytes") for message in kept)
 
 
 def test_p5_the_processes_of_a_killed_supervisor_are_ended(daemon: Daemon) -> None:

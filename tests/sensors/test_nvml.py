@@ -251,6 +251,17 @@ def test_a_broken_probe_is_an_error_not_an_exception(script: str, said: str) -> 
     assert error.startswith(said)
 
 
+def test_a_probe_that_ended_before_it_was_asked_is_an_error_too() -> None:
+    class Over(subprocess.Popen[bytes]):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            self.wait()
+
+    probe = NvmlProbe(command=[sys.executable, "-c", "pass"], popen=Over)
+    assert probe.read().error == "no NVML: the probe process ended (status 0)"
+    probe.close()
+
+
 def test_a_probe_that_cannot_start() -> None:
     probe = NvmlProbe(command=["/no/such/python"])
     error = probe.read().error

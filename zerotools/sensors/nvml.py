@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -191,7 +192,8 @@ def _end(child: subprocess.Popen[bytes]) -> bool:
     child.kill()
     for pipe in (child.stdin, child.stdout):
         if pipe is not None and not pipe.closed:
-            pipe.close()
+            with suppress(OSError):  # of what was to be written still: the child is gone
+                pipe.close()
     try:
         child.wait(REAP_SECONDS)
     except subprocess.TimeoutExpired:

@@ -14,19 +14,26 @@ from tests.daemon.made_attempts import (
     finish,
     is_alive,
     make_attempt,
+    noted_at_step,
     progress_of,
+    started,
     supervise,
     wait_for_file,
 )
 from tests.daemon.waiting import wait_for
-from zerotoolsd.supervisor.durable import read_json, write_json
+from zerotoolsd.supervisor.durable import write_json
 from zerotoolsd.supervisor.plan import EXIT_LOCKED, EXIT_USED
 from zerotoolsd.supervisor.procfs import boot_id, read_process
 
 
 def test_ranks_that_finish_are_a_finished_attempt(tmp_path: Path) -> None:
-    run = make_attempt(tmp_path / "run", "steps=3 exit=0")
-    record = finish(run, supervise(run))
+    run = make_attempt(tmp_path / "run", "steps=3 release exit=0")
+    process = supervise(run)
+    wait_for_file(run / "waiting-0")
+    wait_for_file(run / "waiting-1")
+    wait_for(lambda: noted_at_step(3, run), "the supervisor to note steps and memory")
+    (run / "release").touch(0o600)
+    record = finish(run, process)
     assert record["outcome"] == "finished"
     assert record["exit_code"] == 0
     assert record["steps_done"] == 3
@@ -98,9 +105,7 @@ def test_ranks_get_torch_s_variables_and_their_number(tmp_path: Path) -> None:
 def test_run_json_names_the_supervisor_before_the_ranks_end(tmp_path: Path) -> None:
     run = make_attempt(tmp_path / "run", "release")
     process = supervise(run)
-    wait_for_file(run / "waiting-0")
-    record = read_json(run / "run.json")
-    assert record is not None
+    record = started(run)
     for name, pid in (("pid", record["pid"]), ("keeper", process.pid)):
         said, own = record["keeper"] if name == "keeper" else record, read_process(pid)
         assert own is not None
@@ -261,11 +266,9 @@ def test_ranks_die_with_a_killed_supervisor(tmp_path: Path) -> None:
     process = supervise(run)
     wait_for_file(run / "waiting-0")
     wait_for_file(run / "waiting-1")
-    wait_for(lambda: "ranks" in (read_json(run / "run.json") or {}), "run.json to name the ranks")
-    started = read_json(run / "run.json")
-    assert started is not None
-    pids = [rank["pid"] for rank in started["ranks"]]
-    os.kill(started["pid"], signal.SIGKILL)
+    before = started(run)
+    pids = [rank["pid"] for rank in before["ranks"]]
+    os.kill(before["pid"], signal.SIGKILL)
     record = finish(run, process)
     assert (record["outcome"], record["cause"]) == ("lost", "lost: its supervisor was killed")
     assert [rank["killed"] for rank in record["ranks"]] == [True, True]

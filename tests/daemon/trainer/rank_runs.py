@@ -167,7 +167,9 @@ def run(run_dir: Path, group: WorldGroup) -> dict[str, Any]:
     spec = read_spec(run_dir)
     reporter = Recorder(group.rank, Notifier(None, group.rank.index), steps=spec.train.steps)
     ready = prepare(spec, run_dir, group, reporter, Phases(time.monotonic()))
-    evaluated, error = first_batch(ready, group), None
+    # Without gradients, blocks would be compiled once more, in many seconds.
+    evaluated = None if spec.train.compile else first_batch(ready, group)
+    error: str | None = None
     waits = [longest_wait()]
     begun, start = state(ready.engine, group)
     try:

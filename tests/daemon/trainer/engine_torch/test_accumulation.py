@@ -35,6 +35,8 @@ LAYOUTS: tuple[Layout, ...] = (
 )
 """One of each way that gradients go: reduced into what is kept, whole or in parts, by FSDP or over
 groups; and by masters, on the device (stage 1 in 16 bits) or the host. All others combine these."""
+IN_FP32 = (LAYOUTS[0], LAYOUTS[2], LAYOUTS[3], LAYOUTS[6])
+"""One of each way in fp32, where all of them are compared in 16 bits."""
 OTHERS: tuple[Layout, ...] = (
     *((stage, place, None) for stage in range(4) for place in ("none", "cpu", "disk")),
     (3, "params", 1),
@@ -58,8 +60,8 @@ def accumulated(
 
 def layouts() -> Iterator[tuple[str, Layout, str]]:
     """The name, layout and precision of what is compared."""
-    for precision in ("fp32", "bf16"):
-        for layout in dict.fromkeys((*LAYOUTS, *OTHERS)) if FULL else LAYOUTS:
+    for precision, short in (("fp32", IN_FP32), ("bf16", LAYOUTS)):
+        for layout in dict.fromkeys((*LAYOUTS, *OTHERS)) if FULL else short:
             stage, place, size = layout
             yield f"{precision}-{stage}-{place}-{size}", layout, precision
 

@@ -165,8 +165,8 @@ PLACES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def halves(base: Path, tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
-    """Runs in bf16 on two ranks, from weights in bf16: those that keep frozen weights in it, those
-    that keep them in fp32, and those that go on from the second step of the first."""
+    """Runs in bf16 on two ranks, from weights in bf16: those that keep frozen weights in it, one
+    that keeps them in fp32, and those that go on from the second step of the first."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -177,7 +177,7 @@ def halves(base: Path, tmp_path_factory: pytest.TempPathFactory, text: Path) -> 
     directory, jobs = tmp_path_factory.mktemp("runs") / "half", {}
     for name, changes in PLACES.items():
         tree = lora_job(source, examples, train=HALF, checkpoint={"every": 2}, **changes)
-        for kept in ("train", "fp32"):
+        for kept in ("train", "fp32") if name == "3" else ("train",):
             lora = {**tree["lora"], "frozen_precision": kept}
             jobs[f"{name}-{kept}"] = {**tree, "lora": lora}
         step = directory / "out" / f"{name}-train" / "out" / checkpoint_dirs.directory_name(2)
