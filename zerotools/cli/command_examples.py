@@ -66,6 +66,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "zerotools clean --outputs 12",
     ),
     "monitor": ("zerotools monitor", "zerotools monitor --once --json"),
+    "doctor": ("zerotools doctor", "zerotools doctor --python /opt/train/bin/python"),
 }
 
 

@@ -74,4 +74,7 @@ COMMANDS: dict[str, CommandEntry] = {
     "monitor": CommandEntry(
         "zerotools.cli.commands.monitor", MACHINE, "Watch GPU and host memory."
     ),
+    "doctor": CommandEntry(
+        "zerotools.cli.commands.doctor", MACHINE, "Find what could stop jobs, and what to do."
+    ),
 }

@@ -1,0 +1,34 @@
+"""The page of `zerotools doctor`, and its exit status."""
+
+from __future__ import annotations
+
+import json
+
+from tests.cli.conftest import Command
+from zerotools.cli.commands.doctor import lines_of
+from zerotools.jobs.doctor.finding import ok, problem, warning
+
+
+def test_problems_come_first_with_what_to_do() -> None:
+    findings = [
+        ok("torch", "2.9"),
+        warning("clock", "is late", "set it"),
+        problem("disk", "is full\x1b[2J", "free it"),
+    ]
+    assert lines_of(findings) == [
+        "problem: disk: is full\\x1b[2J",
+        "    free it",
+        "warning: clock: is late",
+        "    set it",
+        "",
+        "ok  torch  2.9",
+    ]
+
+
+def test_a_problem_is_exit_status_1(zerotools: Command) -> None:
+    done = zerotools("doctor", "--json", "--python", "/bin/false")
+    assert done.status == 1
+    found = {each["what"]: each for each in json.loads(done.out)}
+    assert found["torch"]["level"] == "problem"
+    assert found["daemon"]["level"] == "ok"
+    assert "problem: torch: /bin/false" in zerotools("doctor", "--python", "/bin/false").out

@@ -1,0 +1,43 @@
+"""What is said of GPUs."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from tests.daemon.queue.test_scheduler import seen
+from zerotools.jobs.doctor.gpus import look_at_gpus
+from zerotools.sensors.fake import fake_gpu
+from zerotools.sensors.snapshot import Gpu, GpuProcess
+
+
+def test_a_machine_without_a_driver_runs_jobs_on_its_cpus() -> None:
+    [found] = look_at_gpus(seen(error="no NVML: the NVIDIA driver is not loaded"))
+    assert (found.level, found.found) == ("warning", "no NVML: the NVIDIA driver is not loaded")
+    [found] = look_at_gpus(seen())
+    assert found.found == "the driver shows no GPU"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "level", "said"),
+    [
+        (fake_gpu(0), "ok", "Fake H100, GPU-fake-0"),
+        (fake_gpu(0, error="NVML: GPU is lost"), "problem", "GPU is lost"),
+        (fake_gpu(0, mig_instances=["MIG-1"], error="it is divided"), "warning", "divided"),
+        (fake_gpu(0, unmeasured="its memory is not told"), "warning", "not told"),
+        (fake_gpu(0, used_gib=20), "warning", "20.0 GiB are in use by no process"),
+        (fake_gpu(0, used_gib=20, processes=[GpuProcess(7, 1)]), "warning", "by pid 7"),
+        (dataclasses.replace(fake_gpu(0), temperature_celsius=95), "warning", "95 degrees"),
+    ],
+)
+def test_each_gpu_is_looked_at(gpu: Gpu, level: str, said: str) -> None:
+    first, found = look_at_gpus(seen(gpu))
+    assert (first.level, found.level) == ("ok", level)
+    assert said in found.found
+    assert (found.do is None) == (level == "ok")
+
+
+def test_what_our_own_jobs_hold_is_well() -> None:
+    _, found = look_at_gpus(seen(fake_gpu(0, used_gib=20)), frozenset({"GPU-fake-0"}))
+    assert found.level == "ok"

@@ -1,0 +1,62 @@
+"""What is said of the kernel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from zerotools.jobs.doctor.finding import DoctorFinding
+from zerotools.jobs.doctor.kernel import BUILT, clock_is_synchronised, look_at_kernel
+
+STALL = "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
+
+
+def make_machine(root: Path, controllers: str = "cpu memory pids") -> Path:
+    group = root / "sys/fs/cgroup/unit"
+    for path, text in {
+        root / "proc/pressure/memory": STALL,
+        root / "proc/self/cgroup": "1:name=x:/\n0::/unit\n",
+        root / "sys/fs/cgroup/cgroup.controllers": controllers,
+        group / "cgroup.controllers": controllers,
+        group / "cgroup.subtree_control": "",
+    }.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def look(root: Path, now: float = BUILT + 1, *, synced: bool = True) -> dict[str, DoctorFinding]:
+    found = look_at_kernel(root, lambda: now, lambda: synced, lambda: 65536)
+    return {each.what: each for each in found}
+
+
+def test_a_machine_on_which_all_is_well(tmp_path: Path) -> None:
+    found = look(make_machine(tmp_path))
+    assert {each.level for each in found.values()} == {"ok"}
+    assert found["cgroups"].found == "/unit is delegated, with memory, pids"
+
+
+@pytest.mark.parametrize(
+    ("controllers", "said"),
+    [("cpu", "/unit has no memory and no pids controller"), (None, "version 2 is not mounted")],
+)
+def test_cgroups_that_limit_nothing(tmp_path: Path, controllers: str | None, said: str) -> None:
+    root = make_machine(tmp_path, controllers or "")
+    if controllers is None:
+        (root / "sys/fs/cgroup/cgroup.controllers").unlink()
+    found = look(root)["cgroups"]
+    assert (found.level, said in found.found) == ("warning", True)
+
+
+def test_a_kernel_without_pressure_a_wrong_clock_and_few_descriptors(tmp_path: Path) -> None:
+    (make_machine(tmp_path) / "proc/pressure/memory").unlink()
+    assert look(tmp_path)["pressure"].level == "warning"
+    assert look(tmp_path, 86400.0)["clock"].level == "problem"
+    assert look(tmp_path, synced=False)["clock"].found == "it is not synchronised"
+    found = look_at_kernel(tmp_path, lambda: BUILT, lambda: None, lambda: 1024)
+    assert "descriptors" in {each.what for each in found}
+
+
+def test_the_kernel_is_asked_about_its_clock() -> None:
+    assert clock_is_synchronised() in (True, False, None)

@@ -1,0 +1,94 @@
+"""`zerotools doctor`: what could stop jobs on this machine, and what to do about it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import click
+
+from zerotools.cli.options.shared import json_option, socket_option
+from zerotools.cli.output import render
+from zerotools.core.errors import DaemonError
+from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.client.location import default_socket, default_state_dir
+from zerotools.jobs.doctor.finding import LEVELS, OK, PROBLEM, DoctorFinding
+from zerotools.jobs.doctor.gpus import look_at_gpus
+from zerotools.jobs.doctor.kernel import look_at_kernel
+from zerotools.jobs.doctor.python import ask_python, look_at_compilers, look_at_python
+from zerotools.jobs.doctor.storage import look_at_locks, look_at_room, look_at_state
+from zerotools.sensors.source import SnapshotSource
+
+EXIT_PROBLEMS = 1
+DAEMON_SECONDS = 2.0
+
+
+@click.command("doctor")
+@click.option(
+    "--python",
+    metavar="PATH",
+    default=sys.executable,
+    help="The Python of your jobs; default: the one that runs zerotools.",
+)
+@socket_option
+@json_option
+def command(python: str, socket: Path | None, as_json: bool) -> int:
+    """Look at what could stop jobs on this machine, and say what to do about each finding.
+
+    GPUs, cgroups, memory pressure, clock, room and inodes of the disks, permissions, the daemon,
+    torch, NCCL, compilers, and what is left over or locked. Nothing is changed. The exit status is
+    1 if there is a problem; warnings alone leave it 0.
+    """
+    findings = list(examine(python, socket or default_socket()))
+    if as_json:
+        render.print_json([finding.to_json() for finding in findings])
+    else:
+        render.print_lines(lines_of(findings))
+    return EXIT_PROBLEMS if any(finding.level == PROBLEM for finding in findings) else 0
+
+
+def examine(python: str, socket: Path) -> Iterator[DoctorFinding]:
+    """All findings on this machine."""
+    state_dir = default_state_dir()
+    with SnapshotSource() as source:
+        snapshot = source.read()
+    yield from look_at_gpus(snapshot, _leased(socket))
+    yield from look_at_kernel()
+    places = {
+        "the queue": state_dir,
+        "this directory": Path.cwd(),
+        "temporary files": Path(tempfile.gettempdir()),
+        "your home": Path(os.environ.get("HOME", "/")),
+    }
+    yield from look_at_room(places)
+    yield from look_at_state(state_dir, socket, os.geteuid())
+    has_gpus = bool(snapshot.gpus)
+    yield from look_at_python(python, ask_python(python), has_gpus=has_gpus)
+    yield from look_at_compilers(has_gpus=has_gpus)
+    yield from look_at_locks(os.environ)
+
+
+def _leased(socket: Path) -> frozenset[str]:
+    """GPUs that jobs hold, as far as the daemon says so."""
+    try:
+        machine = DaemonClient(socket, timeout_seconds=DAEMON_SECONDS).machine()
+    except DaemonError:
+        return frozenset()
+    return frozenset(str(lease["gpu_uuid"]) for lease in machine.get("leases", ()))
+
+
+def lines_of(findings: Sequence[DoctorFinding]) -> list[str]:
+    """The page: problems first, with what to do below each, then a line for what is well."""
+    lines = []
+    for level in reversed(LEVELS[1:]):
+        for each in findings:
+            if each.level == level:
+                lines.append(f"{level}: {each.what}: {render.clean(each.found)}")
+                lines.append(f"    {render.clean(each.do or '')}")
+    well = [(each.what, each.found) for each in findings if each.level == OK]
+    if lines and well:
+        lines.append("")
+    return lines + render.fields([(f"ok  {what}", found) for what, found in well])

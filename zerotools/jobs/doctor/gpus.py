@@ -1,0 +1,63 @@
+"""GPUs, as a snapshot shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from zerotools.jobs.doctor.finding import DoctorFinding, ok, problem, warning
+from zerotools.sensors.snapshot import Gpu, Snapshot
+
+FOREIGN_BYTES = 512 * 2**20
+"""What the daemon lets others hold on a GPU by default."""
+HOT_CELSIUS = 90
+
+
+def look_at_gpus(snapshot: Snapshot, ours: frozenset[str] = frozenset()) -> Iterator[DoctorFinding]:
+    """`ours` are the UUIDs of GPUs that jobs of the daemon hold."""
+    if snapshot.gpus_error is not None:
+        yield warning(
+            "NVML",
+            snapshot.gpus_error,
+            'without it only device = "cpu" jobs start; on a machine with NVIDIA GPUs look at '
+            "nvidia-smi and dmesg",
+        )
+        return
+    if not snapshot.gpus:
+        yield warning("NVML", "the driver shows no GPU", "look at nvidia-smi -L and dmesg")
+        return
+    yield ok("NVML", f"shows {len(snapshot.gpus)} GPU{'s' * (len(snapshot.gpus) > 1)}")
+    for gpu in snapshot.gpus:
+        yield from _look_at(gpu, gpu.uuid in ours)
+
+
+def _look_at(gpu: Gpu, is_ours: bool) -> Iterator[DoctorFinding]:
+    what = f"GPU {gpu.index}"
+    if gpu.mig_instances is not None:
+        yield warning(what, str(gpu.error), f"nvidia-smi -i {gpu.index} -mig 0 makes it whole")
+    elif gpu.error is not None:
+        yield problem(
+            what,
+            f"cannot be relied on: {gpu.error}",
+            "no job starts on it; look at dmesg for Xid messages, then reset it or restart the "
+            "machine",
+        )
+    elif gpu.unmeasured is not None:
+        yield warning(
+            what,
+            gpu.unmeasured,
+            "no job starts on it; if nobody else uses it, set limits.use_unmeasured_gpus = true in "
+            "zerotoolsd.toml",
+        )
+    elif not is_ours and (gpu.memory_used_bytes or 0) > FOREIGN_BYTES:
+        used = (gpu.memory_used_bytes or 0) / 2**30
+        pids = ", ".join(str(process.pid) for process in gpu.processes[:8])
+        whom = f"by pid {pids}" if pids else "by no process that can be seen"
+        do = "no job starts on it while that is so; end them if they are yours"
+        if not pids:
+            do = "a process of another container, or one that was killed, holds it; see fuser -v "
+            do += f"/dev/nvidia{gpu.index}"
+        yield warning(what, f"{used:.1f} GiB are in use {whom}", do)
+    elif (gpu.temperature_celsius or 0) >= HOT_CELSIUS:
+        yield warning(what, f"has {gpu.temperature_celsius} degrees", "it slows down; cool it")
+    else:
+        yield ok(what, f"{gpu.name or 'a GPU'}, {gpu.uuid}")

@@ -1,0 +1,116 @@
+"""What the kernel offers: cgroups, pressure, its clock, and limits of processes."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from zerotools.jobs.doctor.finding import DoctorFinding, ok, problem, warning
+from zerotools.sensors.host import read_pressure
+
+NEEDED_CONTROLLERS = ("memory", "pids")
+FEW_DESCRIPTORS = 1024
+BUILT = 1_735_689_600.0
+"""1 January 2025: a clock that is before it was never set."""
+_TIME_ERROR = 5
+_TIMEX_BYTES = 1024
+"""More than `struct timex` of adjtimex(2) has on any platform."""
+
+
+def look_at_kernel(
+    root: Path = Path("/"),
+    now: Callable[[], float] = time.time,
+    is_synchronised: Callable[[], bool | None] | None = None,
+    descriptors: Callable[[], int] = lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[1],
+) -> Iterator[DoctorFinding]:
+    """`root` is where /proc and /sys are found."""
+    yield from _cgroups(root)
+    if read_pressure(root / "proc/pressure") is None:
+        yield warning(
+            "pressure",
+            "this kernel does not report it (no /proc/pressure)",
+            "add psi=1 to the kernel's command line, or jobs are not warned before memory runs out",
+        )
+    else:
+        yield ok("pressure", "the kernel reports it")
+    yield from _clock(now(), (is_synchronised or clock_is_synchronised)())
+    if 0 <= (most := descriptors()) <= FEW_DESCRIPTORS:
+        yield warning(
+            "descriptors",
+            f"a process may have {most} files open",
+            "raise it: LimitNOFILE=65536 in the unit, or ulimit -n",
+        )
+
+
+def _cgroups(root: Path) -> Iterator[DoctorFinding]:
+    mounted = root / "sys/fs/cgroup"
+    if not (mounted / "cgroup.controllers").is_file():
+        yield warning(
+            "cgroups",
+            "version 2 is not mounted at /sys/fs/cgroup",
+            "memory of jobs is not limited, and processes of a job are found by their marks; boot "
+            "with systemd.unified_cgroup_hierarchy=1",
+        )
+        return
+    own = _own_cgroup(root)
+    place = mounted / own.lstrip("/") if own is not None else mounted
+    has = _words(place / "cgroup.controllers")
+    lacking = [name for name in NEEDED_CONTROLLERS if name not in has]
+    if lacking or not os.access(place / "cgroup.subtree_control", os.W_OK):
+        why = f"{own or '/'} has no {' and no '.join(lacking)} controller"
+        if not lacking:
+            why = f"{own or '/'} is not delegated to this user"
+        yield warning(
+            "cgroups",
+            why,
+            "a daemon that is started here does not limit the memory of jobs; start it as a unit "
+            "with Delegate=yes",
+        )
+    else:
+        yield ok("cgroups", f"{own or '/'} is delegated, with {', '.join(NEEDED_CONTROLLERS)}")
+
+
+def _own_cgroup(root: Path) -> str | None:
+    try:
+        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    return next((line[3:] for line in lines if line.startswith("0::")), None)
+
+
+def _words(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="ascii").split()
+    except OSError:
+        return []
+
+
+def _clock(now: float, synchronised: bool | None) -> Iterator[DoctorFinding]:
+    if now < BUILT:
+        yield problem(
+            "clock",
+            f"it says {time.strftime('%Y-%m-%d', time.gmtime(now))}, which cannot be",
+            "set it: timedatectl set-ntp true",
+        )
+    elif synchronised is False:
+        yield warning(
+            "clock",
+            "it is not synchronised",
+            "times in logs and records follow it: timedatectl set-ntp true",
+        )
+    else:
+        yield ok("clock", "is synchronised" if synchronised else "looks right")
+
+
+def clock_is_synchronised() -> bool | None:
+    """What the kernel says (adjtimex(2), which changes nothing here); None: it does not say."""
+    state = ctypes.create_string_buffer(_TIMEX_BYTES)
+    try:
+        said = int(ctypes.CDLL(None).adjtimex(state))
+    except (OSError, AttributeError):
+        return None
+    return None if said < 0 else said != _TIME_ERROR

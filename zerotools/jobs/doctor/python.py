@@ -1,0 +1,122 @@
+"""The Python of jobs: torch, NCCL and transformers, and the compilers beside it.
+
+Importing torch may take half a minute, or crash in a library: a process of its own does it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from zerotools.jobs.doctor.finding import DoctorFinding, ok, problem, warning
+
+IMPORT_SECONDS = 60.0
+ASK = """
+import json
+found = {"torch": None, "cuda": None, "nccl": None, "transformers": None, "gpus": 0, "why": None}
+try:
+    import torch
+    found["torch"] = torch.__version__
+    found["cuda"] = torch.version.cuda
+    found["gpus"] = torch.cuda.device_count()
+    if torch.version.cuda and torch.distributed.is_nccl_available():
+        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+except Exception as error:
+    found["why"] = f"{type(error).__name__}: {error}"
+try:
+    from importlib.metadata import version
+    found["transformers"] = version("transformers")
+except Exception:
+    pass
+print(json.dumps(found))
+"""
+
+Which = Callable[[str], str | None]
+
+
+def ask_python(python: str, seconds: float = IMPORT_SECONDS) -> dict[str, Any] | str:
+    """What the interpreter has; or why it does not say."""
+    try:
+        done = subprocess.run(
+            [python, "-P", "-c", ASK], capture_output=True, timeout=seconds, check=False, cwd="/"
+        )
+    except subprocess.TimeoutExpired:
+        return f"did not answer within {seconds:g} s"
+    except OSError as error:
+        return f"cannot be started: {error.strerror}"
+    try:
+        answer = json.loads(done.stdout.splitlines()[-1])
+    except (ValueError, IndexError):
+        return f"ended with status {done.returncode} when it imported torch"
+    return answer if isinstance(answer, dict) else "answered nonsense"
+
+
+def look_at_python(
+    python: str, answer: Mapping[str, Any] | str, *, has_gpus: bool
+) -> Iterator[DoctorFinding]:
+    """`answer` is that of `ask_python`; `has_gpus`: NVML shows some."""
+    if isinstance(answer, str):
+        yield problem("torch", f"{python} {answer}", f"try it: {python} -c 'import torch'")
+        return
+    if answer.get("torch") is None:
+        why = answer.get("why") or "no torch"
+        yield warning(
+            "torch",
+            f"{python} has none that can be imported ({why})",
+            "install it there, or name the python of each job in its job file",
+        )
+        return
+    yield ok("torch", f"{answer['torch']} of {python}")
+    if answer.get("transformers") is None:
+        yield warning(
+            "transformers",
+            f"{python} has none",
+            f"jobs of engine torch and deepspeed need it: {python} -m pip install transformers",
+        )
+    if has_gpus:
+        yield from _gpu_build(python, answer)
+
+
+def _gpu_build(python: str, answer: Mapping[str, Any]) -> Iterator[DoctorFinding]:
+    if answer.get("cuda") is None:
+        yield problem(
+            "torch",
+            f"{answer['torch']} of {python} is built without CUDA, and this machine has GPUs",
+            "install a build with CUDA: https://pytorch.org/get-started/locally",
+        )
+    elif not answer.get("gpus"):
+        yield problem(
+            "torch",
+            f"{answer['torch']} (CUDA {answer['cuda']}) sees no GPU, and NVML does",
+            "the driver may be too old for this CUDA, or CUDA_VISIBLE_DEVICES is set; see "
+            "nvidia-smi",
+        )
+    elif answer.get("nccl") is None:
+        yield warning("NCCL", f"torch of {python} has none", "jobs of several GPUs need it")
+    else:
+        yield ok("NCCL", str(answer["nccl"]))
+
+
+def look_at_compilers(which: Which = shutil.which, *, has_gpus: bool) -> Iterator[DoctorFinding]:
+    """What torch.compile and DeepSpeed's operators call."""
+    if not any(which(name) for name in ("c++", "g++", "clang++")):
+        yield warning(
+            "compilers",
+            "PATH has no C++ compiler",
+            "train.compile and DeepSpeed's Adam need one: install g++",
+        )
+    elif not which("ninja"):
+        yield warning(
+            "compilers", "PATH has no ninja", "DeepSpeed's operators need it: install ninja"
+        )
+    elif has_gpus and not which("nvcc"):
+        yield warning(
+            "compilers",
+            "PATH has no nvcc",
+            "DeepSpeed's operators for GPUs need it: install the CUDA toolkit that torch names",
+        )
+    else:
+        yield ok("compilers", "are there")

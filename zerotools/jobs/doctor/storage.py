@@ -1,0 +1,190 @@
+"""Directories: room, inodes, permissions, and what was left or is locked in them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import queue
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from zerotools.jobs.client.location import connect
+from zerotools.jobs.doctor.finding import DoctorFinding, ok, problem, warning
+
+LITTLE_BYTES = 10 * 2**30
+NO_BYTES = 2**30
+FEW_INODES = 0.02
+NO_INODES = 1000
+OLD_SECONDS = 600.0
+CONNECT_SECONDS = 2.0
+LOOK_SECONDS = 5.0
+
+T = TypeVar("T")
+
+StatVfs = Callable[[Path], os.statvfs_result]
+
+
+def look_at_room(
+    places: Mapping[str, Path], statvfs: StatVfs = os.statvfs
+) -> Iterator[DoctorFinding]:
+    """`places` by what they are for; a file system that several share is told once."""
+    seen: set[int] = set()
+    for purpose, path in places.items():
+        what = f"disk of {purpose}"
+        try:
+            looked = within(LOOK_SECONDS, partial(_measure, path, statvfs))
+        except OSError as error:
+            yield problem(what, f"{path}: {error.strerror}", "check its file system")
+            continue
+        if looked is None:
+            yield problem(
+                what,
+                f"{path} did not answer within {LOOK_SECONDS:g} s",
+                "its file system hangs: look at its server, at mount and at dmesg",
+            )
+            continue
+        there, device, found = looked
+        if device not in seen:
+            seen.add(device)
+            yield from _room(what, there, found)
+
+
+def _measure(path: Path, statvfs: StatVfs) -> tuple[Path, int, os.statvfs_result]:
+    there = next(p for p in (path, *path.parents) if p.exists())
+    return there, there.stat().st_dev, statvfs(there)
+
+
+def within(seconds: float, look: Callable[[], T]) -> T | None:
+    """What `look` returns; None if that takes longer. What it raises is raised."""
+    answer: queue.SimpleQueue[T | Exception] = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            answer.put(look())
+        except Exception as error:
+            answer.put(error)
+
+    # Nothing waits for a thread that hangs in the kernel, not even the end of the program.
+    threading.Thread(target=ask, daemon=True).start()
+    try:
+        found = answer.get(timeout=seconds)
+    except queue.Empty:
+        return None
+    if isinstance(found, Exception):
+        raise found
+    return found
+
+
+def _room(what: str, path: Path, found: os.statvfs_result) -> Iterator[DoctorFinding]:
+    free = found.f_bavail * found.f_frsize
+    said = f"{path} has {free / 2**30:.1f} GiB free"
+    # A file system without a count of inodes, such as btrfs, says 0.
+    inodes_left = found.f_favail / found.f_files if found.f_files else 1.0
+    if found.f_flag & os.ST_RDONLY:
+        yield problem(what, f"{path} is mounted read-only", "mount it again, or look at dmesg")
+    elif free < NO_BYTES:
+        yield problem(what, said, "submits are refused when it is full: zerotools clean, or df -h")
+    elif found.f_files and found.f_favail < NO_INODES:
+        count = f"{found.f_favail} inodes free"
+        yield problem(what, f"{path} has {count}", "remove files: du --inodes -d 1 finds many")
+    elif free < LITTLE_BYTES:
+        yield warning(what, said, "a checkpoint may not fit: zerotools thin, zerotools clean")
+    elif inodes_left < FEW_INODES:
+        count = f"{found.f_favail} of {found.f_files} inodes free"
+        yield warning(what, f"{path} has {count}", "remove files: du --inodes -d 1 finds many")
+    else:
+        yield ok(what, said)
+
+
+def look_at_state(state_dir: Path, socket_path: Path, uid: int) -> Iterator[DoctorFinding]:
+    """Whether the state is this user's alone, and whether a daemon holds it."""
+    if not state_dir.exists():
+        yield ok("state", f"{state_dir} is not there yet: a first zerotoolsd makes it")
+    else:
+        yield from _permissions(state_dir, uid)
+        for staged in sorted(state_dir.glob("*.new")):
+            yield warning(
+                "left over", f"{staged} of an interrupted start", f"rm {staged} while none runs"
+            )
+    yield from _socket(socket_path)
+
+
+def _permissions(path: Path, uid: int) -> Iterator[DoctorFinding]:
+    found = path.stat()
+    if not stat.S_ISDIR(found.st_mode):
+        yield problem("state", f"{path} is no directory", "name another: --state-dir")
+    elif found.st_uid != uid:
+        yield problem(
+            "state",
+            f"{path} belongs to uid {found.st_uid}, and you are uid {uid}",
+            f"chown it, or set ZEROTOOLS_STATE_DIR (or sudo, for uid {found.st_uid})",
+        )
+    elif found.st_mode & 0o022:
+        yield problem(
+            "state",
+            f"{path} can be written by others (mode {found.st_mode & 0o777:04o})",
+            f"chmod 700 {path}",
+        )
+    elif found.st_mode & 0o077:
+        yield warning(
+            "state",
+            f"{path} can be read by others (mode {found.st_mode & 0o777:04o})",
+            f"chmod 700 {path}",
+        )
+    else:
+        yield ok("state", f"{path} is yours alone")
+
+
+def _socket(path: Path) -> Iterator[DoctorFinding]:
+    if not path.exists():
+        yield warning("daemon", f"none listens at {path}", "start zerotoolsd, or name its --socket")
+        return
+    try:
+        connect(path, CONNECT_SECONDS).close()
+    except TimeoutError:
+        yield problem(
+            "daemon",
+            f"the one at {path} takes no connection within {CONNECT_SECONDS:g} s",
+            "look at its log; if it hangs, end it with SIGKILL and start it again: jobs go on",
+        )
+    except OSError as error:
+        if error.errno == errno.EACCES:
+            yield problem("daemon", f"{path} is not yours to connect to", "ask its owner, or root")
+        else:
+            yield problem(
+                "daemon",
+                f"{path} is a left-over socket: no process listens there ({error.strerror})",
+                "start zerotoolsd: it takes the place of the socket",
+            )
+    else:
+        yield ok("daemon", f"listens at {path}")
+
+
+def look_at_locks(
+    environment: Mapping[str, str], now: float | None = None
+) -> Iterator[DoctorFinding]:
+    """Locks of torch's compiler that a killed process may have left: they block others for ever."""
+    now, cache = time.time() if now is None else now, environment.get("XDG_CACHE_HOME")
+    caches = Path(cache or Path(environment.get("HOME", "/")) / ".cache")
+    places = [
+        *(caches / "torch_extensions").glob("*/*/lock"),
+        *(caches / "zerotools" / "torch_extensions").glob("**/lock"),
+    ]
+    if given := environment.get("TORCH_EXTENSIONS_DIR"):
+        places += Path(given).glob("*/lock")
+    for path in sorted(set(places)):
+        try:
+            age = now - path.lstat().st_mtime
+        except OSError:
+            continue
+        if age > OLD_SECONDS:
+            yield warning(
+                "locks",
+                f"{path} is {age / 60:.0f} minutes old",
+                f"if nothing compiles, a killed process left it: rm {path}",
+            )
