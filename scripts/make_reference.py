@@ -2,11 +2,12 @@
 
 docs/reference/job-file.md comes from `zerotools.jobs.tables`,
 docs/reference/command-line.md from the commands themselves, docs/reference/zerotoolsd.md from
-`zerotoolsd.config`.
+`zerotoolsd.config`, docs/reference/openapi.json from `zerotoolsd.api.openapi`.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import types
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,7 @@ from zerotools.cli.command_table import SECTIONS
 from zerotools.cli.main import build
 from zerotools.jobs.binding.declaration import keys_of
 from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.api.openapi import document
 from zerotoolsd.app import make_parser
 from zerotoolsd.config import Config
 
@@ -240,7 +242,16 @@ def _command_page(group: click.Group, context: click.Context, name: str) -> list
     return [f"\n### zerotools {name}\n", "```text", command.get_help(own), "```"]
 
 
-PAGES = {"job-file.md": job_file, "command-line.md": command_line, "zerotoolsd.md": daemon}
+def openapi() -> str:
+    return json.dumps(document(), indent=1) + "\n"
+
+
+PAGES = {
+    "job-file.md": job_file,
+    "command-line.md": command_line,
+    "zerotoolsd.md": daemon,
+    "openapi.json": openapi,
+}
 
 
 def main(arguments: list[str]) -> int:

@@ -18,7 +18,8 @@ from zerotools.jobs.client.location import default_socket, default_state_dir
 from zerotools.sensors.source import SnapshotSource
 from zerotoolsd import systemd
 from zerotoolsd.admission.interpreter import check_interpreter
-from zerotoolsd.api.listen import open_socket, refuse_taken
+from zerotoolsd.api.doors.listen import open_socket, refuse_taken
+from zerotoolsd.api.doors.tcp import TcpDoor, open_tcp
 from zerotoolsd.api.server import ApiServer
 from zerotoolsd.attempts.launch import RankCommand, trainer_command
 from zerotoolsd.config import load
@@ -107,9 +108,10 @@ async def _serve(
             umask=umask,
             socket=path,
         )
+        tcp = open_tcp(config.api)
         listening = inherited or _listen(path)
         service = DispatcherService(dispatcher, check_python=check_python, ask=lookers.ask)
-        await _run(service, dispatcher, listening, None if inherited else path, stop)
+        await _run(service, dispatcher, listening, None if inherited else path, tcp, stop)
     finally:
         await lookers.close()
         machine.close()
@@ -148,10 +150,11 @@ async def _run(
     dispatcher: Dispatcher,
     listening: socket.socket,
     path: Path | None,
+    tcp: TcpDoor | None,
     stop: asyncio.Event,
 ) -> None:
     """`path`: where the socket lies that is ours to keep."""
-    server = ApiServer(service, listening, path)
+    server = ApiServer(service, listening, path, tcp=tcp)
     running = asyncio.create_task(dispatcher.run(stop))
     alive = asyncio.create_task(_tell_alive())
     try:

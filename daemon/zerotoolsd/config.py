@@ -123,6 +123,27 @@ class DataCacheConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ApiConfig:
+    """`[api]`: clients that come by TCP. Without `listen` there are none."""
+
+    listen: str | None = key(
+        'An address and a port, such as `"127.0.0.1:8732"`, for clients with a token. An address '
+        "that is not of this machine alone needs TLS.",
+        default=None,
+    )
+    tokens: str | None = key(
+        "A file of mode 0600 with one `UID TOKEN` a line; default: the credential `api-tokens` "
+        "that systemd gives the service.",
+        default=None,
+        path=True,
+    )
+    tls_certificate: str | None = key(
+        "The certificate, and those that signed it, in PEM.", default=None, path=True
+    )
+    tls_key: str | None = key("Its private key, in PEM.", default=None, path=True)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Config:
     """The whole file."""
 
@@ -133,6 +154,7 @@ class Config:
     data_cache: DataCacheConfig = key(
         "Tokenised data that is taken again.", factory=DataCacheConfig
     )
+    api: ApiConfig = key("Clients that come by TCP.", factory=ApiConfig)
     retention: RetentionConfig = key("What is removed automatically.", factory=RetentionConfig)
 
 

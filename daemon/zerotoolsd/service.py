@@ -23,6 +23,10 @@ class Forbidden(BadRequest):
     """The caller's uid may not do this (HTTP 403)."""
 
 
+class Unauthorized(BadRequest):
+    """Nobody knows who asks: there is no token, or a wrong one (HTTP 401)."""
+
+
 class Conflict(BadRequest):
     """The job's state does not allow this, or a key is used twice (HTTP 409)."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from typing import Any
@@ -12,6 +13,20 @@ from aiohttp import web
 def answer(tree: Any, *, status: int = 200) -> web.Response:
     """`tree` as a response."""
     return web.json_response(text=encode(tree), status=status)
+
+
+def answer_unless_known(request: web.Request, tree: Any) -> web.Response:
+    """`tree` with an `ETag`; 304 without it, where `If-None-Match` has that already."""
+    text = encode(tree)
+    tag = f'"{hashlib.sha256(text.encode()).hexdigest()[:32]}"'
+    known = (each.strip().removeprefix("W/") for each in _header(request).split(","))
+    if tag in known:
+        return web.Response(status=304, headers={"ETag": tag})
+    return web.json_response(text=text, headers={"ETag": tag})
+
+
+def _header(request: web.Request) -> str:
+    return request.headers.get("If-None-Match", "")
 
 
 def encode(tree: Any) -> str:

@@ -55,6 +55,8 @@ def _list(body: dict[str, Any], name: str, kind: type) -> list[Any] | None:
         return None
     if not isinstance(value, list) or not all(type(each) is kind for each in value):
         raise BadRequest(f"{name}: must be null or a list of {kind.__name__} values")
+    if kind is int and not all(abs(each) <= inputs.LARGEST_INT for each in value):
+        raise BadRequest(f"{name}: a number in it does not fit in 64 bits")
     return value
 
 
@@ -69,7 +71,7 @@ def _seconds(value: object) -> float | None:
 def _count(value: object) -> int:
     if value is None:
         return 0
-    if type(value) is not int or value < 0:
+    if type(value) is not int or not 0 <= value <= inputs.LARGEST_INT:
         raise BadRequest("keep: must be null or a whole number of at least 0")
     return value
 

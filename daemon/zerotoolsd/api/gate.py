@@ -9,16 +9,21 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from zerotoolsd.api.connections import Connection
+from zerotoolsd.api.doors.connections import Connection
+from zerotoolsd.api.doors.rate import RateLimit
 from zerotoolsd.api.peer import peer_uid
 from zerotoolsd.api.problems import problem
-from zerotoolsd.api.rate import RateLimit
+from zerotoolsd.service import Unauthorized
+
+WRONG_TOKENS = 10.0
+"""Requests without a right token that are looked at, in a second."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def gate(rate: RateLimit) -> Middleware:
     """The middleware that does it."""
+    strangers = RateLimit(WRONG_TOKENS, WRONG_TOKENS)
 
     @web.middleware
     async def pass_gate(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -28,8 +33,14 @@ def gate(rate: RateLimit) -> Middleware:
         try:
             if request.transport is None or request.transport.is_closing():
                 return web.Response(status=499)  # nobody reads it
-            wait = rate.wait_for(peer_uid(request), asyncio.get_running_loop().time())
-            if wait > 0:
+            now = asyncio.get_running_loop().time()
+            try:
+                uid = peer_uid(request)
+            except Unauthorized:
+                if (wait := strangers.wait_for(0, now)) > 0:
+                    return _too_often(strangers, wait)
+                raise
+            if (wait := rate.wait_for(uid, now)) > 0:
                 return _too_often(rate, wait)
             return await handler(request)
         finally:

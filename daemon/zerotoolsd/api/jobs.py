@@ -12,7 +12,7 @@ from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.states import STATES
 from zerotools.jobs.text.secrets import HIDDEN
 from zerotoolsd.api import inputs
-from zerotoolsd.api.answers import answer
+from zerotoolsd.api.answers import answer, answer_unless_known
 from zerotoolsd.api.keys import SERVICE
 from zerotoolsd.api.peer import peer_uid
 from zerotoolsd.api.readers import readable_job, view_for
@@ -73,12 +73,14 @@ async def list_jobs(request: web.Request) -> web.Response:
     assert limit is not None
     uid = peer_uid(request)
     views = await request.app[SERVICE].jobs(state=state, limit=limit, after=after)
-    return answer({"jobs": [_in_a_list(view, uid) for view in views]})
+    after = views[-1].id if len(views) == limit else None
+    tree = {"jobs": [_in_a_list(view, uid) for view in views], "next": after}
+    return answer_unless_known(request, tree)
 
 
 async def show(request: web.Request) -> web.Response:
     """GET /v1/jobs/{id}."""
-    return answer(view_json(await readable_job(request)))
+    return answer_unless_known(request, view_json(await readable_job(request)))
 
 
 async def cancel(request: web.Request) -> web.Response:

@@ -1,4 +1,4 @@
-"""Who is asking: the kernel's word for it, never a header."""
+"""Who is asking: the kernel's word for it at the Unix socket, a token's at an address."""
 
 from __future__ import annotations
 
@@ -7,17 +7,30 @@ import struct
 
 from aiohttp import web
 
-from zerotoolsd.service import Forbidden
+from zerotoolsd.api.keys import TOKENS
+from zerotoolsd.service import Unauthorized
 
 _CREDENTIALS = struct.Struct("3i")
 """`struct ucred`: pid, uid, gid (unix(7))."""
 
 
 def peer_uid(request: web.Request) -> int:
-    """The uid at the other end of the Unix socket when it was connected."""
+    """The uid at the other end of the Unix socket when it was connected, or of the token.
+
+    Raises Unauthorized.
+    """
     link = None if request.transport is None else request.transport.get_extra_info("socket")
     if link is None or link.family != socket.AF_UNIX:
-        raise Forbidden("this request needs the daemon's Unix socket, which says who is asking")
+        return _by_token(request)
     packed = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, uid, _ = _CREDENTIALS.unpack(packed)
     return int(uid)
+
+
+def _by_token(request: web.Request) -> int:
+    tokens = request.app.get(TOKENS)
+    given = request.headers.getall("Authorization", [])
+    uid = None if tokens is None or len(given) != 1 else tokens.uid_of(given[0])
+    if uid is None:
+        raise Unauthorized("a token is needed: send the header Authorization: Bearer TOKEN")
+    return uid

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 
 from aiohttp import web
 
 from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsError
-from zerotoolsd.service import Conflict, Forbidden, NotFound, Unavailable
+from zerotools.jobs.client.api_versions import API_VERSION
+from zerotoolsd.service import Conflict, Forbidden, NotFound, Unauthorized, Unavailable
 
 log = logging.getLogger(__name__)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -18,6 +20,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 # The first that fits: subclasses stand before their parents.
 STATUS: tuple[tuple[type[ZerotoolsError], int, str], ...] = (
     (NotFound, 404, "not_found"),
+    (Unauthorized, 401, "unauthorized"),
     (Forbidden, 403, "forbidden"),
     (Conflict, 409, "conflict"),
     (Unavailable, 503, "unavailable"),
@@ -26,6 +29,7 @@ STATUS: tuple[tuple[type[ZerotoolsError], int, str], ...] = (
     (BadRequest, 400, "bad_request"),
 )
 CONTENT_TYPE = "application/problem+json"
+_VERSION = re.compile("/v([0-9]{1,9})(?:/|$)", re.ASCII)
 HTTP_CODES = {404: "no_such_path", 405: "method_not_allowed", 408: "timeout", 413: "too_large"}
 
 
@@ -57,7 +61,7 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
     except ZerotoolsError as error:
         for kind, status, code in STATUS:
             if isinstance(error, kind):
-                return problem(status, code, str(error))
+                return _with_challenge(problem(status, code, str(error)))
         return problem(500, "failed", str(error))
     except web.HTTPException as error:
         return _http_problem(request, error)
@@ -67,8 +71,18 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
         return problem(500, "internal", detail)
 
 
+def _with_challenge(answer: web.Response) -> web.Response:
+    if answer.status == 401:
+        answer.headers["WWW-Authenticate"] = "Bearer"
+    return answer
+
+
 def _http_problem(request: web.Request, error: web.HTTPException) -> web.Response:
     code = HTTP_CODES.get(error.status, "http")
+    version = _VERSION.match(request.path)
+    if error.status == 404 and version and int(version[1]) != API_VERSION:
+        why = f"this daemon speaks version {API_VERSION} of the API, and not version {version[1]}"
+        return problem(404, "no_such_version", why)
     detail = {
         404: f"there is nothing at {request.path[:200]!r}",
         408: "the body of the request did not come in time",

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from zerotoolsd.api import cleaning, jobs, machine, outputs
+from zerotoolsd.api import cleaning, jobs, machine, openapi, outputs, stream
+from zerotoolsd.api.doors.rate import RateLimit
+from zerotoolsd.api.doors.tokens import BearerTokens
 from zerotoolsd.api.gate import gate
 from zerotoolsd.api.inputs import LARGEST_BODY
-from zerotoolsd.api.keys import SERVICE
+from zerotoolsd.api.keys import SERVICE, TOKENS
 from zerotoolsd.api.problems import problems
-from zerotoolsd.api.rate import RateLimit
 from zerotoolsd.service import JobService
 
 
-def make_app(service: JobService) -> web.Application:
-    """The API over `service`. Serve it on a socket of `zerotoolsd.api.listen`."""
+def make_app(service: JobService, tokens: BearerTokens | None = None) -> web.Application:
+    """The API over `service`; `tokens` say who comes by TCP."""
     app = web.Application(middlewares=[problems, gate(RateLimit())], client_max_size=LARGEST_BODY)
     app[SERVICE] = service
+    if tokens is not None:
+        app[TOKENS] = tokens
     app.add_routes(
         [
             web.post("/v1/jobs", jobs.submit),
@@ -29,6 +32,8 @@ def make_app(service: JobService) -> web.Application:
             web.get("/v1/jobs/{id}/progress", outputs.progress),
             web.post("/v1/clean", cleaning.clean),
             web.get("/v1/events", machine.events),
+            web.get("/v1/events/stream", stream.stream, allow_head=False),
+            web.get("/v1/openapi.json", openapi.openapi),
             web.get("/v1/machine", machine.machine),
             web.get("/v1/health", machine.health),
         ]

@@ -11,8 +11,9 @@ from pathlib import Path
 from aiohttp import web
 
 from zerotools.core.errors import ZerotoolsError
-from zerotoolsd.api.connections import Door
-from zerotoolsd.api.listen import open_socket
+from zerotoolsd.api.doors.connections import Door
+from zerotoolsd.api.doors.listen import open_socket
+from zerotoolsd.api.doors.tcp import TcpDoor
 from zerotoolsd.api.routes import make_app
 from zerotoolsd.service import JobService
 
@@ -32,13 +33,18 @@ class ApiServer:
         listening: socket.socket,
         path: Path | None,
         *,
+        tcp: TcpDoor | None = None,
         close_seconds: float = CLOSE_SECONDS,
         most: int | None = None,
     ) -> None:
         # What a client asked who is gone is not done.
         self._runner = web.AppRunner(
-            make_app(service), shutdown_timeout=close_seconds, handler_cancellation=True
+            make_app(service, None if tcp is None else tcp.tokens),
+            shutdown_timeout=close_seconds,
+            handler_cancellation=True,
         )
+        self._tcp = tcp
+        self._tcp_door: Door | None = None
         self._first = listening
         self._path = path
         self._most = most
@@ -51,6 +57,11 @@ class ApiServer:
         await self._runner.setup()
         assert self._runner.server is not None
         self.door = Door(self._first, self._runner.server, most=self._most)
+        if self._tcp is not None:
+            found = self._tcp
+            self._tcp_door = Door(
+                found.listening, self._runner.server, most=self._most, tls=found.tls
+            )
         if self._path is not None:
             self._bound = _identity(self._path)
             self._keeper = asyncio.create_task(self._keep())
@@ -59,8 +70,9 @@ class ApiServer:
         """Accept no more, and end what is being answered."""
         if self._keeper is not None:
             self._keeper.cancel()
-        if self.door is not None:
-            self.door.close()
+        for door in (self.door, self._tcp_door):
+            if door is not None:
+                door.close()
         await self._runner.cleanup()
 
     async def _keep(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -212,7 +213,10 @@ class FakeService:
         return Cleaned(jobs=tuple(gone), kept=tuple(kept))
 
     async def events(self, since: int, wait: float) -> list[Event]:
-        return [event for event in self.feed if event.seq > since]
+        found = [event for event in self.feed if event.seq > since]
+        if not found and wait:
+            await asyncio.sleep(min(wait, 0.05))
+        return found
 
     def run_dir(self, job_id: int, attempt: int) -> Path:
         return self.state_dir / "jobs" / str(job_id) / f"attempt-{attempt}"

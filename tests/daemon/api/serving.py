@@ -8,20 +8,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from zerotoolsd.api.listen import open_socket
+from zerotoolsd.api.doors.listen import open_socket
+from zerotoolsd.api.doors.tcp import TcpDoor
 from zerotoolsd.api.server import ApiServer
 from zerotoolsd.service import JobService
 
 
 @contextmanager
-def serving(service: JobService, path: Path) -> Iterator[None]:
+def serving(service: JobService, path: Path, *, tcp: TcpDoor | None = None) -> Iterator[None]:
     """Serve `service` at `path` inside the block."""
     ready = threading.Event()
     loop = asyncio.new_event_loop()
     stop = asyncio.Event()
 
     async def serve() -> None:
-        server = ApiServer(service, open_socket(path), path, close_seconds=0.1)
+        server = ApiServer(service, open_socket(path), path, tcp=tcp, close_seconds=0.1)
         await server.start()
         ready.set()
         await stop.wait()

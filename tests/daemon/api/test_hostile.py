@@ -125,6 +125,8 @@ def test_what_is_not_http_at_all(raw: bytes, client: DaemonClient) -> None:
     [
         (b'{"jobs": "1"}', "jobs: must be null or a list of int"),
         (b'{"jobs": [true]}', "jobs: must be null or a list of int"),
+        (b'{"jobs": [' + b"9" * 30 + b"]}", "jobs: a number in it does not fit in 64 bits"),
+        (b'{"keep": ' + b"9" * 30 + b"}", "keep: must be"),
         (b'{"states": ["running"]}', "states: 'running' is not one of cancelled, failed"),
         (b'{"older_than_seconds": -1}', "older_than_seconds: must be"),
         (b'{"older_than_seconds": "1d"}', "older_than_seconds: must be"),

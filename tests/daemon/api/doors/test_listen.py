@@ -9,7 +9,7 @@ from tests.daemon.api.fakes import FakeService
 from tests.daemon.api.serving import serving
 from zerotools.core.errors import BadRequest, DaemonRefused
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotoolsd.api.listen import open_socket
+from zerotoolsd.api.doors.listen import open_socket
 
 
 def test_the_socket_is_the_users_own(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.api.fakes import FakeService
-from zerotoolsd.api import connections
-from zerotoolsd.api.connections import HEAD_SECONDS, READ_SECONDS, room_for_connections
-from zerotoolsd.api.listen import open_socket
+from zerotoolsd.api.doors import connections
+from zerotoolsd.api.doors.connections import HEAD_SECONDS, READ_SECONDS, room_for_connections
+from zerotoolsd.api.doors.listen import open_socket
 from zerotoolsd.api.server import ApiServer
 from zerotoolsd.service import JobView
 

@@ -18,6 +18,7 @@ import logging
 import os
 import resource
 import socket
+import ssl
 from contextlib import suppress
 from typing import Any
 
@@ -121,11 +122,17 @@ class Door:
     """Accepts connections at `listening` for `server`, which `most` may use at a time."""
 
     def __init__(
-        self, listening: socket.socket, server: web.Server, *, most: int | None = None
+        self,
+        listening: socket.socket,
+        server: web.Server,
+        *,
+        most: int | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._server = server
         self._most = room_for_connections() if most is None else most
+        self._tls = tls
         self._connecting: set[asyncio.Task[None]] = set()
         self._spare = _spare()
         self._listening = listening
@@ -180,9 +187,12 @@ class Door:
     async def _serve(self, link: socket.socket) -> None:
         try:
             await self._loop.connect_accepted_socket(
-                lambda: Connection(self._server, self._loop), link
+                lambda: Connection(self._server, self._loop),
+                link,
+                ssl=self._tls,
+                ssl_handshake_timeout=None if self._tls is None else HEAD_SECONDS,
             )
-        except OSError as error:
+        except OSError as error:  # ssl.SSLError is one
             link.close()
             log.warning("a connection was lost as it began: %s", error)
         self._sweep_later()

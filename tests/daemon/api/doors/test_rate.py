@@ -9,7 +9,7 @@ from tests.daemon.api.serving import serving
 from zerotools.core.errors import DaemonRefused
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotoolsd.api import routes
-from zerotoolsd.api.rate import RateLimit
+from zerotoolsd.api.doors.rate import RateLimit
 
 
 def test_a_user_has_so_many_at_once_and_then_so_many_a_second() -> None:

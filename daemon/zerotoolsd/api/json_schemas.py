@@ -1,0 +1,78 @@
+"""JSON schemas (draft 2020-12) of our dataclasses: of what is answered, and of the job file."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from typing import Any, get_args, get_origin
+
+from zerotools.jobs.binding.bind import MAX_INT, hints_of, is_required
+from zerotools.jobs.binding.declaration import keys_of
+
+Schema = dict[str, Any]
+_SCALARS: Mapping[Any, Schema] = {
+    bool: {"type": "boolean"},
+    int: {"type": "integer", "minimum": -MAX_INT, "maximum": MAX_INT},
+    float: {"type": "number"},
+    str: {"type": "string"},
+    type(None): {"type": "null"},
+}
+
+
+def of_type(hint: Any) -> Schema:
+    """The schema of an annotated type."""
+    if hint in _SCALARS:
+        return dict(_SCALARS[hint])
+    if is_dataclass(hint):
+        return {"$ref": f"#/components/schemas/{typing.cast(type, hint).__name__}"}
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return {"anyOf": [of_type(each) for each in arguments]}
+    if origin is tuple:
+        return {"type": "array", "items": of_type(arguments[0])}
+    if origin is not None and issubclass(origin, Mapping):
+        return {"type": "object", "additionalProperties": of_type(arguments[1])}
+    return {}
+
+
+def of_answer(kind: type[Any], **more: Schema) -> Schema:
+    """An answer with all fields of `kind`, and `more`. It may get others in later versions."""
+    hints = hints_of(kind)
+    properties = {item.name: of_type(hints[item.name]) for item in fields(kind)} | more
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+def of_table(kind: type[Any]) -> Schema:
+    """A table of the job file: what is not listed is refused."""
+    hints = hints_of(kind)
+    tree: Schema = {
+        "type": "object",
+        "properties": {item.name: _key(item, hints[item.name]) for item in keys_of(kind)},
+        "additionalProperties": False,
+    }
+    if required := [item.name for item in keys_of(kind) if is_required(item)]:
+        tree["required"] = required
+    return tree
+
+
+def _key(item: Field[Any], hint: Any) -> Schema:
+    if is_dataclass(hint) and isinstance(hint, type):
+        return {**of_table(hint), "description": item.metadata["doc"]}
+    schema = of_type(hint)
+    bounds = {
+        "minimum": item.metadata["minimum"],
+        "maximum": item.metadata["maximum"],
+        "exclusiveMinimum": item.metadata["above"],
+    }
+    found = {name: value for name, value in bounds.items() if value is not None}
+    for each in schema.get("anyOf", [schema]):
+        if each.get("type") in ("integer", "number"):
+            each.update(found)
+    if (allowed := item.metadata["allowed"]) is not None:
+        nothing = [None] if item.default is None or None in allowed else []
+        schema = {"enum": [*(each for each in allowed if each is not None), *nothing]}
+    if item.default not in (MISSING, None):
+        schema["default"] = list(item.default) if isinstance(item.default, tuple) else item.default
+    return {**schema, "description": item.metadata["doc"]}

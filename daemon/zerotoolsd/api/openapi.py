@@ -1,0 +1,250 @@
+"""The API as an OpenAPI 3.1 document: what docs/reference/openapi.json is, and /v1/openapi.json.
+
+Schemas come from the dataclasses that are answered and bound; the requests are listed here. Tests
+compare the list with the routes, and what is answered with the schemas.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from aiohttp import web
+
+import zerotools
+from zerotools.jobs.states import STATES, TERMINAL
+from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.api.answers import answer
+from zerotoolsd.api.inputs import LARGEST_INT
+from zerotoolsd.api.json_schemas import Schema, of_answer, of_table, of_type
+from zerotoolsd.service import AttemptView, CleanedJob, Event, JobView, KeptJob
+
+JSON, PROBLEM = "application/json", "application/problem+json"
+_COUNT: Schema = {"type": "integer", "minimum": 0, "maximum": LARGEST_INT}
+_ANY_OBJECT: Schema = {"type": "object"}
+_REFUSALS = ("400", "401", "403", "404", "408", "409", "413", "422", "429", "500", "503")
+_KEY = {"type": ["string", "null"], "minLength": 1, "maxLength": 200, "pattern": "^[ -~]*$"}
+
+
+def _ref(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _object(required: tuple[str, ...] | None = None, **properties: Schema) -> Schema:
+    names = list(properties) if required is None else list(required)
+    tree: Schema = {"type": "object", "properties": properties}
+    return {**tree, "required": names} if names else tree
+
+
+def _closed(tree: Schema) -> Schema:
+    return {**tree, "additionalProperties": False}
+
+
+def _list(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
+
+
+def _query(name: str, schema: Schema, meaning: str) -> Schema:
+    return {"name": name, "in": "query", "schema": schema, "description": meaning}
+
+
+_ID = {"name": "id", "in": "path", "required": True, "schema": {**_COUNT, "minimum": 1}}
+_KNOWN = {"name": "If-None-Match", "in": "header", "schema": {"type": "string"}}
+_ATTEMPT = _query("attempt", {**_COUNT, "minimum": 1}, "its number; default: the newest")
+_SINCE = _query("since", _COUNT, "`next` of the answer before")
+
+
+def _operation(
+    summary: str,
+    answers: dict[str, Schema | None],
+    *parameters: Schema,
+    body: Schema | None = None,
+    content: str = JSON,
+) -> Schema:
+    """One request; `answers` are its schemas by status, None where there is no body."""
+    responses: dict[str, Schema] = {
+        status: {"description": summary}
+        if schema is None
+        else {"description": summary, "content": {content: {"schema": schema}}}
+        for status, schema in answers.items()
+    }
+    problem = {"$ref": "#/components/responses/Problem"}
+    responses |= dict.fromkeys(_REFUSALS, problem)
+    tree: Schema = {"summary": summary, "responses": responses}
+    if parameters:
+        tree["parameters"] = list(parameters)
+    if body is not None:
+        tree["requestBody"] = {"required": True, "content": {JSON: {"schema": body}}}
+    return tree
+
+
+def _paths() -> dict[str, dict[str, Schema]]:
+    job, notes = _ref("JobView"), _object(notes=_list(of_type(str)))
+    events = _object(events=_list(_ref("Event")), next=_COUNT)
+    text: Schema = {"type": "string"}
+    return {
+        "/v1/jobs": {
+            "post": _operation(
+                "Queue a job, durably; 200: its idempotency key was seen before",
+                {"201": job, "200": job},
+                body=_closed(_object(("job",), job=_ref("Job"), idempotency_key=_KEY)),
+            ),
+            "get": _operation(
+                "Jobs, the newest first",
+                {
+                    "200": _object(jobs=_list(job), next={"anyOf": [_COUNT, {"type": "null"}]}),
+                    "304": None,
+                },
+                _query("state", {"type": "string", "enum": list(STATES)}, "in this state alone"),
+                _query("limit", {**_COUNT, "minimum": 1, "maximum": 1000}, "default: 100"),
+                _query("after", _COUNT, "ids below this: `next` of the page before"),
+                _KNOWN,
+            ),
+        },
+        "/v1/jobs/{id}": {"get": _operation("A job", {"200": job, "304": None}, _ID, _KNOWN)},
+        "/v1/jobs/{id}/cancel": {"post": _operation("Ask for its end", {"202": job}, _ID)},
+        "/v1/jobs/{id}/resume": {
+            "post": _operation(
+                "Let a held job go on (200), or queue a new one that goes on (201)",
+                {"200": job, "201": job},
+                _ID,
+            )
+        },
+        "/v1/jobs/{id}/logs": {
+            "get": _operation(
+                "Bytes of a rank's output; headers say where they lie",
+                {"200": text},
+                *(_ID, _ATTEMPT, _query("rank", _COUNT, "default: 0")),
+                _query("offset", of_type(int), "in bytes; from the end where it is negative"),
+                _query("limit", {**_COUNT, "maximum": 2**20}, "bytes; default: 65536"),
+                content="application/octet-stream",
+            )
+        },
+        "/v1/jobs/{id}/progress": {
+            "get": _operation(
+                "What its ranks reported",
+                {
+                    "200": _object(
+                        records=_list(_ANY_OBJECT), next=_COUNT, attempt=_COUNT, over=of_type(bool)
+                    )
+                },
+                *(_ID, _ATTEMPT, _SINCE),
+            )
+        },
+        "/v1/check": {
+            "post": _operation(
+                "What a submit would be refused for",
+                {"200": notes},
+                body=_closed(_object(("job",), job=_ref("Job"), model=of_type(bool))),
+            )
+        },
+        "/v1/clean": {
+            "post": _operation(
+                "Remove jobs that are over",
+                {
+                    "200": _object(
+                        jobs=_list(_ref("CleanedJob")),
+                        kept=_list(_ref("KeptJob")),
+                        dry_run=of_type(bool),
+                    )
+                },
+                body=_ref("CleanRequest"),
+            )
+        },
+        "/v1/events": {
+            "get": _operation(
+                "What was committed since",
+                {"200": events},
+                _SINCE,
+                _query("wait", {"type": "number", "minimum": 0}, "seconds for the first, up to 60"),
+            )
+        },
+        "/v1/events/stream": {
+            "get": _operation(
+                "The events as they come; `id` is `seq`, `data` an Event",
+                {"200": text},
+                _SINCE,
+                {"name": "Last-Event-ID", "in": "header", "schema": _COUNT},
+                content="text/event-stream",
+            )
+        },
+        "/v1/machine": {
+            "get": _operation(
+                "GPUs, memory and leases",
+                {"200": _object(snapshot=_ANY_OBJECT, leases=_list(_ANY_OBJECT))},
+            )
+        },
+        "/v1/health": {
+            "get": _operation(
+                "The daemon",
+                {
+                    "200": _object(
+                        ("version", "pid", "schema", "uptime_seconds"),
+                        version=text,
+                        pid=_COUNT,
+                        schema=_COUNT,
+                        uptime_seconds=of_type(float),
+                        api_versions=_list(_COUNT),
+                    )
+                },
+            )
+        },
+        "/v1/openapi.json": {"get": _operation("This document", {"200": _ANY_OBJECT})},
+    }
+
+
+def _schemas() -> dict[str, Schema]:
+    nothing = of_type(type(None))
+    attempt = {"anyOf": [_ref("AttemptView"), {"type": "null"}]}
+    return {
+        "Job": of_table(JobSpec),
+        "JobView": of_answer(JobView, attempt=attempt),
+        "AttemptView": of_answer(AttemptView),
+        "Event": of_answer(Event),
+        "CleanedJob": of_answer(CleanedJob),
+        "KeptJob": of_answer(KeptJob),
+        "CleanRequest": _closed(
+            _object(
+                (),
+                jobs={"anyOf": [nothing, _list(of_type(int))]},
+                states={"anyOf": [nothing, _list({"enum": sorted(TERMINAL)})]},
+                older_than_seconds={"type": ["number", "null"], "minimum": 0},
+                keep={"type": ["integer", "null"], "minimum": 0, "maximum": LARGEST_INT},
+                **{name: of_type(bool) for name in ("outputs", "logs_only", "dry_run")},
+            )
+        ),
+        "Problem": _object(
+            title=of_type(str), status=of_type(int), detail=of_type(str), code=of_type(str)
+        ),
+    }
+
+
+@cache
+def document() -> dict[str, Any]:
+    """The document."""
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "zerotoolsd",
+            "version": zerotools.__version__,
+            "description": "The queue of training jobs on this machine; see http-api.md.",
+        },
+        "servers": [{"url": "http://localhost"}],
+        "security": [{}, {"token": []}],
+        "paths": _paths(),
+        "components": {
+            "schemas": _schemas(),
+            "responses": {
+                "Problem": {
+                    "description": "Why not (RFC 9457)",
+                    "content": {PROBLEM: {"schema": _ref("Problem")}},
+                }
+            },
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+async def openapi(request: web.Request) -> web.Response:
+    """GET /v1/openapi.json."""
+    return answer(document())

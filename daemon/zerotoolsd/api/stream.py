@@ -1,0 +1,52 @@
+"""GET /v1/events/stream: the events as they come, as server-sent events (the WHATWG's HTML, 9.2).
+
+A browser, or any client of such streams, that lost the connection says `Last-Event-ID`, and goes on
+behind it: nothing is missed and nothing comes twice.
+"""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from zerotools.core.errors import BadRequest
+from zerotoolsd.api import inputs
+from zerotoolsd.api.answers import encode
+from zerotoolsd.api.keys import SERVICE
+from zerotoolsd.api.peer import peer_uid
+from zerotoolsd.api.readers import event_for
+from zerotoolsd.service import Event
+
+LAST_ID = "Last-Event-ID"
+QUIET_SECONDS = 15.0
+"""After so long without an event a comment is sent: else proxies close what says nothing."""
+
+
+async def stream(request: web.Request) -> web.StreamResponse:
+    """GET /v1/events/stream?since=."""
+    since, uid = _since(request), peer_uid(request)
+    answer = web.StreamResponse(
+        headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
+    )
+    await answer.prepare(request)
+    await answer.write(b": zerotoolsd\n\n")
+    while True:
+        found = await request.app[SERVICE].events(since, QUIET_SECONDS)
+        await answer.write(
+            b"".join(framed(event_for(event, uid)) for event in found) or b": still here\n\n"
+        )
+        since = found[-1].seq if found else since
+
+
+def framed(event: Event) -> bytes:
+    """One event of the stream."""
+    return f"id: {event.seq}\nevent: {event.kind}\ndata: {encode(event.to_json())}\n\n".encode()
+
+
+def _since(request: web.Request) -> int:
+    """A header goes before the query: a client that connects again sends both."""
+    if LAST_ID not in request.headers:
+        return inputs.whole(request.query, "since", 0, minimum=0) or 0
+    try:
+        return inputs.whole({LAST_ID: request.headers[LAST_ID]}, LAST_ID, 0, minimum=0) or 0
+    except BadRequest as error:
+        raise BadRequest(f"the header {error}") from None
