@@ -98,6 +98,8 @@ on one state directory exits with 5 and names the first.
 ```text
 zerotools.db               the queue, an SQLite database
 zerotools.db.schema-N.bak  its copy before an upgrade
+zerotools.db.last-change   the number of its last change: an older queue is refused
+restored.json              after a restore, until the next start
 daemon.lock                held by the daemon that runs; its pid is inside
 jobs/ID/attempt-N/         one start of a job:
   attempt.json, spec.json  what was asked

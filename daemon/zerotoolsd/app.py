@@ -8,12 +8,13 @@ import logging
 import os
 import signal
 import socket
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import zerotools
 from zerotools.cli.output.messages import say_error
-from zerotools.core.errors import BadRequest, ZerotoolsError
+from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
 from zerotools.jobs.client.location import default_socket, default_state_dir
 from zerotools.sensors.source import SnapshotSource
 from zerotoolsd import systemd
@@ -21,6 +22,7 @@ from zerotoolsd.admission.interpreter import check_interpreter
 from zerotoolsd.api.doors.listen import open_socket, refuse_taken
 from zerotoolsd.api.doors.tcp import TcpDoor, open_tcp
 from zerotoolsd.api.server import ApiServer
+from zerotoolsd.attempts import rebuilding
 from zerotoolsd.attempts.launch import RankCommand, trainer_command
 from zerotoolsd.config import load
 from zerotoolsd.dispatcher import Dispatcher
@@ -29,6 +31,7 @@ from zerotoolsd.log_limit import start_logging
 from zerotoolsd.looking import nursery
 from zerotoolsd.looking.lookers import Lookers
 from zerotoolsd.machine import SnapshotCache
+from zerotoolsd.queue.schema import set_aside
 from zerotoolsd.queue.store import Store
 from zerotoolsd.service import JobService
 from zerotoolsd.state_directory import lock_state_dir
@@ -46,6 +49,11 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--state-dir", type=Path, help="queue, logs and default output of the jobs")
     parser.add_argument("--socket", type=Path, help="where clients connect")
     parser.add_argument("--config", type=Path, help="a zerotoolsd.toml")
+    parser.add_argument(
+        "--rebuild",
+        action="store_true",
+        help="take what the queue lacks from the run directories: it is damaged, lost or too old",
+    )
     parser.add_argument("--debug", action="store_true", help="tracebacks and debug messages")
     parser.add_argument(
         "--version", action="version", version=f"zerotoolsd {zerotools.__version__}"
@@ -96,9 +104,12 @@ async def _serve(
         # Before a directory is made for nothing.
         refuse_taken(path)
     lock = lock_state_dir(state_dir)
-    store = Store(state_dir)
+    if options.rebuild:
+        _set_aside_if_damaged(state_dir)
+    store = Store(state_dir, rebuild=options.rebuild)
     machine = SnapshotCache(SnapshotSource())
     try:
+        rebuilding.compare(state_dir, store, time.time())
         dispatcher = Dispatcher(
             state_dir=state_dir,
             store=store,
@@ -118,6 +129,14 @@ async def _serve(
         store.close()
         for each in lock:
             os.close(each)
+
+
+def _set_aside_if_damaged(state_dir: Path) -> None:
+    try:
+        Store(state_dir, rebuild=True).close()
+    except BadFile as error:
+        moved = set_aside(state_dir, time.strftime("%Y%m%d-%H%M%S"))
+        log.warning("%s; kept as %s", error, ", ".join(map(str, moved)))
 
 
 def _listen(path: Path) -> socket.socket:

@@ -8,8 +8,7 @@ import stat
 from pathlib import Path
 
 from zerotools.core.errors import BadRequest, DaemonRefused
-
-LOCK = "daemon.lock"
+from zerotools.jobs.client.queue_copies import LOCK
 
 
 def lock_state_dir(state_dir: Path) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe
 from zerotools.sensors.source import SnapshotSource
 from zerotoolsd.admission.rehearsal import rehearse
+from zerotoolsd.attempts import rebuilding
 from zerotoolsd.attempts.launch import RankCommand
 from zerotoolsd.config import Config, LimitsConfig
 from zerotoolsd.dispatcher import Dispatcher
@@ -74,11 +76,13 @@ async def running(
     touch: Touch = lambda job_id, doing: None,
     rehearse: Rehearsal = rehearse,
     command: RankCommand = command,
+    rebuild: bool = False,
 ) -> AsyncIterator[Running]:
     """An engine on `state`; in the end its attempts are killed, unless they are to be left."""
     state.mkdir(exist_ok=True)
     probe = probe or FakeProbe(error="no NVML")
-    store = Store(state)
+    store = Store(state, rebuild=rebuild)
+    rebuilding.compare(state, store, time.time())
     machine = SnapshotCache(SnapshotSource(probe))
     engine = Dispatcher(
         state_dir=state,

@@ -71,6 +71,12 @@ COMMANDS: dict[str, CommandEntry] = {
     "clean": CommandEntry(
         "zerotools.cli.commands.clean", JOBS, "Remove records and logs of jobs that have ended."
     ),
+    "backup": CommandEntry(
+        "zerotools.cli.commands.backup", JOBS, "Copy the queue while it is in use."
+    ),
+    "restore": CommandEntry(
+        "zerotools.cli.commands.restore", JOBS, "Put a copy of the queue back."
+    ),
     "monitor": CommandEntry(
         "zerotools.cli.commands.monitor", MACHINE, "Watch GPU and host memory."
     ),

@@ -5,6 +5,7 @@ No step between the commit of `launching` and that of `running` gives way to ano
 
 from __future__ import annotations
 
+import os
 import secrets
 import time
 from pathlib import Path
@@ -67,6 +68,7 @@ class AttemptStarter:
             started=None,
             ended=None,
             result=None,
+            host=os.uname().nodename,
         )
         after, now = self._transitions.after(job, Admit()), time.time()
         with self._store.change(job, after, states.ADMIT, now=now, attempt=number) as change:

@@ -111,6 +111,7 @@ class AttemptRow:
     result: Mapping[str, Any] | None
     started_clock: float | None = None
     boot_id: str | None = None
+    host: str | None = None
 
     @property
     def began(self) -> Moment | None:
@@ -128,6 +129,7 @@ class Lease:
     job_id: int
     attempt: int
     held_by: str | None = None
+    host: str | None = None
 
 
 def job_row(row: Mapping[str, Any]) -> JobRow:
@@ -168,4 +170,5 @@ def attempt_row(row: Mapping[str, Any]) -> AttemptRow:
         result=None if row["result"] is None else json.loads(row["result"]),
         started_clock=row["started_clock"],
         boot_id=row["boot_id"],
+        host=row["host"],
     )

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zerotools.core.errors import BadFile, Unsupported
-
-DATABASE = "zerotools.db"
+from zerotools.jobs.client.queue_copies import DATABASE, LAST_CHANGE, RESTORED
 
 MIGRATIONS: tuple[str, ...] = (
     """
@@ -69,12 +68,20 @@ MIGRATIONS: tuple[str, ...] = (
     ALTER TABLE attempt ADD COLUMN started_clock REAL;
     ALTER TABLE attempt ADD COLUMN boot_id TEXT;
     """,
+    # The machine on which an attempt runs and a GPU is leased; null: this one, before it was noted.
+    """
+    ALTER TABLE attempt ADD COLUMN host TEXT;
+    ALTER TABLE lease ADD COLUMN host TEXT;
+    """,
 )
 """Migration n (from 1) turns a database of `user_version` n-1 into one of n."""
 
 
-def open_database(state_dir: Path, migrations: Sequence[str] = MIGRATIONS) -> sqlite3.Connection:
-    """The database of `state_dir`, at the newest schema; made if there never was one.
+def open_database(
+    state_dir: Path, migrations: Sequence[str] = MIGRATIONS, *, rebuild: bool = False
+) -> sqlite3.Connection:
+    """The database of `state_dir`, at the newest schema; made if there never was one, or, with
+    `rebuild`, if it is gone.
 
     Raises:
         BadFile: it is damaged, or gone while its jobs' directories are there.
@@ -82,7 +89,8 @@ def open_database(state_dir: Path, migrations: Sequence[str] = MIGRATIONS) -> sq
     """
     path = state_dir / DATABASE
     if not path.exists():
-        _refuse_lost_database(state_dir, path)
+        if not rebuild:
+            _refuse_lost_database(state_dir, path)
         _create(path, migrations)
     version = _version_in_header(path)
     if version > len(migrations):
@@ -105,8 +113,41 @@ def _refuse_lost_database(state_dir: Path, path: Path) -> None:
 def _unreadable(path: Path, why: str) -> str:
     return (
         f"{path} cannot be read: {why}. zerotoolsd does not start an empty queue over it: restore "
-        f"a copy ({path.name}.schema-*.bak beside it, or your backup), or start with another "
+        f"a copy (zerotools restore FILE: {path.name}.schema-*.bak beside it, or your backup), "
+        "rebuild it from the run directories (zerotoolsd --rebuild), or start with another "
         "--state-dir"
+    )
+
+
+def set_aside(state_dir: Path, stamp: str) -> list[Path]:
+    """Rename the files of a queue that cannot be used; the next one begins empty. Their names."""
+    moved = []
+    for ending in ("-wal", "-shm", ".last-change", ""):
+        path = state_dir / f"{DATABASE}{ending}"
+        if path.exists():
+            moved.append(path.rename(state_dir / f"{DATABASE}.damaged-{stamp}{ending}"))
+    return moved
+
+
+def last_change(state_dir: Path) -> int:
+    """The number of the last change that any queue here has committed, as far as is known."""
+    try:
+        return int((state_dir / LAST_CHANGE).read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return 0
+
+
+def refuse_older(state_dir: Path, known: int) -> None:
+    """Raises BadFile: the queue lacks changes that were committed here, up to `known` it has."""
+    newest = last_change(state_dir)
+    if known >= newest or (state_dir / RESTORED).exists():
+        return
+    raise BadFile(
+        f"{state_dir / DATABASE} is older than it was: its last change is number {known}, and "
+        f"number {newest} was committed here; zerotools.db-wal may be missing, or an older copy "
+        "was put in its place, and jobs that were accepted since would be lost. Put the newer "
+        "files back; or start zerotoolsd --rebuild, which takes from the run directories what "
+        "began since and holds jobs that are not over"
     )
 
 

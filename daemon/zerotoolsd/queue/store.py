@@ -15,9 +15,11 @@ from zerotools.jobs import states
 from zerotools.jobs.jobfile.parse import given_of, job_to_dict
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.queue.clocks import Moment
+from zerotoolsd.queue.last_change import LastChange
 from zerotoolsd.queue.lifecycle import Standing
+from zerotoolsd.queue.rebuilding import FoundJob, rebuild
 from zerotoolsd.queue.rows import ENDED, RUNNING, AttemptRow, JobRow, Lease, attempt_row, job_row
-from zerotoolsd.queue.schema import open_database
+from zerotoolsd.queue.schema import open_database, refuse_older
 from zerotoolsd.queue.values import loaded_row, short, stored
 from zerotoolsd.service import Conflict, Event
 
@@ -73,18 +75,18 @@ class Change:
         """A new attempt, and the leases of its GPUs. Raises Changed: a GPU is leased."""
         row = attempt
         self._sql(
-            "INSERT INTO attempt (job_id, number, token, state, run_dir, gpu_uuids, resumed_from)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO attempt (job_id, number, token, state, run_dir, gpu_uuids, resumed_from,"
+            " host) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 *(row.job_id, row.number, row.token, row.state, row.run_dir),
-                *(json.dumps(row.gpu_uuids), row.resumed_from),
+                *(json.dumps(row.gpu_uuids), row.resumed_from, row.host),
             ),
         )
         for uuid in row.gpu_uuids:
             try:
                 self._sql(
-                    "INSERT INTO lease (gpu_uuid, job_id, attempt) VALUES (?, ?, ?)",
-                    (uuid, row.job_id, row.number),
+                    "INSERT INTO lease (gpu_uuid, job_id, attempt, host) VALUES (?, ?, ?, ?)",
+                    (uuid, row.job_id, row.number, row.host),
                 )
             except sqlite3.IntegrityError:
                 raise Changed(f"{uuid} is leased already") from None
@@ -130,13 +132,20 @@ class Change:
 class Store:
     """The queue of one state directory. One process, one thread."""
 
-    def __init__(self, state_dir: Path) -> None:
-        """Raises BadFile, Unsupported: see `open_database`."""
-        self._connection = open_database(state_dir)
+    def __init__(self, state_dir: Path, *, rebuild: bool = False) -> None:
+        """Raises BadFile, Unsupported: see `open_database`. `rebuild`: an older queue will do."""
+        self._connection = open_database(state_dir, rebuild=rebuild)
         self._connection.row_factory = loaded_row
         # Whoever waits for another process's lock does so without holding up the event loop.
         self._connection.execute(f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}")
         self._connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
+        try:
+            if not rebuild:
+                refuse_older(state_dir, self.last_change)
+            self._mark = LastChange(state_dir, self.last_change)
+        except BaseException:  # undone, and raised again
+            self._connection.close()
+            raise
 
     def _sql(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
         """The one place where values enter the database. Raises Unstorable."""
@@ -145,6 +154,21 @@ class Store:
     def close(self) -> None:
         """Nothing may be called afterwards."""
         self._connection.close()
+        self._mark.close()
+
+    @property
+    def last_change(self) -> int:
+        """The number of the newest event that ever was; 0: none."""
+        return self._sequence("event")
+
+    @property
+    def highest_id(self) -> int:
+        """The highest number that a job ever had; 0: there was none."""
+        return self._sequence("job")
+
+    def _sequence(self, table: str) -> int:
+        row = self._sql("SELECT seq FROM sqlite_sequence WHERE name = ?", (table,)).fetchone()
+        return 0 if row is None else int(row["seq"])
 
     @property
     def schema(self) -> int:
@@ -154,9 +178,12 @@ class Store:
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         self._sql("BEGIN IMMEDIATE")
+        self._appended: int | None = None
         try:
             yield
             self._sql("COMMIT")
+            if self._appended is not None:
+                self._mark.note(self._appended)
         except BaseException:  # undone, and raised again
             if self._connection.in_transaction:
                 self._sql("ROLLBACK")
@@ -266,11 +293,11 @@ class Store:
             self._append(now, job.id, attempt, kind, job.state, after.state, reason)
 
     def _append(self, now: float, *values: object) -> None:
-        self._sql(
+        self._appended = self._sql(
             "INSERT INTO event (time, job_id, attempt, kind, from_state, to_state, why)"
             " VALUES (?, ?, ?, ?, ?, ?, ?)",
             (now, *values),
-        )
+        ).lastrowid
 
     def release(self, lease: Lease, now: float) -> None:
         """Free a GPU whose last process is gone."""
@@ -278,6 +305,19 @@ class Store:
             self._sql("DELETE FROM lease WHERE gpu_uuid = ?", (lease.gpu_uuid,))
             why = f"{lease.gpu_uuid} is free again"
             self._append(now, lease.job_id, lease.attempt, "release", None, None, why)
+
+    def rebuild(
+        self, found: Sequence[FoundJob], highest_id: int, hold: str | None, now: float
+    ) -> None:
+        """See `queue.rebuilding`."""
+        with self._transaction():
+            rebuild(self._sql, self._append, found, highest_id, hold, now)
+
+    def states(self) -> dict[int, str]:
+        """The state of every job, by its number."""
+        cursor = self._connection.cursor()
+        cursor.row_factory = None
+        return dict(cursor.execute("SELECT id, state FROM job"))
 
     def remove(self, job: JobRow, now: float, why: str) -> None:
         """Forget a job that is over, its attempts and its events; its number is never used again.

@@ -1,0 +1,199 @@
+"""At every start: does the queue know all that the run directories know?
+
+An attempt is committed before its directory is made. So a directory that the queue does not know
+says that the queue is older than the machine's past: its log was lost, a backup was restored, or it
+was made anew. Then what began since is taken from the directories, whose records say what came of
+it, and every job that is not over and does not run is held: nobody knows whether it was cancelled,
+or ran and was removed, after this queue was current. A job that ended is never run again.
+
+Which directories are looked into: those of jobs that are not over, and those whose number is higher
+than any that the queue ever gave (a lower one that it does not know was removed by a clean).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zerotools.jobs import states
+from zerotools.jobs.client.queue_copies import RESTORED
+from zerotoolsd.attempts import reattach
+from zerotoolsd.attempts.launch import SPEC
+from zerotoolsd.queue import clocks, lifecycle
+from zerotoolsd.queue.rebuilding import FoundJob
+from zerotoolsd.queue.rows import ENDED, LAUNCHING, RUNNING, AttemptRow
+from zerotoolsd.queue.store import Store
+from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json
+from zerotoolsd.supervisor.plan import ATTEMPT, EXIT, REQUEST, RUN
+
+_ATTEMPT = re.compile(r"attempt-([1-9][0-9]{0,8})")
+_CRASHES = frozenset({lifecycle.CRASHED, lifecycle.KILLED, lifecycle.LOST})
+CANCEL = "cancel"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Found:
+    row: AttemptRow
+    is_alive: bool
+    cancelled: bool
+
+
+def compare(state_dir: Path, store: Store, now: float) -> list[int]:
+    """Bring `store` up to date with the run directories; the jobs of which something was found."""
+    restored = _restored(state_dir)
+    jobs_dir = state_dir / "jobs"
+    known = store.states()
+    numbers = sorted(_numbers(jobs_dir))
+    highest, live = store.highest_id, {n for n in known if known[n] not in states.TERMINAL}
+    looked = (number for number in numbers if number > highest or number in live)
+    found = [job for n in looked if (job := _look(store, jobs_dir, n, known.get(n))) is not None]
+    hold = None
+    if found:
+        hold = _why_older(jobs_dir)
+        numbers_found = ", ".join(str(job.id) for job in found)
+        log.warning("the queue did not know what came of jobs %s: %s", numbers_found, hold)
+    elif restored is not None and not restored.get("release"):
+        hold = f"it was restored from {restored.get('backup')}, and may have ended since"
+    if found or hold or (numbers and numbers[-1] > highest):
+        advice = "see what came of it, then zerotools resume or zerotools cancel"
+        store.rebuild(found, max(numbers, default=0), hold and f"{hold}; {advice}", now)
+    with suppress(FileNotFoundError):
+        (state_dir / RESTORED).unlink()
+    return [job.id for job in found]
+
+
+def _why_older(jobs_dir: Path) -> str:
+    return f"the queue was older than the run directories in {jobs_dir}"
+
+
+def _restored(state_dir: Path) -> Mapping[str, Any] | None:
+    try:
+        return read_json(state_dir / RESTORED, LARGEST_RECORD)
+    except (OSError, ValueError) as error:
+        log.error("%s: %s", state_dir / RESTORED, error)
+        return {}
+
+
+def _numbers(jobs_dir: Path) -> Iterator[int]:
+    with suppress(FileNotFoundError), os.scandir(jobs_dir) as entries:
+        for entry in entries:
+            if entry.name.isdecimal() and entry.name.isascii() and int(entry.name) < 2**53:
+                yield int(entry.name)
+
+
+def _look(store: Store, jobs_dir: Path, job_id: int, state: str | None) -> FoundJob | None:
+    own = jobs_dir / str(job_id)
+    have = [] if state is None else store.attempts(job_id)
+    last = have[-1].number if have else 0
+    found = [each for each in _attempts(own, job_id, state is None) if each.row.number > last]
+    if not found:
+        return None
+    spec = _spec(Path(found[-1].row.run_dir)) if state is None else None
+    if state is None and spec is None:
+        log.error("%s is of a job that the queue does not know, and cannot be read", own)
+        return None
+    newest = found[-1]
+    after = states.HELD
+    if newest.cancelled:
+        after = states.STOPPING
+    elif newest.is_alive:
+        after = states.RUNNING
+    closed = {row.number: _ended_record(row) for row in have if row.state != ENDED}
+    records = [row.result or {} for row in (*have, *(each.row for each in found[:-1]))]
+    return FoundJob(
+        id=job_id,
+        uid=own.stat().st_uid,
+        spec=spec,
+        default_output=str(own / "output"),
+        created=min(map(_made, (Path(each.row.run_dir) for each in found))),
+        state=state,
+        after=after,
+        closed=closed,
+        attempts=tuple(each.row for each in found),
+        restarts_used=sum(record.get("outcome") in _CRASHES for record in records),
+    )
+
+
+def _attempts(own: Path, job_id: int, is_unknown: bool) -> list[_Found]:
+    found = []
+    for path in own.iterdir():
+        match = _ATTEMPT.fullmatch(path.name)
+        if match is not None and not path.is_symlink():
+            found.append(_attempt(path, job_id, int(match.group(1))))
+    read = sorted((each for each in found if each is not None), key=lambda each: each.row.number)
+    # All but the last are over, whatever their directories say.
+    return [*(_as_ended(each) for each in read[:-1]), *read[-1:]]
+
+
+def _attempt(run_dir: Path, job_id: int, number: int) -> _Found | None:
+    try:
+        plan = read_json(run_dir / ATTEMPT)
+    except (OSError, ValueError) as error:
+        log.error("%s: %s", run_dir, error)
+        return None
+    token = plan.get("token") if plan else None
+    if plan is None or not isinstance(token, str) or plan.get("job_id") != job_id:
+        return None
+    status = reattach.run_dir_status(run_dir, token)
+    if isinstance(status, reattach.Alive):
+        os.close(status.pidfd)
+    run = _read(run_dir / RUN)
+    began = clocks.began_of(run)
+    row = AttemptRow(
+        job_id=job_id,
+        number=number,
+        token=token,
+        state=LAUNCHING if isinstance(status, reattach.NeverStarted) else RUNNING,
+        run_dir=str(run_dir),
+        gpu_uuids=tuple(uuid for uuid in plan.get("gpu_uuids", ()) if isinstance(uuid, str)),
+        resumed_from=None,
+        started=None if began is None else began.time,
+        ended=None,
+        result=None,
+        started_clock=None if began is None else began.clock,
+        boot_id=None if began is None else began.boot_id,
+        host=os.uname().nodename,
+    )
+    is_alive = isinstance(status, (reattach.Alive, reattach.Starting))
+    return _Found(row, is_alive, _read(run_dir / REQUEST).get("reason") == CANCEL)
+
+
+def _as_ended(found: _Found) -> _Found:
+    row = found.row
+    record = _ended_record(row)
+    ended = clocks.seconds_in(record, "ended") or _made(Path(row.run_dir))
+    values = {name: getattr(row, name) for name in row.__dataclass_fields__}
+    row = AttemptRow(**{**values, "state": ENDED, "result": record, "ended": ended})
+    return _Found(row, is_alive=False, cancelled=False)
+
+
+def _ended_record(row: AttemptRow) -> Mapping[str, Any]:
+    record = _read(Path(row.run_dir) / EXIT)
+    if record.get("token") == row.token:
+        return record
+    return {"outcome": lifecycle.LOST, "cause": "lost: another attempt began after it"}
+
+
+def _spec(run_dir: Path) -> dict[str, Any] | None:
+    tree = _read(run_dir / SPEC)
+    return tree or None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return read_json(path, LARGEST_RECORD) or {}
+    except (OSError, ValueError) as error:
+        log.error("%s: %s", path, error)
+        return {}
+
+
+def _made(run_dir: Path) -> float:
+    return (run_dir / ATTEMPT).stat().st_mtime

@@ -1,0 +1,122 @@
+"""What a queue that is older than the run directories is told of them, in one transaction."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import zerotools
+from zerotools.jobs import states
+from zerotoolsd.queue.rows import ENDED, AttemptRow
+
+REBUILD = "rebuild"
+"""Kind of the event of a job that was changed so."""
+
+RunSql = Callable[..., sqlite3.Cursor]
+Append = Callable[..., None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundJob:
+    """A job of which the run directories know more than the queue.
+
+    `state` is None where the queue does not know it, else `spec` is. `closed`: records of the
+    attempts that the queue takes for open, by number. `attempts`: those that it does not know; the
+    last one is not over yet as far as the queue is concerned.
+    """
+
+    id: int
+    uid: int
+    spec: Mapping[str, Any] | None
+    default_output: str
+    created: float
+    state: str | None
+    after: str
+    closed: Mapping[int, Mapping[str, Any]]
+    attempts: tuple[AttemptRow, ...]
+    restarts_used: int
+
+
+def rebuild(
+    sql: RunSql,
+    append: Append,
+    found: Sequence[FoundJob],
+    highest_id: int,
+    hold: str | None,
+    now: float,
+) -> None:
+    """Add what was found, hold what is not over, and give no number up to `highest_id` again."""
+    for job in found:
+        _take_in(sql, job, hold)
+        append(now, job.id, job.attempts[-1].number, REBUILD, job.state, job.after, hold)
+    if hold is not None:
+        _hold_others(sql, append, {job.id for job in found}, hold, now)
+    sequence = sql("SELECT seq FROM sqlite_sequence WHERE name = 'job'").fetchone()
+    if sequence is None:
+        sql("INSERT INTO sqlite_sequence (name, seq) VALUES ('job', ?)", (highest_id,))
+    elif sequence["seq"] < highest_id:
+        sql("UPDATE sqlite_sequence SET seq = ? WHERE name = 'job'", (highest_id,))
+
+
+def _take_in(sql: RunSql, job: FoundJob, hold: str | None) -> None:
+    if job.spec is not None:
+        name, output = job.spec.get("name"), job.spec.get("output_dir")
+        sql(
+            "INSERT INTO job (id, uid, name, spec, spec_version, output_dir, state, restarts_used,"
+            " best_step, created) VALUES (?, ?, ?, ?, ?, ?, '', 0, 0, ?)",
+            (
+                *(job.id, job.uid, name if isinstance(name, str) else f"job-{job.id}"),
+                *(json.dumps(job.spec, sort_keys=True), zerotools.__version__),
+                *(output if isinstance(output, str) else job.default_output, job.created),
+            ),
+        )
+    reason = "cancelled" if job.after == states.STOPPING else None
+    sql(
+        "UPDATE job SET state = ?, reason = ?, restarts_used = ?, eligible_at = NULL WHERE id = ?",
+        (job.after, hold if job.after == states.HELD else reason, job.restarts_used, job.id),
+    )
+    for number, record in job.closed.items():
+        sql(
+            "UPDATE attempt SET state = ?, result = ?, ended = coalesce(ended, ?)"
+            " WHERE job_id = ? AND number = ?",
+            (ENDED, json.dumps(record), job.created, job.id, number),
+        )
+        sql("DELETE FROM lease WHERE job_id = ? AND attempt = ?", (job.id, number))
+    for row in job.attempts:
+        _add(sql, row)
+
+
+def _add(sql: RunSql, row: AttemptRow) -> None:
+    result = None if row.result is None else json.dumps(row.result)
+    sql(
+        "INSERT INTO attempt (job_id, number, token, state, run_dir, gpu_uuids, resumed_from,"
+        " started, ended, result, started_clock, boot_id, host)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            *(row.job_id, row.number, row.token, row.state, row.run_dir),
+            *(json.dumps(row.gpu_uuids), row.resumed_from, row.started, row.ended, result),
+            *(row.started_clock, row.boot_id, row.host),
+        ),
+    )
+    if row.state == ENDED:
+        return
+    for uuid in row.gpu_uuids:  # of two that the records name, the newer one has it
+        sql(
+            "INSERT OR REPLACE INTO lease (gpu_uuid, job_id, attempt, host) VALUES (?, ?, ?, ?)",
+            (uuid, row.job_id, row.number, row.host),
+        )
+
+
+def _hold_others(sql: RunSql, append: Append, besides: set[int], why: str, now: float) -> None:
+    waiting = (states.QUEUED, states.WAITING_RETRY)
+    rows = sql("SELECT id, state FROM job WHERE state IN (?, ?)", waiting).fetchall()
+    for row in rows:
+        if row["id"] not in besides:
+            sql(
+                "UPDATE job SET state = ?, reason = ?, eligible_at = NULL WHERE id = ?",
+                (states.HELD, why, row["id"]),
+            )
+            append(now, row["id"], None, states.HOLD, row["state"], states.HELD, why)

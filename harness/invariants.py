@@ -1,0 +1,169 @@
+"""What must hold of a daemon's state directory at every moment, whatever was killed before.
+
+`broken(state_dir, acknowledged)` looks at the queue, the run directories and /proc, and returns one
+sentence for each rule that does not hold. It only reads, and needs no daemon:
+
+- every acknowledged job exists, once;
+- at most one attempt of a job is not over, and it is the last;
+- of a job that is over nothing runs, and no attempt began after one that finished;
+- no process has the token of an attempt that is over, or of none;
+- a GPU is leased once, and to an attempt that is not over or left a process behind;
+- the events replay to the state that the job is in, each from where the last one led;
+- a checkpoint that a manifest belongs to has the files and sizes that this says.
+
+Trouble of the machine is the caller's: `failed(state_dir)` lists the jobs that failed, and why.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+TERMINAL = frozenset({"succeeded", "failed", "cancelled", "stopped"})
+ACTIVE = frozenset({"launching", "running", "stopping", "held"})
+_TOKEN = b"ZEROTOOLS_TOKEN="
+
+Row = Mapping[str, Any]
+
+
+def broken(state_dir: Path, acknowledged: Collection[int] = ()) -> list[str]:
+    """One sentence for each rule that does not hold. Raises sqlite3.Error: no queue can be read."""
+    with closing(sqlite3.connect(state_dir / "zerotools.db")) as database:
+        database.row_factory = sqlite3.Row
+        jobs = {row["id"]: row for row in database.execute("SELECT * FROM job")}
+        attempts = list(database.execute("SELECT * FROM attempt ORDER BY job_id, number"))
+        leases = list(database.execute("SELECT * FROM lease"))
+        events = list(database.execute("SELECT * FROM event ORDER BY seq"))
+    return [
+        *(f"job {number} was acknowledged and is lost" for number in {*acknowledged} - {*jobs}),
+        *_attempts(jobs, attempts),
+        *_directories(state_dir, jobs, attempts),
+        *_processes(state_dir, attempts),
+        *_leases(attempts, leases),
+        *_events(jobs, events),
+        *_checkpoints(jobs.values()),
+    ]
+
+
+def failed(state_dir: Path) -> dict[int, str]:
+    """The jobs that failed, and why."""
+    with closing(sqlite3.connect(state_dir / "zerotools.db")) as database:
+        return dict(database.execute("SELECT id, reason FROM job WHERE state = 'failed'"))
+
+
+def _attempts(jobs: Mapping[int, Row], attempts: list[sqlite3.Row]) -> Iterator[str]:
+    by_job: dict[int, list[sqlite3.Row]] = {}
+    for row in attempts:
+        by_job.setdefault(row["job_id"], []).append(row)
+    for number, rows in by_job.items():
+        if number not in jobs:
+            yield f"attempts of job {number} are there, and it is not"
+            continue
+        live = [row["number"] for row in rows if row["state"] != "ended"]
+        if len(live) > 1 or (live and live[-1] != rows[-1]["number"]):
+            yield f"job {number} has {len(live)} attempts that are not over: {live}"
+        if live and jobs[number]["state"] not in ACTIVE:
+            state = jobs[number]["state"]
+            yield f"job {number} is {state}, and its attempt {live[-1]} is not over"
+        if [row["number"] for row in rows] != list(range(1, len(rows) + 1)):
+            yield f"attempts of job {number} are missing"
+        for row in rows[:-1]:
+            if _outcome(json.loads(row["result"] or "{}")) == "finished":
+                yield f"job {number} ran again after attempt {row['number']} had finished"
+
+
+def _outcome(record: object) -> object:
+    return record.get("outcome") if isinstance(record, dict) else None
+
+
+def _directories(
+    state_dir: Path, jobs: Mapping[int, Row], attempts: list[sqlite3.Row]
+) -> Iterator[str]:
+    known = {(row["job_id"], row["number"]) for row in attempts}
+    for path in (state_dir / "jobs").glob("*/attempt-*"):
+        key = (int(path.parent.name), int(path.name.removeprefix("attempt-")))
+        if key[0] in jobs and key not in known:
+            yield f"the queue does not know {path}"
+    by_key = {(row["job_id"], row["number"]): row for row in attempts}
+    for (number, which), row in by_key.items():
+        later = by_key.get((number, which + 1))
+        try:
+            record = json.loads((Path(row["run_dir"]) / "exit.json").read_bytes())
+        except (OSError, ValueError):
+            continue
+        if later is not None and _outcome(record) == "finished":
+            yield f"job {number} ran again after attempt {which} had finished"
+
+
+def _processes(state_dir: Path, attempts: list[sqlite3.Row]) -> Iterator[str]:
+    live = {row["token"] for row in attempts if row["state"] != "ended"}
+    ours = {row["token"] for row in attempts}
+    for pid, token, directory in _tokens():
+        if token in ours - live or (token not in ours and directory.is_relative_to(state_dir)):
+            yield f"pid {pid} runs outside a live attempt, with the token {token}"
+
+
+def _tokens() -> Iterator[tuple[int, str, Path]]:
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdecimal():
+            continue
+        try:
+            variables = Path(entry.path, "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        token = next((v for v in variables if v.startswith(_TOKEN)), None)
+        run_dir = next((v for v in variables if v.startswith(b"ZEROTOOLS_RUN_DIR=")), b"=")
+        if token is not None:
+            where = Path(os.fsdecode(run_dir.partition(b"=")[2]))
+            yield int(entry.name), token.partition(b"=")[2].decode("ascii", "replace"), where
+
+
+def _leases(attempts: list[sqlite3.Row], leases: list[sqlite3.Row]) -> Iterator[str]:
+    by_key = {(row["job_id"], row["number"]): row for row in attempts}
+    for lease in leases:
+        row = by_key.get((lease["job_id"], lease["attempt"]))
+        if row is None:
+            yield f"{lease['gpu_uuid']} is leased to an attempt that does not exist"
+        elif row["state"] == "ended" and lease["held_by"] is None:
+            yield f"{lease['gpu_uuid']} is leased to an attempt that is over"
+    leased = {lease["gpu_uuid"]: (lease["job_id"], lease["attempt"]) for lease in leases}
+    for key, row in by_key.items():
+        for uuid in json.loads(row["gpu_uuids"]) if row["state"] != "ended" else ():
+            if leased.get(uuid) != key:
+                yield f"attempt {key[1]} of job {key[0]} uses {uuid}, which it has no lease of"
+
+
+def _events(jobs: Mapping[int, Row], events: list[sqlite3.Row]) -> Iterator[str]:
+    states: dict[int, str | None] = {}
+    for event in events:
+        number = event["job_id"]
+        if number is None or event["to_state"] is None:
+            continue
+        before = states.get(number)
+        if number in states and event["from_state"] != before:
+            yield (
+                f"event {event['seq']} takes job {number} from {event['from_state']}, and the one "
+                f"before led to {before}"
+            )
+        states[number] = event["to_state"]
+    for number, job in jobs.items():
+        if states.get(number) != job["state"]:
+            yield f"job {number} is {job['state']}; its events say {states.get(number)}"
+
+
+def _checkpoints(jobs: Collection[Row]) -> Iterator[str]:
+    for job in jobs:
+        for manifest in Path(job["output_dir"]).glob("step-*/MANIFEST.json"):
+            files = json.loads(manifest.read_bytes())["files"]
+            for name, said in files.items():
+                try:
+                    size = (manifest.parent / name).stat().st_size
+                except OSError:
+                    size = -1
+                if size != said["size"]:
+                    yield f"{manifest.parent}: {name} has {size} bytes, not {said['size']}"

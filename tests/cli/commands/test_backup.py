@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Done
+from tests.jobs.client.test_queue_copies import fill
+from zerotools.cli.main import build, run
+
+
+def test_what_was_copied_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    def zerotools(*arguments: str) -> Done:
+        return Done(run(build(), list(arguments)), *capsys.readouterr())
+
+    fill(tmp_path).close()
+    out, also = tmp_path / "copy.db", tmp_path / "also.db"
+    done = zerotools("backup", str(out), "--state-dir", str(tmp_path))
+    assert done == (0, f"{out}: 2 jobs, 1 of them not over\n", "")
+    done = zerotools("backup", str(also), "--state-dir", str(tmp_path), "--json")
+    told = json.loads(done.out)
+    assert told | {"size_bytes": 0} == {
+        "path": str(also),
+        "jobs": 2,
+        "unfinished": 1,
+        "last_change": 7,
+        "size_bytes": 0,
+    }
+    done = zerotools("backup", str(out), "--state-dir", str(tmp_path))
+    assert done.status == 2
+    assert done.err == f"error: {out} exists: name a file that does not\n"

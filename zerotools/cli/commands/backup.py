@@ -1,0 +1,34 @@
+"""`zerotools backup`: copy the daemon's queue while it is in use."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from zerotools.cli.options.shared import json_option
+from zerotools.cli.output import render
+from zerotools.jobs.client import queue_copies
+from zerotools.jobs.client.location import default_state_dir
+
+
+@click.command("backup")
+@click.argument("out", metavar="FILE", type=click.Path(path_type=Path))
+@click.option(
+    "--state-dir",
+    type=click.Path(path_type=Path),
+    help="The daemon's state directory; default: where it keeps its state.",
+)
+@json_option
+def command(out: Path, state_dir: Path | None, as_json: bool) -> None:
+    """Copy the queue to a new FILE. The daemon may be running, and its jobs are not disturbed.
+
+    The copy holds jobs, attempts and events, and neither logs nor checkpoints. Do not copy
+    zerotools.db itself: without the files beside it, that copy lacks the newest jobs.
+    """
+    copy = queue_copies.back_up((state_dir or default_state_dir()).absolute(), out.absolute())
+    if as_json:
+        render.print_json(asdict(copy))
+    else:
+        click.echo(f"{out}: {copy.jobs} jobs, {copy.unfinished} of them not over")

@@ -1,0 +1,45 @@
+"""`zerotools restore`: put a copy of the daemon's queue back."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from zerotools.cli.options.shared import json_option
+from zerotools.cli.output import render
+from zerotools.jobs.client import queue_copies
+from zerotools.jobs.client.location import default_state_dir
+
+
+@click.command("restore")
+@click.argument("backup", metavar="FILE", type=click.Path(path_type=Path))
+@click.option(
+    "--state-dir",
+    type=click.Path(path_type=Path),
+    help="The daemon's state directory; default: where it keeps its state.",
+)
+@click.option(
+    "--release",
+    is_flag=True,
+    help="Let jobs that were waiting in the copy run; by default they are held.",
+)
+@json_option
+def command(backup: Path, state_dir: Path | None, release: bool, as_json: bool) -> None:
+    """Make FILE, which `zerotools backup` wrote, the queue. Stop the daemon first.
+
+    What was there is kept beside it. At its next start the daemon compares the queue with the run
+    directories: jobs that have ended since stay ended, and attempts that still run are taken up.
+    All other jobs are held, since the copy does not say what became of them: `zerotools resume`
+    lets a job run, `zerotools cancel` ends it.
+    """
+    copy, kept = queue_copies.restore(
+        backup.absolute(), (state_dir or default_state_dir()).absolute(), release=release
+    )
+    if as_json:
+        render.print_json({**asdict(copy), "kept": kept})
+        return
+    click.echo(f"the queue has {copy.jobs} jobs, {copy.unfinished} of them not over")
+    for path in kept:
+        click.echo(f"kept: {path}")

@@ -1,0 +1,167 @@
+"""Copies of the daemon's queue: made while it is in use, and put back while no daemon runs.
+
+The queue is an SQLite database with a write-ahead log: the newest changes are in `zerotools.db-wal`
+until they are moved into `zerotools.db`. A plain `cp` of the one without the other is an older
+queue, or an empty one. Here SQLite itself copies (its online backup), which is one moment of the
+queue, whoever writes meanwhile.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.jobs.states import TERMINAL
+
+DATABASE = "zerotools.db"
+LAST_CHANGE = "zerotools.db.last-change"
+"""The number of the queue's last change: a queue that knows less is an older copy."""
+LOCK = "daemon.lock"
+RESTORED = "restored.json"
+"""Says to the next daemon that the queue is a backup, and whether its unfinished jobs may run."""
+BUSY_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class QueueCopy:
+    """What a copy holds; `last_change` is the number of its last event."""
+
+    path: str
+    jobs: int
+    unfinished: int
+    last_change: int
+    size_bytes: int
+
+
+def back_up(state_dir: Path, out: Path) -> QueueCopy:
+    """Copy the queue of `state_dir` to the new file `out`, which is there whole or not at all.
+
+    Raises BadRequest: there is no queue, `out` exists or cannot be written. BadFile: it is damaged.
+    """
+    database = state_dir / DATABASE
+    if not database.is_file():
+        raise BadRequest(f"{database} does not exist: name the daemon's --state-dir")
+    if os.path.lexists(out):
+        raise BadRequest(f"{out} exists: name a file that does not")
+    try:
+        return _copy(database, out)
+    except OSError as error:
+        raise BadRequest(f"{out} cannot be written: {error.strerror}") from None
+
+
+def restore(backup: Path, state_dir: Path, *, release: bool = False) -> tuple[QueueCopy, list[str]]:
+    """Make the queue in `backup` that of `state_dir`; what was there is kept beside it.
+
+    The next daemon compares it with the run directories. Jobs that are not over are held, unless
+    `release` is set. Returns what it holds, and the files that the old queue was moved to.
+
+    Raises BadRequest: a daemon runs there, or there is no such file. BadFile: it is not a queue.
+    """
+    if not backup.is_file():
+        raise BadRequest(f"{backup} is not a file")
+    try:
+        state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with _locked(state_dir):
+            return _restore(backup, state_dir, release=release)
+    except OSError as error:
+        raise BadRequest(f"{error.filename or state_dir}: {error.strerror}") from None
+
+
+def _restore(backup: Path, state_dir: Path, *, release: bool) -> tuple[QueueCopy, list[str]]:
+    database, staged = state_dir / DATABASE, state_dir / f"{DATABASE}.restored"
+    staged.unlink(missing_ok=True)
+    copy = _copy(backup, staged)
+    _write(state_dir / RESTORED, json.dumps({"backup": str(backup), "release": release}))
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    kept = []
+    # The log belongs to its database: beside another one it would damage that.
+    for ending in ("-wal", "-shm", ".last-change", ""):
+        old = state_dir / f"{DATABASE}{ending}"
+        if old.exists():
+            # SQLite finds the log by the name of its database.
+            aside = state_dir / f"{DATABASE}.before-{stamp}{ending}"
+            old.rename(aside)
+            kept += [str(aside)]
+    staged.rename(database)
+    _sync(state_dir)
+    return copy, kept
+
+
+def _copy(source: Path, out: Path) -> QueueCopy:
+    staged = out.with_name(f".{out.name}.{os.getpid()}.new")
+    os.close(os.open(staged, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    try:
+        with (
+            closing(sqlite3.connect(source, timeout=BUSY_SECONDS)) as old,
+            closing(sqlite3.connect(staged)) as new,
+        ):
+            old.execute("PRAGMA query_only = ON")
+            old.backup(new)
+            problem = new.execute("PRAGMA quick_check(1)").fetchone()[0]
+            if problem != "ok":
+                raise sqlite3.DatabaseError(problem)
+            new.execute("PRAGMA journal_mode = DELETE")
+            copy = _holds(new, out)
+        _sync(staged)
+        staged.rename(out)
+        _sync(out.parent)
+    except sqlite3.Error as error:
+        raise BadFile(f"{source} is not a queue that can be copied: {error}") from None
+    finally:
+        staged.unlink(missing_ok=True)
+    return QueueCopy(**{**vars(copy), "size_bytes": out.stat().st_size})
+
+
+def _holds(database: sqlite3.Connection, path: Path) -> QueueCopy:
+    marks = ", ".join("?" * len(TERMINAL))
+    over = f"SELECT count(*) FROM job WHERE state NOT IN ({marks})"
+    last = "SELECT coalesce(max(seq), 0) FROM event"
+    return QueueCopy(
+        str(path),
+        database.execute("SELECT count(*) FROM job").fetchone()[0],
+        database.execute(over, sorted(TERMINAL)).fetchone()[0],
+        database.execute(last).fetchone()[0],
+        0,
+    )
+
+
+@contextmanager
+def _locked(state_dir: Path) -> Iterator[None]:
+    fd = os.open(state_dir / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        pid = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
+        raise BadRequest(
+            f"a zerotoolsd, pid {pid}, uses {state_dir}: stop it first (its jobs go on), and start "
+            "it again afterwards"
+        ) from None
+    finally:
+        os.close(fd)
+
+
+def _write(path: Path, text: str) -> None:
+    staged = path.with_name(f".{path.name}.new")
+    with staged.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    staged.rename(path)
+    _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
