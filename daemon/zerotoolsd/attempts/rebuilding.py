@@ -26,9 +26,9 @@ from zerotools.jobs.client.queue_copies import RESTORED
 from zerotoolsd.attempts import reattach
 from zerotoolsd.attempts.launch import SPEC
 from zerotoolsd.queue import clocks, lifecycle
-from zerotoolsd.queue.rebuilding import FoundJob
 from zerotoolsd.queue.rows import ENDED, LAUNCHING, RUNNING, AttemptRow
 from zerotoolsd.queue.store import Store
+from zerotoolsd.queue.taking_in import FoundJob
 from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json
 from zerotoolsd.supervisor.plan import ATTEMPT, EXIT, REQUEST, RUN
 

@@ -17,9 +17,9 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.last_change import LastChange
 from zerotoolsd.queue.lifecycle import Standing
-from zerotoolsd.queue.rebuilding import FoundJob, rebuild
 from zerotoolsd.queue.rows import ENDED, RUNNING, AttemptRow, JobRow, Lease, attempt_row, job_row
 from zerotoolsd.queue.schema import open_database, refuse_older
+from zerotoolsd.queue.taking_in import FoundJob, rebuild
 from zerotoolsd.queue.values import loaded_row, short, stored
 from zerotoolsd.service import Conflict, Event
 
@@ -309,7 +309,7 @@ class Store:
     def rebuild(
         self, found: Sequence[FoundJob], highest_id: int, hold: str | None, now: float
     ) -> None:
-        """See `queue.rebuilding`."""
+        """See `queue.taking_in`."""
         with self._transaction():
             rebuild(self._sql, self._append, found, highest_id, hold, now)
 

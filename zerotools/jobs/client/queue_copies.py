@@ -136,7 +136,10 @@ def _holds(database: sqlite3.Connection, path: Path) -> QueueCopy:
 @contextmanager
 def _locked(state_dir: Path) -> Iterator[None]:
     fd = os.open(state_dir / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    # The daemon holds both: the file may have been removed under it.
+    directory = os.open(state_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
+        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     except BlockingIOError:
@@ -147,6 +150,7 @@ def _locked(state_dir: Path) -> Iterator[None]:
         ) from None
     finally:
         os.close(fd)
+        os.close(directory)
 
 
 def _write(path: Path, text: str) -> None:
