@@ -18,6 +18,7 @@ import pytest
 from harness.invariants import broken
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import CONFIG, Running, running
+from tests.daemon.waiting import wait_async
 from zerotools.core.errors import BadFile
 from zerotools.jobs.client import queue_copies
 from zerotoolsd.config import LimitsConfig
@@ -52,6 +53,11 @@ async def everything(it: Running) -> None:
     await it.service.cancel(stopped, uid=UID)
     await it.reach(stopped, "cancelled")
     await it.reach(await submit(it, "release exit=0", name="runs"), "running")
+
+    async def trains() -> bool:
+        return (it.engine.jobs_dir / "4/attempt-1/waiting-0").exists()
+
+    await wait_async(trains, "job 4 to run")
     wide = make_job("exit=0", ranks=2, name="waits")
     await it.service.submit(wide, uid=UID, idempotency_key=None)
 
