@@ -5,6 +5,7 @@ It is for the checkout alone: the wheel does not have it, and it imports neither
 
 - `started`: processes that are ended with the test that started them; `leftovers` notes them.
 - `patience`: deadlines that grow with the load of the machine.
+- `ports`: where ranks meet.
 - `launching`: the ranks of a job, without a daemon; `rank_jobs` lets them run several jobs;
   `one_rank` starts one in the terminal, for a debugger.
 - `forked`, `forkserver`: Python programs, such as ranks, that find torch imported.

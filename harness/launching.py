@@ -22,6 +22,7 @@ from typing import IO, Any
 from harness import forked, leftovers
 from harness.forked import Forked
 from harness.patience import Deadline
+from harness.ports import free_port
 from harness.started import Started
 from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs.jobfile.parse import job_from_dict, job_to_dict
@@ -295,11 +296,3 @@ def _opened(directory: Path) -> Iterator[str]:
         yield f"/proc/self/fd/{descriptor}"
     finally:
         os.close(descriptor)
-
-
-def free_port() -> int:
-    """A TCP port on which nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -15,7 +15,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from harness.launching import ENTRY, ROOT, environment, free_port, job, resolved
+from harness.launching import ENTRY, ROOT, environment, job, resolved
+from harness.ports import free_port
 from zerotools.jobs.jobfile.parse import job_to_dict, parse_job
 
 

@@ -6,7 +6,6 @@ from a process that has imported DeepSpeed: `harness.forked`.
 """
 
 import os
-import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -15,17 +14,12 @@ from pathlib import Path
 from harness import forked
 from harness.forked import Forked
 from harness.patience import Deadline
+from harness.ports import free_port
 from tests.harness import builds
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEADLINE_SECONDS = 400
 PAUSE_SECONDS = 0.02
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def environment(rank: int, world_size: int, port: int) -> dict[str, str]:

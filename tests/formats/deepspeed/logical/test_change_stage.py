@@ -12,6 +12,7 @@ import pytest
 from tests.formats.copying import write
 from tests.formats.deepspeed.describing import contents
 from tests.golden_files import DEEPSPEED
+from tests.matrices import FULL
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.formats import read, training_of
@@ -47,7 +48,8 @@ def masters_and_state(checkpoint: Checkpoint) -> dict[str, tuple[str, bytes]]:
 def test_every_tensor_arrives_at_any_stage(case: Path, stage: int, tmp_path: Path) -> None:
     source = read(case / "checkpoint")
     before = masters_and_state(source)
-    for ranks in (1, 3):
+    # Which ranks make no difference to what a stage is: one number of them for each is enough.
+    for ranks in (1, 3) if FULL else ((1, 3)[(CASES.index(case) + stage) % 2],):
         found = moved(source, tmp_path / str(ranks), ranks, ZeroSettings(stage=stage))
         assert masters_and_state(found) == before
         assert found.origin.stage == (stage if found.origin.stage is not None else None)

@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+import socket
+from contextlib import suppress
+
+from harness.ports import CHOSEN_BY_THE_KERNEL, free_port
+
+
+def test_a_port_is_free_and_not_one_that_the_kernel_gives_to_others() -> None:
+    first = int(CHOSEN_BY_THE_KERNEL.read_text("ascii").split()[0])
+    ports = [free_port() for _ in range(20)]
+    assert len(set(ports)) == 20
+    assert first <= 10_240 or all(1024 < port < first for port in ports)
+
+
+def test_one_that_somebody_listens_on_is_passed_over() -> None:
+    before = free_port()
+    with socket.socket() as other:
+        with suppress(OSError):  # somebody has it already
+            other.bind(("127.0.0.1", before + 1))
+        assert free_port() != before + 1
