@@ -12,7 +12,7 @@ from tests.daemon.trainer.several import Runs, run_all
 from zerotools import formats
 from zerotools.runs import checkpoint_dirs
 
-pytestmark = [pytest.mark.torch, pytest.mark.dear(70, "four numbers of ranks, and torch compiles")]
+pytestmark = [pytest.mark.torch, pytest.mark.dear(80, "four numbers of ranks, and torch compiles")]
 STAGES = (0, 1, 2, 3)
 TOLERANCE = 2e-6
 KEPT = ("weights", "masters")
