@@ -83,7 +83,37 @@ def test_one_adapter_of_several(tmp_path: Path) -> None:
     source = saved(tmp_path / "in", tensors, CONFIG)
     with pytest.raises(BadRequest, match=r"2 adapters: one, two; choose one of them by --adapter-"):
         exported(source, tmp_path / "out")
+    with pytest.raises(BadRequest, match=r"how its adapter two is scaled \(lora_alpha\)"):
+        exported(source, tmp_path / "out", adapter_name="two")  # whose is the config beside it?
+    (source / "two").mkdir()
+    (source / "two" / "adapter_config.json").write_text(json.dumps({**CONFIG, "lora_alpha": 3}))
     assert len(exported(source, tmp_path / "out", adapter_name="two")) == 2
+    assert config_in(tmp_path / "out")["lora_alpha"] == 3
+    (source / "adapter_config.json").unlink()
+    elsewhere = saved(tmp_path / "elsewhere", {}, CONFIG)
+    (elsewhere / "two").mkdir()
+    (elsewhere / "two" / "adapter_config.json").write_text(json.dumps({**CONFIG, "lora_alpha": 5}))
+    exported(source, tmp_path / "again", adapter_name="two", adapter_config=elsewhere)
+    assert config_in(tmp_path / "again")["lora_alpha"] == 5
+
+
+def config_in(directory: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((directory / "adapter_config.json").read_text())
+    return found
+
+
+def test_the_default_of_several_is_exported_and_the_others_are_named(tmp_path: Path) -> None:
+    source = saved(tmp_path / "in", {**half(Q), **half(Q, adapter="two")}, CONFIG)
+    conversion = prepare(source, tmp_path / "out", Options(adapter_only=True))
+    assert "it is the adapter default of 2; --adapter-name exports another: two" in conversion.notes
+
+
+def test_an_adapter_that_changed_its_base_is_no_sum(tmp_path: Path) -> None:
+    whole = saved(tmp_path / "base", {"layers.0.q.weight": noise(4, 6)}, None)
+    source = saved(tmp_path / "in", half(Q), with_(init_lora_weights="pissa_niter_4"))
+    exported(source, tmp_path / "out")
+    with pytest.raises(Unsupported, match="init_lora_weights = 'pissa_niter_4', which changed the"):
+        diff(whole, whole, adapter=tmp_path / "out")
 
 
 def with_(**keys: Any) -> dict[str, Any]:

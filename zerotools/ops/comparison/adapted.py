@@ -32,6 +32,8 @@ from zerotools.ops.weights.adapter_names import (
 
 # The widest step between two numbers of a type, relative to them.
 _STEP = {BFLOAT16: 2.0**-7, FLOAT16: 2.0**-10}
+# Ways to begin that take something off the weight to which the product is added.
+_CHANGE_THE_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 _MULTIPLIED = {A: B, EMBEDDING_A: EMBEDDING_B}
 
 
@@ -118,6 +120,13 @@ def _by_module(tensors: list[AdapterTensor]) -> dict[str, dict[str, AdapterTenso
 
 
 def _refuse_others(config: Mapping[str, Any], tensors: list[AdapterTensor], path: Path) -> None:
+    began = config.get("init_lora_weights")
+    if isinstance(began, str) and began.lower().startswith(_CHANGE_THE_BASE):
+        raise Unsupported(
+            f"{path} has init_lora_weights = {began!r:.40}, which changed the weights of the base "
+            "model before it trained: they are not those of the base that is given; convert the "
+            "adapter by save_pretrained(..., path_initial_model_for_weight_conversion=...) of PEFT"
+        )
     known = {*_MULTIPLIED, *_MULTIPLIED.values()}
     odd = next((e for e in tensors if e.part not in known or e.saved.endswith(".bias")), None)
     if odd is not None or config.get("target_parameters"):

@@ -18,7 +18,13 @@ from zerotools.io.output.plain_files import literal
 from zerotools.ops.conversions.conversion import Conversion
 from zerotools.ops.sidecars.model_sidecar_choice import with_sidecars
 from zerotools.ops.weights.adapter_config import ADAPTER_CONFIG, check_config, choose_config
-from zerotools.ops.weights.adapter_names import AdapterTensor, adapter_tensors, biases
+from zerotools.ops.weights.adapter_names import (
+    DEFAULT,
+    AdapterTensor,
+    adapter_names,
+    adapter_tensors,
+    biases,
+)
 from zerotools.ops.weights.rewrite import describe
 from zerotools.ops.weights.selection import weights_from
 
@@ -54,7 +60,15 @@ def prepare_adapter(
     held = weights_from(checkpoint, weights)
     tensors = adapter_tensors(held.tensors, adapter, path)
     around, _ = with_sidecars(checkpoint, config_dir, {})
-    tree, notes = choose_config(around, config, lora, tensors)
+    names = adapter_names(held.tensors)
+    name = adapter or (DEFAULT if DEFAULT in names else names[0])
+    others = [each for each in names if each != name]
+    tree, notes = choose_config(around, config, lora, tensors, name, others)
+    if others:
+        notes.append(
+            f"it is the adapter {name} of {len(names)}; --adapter-name exports another: "
+            f"{', '.join(others[:_MAX_NAMED])}"
+        )
     which = tree.get("bias") or "none"
     tensors += biases(held.tensors, which, {each.module for each in tensors})
     chosen = _renamed(held, tensors)

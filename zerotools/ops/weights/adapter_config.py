@@ -17,6 +17,7 @@ from zerotools.core.patterns.name_patterns import NamePatterns
 from zerotools.io.files.json_file import read_json
 from zerotools.io.huggingface.model_sidecars import CONFIG, find_beside
 from zerotools.ops.weights.adapter_names import (
+    DEFAULT,
     EMBEDDING_A,
     EMBEDDING_B,
     MAGNITUDE,
@@ -66,21 +67,29 @@ def choose_config(
     given: Path | None,
     record: LoraRecord | None,
     tensors: Sequence[AdapterTensor],
+    name: str = DEFAULT,
+    others: Sequence[str] = (),
 ) -> tuple[dict[str, Any], list[str]]:
-    """The config of an adapter, and what to say of where it came from: what the user named, else
-    the record of the job, else what the run left around the checkpoint.
+    """The config of the adapter called `name`, and what to say of where it came from: what the user
+    named, else the record of the job, else what the run left around the checkpoint. PEFT keeps the
+    config of an adapter that is not called `default` in a directory of its name. `others` are the
+    names of other adapters beside it, whose scale would be another one.
 
     Raises:
         BadRequest: nothing says how the adapter is scaled.
     """
+    own = f"{name}/{ADAPTER_CONFIG}"
     if given is not None:
-        return read_adapter_config(given), []
+        return read_adapter_config(given / name if (given / own).is_file() else given), []
     if record is not None:
         return _of_record(record, checkpoint, tensors)
-    found = find_beside(checkpoint.root, ADAPTER_CONFIG)
+    found = None if name == DEFAULT else find_beside(checkpoint.root, own)
+    if found is None and (name == DEFAULT or not others):
+        found = find_beside(checkpoint.root, ADAPTER_CONFIG)
     if found is None:
+        which = f"its adapter {name}" if others else "its adapter"
         raise BadRequest(
-            f"nothing in {checkpoint.origin.path} or around it says how its adapter is scaled "
+            f"nothing in {checkpoint.origin.path} or around it says how {which} is scaled "
             f"(lora_alpha): pass --adapter-config DIR, where PEFT's save_pretrained of this run "
             f"wrote {ADAPTER_CONFIG}"
         )

@@ -87,6 +87,12 @@ def adapter_tensors(keys: Iterable[Key], adapter: str | None, path: object) -> l
     return found[chosen]
 
 
+def adapter_names(keys: Iterable[Key]) -> list[str]:
+    """The names of the LoRA adapters that there are; one without a name is `default`."""
+    parsed = (_parsed(key) for key in keys)
+    return list(dict.fromkeys(each[0] for each in parsed if each and _is_lora(each[1])))
+
+
 def _is_lora(each: AdapterTensor) -> bool:
     return each.part not in (SAVED_WHOLE, TOKENS)
 
