@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from zerotools.ops.weights.adapter_names import (
     DEFAULT,
     AdapterTensor,
     adapter_names,
+    adapter_of,
     adapter_tensors,
     biases,
 )
@@ -73,7 +74,8 @@ def prepare_adapter(
     tensors += biases(held.tensors, which, {each.module for each in tensors})
     chosen = _renamed(held, tensors)
     check_config(tree, tensors, {key.name: each for key, each in chosen.tensors.items()}, path)
-    _refuse_lost(checkpoint, tensors)
+    # Who names one of several means that one alone.
+    _refuse_lost(checkpoint, tensors, others if adapter is not None else ())
     target = form.export_adapter(_in_type(chosen, dtype), destination)
     return Conversion(
         chosen,
@@ -111,9 +113,13 @@ def _with_config(target: Target, tree: Mapping[str, Any]) -> Target:
     return replace(target, files={**target.files, ADAPTER_CONFIG: literal(text.encode())})
 
 
-def _refuse_lost(checkpoint: Checkpoint, tensors: list[AdapterTensor]) -> None:
-    """What was trained has optimizer state: an adapter without it would be another model."""
+def _refuse_lost(
+    checkpoint: Checkpoint, tensors: list[AdapterTensor], others: Collection[str]
+) -> None:
+    """What was trained has optimizer state: an adapter without it would be another model. The
+    adapters `others` are not meant."""
     kept = {each.key.name for each in tensors}
+    kept |= {key.name for key in checkpoint.tensors if adapter_of(key) in others}
     tied = {alias for alias, name in checkpoint.aliases.items() if name in kept}
     tied |= {name for alias, name in checkpoint.aliases.items() if alias in kept}
     trained = dict.fromkeys(key.name for key in checkpoint.tensors if key.role not in _WEIGHTS)

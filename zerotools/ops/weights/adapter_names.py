@@ -93,6 +93,12 @@ def adapter_names(keys: Iterable[Key]) -> list[str]:
     return list(dict.fromkeys(each[0] for each in parsed if each and _is_lora(each[1])))
 
 
+def adapter_of(key: Key) -> str | None:
+    """The name of the adapter that a tensor is of; None: of none."""
+    parsed = _parsed(key)
+    return None if parsed is None else parsed[0]
+
+
 def _is_lora(each: AdapterTensor) -> bool:
     return each.part not in (SAVED_WHOLE, TOKENS)
 

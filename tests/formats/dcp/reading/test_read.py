@@ -12,6 +12,7 @@ import pytest
 
 from tests.formats.copying import tensor_bytes
 from tests.formats.dcp.test_golden import RANKS
+from tests.golden_files import JOB
 from tests.io.torchzip.archives import archive_bytes
 from zerotools.core import dtypes
 from zerotools.core.boxes import Box
@@ -20,6 +21,7 @@ from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.formats.dcp.reading.read import read as read_dcp
 from zerotools.io.distcp.metadata import Item, read_metadata
 from zerotools.io.distcp.metadata_writer import WrittenItem, metadata_bytes
+from zerotools.io.files.damage import tolerating
 from zerotools.io.torchzip.pickle_values import Storage, StoredTensor
 from zerotools.io.torchzip.pickles import dumps
 from zerotools.io.torchzip.unpickle import loads
@@ -215,3 +217,17 @@ def test_the_written_metadata_is_read_back(tmp_path: Path) -> None:
     assert read.tensors["a"].dtype == dtypes.BFLOAT16
     assert read.blobs == {"b": Item("y", 607, 9)}
     assert read.paths == {"a": ("a",), "b": ("b", 0)}
+
+
+def test_a_job_without_its_record_is_not_another_programs(tmp_path: Path) -> None:
+    """Its adapters would be exported beside its weights, and tied names would be lost."""
+    path = tmp_path / "step-00000003"
+    shutil.copytree(JOB, path)
+    (path / "job.json").unlink()
+    with pytest.raises(BadFile, match=r"job\.json is missing, and MANIFEST\.json names it"):
+        read_dcp(path)
+    with tolerating() as damage:
+        assert read_dcp(path).tensors
+    assert [*damage.unnamed] == [path / "job.json"]
+    (path / "MANIFEST.json").unlink()  # then nothing tells that a job saved it
+    assert read_dcp(path).tensors

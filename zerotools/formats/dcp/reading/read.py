@@ -29,6 +29,8 @@ from zerotools.io.distcp.metadata import Item, Metadata
 from zerotools.io.files.damage import lose_unnamed, tolerate
 from zerotools.io.huggingface.model_sidecars import model_sidecars
 from zerotools.runs.checkpoint_dirs import DCP, RECORD, JobRecord, read_record
+from zerotools.runs.file_names import MANIFEST
+from zerotools.runs.manifest import read_manifest
 
 _MEGATRON = (
     "{path} is a Megatron torch_dist checkpoint without its common.pt and metadata.json, which "
@@ -105,14 +107,27 @@ def _parts(path: Path, prefixes: Sequence[str]) -> dict[str, Metadata]:
 def _record(path: Path) -> JobRecord | None:
     """The record of the job that saved it; None: no job did, or it is damaged and that is
     tolerated."""
-    if not (path / RECORD).exists():
-        return None
     try:
-        return read_record(path)
+        if (path / RECORD).exists():
+            return read_record(path)
+        if not _had_record(path):
+            return None
+        raise BadFile(
+            f"{path / RECORD} is missing, and {MANIFEST} names it: which weights are tied, and "
+            "which adapters are added to them, is in it alone; take another copy"
+        )
     except BadFile as error:
         tolerate(path / RECORD, error)
         lose_unnamed(path / RECORD)  # names that are tied
         return None
+
+
+def _had_record(path: Path) -> bool:
+    """Whether the manifest of a job names its record."""
+    try:
+        return (path / MANIFEST).is_file() and RECORD in read_manifest(path)
+    except BadFile:
+        return False
 
 
 def _tied(metadata: Metadata, keys: Mapping[str, Key]) -> dict[str, str]:
