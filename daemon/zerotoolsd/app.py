@@ -175,7 +175,11 @@ async def _run(
     """`path`: where the socket lies that is ours to keep."""
     server = ApiServer(service, listening, path, tcp=tcp)
     running = asyncio.create_task(dispatcher.run(stop))
-    alive = asyncio.create_task(_tell_alive())
+
+    def is_healthy() -> bool:
+        return not running.done() and dispatcher.is_healthy(time.monotonic())
+
+    alive = asyncio.create_task(systemd.feed_watchdog(is_healthy))
     try:
         await server.start()
         systemd.notify("READY=1")
@@ -185,10 +189,3 @@ async def _run(
         systemd.notify("STOPPING=1")
         alive.cancel()
         await server.close()
-
-
-async def _tell_alive() -> None:
-    pause = systemd.watchdog_seconds()
-    while pause is not None:
-        systemd.notify("WATCHDOG=1")
-        await asyncio.sleep(pause)

@@ -39,6 +39,8 @@ POLL_SECONDS = 2.0
 IDLE_SECONDS = 60.0
 REST = 4.0
 """So many times as long as a round took, the loop leaves the processor to others."""
+LONGEST_STEP_SECONDS = 120.0
+"""A round that takes longer waits for what will not come: NVML and files have deadlines."""
 FAULT_SECONDS = 1.0
 """How often what could not be done is tried again."""
 
@@ -65,6 +67,7 @@ class Dispatcher:
         self.config = config
         self.machine = machine
         self.waits: Mapping[int, str] = {}
+        self._step_began: float | None = None
         self.changed = asyncio.Event()
         self._wake = asyncio.Event()
         self._transitions = Transitions(store, _policy(config.retry), self.announce)
@@ -103,8 +106,9 @@ class Dispatcher:
         try:
             while not stop.is_set():
                 self._wake.clear()
-                began = time.monotonic()
+                began = self._step_began = time.monotonic()
                 pause = await self._guarded_step()
+                self._step_began = None
                 # A long queue takes a part of the processor, however often it changes.
                 await _until(stopping, REST * (time.monotonic() - began))
                 waking = asyncio.create_task(self._wake.wait())
@@ -116,6 +120,10 @@ class Dispatcher:
             stopping.cancel()
             cleaning.cancel()
             self._watcher.close()
+
+    def is_healthy(self, now: float) -> bool:
+        """Whether the loop gets on, at `now` of the monotonic clock: no round takes for ever."""
+        return self._step_began is None or now - self._step_began < LONGEST_STEP_SECONDS
 
     async def _guarded_step(self) -> float:
         try:

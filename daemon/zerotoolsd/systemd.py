@@ -5,11 +5,15 @@ Source: sd_notify(3), sd_listen_fds(3).
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 _FIRST_FD = 3
+
+log = logging.getLogger(__name__)
 
 
 def notify(state: str, environment: Mapping[str, str] = os.environ) -> bool:
@@ -32,6 +36,20 @@ def watchdog_seconds(environment: Mapping[str, str] = os.environ) -> float | Non
         return None
     microseconds = environment.get("WATCHDOG_USEC", "")
     return int(microseconds) / 2e6 if microseconds.isdecimal() else None
+
+
+async def feed_watchdog(
+    is_healthy: Callable[[], bool], environment: Mapping[str, str] = os.environ
+) -> None:
+    """Give the service manager its signs of life while the daemon is healthy; else it is started
+    again. Jobs do not notice."""
+    pause = watchdog_seconds(environment)
+    while pause is not None:
+        if is_healthy():
+            notify("WATCHDOG=1", environment)
+        else:
+            log.error("the main loop hangs: the service manager gets no sign of life")
+        await asyncio.sleep(pause)
 
 
 def inherited_socket(environment: Mapping[str, str] = os.environ) -> socket.socket | None:
