@@ -32,10 +32,11 @@ def main() -> None:
     os.environ["ZEROTOOLS_FUZZ_PEERS"] = "1"
     import atheris
 
-    from tests.fuzzing.targets import CORPUS, PACKAGES, check_of
+    from tests.fuzzing.targets import CORPUS, ELSEWHERE, PACKAGES, check_of
 
     with atheris.instrument_imports(
-        include=["zerotools", "zerotoolsd", *PACKAGES.get(options.target, ())]
+        include=["zerotools", "zerotoolsd", *PACKAGES.get(options.target, ())],
+        exclude=[*ELSEWHERE.get(options.target, ())],
     ):
         check = check_of(options.target)
         for seed in sorted((CORPUS / options.target).iterdir()):

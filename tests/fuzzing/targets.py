@@ -28,6 +28,9 @@ TARGETS = {
 PACKAGES = {"job": ("tomllib",), "config": ("tomllib", "yaml")}
 """Whose branches count, beside those of zerotools and the daemon."""
 
+ELSEWHERE = {"checkpoint": ("zerotools.io",)}
+"""Whose branches do not count, as other targets are for them: what is not watched is far faster."""
+
 
 def check_of(target: str) -> Check:
     """The function of a target."""

@@ -13,7 +13,18 @@ READ = ("inspect",)
 WRITE = ("consolidate",)
 BOTH = (*READ, *WRITE)
 VERIFY = ("verify",)
-"""What a case is shown to. `{path}` is added, and `{out}` where something is written."""
+"""What a case is shown to."""
+
+ADAPTER = ("adapter",)
+ARGUMENTS = {
+    "adapter": ("consolidate", "--adapter-only", "{path}", "{out}"),
+    "consolidate": ("consolidate", "{path}", "{out}"),
+    "diff": ("diff", "{path}", "{path}"),
+    "inspect": ("inspect", "{path}"),
+    "salvage": ("salvage", "{path}", "{out}"),
+    "verify": ("verify", "{path}"),
+}
+"""What a command is given, by the name that cases call it."""
 
 
 @dataclass(frozen=True)

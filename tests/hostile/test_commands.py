@@ -17,10 +17,11 @@ from tests.hostile import (
     pattern_cases,
     pickle_cases,
     safetensors_cases,
+    sidecar_cases,
     tensor_cases,
     zip_cases,
 )
-from tests.hostile.case import Case
+from tests.hostile.case import ARGUMENTS, Case
 from tests.hostile.warden import Outcome, Warden
 
 OF = (
@@ -31,6 +32,7 @@ OF = (
     safetensors_cases,
     dcp_cases,
     file_cases,
+    sidecar_cases,
 )
 CASES = {
     f"{module.__name__.rpartition('.')[2].removesuffix('_cases')}: {case.name}": case
@@ -38,7 +40,6 @@ CASES = {
     for case in module.CASES
 }
 MOST_BYTES = 200 * 10**6
-WITH_OUTPUT = ("consolidate", "convert", "reshard")
 LEAST = 60
 
 
@@ -69,10 +70,10 @@ def test_it_is_refused_with_a_sentence(warden: Warden, place: Path, case: Case) 
     before = _listing(place / "in")
     for number, command in enumerate(case.commands):
         out = place / "to" / f"out-{number}"
-        given = [command, str(path), *([str(out)] if command in WITH_OUTPUT else [])]
+        given = [part.format(path=path, out=out) for part in ARGUMENTS[command]]
         found = warden.run(given, place / "to", as_nobody=case.as_nobody)
         judge(case, command, found)
-        assert out.exists() == (found.status == 0 and command in WITH_OUTPUT)
+        assert out.exists() == (found.status == 0 and "{out}" in ARGUMENTS[command])
     assert _listing(place / "in") == before
     assert not pickle_cases.MARK.exists()
 

@@ -82,7 +82,7 @@ def main() -> None:
     from zerotools.ops.conversions import consolidate, convert, reshard  # noqa: F401
     from zerotools.ops.verification import verify  # noqa: F401
 
-    for name in ("inspect", "verify", "diff", "consolidate", "convert", "reshard"):
+    for name in ("inspect", "verify", "diff", "consolidate", "convert", "reshard", "salvage"):
         build().get_command(None, name)  # type: ignore[arg-type]
     for line in sys.stdin:
         print(json.dumps(_watched(json.loads(line))), flush=True)

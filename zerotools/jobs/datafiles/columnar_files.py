@@ -6,13 +6,13 @@ A saved dataset is a directory: `state.json` names its Arrow files. One with sev
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadFile, BadRequest
+from zerotools.io.files.json_file import read_json
 from zerotools.jobs.datafiles.values import shown_names
 
 PARQUET, ARROW = ".parquet", ".arrow"
@@ -20,6 +20,7 @@ COLUMNAR = (PARQUET, ARROW)
 REQUIREMENT = "pyarrow>=15"
 STATE, SPLITS = "state.json", "dataset_dict.json"
 _ROWS_AT_ONCE = 1024
+_LARGEST_STATE = 2**24
 
 
 def saved_files(directory: Path) -> list[Path] | None:
@@ -49,8 +50,8 @@ def saved_files(directory: Path) -> list[Path] | None:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        tree = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        tree = read_json(path, _LARGEST_STATE, is_source=False)
+    except (OSError, ValueError, BadFile):
         raise BadFile(f"{path} cannot be read as JSON; save the dataset again") from None
     return tree if isinstance(tree, dict) else {}
 

@@ -16,6 +16,7 @@ from zerotools.core.target import FilePlan
 from zerotools.core.thinning import Keep, Thinning
 from zerotools.formats import FORMATS, FormatTable
 from zerotools.formats.format import Format, ReadOptions
+from zerotools.io.files.regular import read_regular
 from zerotools.io.files.sources import Sources, recording
 from zerotools.io.output.plain_files import literal
 from zerotools.ops.thinning.entries import Entries, entries_of
@@ -29,6 +30,7 @@ from zerotools.runs.thinned import THINNED, ThinnedRecord, read_thinned
 
 MASTERS = "masters"
 _HINT = "latest"
+_LONGEST_HINT = 4096
 
 
 @dataclass(frozen=True)
@@ -253,8 +255,9 @@ def _notes(
 def _names(hint: Path, name: str) -> bool:
     """Whether the file `latest` says `name`."""
     try:
-        return hint.is_file() and hint.read_text("utf-8", "replace")[:4096].strip() == name
-    except OSError:
+        text = read_regular(hint, _LONGEST_HINT, is_source=False)
+        return text.decode("utf-8", "replace").strip() == name
+    except (OSError, BadFile):
         return False
 
 
