@@ -25,6 +25,8 @@ from zerotools.ops.comparison.result import CheckpointDiff, TensorDifference
 from zerotools.ops.conversions import convert
 from zerotools.ops.conversions.conversion import Conversion, perform
 from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.verification.against import against
+from zerotools.ops.verification.verify import prepare, verify
 
 Z3 = DEEPSPEED / "z3-bf16-w2/checkpoint"
 SOURCES = [
@@ -110,6 +112,29 @@ def test_an_export_is_equal_after_the_cast(tmp_path: Path) -> None:
     whole = compared(Z3, tmp_path / "model", tolerance="cast")
     assert {each.status for each in whole.differing} == {result.ONLY_A}
     assert {each.role for each in whole.differing} == {"exp_avg", "exp_avg_sq", "step"}
+
+
+def test_an_export_in_the_other_16_bit_type(tmp_path: Path) -> None:
+    """Neither type holds the values of the other; `verify --against` means the same by it."""
+    half, brain = noise(5, 7).astype(np.float16), noise(5, 7).astype(BF16)
+    for number, (source, exported) in enumerate(
+        ((half, half.astype(np.float32).astype(BF16)), (brain, brain.astype(np.float16)))
+    ):
+        place = tmp_path / str(number)
+        place.mkdir()
+        for ours, theirs in ((source, exported), (exported, source)):
+            found = only(two(place, {"w": ours}, {"w": theirs}, tolerance="cast"))
+            assert found.status == result.CAST
+            other = against(place / "b", MemoryBudget(2**24))
+            assert verify(prepare(place / "a"), other=other).findings == ()
+            shutil.rmtree(place)
+            place.mkdir()
+        changed = exported.copy()
+        changed.view(np.uint16)[3, 3] ^= 2**15
+        found = only(two(place, {"w": source}, {"w": changed}, tolerance="cast"))
+        assert found.status == result.DIFFERS
+        other = against(place / "b", MemoryBudget(2**24))
+        assert verify(prepare(place / "a"), other=other).findings
 
 
 def test_16_bit_copies_of_masters_are_no_difference() -> None:

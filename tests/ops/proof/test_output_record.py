@@ -131,7 +131,9 @@ def test_without_verify_there_are_no_digests(exported: Path, tmp_path: Path) -> 
 
 
 def test_a_manifest_that_lies_where_that_of_the_output_goes(exported: Path, tmp_path: Path) -> None:
+    other = made(tmp_path / "in", tmp_path / "other", "consolidate safetensors")
     shutil.rmtree(exported)
+    sidecar_of_path(other).rename(sidecar_of_path(exported))
     for verifies in (True, False):
         with pytest.raises(BadRequest, match=r"out\.zerotools\.json exists, and would be taken"):
             made(tmp_path / "in", exported, "consolidate safetensors", verify=verifies)
@@ -141,6 +143,27 @@ def test_a_manifest_that_lies_where_that_of_the_output_goes(exported: Path, tmp_
     assert not exported.exists()
     sidecar_of_path(exported).unlink()
     made(tmp_path / "in", exported, "consolidate safetensors")
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_the_manifest_of_what_was_removed_refuses_nothing(
+    exported: Path, tmp_path: Path, *, verify: bool
+) -> None:
+    shutil.rmtree(exported)
+    source = model(tmp_path / "in2", {"a": noise(30, 40, seed=2)})
+    made(source, exported, "consolidate safetensors", verify=verify)
+    assert sidecar_of_path(exported).exists() == verify
+    assert messages(verified(exported)) == []
+
+
+def test_the_manifest_of_the_directory_of_a_file(exported: Path, tmp_path: Path) -> None:
+    """Where one file has the tensors, `origin.path` is that file."""
+    (exported / MARKER).unlink()
+    flip(exported / "model.safetensors", 3000)
+    with pytest.raises(
+        BadFile, match=r"and .*out\.zerotools\.json says .*: its bytes have changed"
+    ):
+        made(exported, tmp_path / "again", "convert torch")
 
 
 def test_a_damaged_record_is_said_and_no_reason_not_to_overwrite(

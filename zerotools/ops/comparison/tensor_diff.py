@@ -9,8 +9,10 @@ from itertools import chain
 from threading import Lock
 from typing import NamedTuple
 
+import numpy as np
+
 from zerotools.core.checkpoint import Checkpoint, Key
-from zerotools.core.dtypes import FLOAT32
+from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
 from zerotools.core.errors import BadFile
 from zerotools.io.files.open_files import OpenFiles, ThreadFiles
 from zerotools.io.files.sources import Sources
@@ -99,6 +101,8 @@ def compare_tensors(
         measured = reading.distances([n for n in numbers if n not in alike], tolerance.allowance)
     for each in (a, b):
         Sources(each.stamps).check()
+    for number in reading.casts:
+        measured.pop(number, None)
     return [
         _judged(pair, described[n], measured.get(n), reading.messages.get(n), tolerance)
         for n, pair in enumerate(pairs)
@@ -177,6 +181,7 @@ class _Reading:
         self._on_bytes = on_bytes
         self._left = [bytes_of(a, b, (pair,)) for pair in pairs]
         self.messages: dict[int, str] = {}
+        self.casts: set[int] = set()
 
     def different_bytes(self, numbers: Iterable[int]) -> set[int]:
         """Those of which a byte differs; what follows it is not read."""
@@ -191,20 +196,25 @@ class _Reading:
         return differing
 
     def distances(self, numbers: Iterable[int], allowance: Allowance) -> dict[int, Distance]:
-        """How far apart each of them is."""
+        """How far apart each of them is; those that are casts of one another are in `casts`, too,
+        though the type in which they are measured tells them apart."""
         total: dict[int, Distance] = {}
+        equal_in: dict[int, frozenset[DType]] = {}
         # One thread at a time, while others read: it is many short steps, between which threads
         # would wait for one another longer than they compute (benchmarks/results/diff.md).
         alone = Lock()
 
         def compare(task: _Task, ours: Array, theirs: Array) -> Distance:
             with alone:
+                types = _equal_in(task, ours, theirs)
+                equal_in[task.number] = equal_in.get(task.number, types) & types
                 return _distance(task, ours, theirs, allowance)
 
         for found in self._each(numbers, compare, set()):
             if found.distance is not None:
                 known = total.get(found.number)
                 total[found.number] = found.distance if known is None else known + found.distance
+        self.casts = {number for number, types in equal_in.items() if types}
         return total
 
     def _each(
@@ -284,6 +294,31 @@ def _compared(
         return _Found(task.number, task.nbytes, distance)
     except BadFile as error:
         return _Found(task.number, task.nbytes, message=str(error))
+
+
+def _equal_in(task: _Task, ours: Array, theirs: Array) -> frozenset[DType]:
+    """Of float16 and bfloat16, of which neither holds the other's values: the types to which one
+    was cast from the other, as an export of a run in the one to the other."""
+    two = task.two
+    if {two.ours.dtype, two.theirs.dtype} != {FLOAT16, BFLOAT16}:
+        return frozenset()
+    values = [
+        raw.view(numpy_dtype(each.dtype)) for raw, each in ((ours, two.ours), (theirs, two.theirs))
+    ]
+    return frozenset(
+        dtype
+        for dtype in (FLOAT16, BFLOAT16)
+        if all(
+            _same_numbers(*(as_type(each[first : first + BLOCK], dtype) for each in values))
+            for first in range(0, len(values[0]), BLOCK)
+        )
+    )
+
+
+def _same_numbers(ours: Array, theirs: Array) -> bool:
+    """Whether all are the same bits, or NaN, whose bits no cast keeps."""
+    unequal = ours.view(np.uint16) != theirs.view(np.uint16)
+    return not unequal.any() or bool((np.isnan(ours[unequal]) & np.isnan(theirs[unequal])).all())
 
 
 def _distance(task: _Task, ours: Array, theirs: Array, allowance: Allowance) -> Distance:

@@ -126,13 +126,14 @@ def _file_digests(
 
 def check_sidecar(destination: Path, *, overwrite: bool) -> None:
     """Refuse an output beside which a manifest lies that it is not to replace: it would be taken
-    for that of the output.
+    for that of the output. One of an output that lay there and was removed refuses nothing: it goes
+    when the new output comes.
 
     Raises:
         BadRequest: see above.
     """
     path = sidecar_of_path(destination)
-    if not os.path.lexists(path):
+    if not os.path.lexists(path) or _is_left_over(path, destination):
         return
     if not overwrite:
         raise BadRequest(
@@ -146,6 +147,17 @@ def check_sidecar(destination: Path, *, overwrite: bool) -> None:
             f"{path} is not a manifest that zerotools reads, so --overwrite does not replace it; "
             "remove it, or choose another output"
         ) from None
+
+
+def _is_left_over(path: Path, destination: Path) -> bool:
+    """Whether it is the manifest of what was called `destination`, and is no more. Under another
+    name it may be what the user will compare the output with."""
+    if os.path.lexists(destination) or not path.is_file() or path.is_symlink():
+        return False
+    try:
+        return read_digest_manifest(path, lambda: 0).name == destination.name
+    except (BadFile, Unsupported, OSError):
+        return False
 
 
 def put_sidecar(manifest: DigestManifest | None, destination: Path) -> Path | None:

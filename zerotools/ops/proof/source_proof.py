@@ -96,9 +96,11 @@ def _known_digests(
     record = written_record(files, root)
     if record is not None:
         yield str(record.path), record.files
-    sidecar = beside(files)
-    if sidecar is not None and sidecar.manifest.files:
-        yield str(sidecar.path), sidecar.manifest.files
+    # One file may have all tensors of a directory: the manifest is of the one or of the other.
+    for subject in dict.fromkeys((files.subject, files.base)):
+        sidecar = beside(replace(files, subject=subject))
+        if sidecar is not None and sidecar.manifest.files:
+            yield str(sidecar.path), sidecar.manifest.files
 
 
 def _check_records(source: Checkpoint, tensors: Iterable[Tensor], budget: MemoryBudget) -> None:
