@@ -22,7 +22,14 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from benchmarks.measuring import Measurement, interleaved, machine, measure, zerotools
+from benchmarks.measuring import (
+    Measurement,
+    interleaved,
+    machine,
+    measure,
+    work_directory,
+    zerotools,
+)
 from benchmarks.runs import MIB, UNFLUSHED, Commands, Runs, checkpoint, fresh, middle, wall
 
 # DeepSpeed's script, then every file that it wrote is flushed.
@@ -170,7 +177,7 @@ def main() -> None:
     )
     parser.add_argument("size", choices=("271M", "2B", "70B"))
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--work", type=Path, help="where to put checkpoints and outputs")
+    parser.add_argument("--work", type=work_directory, help="where to put checkpoints and outputs")
     parser.add_argument("--deepspeed-python", default=sys.executable)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=asked.work) as temporary:

@@ -111,5 +111,12 @@ def machine() -> str:
     )
 
 
+def work_directory(text: str) -> Path:
+    """That of `--work`, made where it is not there."""
+    path = Path(text)
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
 def zerotools(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "zerotools", *map(str, arguments)]

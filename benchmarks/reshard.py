@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from benchmarks.measuring import Measurement, interleaved, machine, zerotools
+from benchmarks.measuring import Measurement, interleaved, machine, work_directory, zerotools
 from benchmarks.runs import (
     MIB,
     UNFLUSHED,
@@ -170,7 +170,7 @@ def main() -> None:
     )
     parser.add_argument("size", choices=("271M", "universal", "small-files", "2B"))
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--work", type=Path, help="where to put checkpoints and outputs")
+    parser.add_argument("--work", type=work_directory, help="where to put checkpoints and outputs")
     parser.add_argument("--deepspeed-python", default=sys.executable)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=asked.work) as temporary:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 
-from benchmarks.measuring import machine
+from benchmarks.measuring import machine, work_directory
 from benchmarks.zero_training.setting import GIB, Setting, gpus
 
 
@@ -64,7 +64,9 @@ def main() -> None:
     # argparse holds the empty list to the choices, too.
     parser.add_argument("names", nargs="*", choices=[*TABLES, []], metavar="TABLE")
     parser.add_argument("--ranks", type=int, help="default: 2 on CPUs, else the GPUs there are")
-    parser.add_argument("--work", type=Path, help="a directory with room; default: a temporary one")
+    parser.add_argument(
+        "--work", type=work_directory, help="a directory with room; default: a temporary one"
+    )
     parser.add_argument(
         "--gib", type=float, default=8.0, help="memory of the GPU in table largest; default: 8"
     )

@@ -23,7 +23,16 @@ from statistics import median
 
 import numpy as np
 
-from benchmarks.measuring import HEADER, Measurement, interleaved, machine, measure, row, zerotools
+from benchmarks.measuring import (
+    HEADER,
+    Measurement,
+    interleaved,
+    machine,
+    measure,
+    row,
+    work_directory,
+    zerotools,
+)
 from benchmarks.runs import MIB, checkpoint, middle, peak_anonymous
 from zerotools import formats
 
@@ -59,7 +68,7 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("--ranks", default="4")
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--work", type=Path, default=None)
+    parser.add_argument("--work", type=work_directory, default=None)
     given = parser.parse_args()
     options = ("--model", given.model, "--ranks", given.ranks, "--stage", "3")
     with (

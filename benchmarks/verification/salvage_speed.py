@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from benchmarks.measuring import HEADER, Measurement, interleaved, machine, row
+from benchmarks.measuring import HEADER, Measurement, interleaved, machine, row, work_directory
 from benchmarks.runs import MIB, Commands, checkpoint, fresh, peak_anonymous
 
 # `zerotools`, whose exit status must be the first argument.
@@ -82,7 +82,7 @@ def main() -> None:
     )
     parser.add_argument("--model", default="271M")
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--work", type=Path, help="where to put the checkpoint")
+    parser.add_argument("--work", type=work_directory, help="where to put the checkpoint")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=asked.work) as temporary:
         print(f"{asked.model}: {machine()}; medians of {asked.runs}, interleaved\n")

@@ -24,7 +24,14 @@ from pathlib import Path
 from statistics import median
 from threading import Lock
 
-from benchmarks.measuring import Measurement, interleaved, machine, measure, zerotools
+from benchmarks.measuring import (
+    Measurement,
+    interleaved,
+    machine,
+    measure,
+    work_directory,
+    zerotools,
+)
 from benchmarks.runs import MIB, Commands, checkpoint, middle, peak_anonymous, wall
 
 
@@ -107,15 +114,13 @@ def main() -> None:
     )
     parser.add_argument("--model", default="271M")
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--work", type=Path, help="where to put the checkpoint")
+    parser.add_argument("--work", type=work_directory, help="where to put the checkpoint")
     parser.add_argument("--floor", type=Path, metavar="PATH")
     asked = parser.parse_args()
     if asked.floor is not None:
         threads = min(8, len(os.sched_getaffinity(0)))
         print(json.dumps({"seconds": floor(asked.floor, threads)}))
         return
-    if asked.work is not None:
-        asked.work.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=asked.work) as temporary:
         os.environ["PYTHONPYCACHEPREFIX"] = f"{temporary}/compiled"
         print(f"{asked.model}: {machine()}; medians of {asked.runs}, interleaved\n")

@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from statistics import median
 
-from benchmarks.measuring import Measurement, machine, measure, zerotools
+from benchmarks.measuring import Measurement, machine, measure, work_directory, zerotools
 from benchmarks.runs import MIB, checkpoint, middle, peak_anonymous, wall
 from zerotools.io.files.open_files import sync_directory, sync_file
 from zerotools.io.files.transfer import transfer
@@ -99,7 +99,7 @@ def main() -> None:
     )
     parser.add_argument("--model", default="271M")
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--work", type=Path, help="where to put the checkpoint")
+    parser.add_argument("--work", type=work_directory, help="where to put the checkpoint")
     parser.add_argument("--floor", type=Path, nargs=2, metavar=("FROM", "TO"))
     asked = parser.parse_args()
     if asked.floor is not None:
