@@ -91,7 +91,12 @@ def _numbers(jobs_dir: Path) -> Iterator[int]:
 
 def _look(store: Store, jobs_dir: Path, job_id: int, state: str | None) -> FoundJob | None:
     own = jobs_dir / str(job_id)
-    have = [] if state is None else store.attempts(job_id)
+    try:
+        have = [] if state is None else store.attempts(job_id)
+    except (ValueError, TypeError, KeyError) as error:
+        # The job is parked when its turn comes; others are not its matter.
+        log.error("job %d: its attempts in the queue cannot be read: %s", job_id, error)
+        return None
     last = have[-1].number if have else 0
     found = [each for each in _attempts(own, job_id, state is None) if each.row.number > last]
     if not found:
