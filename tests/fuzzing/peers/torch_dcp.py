@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import filesystem, metadata
+from torch.distributed.checkpoint.api import CheckpointException
 
 from zerotools.core.errors import ZerotoolsError
 
@@ -69,7 +70,7 @@ def compare(
         state = _loaded(directory, found)
     except _TooLarge:
         return
-    except Exception as error:  # of any kind: it checks little
+    except (Exception, CheckpointException) as error:  # the latter is none of the former
         why = f"{type(error).__name__}: {error}"
     if problem is not None:
         known = not state or any(part in str(problem) for part in ONLY_THEIRS)
