@@ -84,6 +84,7 @@ def test_a_fault_beside_a_running_attempt_leaves_it_alone_and_records_its_end(
     async def story() -> None:
         async with running(tmp_path / "state", touch=Fault(place)) as it:
             await submit(it, make_job("release"))
+            await it.reach(1, "running", "held")  # both placed at once, nothing counts its ranks
             await the_others_go_on(it)
             it.release(1)
             assert (await it.reach(1, "succeeded")).attempts[0].state == "ended"
