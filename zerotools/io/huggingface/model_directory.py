@@ -138,8 +138,9 @@ def sidecar_plans(source: Checkpoint, tensors: Iterable[Tensor]) -> dict[str, Fi
     """The source's sidecar files unchanged, except for the type of the weights in config.json."""
     plans: dict[str, FilePlan] = {}
     for name, path in source.model_sidecars.items():
-        text = adapted_config(path, weights_dtype(tensors)) if name == CONFIG else None
-        plans[name] = carried_file(path) if text is None else literal(text)
+        plans[name] = carried_file(path)
+        if name == CONFIG and (text := adapted_config(path, weights_dtype(tensors))) is not None:
+            plans[name] = literal(text)
     return plans
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from zerotools.core.target import FilePlan
 from zerotools.io.output.marker import MARKER
-from zerotools.io.output.plain_files import carried_file
+from zerotools.io.output.plain_files import carried_file, led_out
 
 # Hugging Face's Trainer, accelerate: one file per rank.
 RANDOM_STATE = re.compile(r"rng_state(_\d+)?\.pth|random_states_\d+\.pkl")
@@ -21,12 +21,14 @@ def run_sidecars_in(
 
     The state of random number generators belongs to ranks, and is left out where those change.
     """
-    plans, random, left = {}, [], []
+    plans, random, left, links = {}, [], [], []
     for path in sorted(directory.iterdir()):
         if is_own(path) or path.name == MARKER:
             continue
         if RANDOM_STATE.fullmatch(path.name) and not same_ranks:
             random.append(path.name)
+        elif led_out(path, chosen_name=True) is not None:
+            links.append(path.name)
         elif path.is_file():
             plans[path.name] = carried_file(path)
         else:
@@ -39,4 +41,9 @@ def run_sidecars_in(
         )
     if left:
         notes.append(f"directories next to the shards are not copied: {', '.join(left)}")
+    if links:
+        notes.append(
+            f"links that lead out of {directory} are not copied: {', '.join(links)}; put the files "
+            "themselves there to copy them"
+        )
     return plans, tuple(notes)

@@ -1,4 +1,13 @@
-"""Output files that no tensor is copied into: known bytes, or those of another file."""
+"""Output files that no tensor is copied into: known bytes, or those of another file.
+
+A file beside a checkpoint may be a symbolic link: the Hub's cache consists of them, and people link
+tokenizers. But who made the checkpoint also chose where its links lead, and an output is published:
+`tokenizer.json -> /home/ada/.ssh/id_ed25519` must not put a key into it. So a link is followed
+- inside its own directory;
+- to a blob of the Hub's cache: `models--gpt2/snapshots/1f/vocab.json -> ../../blobs/9c`;
+- to a file of the same name whose path has no hidden directory: `vocab.json -> /models/vocab.json`,
+  where the name is one that models give to such files (`chosen_name=False`).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +15,7 @@ import os
 from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint
+from zerotools.core.errors import BadFile
 from zerotools.core.target import CarriedBytes, FilePlan, LiteralBytes
 from zerotools.io.files.regular import regular_file
 
@@ -16,14 +26,40 @@ def literal(data: bytes) -> FilePlan:
 
 
 def carried_file(path: Path) -> FilePlan:
-    """A file as it is.
+    """A file as it is; its name is one of a model's sidecars, or of the checkpoint's own files.
 
     Raises:
-        BadFile: it is not a regular file.
+        BadFile: it is not a regular file, or a link to one that nobody may have meant to share.
     """
+    if (target := led_out(path, chosen_name=False)) is not None:
+        raise BadFile(
+            f"{path} is a link to {target}, outside its directory, and its content would go into "
+            "the output; put the file itself there if it belongs to the model, else remove the link"
+        )
     with regular_file(path) as descriptor:
         size = os.fstat(descriptor).st_size
     return FilePlan(size, carried=[CarriedBytes(0, path, 0, size)])
+
+
+def led_out(path: Path, *, chosen_name: bool) -> Path | None:
+    """Where a link leads that is not followed; None for what may be copied.
+
+    `chosen_name`: the name is any that the checkpoint's maker chose, such as `id_ed25519`, so that
+    an equal name proves nothing.
+    """
+    if not path.is_symlink():
+        return None
+    target = path.resolve()
+    if target.is_relative_to(path.parent.resolve()) or _is_blob(target):
+        return None
+    hidden = any(part.startswith(".") for part in target.parts)
+    return target if chosen_name or hidden or target.name != path.name else None
+
+
+def _is_blob(target: Path) -> bool:
+    """Whether it is a blob of a model in the Hub's cache."""
+    places = target.parents
+    return len(places) > 2 and places[0].name == "blobs" and places[1].name.startswith("models--")
 
 
 def sidecar_files(source: Checkpoint) -> dict[str, FilePlan]:
