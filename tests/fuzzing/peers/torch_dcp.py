@@ -50,10 +50,12 @@ class _Reader(filesystem.FileSystemReader):
 ONLY_OURS = (
     # Ours goes by the name of a class alone, and imports none; `_OwnClasses` asks for the module.
     "UnpicklingError",
+    "KeyError: '",  # a layout that torch has not: an item says itself how it lies
 )
 """Parts of what the peer says where only ours accepts a directory: why that is right."""
 
 ONLY_THEIRS = (
+    "and the metadata says",  # an item of another type, which torch casts without a word
     "is incomplete",  # torch leaves what is in no file as it was: memory that nobody wrote
 )
 """Parts of what ours says where only the peer accepts a directory."""
