@@ -56,6 +56,7 @@ ONLY_OURS = (
 
 ONLY_THEIRS = (
     "and the metadata says",  # an item of another type, which torch casts without a word
+    "which is outside it",  # a chunk beyond its tensor, of which torch takes what overlaps
     "is incomplete",  # torch leaves what is in no file as it was: memory that nobody wrote
 )
 """Parts of what ours says where only the peer accepts a directory."""
