@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -55,16 +56,17 @@ def compare(state_dir: Path, store: Store, now: float) -> list[int]:
     highest, live = store.highest_id, {n for n in known if known[n] not in states.TERMINAL}
     looked = (number for number in numbers if number > highest or number in live)
     found = [job for n in looked if (job := _look(store, jobs_dir, n, known.get(n))) is not None]
-    hold = None
+    hold, may_run = None, restored is not None and bool(restored.get("release"))
     if found:
         hold = _why_older(jobs_dir)
         numbers_found = ", ".join(str(job.id) for job in found)
         log.warning("the queue did not know what came of jobs %s: %s", numbers_found, hold)
-    elif restored is not None and not restored.get("release"):
+    elif restored is not None and not may_run:
         hold = f"it was restored from {restored.get('backup')}, and may have ended since"
     if found or hold or (numbers and numbers[-1] > highest):
         advice = "see what came of it, then zerotools resume or zerotools cancel"
-        store.rebuild(found, max(numbers, default=0), hold and f"{hold}; {advice}", now)
+        why = hold and f"{hold}; {advice}"
+        store.rebuild(found, max(numbers, default=0), why, now, hold_others=not may_run)
     with suppress(FileNotFoundError):
         (state_dir / RESTORED).unlink()
     return [job.id for job in found]
@@ -90,15 +92,19 @@ def _numbers(jobs_dir: Path) -> Iterator[int]:
 
 
 def _look(store: Store, jobs_dir: Path, job_id: int, state: str | None) -> FoundJob | None:
-    own = jobs_dir / str(job_id)
     try:
-        have = [] if state is None else store.attempts(job_id)
-    except (ValueError, TypeError, KeyError) as error:
-        # The job is parked when its turn comes; others are not its matter.
-        log.error("job %d: its attempts in the queue cannot be read: %s", job_id, error)
+        return _found(store, jobs_dir / str(job_id), job_id, state)
+    except sqlite3.Error:
+        raise
+    except Exception:  # the job is parked when its turn comes; others are not its matter
+        log.exception("job %d: nothing is taken from %s", job_id, jobs_dir / str(job_id))
         return None
+
+
+def _found(store: Store, own: Path, job_id: int, state: str | None) -> FoundJob | None:
+    have = [] if state is None else store.attempts(job_id)
     last = have[-1].number if have else 0
-    found = [each for each in _attempts(own, job_id, state is None) if each.row.number > last]
+    found = [each for each in _attempts(own, job_id) if each.row.number > last]
     if not found:
         return None
     spec = _spec(Path(found[-1].row.run_dir)) if state is None else None
@@ -127,13 +133,16 @@ def _look(store: Store, jobs_dir: Path, job_id: int, state: str | None) -> Found
     )
 
 
-def _attempts(own: Path, job_id: int, is_unknown: bool) -> list[_Found]:
-    found = []
+def _attempts(own: Path, job_id: int) -> list[_Found]:
+    found: list[_Found | None] = []
     for path in own.iterdir():
         match = _ATTEMPT.fullmatch(path.name)
         if match is not None and not path.is_symlink():
             found.append(_attempt(path, job_id, int(match.group(1))))
-    read = sorted((each for each in found if each is not None), key=lambda each: each.row.number)
+    by_number = sorted(filter(None, found), key=lambda each: each.row.number)
+    # Somebody's copy of a run directory has the token of what it was copied from.
+    first = {each.row.token: each for each in reversed(by_number)}
+    read = [each for each in by_number if first[each.row.token] is each]
     # All but the last are over, whatever their directories say.
     return [*(_as_ended(each) for each in read[:-1]), *read[-1:]]
 
@@ -147,6 +156,7 @@ def _attempt(run_dir: Path, job_id: int, number: int) -> _Found | None:
     token = plan.get("token") if plan else None
     if plan is None or not isinstance(token, str) or plan.get("job_id") != job_id:
         return None
+    gpus = plan.get("gpu_uuids")
     status = reattach.run_dir_status(run_dir, token)
     if isinstance(status, reattach.Alive):
         os.close(status.pidfd)
@@ -158,7 +168,7 @@ def _attempt(run_dir: Path, job_id: int, number: int) -> _Found | None:
         token=token,
         state=LAUNCHING if isinstance(status, reattach.NeverStarted) else RUNNING,
         run_dir=str(run_dir),
-        gpu_uuids=tuple(uuid for uuid in plan.get("gpu_uuids", ()) if isinstance(uuid, str)),
+        gpu_uuids=tuple(u for u in gpus if isinstance(u, str)) if isinstance(gpus, list) else (),
         resumed_from=None,
         started=None if began is None else began.time,
         ended=None,

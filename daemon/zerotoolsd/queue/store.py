@@ -307,11 +307,17 @@ class Store:
             self._append(now, lease.job_id, lease.attempt, "release", None, None, why)
 
     def rebuild(
-        self, found: Sequence[FoundJob], highest_id: int, hold: str | None, now: float
+        self,
+        found: Sequence[FoundJob],
+        highest_id: int,
+        hold: str | None,
+        now: float,
+        *,
+        hold_others: bool,
     ) -> None:
         """See `queue.taking_in`."""
         with self._transaction():
-            rebuild(self._sql, self._append, found, highest_id, hold, now)
+            rebuild(self._sql, self._append, found, highest_id, hold, now, hold_others=hold_others)
 
     def states(self) -> dict[int, str]:
         """The state of every job, by its number."""

@@ -47,12 +47,15 @@ def rebuild(
     highest_id: int,
     hold: str | None,
     now: float,
+    *,
+    hold_others: bool,
 ) -> None:
-    """Add what was found, hold what is not over, and give no number up to `highest_id` again."""
+    """Add what was found, and give no number up to `highest_id` again. What was found and is not
+    over is held for the reason `hold`; so are all other jobs that wait, if `hold_others`."""
     for job in found:
         _take_in(sql, job, hold)
         append(now, job.id, job.attempts[-1].number, REBUILD, job.state, job.after, hold)
-    if hold is not None:
+    if hold is not None and hold_others:
         _hold_others(sql, append, {job.id for job in found}, hold, now)
     sequence = sql("SELECT seq FROM sqlite_sequence WHERE name = 'job'").fetchone()
     if sequence is None:

@@ -154,6 +154,28 @@ def test_a_restored_backup_runs_nothing_by_itself(tmp_path: Path) -> None:
     run(state, after)
 
 
+def test_released_jobs_run_though_others_began_since_the_backup(tmp_path: Path) -> None:
+    state, copy = tmp_path / "state", tmp_path / "copy.db"
+
+    async def before(it: Running) -> None:
+        await submit(it, "release exit=0")
+        await it.service.submit(make_job("exit=0", ranks=2), uid=UID, idempotency_key=None)
+        await it.reach(1, "running")
+        queue_copies.back_up(state, copy)
+        await it.service.cancel(2, uid=UID)
+        it.release(1)
+        await it.reach(await submit(it, "exit=9", max_restarts=0), "failed")
+
+    run(state, before)
+    queue_copies.restore(copy, state, release=True)
+
+    async def after(it: Running) -> None:
+        await it.reach(2, "succeeded")
+        assert (await it.service.job(3)).state == "held"  # it ended: it is not run again
+
+    run(state, after)
+
+
 def test_a_lost_log_of_the_queue_is_noticed_though_no_job_had_begun(tmp_path: Path) -> None:
     state = tmp_path / "state"
     state.mkdir()
@@ -219,6 +241,29 @@ def test_directories_that_cannot_be_read_stop_nobody(tmp_path: Path, damage: str
         jobs = {job.id: job.state for job in await it.service.jobs()}
         assert jobs == ({1: "held", 2: "succeeded"} if damage == "exit.json" else {2: "succeeded"})
         assert await submit(it) == 3
+
+    run(state, after, rebuild=True)
+
+
+def test_what_others_put_among_the_run_directories_stops_nobody(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+
+    async def before(it: Running) -> None:
+        await it.reach(await submit(it), "succeeded")
+
+    run(state, before)
+    forget(state)
+    jobs = state / "jobs"
+    shutil.copytree(jobs / "1/attempt-1", jobs / "1/attempt-2")
+    (jobs / "2/attempt-1").mkdir(parents=True)
+    strange = {"token": "a" * 32, "job_id": 2, "gpu_uuids": 5}
+    (jobs / "2/attempt-1/attempt.json").write_text(json.dumps(strange))
+    (jobs / "3").write_text("no directory")
+
+    async def after(it: Running) -> None:
+        assert len((await it.reach(1, "succeeded")).attempts) == 1
+        assert [job.id for job in await it.service.jobs()] == [1]
+        assert await submit(it) == 4
 
     run(state, after, rebuild=True)
 
