@@ -66,15 +66,15 @@ class Cleaner:
             self._named.clear()
             meant = removal.selected(self._store.jobs(states.TERMINAL), request, time.time())
             gone: list[CleanedJob] = []
-            kept = self._left_out(request, {job.id for job in meant})
+            kept = self._left_out(request, {job.id for job in meant}, owner)
             for job in meant:
                 try:
                     gone += await self._clean_one(job, request, who, owner)
                 except Stays as why:
-                    kept.append(KeptJob(id=job.id, name=job.name, why=str(why)))
+                    kept.append(KeptJob(id=job.id, name=_name_for(owner, job), why=str(why)))
             return Cleaned(jobs=tuple(gone), kept=tuple(kept))
 
-    def _left_out(self, request: CleanRequest, meant: set[int]) -> list[KeptJob]:
+    def _left_out(self, request: CleanRequest, meant: set[int], owner: int | None) -> list[KeptJob]:
         """Those that were named and that the other wishes leave out."""
         found = []
         for job_id in request.jobs or ():
@@ -89,7 +89,7 @@ class Cleaner:
             why = f"it is {job.state}; only a job that is over can be removed"
             if job.state in states.TERMINAL:
                 why = "its state, its age or the number to keep excludes it"
-            found.append(KeptJob(id=job.id, name=job.name, why=why))
+            found.append(KeptJob(id=job.id, name=_name_for(owner, job), why=why))
         return found
 
     async def _clean_one(
@@ -270,3 +270,8 @@ class Cleaner:
         if retention.events is not None:
             count = self._store.remove_events(time.time() - seconds_of(retention.events))
             log.info("%d events were removed", count)
+
+
+def _name_for(owner: int | None, job: JobRow) -> str:
+    """The job's name, which other users do not see."""
+    return job.name if owner in (None, job.uid) else f"job-{job.id}"

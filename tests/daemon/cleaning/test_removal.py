@@ -310,5 +310,6 @@ def test_other_users_jobs_stay(tmp_path: Path) -> None:
         job = await over(it)
         answer = await it.service.clean(CleanRequest(jobs=(job,)), uid=ME + 1)
         assert answer.kept[0].why == f"it belongs to uid {ME}"
+        assert answer.kept[0].name == f"job-{job}"  # others do not see what it is called
 
     tell(tmp_path / "state", story)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from zerotools.jobs.text.secrets import (
@@ -77,3 +79,19 @@ def test_trees_are_shown_without_secrets() -> None:
 
 def test_the_values_themselves_are_known() -> None:
     assert secret_arguments(["x", "--token", "abc", "--key=1", "A_KEY=def"]) == ["abc", "def"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["export API_KEY={}", "--verbose API_KEY={}", "error: token={} is wrong", "a b 1_API_KEY: {}"],
+)
+def test_what_comes_before_a_name_does_not_show_its_value(text: str) -> None:
+    assert mask_text(text.format("hunter22")) == text.format("***")
+
+
+@pytest.mark.parametrize("unit", ["x", "a1", "a:", "-", "eyJ-", "://", "bearer ", " ", "'", "=a"])
+def test_a_long_text_is_looked_through_at_once(unit: str) -> None:
+    text = unit * (2**18 // len(unit))
+    began = time.process_time()
+    assert mask_text(text) == text
+    assert time.process_time() - began < 5  # it took minutes, in the daemon's main loop

@@ -8,7 +8,7 @@ not a proof: a secret under an innocent name, of no known form, is shown.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 HIDDEN = "***"
@@ -42,14 +42,14 @@ _NOT_TOKENS = frozenset(
 _FORMS = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{20,}"
     r"|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{20,}|xox[abprs]-[A-Za-z0-9-]{10,}"
-    r"|(?:AKIA|ASIA)[0-9A-Z]{16}|AIza[A-Za-z0-9_-]{35}|eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]{8,})"
+    r"|(?:AKIA|ASIA)[0-9A-Z]{16}|AIza[A-Za-z0-9_-]{35}|eyJ[\w-]{8,2000}\.eyJ[\w-]{8,4000}\.[\w-]{8,})"
 )
 _IN_URL = re.compile(r"(?<=://)[^/\s@'\"]+(?=@)")
 _BEARER = re.compile(r"(?i)\b((?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{8,}")
-_NAMED = re.compile(
-    r"""(?P<name>--?[A-Za-z][\w.-]*|[A-Za-z_][\w.-]*)(?P<between>["']?\s*[=:]\s*|\s+)"""
-    r"""(?P<value>"[^"]*"|'[^']*'|[^\s'",;&|]+)"""
-)
+_NAMED = re.compile(r"""(?<![\w.-])(?P<name>[\w.-]++)(?P<between>["']?\s*+[=:]\s*+|\s++)""")
+"""A name and what follows it up to its value. Nothing is tried twice: a long text takes no longer
+than its characters do."""
+_VALUE = re.compile(r"""(?!-)(?:"[^"]*"|'[^']*'|[^\s'",;&|]+)""")
 
 
 def is_secret_name(name: str) -> bool:
@@ -73,16 +73,24 @@ def mask_text(text: str, known: Iterable[str] = ()) -> str:
     for value in sorted((v for v in known if len(v) >= LEAST_CHARACTERS), key=len, reverse=True):
         text = text.replace(value, HIDDEN)
     text = _IN_URL.sub(HIDDEN, _FORMS.sub(HIDDEN, _BEARER.sub(rf"\1{HIDDEN}", text)))
-    return _NAMED.sub(_hide_named, text)
+    return "".join(_without_named(text))
 
 
-def _hide_named(found: re.Match[str]) -> str:
-    name, between, value = found.group("name", "between", "value")
+def _without_named(text: str) -> Iterator[str]:
+    done = at = 0
+    while (found := _NAMED.search(text, at)) is not None:
+        at = found.end()  # what follows a name that is none of a secret may be a name itself
+        if _is_given(found) and (value := _VALUE.match(text, at)) is not None:
+            yield text[done:at] + HIDDEN
+            done = at = value.end()
+    yield text[done:]
+
+
+def _is_given(found: re.Match[str]) -> bool:
+    """Whether what follows is the value of a secret."""
+    name, between = found.group("name", "between")
     # "the token is wrong" is a sentence; "--token xyz" is an option.
-    is_given = name.startswith("-") if between.isspace() else True
-    if not is_given or not is_secret_name(name) or value.startswith("-"):
-        return found.group()
-    return f"{name}{between}{HIDDEN}"
+    return (name.startswith("-") or not between.isspace()) and is_secret_name(name)
 
 
 def mask_arguments(arguments: Sequence[str], known: Iterable[str] = ()) -> list[str]:
