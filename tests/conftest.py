@@ -7,6 +7,7 @@ test at all, into a failure. `ZEROTOOLS_TORCH_FREE=1` says that this environment
 from __future__ import annotations
 
 import os
+import signal
 from collections import Counter
 from functools import cache
 from importlib.util import find_spec
@@ -79,6 +80,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell has what it starts in the background ignore Ctrl-C, and all that this starts, too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if os.environ.get("ZEROTOOLS_TORCH_FREE") and find_spec("torch"):
         raise pytest.UsageError("this environment must not have torch, and has it")
     if not hasattr(config, "workerinput"):  # one of pytest-xdist, whose parent counts

@@ -65,6 +65,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "zerotools clean --older-than 30d --dry-run",
         "zerotools clean --outputs 12",
     ),
+    "backup": ("zerotools backup /backups/queue-friday.db",),
+    "restore": (
+        "zerotools restore /backups/queue-friday.db",
+        "zerotools restore queue-friday.db --release",
+    ),
     "monitor": ("zerotools monitor", "zerotools monitor --once --json"),
     "doctor": ("zerotools doctor", "zerotools doctor --python /opt/train/bin/python"),
 }
