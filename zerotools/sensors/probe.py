@@ -49,7 +49,7 @@ class Session:
                 pynvml.nvmlInit()
                 self._ready = True
             count = pynvml.nvmlDeviceGetCount()
-        except Exception as error:
+        except Exception as error:  # also pynvml's own, which are no NVMLError; it is told
             self._ready = False
             return _failure(_why_not(error))
         return {"gpus": [read_gpu(index) for index in range(count)], "error": None}
@@ -87,13 +87,13 @@ def read_gpu(index: int) -> dict[str, Any]:
         if instances is not None:
             return gpu | _divided(index, instances)
         gpu |= _measured(handle)
-    except Exception as error:
+    except Exception as error:  # spoils this GPU alone, and is told
         gpu["error"] = _said(error)
         return gpu
     for name, read in OPTIONAL.items():
         try:
             gpu[name] = read(handle)
-        except Exception as error:
+        except Exception as error:  # spoils this value alone, and is told
             gpu["missing"][name] = _said(error)
     return gpu
 
@@ -118,7 +118,7 @@ def _mig_instances(handle: Any) -> list[str] | None:
             return None
     except pynvml.NVMLError_NotSupported:
         return None
-    except Exception as error:
+    except Exception as error:  # raised again, unless the driver lacks it
         if _is_missing(error):  # drivers before 450
             return None
         raise
@@ -160,7 +160,7 @@ def _measured(handle: Any) -> dict[str, Any]:
         found["processes"] = _processes(handle)
     except pynvml.NVMLError_NotSupported as error:
         unknown.append(f"processes (NVML: {error})")
-    except Exception as error:
+    except Exception as error:  # raised again, unless the driver lacks it
         if not _is_missing(error):
             raise
         unknown.append(f"processes ({_said(error)})")
@@ -173,7 +173,7 @@ def _memory(handle: Any) -> dict[str, int | None]:
     try:
         info = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
         reserved = info.reserved
-    except Exception as error:
+    except Exception as error:  # raised again, unless the driver lacks it or refuses the version
         refused = (
             *(pynvml.NVMLError_NotSupported, pynvml.NVMLError_InvalidArgument),
             getattr(pynvml, "NVMLError_ArgumentVersionMismatch", pynvml.NVMLError_NotSupported),
@@ -206,7 +206,7 @@ def _graphics_processes(handle: Any) -> list[tuple[int, int | None]]:
         return _listed(handle, "Graphics")
     except pynvml.NVMLError_NotSupported:
         return []  # data-centre cards have no graphics
-    except Exception as error:
+    except Exception as error:  # raised again, unless the driver lacks it
         if _is_missing(error):
             return []
         raise
@@ -222,7 +222,7 @@ def _listed(handle: Any, kind: str) -> list[tuple[int, int | None]]:
     for version in ("", "_v3", "_v2"):
         try:
             found = getattr(pynvml, name + version)(handle)
-        except Exception as error:
+        except Exception as error:  # raised again, unless the driver lacks it
             if not _is_missing(error):
                 raise
         else:

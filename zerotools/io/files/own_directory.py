@@ -42,7 +42,7 @@ class OwnDirectory:
                 if self.is_at(path):
                     os.fchmod(self._descriptor, _mode(self._descriptor) & ~0o777 | _PRIVATE)
                     return
-            except BaseException:
+            except BaseException:  # undone, and raised again
                 os.close(self._descriptor)
                 raise
             os.close(self._descriptor)

@@ -46,7 +46,7 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, *, is_source: bool = True
         if is_source and flags == os.O_RDONLY:
             note(path, status)
         os.set_blocking(descriptor, True)
-    except BaseException:
+    except BaseException:  # closed, and raised again
         os.close(descriptor)
         raise
     return descriptor

@@ -78,7 +78,7 @@ class Staging:
             ) from error
         try:
             self._probe()
-        except BaseException as error:
+        except BaseException as error:  # let go of, and raised again
             self.__exit__(type(error), error, None)
             raise
         return self
@@ -127,7 +127,7 @@ class Staging:
             ) from None
         try:
             self._clear()
-        except BaseException:
+        except BaseException:  # let go of, and raised again
             self._own.close()
             raise
 

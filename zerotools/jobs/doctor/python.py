@@ -27,9 +27,9 @@ try:
 except Exception as error:
     found["why"] = f"{type(error).__name__}: {error}"
 try:
-    from importlib.metadata import version
+    from importlib.metadata import PackageNotFoundError, version
     found["transformers"] = version("transformers")
-except Exception:
+except PackageNotFoundError:
     pass
 print(json.dumps(found))
 """

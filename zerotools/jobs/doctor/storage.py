@@ -66,7 +66,7 @@ def within(seconds: float, look: Callable[[], T]) -> T | None:
     def ask() -> None:
         try:
             answer.put(look())
-        except Exception as error:
+        except Exception as error:  # raised where it is waited for
             answer.put(error)
 
     # Nothing waits for a thread that hangs in the kernel, not even the end of the program.

@@ -65,7 +65,7 @@ class Workspace:
             for entry in self._path.iterdir():
                 _remove(entry)
             self._probe()
-        except BaseException as error:
+        except BaseException as error:  # let go of, and raised again
             self.__exit__(type(error), error, None)
             raise
         return self
@@ -134,7 +134,7 @@ class Workspace:
         self._exchange(self.copy, self._subject)
         try:  # nothing can be put into it under its name any more
             check(self.copy)
-        except BaseException:
+        except BaseException:  # undone, and raised again
             self._exchange(self.copy, self._subject)
             raise
         self.exchanged = True

@@ -107,7 +107,7 @@ class DataReading:
     def _read(self, found: Future[list[ReadSource]]) -> None:
         try:
             found.set_result([self._files.read(source) for source in sources_of(self.spec)])
-        except BaseException as error:
+        except BaseException as error:  # raised where it is waited for
             found.set_exception(error)
 
     def _result(self) -> list[ReadSource]:
