@@ -49,11 +49,14 @@ def read_process(pid: int, read: Callable[[Path], bytes] = Path.read_bytes) -> P
     )
 
 
+def pids() -> set[int]:
+    """Those of every process that /proc shows."""
+    return {int(entry.name) for entry in os.scandir("/proc") if entry.name.isdecimal()}
+
+
 def processes() -> dict[int, Process]:
     """Every process that /proc shows, by pid."""
-    found = (
-        read_process(int(entry.name)) for entry in os.scandir("/proc") if entry.name.isdecimal()
-    )
+    found = map(read_process, pids())
     return {process.pid: process for process in found if process is not None}
 
 

@@ -13,11 +13,11 @@ from typing import Any
 
 from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json, write_text
 from zerotoolsd.supervisor.finder_process import Finder
+from zerotoolsd.supervisor.host_memory import HostMemory
 from zerotoolsd.supervisor.last_word.ledger import RankLedger
 from zerotoolsd.supervisor.last_word.verdict import is_abnormal
 from zerotoolsd.supervisor.logs import say
 from zerotoolsd.supervisor.plan import OUTSIDE, REQUEST, RUN, STOP, Plan
-from zerotoolsd.supervisor.procfs import descendants, processes
 from zerotoolsd.supervisor.progress import Progress
 from zerotoolsd.supervisor.ranks import SupervisedRank, free_port, spawn
 from zerotoolsd.supervisor.reaper import reap
@@ -47,6 +47,7 @@ class RankMonitor:
         self._asked = False
         self.finder: Finder | None = None
         self._thinner = Thinner(plan, progress)
+        self._memory = HostMemory()
         self._selector = selectors.DefaultSelector()
         self._selector.register(progress.socket, selectors.EVENT_READ, progress.drain)
         self._listen_for_signals()
@@ -189,13 +190,12 @@ class RankMonitor:
 
     def _sample_memory(self) -> None:
         try:
-            below = descendants(os.getpid(), processes())
+            used = self._memory.measure({*self.helpers, self._thinner.pid})
         except OSError as error:  # no descriptors: the ranks have nothing to do with it
             say(f"the memory of the ranks cannot be measured: {error}")
             return
-        beside = {*self.helpers, self._thinner.pid}
-        used = sum(p.rss_bytes for p in below if p.pid not in beside)
-        self.progress.used_host(used)
+        if used is not None:
+            self.progress.used_host(used)
 
     def close(self) -> None:
         """Copy what is left of the output."""
