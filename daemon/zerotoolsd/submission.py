@@ -17,6 +17,7 @@ from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.admission import checkpoint_listing
 from zerotoolsd.admission.interpreter import Needs, check_interpreter
+from zerotoolsd.admission.program_room import too_large
 from zerotoolsd.admission.rehearsal import rehearse
 from zerotoolsd.admission.survey import Survey, survey, survey_of
 from zerotoolsd.attempts.environment import job_environment
@@ -140,6 +141,9 @@ class Admittance:
         return notes
 
     async def _check(self, spec: JobSpec, text: str) -> Survey:
+        environment = job_environment(spec)
+        for refusal in too_large(spec, environment):
+            raise BadRequest(refusal)
         gpus = spec.device == "cuda"
         snapshot = await self._dispatcher.machine.snapshot() if gpus else None
         why = impossible(request_of(0, spec), snapshot, self._dispatcher.config.limits)
@@ -149,7 +153,6 @@ class Admittance:
         if spec.output_dir is not None:
             await self._note_earlier(spec)
         if seen.needs is not None:
-            environment = job_environment(spec)
             await self._check_python(spec.python or sys.executable, environment, seen.needs)
         return seen
 

@@ -26,9 +26,10 @@ HERE = {
 
 
 def test_what_programs_need_is_taken_along_and_secrets_are_not() -> None:
-    taken, secret = capture(HERE)
+    taken, secret, not_text = capture(HERE)
     assert set(taken) == {"PATH", "LC_ALL", "HF_HOME", "https_proxy", "CONDA_PREFIX"}
     assert secret == ("HF_TOKEN", "WANDB_API_KEY")
+    assert not_text == ("NCCL_DEBUG",)
 
 
 def test_what_is_named_comes_too() -> None:
@@ -42,6 +43,7 @@ def test_what_is_named_comes_too() -> None:
         ("RANK=1", "--env RANK: is set by the daemon"),
         ("=x", "must be NAME or NAME=VALUE"),
         ("NCCL_DEBUG", "its value is not text"),
+        (f"LONG={'x' * 131_067}", r"--env LONG: is too long: .* have 131,072 bytes"),
     ],
 )
 def test_what_cannot_be_taken_along_is_refused(option: str, why: str) -> None:

@@ -68,10 +68,47 @@ def test_the_json_of_a_script_job_has_nothing_of_our_engines() -> None:
         ({**tree(), "time_limit": "two hours"}, 'time_limit = "two hours": must be seconds'),
         ({**tree(), "time_limit": "9999d"}, 'time_limit = "9999d": must be 3650 days at most'),
         ({**tree(), "gpus": 1}, 'cannot be used in a device = "cpu" job'),
+        (
+            {**tree(), "env": {"A": "x" * 131_070}},
+            "env.A: is too long: the name, the = and the value have 131,072 bytes, and the kernel "
+            "takes at most 131,071; write it to a file and pass the file's path",
+        ),
+        ({**tree(), "captured_env": {"LONG": "\u00e9" * 70_000}}, "captured_env.LONG: is too long"),
+        ({**tree(), "env": {"N" * 140_000: ""}}, f"env.{'N' * 77}...: is too long"),
+        (tree(command=["x", "y" * 131_072]), 'script.command: entry 1 ("yyy'),
+        (tree(launcher="torchrun", launcher_options=["y" * 131_072]), "launcher_options: entry 0"),
     ],
 )
 def test_refusals_name_the_key(job: dict[str, Any], sentence: str) -> None:
     assert sentence in refusal(job)
+
+
+def test_what_the_kernel_just_takes_is_taken() -> None:
+    longest = {"A": "x" * (131_071 - len("A="))}
+    assert job_from_dict({**tree(command=["x", "y" * 131_071]), "env": longest}, source="-")
+
+
+ALONE = 'job.toml: script: is for a job of engine = "script"'
+
+
+@pytest.mark.parametrize(
+    ("engine", "sentence"),
+    [
+        ({}, f'{ALONE}; add engine = "script" before the first table'),
+        ({"engine": "torch"}, f'{ALONE}, and engine is "torch"; set engine = "script"'),
+        ({"engine": "deepspeed"}, f'{ALONE}, and engine is "deepspeed"; set engine = "script"'),
+        (
+            {"engine": "scirpt"},
+            'job.toml: engine = "scirpt": must be one of "torch", "deepspeed", "script"; did you '
+            'mean "script"?',
+        ),
+        ({"engine": []}, "job.toml: engine = []: must be a string"),
+    ],
+)
+def test_one_mistake_is_one_problem(engine: dict[str, Any], sentence: str) -> None:
+    job = tree()
+    del job["engine"]
+    assert refusal({**job, **engine}) == sentence
 
 
 def test_other_engines_refuse_a_script() -> None:

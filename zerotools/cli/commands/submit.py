@@ -116,6 +116,9 @@ def _with_environment(jobs: Sequence[Submission], options: Sequence[str]) -> lis
             f"not taken along, as they look like secrets: {', '.join(left)}; --env {left[0]} takes "
             "one along",
         )
+    if captured.not_text:
+        names = ", ".join(map(render.clean, captured.not_text))
+        say("note", f"not taken along, as their values are not text in UTF-8: {names}")
     return [
         replace(each, spec=with_environment(each.spec, captured.taken, named_ones)) for each in jobs
     ]

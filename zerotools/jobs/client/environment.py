@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.tables.spec import RESERVED_ENV, JobSpec
+from zerotools.jobs.text.program_strings import too_long
 from zerotools.jobs.text.secrets import is_secret_name
 
 CAPTURED = frozenset(
@@ -34,20 +35,20 @@ PREFIXES = (
     *("TORCH_", "TORCHINDUCTOR_", "PYTORCH_", "TRITON_", "NCCL_", "GLOO_", "CUDA_", "CUDNN_"),
     *("CUBLAS_", "NVTE_", "NVIDIA_", "DS_", "DEEPSPEED_", "OMP_", "MKL_", "OPENBLAS_", "KMP_"),
 )
-LONGEST_VALUE = 128 * 1024
-"""Characters; the kernel takes no longer string."""
 
 
 class Captured(NamedTuple):
-    """`taken`, and the names of those that the list has and that were left behind as secrets."""
+    """`taken`, and the names of those that the list has and that were left behind: as secrets, and
+    as `not_text` those whose values no request can carry."""
 
     taken: dict[str, str]
     secret: tuple[str, ...]
+    not_text: tuple[str, ...]
 
 
 def capture(environment: Mapping[str, str]) -> Captured:
     """What of `environment` a job gets without being asked."""
-    taken, secret = {}, []
+    taken, secret, not_text = {}, [], []
     for name in sorted(environment):
         if not _is_listed(name):
             continue
@@ -55,7 +56,9 @@ def capture(environment: Mapping[str, str]) -> Captured:
             secret.append(name)
         elif _is_text(environment[name]):
             taken[name] = environment[name]
-    return Captured(taken, tuple(secret))
+        else:
+            not_text.append(name)
+    return Captured(taken, tuple(secret), tuple(not_text))
 
 
 def _is_listed(name: str) -> bool:
@@ -66,9 +69,10 @@ def _is_listed(name: str) -> bool:
 
 def _is_text(value: str) -> bool:
     try:
-        return len(value.encode()) <= LONGEST_VALUE
+        value.encode()
     except UnicodeEncodeError:  # bytes that a request cannot carry
         return False
+    return True
 
 
 def named(options: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
@@ -84,7 +88,9 @@ def named(options: Sequence[str], environment: Mapping[str, str]) -> dict[str, s
             raise BadRequest(f"--env {name}: is not set here; set it, or give --env {name}=VALUE")
         value = value if equals else environment[name]
         if not _is_text(value):
-            raise BadRequest(f"--env {name}: its value is not text, or longer than 128 KiB")
+            raise BadRequest(f"--env {name}: its value is not text in UTF-8")
+        if (why := too_long(value, name)) is not None:
+            raise BadRequest(f"--env {name}: is too long: {why}")
         found[name] = value
     return found
 

@@ -7,8 +7,8 @@ from dataclasses import is_dataclass
 from functools import cache
 from typing import Any
 
-from zerotools.jobs.binding.bind import hints_of
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.binding.bind import hints_of, show
+from zerotools.jobs.tables.spec import ENGINES, JobSpec
 
 SCRIPT = "script"
 NEEDED = ("model", "data", "train")
@@ -32,8 +32,19 @@ def _unknown_to_scripts() -> frozenset[str]:
 
 
 def check_tables(tree: Mapping[str, Any]) -> Iterator[str]:
-    """Tables that are missing, and tables that a job of this engine cannot have."""
+    """Tables that are missing, and tables that a job of this engine cannot have.
+
+    One mistake is one problem: of an engine that there is not nothing else is said, and a job that
+    has `[script]` alone wants `engine = "script"`, and none of the tables of another.
+    """
     engine = tree.get("engine", "torch")
+    if engine not in ENGINES:
+        return  # whoever binds the tables says so
+    if engine != SCRIPT and SCRIPT in tree and not any(name in tree for name in NEEDED):
+        todo = f", and engine is {show(engine)}; set" if "engine" in tree else "; add"
+        place = "" if "engine" in tree else " before the first table"
+        yield f'{SCRIPT}: is for a job of engine = "{SCRIPT}"{todo} engine = "{SCRIPT}"{place}'
+        return
     for name in (SCRIPT,) if engine == SCRIPT else NEEDED:
         if name not in tree:
             yield f"{name}: the table [{name}] is missing"
@@ -41,4 +52,6 @@ def check_tables(tree: Mapping[str, Any]) -> Iterator[str]:
         why = f'cannot be used in an engine = "{engine}" job; leave it out'
         if engine == SCRIPT:
             why += ", or pass it in script.command"
+        else:
+            why += f', or set engine = "{SCRIPT}" and leave {", ".join(NEEDED)} out'
         yield f"{name}: {why}"

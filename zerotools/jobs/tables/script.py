@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from zerotools.jobs.binding.bind import show
 from zerotools.jobs.binding.declaration import key
+from zerotools.jobs.text.program_strings import too_long
 
 LAUNCHERS = ("plain", "torchrun", "accelerate", "deepspeed")
 
@@ -46,6 +47,10 @@ def check_script(script: ScriptSpec) -> Iterator[str]:
     first = script.command[0] if script.command else ""
     if not first:
         yield "script.command = []: must name a program"
+    for name in ("command", "launcher_options"):
+        for index, word in enumerate(getattr(script, name)):
+            if (why := too_long(word)) is not None:
+                yield f"script.{name}: entry {index} ({show(word)}) is too long: {why}"
     if script.launcher == "plain":
         if script.launcher_options:
             yield (

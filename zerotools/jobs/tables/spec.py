@@ -26,6 +26,7 @@ from zerotools.jobs.tables.offload import OffloadSpec
 from zerotools.jobs.tables.script import ScriptSpec
 from zerotools.jobs.tables.train import TrainSpec
 from zerotools.jobs.tables.zero import ZeroSpec
+from zerotools.jobs.text.program_strings import too_long
 
 ENGINES = ("torch", "deepspeed", "script")
 DEVICES = ("cuda", "cpu")
@@ -193,7 +194,10 @@ def check_ranks(spec: JobSpec) -> Iterator[str]:
     if spec.device == "cpu" and spec.gpus is not None:
         yield f'gpus = {show(spec.gpus)}: cannot be used in a device = "cpu" job; set ranks instead'
     if spec.device == "cuda" and spec.ranks is not None:
-        yield f'ranks = {spec.ranks}: cannot be used in a device = "cuda" job; set gpus instead'
+        yield (
+            f'ranks = {spec.ranks}: cannot be used in a device = "cuda" job; set gpus instead, or '
+            'device = "cpu"'
+        )
     if isinstance(spec.gpus, int) and spec.gpus < 1:
         yield f"gpus = {spec.gpus}: must be at least 1"
     if isinstance(spec.gpus, tuple):
@@ -230,8 +234,10 @@ def check_names(spec: JobSpec) -> Iterator[str]:
 
 
 def _check_variables(table: str, variables: Mapping[str, str]) -> Iterator[str]:
-    for name in variables:
+    for name, value in variables.items():
         if not name or "=" in name:
             yield f"{table}.{show(name, bare=True)}: is not a name for an environment variable"
         elif name in RESERVED_ENV:
             yield f"{table}.{name}: is set by the daemon for each rank; leave it out"
+        elif (why := too_long(value, name)) is not None:
+            yield f"{table}.{show(name, bare=True)}: is too long: {why}"

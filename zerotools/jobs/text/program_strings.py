@@ -1,0 +1,45 @@
+"""What the kernel takes as the arguments and the environment of a new process (execve(2)).
+
+Each argument, and each variable as `NAME=VALUE`, may have 131,071 bytes and the NUL behind them
+(`MAX_ARG_STRLEN`, 32 pages of 4 KiB). Together with a pointer to each, they may take a quarter of
+the limit on the stack: 2 MiB of the usual 8, at least 128 KiB and at most 6 MiB (fs/exec.c).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+LONGEST_STRING = 131_071
+"""Bytes of one argument, or of NAME=VALUE."""
+_LEAST_ROOM = 128 << 10
+_MOST_ROOM = 6 << 20
+_POINTER_AND_NUL = 9
+
+
+def string_bytes(text: str) -> int:
+    """How many bytes `text` is in a process; of names that are not UTF-8, too."""
+    return len(text.encode("utf-8", "surrogateescape"))
+
+
+def too_long(text: str, name: str | None = None) -> str | None:
+    """Why no process can get `text` as an argument, or as the value of the variable `name`."""
+    length = string_bytes(text if name is None else f"{name}={text}")
+    if length <= LONGEST_STRING:
+        return None
+    what = "it has" if name is None else "the name, the = and the value have"
+    return (
+        f"{what} {length:,} bytes, and the kernel takes at most {LONGEST_STRING:,}; write it to a "
+        "file and pass the file's path"
+    )
+
+
+def room_taken(arguments: Iterable[str], environment: Mapping[str, str]) -> int:
+    """The bytes that these take of the stack of a new process."""
+    strings = [*arguments, *(f"{name}={value}" for name, value in environment.items())]
+    return sum(string_bytes(text) + _POINTER_AND_NUL for text in strings)
+
+
+def room_of(stack_bytes: int) -> int:
+    """The bytes that all strings may take under this limit on the stack; below 0: no limit."""
+    quarter = _MOST_ROOM if stack_bytes < 0 else stack_bytes // 4
+    return max(_LEAST_ROOM, min(quarter, _MOST_ROOM))
