@@ -54,6 +54,17 @@ def pids() -> set[int]:
     return {int(entry.name) for entry in os.scandir("/proc") if entry.name.isdecimal()}
 
 
+def oom_kills(read: Callable[[Path], bytes] = Path.read_bytes) -> int | None:
+    """How many processes the kernel has ended for lack of memory since the boot, of any cgroup;
+    None where it does not say."""
+    try:
+        lines = read(Path("/proc/vmstat")).splitlines()
+    except OSError:
+        return None
+    counts = (line.split()[1] for line in lines if line.startswith(b"oom_kill "))
+    return next(map(int, counts), None)
+
+
 def processes() -> dict[int, Process]:
     """Every process that /proc shows, by pid."""
     found = map(read_process, pids())

@@ -63,6 +63,7 @@ class Progress:
         self._told_paths: set[str] = set()
         self.errors: list[dict[str, Any]] = []
         self.phases: dict[int, str] = {}
+        self.awaited: int | None = None
         self.steps_done = 0
         self.peak_gpu_bytes: int | None = None
         self.peak_host_bytes = 0
@@ -113,7 +114,7 @@ class Progress:
             if not isinstance(message, dict) or not is_shallow(message):
                 continue
             if type(rank := message.get("rank")) is int and 0 <= rank < MAX_RANKS:
-                self._take(message)
+                self._take({**message, "clock": time.monotonic()})
 
     def found(self, path: str, step: int | None) -> None:
         """A checkpoint was found that no rank reported; without a step it is of the newest one."""

@@ -24,11 +24,21 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass
 class KnownRank:
-    """One rank. `status` is its wait status once it has ended; `killed` that we ended it."""
+    """One rank. `status` is its wait status once it has ended; `killed` that we ended it.
+
+    `ended_clock` is the monotonic clock when its end was noticed; `oom_killed` whether the kernel
+    ended a process for lack of memory just before. None: that is not known.
+    """
 
     index: int
     status: int | None = None
     killed: bool = False
+    ended_clock: float | None = None
+    oom_killed: bool | None = None
+
+    def last_lines(self) -> str:
+        """The end of its output, as far as that is known."""
+        return ""
 
     @property
     def exit_code(self) -> int | None:
@@ -60,6 +70,10 @@ class SupervisedRank(KnownRank):
 
     pid: int
     log: RankLog
+
+    def last_lines(self) -> str:
+        """The end of its output, at most 4 KiB."""
+        return self.log.last_lines()
 
 
 def become_subreaper() -> None:

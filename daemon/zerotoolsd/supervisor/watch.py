@@ -18,6 +18,7 @@ from zerotoolsd.supervisor.last_word.ledger import RankLedger
 from zerotoolsd.supervisor.last_word.verdict import is_abnormal
 from zerotoolsd.supervisor.logs import say
 from zerotoolsd.supervisor.plan import OUTSIDE, REQUEST, RUN, STOP, Plan
+from zerotoolsd.supervisor.procfs import oom_kills
 from zerotoolsd.supervisor.progress import Progress
 from zerotoolsd.supervisor.ranks import SupervisedRank, free_port, spawn
 from zerotoolsd.supervisor.reaper import reap
@@ -48,6 +49,7 @@ class RankMonitor:
         self.finder: Finder | None = None
         self._thinner = Thinner(plan, progress)
         self._memory = HostMemory()
+        self._oom_kills = oom_kills()
         self._selector = selectors.DefaultSelector()
         self._selector.register(progress.socket, selectors.EVENT_READ, progress.drain)
         self._listen_for_signals()
@@ -137,7 +139,9 @@ class RankMonitor:
         by_pid = {rank.pid: rank for rank in self.ranks if rank.status is None}
         for pid in ended.keys() & by_pid.keys():
             rank = by_pid[pid]
-            rank.status = ended[pid]
+            rank.status, rank.ended_clock = ended[pid], time.monotonic()
+            if rank.signal == signal.SIGKILL and not rank.killed:
+                self._note_oom(rank)
             if self.plan.own_program and self.stop_reason is not None:
                 continue  # the others may be saving, and have their grace for it
             if is_abnormal(rank):
@@ -146,6 +150,11 @@ class RankMonitor:
                 limit = self.plan.straggler_seconds
                 why = f"rank {rank.index} had finished and another still ran {limit:g} s later"
                 self._kill_in(limit, why)
+
+    def _note_oom(self, rank: SupervisedRank) -> None:
+        before, self._oom_kills = self._oom_kills, oom_kills()
+        if before is not None and self._oom_kills is not None:
+            rank.oom_killed = self._oom_kills > before
 
     def _kill_in(self, seconds: float, why: str) -> None:
         at = time.monotonic() + seconds

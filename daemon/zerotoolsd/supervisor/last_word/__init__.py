@@ -3,5 +3,6 @@
 reserved     a record whose room is taken before it is needed
 ledger       what is known of the ranks, in memory that outlives a killed supervisor
 keeper       the supervisor's parent, which writes the record where the supervisor cannot
+blame        which rank began it, when several failed
 verdict      the end in one word and one sentence
 """

@@ -56,6 +56,7 @@ class _NothingTold:
     trained: bool = False
     steps_done: int = 0
     checkpoint: dict[str, Any] | None = None
+    awaited: int | None = None
 
 
 def keep(plan: Plan, supervise: Callable[[Records, RankLedger], None]) -> int:

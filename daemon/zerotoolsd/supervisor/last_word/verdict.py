@@ -7,26 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from zerotoolsd.supervisor.last_word.blame import (
+    EXIT_BAD_CHECKPOINT,
+    EXIT_BAD_JOB,
+    EndedRank,
+    Initiator,
+    initiator,
+)
 from zerotoolsd.supervisor.plan import OUTSIDE
 
 EXIT_STOPPED = 75
-EXIT_BAD_JOB = 64
-EXIT_BAD_CHECKPOINT = 65
-
-
-class EndedRank(Protocol):
-    """A rank that has ended, as the kernel told of it. `killed`: by us."""
-
-    @property
-    def index(self) -> int: ...
-    @property
-    def status(self) -> int | None: ...
-    @property
-    def killed(self) -> bool: ...
-    @property
-    def exit_code(self) -> int | None: ...
-    @property
-    def signal(self) -> int | None: ...
 
 
 class Told(Protocol):
@@ -40,6 +30,9 @@ class Told(Protocol):
     def steps_done(self) -> int: ...
     @property
     def checkpoint(self) -> dict[str, Any] | None: ...
+    @property
+    def awaited(self) -> int | None:
+        """The rank that the others waited for when they were last looked at."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +69,7 @@ def judge_ranks(
     """
     broken = [rank for rank in ranks if is_abnormal(rank)]
     if broken:
-        return _blame(_initiator(broken, progress.errors), progress.errors)
+        return _blame(_began(ranks, broken, progress), progress.errors)
     if all(rank.exit_code == 0 for rank in ranks):
         return _finished(progress)
     if killed_because is not None:
@@ -108,7 +101,7 @@ def judge_program(
     if stop is None or any(rank.signal not in (None, signal.SIGTERM) for rank in broken):
         return judge_ranks(ranks, progress, stop=stop, killed_because=killed_because)
     if broken:
-        verdict = _blame(_initiator(broken, progress.errors), progress.errors)
+        verdict = _blame(_began(ranks, broken, progress), progress.errors)
         return replace(
             verdict, outcome="killed", cause=f"{verdict.cause}, after being asked to stop"
         )
@@ -126,41 +119,35 @@ def _finished(progress: Told) -> Verdict:
     return Verdict("finished", f"finished after step {done}" if done else "finished", status=0)
 
 
-def _initiator(broken: Sequence[EndedRank], errors: Sequence[dict[str, Any]]) -> EndedRank:
-    """The rank that failed first: the others fail because their peer is gone."""
-    reported = [error["rank"] for error in sorted(errors, key=_error_time)]
-
-    def order(rank: EndedRank) -> tuple[bool, bool, int]:
-        by_signal = rank.signal is not None and rank.signal != signal.SIGABRT
-        refused = rank.exit_code in (EXIT_BAD_JOB, EXIT_BAD_CHECKPOINT)
-        place = reported.index(rank.index) if rank.index in reported else len(reported)
-        return (not by_signal, not refused, place)
-
-    return min(broken, key=order)
+def _began(ranks: Sequence[EndedRank], broken: Sequence[EndedRank], progress: Told) -> Initiator:
+    return initiator(ranks, broken, progress.errors, progress.awaited)
 
 
-def _error_time(error: dict[str, Any]) -> float:
-    time = error.get("time")
-    # A rank may say any number, also one that is too large to be a float, or NaN.
-    if isinstance(time, (int, float)) and 0 <= time < 2**63:
-        return float(time)
-    return float("inf")
-
-
-def _blame(rank: EndedRank, errors: Sequence[dict[str, Any]]) -> Verdict:
-    outcomes = {EXIT_BAD_JOB: "bad_job", EXIT_BAD_CHECKPOINT: "bad_checkpoint"}
+def _blame(found: Initiator, errors: Sequence[dict[str, Any]]) -> Verdict:
+    rank, outcomes = found.rank, {EXIT_BAD_JOB: "bad_job", EXIT_BAD_CHECKPOINT: "bad_checkpoint"}
     outcome = outcomes.get(rank.exit_code or 0, "crashed")
     own = [error for error in errors if error["rank"] == rank.index]
     message = own[-1].get("message") if own else None
+    if found.told is not None:
+        how = f"rank {rank.index} did not answer the others, and was killed; they said: "
+        return Verdict("crashed", how + found.told, rank)
     if rank.signal is not None:
         how = f"rank {rank.index} was ended by signal {rank.signal} ({_signal_name(rank.signal)})"
         if rank.signal == signal.SIGKILL:
-            how += ", as the kernel does when memory runs out"
+            how += _who_kills(rank)
     else:
         how = f"rank {rank.index} exited with {rank.exit_code}"
     if not isinstance(message, str):
         return Verdict(outcome, how, rank)
     return Verdict(outcome, message if outcome != "crashed" else f"{how}: {message}", rank)
+
+
+def _who_kills(rank: EndedRank) -> str:
+    if rank.oom_killed:
+        return ": the kernel has just ended a process of this machine, as memory ran out"
+    if rank.oom_killed is None:
+        return ", as the kernel does when memory runs out"
+    return " of another program; the kernel did not end it for lack of memory"
 
 
 def _signal_name(number: int) -> str:

@@ -1,0 +1,154 @@
+"""Which rank began it, when several failed: the others fail because their peer is gone.
+
+One rank breaks, and within milliseconds all others do: gloo and NCCL tell them that a connection
+was closed, or, when the first one only hangs, that they waited too long. Example of three ranks:
+
+    rank 1   ended by SIGKILL at 20.00 s                                   <- began it
+    rank 0   said at 20.01 s "Connection closed by peer [127.0.0.1]:4711"  follows
+    rank 2   killed by us at 21.00 s, as rank 1 had failed                 follows
+
+The rules, the first that finds a rank decides:
+
+1. A rank that ended by itself and not by the way others do that lost a peer. Of several, the one
+   of which the first sign came: its error, or its end. A SIGKILL is never an answer to what happens
+   to another rank, so its sign counts as if it had come `_NOTICED_LATE` earlier.
+2. A rank that the others name: gloo's monitored barrier and NCCL's desync report do.
+3. A rank that was still there when all others had given up waiting: of several, the one that
+   `awaited` says (what the heartbeats showed).
+4. Of those that follow, the first.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+EXIT_BAD_JOB = 64
+EXIT_BAD_CHECKPOINT = 65
+_NOTICED_LATE = 1.0
+"""Seconds by which a SIGKILL may be noticed after what follows it."""
+_LAST_LINES = 8
+
+_FOLLOWS = re.compile(
+    r"connection (?:was )?(?:closed|reset|aborted|refused)|closed by (?:remote )?peer|broken pipe|"
+    r"socket (?:was )?(?:closed|timeout|timed out)|failed to recv|recvvalue failed|"
+    r"timed ?out waiting|\btimed out after\b|wait timeout|application timeout caused pair closure|"
+    r"watchdog caught collective|collective operation timeout|heartbeat ?monitor|"
+    r"ncclremoteerror|remote process exited or there was a network error|"
+    r"communicator was aborted|dist(?:network|store)error|connectionreseterror|"
+    r"monitoredbarrier",
+    re.IGNORECASE,
+)
+"""What ranks say that lost another, or waited for it in vain."""
+_NAMES = (
+    re.compile(r"ranks? ([0-9]+(?:, [0-9]+)*) failed to pass monitoredbarrier", re.IGNORECASE),
+    re.compile(r"ranks that caused the desync are:\s*-?\s*\[([0-9]+(?:, [0-9]+)*)\]"),
+)
+"""How others say which rank did not come."""
+
+
+class EndedRank(Protocol):
+    """A rank that has ended, as the kernel told of it. `killed`: by us. `ended_clock` is the
+    monotonic clock when its end was noticed, where that is known."""
+
+    @property
+    def index(self) -> int: ...
+    @property
+    def status(self) -> int | None: ...
+    @property
+    def killed(self) -> bool: ...
+    @property
+    def exit_code(self) -> int | None: ...
+    @property
+    def signal(self) -> int | None: ...
+    @property
+    def ended_clock(self) -> float | None: ...
+    @property
+    def oom_killed(self) -> bool | None: ...
+    def last_lines(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Initiator:
+    """The rank that began it. `told` is what another said of it, where it was found so."""
+
+    rank: EndedRank
+    told: str | None = None
+
+
+def initiator(
+    ranks: Sequence[EndedRank],
+    broken: Sequence[EndedRank],
+    errors: Sequence[Mapping[str, Any]],
+    awaited: int | None = None,
+) -> Initiator:
+    """Which of `ranks` began it; `broken` are those that failed by themselves, at least one.
+
+    `errors` are what ranks reported, in the order in which that came, and `awaited` the rank that
+    the others waited for when they were last looked at.
+    """
+    said = {rank.index: _said(rank, errors) for rank in ranks}
+    own = [rank for rank in broken if not _follows(rank, said[rank.index])]
+    if own:
+        return Initiator(min(own, key=lambda rank: _first_sign(rank, errors)))
+    first = min(broken, key=lambda rank: _first_sign(rank, errors))
+    told = said[first.index]
+    others = {rank.index: rank for rank in ranks if rank not in broken}
+    for text in said.values():
+        for index in _named(text):
+            if index in others:
+                return Initiator(others[index], _line_that(_FOLLOWS, text))
+    if awaited is not None and awaited in others:
+        return Initiator(others[awaited], _line_that(_FOLLOWS, told))
+    if len(others) == 1 and (late := next(iter(others.values()))).killed:
+        return Initiator(late, _line_that(_FOLLOWS, told))
+    return Initiator(first)
+
+
+def _said(rank: EndedRank, errors: Sequence[Mapping[str, Any]]) -> str:
+    """Its last error, or where it reported none, the end of its log."""
+    own = [error.get("message") for error in errors if error["rank"] == rank.index]
+    if own and isinstance(own[-1], str):
+        return own[-1]
+    return "\n".join(rank.last_lines().splitlines()[-_LAST_LINES:])
+
+
+def _follows(rank: EndedRank, said: str) -> bool:
+    if rank.signal not in (None, signal.SIGABRT):
+        return False
+    if rank.exit_code in (EXIT_BAD_JOB, EXIT_BAD_CHECKPOINT):
+        return False
+    return _FOLLOWS.search(said) is not None
+
+
+def _first_sign(
+    rank: EndedRank, errors: Sequence[Mapping[str, Any]]
+) -> tuple[bool, float, int, int]:
+    """What a job or its checkpoint is refused for, all ranks say; else by the time of the sign."""
+    refused = rank.exit_code in (EXIT_BAD_JOB, EXIT_BAD_CHECKPOINT)
+    places = [place for place, error in enumerate(errors) if error["rank"] == rank.index]
+    clocks = [clock for place in places if (clock := _clock(errors[place])) is not None]
+    if rank.ended_clock is not None:
+        late = _NOTICED_LATE if rank.signal == signal.SIGKILL else 0.0
+        clocks.append(rank.ended_clock - late)
+    place = places[0] if places else len(errors)
+    outside = rank.signal not in (None, signal.SIGABRT)
+    unknown = float("-inf") if outside else float("inf")
+    return not refused, min(clocks, default=unknown), place, rank.index
+
+
+def _clock(error: Mapping[str, Any]) -> float | None:
+    clock = error.get("clock")
+    return clock if isinstance(clock, float) else None
+
+
+def _named(text: str) -> list[int]:
+    found = (pattern.search(text) for pattern in _NAMES)
+    return [int(each) for match in found if match for each in match.group(1).split(", ")]
+
+
+def _line_that(pattern: re.Pattern[str], text: str) -> str | None:
+    return next((line.strip() for line in text.splitlines() if pattern.search(line)), None)
