@@ -16,6 +16,7 @@ import logging
 import os
 import re
 import sqlite3
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,13 +30,16 @@ from zerotoolsd.attempts.launch import SPEC
 from zerotoolsd.queue import clocks, lifecycle
 from zerotoolsd.queue.rows import ENDED, LAUNCHING, RUNNING, AttemptRow
 from zerotoolsd.queue.store import Store
-from zerotoolsd.queue.taking_in import FoundJob
+from zerotoolsd.queue.taking_in import FoundJob, Rebuild
 from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json
 from zerotoolsd.supervisor.plan import ATTEMPT, EXIT, REQUEST, RUN
+from zerotoolsd.supervisor.trouble import is_of_machine
 
 _ATTEMPT = re.compile(r"attempt-([1-9][0-9]{0,8})")
 _CRASHES = frozenset({lifecycle.CRASHED, lifecycle.KILLED, lifecycle.LOST})
 CANCEL = "cancel"
+_ADVICE = "see what came of it, then zerotools resume or zerotools cancel"
+_MAY_BE_HELD = frozenset({states.QUEUED, states.WAITING_RETRY, states.LAUNCHING, states.RUNNING})
 
 log = logging.getLogger(__name__)
 
@@ -54,8 +58,14 @@ def compare(state_dir: Path, store: Store, now: float) -> list[int]:
     known = store.states()
     numbers = sorted(_numbers(jobs_dir))
     highest, live = store.highest_id, {n for n in known if known[n] not in states.TERMINAL}
-    looked = (number for number in numbers if number > highest or number in live)
-    found = [job for n in looked if (job := _look(store, jobs_dir, n, known.get(n))) is not None]
+    looked = [number for number in numbers if number > highest or number in live]
+    seen = {number: _look(store, jobs_dir, number, known.get(number)) for number in looked}
+    found = [job for job in seen.values() if isinstance(job, FoundJob)]
+    unreadable = {
+        number: f"{why}; {_ADVICE}"
+        for number, why in seen.items()
+        if isinstance(why, str) and known.get(number) in _MAY_BE_HELD
+    }
     hold, may_run = None, restored is not None and bool(restored.get("release"))
     if found:
         hold = _why_older(jobs_dir)
@@ -63,10 +73,18 @@ def compare(state_dir: Path, store: Store, now: float) -> list[int]:
         log.warning("the queue did not know what came of jobs %s: %s", numbers_found, hold)
     elif restored is not None and not may_run:
         hold = f"it was restored from {restored.get('backup')}, and may have ended since"
-    if found or hold or (numbers and numbers[-1] > highest):
-        advice = "see what came of it, then zerotools resume or zerotools cancel"
-        why = hold and f"{hold}; {advice}"
-        store.rebuild(found, max(numbers, default=0), why, now, hold_others=not may_run)
+    numbers_given = max([store.noted_id, *numbers, *_highest(restored)])
+    if found or hold or unreadable or numbers_given > highest:
+        store.rebuild(
+            Rebuild(
+                found=found,
+                highest_id=numbers_given,
+                hold=hold and f"{hold}; {_ADVICE}",
+                hold_others=not may_run,
+                unreadable=unreadable,
+            ),
+            now,
+        )
     with suppress(FileNotFoundError):
         (state_dir / RESTORED).unlink()
     return [job.id for job in found]
@@ -84,6 +102,13 @@ def _restored(state_dir: Path) -> Mapping[str, Any] | None:
         return {}
 
 
+def _highest(restored: Mapping[str, Any] | None) -> Iterator[int]:
+    """The highest number of a job of the queue that was moved aside for a backup."""
+    found = (restored or {}).get("highest_id")
+    if type(found) is int and 0 < found < 2**53:
+        yield found
+
+
 def _numbers(jobs_dir: Path) -> Iterator[int]:
     with suppress(FileNotFoundError), os.scandir(jobs_dir) as entries:
         for entry in entries:
@@ -91,20 +116,29 @@ def _numbers(jobs_dir: Path) -> Iterator[int]:
                 yield int(entry.name)
 
 
-def _look(store: Store, jobs_dir: Path, job_id: int, state: str | None) -> FoundJob | None:
+def _look(store: Store, jobs_dir: Path, job_id: int, state: str | None) -> FoundJob | str | None:
+    """What the directory of a job knows more than the queue, or why that cannot be said."""
+    own = jobs_dir / str(job_id)
     try:
-        return _found(store, jobs_dir / str(job_id), job_id, state)
+        return _found(store, own, job_id, state)
     except sqlite3.Error:
         raise
-    except Exception:  # the job is parked when its turn comes; others are not its matter
-        log.exception("job %d: nothing is taken from %s", job_id, jobs_dir / str(job_id))
-        return None
+    except OSError as error:
+        if state in states.ACTIVE and is_of_machine(error):
+            return None  # whoever takes its attempt up waits until it can be read
+        why = f"{error.strerror}: {error.filename or own}"
+    except Exception as error:  # the other jobs have nothing to do with it
+        log.exception("job %d: nothing is taken from %s", job_id, own)
+        why = f"{type(error).__name__}: {error}"
+    log.error("job %d: its directory cannot be read: %s", job_id, why)
+    return f"its attempts cannot be read ({why}), so that one that ran might be run again"
 
 
 def _found(store: Store, own: Path, job_id: int, state: str | None) -> FoundJob | None:
     have = [] if state is None else store.attempts(job_id)
     last = have[-1].number if have else 0
-    found = [each for each in _attempts(own, job_id) if each.row.number > last]
+    lenient = last if state is not None else sys.maxsize  # nothing can be held of one not known
+    found = [each for each in _attempts(own, job_id, lenient) if each.row.number > last]
     if not found:
         return None
     spec = _spec(Path(found[-1].row.run_dir)) if state is None else None
@@ -133,12 +167,13 @@ def _found(store: Store, own: Path, job_id: int, state: str | None) -> FoundJob 
     )
 
 
-def _attempts(own: Path, job_id: int) -> list[_Found]:
+def _attempts(own: Path, job_id: int, last: int) -> list[_Found]:
+    """Raises OSError, ValueError: one later than `last`, which the queue knows, cannot be read."""
     found: list[_Found | None] = []
     for path in own.iterdir():
         match = _ATTEMPT.fullmatch(path.name)
         if match is not None and not path.is_symlink():
-            found.append(_attempt(path, job_id, int(match.group(1))))
+            found.append(_attempt(path, job_id, int(match.group(1)), last))
     by_number = sorted(filter(None, found), key=lambda each: each.row.number)
     # Somebody's copy of a run directory has the token of what it was copied from.
     first = {each.row.token: each for each in reversed(by_number)}
@@ -147,10 +182,12 @@ def _attempts(own: Path, job_id: int) -> list[_Found]:
     return [*(_as_ended(each) for each in read[:-1]), *read[-1:]]
 
 
-def _attempt(run_dir: Path, job_id: int, number: int) -> _Found | None:
+def _attempt(run_dir: Path, job_id: int, number: int, last: int) -> _Found | None:
     try:
         plan = read_json(run_dir / ATTEMPT)
     except (OSError, ValueError) as error:
+        if number > last:
+            raise
         log.error("%s: %s", run_dir, error)
         return None
     token = plan.get("token") if plan else None

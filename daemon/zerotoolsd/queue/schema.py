@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.jobs.client.queue_copies import DATABASE, LAST_CHANGE, RESTORED
+from zerotools.jobs.client.queue_copies import DATABASE, RESTORED
+from zerotoolsd.queue.last_change import last_change
 
 MIGRATIONS: tuple[str, ...] = (
     """
@@ -127,14 +128,6 @@ def set_aside(state_dir: Path, stamp: str) -> list[Path]:
         if path.exists():
             moved.append(path.rename(state_dir / f"{DATABASE}.damaged-{stamp}{ending}"))
     return moved
-
-
-def last_change(state_dir: Path) -> int:
-    """The number of the last change that any queue here has committed, as far as is known."""
-    try:
-        return int((state_dir / LAST_CHANGE).read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return 0
 
 
 def refuse_older(state_dir: Path, known: int) -> None:

@@ -15,11 +15,11 @@ from zerotools.jobs import states
 from zerotools.jobs.jobfile.parse import given_of, job_to_dict
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.queue.clocks import Moment
-from zerotoolsd.queue.last_change import LastChange
+from zerotoolsd.queue.last_change import LastChange, newest_job
 from zerotoolsd.queue.lifecycle import Standing
 from zerotoolsd.queue.rows import ENDED, RUNNING, AttemptRow, JobRow, Lease, attempt_row, job_row
 from zerotoolsd.queue.schema import open_database, refuse_older
-from zerotoolsd.queue.taking_in import FoundJob, rebuild
+from zerotoolsd.queue.taking_in import Rebuild
 from zerotoolsd.queue.values import loaded_row, short, stored
 from zerotoolsd.service import Conflict, Event
 
@@ -142,7 +142,8 @@ class Store:
         try:
             if not rebuild:
                 refuse_older(state_dir, self.last_change)
-            self._mark = LastChange(state_dir, self.last_change)
+            self.noted_id = max(newest_job(state_dir), self.highest_id)
+            self._mark = LastChange(state_dir, self.last_change, self.noted_id)
         except BaseException:  # undone, and raised again
             self._connection.close()
             raise
@@ -163,7 +164,8 @@ class Store:
 
     @property
     def highest_id(self) -> int:
-        """The highest number that a job ever had; 0: there was none."""
+        """The highest number that a job of this queue ever had; 0: there was none. Of one that was
+        here before it, `noted_id` may be higher."""
         return self._sequence("job")
 
     def _sequence(self, table: str) -> int:
@@ -179,11 +181,12 @@ class Store:
     def _transaction(self) -> Iterator[None]:
         self._sql("BEGIN IMMEDIATE")
         self._appended: int | None = None
+        self._queued = 0
         try:
             yield
             self._sql("COMMIT")
             if self._appended is not None:
-                self._mark.note(self._appended)
+                self._mark.note(self._appended, self._queued)
         except BaseException:  # undone, and raised again
             if self._connection.in_transaction:
                 self._sql("ROLLBACK")
@@ -243,6 +246,7 @@ class Store:
             ),
         ).lastrowid
         assert job_id is not None
+        self._queued = job_id
         place = new.output_dir or str(new.default_output / str(job_id) / "output")
         self._sql(
             "UPDATE job SET name = ?, output_dir = ? WHERE id = ?",
@@ -306,18 +310,10 @@ class Store:
             why = f"{lease.gpu_uuid} is free again"
             self._append(now, lease.job_id, lease.attempt, "release", None, None, why)
 
-    def rebuild(
-        self,
-        found: Sequence[FoundJob],
-        highest_id: int,
-        hold: str | None,
-        now: float,
-        *,
-        hold_others: bool,
-    ) -> None:
-        """See `queue.taking_in`."""
+    def rebuild(self, found: Rebuild, now: float) -> None:
+        """Take in what was found; see `queue.taking_in`."""
         with self._transaction():
-            rebuild(self._sql, self._append, found, highest_id, hold, now, hold_others=hold_others)
+            found.carry_out(self._sql, self._append, now)
 
     def states(self) -> dict[int, str]:
         """The state of every job, by its number."""

@@ -40,23 +40,36 @@ class FoundJob:
     restarts_used: int
 
 
-def rebuild(
-    sql: RunSql,
-    append: Append,
-    found: Sequence[FoundJob],
-    highest_id: int,
-    hold: str | None,
-    now: float,
-    *,
-    hold_others: bool,
-) -> None:
-    """Add what was found, and give no number up to `highest_id` again. What was found and is not
-    over is held for the reason `hold`; so are all other jobs that wait, if `hold_others`."""
-    for job in found:
-        _take_in(sql, job, hold)
-        append(now, job.id, job.attempts[-1].number, REBUILD, job.state, job.after, hold)
-    if hold is not None and hold_others:
-        _hold_others(sql, append, {job.id for job in found}, hold, now)
+@dataclass(frozen=True, kw_only=True)
+class Rebuild:
+    """What the run directories know more than the queue.
+
+    `highest_id`: no number up to it is given again. What was found and is not over is held for the
+    reason `hold`; so are all other jobs that wait, if `hold_others`. `unreadable`: why nothing can
+    be said of a job, by its number: it is held, too.
+    """
+
+    found: Sequence[FoundJob]
+    highest_id: int
+    hold: str | None
+    hold_others: bool
+    unreadable: Mapping[int, str]
+
+    def carry_out(self, sql: RunSql, append: Append, now: float) -> None:
+        """Change the queue, in the caller's transaction."""
+        for job in self.found:
+            _take_in(sql, job, self.hold)
+            number = job.attempts[-1].number
+            append(now, job.id, number, REBUILD, job.state, job.after, self.hold)
+        others = _waiting(sql) if self.hold is not None and self.hold_others else []
+        why = dict.fromkeys(others, self.hold or "") | dict(self.unreadable)
+        taken = {job.id for job in self.found}
+        _hold(sql, append, {job: why[job] for job in why if job not in taken}, now)
+        _give_no_number_again(sql, self.highest_id)
+
+
+def _give_no_number_again(sql: RunSql, highest_id: int) -> None:
+    """The next job gets a higher number than this."""
     sequence = sql("SELECT seq FROM sqlite_sequence WHERE name = 'job'").fetchone()
     if sequence is None:
         sql("INSERT INTO sqlite_sequence (name, seq) VALUES ('job', ?)", (highest_id,))
@@ -113,13 +126,18 @@ def _add(sql: RunSql, row: AttemptRow) -> None:
         )
 
 
-def _hold_others(sql: RunSql, append: Append, besides: set[int], why: str, now: float) -> None:
-    waiting = (states.QUEUED, states.WAITING_RETRY)
-    rows = sql("SELECT id, state FROM job WHERE state IN (?, ?)", waiting).fetchall()
-    for row in rows:
-        if row["id"] not in besides:
-            sql(
-                "UPDATE job SET state = ?, reason = ?, eligible_at = NULL WHERE id = ?",
-                (states.HELD, why, row["id"]),
-            )
-            append(now, row["id"], None, states.HOLD, row["state"], states.HELD, why)
+def _waiting(sql: RunSql) -> list[int]:
+    rows = sql(
+        "SELECT id FROM job WHERE state IN (?, ?)", (states.QUEUED, states.WAITING_RETRY)
+    ).fetchall()
+    return [row["id"] for row in rows]
+
+
+def _hold(sql: RunSql, append: Append, why: Mapping[int, str], now: float) -> None:
+    for job_id, reason in why.items():
+        before = sql("SELECT state FROM job WHERE id = ?", (job_id,)).fetchone()["state"]
+        sql(
+            "UPDATE job SET state = ?, reason = ?, eligible_at = NULL WHERE id = ?",
+            (states.HELD, reason, job_id),
+        )
+        append(now, job_id, None, states.HOLD, before, states.HELD, reason)

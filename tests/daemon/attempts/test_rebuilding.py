@@ -22,6 +22,7 @@ from tests.daemon.waiting import wait_async
 from zerotools.core.errors import BadFile
 from zerotools.jobs.client import queue_copies
 from zerotoolsd.config import LimitsConfig
+from zerotoolsd.queue.schema import set_aside
 from zerotoolsd.queue.store import Store
 from zerotoolsd.supervisor.durable import read_json
 
@@ -203,6 +204,68 @@ def test_numbers_of_directories_are_not_given_again(tmp_path: Path) -> None:
         assert (await it.reach(42, "succeeded")).reason is None
 
     run(tmp_path / "state", story, rebuild=True)
+
+
+def of_a_queue_with_two_waiting(state: Path, backup: Path) -> None:
+    """A copy of it with one job, which runs; two more that never began came after it."""
+
+    async def before(it: Running) -> None:
+        await it.reach(await submit(it, "release exit=0"), "running")
+        queue_copies.back_up(state, backup)
+        for _ in range(2):
+            await it.service.submit(make_job("exit=0", ranks=2), uid=UID, idempotency_key=None)
+
+    run(state, before)
+
+
+@pytest.mark.parametrize("lost", ["restored", "restored, mark lost", "older", "gone", "damaged"])
+def test_numbers_of_jobs_that_never_began_are_not_given_again(tmp_path: Path, lost: str) -> None:
+    state, backup = tmp_path / "state", tmp_path / "copy.db"
+    of_a_queue_with_two_waiting(state, backup)
+    if lost.startswith("restored"):
+        if lost != "restored":
+            (state / queue_copies.LAST_CHANGE).unlink()
+        queue_copies.restore(backup, state)
+    elif lost == "older":
+        shutil.copyfile(backup, state / DATABASE)
+    elif lost == "gone":
+        (state / DATABASE).unlink()
+    else:
+        assert len(set_aside(state, "20260101-000000")) == 2
+
+    async def after(it: Running) -> None:
+        assert await submit(it) == 4
+
+    run(state, after, rebuild=not lost.startswith("restored"))
+
+
+@pytest.mark.parametrize("damage", ["directory", "no attempt", "unreadable record"])
+def test_a_waiting_job_of_which_nobody_knows_whether_it_ran_is_held(
+    tmp_path: Path, damage: str
+) -> None:
+    state, backup = tmp_path / "state", tmp_path / "copy.db"
+    of_a_queue_with_two_waiting(state, backup)
+    own = state / "jobs/2"
+    if damage == "directory":
+        own.write_text("no directory")
+    elif damage == "no attempt":
+        own.mkdir()
+        (own / "attempt-1").write_text("no directory")
+    else:
+        (own / "attempt-1/attempt.json").mkdir(parents=True)
+
+    async def after(it: Running) -> None:
+        job = await it.reach(2, "held")
+        assert "its attempts cannot be read (" in str(job.reason)
+        assert "zerotools resume or zerotools cancel" in str(job.reason)
+        await it.service.cancel(1, uid=UID)
+        await it.reach(3, "succeeded")  # the others go on
+        if damage != "directory":
+            shutil.rmtree(own)
+            await it.service.resume(2, uid=UID)
+            await it.reach(2, "succeeded")
+
+    run(state, after)
 
 
 def test_what_a_clean_removed_does_not_come_back(tmp_path: Path) -> None:

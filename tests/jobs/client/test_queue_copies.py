@@ -25,7 +25,7 @@ def state(tmp_path: Path) -> Path:
 def fill(state: Path) -> sqlite3.Connection:
     database = sqlite3.connect(state / DATABASE, isolation_level=None)
     database.execute("PRAGMA journal_mode = WAL")
-    database.execute("CREATE TABLE job (id INTEGER PRIMARY KEY, state TEXT)")
+    database.execute("CREATE TABLE job (id INTEGER PRIMARY KEY AUTOINCREMENT, state TEXT)")
     database.execute("CREATE TABLE event (seq INTEGER PRIMARY KEY)")
     database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     database.execute("INSERT INTO job VALUES (1, 'succeeded'), (2, 'queued')")
@@ -60,10 +60,13 @@ def test_a_restored_copy_takes_the_place_and_the_log_goes_with_its_queue(
         (state / "kept-wal").write_bytes(log)
     (state / f"{DATABASE}-wal").write_bytes(log)  # as after a kill
     copy, kept = restore(tmp_path / "copy.db", state)
-    assert (copy.jobs, len(kept)) == (2, 2)
+    assert copy.jobs == 2
+    assert {Path(path).name[-4:] for path in kept} >= {"-wal"}
+    assert Path(kept[0]).read_bytes() == log
     assert not (state / f"{DATABASE}-wal").exists()
     told = json.loads((state / RESTORED).read_text())
-    assert told == {"backup": str(tmp_path / "copy.db"), "release": False}
+    copied = {"backup": str(tmp_path / "copy.db"), "release": False}
+    assert told == {**copied, "highest_id": 2}
     with closing(sqlite3.connect(state / DATABASE)) as found:
         assert found.execute("SELECT count(*) FROM job").fetchone() == (2,)
     assert (tmp_path / "copy.db").exists()

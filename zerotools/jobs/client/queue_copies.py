@@ -79,7 +79,8 @@ def _restore(backup: Path, state_dir: Path, *, release: bool) -> tuple[QueueCopy
     database, staged = state_dir / DATABASE, state_dir / f"{DATABASE}.restored"
     staged.unlink(missing_ok=True)
     copy = _copy(backup, staged)
-    _write(state_dir / RESTORED, json.dumps({"backup": str(backup), "release": release}))
+    told = {"backup": str(backup), "release": release, "highest_id": highest_job(database)}
+    _write(state_dir / RESTORED, json.dumps(told))
     stamp = time.strftime("%Y%m%d-%H%M%S")
     kept = []
     # The log belongs to its database: beside another one it would damage that.
@@ -131,6 +132,26 @@ def _holds(database: sqlite3.Connection, path: Path) -> QueueCopy:
         database.execute(last).fetchone()[0],
         0,
     )
+
+
+def highest_job(database: Path) -> int:
+    """The highest number that a job of this queue ever had; 0 where that cannot be read."""
+    if not database.is_file():
+        return 0
+    beside = [database.with_name(f"{database.name}{ending}") for ending in ("-wal", "-shm")]
+    made = [path for path in beside if not path.exists()]
+    try:
+        # Only to read: whoever closes a queue last moves its log into it, and this one is kept.
+        address = f"{database.absolute().as_uri()}?mode=ro"
+        with closing(sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS)) as queue:
+            highest = queue.execute("SELECT coalesce(max(id), 0) FROM job").fetchone()[0]
+            given = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'job'"
+            return max(int(highest), int(queue.execute(given).fetchone()[0]))
+    except (sqlite3.Error, ValueError):  # damaged: that is why it is replaced
+        return 0
+    finally:
+        for path in made:
+            path.unlink(missing_ok=True)
 
 
 @contextmanager
