@@ -24,6 +24,7 @@ from zerotoolsd.api.doors.tcp import TcpDoor, open_tcp
 from zerotoolsd.api.server import ApiServer
 from zerotoolsd.attempts import rebuilding
 from zerotoolsd.attempts.launch import RankCommand, trainer_command
+from zerotoolsd.attempts.spawning.way import choose_way
 from zerotoolsd.config import load
 from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.jobservice import DispatcherService
@@ -91,10 +92,11 @@ async def _serve(
     options: argparse.Namespace,
     command: RankCommand,
     check_python: InterpreterCheck,
-    way: socket.socket,
+    nursery_way: socket.socket,
 ) -> None:
-    lookers = Lookers(way, LOOKS)
+    lookers = Lookers(nursery_way, LOOKS)
     config = load(options.config)
+    way = choose_way(config.launch.by)
     state_dir = (options.state_dir or default_state_dir()).absolute()
     stop = _stop_on_signals()
     umask = os.umask(0o077)
@@ -118,7 +120,9 @@ async def _serve(
             command=command,
             umask=umask,
             socket=path,
+            way=way,
         )
+        log.info("supervisors of jobs are %s", way.why)
         tcp = open_tcp(config.api)
         listening = inherited or _listen(path)
         service = DispatcherService(dispatcher, check_python=check_python, ask=lookers.ask)

@@ -45,6 +45,20 @@ class LimitsConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LaunchConfig:
+    """`[launch]`: who starts the processes of a job."""
+
+    by: str = key(
+        '`"systemd"`: each attempt runs in a transient unit of its own, without the limits of the '
+        'daemon\'s unit. `"child"`: it is a child of the daemon and inherits them. `"auto"`: what '
+        "the environment variable `ZEROTOOLS_LAUNCH` says, as the system unit sets it; else "
+        "systemd if it started the daemon, and a child where that fails.",
+        default="auto",
+        allowed=("auto", "systemd", "child"),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class StopConfig:
     """`[stop]`: how attempts end."""
 
@@ -148,6 +162,7 @@ class Config:
     """The whole file."""
 
     limits: LimitsConfig = key("How much of the machine the jobs may have.", factory=LimitsConfig)
+    launch: LaunchConfig = key("Who starts the processes of a job.", factory=LaunchConfig)
     stop: StopConfig = key("How attempts end.", factory=StopConfig)
     retry: RetryConfig = key("How long a crashed job waits.", factory=RetryConfig)
     watch: WatchConfig = key("When a job is shown as making no progress.", factory=WatchConfig)

@@ -19,6 +19,8 @@ from zerotoolsd import crashpoints
 from zerotoolsd.attempts import launch
 from zerotoolsd.attempts.pending import PendingJobs
 from zerotoolsd.attempts.settling import AttemptEnds
+from zerotoolsd.attempts.spawning.spawner import SupervisorSpawner
+from zerotoolsd.attempts.spawning.way import CHILDREN, LaunchWay
 from zerotoolsd.attempts.starting import AttemptStarter
 from zerotoolsd.attempts.taking_up import LeftAttempts
 from zerotoolsd.attempts.watcher import Watcher
@@ -61,6 +63,7 @@ class Dispatcher:
         umask: int = 0o022,
         touch: Touch = lambda job_id, doing: None,
         socket: Path | None = None,
+        way: LaunchWay = CHILDREN,
     ) -> None:
         self.state_dir = state_dir
         self.store = store
@@ -78,7 +81,14 @@ class Dispatcher:
             store, self._parking, config.limits, config.stop.grace_seconds
         )
         self._ends = AttemptEnds(self._transitions, self._guard, self._wake.set)
-        self._watcher = Watcher(self._ends.over, self._guard, self._pending)
+        self.spawner = SupervisorSpawner(way, config.stop.grace_seconds)
+        self._watcher = Watcher(
+            self._ends.over,
+            self._guard,
+            self._pending,
+            self.spawner,
+            lambda attempt, began: self._starter.found_running(attempt, began),
+        )
         self._starter = AttemptStarter(
             self._transitions,
             self._watcher,

@@ -17,6 +17,7 @@ from zerotools.sensors.source import SnapshotSource
 from zerotoolsd.admission.rehearsal import rehearse
 from zerotoolsd.attempts import rebuilding
 from zerotoolsd.attempts.launch import RankCommand
+from zerotoolsd.attempts.spawning.way import CHILDREN, LaunchWay
 from zerotoolsd.config import Config, LimitsConfig
 from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.jobservice import DispatcherService
@@ -77,6 +78,7 @@ async def running(
     rehearse: Rehearsal = rehearse,
     command: RankCommand = command,
     rebuild: bool = False,
+    way: LaunchWay = CHILDREN,
 ) -> AsyncIterator[Running]:
     """An engine on `state`; in the end its attempts are killed, unless they are to be left."""
     state.mkdir(exist_ok=True)
@@ -91,6 +93,7 @@ async def running(
         machine=machine,
         command=command,
         touch=touch,
+        way=way,
     )
     stop = asyncio.Event()
     task = asyncio.create_task(engine.run(stop))

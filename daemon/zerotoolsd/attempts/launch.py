@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import IO
 
 import zerotools
 from zerotools.jobs.jobfile.parse import job_to_dict
@@ -17,7 +15,6 @@ from zerotoolsd.attempts.environment import job_environment
 from zerotoolsd.attempts.programs import command_of, finder_command, make_importable
 from zerotoolsd.config import Config, DataCacheConfig
 from zerotoolsd.queue.rows import AttemptRow, JobRow
-from zerotoolsd.supervisor import entry
 from zerotoolsd.supervisor.durable import sync_directory, write_json
 from zerotoolsd.supervisor.last_word.reserved import reserve
 from zerotoolsd.supervisor.plan import ATTEMPT, EXIT, FINDER, NOTIFY, Plan
@@ -28,7 +25,6 @@ DATA_CACHE = "data-cache"
 """In the state directory: tokenised data."""
 BEFORE = "checkpoints-before.json"
 """In a job's directory: what lay in its `script.checkpoint_dir` before its first attempt."""
-SUPERVISOR_LOG = "supervisor.log"
 EXPORTING = Path(__file__).parents[1] / "exporting.py"
 THINNING = Path(__file__).parents[1] / "thinning.py"
 TRAINER_ENTRY = Path(__file__).parents[1] / "trainer" / "entry.py"
@@ -174,27 +170,3 @@ def _for_program(plan: Plan, spec: JobSpec, job: JobRow, reported_before: Sequen
         finder = finder_command(run_dir / FINDER)
     launcher = spec.script.launcher != "plain"
     return replace(plan, env=env, own_program=True, launcher=launcher, finder=finder)
-
-
-def spawn_supervisor(run_dir: Path) -> subprocess.Popen[bytes]:
-    """Start the supervisor of a prepared run directory. Raises OSError."""
-    flags = os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC
-    with os.fdopen(os.open(run_dir / SUPERVISOR_LOG, flags, 0o600), "wb") as log:
-        return _spawn(run_dir, log)
-
-
-def _spawn(run_dir: Path, log: IO[bytes]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        (sys.executable, "-I", "-S", str(entry.__file__), str(run_dir)),
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        cwd="/",
-        env=_supervisor_environment(os.environ),
-        start_new_session=True,
-    )
-
-
-def _supervisor_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    kept = ("HOME", "LANG", "LC_ALL", "PATH", "TZ")
-    return {name: environment[name] for name in kept if name in environment}

@@ -15,6 +15,7 @@ from zerotools.jobs import states
 from zerotoolsd import crashpoints
 from zerotoolsd.attempts import last_report, launch
 from zerotoolsd.attempts.pending import PendingJobs
+from zerotoolsd.attempts.spawning.spawner import NotReady
 from zerotoolsd.attempts.watcher import OnOver, Watcher
 from zerotoolsd.config import Config
 from zerotoolsd.queue import clocks, lifecycle
@@ -94,6 +95,9 @@ class AttemptStarter:
                 return
             failed(attempt, {"outcome": lifecycle.CRASHED, "cause": cause})
             return
+        except NotReady as error:
+            self._pending.put_off(job.id, str(error))
+            return
         except UnreadableSpec:
             raise
         except ZerotoolsError as error:
@@ -101,7 +105,14 @@ class AttemptStarter:
             return
         self._pending.over(job.id)
         crashpoints.reach(crashpoints.SUPERVISOR_SPAWNED)
-        self.mark_running(attempt, clocks.now())
+        if self._watcher.follows(attempt):
+            self.mark_running(attempt, clocks.now())
+
+    def found_running(self, attempt: AttemptRow, began: Moment) -> None:
+        """Commit that the attempt's supervisor runs since `began`, whatever was known of it."""
+        current = self._store.attempts(attempt.job_id)[attempt.number - 1]
+        if current.token == attempt.token and current.state == LAUNCHING:
+            self.mark_running(current, began)
 
     def mark_running(self, attempt: AttemptRow, began: Moment) -> None:
         """Commit that the attempt's supervisor runs since `began`, unless that is known."""

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import signal
-import subprocess
+import sqlite3
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -14,9 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from zerotoolsd.attempts import last_report, reattach
-from zerotoolsd.attempts.launch import SUPERVISOR_LOG, spawn_supervisor
 from zerotoolsd.attempts.pending import PendingJobs
+from zerotoolsd.attempts.spawning.child import SUPERVISOR_LOG
+from zerotoolsd.attempts.spawning.spawner import Spawned, SupervisorSpawner
+from zerotoolsd.attempts.spawning.way import CHILDREN
 from zerotoolsd.queue import clocks, lifecycle
+from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json, write_json
 from zerotoolsd.supervisor.plan import REQUEST, RUN
@@ -34,24 +37,42 @@ OnOver = Callable[[AttemptRow, Mapping[str, Any]], None]
 """(attempt, what its supervisor wrote or what we know instead)."""
 Guard = Callable[[int, str], AbstractContextManager[Callable[[], None]]]
 """(job, what is done) -> what sees to it that a fault inside concerns that job alone."""
+OnRunning = Callable[[AttemptRow, Moment], None]
+"""(attempt, since when its supervisor runs): what was found of one that systemd starts."""
 
 
 @dataclass
 class _Live:
+    """A process that is watched: the attempt's supervisor, or the request to systemd for one."""
+
     attempt: AttemptRow
     pidfd: int
-    child: subprocess.Popen[bytes] | None
+    spawned: Spawned | None
+    late: asyncio.TimerHandle | None = None
+
+    @property
+    def is_request(self) -> bool:
+        return self.spawned is not None and self.spawned.request is not None
 
 
 class Watcher:
     """Knows when an attempt is over. Everything happens in the event loop's thread."""
 
-    def __init__(self, on_over: OnOver, guard: Guard, pending: PendingJobs) -> None:
+    def __init__(
+        self,
+        on_over: OnOver,
+        guard: Guard,
+        pending: PendingJobs,
+        spawner: SupervisorSpawner | None = None,
+        on_running: OnRunning = lambda attempt, began: None,
+    ) -> None:
         self._on_over = on_over
         self._guard = guard
         self._pending = pending
-        self._unwatched: dict[str, subprocess.Popen[bytes]] = {}
-        """Supervisors that were started and cannot be watched now, by token."""
+        self._spawner = spawner or SupervisorSpawner(CHILDREN)
+        self._on_running = on_running
+        self._unwatched: dict[str, Spawned] = {}
+        """What was started for an attempt and cannot be watched now, by token."""
         self._live: dict[str, _Live] = {}
         self._later: dict[str, asyncio.TimerHandle] = {}
         self._unasked: dict[str, str] = {}
@@ -60,14 +81,21 @@ class Watcher:
         """Why nothing can be said of an attempt now, by job."""
 
     def start(self, attempt: AttemptRow) -> None:
-        """Start the supervisor of a prepared attempt. Raises OSError: nothing of it runs."""
-        child = spawn_supervisor(Path(attempt.run_dir))
+        """Start the supervisor of a prepared attempt, or ask systemd to.
+
+        Raises OSError and NotReady: nothing of it runs.
+        """
+        spawned = self._spawner.spawn(attempt)
         try:
             # A child that was not waited for keeps its pid.
-            self._track(_Live(attempt, os.pidfd_open(child.pid), child))
+            live = _Live(attempt, os.pidfd_open(spawned.process.pid), spawned)
+            self._track(live)
+            if spawned.request is not None:
+                loop, seconds = asyncio.get_running_loop(), spawned.request.seconds
+                live.late = loop.call_later(seconds, _kill, live.pidfd)
         except OSError as error:
             # It needs nobody to watch it. It is found again by its directory.
-            self._unwatched[attempt.token] = child
+            self._unwatched[attempt.token] = spawned
             self._hold(attempt, f"its supervisor cannot be watched: {error.strerror}")
 
     def watches(self, attempt: AttemptRow) -> bool:
@@ -76,7 +104,8 @@ class Watcher:
 
     def follows(self, attempt: AttemptRow) -> bool:
         """Whether the attempt is known to run."""
-        return attempt.token in self._live
+        live = self._live.get(attempt.token)
+        return live is not None and not live.is_request
 
     def settle(self, attempt: AttemptRow) -> None:
         """Find out what has become of the attempt: watch it if it lives, else report its end."""
@@ -91,24 +120,43 @@ class Watcher:
         match found:
             case reattach.Over(record):
                 self._on_over(attempt, _with_what_was_told(attempt, record))
-            case reattach.Alive(pidfd):
-                try:
-                    child = self._unwatched.get(attempt.token)
-                    self._track(_Live(attempt, pidfd, child))
-                except OSError as error:
-                    self._hold(attempt, f"its supervisor cannot be watched: {error.strerror}")
-                    return
-                self._unwatched.pop(attempt.token, None)
-                if (reason := self._unasked.pop(attempt.token, None)) is not None:
-                    self.request_stop(attempt, reason)
+            case reattach.Alive(pidfd, began):
+                self._follow(attempt, pidfd, began)
             case reattach.Starting():
                 self._look_again(attempt)
             case reattach.NeverStarted():
-                self._pending.put_off(attempt.job_id, _why_not_started(attempt))
+                why = self._spawner.why_not(attempt.token) or _why_not_started(attempt)
+                self._pending.put_off(attempt.job_id, why)
             case reattach.Gone(cause):
                 self._lost(attempt, cause)
             case reattach.Unreadable(cause):
                 self._hold(attempt, cause)
+
+    def _follow(self, attempt: AttemptRow, pidfd: int, began: Moment | None) -> None:
+        spawned = self._unwatched.get(attempt.token)
+        is_child = spawned is not None and spawned.request is None
+        try:
+            self._track(_Live(attempt, pidfd, spawned if is_child else None))
+        except OSError as error:
+            self._hold(attempt, f"its supervisor cannot be watched: {error.strerror}")
+            return
+        self._unwatched.pop(attempt.token, None)
+        if spawned is not None and not is_child:
+            # It has done what it was for; who cannot be watched cannot be waited for, either.
+            spawned.process.kill()
+            self._ended(attempt.token, spawned)
+        self._spawner.forget(attempt.token)
+        try:
+            self._on_running(attempt, began or clocks.now())
+        except sqlite3.OperationalError as error:
+            log.error("job %d: that it runs cannot be recorded yet: %s", attempt.job_id, error)
+        if (reason := self._unasked.pop(attempt.token, None)) is not None:
+            self.request_stop(attempt, reason)
+
+    def _ended(self, token: str, spawned: Spawned) -> None:
+        spawned.process.wait()
+        if spawned.request is not None:
+            self._spawner.ended(token, spawned.request)
 
     def _hold(self, attempt: AttemptRow, why: str) -> None:
         self.held[attempt.job_id] = f"its state is not known at the moment: {why}"
@@ -171,11 +219,13 @@ class Watcher:
     def _supervisor_ended(self, token: str) -> None:
         live = self._live.pop(token)
         self._forget(live)
-        if live.child is not None:
-            live.child.wait()
+        if live.spawned is not None:
+            self._ended(token, live.spawned)
         self.settle(live.attempt)
 
     def _forget(self, live: _Live) -> None:
+        if live.late is not None:
+            live.late.cancel()
         asyncio.get_running_loop().remove_reader(live.pidfd)
         os.close(live.pidfd)
 
@@ -188,6 +238,9 @@ class Watcher:
             log.error("%s: %s", run_dir / REQUEST, error.strerror)
             self._unasked[attempt.token] = reason
         live = self._live.get(attempt.token)
+        if live is not None and live.is_request:
+            self._unasked[attempt.token] = reason  # its supervisor is asked once it is known
+            return
         # Before run.json a SIGTERM would end the supervisor itself; it finds the request later.
         if live is not None and ((run_dir / RUN).exists() or not run_dir.exists()):
             try:
@@ -199,16 +252,28 @@ class Watcher:
         """Stop watching; the attempts go on."""
         for live in self._live.values():
             self._forget(live)
-            if live.child is not None:
-                # Not ours to wait for any more.
-                live.child.returncode = 0
+            _disown(live.spawned)
         for handle in self._later.values():
             handle.cancel()
-        for child in self._unwatched.values():
-            child.returncode = 0
+        for spawned in self._unwatched.values():
+            _disown(spawned)
         self._live.clear()
         self._later.clear()
         self._unwatched.clear()
+
+
+def _kill(pidfd: int) -> None:
+    with suppress(ProcessLookupError):
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+
+
+def _disown(spawned: Spawned | None) -> None:
+    """It is not ours to wait for any more, and goes on."""
+    if spawned is None:
+        return
+    spawned.process.returncode = 0
+    if spawned.request is not None:
+        spawned.request.close()
 
 
 def _told(attempt: AttemptRow) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import socket
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,6 +25,7 @@ from zerotoolsd.supervisor.finder_process import Finder, NoAnswer
 from zerotoolsd.supervisor.last_word.keeper import Records, keep
 from zerotoolsd.supervisor.last_word.ledger import RankLedger
 from zerotoolsd.supervisor.last_word.verdict import Verdict, judge_program, judge_ranks
+from zerotoolsd.supervisor.logs import say
 from zerotoolsd.supervisor.plan import ATTEMPT, EXIT, EXIT_LOCKED, EXIT_USED, LOCK, RUN, Plan
 from zerotoolsd.supervisor.procfs import Process
 from zerotoolsd.supervisor.progress import Progress
@@ -86,6 +88,7 @@ def supervise(plan: Plan, records: Records, ledger: RankLedger) -> None:
         "started_clock": clock,
     }
     write_json(Path(RUN), identity)
+    say_ready()
     failure = _find(watch) or _start(watch)
     if failure is None:
         pids = [{"rank": rank.index, "pid": rank.pid} for rank in watch.ranks]
@@ -116,6 +119,20 @@ def supervise(plan: Plan, records: Records, ledger: RankLedger) -> None:
     if records.ended is not None:
         records.ended.drop()
     progress.close()
+
+
+def say_ready() -> None:
+    """Tell the service manager that started this supervisor, if one did, that `run.json` is there
+    (sd_notify(3)). Nothing that is started later is to speak to it."""
+    address = os.environ.pop("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as link:
+        try:
+            link.connect("\0" + address[1:] if address[0] == "@" else address)
+            link.send(b"READY=1")
+        except OSError as error:  # it goes on all the same: the daemon finds it by run.json
+            say(f"the service manager cannot be told that this has begun: {error.strerror}")
 
 
 def _times(clock: float) -> dict[str, float]:

@@ -12,7 +12,7 @@ from typing import Any
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import Running, running
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.attempts.launch import SUPERVISOR_LOG
+from zerotoolsd.attempts.spawning.child import SUPERVISOR_LOG
 from zerotoolsd.cleaning import removal
 from zerotoolsd.config import Config
 from zerotoolsd.queue.lifecycle import Standing

@@ -1,0 +1,99 @@
+"""Starts the supervisor of each attempt the way that was chosen, or the one that works."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerotoolsd.attempts.spawning.child import spawn_child
+from zerotoolsd.attempts.spawning.transient_unit import UnitRequest, request_unit
+from zerotoolsd.attempts.spawning.way import LaunchWay
+from zerotoolsd.queue.rows import AttemptRow
+
+PLAIN_SECONDS = 300.0
+"""So long supervisors are children after systemd could not start one."""
+
+log = logging.getLogger(__name__)
+
+
+class NotReady(Exception):
+    """systemd cannot be asked now, and nothing else will do. The text says why."""
+
+
+@dataclass(frozen=True)
+class Spawned:
+    """A process that was started for an attempt: its supervisor, or the `request` to systemd."""
+
+    process: subprocess.Popen[bytes]
+    request: UnitRequest | None = None
+
+
+class SupervisorSpawner:
+    """Starts supervisors. `grace_seconds`: how long a job may take to save."""
+
+    def __init__(
+        self,
+        way: LaunchWay,
+        grace_seconds: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._way = way
+        self._grace_seconds = grace_seconds
+        self._clock = clock
+        self._plain_until = float("-inf")
+        self._why: dict[str, str] = {}
+        """Why systemd did not start an attempt's supervisor, by token."""
+
+    def spawn(self, attempt: AttemptRow) -> Spawned:
+        """Start the supervisor of a prepared attempt, or have it started.
+
+        Raises OSError and NotReady: nothing of it runs.
+        """
+        if self._way.program is None or self._clock() < self._plain_until:
+            return Spawned(spawn_child(Path(attempt.run_dir)))
+        try:
+            request = request_unit(self._way, attempt, self._grace_seconds)
+        except FileNotFoundError as error:
+            if error.filename != self._way.program:
+                raise
+            self._failed(f"there is no {self._way.program} any more")
+            if not self._way.may_be_child:
+                raise NotReady(f"there is no {self._way.program} any more") from None
+            return Spawned(spawn_child(Path(attempt.run_dir)))
+        return Spawned(request.process, request)
+
+    def ended(self, token: str, request: UnitRequest) -> None:
+        """Take note of what became of a request to systemd, which is closed."""
+        why = request.failure()
+        request.close()
+        if why is None:
+            self._why.pop(token, None)
+        else:
+            self._why[token] = why
+
+    def why_not(self, token: str) -> str | None:
+        """Why systemd did not start this attempt's supervisor, which has not come up: so the next
+        is a child, where one will do. Said once."""
+        why = self._why.pop(token, None)
+        if why is not None:
+            self._failed(why)
+        return why
+
+    def forget(self, token: str) -> None:
+        """The attempt's supervisor is there, whatever was said of it."""
+        self._why.pop(token, None)
+
+    def _failed(self, why: str) -> None:
+        if self._way.may_be_child:
+            self._plain_until = self._clock() + PLAIN_SECONDS
+            log.warning("supervisors are children of the daemon for %g s: %s", PLAIN_SECONDS, why)
+
+    def describe(self) -> str:
+        """How supervisors are started at the moment: completes "supervisors are ..."."""
+        if self._way.program is not None and self._clock() < self._plain_until:
+            return "children of the daemon: systemd could not start the last one"
+        return self._way.why

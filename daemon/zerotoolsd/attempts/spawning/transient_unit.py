@@ -1,0 +1,179 @@
+"""A supervisor that systemd starts: a transient service of its own, by `systemd-run`.
+
+The service has nothing of the daemon's unit: not its sandbox, not its cgroup, not its end. Its name
+is that of the attempt (`zerotools-job-7-2-3f9c01aa.service`: job, attempt, the token's beginning,
+since two daemons have a job 7 each), so systemd itself refuses a second one.
+
+    daemon        systemd-run --unit=zerotools-job-7-2-3f9c01aa.service ... supervisor RUN_DIR
+    systemd       starts the supervisor, and waits for its READY=1 (Type=notify)
+    supervisor    takes the lock, writes run.json, says READY=1
+    systemd-run   ends with 0: run.json is there. With another status: the service did not come up,
+                  or another one of this name is there
+
+`systemd-run` may be killed at any moment: the run directory says what has become of the attempt.
+
+Sources: systemd-run(1), systemd.service(5), systemd.kill(5), systemd.resource-control(5).
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerotoolsd.attempts.environment import USUAL_PATH
+from zerotoolsd.attempts.spawning.child import (
+    SUPERVISOR_LOG,
+    open_log,
+    supervisor_command,
+    supervisor_environment,
+)
+from zerotoolsd.attempts.spawning.way import LaunchWay
+from zerotoolsd.queue.rows import AttemptRow
+
+SLICE = "zerotools.slice"
+STOP_SECONDS = 60.0
+"""After a job's time to save, at the shutdown of the machine."""
+_LONGEST_ANSWER = 2000
+
+_EVERYWHERE = {
+    "Type": "notify",
+    # The supervisor is a child of the keeper, which is the service's main process.
+    "NotifyAccess": "all",
+    # It is never cut off: of a hung disk the daemon says so, and the lock keeps a second one away.
+    "TimeoutStartSec": "infinity",
+    # systemd asks the keeper to end, which passes it on. Should the keeper be killed, the
+    # supervisor has to live on, to write down how the ranks ended.
+    "KillMode": "process",
+    "Delegate": "yes",
+    # One rank that the kernel ended for its memory is the supervisor's affair.
+    "OOMPolicy": "continue",
+    "TasksMax": "infinity",
+    "UMask": "0077",
+}
+_OF_SYSTEM = {
+    # A supervisor goes last when memory runs out; its ranks are the first.
+    "OOMScoreAdjust": "-900",
+    # Pinned memory and RDMA need more than the 8 MiB of services.
+    "LimitMEMLOCK": "infinity",
+    # At a shutdown it ends, and its job saves, before these go away.
+    "After": "network.target remote-fs.target nvidia-persistenced.service",
+    # What no training needs.
+    "NoNewPrivileges": "yes",
+    "RestrictSUIDSGID": "yes",
+    "LockPersonality": "yes",
+    "RestrictRealtime": "yes",
+    "SystemCallArchitectures": "native",
+    "CapabilityBoundingSet": (
+        "~CAP_SYS_BOOT CAP_MAC_ADMIN CAP_MAC_OVERRIDE CAP_SYS_PACCT CAP_WAKE_ALARM "
+        "CAP_BLOCK_SUSPEND CAP_LEASE CAP_LINUX_IMMUTABLE CAP_SYS_TTY_CONFIG CAP_AUDIT_CONTROL "
+        "CAP_AUDIT_WRITE CAP_AUDIT_READ CAP_BPF CAP_SYSLOG CAP_SYS_TIME"
+    ),
+}
+
+
+def unit_name(attempt: AttemptRow) -> str:
+    """The service of this attempt, and of no other on the machine."""
+    return f"zerotools-job-{attempt.job_id}-{attempt.number}-{attempt.token[:8]}.service"
+
+
+def unit_command(way: LaunchWay, attempt: AttemptRow, grace_seconds: float) -> tuple[str, ...]:
+    """`systemd-run` for the supervisor of a prepared attempt. It holds nothing of the job but its
+    run directory: everybody may read the properties of a unit."""
+    run_dir = Path(attempt.run_dir)
+    return (
+        way.program or "",
+        "--user" if way.of_user else "--system",
+        *("--quiet", "--collect", "--no-ask-password"),
+        f"--unit={unit_name(attempt)}",
+        f"--slice={SLICE}",
+        f"--description=zerotools job {attempt.job_id}, attempt {attempt.number}",
+        *(f"--setenv={name}={value}" for name, value in supervisor_environment().items()),
+        *(f"--property={each}" for each in _properties(way, run_dir, grace_seconds)),
+        "--",
+        # systemd replaces $NAME in the words of a command.
+        *(word.replace("$", "$$") for word in supervisor_command(run_dir)),
+    )
+
+
+def _properties(way: LaunchWay, run_dir: Path, grace_seconds: float) -> Iterator[str]:
+    for name, value in (_EVERYWHERE | ({} if way.of_user else _OF_SYSTEM)).items():
+        yield f"{name}={value}"
+    yield f"TimeoutStopSec={int(grace_seconds + STOP_SECONDS)}"
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield f"LimitNOFILE={_limit(soft)}:{_limit(hard)}"
+    for stream in ("StandardOutput", "StandardError"):
+        yield f"{stream}=append:{run_dir / SUPERVISOR_LOG}"
+
+
+def _limit(value: int) -> str:
+    return "infinity" if value == resource.RLIM_INFINITY else str(value)
+
+
+@dataclass(frozen=True)
+class UnitRequest:
+    """A `systemd-run` on its way, which has so many `seconds`. `answer` is a descriptor of what it
+    says, `log_bytes` how much the supervisor had said before."""
+
+    process: subprocess.Popen[bytes]
+    seconds: float
+    answer: int
+    log: Path
+    log_bytes: int
+
+    def failure(self) -> str | None:
+        """Why systemd did not start the supervisor, of a request that has ended.
+
+        None: it did, or it started one that said itself why it could not go on.
+        """
+        if self.process.returncode == 0 or self._supervisor_spoke():
+            return None
+        said = os.pread(self.answer, _LONGEST_ANSWER, 0).decode("utf-8", "replace").splitlines()
+        if self.process.returncode < 0:
+            return f"systemd-run did not end within {self.seconds:g} s"
+        return f"systemd-run: {said[0] if said else f'status {self.process.returncode}'}"
+
+    def _supervisor_spoke(self) -> bool:
+        try:
+            return self.log.stat().st_size > self.log_bytes
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """Let go of it; it goes on by itself."""
+        os.close(self.answer)
+
+
+def request_unit(way: LaunchWay, attempt: AttemptRow, grace_seconds: float) -> UnitRequest:
+    """Ask systemd to start the supervisor of a prepared attempt. Raises OSError."""
+    run_dir = Path(attempt.run_dir)
+    # systemd would make the log by its own umask.
+    log = open_log(run_dir)
+    try:
+        log_bytes = os.fstat(log).st_size
+    finally:
+        os.close(log)
+    answer = os.memfd_create("systemd-run", os.MFD_CLOEXEC)
+    try:
+        process = subprocess.Popen(
+            unit_command(way, attempt, grace_seconds),
+            stdin=subprocess.DEVNULL,
+            stdout=answer,
+            stderr=answer,
+            cwd="/",
+            env=_environment(),
+            start_new_session=True,
+        )
+    except OSError:
+        os.close(answer)
+        raise
+    return UnitRequest(process, way.seconds, answer, run_dir / SUPERVISOR_LOG, log_bytes)
+
+
+def _environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    names = ("DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR")
+    found = {name: environment[name] for name in names if name in environment}
+    return {"PATH": environment.get("PATH") or USUAL_PATH, "LC_ALL": "C", **found}

@@ -1,0 +1,90 @@
+"""Who starts supervisors: the daemon itself, the system's systemd, or a user's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerotools.core.errors import BadRequest
+
+AUTO, CHILD, SYSTEMD = "auto", "child", "systemd"
+VARIABLE = "ZEROTOOLS_LAUNCH"
+"""Set by a unit that is closed to what jobs need: "systemd". Read where the file says "auto"."""
+BOOTED = Path("/run/systemd/system")
+"""There where systemd runs the machine (sd_booted(3))."""
+PROGRAM = "systemd-run"
+_USUAL_PATH = "/usr/local/bin:/usr/bin:/bin"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchWay:
+    """How supervisors are started. `program`: systemd-run; None: they are children.
+
+    `of_user`: by the user's systemd. `seconds`: systemd-run has this long; on a machine under load
+    it takes a second. `may_be_child`: where systemd does not do it, a child will do.
+    `why` completes "supervisors are ...".
+    """
+
+    program: str | None
+    why: str
+    of_user: bool = False
+    seconds: float = 30.0
+    may_be_child: bool = True
+
+
+CHILDREN = LaunchWay(program=None, why="children of the daemon")
+
+
+def choose_way(
+    by: str,
+    environment: Mapping[str, str] = os.environ,
+    *,
+    uid: int | None = None,
+    booted: Callable[[], bool] = BOOTED.is_dir,
+) -> LaunchWay:
+    """How a daemon with this configuration and environment starts supervisors.
+
+    Raises BadRequest: systemd is asked for and does not run this machine, or the value is unknown.
+    """
+    uid = os.geteuid() if uid is None else uid
+    wanted = environment.get(VARIABLE, AUTO) if by == AUTO else by
+    if wanted not in (AUTO, CHILD, SYSTEMD):
+        raise BadRequest(f'{VARIABLE} = "{wanted}": must be auto, systemd or child')
+    is_unit = _started_by_systemd(environment)
+    of_user = uid != 0 or (is_unit and "MANAGERPID" in environment)
+    program = shutil.which(PROGRAM, path=environment.get("PATH") or _USUAL_PATH)
+    missing = _missing(environment, program, of_user=of_user, booted=booted())
+    if wanted == SYSTEMD:
+        if missing is not None and not booted():
+            raise BadRequest(f"launch.by = systemd: {missing}")
+        why = "started by systemd, as it was asked for"
+        return LaunchWay(program=program or PROGRAM, why=why, of_user=of_user, may_be_child=False)
+    if wanted == CHILD:
+        return LaunchWay(program=None, why="children of the daemon, as it was asked for")
+    if not is_unit:
+        missing = missing or "systemd did not start the daemon"
+    if missing is not None:
+        return LaunchWay(program=None, why=f"children of the daemon: {missing}")
+    return LaunchWay(program=program, why="started by systemd", of_user=of_user)
+
+
+def _started_by_systemd(environment: Mapping[str, str]) -> bool:
+    """A shell below a unit has that unit's variables, but not its pid. Before version 248 there is
+    no pid; NOTIFY_SOCKET is then what shells do not have."""
+    pid = environment.get("SYSTEMD_EXEC_PID")
+    return pid == str(os.getpid()) if pid is not None else "NOTIFY_SOCKET" in environment
+
+
+def _missing(
+    environment: Mapping[str, str], program: str | None, *, of_user: bool, booted: bool
+) -> str | None:
+    if not booted:
+        return "systemd does not run this machine"
+    if program is None:
+        return f"there is no {PROGRAM} on PATH"
+    if of_user and ("XDG_RUNTIME_DIR" not in environment or "MANAGERPID" not in environment):
+        return "no systemd of this user started it, and the system's starts units for root alone"
+    return None
