@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from zerotoolsd.supervisor.children.spawning import die_with
 from zerotoolsd.supervisor.plan import Plan
-from zerotoolsd.supervisor.ranks import die_with
 
 LOG = "closing.log"
 LOOK_SECONDS = 0.2
@@ -40,7 +40,6 @@ def _run(
         process = subprocess.Popen(
             command,
             env=dict(plan.env),
-            cwd=plan.cwd,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -13,14 +13,15 @@ import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from zerotoolsd.supervisor.children.spawning import die_with
+from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json
 from zerotoolsd.supervisor.logs import say
-from zerotoolsd.supervisor.plan import Plan
+from zerotoolsd.supervisor.plan import FINDER, Plan
 from zerotoolsd.supervisor.progress import Progress
-from zerotoolsd.supervisor.ranks import die_with
 
-CHOOSE_SECONDS = 120.0
 LAST_LOOK_SECONDS = 30.0
 _SLICE_SECONDS = 0.2
 
@@ -59,20 +60,22 @@ class Finder:
         # The supervisor reaps every child itself; without this, Popen would wait for it as well.
         self._process.returncode = 0
 
-    def choose(self, stop_asked: Callable[[], bool]) -> FinderAnswer | None:
-        """What to go on from; None: somebody asks for a stop meanwhile. Raises NoAnswer."""
-        deadline = time.monotonic() + CHOOSE_SECONDS
+    def choose(
+        self, stop_asked: Callable[[], bool], waits: Callable[[float], None] = lambda seconds: None
+    ) -> FinderAnswer | None:
+        """What to go on from; None: somebody asks for a stop meanwhile. Raises NoAnswer.
+
+        The directory may be on a file system that does not answer now: that is waited for, and
+        `waits` is called with the seconds so far.
+        """
+        began = time.monotonic()
         while not stop_asked():
             answers = self._read()
             if answers:
                 return _choice(answers[0])
             if self._over:
                 raise NoAnswer("the search for checkpoints failed; see supervisor.log")
-            if time.monotonic() > deadline:
-                raise NoAnswer(
-                    f"the search for checkpoints did not finish within {CHOOSE_SECONDS:g} s: check "
-                    "the file system of script.checkpoint_dir"
-                )
+            waits(time.monotonic() - began)
             select.select([self.stdout], [], [], _SLICE_SECONDS)
         return None
 
@@ -104,6 +107,15 @@ class Finder:
                 say(f"the last search for checkpoints took more than {LAST_LOOK_SECONDS:g} s")
                 return
             select.select([self.stdout], [], [], _SLICE_SECONDS)
+
+
+def searched() -> str:
+    """Where the finder looks, for messages."""
+    try:
+        found = (read_json(Path(FINDER), LARGEST_RECORD) or {}).get("checkpoint_dir")
+    except (OSError, ValueError):
+        found = None
+    return found if isinstance(found, str) else "the directories of the job"
 
 
 def _choice(answer: dict[str, Any]) -> FinderAnswer:

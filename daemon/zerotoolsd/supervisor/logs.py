@@ -27,7 +27,12 @@ class RankLog:
         self.read_fd, self.write_fd = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self.read_fd, False)
         flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
-        self._file = os.open(path, flags, 0o600)
+        try:
+            self._file = os.open(path, flags, 0o600)
+        except OSError:
+            os.close(self.read_fd)
+            os.close(self.write_fd)
+            raise
         self._room = limit
         self._dropped = 0
         self._tail = b""

@@ -94,6 +94,7 @@ def supervise(plan: Plan, records: Records, ledger: RankLedger) -> None:
         pids = [{"rank": rank.index, "pid": rank.pid} for rank in watch.ranks]
         write_json(Path(RUN), {**identity, "ranks": pids})
         watch.run()
+        failure = _not_started(watch)
     statuses, stuck = kill_all(KILL_SECONDS, spare=watch.helpers, note=ledger.ended)
     if watch.finder is not None:
         watch.finder.finish(progress)
@@ -150,10 +151,10 @@ def _find(watch: RankMonitor) -> Verdict | None:
         return None
     try:
         finder = Finder(watch.plan)
-        choice = finder.choose(watch.stop_asked)
+        choice = finder.choose(watch.stop_asked, watch.tell_of_finder)
     except OSError as error:
-        program = watch.plan.finder[0]
-        return _cannot_start(program, error, "crashed")
+        cause = f"{watch.plan.finder[0]} cannot be started: {error.strerror}"
+        return _blame(cause, error, "crashed")
     except NoAnswer as error:
         return Verdict("crashed", str(error))
     if choice is None:
@@ -171,14 +172,17 @@ def _start(watch: RankMonitor) -> Verdict | None:
     try:
         watch.spawn()
     except OSError as error:
-        program = watch.plan.argv[0]
-        return _cannot_start(program, error, "not_started")
+        return _blame(f"{watch.plan.argv[0]} cannot be started: {error.strerror}", error)
     return None
 
 
-def _cannot_start(program: str, error: OSError, outcome: str) -> Verdict:
+def _not_started(watch: RankMonitor) -> Verdict | None:
+    found = watch.cannot_start
+    return None if found is None else _blame(str(found), found.error)
+
+
+def _blame(cause: str, error: OSError, outcome: str = "not_started") -> Verdict:
     """`outcome` where it is the job's fault; the machine may only want room or descriptors."""
-    cause = f"{program} cannot be started: {error.strerror}"
     return Verdict(NOT_READY if is_of_machine(error) else outcome, cause)
 
 

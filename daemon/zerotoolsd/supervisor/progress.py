@@ -70,6 +70,13 @@ class Progress:
         self._summed_up_at = 0
         self._summed_up_peak = 0
         self._noted_alive = float("-inf")
+        self._waits: str | None = None
+
+    def waits(self, why: str | None, seconds: float = 0.0) -> None:
+        """The supervisor itself waits, for so long already; None: not any more."""
+        if why != self._waits:
+            self._waits = why
+            self._append({"event": "phase", "doing": why, "time": time.time() - seconds})
 
     def used_host(self, used_bytes: int) -> None:
         """All processes of the attempt together hold so much memory now."""

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import os
-import signal
 import socket
-import subprocess
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from zerotoolsd.supervisor.children import spawning
+from zerotoolsd.supervisor.children.spawning import BegunProgram
 from zerotoolsd.supervisor.logs import RankLog
 from zerotoolsd.supervisor.plan import PORT, Plan
 
-OOM_SCORE = "500"
-_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -66,10 +62,11 @@ class KnownRank:
 
 @dataclass(kw_only=True)
 class SupervisedRank(KnownRank):
-    """A rank that was started, and its output."""
+    """A rank and its output. `start` is None once its program runs."""
 
     pid: int
     log: RankLog
+    start: BegunProgram | None
 
     def last_lines(self) -> str:
         """The end of its output, at most 4 KiB."""
@@ -90,23 +87,22 @@ def free_port() -> int:
 
 
 def spawn(plan: Plan, index: int, port: int, log_path: Path) -> SupervisedRank:
-    """Start rank `index`. Raises OSError: its program cannot be started."""
+    """Begin to start rank `index`. Raises OSError: the machine cannot now."""
     log = RankLog(log_path, plan.log_limit_bytes)
     try:
-        process = subprocess.Popen(
+        start = spawning.start(
             [str(port) if word == PORT else word for word in plan.argv],
             env={**plan.env, **({} if plan.launcher else _variables(plan, index, port))},
             cwd=plan.cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=log.write_fd,
-            stderr=log.write_fd,
-            preexec_fn=die_with(os.getpid(), plan.umask),
+            output=log.write_fd,
+            umask=plan.umask,
         )
-    finally:
+    except OSError:
         log.spawned()
-    # The supervisor reaps every child itself; without this, Popen would wait for it as well.
-    process.returncode = 0
-    return SupervisedRank(index=index, pid=process.pid, log=log)
+        log.close()
+        raise
+    log.spawned()
+    return SupervisedRank(index=index, pid=start.pid, log=log, start=start)
 
 
 def _variables(plan: Plan, index: int, port: int) -> dict[str, str]:
@@ -119,18 +115,3 @@ def _variables(plan: Plan, index: int, port: int) -> dict[str, str]:
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
     }
-
-
-def die_with(parent: int, umask: int) -> Callable[[], None]:
-    """For the child between fork and exec: SIGKILL it when the supervisor ends."""
-
-    def arrange() -> None:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(1)
-        os.umask(umask)
-        # When memory runs out the kernel is to end a rank, and never the daemon.
-        with suppress(OSError):
-            Path("/proc/self/oom_score_adj").write_text(OOM_SCORE, encoding="ascii")
-
-    return arrange

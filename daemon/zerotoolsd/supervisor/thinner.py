@@ -10,10 +10,10 @@ import subprocess
 from collections.abc import Container
 from pathlib import Path
 
+from zerotoolsd.supervisor.children.spawning import die_with
 from zerotoolsd.supervisor.logs import say
 from zerotoolsd.supervisor.plan import Plan
 from zerotoolsd.supervisor.progress import Progress
-from zerotoolsd.supervisor.ranks import die_with
 
 LOG = "thinning.log"
 
@@ -44,7 +44,6 @@ class Thinner:
             process = subprocess.Popen(
                 self._plan.thinning,
                 env=dict(self._plan.env),
-                cwd=self._plan.cwd,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

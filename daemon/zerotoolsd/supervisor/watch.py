@@ -8,11 +8,13 @@ import signal
 import socket
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from zerotoolsd.supervisor.children.spawning import CannotStart
 from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json, write_text
-from zerotoolsd.supervisor.finder_process import Finder
+from zerotoolsd.supervisor.finder_process import Finder, searched
 from zerotoolsd.supervisor.host_memory import HostMemory
 from zerotoolsd.supervisor.last_word.ledger import RankLedger
 from zerotoolsd.supervisor.last_word.verdict import is_abnormal
@@ -29,6 +31,8 @@ TICK_SECONDS = 1.0
 _LONGEST_GRACE = 1e9
 ALIVE_SECONDS = 10.0
 """How often the supervisor leaves a sign of life, for whoever finds it gone later."""
+HANGS_SECONDS = 5.0
+"""After so long without an answer, whoever asks is told what the attempt waits for."""
 SETTLE_SECONDS = 1.0
 """How long the other ranks may still tell what went wrong after one has failed."""
 
@@ -43,6 +47,8 @@ class RankMonitor:
         self.ranks: list[SupervisedRank] = []
         self.stop_reason: str | None = None
         self.killed_because: str | None = None
+        self.cannot_start: CannotStart | None = None
+        """Why a rank could not be started."""
         self._kill_at: float | None = None
         self._kill_why = ""
         self._asked = False
@@ -81,8 +87,15 @@ class RankMonitor:
 
     def heed(self, finder: Finder) -> None:
         """Take in what `finder` finds while the ranks run."""
+        self.progress.waits(None)
         self.finder = finder
         self._selector.register(finder.stdout, selectors.EVENT_READ, self._hear_finder)
+
+    def tell_of_finder(self, seconds: float) -> None:
+        """The finder has looked for so long."""
+        if seconds >= HANGS_SECONDS:
+            self.progress.waits(f"looks for checkpoints in {searched()}", seconds)
+            _sign()
 
     def _hear_finder(self) -> None:
         if self.finder is not None and not self.finder.drain(self.progress):
@@ -95,14 +108,51 @@ class RankMonitor:
         return [] if self.finder is None else [self.finder.pid]
 
     def spawn(self) -> None:
-        """Start all ranks. Raises OSError: one cannot be started; those before it run."""
+        """Begin to start all ranks; whether each can be shows in `run`. Raises OSError: the machine
+        has no room for one; those before it run."""
         port = free_port()
         self._ledger.begin()
-        for index in range(self.plan.processes):
-            rank = spawn(self.plan, index, port, Path(f"rank-{index}.log"))
-            self._ledger.started(index, rank.pid)
-            self.ranks.append(rank)
-            self._selector.register(rank.log.read_fd, selectors.EVENT_READ, rank)
+        try:
+            for index in range(self.plan.processes):
+                self._add(spawn(self.plan, index, port, Path(f"rank-{index}.log")))
+        except OSError:
+            for rank in self.ranks:  # the end takes descriptors, too
+                self._forget_start(rank)
+            raise
+
+    def _add(self, rank: SupervisedRank) -> None:
+        self._ledger.started(rank.index, rank.pid)
+        self.ranks.append(rank)
+        self._selector.register(rank.log.read_fd, selectors.EVENT_READ, rank)
+        if rank.start is not None:
+            hear = partial(self._hear_start, rank)
+            self._selector.register(rank.start.fd, selectors.EVENT_READ, hear)
+
+    def _hear_start(self, rank: SupervisedRank) -> None:
+        if rank.start is None:
+            return
+        try:
+            if not rank.start.is_over():
+                return
+        except CannotStart as error:
+            self.cannot_start = self.cannot_start or error
+            self._kill_in(0, str(error))
+        self._forget_start(rank)
+
+    def _forget_start(self, rank: SupervisedRank) -> None:
+        if rank.start is not None:
+            self._selector.unregister(rank.start.fd)
+            rank.start.close()
+            rank.start = None
+
+    def _tell_what_hangs(self, now: float) -> None:
+        """A directory or a program that does not answer: the attempt waits for it, and says so."""
+        starts = (rank.start for rank in self.ranks if rank.start is not None)
+        late = next((start for start in starts if now - start.began >= HANGS_SECONDS), None)
+        if late is None:
+            self.progress.waits(None)
+        else:
+            self.progress.waits(hangs(late.awaited), now - late.began)
 
     def run(self) -> None:
         """Return when every rank has ended."""
@@ -117,6 +167,7 @@ class RankMonitor:
                 self._kill_ranks()
             if now >= next_sample:
                 self._sample_memory()
+                self._tell_what_hangs(now)
                 self._thinner.look()
                 next_sample = now + TICK_SECONDS
             if now >= next_sign:
@@ -142,6 +193,7 @@ class RankMonitor:
             rank.status, rank.ended_clock = ended[pid], time.monotonic()
             if rank.signal == signal.SIGKILL and not rank.killed:
                 self._note_oom(rank)
+            self._hear_start(rank)
             if self.plan.own_program and self.stop_reason is not None:
                 continue  # the others may be saving, and have their grace for it
             if is_abnormal(rank):
@@ -177,6 +229,11 @@ class RankMonitor:
         except OSError as error:
             say(f"{STOP}: {error}; the ranks are killed after their grace period")
         self.progress.drain()
+        for rank in self.ranks:
+            self._hear_start(rank)
+        if self.plan.own_program and any(rank.start is not None for rank in self.ranks):
+            self._kill_in(0, "stopped before it began")
+            return
         if self.plan.own_program:
             running = [rank.pid for rank in self.ranks if rank.status is None]
             terminate(running, launcher=self.plan.launcher)
@@ -210,10 +267,18 @@ class RankMonitor:
         """Copy what is left of the output."""
         self.progress.drain()
         for rank in self.ranks:
+            self._forget_start(rank)
             rank.log.drain()
             rank.log.close()
         self._selector.close()
         signal.set_wakeup_fd(-1)
+
+
+def hangs(what: str) -> str:
+    """The reason of an attempt that waits for `what`; a listing adds for how long."""
+    return (
+        f"{what} does not answer (look at its file system, at mount and dmesg), and the job waits"
+    )
 
 
 def _sign() -> None:

@@ -1,0 +1,4 @@
+"""How the supervisor starts processes whose programs and directories are the user's.
+
+spawning    a child that is begun, and is waited for by nobody
+"""

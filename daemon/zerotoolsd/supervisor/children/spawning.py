@@ -1,0 +1,145 @@
+"""Starting a program without waiting for it: what hangs then is the child alone.
+
+`subprocess.Popen` waits until the child has executed its program. Where the working directory or
+the program lies on a file system that does not answer, that is for ever, and whoever waits hears no
+cancel. So the child tells how far it is over a pipe, which closes when the program runs:
+
+    d             it enters the directory
+    dp            it executes the program
+    dp!  ENOENT   it could not: its last word is the number of the error, in decimal
+
+A child that hangs holds none of the supervisor's descriptors, the attempt's lock above all.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+OOM_SCORE = "500"
+NO_PROGRAM = 127
+"""The status of a child that could not execute its program."""
+_PR_SET_PDEATHSIG = 1
+_DIRECTORY, _PROGRAM, _FAILED = b"d", b"p", b"!"
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class CannotStart(Exception):
+    """A program cannot be executed; `error` is the system's, the message a sentence."""
+
+    def __init__(self, what: str, error: OSError) -> None:
+        super().__init__(f"{what}: {error.strerror}")
+        self.error = error
+
+
+class BegunProgram:
+    """A child on its way to its program."""
+
+    def __init__(self, pid: int, fd: int, program: str, directory: str) -> None:
+        self.pid = pid
+        self.fd = fd
+        self.began = time.monotonic()
+        self._program = program
+        self._directory = directory
+        self._said = b""
+
+    @property
+    def awaited(self) -> str:
+        """What has not answered yet."""
+        in_program = _PROGRAM in self._said
+        return self._program if in_program else f"the directory {self._directory}"
+
+    def is_over(self) -> bool:
+        """Whether the program runs. Raises CannotStart."""
+        while True:
+            try:
+                part = os.read(self.fd, 64)
+            except BlockingIOError:
+                return False
+            if not part:
+                break
+            self._said += part
+        how_far, _, failed = self._said.partition(_FAILED)
+        if failed:
+            error = OSError(int(failed), os.strerror(int(failed)))
+            if _PROGRAM in how_far:
+                raise CannotStart(f"{self._program} cannot be started", error)
+            raise CannotStart(f"{self.awaited} cannot be entered", error)
+        return True
+
+    def close(self) -> None:
+        """Listen to it no more."""
+        os.close(self.fd)
+
+
+def start(
+    argv: Sequence[str], *, env: Mapping[str, str], cwd: str, output: int, umask: int
+) -> BegunProgram:
+    """Begin to run `argv` in `cwd`; its output goes to the descriptor `output`. Raises OSError.
+
+    The process that calls it has no threads.
+    """
+    reading, writing = os.pipe2(os.O_CLOEXEC)
+    parent = os.getpid()
+    try:
+        pid = os.fork()
+    except OSError:
+        os.close(reading)
+        os.close(writing)
+        raise
+    if pid == 0:
+        _become(argv, env, cwd, output, die_with(parent, umask), writing)
+    os.close(writing)
+    os.set_blocking(reading, False)
+    return BegunProgram(pid, reading, argv[0], cwd)
+
+
+def _become(
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    cwd: str,
+    output: int,
+    arrange: Callable[[], None],
+    report: int,
+) -> None:
+    """The child: it never returns."""
+    try:
+        signal.set_wakeup_fd(-1)
+        for each in (signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(each, signal.SIG_DFL)
+        null = os.open(os.devnull, os.O_RDONLY)
+        for descriptor, number in ((null, 0), (output, 1), (output, 2)):
+            os.dup2(descriptor, number)
+        os.closerange(3, report)
+        os.closerange(report + 1, os.sysconf("SC_OPEN_MAX"))
+        arrange()
+        os.write(report, _DIRECTORY)
+        os.chdir(cwd)
+        os.write(report, _PROGRAM)
+        os.execvpe(argv[0], list(argv), dict(env))
+    except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
+        code = getattr(error, "errno", None) or errno.EINVAL
+        os.write(report, _FAILED + str(code).encode())
+    finally:
+        os._exit(NO_PROGRAM)
+
+
+def die_with(parent: int, umask: int) -> Callable[[], None]:
+    """For the child between fork and exec: SIGKILL it when the supervisor ends."""
+
+    def arrange() -> None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+        os.umask(umask)
+        # When memory runs out the kernel is to end a rank, and never the daemon.
+        with suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text(OOM_SCORE, encoding="ascii")
+
+    return arrange

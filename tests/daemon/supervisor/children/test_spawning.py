@@ -1,0 +1,128 @@
+"""Programs that are begun and not waited for, also where their directory never answers."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.daemon.hung_disks import hung_disk
+from tests.daemon.made_attempts import finish, make_attempt, supervise, wait_for_file
+from tests.daemon.waiting import wait_for
+from zerotoolsd.supervisor.children import spawning
+from zerotoolsd.supervisor.children.spawning import BegunProgram, CannotStart
+from zerotoolsd.supervisor.durable import write_json
+from zerotoolsd.supervisor.plan import PROGRESS
+from zerotoolsd.supervisor.procfs import read_process
+
+
+def begun(tmp_path: Path, *argv: str, cwd: str = "/", **env: str) -> tuple[BegunProgram, Path]:
+    output = tmp_path / "output"
+    fd = os.open(output, os.O_CREAT | os.O_WRONLY)
+    try:
+        return spawning.start(argv, env=env, cwd=cwd, output=fd, umask=0o077), output
+    finally:
+        os.close(fd)
+
+
+def ended(child: BegunProgram) -> int:
+    _, status = os.waitpid(child.pid, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+def test_it_runs_in_its_directory_with_its_environment_and_nothing_else(tmp_path: Path) -> None:
+    lock = os.open(tmp_path / "lock", os.O_CREAT | os.O_RDWR)
+    os.set_inheritable(lock, True)
+    program = "pwd; umask; echo $WORD; ls /proc/self/fd | wc -l; cat /proc/self/oom_score_adj; cat"
+    child, output = begun(tmp_path, "sh", "-c", program, cwd="/usr", PATH="/usr/bin:/bin", WORD="w")
+    os.close(lock)
+    while not child.is_over():
+        select.select([child.fd], [], [])
+    assert ended(child) == 0
+    # Three, and that of the directory which ls reads.
+    assert output.read_text().split() == ["/usr", "0077", "w", "4", "500"]
+    child.close()
+
+
+@pytest.mark.parametrize(
+    ("argv", "cwd", "code", "message"),
+    [
+        (("/no/such",), "/", errno.ENOENT, "/no/such cannot be started: No such file or directory"),
+        (("/etc",), "/", errno.EACCES, "/etc cannot be started: Permission denied"),
+        (("true", "a\0b"), "/", errno.EINVAL, "true cannot be started: Invalid argument"),
+        (
+            ("true",),
+            "/no/such",
+            errno.ENOENT,
+            "the directory /no/such cannot be entered: No such file or directory",
+        ),
+    ],
+)
+def test_why_it_cannot_be_started(
+    tmp_path: Path, argv: tuple[str, ...], cwd: str, code: int, message: str
+) -> None:
+    child, _ = begun(tmp_path, *argv, cwd=cwd, PATH="/usr/bin:/bin")
+    assert ended(child) == spawning.NO_PROGRAM
+    with pytest.raises(CannotStart) as raised:
+        child.is_over()
+    assert (raised.value.error.errno, str(raised.value)) == (code, message)
+    child.close()
+
+
+def test_what_is_awaited() -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    child = BegunProgram(1, reading, "/bin/python", "/data")
+    for said, awaited in ((b"d", "the directory /data"), (b"p", "/bin/python")):
+        os.write(writing, said)
+        assert not child.is_over()
+        assert child.awaited == awaited
+    os.close(writing)
+    assert child.is_over()
+    child.close()
+
+
+OWN: dict[str, Any] = {"own_program": True, "world_size": 1, "argv": (sys.executable, "-c", "")}
+
+
+def test_a_directory_that_does_not_answer_is_waited_for_and_named(tmp_path: Path) -> None:
+    with hung_disk(tmp_path / "disk") as disk:
+        if disk is None:
+            pytest.skip("no file system may be mounted here")
+        disk.hang()
+        run = make_attempt(tmp_path / "run", "", cwd=str(disk.door), **OWN)
+        process = supervise(run)
+        wait_for_file(run / PROGRESS)
+        why = f'"the directory {disk.door} does not answer'
+        wait_for(lambda: why in (run / PROGRESS).read_text(), "it to say what it waits for")
+        write_json(run / "request.json", {"reason": "cancel"})
+        pid = wait_for(lambda: _killed_below(process.pid), "the child to be killed")
+        assert pid is not None
+        disk.let_go()
+        record = finish(run, process)
+        assert (record["outcome"], record["cause"]) == ("killed", "stopped before it began")
+
+
+def _killed_below(keeper: int) -> int | None:
+    """A process of the attempt that sleeps in the kernel though it was killed."""
+    for entry in Path("/proc").iterdir():
+        process = read_process(int(entry.name)) if entry.name.isdecimal() else None
+        if process is None or process.state != "D":
+            continue
+        parent = read_process(process.parent)
+        if parent is not None and parent.parent == keeper:
+            return process.pid
+    return None
+
+
+def test_a_directory_that_answers_again_lets_the_job_go_on(tmp_path: Path) -> None:
+    with hung_disk(tmp_path / "disk") as disk:
+        if disk is None:
+            pytest.skip("no file system may be mounted here")
+        run = make_attempt(tmp_path / "run", "", cwd=str(disk.door), **OWN)
+        assert finish(run, supervise(run))["outcome"] == "finished"
