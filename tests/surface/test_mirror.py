@@ -58,6 +58,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "daemon/test_promises",
         "daemon/test_recovery",
         "daemon/test_scripts",
+        "daemon/api/test_every_route",
         "daemon/api/test_hostile",
         "daemon/trainer/checkpoints/test_async",
         "daemon/trainer/engine_deepspeed/test_deepspeed",

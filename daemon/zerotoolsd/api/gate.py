@@ -9,8 +9,10 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
+from zerotoolsd.api import inputs
 from zerotoolsd.api.doors.connections import Connection
 from zerotoolsd.api.doors.rate import RateLimit
+from zerotoolsd.api.openapi import query_keys
 from zerotoolsd.api.peer import peer_uid
 from zerotoolsd.api.problems import problem
 from zerotoolsd.service import Unauthorized
@@ -42,6 +44,10 @@ def gate(rate: RateLimit) -> Middleware:
                 raise
             if (wait := rate.wait_for(uid, now)) > 0:
                 return _too_often(rate, wait)
+            resource = request.match_info.route.resource
+            if request.query_string and resource is not None:
+                known = query_keys(resource.canonical, request.method)
+                inputs.check_query(request.query, known)
             return await handler(request)
         finally:
             if connection is not None:

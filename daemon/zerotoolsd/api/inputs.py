@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import json
+import math
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from aiohttp import web
@@ -17,18 +20,32 @@ LARGEST_BODY = 1 << 20
 BODY_SECONDS = 30.0
 """How long the body of a request may take to come."""
 LARGEST_INT = 2**63 - 1
+_NUMBER = re.compile(r"[0-9]{1,300}(?:\.[0-9]{0,300})?(?:[eE][+-]?[0-9]{1,3})?", re.ASCII)
 _WHOLE = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 
 
 async def json_object(request: web.Request, *, known: tuple[str, ...]) -> dict[str, Any]:
     """The body, which must be one JSON object with no keys but `known`."""
+    return _object(await _body(request), known)
+
+
+async def no_body(request: web.Request) -> None:
+    """For what takes nothing: no body, or an empty object."""
+    if raw := await _body(request):
+        _object(raw, ())
+
+
+async def _body(request: web.Request) -> bytes:
     try:
         async with asyncio.timeout(BODY_SECONDS):
-            raw = await request.read()
+            return await request.read()
     except TimeoutError:
         raise web.HTTPRequestTimeout from None
     except (ConnectionError, web.RequestPayloadError) as error:
         raise BadRequest(f"the request was cut off or cannot be decoded: {error}") from error
+
+
+def _object(raw: bytes, known: tuple[str, ...]) -> dict[str, Any]:
     try:
         tree = json.loads(raw, parse_constant=_refuse_constant, object_pairs_hook=_unique)
     except RecursionError:
@@ -37,9 +54,28 @@ async def json_object(request: web.Request, *, known: tuple[str, ...]) -> dict[s
         raise BadRequest(f"the request is not valid JSON: {error}") from None
     if not isinstance(tree, dict):
         raise BadRequest("the request must be a JSON object")
-    if unknown := [name for name in tree if name not in known]:
-        raise BadRequest(f"unknown key {unknown[0][:80]!r}; known keys: {', '.join(known)}")
+    refuse_unknown(tree, known, "key")
     return tree
+
+
+def refuse_unknown(names: Iterable[str], known: Collection[str], what: str) -> None:
+    """Names the first of `names` that is not known, and what may have been meant."""
+    for name in names:
+        if name in known:
+            continue
+        near = difflib.get_close_matches(name[:80], known, n=1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        listed = f"known keys: {', '.join(known)}" if known else "this request takes none"
+        raise BadRequest(f"unknown {what} {name[:80]!r}{meant or '; ' + listed}")
+
+
+def check_query(query: Mapping[str, str], known: Collection[str]) -> None:
+    """Nothing but `known`, each once: of two values of one key nobody could say which counts."""
+    counts = Counter(name for name, _ in query.items())
+    refuse_unknown(counts, known, "key of the query")
+    for name, count in counts.items():
+        if count > 1:
+            raise BadRequest(f"{name}: is given {count} times in the query; give it once")
 
 
 def _refuse_constant(name: str) -> float:
@@ -84,11 +120,8 @@ def whole(
 def seconds(query: Mapping[str, str], name: str, *, maximum: float) -> float:
     """Seconds of the query, at most `maximum`; 0 if the query has none."""
     text = query.get(name, "0")
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1
-    if not 0 <= value < float("inf"):
+    value = float(text) if _NUMBER.fullmatch(text) else -1.0
+    if not 0 <= value < math.inf:
         raise BadRequest(f"{name}={text[:40]!r}: must be a number of seconds")
     return min(value, maximum)
 

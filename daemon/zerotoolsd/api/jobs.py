@@ -86,6 +86,7 @@ async def show(request: web.Request) -> web.Response:
 async def cancel(request: web.Request) -> web.Response:
     """POST /v1/jobs/{id}/cancel."""
     job_id = inputs.job_id(request)
+    await inputs.no_body(request)
     view = await request.app[SERVICE].cancel(job_id, uid=peer_uid(request))
     return answer(view_json(view), status=202)
 
@@ -93,5 +94,6 @@ async def cancel(request: web.Request) -> web.Response:
 async def resume(request: web.Request) -> web.Response:
     """POST /v1/jobs/{id}/resume."""
     job_id = inputs.job_id(request)
+    await inputs.no_body(request)
     view = await request.app[SERVICE].resume(job_id, uid=peer_uid(request))
     return answer(view_json(view), status=200 if view.id == job_id else 201)

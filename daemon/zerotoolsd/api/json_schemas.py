@@ -71,7 +71,7 @@ def _key(item: Field[Any], hint: Any) -> Schema:
         if each.get("type") in ("integer", "number"):
             each.update(found)
     if (allowed := item.metadata["allowed"]) is not None:
-        nothing = [None] if item.default is None or None in allowed else []
+        nothing = [None] if type(None) in get_args(hint) or None in allowed else []
         schema = {"enum": [*(each for each in allowed if each is not None), *nothing]}
     if item.default not in (MISSING, None):
         schema["default"] = list(item.default) if isinstance(item.default, tuple) else item.default

@@ -245,6 +245,14 @@ def document() -> dict[str, Any]:
     }
 
 
+@cache
+def query_keys(path: str, method: str) -> tuple[str, ...]:
+    """The keys that the query of a request may have."""
+    operations = document()["paths"].get(path, {})
+    found = operations.get("get" if method == "HEAD" else method.lower(), {})
+    return tuple(each["name"] for each in found.get("parameters", ()) if each["in"] == "query")
+
+
 async def openapi(request: web.Request) -> web.Response:
     """GET /v1/openapi.json."""
     return answer(document())

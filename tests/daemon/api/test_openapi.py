@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,12 @@ TYPES: dict[str, tuple[type, ...]] = {
 }
 
 
+def _within(value: float, schema: dict[str, Any]) -> bool:
+    if value <= schema.get("exclusiveMinimum", -math.inf):
+        return False
+    return bool(schema.get("minimum", -math.inf) <= value <= schema.get("maximum", math.inf))
+
+
 def misfits(value: Any, schema: dict[str, Any], where: str = "$") -> list[str]:
     """Where `value` is not as `schema` says; as much of JSON Schema as the document uses."""
     if "$ref" in schema:
@@ -45,6 +52,8 @@ def misfits(value: Any, schema: dict[str, Any], where: str = "$") -> list[str]:
         return [f"{where}: {value!r} is no {wanted}"]
     if names and isinstance(value, bool) and "boolean" not in names:
         return [f"{where}: {value!r} is no {wanted}"]
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return [] if _within(value, schema) else [f"{where}: {value} is out of bounds"]
     if isinstance(value, list):
         items = schema.get("items", {})
         return [m for n, one in enumerate(value) for m in misfits(one, items, f"{where}[{n}]")]
