@@ -9,4 +9,7 @@ It is for the checkout alone: the wheel does not have it, and it imports neither
 - `launching`: the ranks of a job, without a daemon; `rank_jobs` lets them run several jobs;
   `one_rank` starts one in the terminal, for a debugger.
 - `forked`, `forkserver`: Python programs, such as ranks, that find torch imported.
+- `invariants`: what must hold of a daemon's state directory at every moment.
+- `faults`: kills and errors at every durable system call; `soak`: random ones, for half an hour.
+- `syscalls`: kills at the calls of a forked child, without strace.
 """

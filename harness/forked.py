@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -163,6 +164,7 @@ def _without_python_path() -> dict[str, str]:
 
 
 _servers: dict[Sequence[str], _Server] = {}
+_making = threading.Lock()
 
 
 def start(
@@ -175,8 +177,9 @@ def start(
 ) -> Forked:
     """Start `python ARGUMENTS`, which are `-P SCRIPT ...` or `-m MODULE ...`, in `cwd` with `env`;
     what it prints goes to `out`. It finds `modules` imported."""
-    if modules not in _servers:
-        _servers[modules] = _Server(modules)
+    with _making:  # of two servers for the same modules, the first would end what it forked
+        if modules not in _servers:
+            _servers[modules] = _Server(modules)
     request = {"arguments": list(arguments), "cwd": str(cwd), "env": dict(env)}
     return _servers[modules].start(request, out)
 
@@ -185,3 +188,9 @@ def close_servers() -> None:
     """End all servers of this process."""
     while _servers:
         _servers.popitem()[1].close()
+
+
+def close_server(modules: Sequence[str]) -> None:
+    """End the one that has these modules, if there is one."""
+    if (server := _servers.pop(modules, None)) is not None:
+        server.close()

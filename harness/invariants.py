@@ -7,9 +7,11 @@ sentence for each rule that does not hold. It only reads, and needs no daemon:
 - at most one attempt of a job is not over, and it is the last;
 - of a job that is over nothing runs, and no attempt began after one that finished;
 - no process has the token of an attempt that is over, or of none;
-- a GPU is leased once, and to an attempt that is not over or left a process behind;
+- a GPU is leased once, and to an attempt that is not over or left a process behind: a lease is the
+  whole GPU with all its memory, so that no two may ever share one;
 - the events replay to the state that the job is in, each from where the last one led;
-- a checkpoint that a manifest belongs to has the files and sizes that this says.
+- what lies under the name of a checkpoint verifies: every file has the size and the digest that the
+  manifest says, so that nothing else can be offered to a job that goes on.
 
 Trouble of the machine is the caller's: `failed(state_dir)` lists the jobs that failed, and why.
 """
@@ -23,6 +25,9 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+
+from zerotools.runs import checkpoint_dirs
+from zerotools.runs.manifest import verify_manifest
 
 TERMINAL = frozenset({"succeeded", "failed", "cancelled", "stopped"})
 ACTIVE = frozenset({"launching", "running", "stopping", "held"})
@@ -131,9 +136,13 @@ def _leases(attempts: list[sqlite3.Row], leases: list[sqlite3.Row]) -> Iterator[
             yield f"{lease['gpu_uuid']} is leased to an attempt that does not exist"
         elif row["state"] == "ended" and lease["held_by"] is None:
             yield f"{lease['gpu_uuid']} is leased to an attempt that is over"
+    users: dict[str, tuple[int, int]] = {}
     leased = {lease["gpu_uuid"]: (lease["job_id"], lease["attempt"]) for lease in leases}
     for key, row in by_key.items():
         for uuid in json.loads(row["gpu_uuids"]) if row["state"] != "ended" else ():
+            if uuid in users:
+                yield f"{uuid} is used by attempts {users[uuid]} and {key} (job, number) at once"
+            users[uuid] = key
             if leased.get(uuid) != key:
                 yield f"attempt {key[1]} of job {key[0]} uses {uuid}, which it has no lease of"
 
@@ -158,12 +167,6 @@ def _events(jobs: Mapping[int, Row], events: list[sqlite3.Row]) -> Iterator[str]
 
 def _checkpoints(jobs: Collection[Row]) -> Iterator[str]:
     for job in jobs:
-        for manifest in Path(job["output_dir"]).glob("step-*/MANIFEST.json"):
-            files = json.loads(manifest.read_bytes())["files"]
-            for name, said in files.items():
-                try:
-                    size = (manifest.parent / name).stat().st_size
-                except OSError:
-                    size = -1
-                if size != said["size"]:
-                    yield f"{manifest.parent}: {name} has {size} bytes, not {said['size']}"
+        for directory in checkpoint_dirs.listing(Path(job["output_dir"])):
+            for problem in verify_manifest(directory):
+                yield f"job {job['id']} is offered what does not verify: {problem.message}"

@@ -11,6 +11,7 @@ import pytest
 from harness.invariants import broken, failed
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import leave_attempt
+from zerotools.runs.manifest import write_manifest
 from zerotoolsd.supervisor.durable import write_json
 
 AGAIN = (
@@ -42,3 +43,25 @@ def test_each_rule_is_looked_at(tmp_path: Path, damage: str | None, words: list[
     for each in words:
         assert any(each in sentence for sentence in found), found
     assert failed(tmp_path / "state") == {}
+
+
+def test_a_checkpoint_under_its_name_has_the_bytes_that_its_manifest_says(tmp_path: Path) -> None:
+    leave_attempt(tmp_path / "state", make_job("exit=0"))
+    with closing(sqlite3.connect(tmp_path / "state" / "zerotools.db")) as db:
+        (output,) = db.execute("SELECT output_dir FROM job").fetchone()
+    step = Path(output) / "step-00000001"
+    step.mkdir(parents=True)
+    (step / "data").write_bytes(b"abcd")
+    write_manifest(step)
+    assert broken(tmp_path / "state", [1]) == []
+    (step / "data").write_bytes(b"abce")  # as long as before
+    (found,) = broken(tmp_path / "state", [1])
+    assert found.startswith(f"job 1 is offered what does not verify: {step / 'data'} has SHA-256")
+
+
+def test_a_gpu_is_used_by_one_attempt(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    leave_attempt(state, make_job("exit=0"), gpu_uuids=("GPU-1",))
+    with closing(sqlite3.connect(state / "zerotools.db")) as db, db:
+        db.execute(AGAIN.replace("'[]'", "'[\"GPU-1\"]'"))
+    assert "GPU-1 is used by attempts (1, 1) and (1, 2) (job, number) at once" in broken(state)

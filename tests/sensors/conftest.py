@@ -11,7 +11,7 @@ import pytest
 
 from tests.sensors.double import Double
 
-SOURCE = Path(__file__).with_name("nvml_double.c")
+SOURCE = Path(__file__).parents[2] / "harness" / "nvml_double.c"
 
 
 NEWEST = 3

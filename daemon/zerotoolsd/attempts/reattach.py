@@ -12,8 +12,11 @@ from typing import Any
 from zerotoolsd.queue.clocks import Moment, began_of
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow
 from zerotoolsd.supervisor.durable import LARGEST_RECORD, is_shallow, read_json
+from zerotoolsd.supervisor.last_word.inferred import inferred, stop_reason
+from zerotoolsd.supervisor.last_word.keeper import KILLED
+from zerotoolsd.supervisor.last_word.ledger import RankLedger
 from zerotoolsd.supervisor.last_word.reserved import ReservedRecord
-from zerotoolsd.supervisor.plan import ATTEMPT, ENDED, EXIT, LOCK, RUN
+from zerotoolsd.supervisor.plan import ATTEMPT, ENDED, EXIT, LEDGER, LOCK, RUN, STOP, Plan
 from zerotoolsd.supervisor.procfs import Process, boot_id, kill_process, open_process, processes
 
 MAX_LOOKS = 20
@@ -47,9 +50,11 @@ class NeverStarted:
 
 @dataclass(frozen=True)
 class Gone:
-    """Its supervisor vanished without a word; `cause` says what is known."""
+    """Its supervisor vanished without a word; `cause` says what is known. `record` is what follows
+    from what was noted of its ranks, where all that could write it down was killed."""
 
     cause: str
+    record: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -106,7 +111,8 @@ def _look(run_dir: Path, token: str) -> AttemptStatus:
         pidfd = open_process(*_identity(run["keeper"], RUN))
     if pidfd is not None:
         return Alive(pidfd, began_of(run))
-    return _last_word(run_dir, token, "its supervisor was killed")
+    found = _last_word(run_dir, token, KILLED)
+    return Gone(KILLED, _noted(run_dir, run)) if isinstance(found, Gone) else found
 
 
 def _over(run_dir: Path, token: str, name: str = EXIT) -> Over | None:
@@ -127,6 +133,20 @@ def _last_word(run_dir: Path, token: str, why: str) -> Over | Gone:
     if "closing" not in ended.record:
         return ended
     return Over({**ended.record, "closing": {"why": f"{why} before this had ended"}})
+
+
+def _noted(run_dir: Path, run: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The record that the keeper would have written of ranks whose ends were noted."""
+    try:
+        plan = Plan.from_json(read_json(run_dir / ATTEMPT) or {})
+        ledger = RankLedger.read(run_dir / LEDGER, plan.processes)
+    except (OSError, TypeError, ValueError):  # an older version has started it, or a job wrote here
+        return None
+    why = f"{KILLED}, and its keeper"
+    record = inferred(plan, ledger, (), run, stop_reason(run_dir / STOP), why)
+    if plan.closing and record["outcome"] == "finished":
+        record["closing"] = {"why": f"{why} before this had ended"}
+    return record
 
 
 def _check_record(record: Mapping[str, Any]) -> None:

@@ -127,8 +127,8 @@ class Watcher:
             case reattach.NeverStarted():
                 why = self._spawner.why_not(attempt.token) or _why_not_started(attempt)
                 self._pending.put_off(attempt.job_id, why)
-            case reattach.Gone(cause):
-                self._lost(attempt, cause)
+            case reattach.Gone(cause, noted):
+                self._lost(attempt, cause, noted)
             case reattach.Unreadable(cause):
                 self._hold(attempt, cause)
 
@@ -196,7 +196,7 @@ class Watcher:
         else:
             self._look_again(attempt)
 
-    def _lost(self, attempt: AttemptRow, cause: str) -> None:
+    def _lost(self, attempt: AttemptRow, cause: str, noted: Mapping[str, Any] | None) -> None:
         strays = reattach.kill_strays(attempt.token)
         ended = f"; {len(strays)} of its processes were ended" if strays else ""
         record = {
@@ -205,6 +205,8 @@ class Watcher:
             "outcome": lifecycle.LOST,
             "cause": f"lost: {cause}{ended}",
         }
+        if noted is not None and noted["outcome"] != lifecycle.LOST:
+            record |= {**noted, "cause": f"{noted['cause']}{ended}"}
         self._on_over(attempt, record)
 
     def _track(self, live: _Live) -> None:

@@ -10,7 +10,8 @@ with it, and a job that is done would run again. So two processes know it at eve
 When the supervisor dies, ranks that have ended and were not waited for become children of the
 keeper, which the kernel tells how they ended; ranks that still run are killed by the kernel
 (PDEATHSIG), and all else below is killed by the keeper. When the keeper dies, the supervisor goes
-on alone. The lock, the records' room and their descriptors belong to both.
+on alone. When both die in one moment, the daemon finds in the run directory what was noted of ranks
+that had ended (`ledger`). The lock, the records' room and their descriptors belong to both.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,14 +28,12 @@ from typing import Any
 
 from zerotoolsd.supervisor import procfs
 from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json, sync_directory
+from zerotoolsd.supervisor.last_word.inferred import inferred, stop_reason
 from zerotoolsd.supervisor.last_word.ledger import RankLedger
 from zerotoolsd.supervisor.last_word.reserved import ReservedRecord
-from zerotoolsd.supervisor.last_word.verdict import Verdict, is_abnormal, judge_program, judge_ranks
 from zerotoolsd.supervisor.logs import say
-from zerotoolsd.supervisor.plan import ENDED, EXIT, NOTIFY, RUN, STOP, Plan
-from zerotoolsd.supervisor.ranks import KnownRank
+from zerotoolsd.supervisor.plan import ENDED, EXIT, LEDGER, NOTIFY, RUN, STOP, Plan
 from zerotoolsd.supervisor.reaper import kill_all
-from zerotoolsd.supervisor.trouble import NOT_READY
 
 KILL_SECONDS = 30.0
 KILLED = "its supervisor was killed"
@@ -48,17 +47,6 @@ class Records:
     ended: ReservedRecord | None
 
 
-@dataclass(frozen=True)
-class _NothingTold:
-    """The supervisor alone heard the ranks; the daemon adds what it kept of that."""
-
-    errors: Sequence[dict[str, Any]] = ()
-    trained: bool = False
-    steps_done: int = 0
-    checkpoint: dict[str, Any] | None = None
-    awaited: int | None = None
-
-
 def keep(plan: Plan, supervise: Callable[[Records, RankLedger], None]) -> int:
     """Supervise in a child, and put its end on record if it cannot. Returns the exit status.
 
@@ -69,7 +57,7 @@ def keep(plan: Plan, supervise: Callable[[Records, RankLedger], None]) -> int:
         ReservedRecord(Path(EXIT), plan.processes),
         ReservedRecord(Path(ENDED), plan.processes) if follows else None,
     )
-    ledger = RankLedger(plan.processes)
+    ledger = RankLedger(plan.processes, Path(LEDGER))
     child = os.fork()
     if not child:
         _be_supervisor(records, ledger, supervise)
@@ -116,12 +104,8 @@ def _put_on_record(plan: Plan, records: Records, ledger: RankLedger) -> int:
         return 1  # it has not begun: the daemon may start it again
     record = _read(ENDED)
     if record is None:
-        ranks = [
-            KnownRank(index, line.status, line.killed or _is_ours(line.status, index in told))
-            for index, line in enumerate(ledger.lines())
-            if line.pid is not None
-        ]
-        record = _record(plan, _verdict(plan, ranks, ledger), ranks, run)
+        record = inferred(plan, ledger, told, run, stop_reason(Path(STOP)), KILLED)
+        record |= {"by_keeper": True, "ended": time.time(), "ran_seconds": _ran(run)}
     if plan.closing and record["outcome"] == "finished":
         record["closing"] = {"why": f"{KILLED} before this had ended"}
     record["unkillable"] = [
@@ -131,49 +115,9 @@ def _put_on_record(plan: Plan, records: Records, ledger: RankLedger) -> int:
     return 0
 
 
-def _is_ours(status: int | None, was_told: bool) -> bool:
-    if was_told:
-        return False
-    return status is None or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL)
-
-
-def _verdict(plan: Plan, ranks: Sequence[KnownRank], ledger: RankLedger) -> Verdict:
-    if not ledger.has_begun:
-        return Verdict(NOT_READY, f"{KILLED} before it had started anything")
-    cut_off = len(ranks) < plan.processes or any(rank.killed for rank in ranks)
-    if cut_off and not any(map(is_abnormal, ranks)):
-        return Verdict("lost", f"lost: {KILLED}")
-    judge = judge_program if plan.own_program else judge_ranks
-    return judge(ranks, _NothingTold(), stop=_stop_reason(), killed_because=None)
-
-
-def _record(
-    plan: Plan, verdict: Verdict, ranks: Sequence[KnownRank], run: dict[str, Any]
-) -> dict[str, Any]:
-    rank = verdict.rank
-    ended = f"; {KILLED}" if verdict.outcome not in ("lost", NOT_READY) else ""
+def _ran(run: dict[str, Any]) -> float | None:
     began = run.get("started_clock")
-    return {
-        "token": plan.token,
-        "outcome": verdict.outcome,
-        "cause": f"{verdict.cause}{ended}",
-        "by_keeper": True,
-        "rank": None if rank is None else rank.index,
-        "exit_code": verdict.exit_code,
-        "signal": rank and rank.signal,
-        "ranks": [rank.to_json() for rank in ranks],
-        "stop_reason": _stop_reason(),
-        "started": run.get("started"),
-        "ended": time.time(),
-        "ran_seconds": time.monotonic() - began if isinstance(began, float) else None,
-    }
-
-
-def _stop_reason() -> str | None:
-    try:
-        return Path(STOP).read_text(encoding="utf-8")[:1000]
-    except (OSError, ValueError):
-        return None
+    return time.monotonic() - began if isinstance(began, float) else None
 
 
 def _read(name: str) -> dict[str, Any] | None:

@@ -1,14 +1,21 @@
-"""What the supervisor knows of its ranks, in memory that its keeper has too and no kill clears.
+"""What the supervisor knows of its ranks, where no kill clears it.
 
 One line for each rank: its pid, its wait status once it has ended, and whether it was killed by us.
-The status is noted here before the kernel is told to forget it (`reaper.reap`).
+The status is noted here before the kernel is told to forget it (`reaper.reap`): in memory that the
+supervisor's keeper has too, and in the file `ledger` of the run directory, for the daemon, which
+looks there where both were killed. The file is not flushed: it is for kills, not for power losses.
 """
 
 from __future__ import annotations
 
 import mmap
+import os
 import struct
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+
+from zerotoolsd.supervisor.durable import open_regular
 
 _LINE = struct.Struct("=iiBB")
 _STARTED, _ENDED = 1, 2
@@ -26,9 +33,25 @@ class RankLine:
 class RankLedger:
     """Made before the fork; both processes see what either writes."""
 
-    def __init__(self, ranks: int) -> None:
+    def __init__(self, ranks: int, path: Path | None = None) -> None:
+        """Raises OSError: there is no room for the file `path`."""
         self._ranks = ranks
-        self._memory = mmap.mmap(-1, max(1, (ranks + 1) * _LINE.size))
+        size = (ranks + 1) * _LINE.size
+        self._memory: mmap.mmap | bytearray = mmap.mmap(-1, size)
+        self._file = None if path is None else _opened(path, size)
+
+    @classmethod
+    def read(cls, path: Path, ranks: int) -> RankLedger:
+        """What a supervisor that is gone left in `path`. Raises OSError; ValueError: it is no
+        ledger of so many ranks."""
+        size = (ranks + 1) * _LINE.size
+        with os.fdopen(open_regular(path), "rb") as file:
+            data = file.read(size + 1)
+        if len(data) != size:
+            raise ValueError(f"{path.name} is not the ledger of {ranks} ranks")
+        found = cls(ranks)
+        found._memory = bytearray(data)
+        return found
 
     def begin(self) -> None:
         """The first rank is about to be started."""
@@ -69,3 +92,17 @@ class RankLedger:
 
     def _put(self, rank: int, pid: int, status: int, state: int, *, killed: bool) -> None:
         _LINE.pack_into(self._memory, rank * _LINE.size, pid, status, state, killed)
+        if self._file is not None:
+            with suppress(OSError):  # the keeper has it in memory
+                os.pwrite(self._file, _LINE.pack(pid, status, state, killed), rank * _LINE.size)
+
+
+def _opened(path: Path, size: int) -> int:
+    flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+    fd = os.open(path, flags, 0o600)
+    try:
+        os.posix_fallocate(fd, 0, size)
+    except BaseException:  # undone, and raised again
+        os.close(fd)
+        raise
+    return fd

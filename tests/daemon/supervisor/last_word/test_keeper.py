@@ -14,6 +14,7 @@ import pytest
 
 from tests.daemon.made_attempts import is_alive, make_attempt
 from tests.daemon.waiting import wait_for
+from zerotoolsd.attempts import reattach
 from zerotoolsd.supervisor.durable import read_json
 from zerotoolsd.supervisor.last_word.keeper import Records, keep
 from zerotoolsd.supervisor.last_word.ledger import RankLedger
@@ -169,3 +170,51 @@ def test_ranks_for_which_there_are_no_descriptors_are_not_the_job_s_fault(tmp_pa
     assert record["outcome"] == "not_ready"
     assert record["cause"].endswith("cannot be started: Too many open files")
     assert all(rank["killed"] for rank in record["ranks"])
+
+
+def both_killed(run: Path, act: Act) -> reattach.AttemptStatus:
+    """What the daemon finds where supervisor and keeper were killed in one moment."""
+
+    def then_both(plan: Plan, records: Records, ledger: RankLedger) -> None:
+        os.kill(os.getppid(), signal.SIGSTOP)  # it does nothing any more
+        act(plan, records, ledger)
+
+    pid = os.fork()
+    if not pid:
+        try:
+            os._exit(kept(run, then_both)[0] & 0xFF)
+        finally:
+            os._exit(70)
+    own = wait_for(lambda: (r := read_json(run / "run.json")) and "ranks" in r and r, "the ranks")
+    wait_for(lambda: not is_alive(own["pid"]), "the supervisor to be killed")
+    os.kill(own["keeper"]["pid"], signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return reattach.run_dir_status(run, "t" * 32)
+
+
+@pytest.mark.parametrize(
+    ("fake", "outcome"), [("exit=0", "finished"), ("rank=0:exit=3 rank=1:exit=0", "crashed")]
+)
+def test_ends_that_were_noted_are_known_though_both_are_killed_at_once(
+    tmp_path: Path, fake: str, outcome: str
+) -> None:
+    run = make_attempt(tmp_path / "run", fake, straggler_seconds=0.5)
+    found = both_killed(run, until_exit)
+    assert isinstance(found, reattach.Gone)
+    assert found.record is not None
+    assert found.record["outcome"] == outcome
+    assert found.record["cause"].endswith("; its supervisor was killed, and its keeper")
+
+
+def test_a_rank_that_was_running_when_both_were_killed_is_lost(tmp_path: Path) -> None:
+    def when_both_run(plan: Plan, records: Records, ledger: RankLedger) -> None:
+        if not os.fork():
+            wait_for(lambda: Path("waiting-0").exists() and Path("waiting-1").exists(), "both")
+            os.kill(os.getppid(), signal.SIGKILL)
+            os._exit(0)
+        supervise(plan, records, ledger)
+
+    found = both_killed(make_attempt(tmp_path / "run", "release exit=0"), when_both_run)
+    assert isinstance(found, reattach.Gone)
+    assert found.record is not None
+    assert found.record["outcome"] == "lost"

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
+
+import pytest
 
 from zerotoolsd.supervisor.last_word.ledger import RankLedger, RankLine
 
@@ -27,3 +30,31 @@ def test_what_a_killed_child_noted_is_known(tmp_path: object) -> None:
         RankLine(None, None, killed=False),
         RankLine(300, signal.SIGKILL, killed=True),
     ]
+
+
+def test_what_one_notes_another_reads(tmp_path: Path) -> None:
+    path = tmp_path / "ledger"
+    ledger = RankLedger(2, path)
+    assert not RankLedger.read(path, 2).has_begun
+    ledger.begin()
+    ledger.started(0, 11)
+    ledger.started(1, 12)
+    ledger.killed(1)
+    ledger.ended(11, 3 << 8)
+    ledger.ended(99, 0)
+    found = RankLedger.read(path, 2)
+    assert found.has_begun
+    assert found.lines() == ledger.lines()
+    assert found.lines() == [RankLine(11, 3 << 8, False), RankLine(12, None, True)]
+
+
+def test_what_is_no_ledger_of_these_ranks_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "ledger"
+    RankLedger(2, path)
+    with pytest.raises(ValueError, match="ledger is not the ledger of 3 ranks"):
+        RankLedger.read(path, 3)
+    with pytest.raises(FileNotFoundError):
+        RankLedger.read(tmp_path / "none", 1)
+    os.mkfifo(tmp_path / "pipe")  # in which a reader would wait for ever
+    with pytest.raises(ValueError, match="pipe is not a regular file"):
+        RankLedger.read(tmp_path / "pipe", 1)

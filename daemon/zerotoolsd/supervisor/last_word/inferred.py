@@ -1,0 +1,87 @@
+"""The record of an attempt whose supervisor was killed, from what was noted of its ranks."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zerotoolsd.supervisor.last_word.ledger import RankLedger
+from zerotoolsd.supervisor.last_word.verdict import Verdict, is_abnormal, judge_program, judge_ranks
+from zerotoolsd.supervisor.plan import Plan
+from zerotoolsd.supervisor.ranks import KnownRank
+from zerotoolsd.supervisor.trouble import NOT_READY
+
+_LONGEST_REASON = 1000
+
+
+@dataclass(frozen=True)
+class _NothingTold:
+    """The supervisor alone heard the ranks; the daemon adds what it kept of that."""
+
+    errors: Sequence[dict[str, Any]] = ()
+    trained: bool = False
+    steps_done: int = 0
+    checkpoint: dict[str, Any] | None = None
+    awaited: int | None = None
+
+
+def inferred(
+    plan: Plan,
+    ledger: RankLedger,
+    told: Collection[int],
+    run: Mapping[str, Any],
+    stop: str | None,
+    killed: str,
+) -> dict[str, Any]:
+    """The record. A SIGKILL of a rank that is not in `told`, whose ends were noted while the
+    supervisor lived, came from the supervisor's own death. `killed` is one sentence on that, and
+    `stop` why the ranks were asked to stop, if they were."""
+    ranks = [
+        KnownRank(index, line.status, line.killed or _is_ours(line.status, index in told))
+        for index, line in enumerate(ledger.lines())
+        if line.pid is not None
+    ]
+    verdict = _verdict(plan, ranks, ledger, stop, killed)
+    also = f"; {killed}" if verdict.outcome not in ("lost", NOT_READY) else ""
+    rank = verdict.rank
+    return {
+        "token": plan.token,
+        "outcome": verdict.outcome,
+        "cause": f"{verdict.cause}{also}",
+        "rank": None if rank is None else rank.index,
+        "exit_code": verdict.exit_code,
+        "signal": rank and rank.signal,
+        "ranks": [each.to_json() for each in ranks],
+        "stop_reason": stop,
+        "started": run.get("started"),
+    }
+
+
+def _is_ours(status: int | None, was_told: bool) -> bool:
+    if was_told:
+        return False
+    return status is None or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL)
+
+
+def _verdict(
+    plan: Plan, ranks: Sequence[KnownRank], ledger: RankLedger, stop: str | None, killed: str
+) -> Verdict:
+    if not ledger.has_begun:
+        return Verdict(NOT_READY, f"{killed} before it had started anything")
+    cut_off = len(ranks) < plan.processes or any(rank.killed for rank in ranks)
+    if cut_off and not any(map(is_abnormal, ranks)):
+        return Verdict("lost", f"lost: {killed}")
+    judge = judge_program if plan.own_program else judge_ranks
+    return judge(ranks, _NothingTold(), stop=stop, killed_because=None)
+
+
+def stop_reason(path: Path) -> str | None:
+    """Why the ranks were asked to stop, as the supervisor told them in the file `path`."""
+    try:
+        return path.read_text(encoding="utf-8")[:_LONGEST_REASON]
+    except (OSError, ValueError):
+        return None

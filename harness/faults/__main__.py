@@ -1,0 +1,133 @@
+"""Kills real daemons, supervisors and ranks at every durable system call of many short stories.
+
+    python -m harness.faults [--errors] [--story WORDS] [--sample N --seed S] [--jobs N]
+
+Each process runs under `strace -e inject=...:signal=KILL:when=N`, which kills it exactly before its
+N-th call. Then what is left goes on, and `harness.invariants` looks at what there is. With
+`--errors` the N-th calls fail instead, with ENOSPC, EIO and EMFILE, and no job may fail for that.
+Programs write a line when they begin and one when they are done, so that a second run shows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from harness.faults import tracing
+from harness.faults.attempts import attempt_stories
+from harness.faults.copies import copy_stories
+from harness.faults.daemons import make_tensors
+from harness.faults.points import Found, Point, Story, Totals, points_of, sampled
+from harness.faults.stories import daemon_stories
+from harness.forked import close_servers
+
+NOT_RUN = 77
+MEMORY = Path("/dev/shm")
+
+
+class Run:
+    """The points that are tried, several at a time, each in a directory of its own."""
+
+    def __init__(self, directory: Path, jobs: int) -> None:
+        self.directory = directory
+        self.totals = Totals()
+        self._pool = ThreadPoolExecutor(jobs)
+        self._number = 0
+
+    def all_of(self, work: list[tuple[str, Story, tracing.Injection | None]]) -> list[Found]:
+        """Try each, and return what was found, in their order."""
+        places = [self.directory / f"p{self._number + n}" for n in range(len(work))]
+        self._number += len(work)
+        return list(self._pool.map(self._one, work, places))
+
+    def _one(self, work: tuple[str, Story, tracing.Injection | None], place: Path) -> Found:
+        where, story, injection = work
+        try:
+            found = story.run(place, injection)
+        except Exception:  # one point that cannot be tried is told, and the others are tried
+            found = Found(wrong=[f"could not be tried: {traceback.format_exc()}"])
+        for sentence in found.wrong:
+            print(f"{where}: {sentence}", file=sys.stderr, flush=True)
+        shutil.rmtree(place, ignore_errors=True)
+        return found
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Returns 1 where anything was lost, doubled, orphaned or failed, 77 without strace."""
+    options = _parser().parse_args(arguments)
+    if not tracing.is_installed():
+        print("not run: strace is not installed")
+        return NOT_RUN
+    place = MEMORY if MEMORY.is_dir() else None
+    try:
+        with tempfile.TemporaryDirectory(prefix="zerotools-", dir=place) as directory:
+            return _run(options, Path(directory))
+    finally:
+        close_servers()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--errors", action="store_true", help="let calls fail instead of killing")
+    parser.add_argument("--story", action="append", help="those whose names have these words")
+    parser.add_argument("--call", action="append", choices=tracing.CALLS, help="this one alone")
+    parser.add_argument("--at", type=int, help="the N-th call alone")
+    parser.add_argument("--sample", type=int, metavar="N", help="so many points of all there are")
+    parser.add_argument("--seed", type=int, default=1, help="of the sample")
+    parser.add_argument("--jobs", type=int, default=2, help="so many points at a time")
+    parser.add_argument("--list", action="store_true", help="count the calls of each story alone")
+    return parser
+
+
+def stories_in(directory: Path) -> list[Story]:
+    """All of them; what they begin with is made in `directory`."""
+    tensors = make_tensors(directory)
+    return [*attempt_stories(tensors), *daemon_stories(tensors), *copy_stories(directory, tensors)]
+
+
+def _run(options: argparse.Namespace, directory: Path) -> int:
+    began = time.monotonic()
+    stories = [
+        story
+        for story in stories_in(directory)
+        if not options.story or any(words in story.name for words in options.story)
+    ]
+    run = Run(directory, options.jobs)
+    untouched = run.all_of([(f"{story.name}, untouched", story, None) for story in stories])
+    points: list[Point] = []
+    for story, found in zip(stories, untouched, strict=True):
+        counts = ", ".join(f"{call} {n}" for call, n in sorted(found.calls.items()))
+        print(f"{story.name}: {sum(found.calls.values())} calls: {counts}", flush=True)
+        run.totals.note(f"{story.name}, untouched", found.wrong)
+        points += points_of(story, found.calls, kills=not options.errors, errors=options.errors)
+    points = [p for p in points if not options.call or p.injection.call in options.call]
+    points = [p for p in points if options.at in (None, p.injection.number)]
+    chosen = [] if options.list else sampled(points, options.sample, options.seed)
+    for point, found in zip(
+        chosen, run.all_of([(str(p), p.story, p.injection) for p in chosen]), strict=True
+    ):
+        run.totals.add(str(point), found)
+    _print(options, run.totals, len(points), time.monotonic() - began)
+    return 1 if run.totals.sentences else 0
+
+
+def _print(options: argparse.Namespace, totals: Totals, exist: int, seconds: float) -> None:
+    if totals.sentences:
+        print(json.dumps(totals.sentences, indent=1))
+    sample = f", seed {options.seed}" if options.sample else ""
+    print(
+        f"{totals.points} of {exist} points tried in {seconds:.0f} s{sample}; at {totals.missed} "
+        f"of them the call did not come this time; {totals.unseen} ends that nobody was left to see"
+    )
+    print(totals)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

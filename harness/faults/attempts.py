@@ -1,0 +1,238 @@
+"""Stories of one attempt without a daemon: its supervisor, the keeper above, a rank below.
+
+keeper       killed alone: the supervisor goes on
+supervisor   killed alone: the keeper ends the ranks and writes the record
+both         in one moment: nobody is left; what was noted of ended ranks counts
+rank         killed alone, while it saves
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.faults.points import Found
+from harness.faults.tracing import Injection, counted
+from harness.faults.warm import Victim, exit_status
+from harness.patience import Deadline
+from zerotools.core.errors import BadFile
+from zerotools.runs import checkpoint_dirs
+from zerotoolsd.attempts import reattach
+from zerotoolsd.supervisor.durable import write_json
+from zerotoolsd.supervisor.last_word.ledger import RankLedger
+from zerotoolsd.supervisor.plan import ATTEMPT, LEDGER, REQUEST, Plan
+from zerotoolsd.supervisor.procfs import processes
+from zerotoolsd.trainer.checkpoints.structure import check_structure
+
+SECONDS = 60.0
+STAND_IN = Path(__file__).with_name("stand_in.py")
+KEEPER, SUPERVISOR, BOTH, RANK = "keeper", "supervisor", "both", "rank"
+TOKEN = "{:032x}"
+WAITS = "echo $$ > pid; read go < go; "
+"""Until its pid is known, so that the kernel can be asked later how it ended."""
+
+
+@dataclass(frozen=True)
+class AttemptStory:
+    """One attempt of a shell script that ends with 0; `stopped`: one that is asked to stop and
+    ends with 0 then. `closes`: an export follows. `alone`: its export kills the supervisor, so that
+    the keeper has to write the record."""
+
+    victim: str
+    stopped: bool = False
+    closes: bool = False
+    alone: bool = False
+
+    @property
+    def name(self) -> str:
+        """As it is printed."""
+        what = "stop" if self.stopped else "export" if self.closes else "exit"
+        return f"{self.victim}: {what}{', alone' if self.alone else ''}"
+
+    def run(self, path: Path, injection: Injection | None) -> Found:
+        """See `Story.run`."""
+        path.mkdir()
+        run, token = path / "run", f"{abs(hash(str(path))):032x}"
+        run.mkdir()
+        os.mkfifo(path / "go")
+        write_json(run / ATTEMPT, self._plan(path, token).to_json())
+        victim = Victim("supervisor", [run], path, injection, child=self.victim != KEEPER)
+        if self.victim == BOTH:
+            os.kill(victim.started.pid, signal.SIGSTOP)  # as if it were killed in that moment
+        victim.go()
+        pidfd = self._let_go(path, run, victim)
+        ended_itself = victim.wait(SECONDS)
+        if self.victim == BOTH and victim.was_hit():
+            os.kill(victim.started.pid, signal.SIGKILL)
+        elif self.victim == BOTH:
+            os.kill(victim.started.pid, signal.SIGCONT)
+        found = Found(victim.was_hit(), counted(victim.trace))
+        if not ended_itself:
+            found.wrong.append(f"it came to no end: {(path / 'log').read_text()[-2000:]}")
+        self._await_end(victim, run, token)
+        victim.end()
+        found.wrong += self._judge(path, run, token, pidfd, found)
+        return found
+
+    def _plan(self, path: Path, token: str) -> Plan:
+        follows = ("/bin/sh", "-c", "kill -9 $PPID" if self.alone else "exit 0")
+        last = "trap 'exit 0' TERM; : > ready; while :; do sleep 0.01; done"
+        script = WAITS + (last if self.stopped else ": > ran; exit 0")
+        return Plan(
+            job_id=1,
+            attempt=1,
+            token=token,
+            argv=("/bin/sh", "-c", script),
+            env={"ZEROTOOLS_TOKEN": token, "PATH": os.environ["PATH"]},
+            cwd=str(path),
+            umask=0o077,
+            world_size=1,
+            gpu_uuids=(),
+            grace_seconds=5.0,
+            straggler_seconds=1.0,
+            log_limit_bytes=2**20,
+            closing=follows if self.closes else (),
+            own_program=True,
+        )
+
+    def _let_go(self, path: Path, run: Path, victim: Victim) -> int | None:
+        """Let the rank go on once it can be watched; a pidfd of it, if it came to be."""
+        pidfd = None
+        while not victim.is_over():
+            with suppress(OSError, ValueError):
+                if pidfd is None:
+                    pidfd = os.pidfd_open(int((path / "pid").read_text()))
+                fd = os.open(path / "go", os.O_WRONLY | os.O_NONBLOCK)
+                os.write(fd, b"go\n")
+                os.close(fd)
+                break
+            time.sleep(0.002)
+        while self.stopped and not victim.is_over():
+            if (path / "ready").exists():
+                write_json(run / REQUEST, {"reason": "cancel"})
+                with suppress(ProcessLookupError):
+                    os.kill(victim.started.pid, signal.SIGTERM)
+                break
+            time.sleep(0.002)
+        return pidfd
+
+    def _await_end(self, victim: Victim, run: Path, token: str) -> None:
+        deadline = Deadline(SECONDS)
+        while isinstance(
+            found := reattach.run_dir_status(run, token), (reattach.Alive, reattach.Starting)
+        ):
+            if isinstance(found, reattach.Alive):
+                os.close(found.pidfd)
+            if deadline.has_passed():
+                break
+            time.sleep(0.005)
+        if victim.started.is_running():
+            with suppress(Exception):
+                victim.started.wait(5)
+
+    def _judge(
+        self, path: Path, run: Path, token: str, pidfd: int | None, found: Found
+    ) -> list[str]:
+        status = None if pidfd is None else exit_status(pidfd)
+        if pidfd is not None:
+            os.close(pidfd)
+        now = reattach.run_dir_status(run, token)
+        record = now.record if isinstance(now, (reattach.Over, reattach.Gone)) else None
+        ended = None if record is None else record.get("outcome")
+        wrong = []
+        if self.victim == BOTH:
+            reattach.kill_strays(token)  # as the daemon does, which finds nobody there
+        if left := strays(token):
+            wrong.append(f"a process of the attempt was left: {left}")
+        if (path / "ran").exists() and isinstance(now, reattach.NeverStarted):
+            wrong.append("the rank has run, and would be run again: no record says so")
+        if isinstance(now, (reattach.Alive, reattach.Starting, reattach.Unreadable)):
+            wrong.append(f"nobody knows what came of it: {now}")
+        right = ("stopped",) if self.stopped else ("finished",)
+        if status == 0 and ended not in right:
+            if self.victim == BOTH and found.hit and not was_noted(run):
+                found.unseen += 1
+            else:
+                wrong.append(f"the rank ended with 0, and is {now}: it would run again")
+        reattach.kill_strays(token)
+        return wrong
+
+
+def was_noted(run: Path) -> bool:
+    """Whether the end of rank 0 was noted in the run directory."""
+    try:
+        return RankLedger.read(run / LEDGER, 1).lines()[0].status is not None
+    except (OSError, ValueError):
+        return False
+
+
+def strays(token: str) -> list[str]:
+    """Processes with `token` in their environment."""
+    found = []
+    for pid in processes():
+        with suppress(OSError):
+            if token.encode() in Path(f"/proc/{pid}/environ").read_bytes():
+                found.append(Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " "))
+    return found
+
+
+@dataclass(frozen=True)
+class SaveStory:
+    """A rank that saves three checkpoints, keeps two of them, and is killed meanwhile.
+
+    What a resume is offered then verifies, and no step that was said to be saved is lost.
+    """
+
+    tensors: Path
+    name: str = "rank: save"
+
+    def run(self, path: Path, injection: Injection | None) -> Found:
+        """See `Story.run`."""
+        path.mkdir()
+        run, out = path / "run", path / "out"
+        run.mkdir()
+        spec = {"output_dir": str(out), "train": {"steps": 3}}
+        write_json(run / "spec.json", spec)
+        write_json(run / ATTEMPT, {"attempt": 2})
+        env = {"LINES": str(path / "lines"), "TENSORS": str(self.tensors)}
+        victim = Victim("rank", ["--run-dir", run], path, injection, env=env)
+        victim.go()
+        over = victim.wait(SECONDS)
+        victim.end()
+        found = Found(victim.was_hit(), counted(victim.trace))
+        if not over:
+            found.wrong.append("the rank came to no end")
+        found.wrong += self._judge(path, out)
+        return found
+
+    def _judge(self, path: Path, out: Path) -> list[str]:
+        lines = (path / "lines").read_text().splitlines() if (path / "lines").exists() else []
+        saved = [int(line.split()[1]) for line in lines if line.startswith("saved")]
+        choice = checkpoint_dirs.choose(out, structure=check_structure)
+        step = choice.record.step if choice.record is not None else 0
+        wrong = [f"a checkpoint under its name does not verify: {s.why}" for s in choice.skipped]
+        if step < max(saved, default=0):
+            wrong.append(f"step {max(saved)} was saved, and step {step} is gone on from")
+        wrong += [f"a checkpoint is in doubt: {line}" for line in lines if "doubt" in line]
+        for directory in checkpoint_dirs.listing(out):
+            try:
+                checkpoint_dirs.checked(directory, structure=check_structure)
+            except BadFile as error:
+                wrong.append(f"{directory} does not verify: {error}")
+        return wrong
+
+
+def attempt_stories(tensors: Path) -> list[AttemptStory | SaveStory]:
+    """All."""
+    victims = (KEEPER, SUPERVISOR, BOTH)
+    return [
+        *(AttemptStory(victim) for victim in victims),
+        *(AttemptStory(victim, closes=True) for victim in victims),
+        *(AttemptStory(victim, stopped=True) for victim in victims),
+        AttemptStory(KEEPER, closes=True, alone=True),
+        SaveStory(tensors),
+    ]

@@ -1,0 +1,181 @@
+"""Stories of the queue's file: an older schema, a backup, a backup that is put back, a removal."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.faults import warm
+from harness.faults.daemons import GONE, SECONDS, Place, Wanted, moved
+from harness.faults.points import Found, Story
+from harness.faults.stories import ONCE, DaemonStory, judge
+from harness.faults.tracing import Injection, counted
+from harness.faults.warm import Victim
+from zerotools.jobs.client.queue_copies import DATABASE, back_up, restore
+from zerotools.jobs.jobfile.parse import job_from_dict
+from zerotoolsd.queue.schema import MIGRATIONS, open_database
+from zerotoolsd.queue.store import Store
+
+COPY = "copy.db"
+
+
+@dataclass(frozen=True)
+class Template:
+    """The files of a place, to begin with: copied with the paths in its queues."""
+
+    place: Place
+
+    def copied(self, path: Path) -> Place:
+        """A place that begins so."""
+        place = Place(path, self.place.tensors)
+        old = self.place.path
+        moved(self.place.state, place.state, old, path)
+        for file in old.glob("*.lines"):
+            shutil.copy(file, path)
+        if (old / COPY).exists():
+            moved(old / COPY, path / COPY, old, path)
+        return place
+
+
+def queue_up(place: Place, jobs: Mapping[str, Wanted]) -> None:
+    """Put jobs into the queue without a daemon."""
+    place.state.mkdir(mode=0o700)
+    store = Store(place.state)
+    for name, wanted in jobs.items():
+        spec = job_from_dict(wanted.tree, source="job")
+        uid, now = os.geteuid(), time.time()
+        store.submit(
+            uid=uid,
+            name=name,
+            spec=spec,
+            output_dir=None,
+            default_output=place.state / "jobs",
+            idempotency_key=name,
+            now=now,
+        )
+    store.close()
+
+
+def run_all(place: Place, jobs: Mapping[str, Wanted]) -> None:
+    """See the jobs to their ends. Raises AssertionError: they do not come to one."""
+    daemon = place.daemon()
+    said = place.drive(jobs, daemon.is_running)
+    daemon.terminate()
+    daemon.wait(SECONDS)
+    assert said is None, f"{said}: {place.log}"
+
+
+def as_first_schema(place: Place) -> None:
+    """Make the queue one of the first schema, with the same jobs."""
+    path = place.state / DATABASE
+    path.rename(newer := place.state / "newer.db")
+    old = open_database(place.state, MIGRATIONS[:1])
+    old.execute("ATTACH ? AS newer", (str(newer),))
+    for table in ("job", "attempt", "event"):
+        columns = ", ".join(row[1] for row in old.execute(f"PRAGMA main.table_info({table})"))
+        old.execute(f"INSERT INTO main.{table} ({columns}) SELECT {columns} FROM newer.{table}")
+    old.close()
+    newer.unlink()
+    (place.state / f"{DATABASE}.last-change").unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class BackupStory:
+    """`zerotools backup` is killed: there is no copy, or a whole one; the queue is as it was."""
+
+    template: Template
+    name: str = "backup"
+
+    def run(self, path: Path, injection: Injection | None) -> Found:
+        """See `Story.run`."""
+        place = self.template.copied(path)
+        out = path / "out.db"
+        victim = Victim("backup", [place.state, out], path, injection)
+        victim.go()
+        victim.wait(SECONDS)
+        victim.end()
+        found = Found(victim.was_hit(), counted(victim.trace))
+        if not out.exists():
+            back_up(place.state, out)
+        copied, kept = jobs_in(out), jobs_in(place.state / DATABASE)
+        if not copied == kept == jobs_in(self.template.place.state / DATABASE):
+            found.wrong.append(f"the copy has {copied}, the queue {kept}")
+        return found
+
+
+def jobs_in(database: Path) -> list[tuple[int, str]]:
+    """Numbers and states."""
+    with closing(sqlite3.connect(database)) as opened:
+        return opened.execute("SELECT id, state FROM job ORDER BY id").fetchall()
+
+
+@dataclass(frozen=True)
+class RestoreStory:
+    """`zerotools restore` of a copy in which jobs wait that have ended since, is killed.
+
+    A daemon that starts then, or refuses to until the copy is put back again, runs none again.
+    """
+
+    template: Template
+    jobs: Mapping[str, Wanted]
+    name: str = "restore"
+
+    def run(self, path: Path, injection: Injection | None) -> Found:
+        """See `Story.run`."""
+        place = self.template.copied(path)
+        place.acknowledged = {name: n for n, name in enumerate(self.jobs, 1)}
+        victim = Victim("restore", [place.state, path / COPY], path, injection)
+        victim.go()
+        victim.wait(SECONDS)
+        victim.end()
+        found = Found(victim.was_hit(), counted(victim.trace))
+        daemon = warm.start("daemon", place.options, path)
+        if place.drive(self.jobs, daemon.is_running) == "":  # it refuses, and says what to do
+            restore(path / COPY, place.state, release=True)
+        daemon.end()
+        found.wrong += judge(place, self.jobs)
+        return found
+
+
+def copy_stories(directory: Path, tensors: Path) -> list[Story]:
+    """All; what they begin with is made in `directory`."""
+    trained = Place(directory / "trained", tensors)
+    run_all(trained, {"t": trained.training("t", 2)})
+    first = Place(directory / "first", tensors)
+    queue_up(first, migrating(first))
+    as_first_schema(first)
+    older = Place(directory / "older", tensors)
+    both = {name: older.script(name, ONCE) for name in ("a", "b")}
+    queue_up(older, both)
+    back_up(older.state, older.path / COPY)
+    run_all(older, both)
+    restored = Template(older).copied(directory / "restored")
+    restore(restored.path / COPY, restored.state, release=True)
+    return [
+        DaemonStory("prune", tensors, pruning, Template(trained).copied),
+        DaemonStory("migrate", tensors, migrating, Template(first).copied),
+        DaemonStory("start on a restored queue", tensors, twice, Template(restored).copied),
+        BackupStory(Template(older)),
+        RestoreStory(Template(older), both),
+    ]
+
+
+def pruning(place: Place) -> dict[str, Wanted]:
+    """A job that is over is removed, with its checkpoints."""
+    return {"t": place.training("t", 2, GONE)}
+
+
+def migrating(place: Place) -> dict[str, Wanted]:
+    """A script that waits, and a training that is to come."""
+    return {"waits": place.script("waits", ONCE), "t": place.training("t", 1)}
+
+
+def twice(place: Place) -> dict[str, Wanted]:
+    """Two that have ended since the copy was made."""
+    return {name: place.script(name, ONCE) for name in ("a", "b")}

@@ -1,0 +1,222 @@
+"""A state directory, its daemon, and a client that sees to it that its jobs come to their ends."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import sqlite3
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness.faults import warm
+from harness.faults.tracing import CrashPoint, Injection
+from harness.faults.warm import Victim
+from harness.forked import Forked
+from harness.patience import Deadline
+from zerotools.core.errors import ZerotoolsError
+from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.jobfile.parse import job_from_dict
+from zerotools.jobs.states import TERMINAL
+from zerotoolsd import crashpoints
+
+CONFIG = "[limits]\ncpu_ranks = 8\n[retry]\nfirst_seconds = 0.02\n[stop]\ngrace_seconds = 2\n"
+SECONDS = 60.0
+PAUSE = 0.02
+GONE = "gone"
+"""The state of a job that was to be removed."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A job of a story: its job file, and the state in which it is to end."""
+
+    tree: Mapping[str, Any]
+    end: str
+
+
+@dataclass
+class Place:
+    """The files of one point: state directory, log, lines of the jobs."""
+
+    path: Path
+    tensors: Path
+    config: str = CONFIG
+    acknowledged: dict[str, int] = field(default_factory=dict)
+    cancelled: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.path.mkdir(exist_ok=True)
+        (self.path / "config.toml").write_text(self.config)
+        self.client = DaemonClient(self.state / "api.sock", timeout_seconds=20)
+
+    @property
+    def state(self) -> Path:
+        """The daemon's."""
+        return self.path / "state"
+
+    @property
+    def log(self) -> str:
+        """The end of what the daemons said."""
+        return (self.path / "log").read_text(errors="replace")[-3000:]
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Of a daemon here."""
+        config = self.path / "config.toml"
+        return ("--state-dir", str(self.state), "--config", str(config))
+
+    def victim(self, injection: Injection | None) -> Victim:
+        """A daemon to which something happens."""
+        return Victim("daemon", self.options, self.path, injection)
+
+    def daemon(
+        self, crash: CrashPoint | None = None, env: Mapping[str, str] | None = None
+    ) -> Forked:
+        """A daemon to which nothing happens, or which kills itself at a named point."""
+        env = {**(env or {}), **({} if crash is None else {crashpoints.VARIABLE: crash.name})}
+        return warm.start("daemon", self.options, self.path, env=env)
+
+    def lines(self, name: str) -> list[str]:
+        """What the job `name` noted."""
+        path = self.path / f"{name}.lines"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def script(self, name: str, program: str, end: str = "succeeded", **more: Any) -> Wanted:
+        """A job whose program is a shell script; `$LINES` is the file of its lines."""
+        script = {
+            "command": ["/bin/sh", "-c", program],
+            "directory": str(self.path),
+            "launcher": "plain",
+        }
+        env = {"LINES": str(self.path / f"{name}.lines")}
+        tree = {"name": name, "engine": "script", "device": "cpu", "ranks": 1}
+        return Wanted({**tree, "env": env, "script": script, **more}, end)
+
+    def training(
+        self,
+        name: str,
+        steps: int,
+        end: str = "succeeded",
+        env: Mapping[str, str] = {},
+        **more: Any,
+    ) -> Wanted:
+        """A job of the built-in trainer, whose rank is a stand-in."""
+        mine = {"LINES": str(self.path / f"{name}.lines"), "TENSORS": str(self.tensors)}
+        tree = {"name": name, "device": "cpu", "ranks": 1, "env": {**mine, **env}}
+        data = {"text": [str(self.path / "config.toml")]}
+        train = {"steps": steps, "batch_size": 4}
+        return Wanted({**tree, "model": {"config": {}}, "data": data, "train": train, **more}, end)
+
+    def drive(
+        self,
+        jobs: Mapping[str, Wanted],
+        is_running: Callable[[], bool],
+        seconds: float = SECONDS,
+    ) -> str | None:
+        """Submit, wait, cancel and clean until all jobs are as wanted; None: they are.
+
+        Else one sentence; an empty one where the daemon ended before.
+        """
+        deadline, said = Deadline(seconds), "nothing was answered"
+        while not deadline.has_passed():
+            if not is_running():
+                return ""
+            with contextlib.suppress(OSError):
+                try:
+                    said = self._once(jobs)
+                    if not said:
+                        return None
+                except ZerotoolsError as error:
+                    said = str(error)
+            time.sleep(PAUSE)
+        return f"jobs came to no end within {deadline.waited:.0f} s: {said}"
+
+    def _once(self, jobs: Mapping[str, Wanted]) -> str:
+        for name, wanted in jobs.items():
+            if name not in self.acknowledged:
+                spec = job_from_dict(wanted.tree, source="job")
+                self.acknowledged[name] = self.client.submit(spec, idempotency_key=name)["id"]
+        found = {job["name"]: job for job in self.client.jobs()}
+        for name, wanted in jobs.items():
+            job = found.get(name)
+            if job is not None and wanted.end == "cancelled" and self.lines(name):
+                self._cancel(name, job)
+            if job is not None and wanted.end == GONE and job["state"] in TERMINAL:
+                self.cancelled.add(name)
+                self.client.clean({"jobs": [job["id"]], "outputs": True})
+            if job is not None and job["state"] == "held":
+                self.client.resume(job["id"])
+        state = {name: found[name]["state"] if name in found else GONE for name in jobs}
+        if all(
+            state[name] in {*TERMINAL, GONE} and self._is_over(state[name], jobs[name])
+            for name in jobs
+        ):
+            return ""
+        return json.dumps({name: (state[name], found.get(name, {}).get("reason")) for name in jobs})
+
+    def _is_over(self, state: str, wanted: Wanted) -> bool:
+        return (state == GONE) == (wanted.end == GONE)
+
+    def _cancel(self, name: str, job: Mapping[str, Any]) -> None:
+        if job["state"] not in {*TERMINAL, "stopping"}:
+            self.client.cancel(job["id"])
+
+    def wrong(self, jobs: Mapping[str, Wanted]) -> Iterator[str]:
+        """What ran again, and which jobs did not end as they had to."""
+        with closing(sqlite3.connect(self.state / "zerotools.db")) as database:
+            rows = dict(database.execute("SELECT name, state FROM job"))
+        for name, wanted in jobs.items():
+            lines = self.lines(name)
+            done = lines.index("done") if "done" in lines else len(lines)
+            if any(line.startswith("began") for line in lines[done:]):
+                yield f"{name} ran again after it was done: {lines}"
+            state = rows.get(name, GONE)
+            if state != wanted.end:
+                yield f"{name} is {state}, not {wanted.end}: its lines are {lines}"
+
+
+def make_tensors(directory: Path) -> Path:
+    """A `dcp` directory of one tensor, as `zerotools convert` writes it."""
+    model, out = directory / "model", directory / "tensors"
+    model.mkdir()
+    header = json.dumps({"w": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}).encode()
+    data = struct.pack("<Q", len(header)) + header + bytes(16)
+    (model / "model.safetensors").write_bytes(data)
+    command = ("convert", model, out, "--to", "dcp", "--world-size", "1")
+    subprocess.run(
+        [sys.executable, "-m", "zerotools", *map(str, command)], check=True, capture_output=True
+    )
+    (out / ".zerotools-output.json").unlink()
+    return out
+
+
+def moved(template: Path, state: Path, old: Path, new: Path) -> None:
+    """Copy a state directory whose daemon has ended, or a queue, with the paths in it."""
+    queue = state
+    if template.is_dir():
+        ignored = shutil.ignore_patterns("api.sock", "notify.sock")
+        shutil.copytree(template, state, ignore=ignored)
+        queue = state / "zerotools.db"
+    else:
+        shutil.copyfile(template, state)
+    with closing(sqlite3.connect(queue)) as database, database:
+        columns = {row[1] for row in database.execute("PRAGMA table_info(job)")}
+        for table, column in (
+            ("job", "output_dir"),
+            ("job", "spec"),
+            ("job", "spec_given"),
+            ("attempt", "run_dir"),
+        ):
+            if table == "job" and column not in columns:
+                continue
+            text = (os.fspath(old), os.fspath(new))
+            database.execute(f"UPDATE {table} SET {column} = replace({column}, ?, ?)", text)

@@ -1,0 +1,105 @@
+"""`held.py [--hold] ROLE ARGUMENT...`: the daemon, a supervisor or a command, once it is traced.
+
+With `--hold` it stops itself (SIGSTOP) before it begins. A supervisor can be held instead of its
+keeper: `--hold-child` stops the process that the keeper forks.
+
+    daemon OPTIONS     zerotoolsd whose ranks are `stand_in.py`
+    supervisor DIR     the supervisor of a prepared attempt, and its keeper
+    backup DIR FILE, restore DIR FILE    as the commands do
+    rank OPTIONS       a rank as `stand_in.py`
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+STAND_IN = Path(__file__).with_name("stand_in.py")
+
+
+def daemon(arguments: list[str]) -> int:
+    """`zerotoolsd` with ranks that only pretend, under an interpreter of which nothing is asked."""
+    from zerotools.jobs.tables.spec import JobSpec
+    from zerotoolsd.admission.interpreter import Needs
+    from zerotoolsd.app import main
+
+    def command(spec: JobSpec, run_dir: Path) -> tuple[str, ...]:
+        return (sys.executable, "-P", str(STAND_IN), "--run-dir", str(run_dir))
+
+    async def check_python(python: str, env: Mapping[str, str], needs: Needs) -> None:
+        """Any interpreter will do."""
+
+    return main(arguments, command=command, check_python=check_python)
+
+
+def supervisor(arguments: list[str]) -> int:
+    """As `supervisor/entry.py`."""
+    from zerotoolsd.supervisor.main import main
+
+    return main(arguments)
+
+
+def back_up(arguments: list[str]) -> int:
+    """As `zerotools backup`."""
+    from zerotools.jobs.client import queue_copies
+
+    queue_copies.back_up(Path(arguments[0]), Path(arguments[1]))
+    return 0
+
+
+def restore(arguments: list[str]) -> int:
+    """As `zerotools restore --release`."""
+    from zerotools.jobs.client import queue_copies
+
+    queue_copies.restore(Path(arguments[1]), Path(arguments[0]), release=True)
+    return 0
+
+
+def rank(arguments: list[str]) -> int:
+    """As the supervisor starts one."""
+    import runpy
+
+    sys.argv = [str(STAND_IN), *arguments]
+    runpy.run_path(str(STAND_IN), run_name="__main__")
+    return 0
+
+
+ROLES: dict[str, Callable[[list[str]], int]] = {
+    "daemon": daemon,
+    "supervisor": supervisor,
+    "backup": back_up,
+    "restore": restore,
+    "rank": rank,
+}
+
+
+def hold_child() -> None:
+    """Stop the next process that this one forks."""
+    fork: Callable[[], int] = os.fork
+
+    def held(*_: Any) -> int:
+        os.fork = fork
+        pid = fork()
+        if not pid:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return pid
+
+    os.fork = held
+
+
+def main(arguments: list[str]) -> int:
+    """The command line."""
+    if arguments[0] == "--hold":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if arguments[0] == "--hold-child":
+        hold_child()
+    role, *rest = [each for each in arguments if not each.startswith("--hold")]
+    return ROLES[role](rest)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,106 @@
+"""Which points there are, which of them are tried, and what was found."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from harness.faults.tracing import ERRORS, Injection
+
+
+@dataclass
+class Found:
+    """What one point came to. `hit`: the call came. `calls`: how often each came, where nothing was
+    done to any. `unseen` ranks ended when nobody was left to see how."""
+
+    hit: bool = False
+    calls: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+    unseen: int = 0
+
+
+class Story(Protocol):
+    """One thing that happens to jobs, and who is killed in it."""
+
+    @property
+    def name(self) -> str: ...
+
+    def run(self, place: Path, injection: Injection | None) -> Found:
+        """Live it once in the new directory `place`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Point:
+    """One call of one story, and what happens to it."""
+
+    story: Story
+    injection: Injection
+
+    def __str__(self) -> str:
+        return f"{self.story.name}, {self.injection}"
+
+
+def points_of(story: Story, calls: Counter[str], *, kills: bool, errors: bool) -> Iterator[Point]:
+    """All of a story that makes these calls."""
+    for call, count in sorted(calls.items()):
+        for number in range(1, count + 1):
+            if kills:
+                yield Point(story, Injection(call, number))
+            for error in ERRORS if errors and not story.name.startswith("both") else ():
+                yield Point(story, Injection(call, number, error))
+
+
+def sampled(points: Sequence[Point], most: int | None, seed: int) -> list[Point]:
+    """`most` of the points, chosen by `seed` from all stories alike, in their order."""
+    if most is None or most >= len(points):
+        return list(points)
+    chosen = random.Random(seed).sample(range(len(points)), most)
+    return [points[index] for index in sorted(chosen)]
+
+
+@dataclass
+class Totals:
+    """What was found over all points."""
+
+    points: int = 0
+    missed: int = 0
+    unseen: int = 0
+    lost: list[str] = field(default_factory=list)
+    doubled: list[str] = field(default_factory=list)
+    orphaned: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+
+    def add(self, where: str, found: Found) -> None:
+        """Count one point."""
+        self.points += 1
+        self.missed += not found.hit
+        self.unseen += found.unseen
+        self.note(where, found.wrong)
+
+    def note(self, where: str, sentences: Iterable[str]) -> None:
+        """Count what is wrong."""
+        for sentence in sentences:
+            self._kind(sentence).append(f"{where}: {sentence}")
+
+    def _kind(self, sentence: str) -> list[str]:
+        if "again" in sentence or "not over" in sentence:
+            return self.doubled
+        if "runs outside" in sentence or "was left" in sentence:
+            return self.orphaned
+        return self.failed if " failed" in sentence else self.lost
+
+    def __str__(self) -> str:
+        return (
+            f"{self.points} kill points, {len(self.lost)} lost, {len(self.doubled)} doubled, "
+            f"{len(self.orphaned)} orphaned, {len(self.failed)} failed by the machine"
+        )
+
+    @property
+    def sentences(self) -> list[str]:
+        """All that is wrong."""
+        return [*self.lost, *self.doubled, *self.orphaned, *self.failed]

@@ -1,0 +1,139 @@
+"""A rank that trains nothing, and saves real checkpoints as ranks do.
+
+`stand_in.py --run-dir DIR`. A step is a line in the file `$LINES`; a checkpoint holds a copy of
+the tensors in `$TENSORS` (a `dcp` directory), and is committed by the trainer's own `Committer`. It
+goes on from the newest checkpoint that verifies, as the trainer chooses it.
+
+    EVERY=N        a checkpoint each N steps (default 1)
+    PACE=SECONDS   for a step (default 0)
+    CRASH=N        SIGKILL to itself after step N, in the first attempt alone
+    WAIT=N         after step N, wait for a request to stop
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import runpy
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ENTRY = Path(__file__).resolve().parents[2] / "daemon" / "zerotoolsd" / "trainer" / "entry.py"
+runpy.run_path(str(ENTRY))["make_importable"]()
+
+from zerotools.core.errors import BadFile  # noqa: E402
+from zerotools.runs import checkpoint_dirs  # noqa: E402
+from zerotools.runs.record import (  # noqa: E402
+    JobRecord,
+    ModelRecord,
+    OptimizerGroup,
+    OptimizerRecord,
+)
+from zerotoolsd.trainer.checkpoints.committing import Committer, clear_leftovers  # noqa: E402
+from zerotoolsd.trainer.checkpoints.keeping import KeepPolicy  # noqa: E402
+from zerotoolsd.trainer.checkpoints.structure import check_structure  # noqa: E402
+from zerotoolsd.trainer.rank.notify import Notifier  # noqa: E402
+
+EXIT_STOPPED, EXIT_BAD_CHECKPOINT, EXIT_NOT_SAVED = 75, 65, 1
+
+
+def record_of(step: int, steps: int) -> JobRecord:
+    """The record of a model of one tensor."""
+    return JobRecord(
+        step=step,
+        steps_total=steps,
+        world_size=1,
+        stage=1,
+        precision="fp32",
+        seed=7,
+        consumed_sequences=step,
+        batch_size=1,
+        sequence_length=1,
+        optimizer=OptimizerRecord("sgd", (OptimizerGroup(0.1, 0.0, momentum=0.0),)),
+        model=ModelRecord(4, 0),
+    )
+
+
+class StandIn:
+    """One rank of one attempt."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir = run_dir
+        spec: dict[str, Any] = json.loads((run_dir / "spec.json").read_text("utf-8"))
+        self.attempt = json.loads((run_dir / "attempt.json").read_text("utf-8"))["attempt"]
+        self.steps = int(spec["train"]["steps"])
+        self.output = Path(spec["output_dir"])
+        self.notifier = Notifier(os.environ.get("ZEROTOOLS_NOTIFY"), 0)
+        self.committer = Committer(self.output, KeepPolicy(last=2), lambda _: None)
+
+    def note(self, line: str) -> None:
+        """Leave a line for whoever looks at what was run."""
+        with Path(os.environ["LINES"]).open("a", encoding="utf-8") as file:
+            file.write(f"{line}\n")
+
+    def run(self) -> int:
+        """All steps; the exit status."""
+        clear_leftovers(self.output)
+        start = checkpoint_dirs.choose(self.output, trusting=True, structure=check_structure)
+        if start.path is None and start.skipped:
+            self.notifier.event("error", kind="bad_checkpoint", message=start.skipped[0].why)
+            return EXIT_BAD_CHECKPOINT
+        begin = start.record.step if start.record is not None else 0
+        self.note(f"began {self.attempt} from {begin}")
+        self.notifier.enter("train")
+        for step in range(begin + 1, self.steps + 1):
+            time.sleep(float(os.environ.get("PACE", "0")))
+            self.note(f"step {step}")
+            self.notifier.step = step
+            self.notifier.event("step", steps=self.steps, loss=1.0 / step)
+            asked = (self.run_dir / "stop").exists()
+            due = step % int(os.environ.get("EVERY", "1")) == 0
+            if (
+                (asked or due or step == self.steps)
+                and not self.save(step)
+                and (asked or step == self.steps)
+            ):
+                return EXIT_NOT_SAVED  # the last one, without which the rest is lost
+            if asked:
+                return EXIT_STOPPED
+            self.misbehave(step)
+        self.notifier.enter("done")
+        self.note("done")
+        return 0
+
+    def save(self, step: int) -> bool:
+        """A checkpoint by the protocol of the trainer; whether that was possible."""
+        try:
+            staging = self.committer.make_staging(step)
+            shutil.copytree(os.environ["TENSORS"], staging / "dcp")
+            found = self.committer.commit(staging, record_of(step, self.steps))
+        except (OSError, BadFile) as error:
+            self.note(f"not saved {step}: {error}")
+            return False
+        self.note(f"saved {step}" + ("" if found.doubt is None else f" in doubt: {found.doubt}"))
+        self.notifier.event("checkpoint", path=str(found.path), bytes=found.size_bytes, seconds=0.0)
+        return True
+
+    def misbehave(self, step: int) -> None:
+        """What the job wants to happen after `step`."""
+        if self.attempt == 1 and step == int(os.environ.get("CRASH", "0")):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if step == int(os.environ.get("WAIT", "0")):
+            while not (self.run_dir / "stop").exists():
+                time.sleep(0.005)
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="A rank that trains nothing.")
+    parser.add_argument("--run-dir", type=Path, required=True)
+    return StandIn(parser.parse_args().run_dir).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

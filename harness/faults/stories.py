@@ -1,0 +1,105 @@
+"""What happens to the jobs of one daemon that is killed, or whose calls fail.
+
+After that a fresh daemon starts, sees the jobs to their ends, and `harness.invariants` looks.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.faults.daemons import GONE, Place, Wanted
+from harness.faults.points import Found
+from harness.faults.tracing import CrashPoint, Injection, counted
+from harness.invariants import broken, failed
+
+STOP_SECONDS = 30.0
+ONCE = "echo began >> $LINES; echo done >> $LINES"
+FAILS_ONCE = (
+    "echo began >> $LINES; test -e $LINES.once || { : > $LINES.once; exit 5; }; echo done >> $LINES"
+)
+SLEEPS = "echo began >> $LINES; exec sleep 600"
+
+Jobs = Callable[[Place], dict[str, Wanted]]
+
+
+@dataclass(frozen=True)
+class DaemonStory:
+    """Jobs of one daemon. `begin` makes the files that it begins with."""
+
+    name: str
+    tensors: Path
+    jobs: Jobs
+    begin: Callable[[Path], Place] | None = None
+
+    def run(self, path: Path, injection: Injection | None) -> Found:
+        """See `Story.run`."""
+        place = self._place(path)
+        jobs = self.jobs(place)
+        victim = place.victim(injection)
+        victim.go()
+        said = place.drive(jobs, lambda: not victim.is_over())
+        if injection is None:
+            victim.started.send_signal(signal.SIGTERM)  # its end is a part of the story
+            victim.wait(STOP_SECONDS)
+        victim.end()
+        found = Found(hit=victim.was_hit(), calls=counted(victim.trace))
+        if injection is None and said is not None:
+            found.wrong.append(f"untouched, and {said}: {place.log}")
+        found.wrong += judge(place, jobs)
+        return found
+
+    def run_to(self, path: Path, crash: CrashPoint) -> Found:
+        """Live it once, with a daemon that kills itself at a named point."""
+        place = self._place(path)
+        jobs = self.jobs(place)
+        daemon = place.daemon(crash)
+        place.drive(jobs, daemon.is_running)
+        hit = not daemon.is_running() and daemon.returncode == -signal.SIGKILL
+        daemon.kill()
+        daemon.wait(STOP_SECONDS)
+        return Found(hit=hit, wrong=judge(place, jobs))
+
+    def _place(self, path: Path) -> Place:
+        return Place(path, self.tensors) if self.begin is None else self.begin(path)
+
+
+def judge(place: Place, jobs: Mapping[str, Wanted]) -> list[str]:
+    """What is wrong after a fresh daemon has seen the jobs to their ends."""
+    acknowledged = {n for name, n in place.acknowledged.items() if jobs[name].end != GONE}
+    second = place.daemon()
+    try:
+        said = place.drive(jobs, second.is_running)
+    finally:
+        second.terminate()
+        status = second.wait(STOP_SECONDS)
+    wrong = []
+    if said is not None:
+        wrong.append(f"{said or f'the daemon ended with {status}'}: {place.log}")
+    wrong += broken(place.state, acknowledged)
+    wrong += place.wrong(jobs)
+    for name, number in place.acknowledged.items():
+        if jobs[name].end == GONE and (place.state / "jobs" / str(number)).exists():
+            wrong.append(f"job {number} was removed, and its directory is left")
+    wrong += [f"job {job} failed: {why}" for job, why in failed(place.state).items()]
+    return wrong
+
+
+def daemon_stories(tensors: Path) -> list[DaemonStory]:
+    """All that need no state directory of an earlier daemon."""
+
+    def story(name: str, jobs: Jobs) -> DaemonStory:
+        return DaemonStory(name, tensors, jobs)
+
+    return [
+        story("submit", lambda p: {"once": p.script("once", ONCE)}),
+        story("retry", lambda p: {"retried": p.script("retried", FAILS_ONCE)}),
+        story("cancel", lambda p: {"cancelled": p.script("cancelled", SLEEPS, "cancelled")}),
+        story("save and resume", lambda p: {"t": p.training("t", 3, env={"CRASH": "2"})}),
+        story(
+            "time limit",
+            lambda p: {"t": p.training("t", 9, "stopped", {"WAIT": "1"}, time_limit=1)},
+        ),
+    ]

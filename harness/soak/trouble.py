@@ -1,0 +1,200 @@
+"""What is done to a daemon and its jobs, and undone again.
+
+Every kind is chosen by one random number generator, so that a seed gives the same kinds in the same
+order; what they meet depends on the machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from threading import Event, RLock
+from typing import Any
+
+from harness.faults.daemons import Place
+from harness.forked import Forked
+
+GPUS = ("gpu GPU-a 81920 512 0", "gpu GPU-b 81920 512 0")
+NVML_FAULTS = (("hang", *GPUS), ("crash", *GPUS), ("init 999",), ("gpu GPU-a 81920 0 15",))
+DISK_BYTES = 96 << 20
+
+
+class Machine:
+    """The daemon, its disk and its GPUs."""
+
+    def __init__(self, place: Place, seed: int, library: Path | None) -> None:
+        self.place = place
+        self.random = random.Random(seed)
+        self.done: Counter[str] = Counter()
+        self.restarts = 0
+        self.lock = RLock()
+        self.calm = Event()
+        self._library = library
+        self._nvml = place.path / "nvml"
+        self._nvml.write_text("\n".join(GPUS))
+        self.has_disk = mount(place.state)
+        self.daemon = self._start()
+        self._kinds: list[tuple[str, Callable[[], None]]] = [
+            ("SIGKILL of the daemon", lambda: self.daemon.kill()),
+            ("SIGKILL of a supervisor", lambda: self._kill("supervisor")),
+            ("SIGKILL of a keeper", lambda: self._kill("keeper")),
+            ("SIGKILL of a supervisor and its keeper", lambda: self._kill("supervisor", "keeper")),
+            ("SIGKILL of a rank", lambda: self._kill("rank")),
+            ("SIGKILL of daemon and supervisor", self._kill_both),
+            ("SIGSTOP of a rank", lambda: self._pause("rank")),
+            ("SIGSTOP of a supervisor", lambda: self._pause("supervisor")),
+            ("SIGSTOP of the daemon", self._pause_daemon),
+            ("no descriptors for the daemon", self._take_descriptors),
+        ]
+        if self.has_disk:
+            self._kinds.append(("full disk", self._fill_disk))
+        if library is not None:
+            self._kinds.append(("NVML fails", self._spoil_nvml))
+
+    def _start(self) -> Forked:
+        env = {"NVML_DOUBLE": str(self._nvml)}
+        if self._library is not None:
+            env["LD_LIBRARY_PATH"] = str(self._library.parent)
+        return self.place.daemon(env=env)
+
+    def keep_up(self) -> bool:
+        """Start the daemon again if it was killed, as systemd does."""
+        with self.lock:
+            if not self.daemon.is_running():
+                self.restarts += 1
+                self.daemon = self._start()
+        return True
+
+    def make_trouble(self, mean_seconds: float) -> None:
+        """One thing after another until `calm` is set."""
+        while not self.calm.wait(self.random.expovariate(1 / mean_seconds)):
+            name, act = self.random.choice(self._kinds)
+            with suppress(OSError, ChildProcessError):
+                act()
+                self.done[name] += 1
+
+    def _live(self) -> Iterator[dict[str, int]]:
+        """Pids of attempts that are not over, by what they are."""
+        for run in sorted(self.place.state.glob("jobs/*/attempt-*/run.json")):
+            if (run.parent / "exit.json").exists():
+                continue
+            with suppress(OSError, ValueError, KeyError):
+                tree: dict[str, Any] = json.loads(run.read_text())
+                yield {
+                    "supervisor": tree["pid"],
+                    "keeper": tree["keeper"]["pid"],
+                    "rank": tree["ranks"][0]["pid"],
+                }
+
+    def _signal(self, pid: int, number: int) -> None:
+        """Only to a process of this state directory: a pid may be another one's by now."""
+        pidfd = os.pidfd_open(pid)
+        try:
+            said = Path(f"/proc/{pid}/cmdline").read_bytes()
+            said += Path(f"/proc/{pid}/environ").read_bytes()
+            if os.fsencode(self.place.path) in said:
+                signal.pidfd_send_signal(pidfd, number)
+        finally:
+            os.close(pidfd)
+
+    def _kill(self, *names: str) -> None:
+        live = list(self._live())
+        if not live:
+            raise ChildProcessError("nothing runs")
+        chosen = self.random.choice(live)
+        for name in names:
+            self._signal(chosen[name], signal.SIGSTOP)
+        for name in names:
+            self._signal(chosen[name], signal.SIGKILL)
+
+    def _kill_both(self) -> None:
+        self.daemon.kill()
+        self._kill("supervisor")
+
+    def _pause(self, name: str) -> None:
+        live = list(self._live())
+        if not live:
+            raise ChildProcessError("nothing runs")
+        pid = self.random.choice(live)[name]
+        self._signal(pid, signal.SIGSTOP)
+        self.calm.wait(self.random.uniform(0.5, 4))
+        self._signal(pid, signal.SIGCONT)
+
+    def _pause_daemon(self) -> None:
+        daemon = self.daemon
+        daemon.send_signal(signal.SIGSTOP)
+        self.calm.wait(self.random.uniform(0.5, 4))
+        daemon.send_signal(signal.SIGCONT)
+
+    def _take_descriptors(self) -> None:
+        pid = self.daemon.pid
+        before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        used = sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (used + self.random.randrange(3), before[1]))
+        self.calm.wait(self.random.uniform(0.5, 4))
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+
+    def _fill_disk(self) -> None:
+        ballast = self.place.state / "ballast"
+        try:
+            fd = os.open(ballast, os.O_CREAT | os.O_WRONLY, 0o600)
+            try:
+                with suppress(OSError):
+                    while True:
+                        os.write(fd, bytes(1 << 16))
+                with suppress(OSError):
+                    while True:
+                        os.write(fd, bytes(512))
+            finally:
+                os.close(fd)
+            self.calm.wait(self.random.uniform(0.5, 4))
+        finally:
+            ballast.unlink(missing_ok=True)
+
+    def _spoil_nvml(self) -> None:
+        self._say(self.random.choice(NVML_FAULTS))
+        self.calm.wait(self.random.uniform(1, 6))
+        self._say(GPUS)
+
+    def _say(self, lines: tuple[str, ...]) -> None:
+        staged = self._nvml.with_suffix(".new")
+        staged.write_text("\n".join(lines))
+        staged.rename(self._nvml)
+
+    def close(self) -> None:
+        """End the daemon, and give the disk back."""
+        self.daemon.terminate()
+        self.daemon.wait(30)
+        if self.has_disk:
+            time.sleep(0.2)
+            subprocess.run(["umount", "-l", str(self.place.state)], check=False)
+
+
+def mount(path: Path) -> bool:
+    """A small disk at `path`, where this process may mount one."""
+    path.mkdir(mode=0o700, exist_ok=True)
+    options = f"size={DISK_BYTES},mode=700"
+    command = ["mount", "-t", "tmpfs", "-o", options, "zerotools-soak", str(path)]
+    done = subprocess.run(command, check=False, capture_output=True)
+    return done.returncode == 0
+
+
+def nvml_library(directory: Path) -> Path | None:
+    """A libnvidia-ml.so.1 that says what a file says; None without a compiler."""
+    source = Path(__file__).parents[1] / "nvml_double.c"
+    library = directory / "libnvidia-ml.so.1"
+    command = ["gcc", "-shared", "-fPIC", "-o", str(library), str(source)]
+    try:
+        subprocess.run(command, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return library
