@@ -213,7 +213,7 @@ class Dispatcher:
         if job.state == states.QUEUED:
             return self.waits.get(job.id) or self._pending.why(job.id)
         if job.state == states.RUNNING and self._is_expired(job):
-            return "its time limit is over: it saves and stops"
+            return "its time limit is over: it was asked to save and stop"
         why = self._watcher.held.get(job.id) or self._pending.why(job.id)
         return why if job.state in states.ACTIVE else None
 

@@ -65,7 +65,7 @@ COMMANDS: dict[str, CommandEntry] = {
     ),
     "logs": CommandEntry("zerotools.cli.commands.logs", JOBS, "Print or follow what a job wrote."),
     "cancel": CommandEntry(
-        "zerotools.cli.commands.cancel", JOBS, "Stop jobs; a running one saves first."
+        "zerotools.cli.commands.cancel", JOBS, "Stop jobs; one that trains saves first."
     ),
     "resume": CommandEntry("zerotools.cli.commands.resume", JOBS, "Resume a job that was stopped."),
     "clean": CommandEntry(

@@ -1,14 +1,26 @@
 from __future__ import annotations
 
 import json
+from typing import Any
+
+import pytest
 
 from tests.cli.conftest import Command
 from tests.daemon.api.fakes import FakeService, an_attempt
 
+TRAINS: dict[str, Any] = {
+    "doing": None,
+    "since": None,
+    "last_progress": 1.0,
+    "quiet": False,
+    "last_line": None,
+}
+SCRIPT = {"engine": "script", "script": {"command": ["train.py"], "launcher": "plain"}}
+
 
 def test_one_that_waits_and_one_that_runs(zerotools: Command, service: FakeService) -> None:
     service.add()
-    service.add(state="running", attempts=(an_attempt(),))
+    service.add(state="running", attempts=(an_attempt(),), phase=TRAINS)
     done = zerotools("cancel", "1", "2", "2")
     assert done == (
         0,
@@ -17,6 +29,40 @@ def test_one_that_waits_and_one_that_runs(zerotools: Command, service: FakeServi
         "(see how far it is: zerotools show 2)\n",
         "",
     )
+
+
+@pytest.mark.parametrize(
+    ("job", "said"),
+    [
+        ({"phase": TRAINS}, "saves at its next step, then stops ("),
+        (
+            {"phase": {**TRAINS, "doing": "loading the weights"}},
+            "stops before its first step (loading the weights ends first), with nothing to save; "
+            "what still runs",
+        ),
+        (
+            {"phase": {**TRAINS, "quiet": True}},
+            "is asked to save and stop, though it shows no progress; what still runs",
+        ),
+        ({"phase": None}, "is asked to stop before it begins; there is nothing to save ("),
+        (
+            {"phase": TRAINS, "attempts": (an_attempt(steps_done=0),)},
+            "is asked to stop, and saves if it has made a step by then; what still runs",
+        ),
+        (
+            {"phase": TRAINS, "stage": None, "spec": SCRIPT},
+            "its program gets SIGTERM, and whether it saves is up to it; what still runs after "
+            "stop.grace_seconds is killed (",
+        ),
+        ({"phase": TRAINS, "stage": None, "spec": {}}, "is asked to stop; what still runs after"),
+    ],
+)
+def test_what_is_said_is_what_happens(
+    zerotools: Command, service: FakeService, job: dict[str, Any], said: str
+) -> None:
+    service.add()
+    service.change(1, **{"state": "running", "attempts": (an_attempt(),), **job})
+    assert said in zerotools("cancel", "1").out
 
 
 def test_a_refusal_does_not_keep_the_others_alive(zerotools: Command, service: FakeService) -> None:

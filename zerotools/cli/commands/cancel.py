@@ -8,7 +8,13 @@ from typing import Any
 
 import click
 
-from zerotools.cli.job_views.describe import checkpoint_path, is_over, outcome, title
+from zerotools.cli.job_views.describe import (
+    checkpoint_path,
+    how_it_stops,
+    is_over,
+    outcome,
+    title,
+)
 from zerotools.cli.job_views.job_reference import find_job, jobs_argument
 from zerotools.cli.job_views.polling import Poller
 from zerotools.cli.options.shared import json_option, socket_option
@@ -24,7 +30,10 @@ from zerotools.jobs.client.daemon_client import DaemonClient
 @socket_option
 @json_option
 def command(references: tuple[str, ...], wait: bool, socket: Path | None, as_json: bool) -> None:
-    """Stop jobs. One that runs saves a checkpoint at its next step first.
+    """Stop jobs. One that trains saves a checkpoint at its next step first.
+
+    A program of your own (engine script) gets SIGTERM instead, and saves if it does so then. What
+    still runs after stop.grace_seconds of the daemon's configuration, 120 unless set, is killed.
 
     A JOB is a number, or the name of one that is not over.
 
@@ -56,7 +65,7 @@ def _asked(job: dict[str, Any], wait: bool) -> str:
     if is_over(job):
         return f"{title(job)} is cancelled; it was not running"
     hint = "" if wait else f" (see how far it is: zerotools show {job['id']})"
-    return f"{title(job)} saves at its next step, then stops{hint}"
+    return f"{title(job)} {how_it_stops(job)}{hint}"
 
 
 def _until_over(client: DaemonClient, job: dict[str, Any], quiet: bool) -> dict[str, Any]:
@@ -68,5 +77,7 @@ def _until_over(client: DaemonClient, job: dict[str, Any], quiet: bool) -> dict[
         job = poller.ask(lambda: client.job(asked["id"]))
     if not quiet and not is_over(asked):
         path = checkpoint_path(job)
-        click.echo(f"{title(job)} {outcome(job)}" + (f"; it is saved in {path}" if path else ""))
+        click.echo(
+            f"{title(job)} {outcome(job)}" + (f"; its newest checkpoint is {path}" if path else "")
+        )
     return job

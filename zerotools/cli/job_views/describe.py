@@ -139,6 +139,29 @@ def outcome(job: Job) -> str:
     return text
 
 
+def how_it_stops(job: Job) -> str:
+    """What becomes of one that was asked to stop: `saves at its next step, then stops`. It depends
+    on who trains, and on how far it is."""
+    grace = "what still runs after stop.grace_seconds is killed"
+    if job["spec"].get("script") is not None:
+        return (
+            "is asked to stop: its program gets SIGTERM, and whether it saves is up to it; " + grace
+        )
+    if job["stage"] is None:
+        return f"is asked to stop; {grace}"
+    phase = job.get("phase")
+    if not phase:
+        return "is asked to stop before it begins; there is nothing to save"
+    if phase["quiet"]:
+        return f"is asked to save and stop, though it shows no progress; {grace}"
+    if phase["doing"]:
+        doing = render.clean(str(phase["doing"]))
+        return f"stops before its first step ({doing} ends first), with nothing to save; {grace}"
+    if not (job["attempt"] or {}).get("steps_done"):
+        return f"is asked to stop, and saves if it has made a step by then; {grace}"
+    return "saves at its next step, then stops"
+
+
 def checkpoint_path(job: Job) -> str:
     """Path of its newest checkpoint; empty where it has none."""
     checkpoint = job["latest_checkpoint"]
