@@ -72,6 +72,12 @@ class StopConfig:
         default=600.0,
         minimum=0,
     )
+    kill_seconds: float = key(
+        "A process that SIGKILL has not ended after so long is named, and the GPUs of its job stay "
+        "reserved until it ends.",
+        default=30.0,
+        above=0,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ from pathlib import Path
 from zerotools.jobs import states
 from zerotoolsd import crashpoints
 from zerotoolsd.attempts import launch
+from zerotoolsd.attempts.beside import BesideJobs
 from zerotoolsd.attempts.pending import PendingJobs
 from zerotoolsd.attempts.settling import AttemptEnds
 from zerotoolsd.attempts.spawning.spawner import SupervisorSpawner
@@ -80,7 +81,10 @@ class Dispatcher:
         self._placement = QueuePlacement(
             store, self._parking, config.limits, config.stop.grace_seconds
         )
-        self._ends = AttemptEnds(self._transitions, self._guard, self._wake.set)
+        self._beside = BesideJobs()
+        self._ends = AttemptEnds(
+            self._transitions, self._guard, self._wake.set, self.machine.gpu_name
+        )
         self.spawner = SupervisorSpawner(way, config.stop.grace_seconds)
         self._watcher = Watcher(
             self._ends.over,
@@ -88,6 +92,7 @@ class Dispatcher:
             self._pending,
             self.spawner,
             lambda attempt, began: self._starter.found_running(attempt, began),
+            config.stop.kill_seconds,
         )
         self._starter = AttemptStarter(
             self._transitions,
@@ -194,19 +199,24 @@ class Dispatcher:
         return left
 
     async def _schedule(self, queued: list[int]) -> float:
-        requests = self._placement.requests_of(queued)
+        kept = self._beside.waits()
+        requests = [r for r in self._placement.requests_of(queued) if r.job_id not in kept]
         wants_gpus = any(request.gpus is not None for request in requests)
         snapshot = await self.machine.snapshot() if wants_gpus else None
         decisions = self._placement.decide(requests, snapshot)
-        self.waits = decisions.waits
+        self.waits = {**decisions.waits, **kept}
         for start in decisions.starts:
             job = self.store.job(start.job_id)
             # It may have been cancelled while the snapshot was taken.
             if job.state == states.QUEUED:
                 with self._guard(job.id, parking.STARTING) as reach:
                     reach()
-                    self._starter.launch(job, start.gpu_uuids)
-        return POLL_SECONDS if wants_gpus and decisions.waits else IDLE_SECONDS
+                    if self._beside.keeps(job.id, self.store.attempts(job.id)):
+                        kept = self._beside.waits()
+                    else:
+                        self._starter.launch(job, start.gpu_uuids)
+        self.waits = {**self.waits, **kept}
+        return POLL_SECONDS if kept or (wants_gpus and decisions.waits) else IDLE_SECONDS
 
     def why_it_waits(self, job: JobRow) -> str | None:
         """What the job waits for: one sentence, where there is something to say."""

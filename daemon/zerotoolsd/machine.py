@@ -38,6 +38,11 @@ class SnapshotCache:
                 self._taken = time.monotonic()
             return self._newest
 
+    def gpu_name(self, uuid: str) -> str:
+        """What people call a GPU: its index as it was seen last, or the UUID."""
+        gpus = () if self._newest is None else self._newest.gpus
+        return next((f"GPU {gpu.index}" for gpu in gpus if gpu.uuid == uuid), uuid)
+
     def close(self) -> None:
         """Release the source."""
         self._source.close()

@@ -9,6 +9,7 @@ done in order.
     save=N         a checkpoint at step N        orphan         a detached, deaf grandchild
     flood=N        N bytes of output             child          a deaf child
     hang           never end                     error=TEXT     an error datagram
+    escape         a detached, deaf grandchild with another name and no environment
     rank=N:WORD    WORD on rank N alone          attempt=N:WORD WORD in attempt N alone
 """
 
@@ -76,6 +77,22 @@ def leave_child(name: str, *, detach: bool) -> None:
     hang()
 
 
+def escape() -> None:
+    """What no mark tells from a stranger: only who its parents were."""
+    if os.fork():
+        wait_for_file("escape")
+        return
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    code = (
+        "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); "
+        "os.rename(*sys.argv[1:]); time.sleep(600)"
+    )
+    names = (str(RUN_DIR / "escape.new"), str(RUN_DIR / "escape"))
+    os.execve(sys.executable, ("[kworker/0:1]", "-I", "-S", "-c", code, *names), {})
+
+
 def do(word: str) -> None:
     global phase
     name, _, value = word.partition("=")
@@ -111,6 +128,8 @@ def do(word: str) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     elif name in ("orphan", "child"):
         leave_child(name, detach=name == "orphan")
+    elif name == "escape":
+        escape()
     elif name == "flood":
         block = b"0123456789abcde\n" * 4096
         for _ in range(int(value) // len(block)):

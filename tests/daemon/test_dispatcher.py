@@ -12,14 +12,15 @@ from typing import Any
 import pytest
 
 from tests.daemon.daemons import make_job
-from tests.daemon.dispatchers import TOKEN, leave_attempt, running
+from tests.daemon.dispatchers import CONFIG, TOKEN, leave_attempt, running
 from tests.daemon.waiting import wait_async
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe, fake_gpu
-from zerotoolsd.config import Config, LimitsConfig
+from zerotoolsd.config import Config, LimitsConfig, RetryConfig
 from zerotoolsd.service import Conflict
 from zerotoolsd.supervisor.durable import write_json
-from zerotoolsd.supervisor.procfs import boot_id, read_process
+from zerotoolsd.supervisor.ending.left_behind import left_behind
+from zerotoolsd.supervisor.procfs import read_process
 
 
 def gpu_job(fake: str, gpus: int | list[int | str] = 1) -> JobSpec:
@@ -111,16 +112,45 @@ def test_p5_a_process_that_cannot_be_ended_fences_its_gpu(tmp_path: Path) -> Non
         stuck = await asyncio.create_subprocess_exec("cat", stdin=asyncio.subprocess.PIPE)
         identity = read_process(stuck.pid)
         assert identity is not None
-        unkillable = [{"pid": stuck.pid, "start_ticks": identity.start_ticks, "boot_id": boot_id()}]
-        record = {"outcome": "bad_job", "cause": "it broke", "unkillable": unkillable}
+        line = {**left_behind(identity, rank=0), "state": "D", "place": "nfs_wait"}
+        record = {"outcome": "bad_job", "cause": "it broke", "unkillable": [line]}
         leave_ended_attempt(tmp_path / "state", record)
         async with running(tmp_path / "state", gpus(1)) as it:
-            await it.reach(1, "failed")
+            assert (await it.reach(1, "failed")).reason == (
+                f"it broke; pid {stuck.pid} (cat) of rank 0, in state D (nfs_wait) does not end: "
+                "GPU-fake-0 stays reserved until it does"
+            )
             two, _ = await it.service.submit(gpu_job("exit=0"), uid=0, idempotency_key=None)
-            assert f"GPU 0 is held by pid {stuck.pid}" in await it.waits(two.id)
+            assert f"GPU 0 is held by pid {stuck.pid} (cat)" in await it.waits(two.id)
+        async with running(tmp_path / "state", gpus(1)) as it:
+            assert f"GPU 0 is held by pid {stuck.pid} (cat)" in await it.waits(two.id)
             stuck.kill()
             await stuck.wait()
             await it.reach(two.id, "succeeded")
+
+    asyncio.run(story())
+
+
+def test_a_job_does_not_start_beside_what_nobody_may_end(tmp_path: Path) -> None:
+    async def story() -> None:
+        stuck = await asyncio.create_subprocess_exec("cat", stdin=asyncio.subprocess.PIPE)
+        identity = read_process(stuck.pid)
+        assert identity is not None
+        line = {**left_behind(identity, refused=True), "uid": 7}
+        record = {"outcome": "crashed", "cause": "it broke", "unkillable": [line]}
+        run = leave_attempt(tmp_path / "state", make_job("exit=0"))
+        write_json(run / "exit.json", {"token": TOKEN, **record})
+        config = replace(CONFIG, retry=RetryConfig(first_seconds=0.01))
+        for _ in range(2):  # also after a restart
+            async with running(tmp_path / "state", config=config) as it:
+                assert await it.waits(1) == (
+                    f"waits for what is left of its last attempt: pid {stuck.pid} (cat), of uid 7; "
+                    "zerotoolsd has no right to end it"
+                )
+        async with running(tmp_path / "state", config=config) as it:
+            stuck.kill()
+            await stuck.wait()
+            await it.reach(1, "succeeded")
 
     asyncio.run(story())
 

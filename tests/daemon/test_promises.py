@@ -21,6 +21,8 @@ from tests.daemon.waiting import wait_for
 from zerotools.core.errors import BadRequest, DaemonRefused, DaemonUnreachable
 from zerotoolsd import crashpoints
 from zerotoolsd.supervisor.durable import read_json, write_json
+from zerotoolsd.supervisor.ending.family import read_note
+from zerotoolsd.supervisor.procfs import read_process
 
 
 def test_p1_an_acknowledged_submit_survives_a_kill_right_after_the_reply(daemon: Daemon) -> None:
@@ -165,6 +167,34 @@ def test_p5_the_processes_of_a_killed_supervisor_are_ended(daemon: Daemon) -> No
     assert first["steps_done"] == 2
     assert first["peak_host_bytes"] > 2**20
     assert not is_alive(orphan)
+
+
+@pytest.mark.parametrize("daemon_lives", [True, False])
+def test_p5_what_hides_from_a_killed_supervisor_and_keeper_is_ended_before_the_next_attempt(
+    daemon: Daemon, daemon_lives: bool
+) -> None:
+    daemon.start()
+    daemon.client.submit(make_job("attempt=1:escape steps=2 attempt=1:hang exit=0", ranks=1))
+    hidden = int(wait_for_file(daemon.run_dir() / "escape").read_text())
+    identity = read_process(hidden)
+    assert identity is not None
+    key = (hidden, identity.start_ticks)
+    note = daemon.run_dir() / "family"
+    wait_for(lambda: key in read_note(note).known, "the supervisor to note it")
+    run = read_json(daemon.run_dir() / "run.json")
+    assert run is not None
+    if not daemon_lives:
+        daemon.kill()
+    for pid in (run["keeper"]["pid"], run["pid"]):
+        os.kill(pid, signal.SIGKILL)
+    if not daemon_lives:
+        assert is_alive(hidden)
+        daemon.start()
+    job = daemon.wait_for_end(1)
+    assert job["state"] == "succeeded"
+    assert job["attempts"][0]["cause"].endswith("1 of its processes were ended")
+    assert not is_alive(hidden)
+    assert not note.exists()
 
 
 def test_p9_a_full_disk_refuses_submits_and_lets_jobs_go_on(daemon: Daemon) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -13,15 +13,23 @@ from zerotoolsd.attempts.repeating import why_not_again
 from zerotoolsd.queue import lifecycle, time_limit
 from zerotoolsd.queue.lifecycle import Ended
 from zerotoolsd.queue.rows import AttemptRow, JobRow, UnreadableSpec
-from zerotoolsd.supervisor.procfs import Process, boot_id, read_process
+from zerotoolsd.supervisor.ending.left_behind import in_words, is_still_alive
+from zerotoolsd.supervisor.procfs import Process, boot_id
 from zerotoolsd.supervisor.trouble import NOT_READY
+
+_MOST_LISTED = 4
 
 
 def end_event(
-    job: JobRow, record: Mapping[str, Any], *, asked: bool, before: Sequence[AttemptRow] = ()
+    job: JobRow,
+    record: Mapping[str, Any],
+    *,
+    asked: bool,
+    before: Sequence[AttemptRow] = (),
+    left: str | None = None,
 ) -> Ended:
     """The event; `asked`: this daemon has asked the attempt to stop at its time limit. `before`:
-    the attempts before it."""
+    the attempts before it. `left`: the sentence of `what_is_left`."""
     outcome, spec, unreadable = record.get("outcome"), job.reading.spec, None
     try:
         _ = job.spec
@@ -30,6 +38,9 @@ def end_event(
     repeats = spec is None or spec.retry == ALWAYS
     known = secrets_of(spec)
     cause = str(record.get("cause") or "its record does not say how it ended")
+    note = _what_failed_after(record)
+    if left is not None:
+        cause, note = f"{cause}; {left}", left if note is None else f"{note}; {left}"
     hopeless = None if repeats else why_not_again(record, before[-1].result if before else None)
     return Ended(
         outcome=outcome if outcome in lifecycle.OUTCOMES else lifecycle.CRASHED,
@@ -37,7 +48,7 @@ def end_event(
         saved_step=_saved_step(record),
         max_restarts=spec.max_restarts if spec else 0,
         time_limit=time_limit.that_ended(spec, record, asked=asked),
-        note=_what_failed_after(record),
+        note=note,
         unreadable=unreadable,
         hopeless=hopeless and mask_text(hopeless, known),
         not_ready_before=_not_ready_at_the_end(before),
@@ -59,15 +70,42 @@ def forced_record(strays: Iterable[Process], why: str) -> dict[str, Any]:
 
 def held_by(record: Mapping[str, Any]) -> str | None:
     """Who may still hold on to the attempt's GPUs."""
-    return ", ".join(f"pid {process['pid']}" for process in record.get("unkillable", ())) or None
+    lines = [line for line in record.get("unkillable", ()) if line.get("helper") is not True]
+    return _listed(lines) or None
 
 
-def is_still_alive(process: Mapping[str, Any]) -> bool:
-    """Whether a process that outlived its attempt lives."""
-    if process.get("boot_id", boot_id()) != boot_id():
-        return False
-    now = read_process(int(process["pid"]))
-    return now is not None and now.start_ticks == process["start_ticks"]
+def what_is_left(
+    record: Mapping[str, Any], gpu_uuids: Sequence[str], gpu_name: Callable[[str], str]
+) -> str | None:
+    """What outlived the attempt, and what follows from that; None: nothing did."""
+    lines = [line for line in record.get("unkillable", ()) if is_still_alive(line)]
+    if not lines:
+        return None
+    gpus = [gpu_name(uuid) for uuid in gpu_uuids] if held_by({"unkillable": lines}) else []
+    one = len(lines) == 1
+    words = f"{_listed(lines)} {'does' if one else 'do'} not end"
+    if gpus:
+        words += f": {_joined(gpus)} {'stays' if len(gpus) == 1 else 'stay'} reserved until "
+        words += "it does" if one else "they do"
+    if is_beside(record):
+        words += "; the job is not started again before that"
+    return words
+
+
+def is_beside(record: Mapping[str, Any]) -> bool:
+    """Whether a program of the attempt may still run, beside one that is started now: one that is
+    not ours to end. What was killed and has not ended yet runs no more."""
+    lines = record.get("unkillable", ())
+    return any(line.get("refused") is True and is_still_alive(line) for line in lines)
+
+
+def _listed(lines: Sequence[Mapping[str, Any]]) -> str:
+    more = f" and {len(lines) - _MOST_LISTED} more" if len(lines) > _MOST_LISTED else ""
+    return "; ".join(in_words(line) for line in lines[:_MOST_LISTED]) + more
+
+
+def _joined(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def _what_failed_after(record: Mapping[str, Any]) -> str | None:

@@ -145,6 +145,7 @@ def _plan(
         gpu_uuids=attempt.gpu_uuids,
         grace_seconds=config.stop.grace_seconds,
         straggler_seconds=config.stop.straggler_seconds,
+        kill_seconds=config.stop.kill_seconds,
         log_limit_bytes=config.limits.log_bytes,
         closing=closing_command(spec, job.output_dir),
     )

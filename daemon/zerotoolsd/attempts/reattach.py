@@ -17,9 +17,7 @@ from zerotoolsd.supervisor.last_word.keeper import KILLED
 from zerotoolsd.supervisor.last_word.ledger import RankLedger
 from zerotoolsd.supervisor.last_word.reserved import ReservedRecord
 from zerotoolsd.supervisor.plan import ATTEMPT, ENDED, EXIT, LEDGER, LOCK, RUN, STOP, Plan
-from zerotoolsd.supervisor.procfs import Process, boot_id, kill_process, open_process, processes
-
-MAX_LOOKS = 20
+from zerotoolsd.supervisor.procfs import boot_id, open_process
 
 
 @dataclass(frozen=True)
@@ -50,8 +48,8 @@ class NeverStarted:
 
 @dataclass(frozen=True)
 class Gone:
-    """Its supervisor vanished without a word; `cause` says what is known. `record` is what follows
-    from what was noted of its ranks, where all that could write it down was killed."""
+    """Its supervisor vanished; `cause` says what is known. `record` is what it had written of its
+    ranks' ends, or follows from what was noted of them, where all that could write was killed."""
 
     cause: str
     record: Mapping[str, Any] | None = None
@@ -112,7 +110,9 @@ def _look(run_dir: Path, token: str) -> AttemptStatus:
     if pidfd is not None:
         return Alive(pidfd, began_of(run))
     found = _last_word(run_dir, token, KILLED)
-    return Gone(KILLED, _noted(run_dir, run)) if isinstance(found, Gone) else found
+    if isinstance(found, Gone) and found.record is None:
+        return Gone(KILLED, _noted(run_dir, run))
+    return found
 
 
 def _over(run_dir: Path, token: str, name: str = EXIT) -> Over | None:
@@ -124,15 +124,13 @@ def _over(run_dir: Path, token: str, name: str = EXIT) -> Over | None:
 
 
 def _last_word(run_dir: Path, token: str, why: str) -> Over | Gone:
-    """Of an attempt of which nothing runs: it may have been over but for what follows it."""
+    """Of an attempt without supervisor: it may have been over but for what follows it."""
     if (over := _over(run_dir, token)) is not None:
         return over
     ended = _over(run_dir, token, ENDED)
-    if ended is None:
-        return Gone(why)
-    if "closing" not in ended.record:
-        return ended
-    return Over({**ended.record, "closing": {"why": f"{why} before this had ended"}})
+    if ended is None or "closing" not in ended.record:
+        return Gone(why, None if ended is None else ended.record)
+    return Gone(why, {**ended.record, "closing": {"why": f"{why} before this had ended"}})
 
 
 def _noted(run_dir: Path, run: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -214,26 +212,3 @@ def _write_record(path: Path, record: Mapping[str, Any]) -> None:
         room.try_write(record)
     finally:
         room.close()
-
-
-def kill_strays(token: str) -> list[Process]:
-    """SIGKILL every process whose environment has `token`: those of a vanished supervisor.
-
-    Looks again until there is none that it has not seen, since they may fork meanwhile.
-    """
-    needle = f"ZEROTOOLS_TOKEN={token}".encode()
-    killed: dict[tuple[int, int], Process] = {}
-    for _ in range(MAX_LOOKS):
-        new = {(p.pid, p.start_ticks): p for p in processes().values()}
-        strays = {k: p for k, p in new.items() if k not in killed and needle in _environment(p.pid)}
-        killed |= {key: process for key, process in strays.items() if kill_process(process)}
-        if not strays:
-            break
-    return list(killed.values())
-
-
-def _environment(pid: int) -> list[bytes]:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return []

@@ -6,27 +6,37 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from zerotools.jobs import states
 from zerotoolsd import crashpoints
-from zerotoolsd.attempts import ending, reattach
+from zerotoolsd.attempts import ending, strays
 from zerotoolsd.attempts.watcher import Guard
 from zerotoolsd.queue import lifecycle, parking, time_limit
 from zerotoolsd.queue.rows import AttemptRow, JobRow, Lease
 from zerotoolsd.queue.transitions import Transitions
+from zerotoolsd.supervisor.ending.left_behind import is_still_alive
 
 log = logging.getLogger(__name__)
 
 
 class AttemptEnds:
-    """Ends that were seen. `wake` is called where one is new: another round is due."""
+    """Ends that were seen. `wake` is called where one is new: another round is due. `gpu_name` is
+    what people call a GPU, by its UUID."""
 
-    def __init__(self, transitions: Transitions, guard: Guard, wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        transitions: Transitions,
+        guard: Guard,
+        wake: Callable[[], None],
+        gpu_name: Callable[[str], str] = str,
+    ) -> None:
         self._transitions = transitions
         self._store = transitions.store
         self._guard = guard
         self._wake = wake
+        self._gpu_name = gpu_name
         self.expired: set[str] = set()
         """Tokens of attempts that were asked to stop, as their job's time limit is over."""
         self._unsettled: dict[str, tuple[AttemptRow, Mapping[str, Any]]] = {}
@@ -63,21 +73,25 @@ class AttemptEnds:
             return  # it was ended by force
         before = self._store.attempts(job.id)[: attempt.number - 1]
         asked = attempt.token in self.expired
-        end = ending.end_event(job, record, asked=asked, before=before)
+        left = ending.what_is_left(record, attempt.gpu_uuids, self._gpu_name)
+        end = ending.end_event(job, record, asked=asked, before=before, left=left)
         after, kind = self._transitions.after(job, end), lifecycle.name_of(job.standing, end)
         when = time_limit.end_of(record, attempt.began, now)
         with self._store.change(
             job, after, kind, now=now, attempt=attempt.number, ended=when
         ) as change:
             change.attempt_ended(attempt.number, when, record, ending.held_by(record))
+        if left is not None:
+            log.warning("job %d: %s", job.id, left)
         self._transitions.publish(job, after)
 
     def end_by_force(self, job: JobRow, why: str) -> bool:
         """Kill what is left of a cancelled job and be done with it; whether that was possible."""
         try:
-            tokens = self._store.open_tokens(job.id)
-            strays = [process for token in tokens for process in reattach.kill_strays(token)]
-            record = ending.forced_record(strays, why)
+            killed = []
+            for token, run_dir in self._store.open_tokens(job.id).items():
+                killed += strays.kill_strays(strays.traces_of(Path(run_dir), token))
+            record = ending.forced_record(killed, why)
             after = self._transitions.after(job, ending.end_event(job, record, asked=False))
             now = time.time()
             with self._store.change(job, after, states.CRASHED, now=now) as change:
@@ -102,5 +116,5 @@ class AttemptEnds:
     def _release_if_free(self, lease: Lease) -> None:
         attempt = self._store.attempts(lease.job_id)[lease.attempt - 1]
         stuck = (attempt.result or {}).get("unkillable", ())
-        if not any(ending.is_still_alive(process) for process in stuck):
+        if not any(is_still_alive(process) for process in stuck):
             self._store.release(lease, time.time())

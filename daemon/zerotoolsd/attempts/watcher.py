@@ -7,13 +7,14 @@ import logging
 import os
 import signal
 import sqlite3
+import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zerotoolsd.attempts import last_report, reattach
+from zerotoolsd.attempts import last_report, reattach, strays
 from zerotoolsd.attempts.pending import PendingJobs
 from zerotoolsd.attempts.spawning.child import SUPERVISOR_LOG
 from zerotoolsd.attempts.spawning.spawner import Spawned, SupervisorSpawner
@@ -22,13 +23,18 @@ from zerotoolsd.queue import clocks, lifecycle
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json, write_json
+from zerotoolsd.supervisor.ending import family
 from zerotoolsd.supervisor.plan import REQUEST, RUN
 
 STARTING_SECONDS = 0.1
 UNREADABLE_SECONDS = 1.0
 """How often a run directory that cannot be read or written is tried again."""
 
+FIRST_LOOK_SECONDS, LONGEST_LOOK_SECONDS = 0.005, 0.5
+"""How often processes that were killed are looked at: at first, and later."""
+
 SETTLING = "checking its state"
+ENDING_STRAYS = "ending what is left of it"
 GIVING_UP = "giving up its start"
 
 log = logging.getLogger(__name__)
@@ -65,7 +71,10 @@ class Watcher:
         pending: PendingJobs,
         spawner: SupervisorSpawner | None = None,
         on_running: OnRunning = lambda attempt, began: None,
+        kill_seconds: float = 30.0,
     ) -> None:
+        """`kill_seconds`: what SIGKILL has not ended after so long is left behind, and named."""
+        self._kill_seconds = kill_seconds
         self._on_over = on_over
         self._guard = guard
         self._pending = pending
@@ -128,7 +137,11 @@ class Watcher:
                 why = self._spawner.why_not(attempt.token) or _why_not_started(attempt)
                 self._pending.put_off(attempt.job_id, why)
             case reattach.Gone(cause, noted):
-                self._lost(attempt, cause, noted)
+                lost = {"outcome": lifecycle.LOST, "cause": f"lost: {cause}"}
+                record = {**_last_seen(attempt), **_told(attempt), **lost}
+                if noted is not None and noted["outcome"] != lifecycle.LOST:
+                    record |= noted
+                self._end_strays(attempt, record)
             case reattach.Unreadable(cause):
                 self._hold(attempt, cause)
 
@@ -196,18 +209,39 @@ class Watcher:
         else:
             self._look_again(attempt)
 
-    def _lost(self, attempt: AttemptRow, cause: str, noted: Mapping[str, Any] | None) -> None:
-        strays = reattach.kill_strays(attempt.token)
-        ended = f"; {len(strays)} of its processes were ended" if strays else ""
-        record = {
-            **_last_seen(attempt),
-            **_told(attempt),
-            "outcome": lifecycle.LOST,
-            "cause": f"lost: {cause}{ended}",
-        }
-        if noted is not None and noted["outcome"] != lifecycle.LOST:
-            record |= {**noted, "cause": f"{noted['cause']}{ended}"}
-        self._on_over(attempt, record)
+    def _end_strays(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
+        """Report `record` as the end of an attempt without supervisor, when nothing of it lives, or
+        what does has not ended in time."""
+        traces = strays.traces_of(Path(attempt.run_dir), attempt.token)
+        deadline = time.monotonic() + self._kill_seconds
+        self._sweep(attempt, record, strays.Sweep(traces), deadline, FIRST_LOOK_SECONDS)
+
+    def _sweep(
+        self,
+        attempt: AttemptRow,
+        record: Mapping[str, Any],
+        sweep: strays.Sweep,
+        deadline: float,
+        pause: float,
+    ) -> None:
+        self._later.pop(attempt.token, None)
+        with self._guard(attempt.job_id, ENDING_STRAYS) as reach:
+            reach()
+            is_over = not sweep.look()
+            if not is_over and time.monotonic() < deadline:
+                self.held[attempt.job_id] = "what is left of its last attempt is being ended"
+                again = min(2 * pause, LONGEST_LOOK_SECONDS)
+                self._later_call(pause, self._sweep, attempt, record, sweep, deadline, again)
+                return
+            self.held.pop(attempt.job_id, None)
+            ended = len(sweep.found) - len(sweep.alive)
+            said = f"; {ended} of its processes were ended" if ended else ""
+            whole = {**record, "cause": f"{record.get('cause')}{said}"}
+            if sweep.alive:
+                whole["unkillable"] = sweep.left_behind()
+            else:
+                family.forget(Path(attempt.run_dir))
+            self._on_over(attempt, whole)
 
     def _track(self, live: _Live) -> None:
         loop = asyncio.get_running_loop()

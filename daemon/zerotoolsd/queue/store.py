@@ -374,12 +374,12 @@ class Store:
         rows = self._sql(f"SELECT id, output_dir FROM job WHERE state NOT IN ({over})")
         return [(row["id"], row["output_dir"]) for row in rows]
 
-    def open_tokens(self, job_id: int) -> list[str]:
-        """The tokens of the job's attempts that are not known to be over."""
+    def open_tokens(self, job_id: int) -> dict[str, str]:
+        """The tokens of the job's attempts that are not known to be over: the directory of each."""
         rows = self._sql(
-            "SELECT token FROM attempt WHERE job_id = ? AND state != ?", (job_id, ENDED)
+            "SELECT token, run_dir FROM attempt WHERE job_id = ? AND state != ?", (job_id, ENDED)
         )
-        return [row["token"] for row in rows]
+        return {row["token"]: row["run_dir"] for row in rows}
 
     def attempts(self, job_id: int) -> list[AttemptRow]:
         """All attempts of a job, the first one first."""

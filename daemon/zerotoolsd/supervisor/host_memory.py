@@ -2,8 +2,9 @@
 
 A look at every process of the machine takes 5 ms where there are a hundred, and much more on a
 large server. So of all others only the names are read again: a process that was not below this one
-will not be. (One that takes over the pid of another within a second is missed; it is a statistic.)
-Where even that takes long, it is done less often.
+will not be. (One that takes over the pid of another is missed until all are read again, now and
+then.) Where even that takes long, it is done less often. Whoever has to find these processes again
+is told of them (`family`).
 """
 
 from __future__ import annotations
@@ -12,24 +13,30 @@ import os
 import time
 from collections.abc import Callable, Container
 
-from zerotoolsd.supervisor.procfs import Process, descendants, pids, read_process
+from zerotoolsd.supervisor.procfs import Process, descendants, pids, read_process, ticks_now
 
 SHARE = 0.001
 """Of a processor: what the measurements may take."""
+
+ALL_EVERY = 20
+"""So many measurements later all processes are read again."""
 
 Clock = Callable[[], float]
 
 
 class HostMemory:
-    """The memory of all processes below this one."""
+    """The memory of all processes below this one. `note` is called with the processes, and a time
+    before they were looked at."""
 
     def __init__(
         self,
         clock: Clock = time.monotonic,
         used: Clock = time.thread_time,
         read: Callable[[int], Process | None] = read_process,
+        note: Callable[[int, list[Process]], None] = lambda moment, processes: None,
     ) -> None:
-        self._clock, self._used, self._read = clock, used, read
+        self._note, self._clock, self._used, self._read = note, clock, used, read
+        self._looks = 0
         self._others: set[int] = set()
         self._due = float("-inf")
 
@@ -41,11 +48,16 @@ class HostMemory:
         now, used = self._clock(), self._used()
         if now < self._due:
             return None
+        moment = ticks_now()
         ours = self._look()
+        self._note(moment, ours)
         self._due = now + (self._used() - used) / SHARE
         return sum(process.rss_bytes for process in ours if process.pid not in beside)
 
     def _look(self) -> list[Process]:
+        self._looks += 1
+        if not self._looks % ALL_EVERY:
+            self._others = set()
         there = pids()
         found = {pid: process for pid in there - self._others if (process := self._read(pid))}
         ours = descendants(os.getpid(), found)

@@ -13,7 +13,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,22 +21,23 @@ from typing import Any
 from zerotoolsd.supervisor import procfs, thinner
 from zerotoolsd.supervisor.closing import run_closing
 from zerotoolsd.supervisor.durable import read_json, write_json
+from zerotoolsd.supervisor.ending import family
+from zerotoolsd.supervisor.ending.reaper import kill_all
 from zerotoolsd.supervisor.finder_process import Finder, NoAnswer
 from zerotoolsd.supervisor.last_word.keeper import Records, keep
 from zerotoolsd.supervisor.last_word.ledger import RankLedger
 from zerotoolsd.supervisor.last_word.verdict import Verdict, judge_program, judge_ranks
 from zerotoolsd.supervisor.logs import say
 from zerotoolsd.supervisor.plan import ATTEMPT, EXIT, EXIT_LOCKED, EXIT_USED, LOCK, RUN, Plan
-from zerotoolsd.supervisor.procfs import Process
 from zerotoolsd.supervisor.progress import Progress
 from zerotoolsd.supervisor.ranks import become_subreaper
-from zerotoolsd.supervisor.reaper import kill_all
 from zerotoolsd.supervisor.trouble import NOT_READY, is_of_machine
 from zerotoolsd.supervisor.watch import RankMonitor
 
 LOCK_SECONDS = 2.0
 """Someone who only looks whether the lock is held has it for an instant."""
-KILL_SECONDS = 30.0
+HELPERS_SECONDS = 2.0
+"""How long the attempt's own helpers have to end by SIGKILL."""
 CUT_OFF = "it was cut off"
 
 
@@ -95,19 +96,20 @@ def supervise(plan: Plan, records: Records, ledger: RankLedger) -> None:
         write_json(Path(RUN), {**identity, "ranks": pids})
         watch.run()
         failure = _not_started(watch)
-    statuses, stuck = kill_all(KILL_SECONDS, spare=watch.helpers, note=ledger.ended)
+    killed = kill_all(watch.kill_seconds, spare=watch.helpers, note=ledger.ended)
+    left = killed.left_behind({rank.pid: rank.index for rank in watch.ranks})
     if watch.finder is not None:
         watch.finder.finish(progress)
-    kill_all(0)
+        left += _end_helpers(known={line["pid"] for line in left})
     for rank in watch.ranks:
         if rank.status is None:
-            rank.status, rank.killed = statuses.get(rank.pid), True
+            rank.status, rank.killed = killed.statuses.get(rank.pid), True
     watch.close()
     judge = judge_program if plan.own_program else judge_ranks
     verdict = failure or judge(
         watch.ranks, progress, stop=watch.stop_reason, killed_because=watch.killed_because
     )
-    record = _record(watch, verdict, stuck, started)
+    record = _record(watch, verdict, left, started)
     if verdict.outcome == "finished" and records.ended is not None:
         # Power may fail while an export runs for minutes: the training itself is over.
         cut_off = {"closing": {"why": CUT_OFF}} if plan.closing else {}
@@ -117,6 +119,7 @@ def supervise(plan: Plan, records: Records, ledger: RankLedger) -> None:
     if plan.thinning and verdict.outcome == "finished":  # for the last checkpoint
         run_closing(plan, plan.thinning, watch.stop_asked, thinner.LOG)
     records.exit.write(record | _times(clock))
+    family.forget(Path())
     if records.ended is not None:
         records.ended.drop()
     progress.close()
@@ -134,6 +137,12 @@ def say_ready() -> None:
             link.send(b"READY=1")
         except OSError as error:  # it goes on all the same: the daemon finds it by run.json
             say(f"the service manager cannot be told that this has begun: {error.strerror}")
+
+
+def _end_helpers(known: Collection[int]) -> list[dict[str, Any]]:
+    """They use no GPU, and may be left behind by a file system that does not answer."""
+    left = kill_all(HELPERS_SECONDS, spare=known).left_behind({})
+    return [{**line, "helper": True} for line in left]
 
 
 def _times(clock: float) -> dict[str, float]:
@@ -187,7 +196,7 @@ def _blame(cause: str, error: OSError, outcome: str = "not_started") -> Verdict:
 
 
 def _record(
-    watch: RankMonitor, verdict: Verdict, stuck: Sequence[Process], started: float
+    watch: RankMonitor, verdict: Verdict, left: Sequence[dict[str, Any]], started: float
 ) -> dict[str, Any]:
     rank, progress = verdict.rank, watch.progress
     return {
@@ -206,7 +215,5 @@ def _record(
         "peak_gpu_bytes": progress.peak_gpu_bytes,
         "peak_host_bytes": progress.peak_host_bytes or None,
         "started": started,
-        "unkillable": [
-            {"pid": p.pid, "start_ticks": p.start_ticks, "boot_id": procfs.boot_id()} for p in stuck
-        ],
+        "unkillable": list(left),
     }

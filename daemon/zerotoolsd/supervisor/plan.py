@@ -45,6 +45,7 @@ class Plan:
     `own_program`: it is a program of the user's: a stop comes as SIGTERM too, status 0 after one is
     a stop, and ranks may end long after one another. `launcher`: `argv` is one process that starts
     the ranks. `finder` is the command that looks for checkpoints, where somebody has to.
+    `kill_seconds`: what SIGKILL has not ended after so long is left behind, and named.
     """
 
     job_id: int
@@ -64,6 +65,7 @@ class Plan:
     own_program: bool = False
     launcher: bool = False
     finder: tuple[str, ...] = ()
+    kill_seconds: float = 30.0
 
     @property
     def processes(self) -> int:

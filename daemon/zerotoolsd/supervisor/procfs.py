@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,14 @@ class Process:
     state: str
     start_ticks: int
     rss_bytes: int
+    name: str = ""
+    session: int = 0
+    threads: int = 1
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing of it runs: a zombie whose first thread ended before others is alive."""
+        return self.state in "ZX" and self.threads <= 1
 
 
 @cache
@@ -29,23 +39,27 @@ def boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
-def read_process(pid: int, read: Callable[[Path], bytes] = Path.read_bytes) -> Process | None:
+def read_process(pid: int, read: Callable[[Path], bytes] | None = None) -> Process | None:
     """The process `pid`, a zombie too; None if there is none.
 
     None also where /proc hides it, as it does those of other users with `hidepid=1`.
     """
     try:
-        text = read(Path(f"/proc/{pid}/stat"))
+        text = read_stat(pid) if read is None else read(Path(f"/proc/{pid}/stat"))
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
     # The name in parentheses may hold anything; fields are counted from its end.
-    parts = text[text.rindex(b")") + 2 :].split()
+    begin, end = text.index(b"("), text.rindex(b")")
+    parts = text[end + 2 :].split(None, 22)
     return Process(
         pid=pid,
         state=parts[0].decode("ascii"),
         parent=int(parts[1]),
         start_ticks=int(parts[19]),
         rss_bytes=int(parts[21]) * PAGE,
+        name=text[begin + 1 : end].decode("utf-8", "replace"),
+        session=int(parts[3]),
+        threads=int(parts[17]),
     )
 
 
@@ -63,6 +77,21 @@ def oom_kills(read: Callable[[Path], bytes] = Path.read_bytes) -> int | None:
         return None
     counts = (line.split()[1] for line in lines if line.startswith(b"oom_kill "))
     return next(map(int, counts), None)
+
+
+def read_stat(pid: int) -> bytes:
+    """/proc/PID/stat. Raises OSError."""
+    # Many times a second: a third of what Path.read_bytes costs.
+    fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, 4096)
+    finally:
+        os.close(fd)
+
+
+def ticks_now() -> int:
+    """Now, in the unit of `start_ticks`: a process that begins later has no smaller one."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_PER_SECOND)
 
 
 def processes() -> dict[int, Process]:
@@ -97,19 +126,24 @@ def open_process(pid: int, start_ticks: int) -> int | None:
     except ProcessLookupError:
         return None
     process = read_process(pid)
-    if process is None or process.start_ticks != start_ticks or process.state in "ZX":
+    if process is None or process.start_ticks != start_ticks or process.is_over:
         os.close(fd)
         return None
     return fd
 
 
 def kill_process(process: Process) -> bool:
-    """SIGKILL exactly this process; False if it is gone."""
-    fd = open_process(process.pid, process.start_ticks)
+    """SIGKILL exactly this process; False if it is gone. Raises PermissionError."""
+    return signal_process(process.pid, process.start_ticks, signal.SIGKILL)
+
+
+def signal_process(pid: int, start_ticks: int, number: signal.Signals) -> bool:
+    """Send exactly this process a signal; False if it is gone. Raises PermissionError."""
+    fd = open_process(pid, start_ticks)
     if fd is None:
         return False
     try:
-        signal.pidfd_send_signal(fd, signal.SIGKILL)
+        signal.pidfd_send_signal(fd, number)
     except ProcessLookupError:
         return False
     finally:

@@ -14,6 +14,9 @@ from typing import Any
 
 from zerotoolsd.supervisor.children.spawning import CannotStart
 from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json, write_text
+from zerotoolsd.supervisor.ending.family import FAMILY, FamilyNote
+from zerotoolsd.supervisor.ending.reaper import reap
+from zerotoolsd.supervisor.ending.stopping import terminate
 from zerotoolsd.supervisor.finder_process import Finder, searched
 from zerotoolsd.supervisor.host_memory import HostMemory
 from zerotoolsd.supervisor.last_word.ledger import RankLedger
@@ -23,8 +26,6 @@ from zerotoolsd.supervisor.plan import OUTSIDE, REQUEST, RUN, STOP, Plan
 from zerotoolsd.supervisor.procfs import oom_kills
 from zerotoolsd.supervisor.progress import Progress
 from zerotoolsd.supervisor.ranks import SupervisedRank, free_port, spawn
-from zerotoolsd.supervisor.reaper import reap
-from zerotoolsd.supervisor.stopping import terminate
 from zerotoolsd.supervisor.thinner import Thinner
 
 TICK_SECONDS = 1.0
@@ -33,6 +34,8 @@ ALIVE_SECONDS = 10.0
 """How often the supervisor leaves a sign of life, for whoever finds it gone later."""
 HANGS_SECONDS = 5.0
 """After so long without an answer, whoever asks is told what the attempt waits for."""
+LAST_KILL_SECONDS = 1.0
+"""What is killed last has at least this long to end, also where ranks have not."""
 SETTLE_SECONDS = 1.0
 """How long the other ranks may still tell what went wrong after one has failed."""
 
@@ -51,10 +54,11 @@ class RankMonitor:
         """Why a rank could not be started."""
         self._kill_at: float | None = None
         self._kill_why = ""
+        self._give_up_at: float | None = None
         self._asked = False
         self.finder: Finder | None = None
         self._thinner = Thinner(plan, progress)
-        self._memory = HostMemory()
+        self._memory = HostMemory(note=FamilyNote(Path(FAMILY)).write)
         self._oom_kills = oom_kills()
         self._selector = selectors.DefaultSelector()
         self._selector.register(progress.socket, selectors.EVENT_READ, progress.drain)
@@ -155,7 +159,7 @@ class RankMonitor:
             self.progress.waits(hangs(late.awaited), now - late.began)
 
     def run(self) -> None:
-        """Return when every rank has ended."""
+        """Return when every rank has ended, or the kernel does not end those that were killed."""
         self._sample_memory()
         next_sample = next_sign = time.monotonic() + TICK_SECONDS / 4
         while any(rank.status is None for rank in self.ranks):
@@ -165,6 +169,8 @@ class RankMonitor:
             now = time.monotonic()
             if self._kill_at is not None and now >= self._kill_at:
                 self._kill_ranks()
+            if self._give_up_at is not None and now >= self._give_up_at:
+                return
             if now >= next_sample:
                 self._sample_memory()
                 self._tell_what_hangs(now)
@@ -253,6 +259,14 @@ class RankMonitor:
                 # Not reaped yet, so the pid is still its own.
                 os.kill(rank.pid, signal.SIGKILL)
         self._kill_at = None
+        self._give_up_at = time.monotonic() + self.plan.kill_seconds
+
+    @property
+    def kill_seconds(self) -> float:
+        """How long what is left still has to end, once it was killed."""
+        if self._give_up_at is None:
+            return self.plan.kill_seconds
+        return max(LAST_KILL_SECONDS, self._give_up_at - time.monotonic())
 
     def _sample_memory(self) -> None:
         try:

@@ -14,7 +14,7 @@ import pytest
 
 from harness.started import Started
 from tests.daemon.waiting import wait_for
-from zerotoolsd.attempts import reattach
+from zerotoolsd.attempts import reattach, strays
 from zerotoolsd.supervisor.durable import write_json
 from zerotoolsd.supervisor.procfs import boot_id, read_process
 
@@ -153,7 +153,7 @@ def test_p2_a_fenced_attempt_cannot_start_any_more(tmp_path: Path) -> None:
 
 
 def test_strays_are_found_by_their_token(sleeper: Started) -> None:
-    found = wait_for(lambda: reattach.kill_strays(TOKEN), "the stray to be found")
+    found = wait_for(lambda: strays.kill_strays(strays.Traces(TOKEN)), "the stray to be found")
     assert [process.pid for process in found] == [sleeper.pid]
     assert sleeper.wait(timeout=10) == -9
-    assert reattach.kill_strays(TOKEN) == []
+    assert strays.kill_strays(strays.Traces(TOKEN)) == []

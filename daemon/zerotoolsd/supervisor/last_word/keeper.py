@@ -26,16 +26,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zerotoolsd.supervisor import procfs
 from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json, sync_directory
+from zerotoolsd.supervisor.ending import family
+from zerotoolsd.supervisor.ending.reaper import kill_all
 from zerotoolsd.supervisor.last_word.inferred import inferred, stop_reason
 from zerotoolsd.supervisor.last_word.ledger import RankLedger
 from zerotoolsd.supervisor.last_word.reserved import ReservedRecord
 from zerotoolsd.supervisor.logs import say
 from zerotoolsd.supervisor.plan import ENDED, EXIT, LEDGER, NOTIFY, RUN, STOP, Plan
-from zerotoolsd.supervisor.reaper import kill_all
 
-KILL_SECONDS = 30.0
 KILLED = "its supervisor was killed"
 
 
@@ -93,7 +92,7 @@ def _pass_on(child: int) -> None:
 def _put_on_record(plan: Plan, records: Records, ledger: RankLedger) -> int:
     # What a killed supervisor noted before: a SIGKILL after that came from its own death.
     told = {index for index, line in enumerate(ledger.lines()) if line.status is not None}
-    _, stuck = kill_all(KILL_SECONDS, note=ledger.ended)
+    killed = kill_all(plan.kill_seconds, note=ledger.ended)
     with suppress(OSError):
         Path(NOTIFY).unlink()
     if Path(EXIT).exists():
@@ -108,10 +107,10 @@ def _put_on_record(plan: Plan, records: Records, ledger: RankLedger) -> int:
         record |= {"by_keeper": True, "ended": time.time(), "ran_seconds": _ran(run)}
     if plan.closing and record["outcome"] == "finished":
         record["closing"] = {"why": f"{KILLED} before this had ended"}
-    record["unkillable"] = [
-        {"pid": p.pid, "start_ticks": p.start_ticks, "boot_id": procfs.boot_id()} for p in stuck
-    ]
+    pids = ((line.pid, index) for index, line in enumerate(ledger.lines()))
+    record["unkillable"] = killed.left_behind({pid: n for pid, n in pids if pid is not None})
     records.exit.write(record)
+    family.forget(Path())
     return 0
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
+from zerotoolsd.supervisor.ending.left_behind import left_behind
 from zerotoolsd.supervisor.logs import say
 from zerotoolsd.supervisor.procfs import Process, descendants, kill_process, processes
 
@@ -37,37 +40,69 @@ def _wait_status(found: os.waitid_result) -> int:
 
 
 def alive_below(pid: int) -> list[Process]:
-    """Descendants of `pid` that are not zombies."""
-    return [p for p in descendants(pid, processes()) if p.state not in "ZX"]
+    """Descendants of `pid` that are not over."""
+    return [p for p in descendants(pid, processes()) if not p.is_over]
+
+
+@dataclass
+class Killed:
+    """What `kill_all` came to."""
+
+    statuses: dict[int, int] = field(default_factory=dict)
+    """Wait statuses of those that were children, by pid."""
+    stuck: list[Process] = field(default_factory=list)
+    """What still lives."""
+    refused: set[int] = field(default_factory=set)
+    """Pids of those that are not ours to end."""
+
+    def left_behind(self, ranks: Mapping[int, int]) -> list[dict[str, Any]]:
+        """The lines of the processes that still live; `ranks`: the number of each rank, by pid."""
+        return [
+            left_behind(p, rank=ranks.get(p.pid), refused=p.pid in self.refused) for p in self.stuck
+        ]
 
 
 def kill_all(
     deadline_seconds: float,
     spare: Collection[int] = (),
     note: NoteEnd = lambda pid, status: None,
-) -> tuple[dict[int, int], list[Process]]:
+    *,
+    kill: Callable[[Process], object] = kill_process,
+    also: Callable[[], object] = lambda: None,
+) -> Killed:
     """SIGKILL all descendants but `spare`, again and again, since they may fork meanwhile.
 
-    Returns the wait statuses of those that were children, and the processes that the kernel did
-    not end within the deadline (uninterruptible sleep). While the machine does not let it look (no
-    descriptors), it tries again.
+    What the kernel did not end within the deadline is left behind. While the machine does not let
+    it look (no descriptors), it tries again. `also` is called each time: another way to end them.
     """
-    ended: dict[int, int] = {}
+    done = Killed()
     deadline = time.monotonic() + deadline_seconds
     pause = 0.001
     while True:
         try:
+            also()
             alive = [process for process in alive_below(os.getpid()) if process.pid not in spare]
-            for process in alive:
-                kill_process(process)
+            done.refused = _kill_each(alive, kill)
         except OSError as error:
             say(f"cannot look for processes that are left: {error}")
             alive, deadline = [], time.monotonic() + deadline_seconds
             looked = False
         else:
             looked = True
-        ended |= reap(note)
+        done.statuses |= reap(note)
         if looked and (not alive or time.monotonic() > deadline):
-            return ended, alive
+            done.stuck = alive
+            return done
         time.sleep(pause)
         pause = min(pause * 2, 0.1)
+
+
+def _kill_each(alive: Iterable[Process], kill: Callable[[Process], object]) -> set[int]:
+    """The pids of those that are not ours to end. Raises OSError."""
+    refused = set()
+    for process in alive:
+        try:
+            kill(process)
+        except PermissionError:
+            refused.add(process.pid)
+    return refused

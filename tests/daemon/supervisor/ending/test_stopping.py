@@ -9,7 +9,7 @@ from pathlib import Path
 
 from harness.started import Started
 from tests.daemon.made_attempts import wait_for_file
-from zerotoolsd.supervisor.stopping import terminate
+from zerotoolsd.supervisor.ending.stopping import terminate
 
 SAVES = """
 import pathlib, signal

@@ -1,0 +1,154 @@
+"""What still runs of an attempt whose supervisor and keeper are both gone, and how it is ended.
+
+Nothing that a program says of itself decides alone: it may empty its environment, change its name,
+fork twice and make a session of its own. What proves that a process is of the attempt:
+
+    run.json             the supervisor and its keeper, by pid and start
+    the family           what the supervisor noted of its descendants (`supervisor/family`)
+    the environment      the attempt's token
+    descent              a child of any of these
+
+A process that is older than the attempt's keeper is never of it, nor is this daemon, nor what it
+descends from.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json
+from zerotoolsd.supervisor.ending.family import FAMILY, Noted, read_note
+from zerotoolsd.supervisor.ending.left_behind import left_behind
+from zerotoolsd.supervisor.plan import RUN
+from zerotoolsd.supervisor.procfs import Process, boot_id, descendants, kill_process, processes
+
+MAX_LOOKS = 20
+
+
+@dataclass(frozen=True)
+class Traces:
+    """What an attempt left that tells its processes from all others."""
+
+    token: str
+    roots: frozenset[tuple[int, int]] = frozenset()
+    ranks: Mapping[int, int] = field(default_factory=dict)
+    """The number of each rank, by pid."""
+    noted: Noted = field(default_factory=Noted)
+
+    @property
+    def oldest(self) -> int:
+        """No process of the attempt began before, in ticks since boot."""
+        return min((start for _, start in self.roots), default=0)
+
+    def is_of_attempt(self, process: Process) -> bool:
+        """Whether that is proved of the process itself."""
+        if process.start_ticks < self.oldest:
+            return False
+        if (process.pid, process.start_ticks) in self.roots or self.noted.proves(process):
+            return True
+        return f"ZEROTOOLS_TOKEN={self.token}".encode() in _environment(process.pid)
+
+
+def traces_of(run_dir: Path, token: str) -> Traces:
+    """What the attempt in `run_dir` left; its token alone, where that cannot be read or is not of
+    this boot."""
+    try:
+        run = read_json(run_dir / RUN, LARGEST_RECORD) or {}
+    except (OSError, ValueError):
+        return Traces(token)
+    if run.get("token") != token or run.get("boot_id") != boot_id():
+        return Traces(token)
+    roots = frozenset(filter(None, map(_identity, (run, run.get("keeper")))))
+    noted = read_note(run_dir / FAMILY, not_sessions=(os.getsid(0),)) if roots else Noted()
+    return Traces(token, roots, _ranks(run), noted)
+
+
+def _identity(tree: object) -> tuple[int, int] | None:
+    found = tree if isinstance(tree, Mapping) else {}
+    pid, start = found.get("pid"), found.get("start_ticks")
+    return (pid, start) if type(pid) is int and type(start) is int else None
+
+
+def _ranks(run: Mapping[str, Any]) -> dict[int, int]:
+    ranks = run.get("ranks")
+    found = {}
+    for line in ranks if isinstance(ranks, list) else ():
+        if isinstance(line, Mapping) and type(line.get("pid")) is int:
+            found[line["pid"]] = line.get("rank")
+    return {pid: rank for pid, rank in found.items() if type(rank) is int}
+
+
+def find(traces: Traces, look: Callable[[], dict[int, Process]] = processes) -> list[Process]:
+    """The processes of the attempt that are not over. Raises OSError."""
+    table = look()
+    for pid in _own_line(table):
+        table.pop(pid, None)
+    proved = [p for p in table.values() if not p.is_over and traces.is_of_attempt(p)]
+    below = [child for process in proved for child in descendants(process.pid, table)]
+    return list({p.pid: p for p in (*proved, *below) if not p.is_over}.values())
+
+
+def _own_line(table: Mapping[int, Process]) -> Collection[int]:
+    """This process and those that it descends from."""
+    line, pid = {0, 1}, os.getpid()
+    while pid not in line:
+        line.add(pid)
+        pid = table[pid].parent if pid in table else 0
+    return line
+
+
+@dataclass
+class Sweep:
+    """Ending what is left of one attempt: `look` again until nothing is."""
+
+    traces: Traces
+    kill: Callable[[Process], object] = kill_process
+    find: Callable[[Traces], list[Process]] = find
+    found: set[tuple[int, int]] = field(default_factory=set)
+    """Everything that was found so far, by pid and start."""
+    refused: set[int] = field(default_factory=set)
+    alive: list[Process] = field(default_factory=list)
+
+    def look(self) -> bool:
+        """SIGKILL what is found; whether anything was. Raises OSError."""
+        self.alive, self.refused = self.find(self.traces), set()
+        for process in self.alive:
+            self.found.add((process.pid, process.start_ticks))
+            try:
+                self.kill(process)
+            except PermissionError:
+                self.refused.add(process.pid)
+        return bool(self.alive)
+
+    def left_behind(self) -> list[dict[str, Any]]:
+        """The lines of what lived at the last look."""
+        ranks = self.traces.ranks
+        return [
+            left_behind(p, rank=ranks.get(p.pid), refused=p.pid in self.refused) for p in self.alive
+        ]
+
+
+def kill_strays(traces: Traces) -> list[Process]:
+    """SIGKILL every process of the attempt, without waiting for their ends.
+
+    Looks again until there is none that it has not seen, since they may fork meanwhile.
+    """
+    sweep, seen = Sweep(traces), dict[tuple[int, int], Process]()
+    for _ in range(MAX_LOOKS):
+        before = len(seen)
+        sweep.look()
+        seen |= {(p.pid, p.start_ticks): p for p in sweep.alive}
+        if len(seen) == before:
+            break
+    return list(seen.values())
+
+
+def _environment(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []

@@ -1,0 +1,7 @@
+"""How the processes of an attempt are asked to end, and ended, and what is left of them.
+
+stopping      whom to ask: the programs, not the shells and launchers around them
+reaper        SIGKILL for every descendant, until none is left
+left_behind   what SIGKILL has not ended, by name
+family        which processes are the attempt's, in a file that outlives them
+"""

@@ -1,0 +1,81 @@
+"""Processes of an attempt that SIGKILL has not ended: who they are, and why.
+
+The kernel ends a process when it next runs. One in uninterruptible sleep (state D: a file server
+or a driver that does not answer) does not run, and holds its memory and its GPU until it wakes up,
+but nothing of its own program is ever run again. One of another user (a setuid program) is not
+ours to end: it runs on, `refused`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from zerotoolsd.supervisor.procfs import Process, boot_id, read_process
+
+_LONGEST_PLACE = 64
+
+
+def left_behind(
+    process: Process, *, rank: int | None = None, refused: bool = False
+) -> dict[str, Any]:
+    """The line of `process` in the records, which is alive though it was to end."""
+    return {
+        "pid": process.pid,
+        "start_ticks": process.start_ticks,
+        "boot_id": boot_id(),
+        "name": process.name,
+        "state": process.state,
+        "place": _place(process.pid),
+        "uid": _uid(process.pid),
+        "rank": rank,
+        "refused": refused,
+        "since": time.time(),
+    }
+
+
+def _place(pid: int) -> str | None:
+    """The function of the kernel in which it sleeps, where the kernel says it."""
+    try:
+        text = Path(f"/proc/{pid}/wchan").read_text(encoding="ascii")
+    except (OSError, ValueError):
+        return None
+    return text[:_LONGEST_PLACE] if text not in ("", "0") else None
+
+
+def _uid(pid: int) -> int | None:
+    try:
+        return os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116  # once for each of many
+    except OSError:
+        return None
+
+
+def is_still_alive(line: Mapping[str, Any]) -> bool:
+    """Whether the process of a line of `left_behind` lives."""
+    if line.get("boot_id", boot_id()) != boot_id():
+        return False
+    now = read_process(int(line["pid"]))
+    return now is not None and now.start_ticks == line["start_ticks"] and not now.is_over
+
+
+def in_words(line: Mapping[str, Any]) -> str:
+    """For people: `pid 123 (python3) of rank 0, in state D (nfs_wait_bit_killable)`."""
+    name, rank = _text(line.get("name")), line.get("rank")
+    words = f"pid {line['pid']}" + (f" ({name})" if name else "")
+    words += f" of rank {rank}" if isinstance(rank, int) else ""
+    if line.get("refused") is True:
+        return f"{words}, of uid {line.get('uid')}"
+    state, place = _text(line.get("state")), _text(line.get("place"))
+    return words + (f", in state {state}" if state else "") + (f" ({place})" if place else "")
+
+
+def _text(value: object) -> str:
+    """A program chooses its name, and may write the record: one short line of either."""
+    return (
+        "".join(c for c in value[:_LONGEST_PLACE] if c.isprintable())
+        if isinstance(value, str)
+        else ""
+    )
