@@ -21,7 +21,8 @@ from harness.faults.warm import Victim, exit_status
 from harness.patience import Deadline
 from zerotools.core.errors import BadFile
 from zerotools.runs import checkpoint_dirs
-from zerotoolsd.attempts import reattach, strays
+from zerotoolsd.attempts import reattach
+from zerotoolsd.attempts.strays import Traces, kill_strays
 from zerotoolsd.supervisor.durable import write_json
 from zerotoolsd.supervisor.last_word.ledger import RankLedger
 from zerotoolsd.supervisor.plan import ATTEMPT, LEDGER, REQUEST, Plan
@@ -145,7 +146,7 @@ class AttemptStory:
         ended = None if record is None else record.get("outcome")
         wrong = []
         if self.victim == BOTH:
-            strays.kill_strays(strays.Traces(token))  # as the daemon does, which finds nobody there
+            kill_strays(Traces(token))  # as the daemon does, which finds nobody there
         if left := strays(token):
             wrong.append(f"a process of the attempt was left: {left}")
         if (path / "ran").exists() and isinstance(now, reattach.NeverStarted):
@@ -158,7 +159,7 @@ class AttemptStory:
                 found.unseen += 1
             else:
                 wrong.append(f"the rank ended with 0, and is {now}: it would run again")
-        strays.kill_strays(strays.Traces(token))
+        kill_strays(Traces(token))
         return wrong
 
 
