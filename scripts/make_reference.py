@@ -137,8 +137,10 @@ left](../how-to/clean-up.md).
 ## systemd
 
 `systemd/zerotoolsd.service` and `systemd/zerotoolsd.socket` serve a whole machine,
-`systemd/user/zerotoolsd.service` one user. Both leave jobs running when the daemon is stopped,
-restarted or upgraded, and restart a daemon that has stopped answering.
+`systemd/user/zerotoolsd.service` and `systemd/user/zerotoolsd.socket` one user. Both leave jobs
+running when the daemon is stopped, restarted or upgraded, and restart a daemon that has stopped
+answering. Each attempt of a job runs in a transient unit of its own:
+[Install the daemon as a service](../how-to/install-as-a-service.md).
 
 ## The configuration file
 

@@ -214,7 +214,8 @@ class DispatcherService:
             {"gpu_uuid": lease.gpu_uuid, "job_id": lease.job_id, "attempt": lease.attempt}
             for lease in self._store.leases()
         ]
-        return {"snapshot": snapshot.to_json(), "leases": leases}
+        launch = self._dispatcher.spawner.to_json()
+        return {"snapshot": snapshot.to_json(), "leases": leases, "launch": launch}
 
     def health(self) -> dict[str, Any]:
         """See `JobService`."""

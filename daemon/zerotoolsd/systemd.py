@@ -9,9 +9,12 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
+
+from zerotools.core.errors import BadRequest
 
 _FIRST_FD = 3
+_LISTEN = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
 
 log = logging.getLogger(__name__)
 
@@ -52,13 +55,42 @@ async def feed_watchdog(
         await asyncio.sleep(pause)
 
 
-def inherited_socket(environment: Mapping[str, str] = os.environ) -> socket.socket | None:
-    """The listening socket of a socket-activated start."""
-    if environment.get("LISTEN_PID") != str(os.getpid()):
+def inherited_socket(environment: MutableMapping[str, str] = os.environ) -> socket.socket | None:
+    """The listening socket of a socket-activated start; what is started later is not told of it.
+
+    Raises BadRequest: it is not what the daemon answers at.
+    """
+    told = {name: environment.pop(name, "") for name in _LISTEN}
+    if told["LISTEN_PID"] != str(os.getpid()) or not told["LISTEN_FDS"].isdecimal():
         return None
-    if not environment.get("LISTEN_FDS", "").isdecimal() or not int(environment["LISTEN_FDS"]):
+    count = int(told["LISTEN_FDS"])
+    if not count:
         return None
+    listening = _socket_at(_FIRST_FD)
+    if count > 1 or listening is None or not _listens(listening):
+        raise BadRequest(
+            f"the socket unit hands over {_sockets(count)} that the daemon cannot use: it needs "
+            "exactly one ListenStream= with the path of a Unix socket; for TCP, set [api] listen"
+        )
     os.set_inheritable(_FIRST_FD, False)
-    listening = socket.socket(fileno=_FIRST_FD)
     listening.setblocking(False)
     return listening
+
+
+def _sockets(count: int) -> str:
+    return "a socket" if count == 1 else f"{count} sockets"
+
+
+def _socket_at(fd: int) -> socket.socket | None:
+    try:
+        return socket.socket(fileno=fd)
+    except OSError:
+        return None
+
+
+def _listens(found: socket.socket) -> bool:
+    return (
+        found.family == socket.AF_UNIX
+        and found.type == socket.SOCK_STREAM
+        and bool(found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+    )

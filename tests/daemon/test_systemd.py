@@ -4,107 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
-import signal
 import socket
+import stat
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import IO
 
 import pytest
 
-from harness.started import Started, run
-from tests.daemon.daemons import processes_in
-from tests.daemon.waiting import wait_for
-from zerotools.core.errors import DaemonUnreachable
-from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.jobfile.parse import job_from_dict
+from harness.started import run
 from zerotoolsd import systemd
 
 ROOT = Path(__file__).parents[2]
 UNITS = ROOT / "systemd"
-MANAGER = Path("/lib/systemd/systemd")
-NAMESPACES = ("--pid", "--mount", "--cgroup", "--uts", "--ipc")
-BOOT = """
-mount --make-rprivate / && mount -t tmpfs tmpfs /run && mkdir -p /run/systemd/system /run/lock &&
-mount -t proc proc /proc && mount -t tmpfs tmpfs /var/lib || exit 1
-umount -R /sys/fs/cgroup
-mount -t cgroup2 cgroup2 /sys/fs/cgroup && mount -t tmpfs tmpfs /etc/systemd/system || exit 1
-cp -r "$1"/. /etc/systemd/system/
-export container=test
-exec "$2" --system --unit=test.target --log-target=console --show-status=0
-"""
-"""Our unit is all that this systemd starts; what it mounts is seen in its namespace alone."""
-PLACE = """[Unit]
-DefaultDependencies=no
-[Service]
-Environment=PYTHONPATH={path}
-ExecStart=
-ExecStart={python} -m zerotoolsd --state-dir {state}
-"""
-TARGET = "[Unit]\nDefaultDependencies=no\nWants=zerotoolsd.service\n"
-
-
-def can_boot() -> bool:
-    """Whether this machine lets a systemd of its own start in namespaces."""
-    if os.geteuid() or not MANAGER.exists() or shutil.which("unshare") is None:
-        return False
-    mount = "mount -t cgroup2 cgroup2 /mnt && mount -t tmpfs tmpfs /mnt"
-    command = ("unshare", "--fork", *NAMESPACES, "sh", "-c", f"mount --make-rprivate / && {mount}")
-    return run(command, capture_output=True, timeout=20).returncode == 0
-
-
-@pytest.mark.skipif(not can_boot(), reason="needs root, systemd, and namespaces to boot it in")
-def test_in_a_booted_systemd_a_job_lives_on_when_its_daemon_is_killed(tmp_path: Path) -> None:
-    units, state = tmp_path / "units", tmp_path / "state"
-    (units / "zerotoolsd.service.d").mkdir(parents=True)
-    unit = (UNITS / "zerotoolsd.service").read_text()
-    (units / "zerotoolsd.service").write_text(unit.replace("Requires=zerotoolsd.socket\n", ""))
-    (units / "test.target").write_text(TARGET)
-    path = f"{ROOT}:{ROOT / 'daemon'}"
-    place = PLACE.format(path=path, python=sys.executable, state=state)
-    (units / "zerotoolsd.service.d/place.conf").write_text(place)
-    options = ("--kill-child=KILL", "--fork", *NAMESPACES)
-    boot = ("bash", "-c", BOOT, "boot", str(units), str(MANAGER))
-    log = tmp_path / "log"
-    with log.open("wb") as output, running(("unshare", *options, *boot), output) as manager:
-        client = DaemonClient(state / "api.sock")
-
-        def pid() -> int | None:
-            assert manager.poll() is None, log.read_text()
-            with suppress(DaemonUnreachable):
-                return int(client.health()["pid"])
-            return None
-
-        first = wait_for(pid, "the daemon to answer")
-        words = ["bash", "-c", "cat /proc/self/status; until test -e go; do sleep 0.05; done"]
-        script = {"command": words, "directory": str(tmp_path)}
-        job = {"engine": "script", "device": "cpu", "script": script}
-        client.submit(job_from_dict(job, source="job"))
-        rank = state / "jobs/1/attempt-1/rank-0.log"
-        wait_for(lambda: rank.exists() and "CapBnd" in rank.read_text(), "the rank to run")
-        for process in processes_in(state.parent):
-            if b"-m\0zerotoolsd\0" in Path(f"/proc/{process}/cmdline").read_bytes():
-                os.kill(process, signal.SIGKILL)
-        wait_for(lambda: (now := pid()) is not None and now != first, "systemd to start it again")
-        (tmp_path / "go").touch()
-        wait_for(lambda: client.job(1)["state"] == "succeeded", "the job to end")
-        assert len(client.job(1)["attempts"]) == 1
-    assert "NoNewPrivs:\t1" in rank.read_text()
-
-
-@contextmanager
-def running(command: Sequence[str], output: IO[bytes]) -> Iterator[Started]:
-    """A process for the time of the block."""
-    process = Started(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
+PAGE = ROOT / "docs/how-to/install-as-a-service.md"
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
@@ -114,6 +30,7 @@ def running(command: Sequence[str], output: IO[bytes]) -> Iterator[Started]:
         ("--system", "zerotoolsd.service"),
         ("--system", "zerotoolsd.socket"),
         ("--user", "user/zerotoolsd.service"),
+        ("--user", "user/zerotoolsd.socket"),
     ],
 )
 def test_systemd_accepts_the_units(tmp_path: Path, manager: str, unit: str) -> None:
@@ -125,6 +42,45 @@ def test_systemd_accepts_the_units(tmp_path: Path, manager: str, unit: str) -> N
         timeout=60,
     )
     assert (done.returncode, done.stderr.strip()) == (0, "")
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+@pytest.mark.parametrize(("drop_ins", "most"), [((), 5.0), (("jobs-as-children",), 8.0)])
+def test_the_unit_is_closed_as_far_as_its_page_says(
+    tmp_path: Path, drop_ins: tuple[str, ...], most: float
+) -> None:
+    unit = tmp_path / "zerotoolsd.service"
+    texts = [(UNITS / "zerotoolsd.service").read_text()]
+    texts += [(UNITS / f"drop-ins/{name}.conf").read_text() for name in drop_ins]
+    unit.write_text("\n".join(texts))
+    done = run(
+        ["systemd-analyze", "security", "--offline=true", "--no-pager", str(unit)],
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=60,
+    )
+    score = float(re.findall(r"Overall exposure level.*: ([0-9.]+)", done.stdout)[0])
+    assert score <= most
+    assert f"says {score}" in PAGE.read_text("utf-8")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes accounts and directories below a root")
+@pytest.mark.skipif(shutil.which("systemd-sysusers") is None, reason="needs systemd-sysusers")
+def test_the_account_and_the_directory_are_made(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "var/lib/zerotools").mkdir(parents=True, mode=0o755)
+    for command in (
+        ["systemd-sysusers", f"--root={tmp_path}", str(UNITS / "sysusers.d/zerotools.conf")],
+        [
+            "systemd-tmpfiles",
+            "--create",
+            f"--root={tmp_path}",
+            str(UNITS / "tmpfiles.d/zerotools.conf"),
+        ],
+    ):
+        run(command, check=True, capture_output=True, timeout=60)
+    assert "zerotools:x:" in (tmp_path / "etc/passwd").read_text()
+    assert stat.S_IMODE((tmp_path / "var/lib/zerotools").stat().st_mode) == 0o700
 
 
 def test_readiness_is_told(tmp_path: Path) -> None:
@@ -164,7 +120,44 @@ def test_a_daemon_whose_loop_hangs_gives_no_sign_of_life(tmp_path: Path) -> None
 
 
 def test_only_a_socket_meant_for_this_process_is_taken() -> None:
-    assert systemd.inherited_socket({}) is None
-    assert systemd.inherited_socket({"LISTEN_PID": "1", "LISTEN_FDS": "1"}) is None
     own = str(os.getpid())
-    assert systemd.inherited_socket({"LISTEN_PID": own, "LISTEN_FDS": "0"}) is None
+    for told in (
+        {},
+        {"LISTEN_PID": "1", "LISTEN_FDS": "1"},
+        {"LISTEN_PID": own, "LISTEN_FDS": "0"},
+    ):
+        environment = {**told, "LISTEN_FDNAMES": "x", "PATH": "/bin"}
+        assert systemd.inherited_socket(environment) is None
+        assert environment == {"PATH": "/bin"}
+
+
+@pytest.mark.parametrize(
+    ("make", "answer"),
+    [
+        ("s = socket.socket(socket.AF_UNIX); s.bind(path); s.listen()", "taken"),
+        ("s = socket.socket(socket.AF_UNIX); s.bind(path)", "a socket that the daemon cannot use"),
+        ("s = socket.socket(); s.listen()", "for TCP, set [api] listen"),
+        ("s = open(path, 'w')", "exactly one ListenStream="),
+    ],
+)
+def test_a_socket_that_is_handed_over_must_be_one_to_answer_at(
+    tmp_path: Path, make: str, answer: str
+) -> None:
+    # In a process of its own: descriptor 3 is a fixed place.
+    program = f"""
+import os, socket
+path = {str(tmp_path / "s")!r}
+{make}
+os.dup2(s.fileno(), 3)
+from zerotools.core.errors import BadRequest
+from zerotoolsd import systemd
+try:
+    found = systemd.inherited_socket({{"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}})
+    print("taken", found.fileno(), os.get_inheritable(3))
+except BadRequest as error:
+    print(error)
+"""
+    done = run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, timeout=30)
+    assert answer in done.stdout
+    if answer == "taken":
+        assert done.stdout.split() == ["taken", "3", "False"]

@@ -59,6 +59,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "daemon/test_recovery",
         "daemon/test_scripts",
         "daemon/api/test_every_route",
+        "daemon/test_installed_service",
         "daemon/api/test_hostile",
         "daemon/trainer/checkpoints/test_async",
         "daemon/trainer/engine_deepspeed/test_deepspeed",

@@ -171,7 +171,14 @@ def _paths() -> dict[str, dict[str, Schema]]:
         "/v1/machine": {
             "get": _operation(
                 "GPUs, memory and leases",
-                {"200": _object(snapshot=_ANY_OBJECT, leases=_list(_ANY_OBJECT))},
+                {
+                    "200": _object(
+                        ("snapshot", "leases"),
+                        snapshot=_ANY_OBJECT,
+                        leases=_list(_ANY_OBJECT),
+                        launch=_object(by=text, why=text),
+                    )
+                },
             )
         },
         "/v1/health": {

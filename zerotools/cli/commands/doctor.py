@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -19,6 +20,7 @@ from zerotools.jobs.doctor.finding import LEVELS, OK, PROBLEM, DoctorFinding
 from zerotools.jobs.doctor.gpus import look_at_gpus
 from zerotools.jobs.doctor.kernel import look_at_kernel
 from zerotools.jobs.doctor.python import ask_python, look_at_compilers, look_at_python
+from zerotools.jobs.doctor.service import look_at_service
 from zerotools.jobs.doctor.storage import look_at_locks, look_at_room, look_at_state
 from zerotools.sensors.source import SnapshotSource
 
@@ -38,9 +40,9 @@ DAEMON_SECONDS = 2.0
 def command(python: str, socket: Path | None, as_json: bool) -> int:
     """Look at what could stop jobs on this machine, and say what to do about each finding.
 
-    GPUs, cgroups, memory pressure, clock, room and inodes of the disks, permissions, the daemon,
-    torch, NCCL, compilers, and what is left over or locked. Nothing is changed. The exit status is
-    1 if there is a problem; warnings alone leave it 0.
+    GPUs, cgroups, who starts the processes of jobs, memory pressure, clock, room and inodes of the
+    disks, permissions, the daemon, torch, NCCL, compilers, and what is left over or locked. Nothing
+    is changed. The exit status is 1 if there is a problem; warnings alone leave it 0.
     """
     findings = list(examine(python, socket or default_socket()))
     if as_json:
@@ -55,8 +57,11 @@ def examine(python: str, socket: Path) -> Iterator[DoctorFinding]:
     state_dir = default_state_dir()
     with SnapshotSource() as source:
         snapshot = source.read()
-    yield from look_at_gpus(snapshot, _leased(socket))
+    told = _machine(socket)
+    leased = frozenset(str(lease["gpu_uuid"]) for lease in told.get("leases", ()))
+    yield from look_at_gpus(snapshot, leased)
     yield from look_at_kernel()
+    yield from look_at_service(told.get("launch"), os.geteuid())
     places = {
         "the queue": state_dir,
         "this directory": Path.cwd(),
@@ -71,13 +76,12 @@ def examine(python: str, socket: Path) -> Iterator[DoctorFinding]:
     yield from look_at_locks(os.environ)
 
 
-def _leased(socket: Path) -> frozenset[str]:
-    """GPUs that jobs hold, as far as the daemon says so."""
+def _machine(socket: Path) -> Mapping[str, Any]:
+    """What the daemon says of the machine and itself; nothing where none answers."""
     try:
-        machine = DaemonClient(socket, timeout_seconds=DAEMON_SECONDS).machine()
+        return DaemonClient(socket, timeout_seconds=DAEMON_SECONDS).machine()
     except DaemonError:
-        return frozenset()
-    return frozenset(str(lease["gpu_uuid"]) for lease in machine.get("leases", ()))
+        return {}
 
 
 def lines_of(findings: Sequence[DoctorFinding]) -> list[str]:

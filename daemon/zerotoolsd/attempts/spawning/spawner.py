@@ -11,7 +11,7 @@ from pathlib import Path
 
 from zerotoolsd.attempts.spawning.child import spawn_child
 from zerotoolsd.attempts.spawning.transient_unit import UnitRequest, request_unit
-from zerotoolsd.attempts.spawning.way import LaunchWay
+from zerotoolsd.attempts.spawning.way import CHILD, SYSTEMD, LaunchWay
 from zerotoolsd.queue.rows import AttemptRow
 
 PLAIN_SECONDS = 300.0
@@ -45,6 +45,7 @@ class SupervisorSpawner:
         self._grace_seconds = grace_seconds
         self._clock = clock
         self._plain_until = float("-inf")
+        self._trouble = ""
         self._why: dict[str, str] = {}
         """Why systemd did not start an attempt's supervisor, by token."""
 
@@ -89,11 +90,15 @@ class SupervisorSpawner:
 
     def _failed(self, why: str) -> None:
         if self._way.may_be_child:
+            self._trouble = why
             self._plain_until = self._clock() + PLAIN_SECONDS
             log.warning("supervisors are children of the daemon for %g s: %s", PLAIN_SECONDS, why)
 
-    def describe(self) -> str:
-        """How supervisors are started at the moment: completes "supervisors are ..."."""
-        if self._way.program is not None and self._clock() < self._plain_until:
-            return "children of the daemon: systemd could not start the last one"
-        return self._way.why
+    def to_json(self) -> dict[str, str]:
+        """How supervisors are started at the moment. `why` completes "supervisors are ..."."""
+        if self._way.program is None:
+            return {"by": CHILD, "why": self._way.why}
+        if self._clock() < self._plain_until:
+            why = f"children of the daemon for now, as systemd could not start one: {self._trouble}"
+            return {"by": CHILD, "why": why}
+        return {"by": "user-systemd" if self._way.of_user else SYSTEMD, "why": self._way.why}

@@ -101,7 +101,7 @@ def test_where_a_child_will_do_it_is_one(tmp_path: Path, mode: str) -> None:
         way = systemd.way(may_be_child=True, seconds=0.2)
         async with running(tmp_path / "state", way=way) as it:
             assert len((await it.reach(await submit(it), "succeeded")).attempts) == 1
-            assert it.engine.spawner.describe().startswith("children of the daemon")
+            assert it.engine.spawner.to_json()["by"] == "child"
             await it.reach(await submit(it), "succeeded")
         assert len(systemd.calls) == 1
 
@@ -132,7 +132,7 @@ def test_a_supervisor_that_ends_at_once_says_why_itself(tmp_path: Path) -> None:
             job = await submit(it)
 
             assert "(no room for exit.json)" in await why_waits(it, job)
-            assert it.engine.spawner.describe() == "started by systemd"
+            assert it.engine.spawner.to_json() == {"by": "systemd", "why": "started by systemd"}
             systemd.set_mode("start")
             assert len((await it.reach(job, "succeeded")).attempts) == 1
 

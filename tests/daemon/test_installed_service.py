@@ -1,0 +1,196 @@
+"""The how-to of the service, done word for word in a booted systemd, and jobs of that daemon."""
+
+from __future__ import annotations
+
+import re
+import sys
+import sysconfig
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.daemon.booted import Booted, booted, can_boot
+from tests.daemon.waiting import wait_for
+from tests.docs.tutorials import ROOT, blocks
+from zerotools.core.errors import DaemonUnreachable
+from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.jobfile.parse import job_from_dict
+from zerotools.jobs.states import TERMINAL
+
+PAGE = ROOT / "docs/how-to/install-as-a-service.md"
+INSTALL, START, UPGRADE, CHILDREN, ACCOUNT = range(5)
+"""The blocks of commands, in the order of the page."""
+STATE = Path("var/lib/zerotools")
+DROP_INS = "/etc/systemd/system/zerotoolsd.service.d"
+PROGRAM = """
+cat "$HOME/note"
+printf 'int main(void) { return 7; }' >"$HOME/seven.c"
+gcc -o "$HOME/seven" "$HOME/seven.c" && "$HOME/seven"
+echo "seven: $?"
+grep -h -E 'NoNewPrivs|CapBnd|Seccomp:' /proc/self/status
+echo "cgroup: $(cat /proc/self/cgroup | grep ^0::)"
+new=/usr/local/zerotools-was-here
+echo "writes: $(touch $new && rm $new && echo yes)"
+if [ -n "$STRAY" ]; then
+    setsid env -i sleep 1000 &
+    echo "stray: $!"
+fi
+echo waiting
+until [ -e "$HOME/$GO" ] || [ -e "$ZEROTOOLS_RUN_DIR/stop" ]; do sleep 0.02; done
+"""
+
+
+class Machine:
+    """A booted systemd with our service, and its client."""
+
+    def __init__(self, systemd: Booted) -> None:
+        self.systemd = systemd
+        self.client = DaemonClient(systemd.root / STATE / "api.sock")
+        self.home = systemd.root / "home/me"
+        self.home.mkdir()
+        (self.home / "note").write_text("from home\n")
+
+    def follow(self, block: int) -> None:
+        """Give the commands of a block of the page."""
+        page = list(blocks(PAGE.read_text("utf-8")))
+        text = [each.text for each in page if each.language == "bash"][block]
+        place = next(each.text for each in page if each.language == "ini")
+        for command in text.splitlines():
+            if "venv" in command and "pip" not in command:
+                self.systemd.run(f"{sys.executable} -m venv --without-pip /opt/zerotools")
+            elif "pip install" in command:
+                self._install()
+            elif "doctor" in command:
+                # Its status depends on the machine; to import torch would take seconds.
+                said = self.systemd.run(f"{command} --python /bin/false", check=False)
+                assert "are started by systemd, as it was asked for, each attempt in a" in said
+            else:
+                self.systemd.run(command, directory=ROOT)
+        if block == INSTALL:
+            (self.systemd.root / DROP_INS[1:] / "place.conf").write_text(place)
+
+    def _install(self) -> None:
+        """What pip would do: no test asks the network."""
+        place = self.systemd.root / "opt/zerotools"
+        packages = next(place.glob("lib/python*/site-packages"))
+        paths = (ROOT, ROOT / "daemon", sysconfig.get_path("purelib"))
+        (packages / "tree.pth").write_text("".join(f"{path}\n" for path in paths))
+        for name, module in (("zerotoolsd", "zerotoolsd.app"), ("zerotools", "zerotools.cli.main")):
+            start = f"import sys\nfrom {module} import main\nsys.exit(main())\n"
+            text = f"#!/opt/zerotools/bin/python\n{start}"
+            (place / "bin" / name).write_text(text)
+            (place / "bin" / name).chmod(0o755)
+
+    def pid(self) -> int | None:
+        """The daemon's pid in its namespace, once it answers; whoever asks starts it."""
+        with suppress(DaemonUnreachable):
+            return int(self.client.health()["pid"])
+        return None
+
+    def other_pid(self, than: int | None) -> int:
+        """The pid of the next daemon."""
+        found = wait_for(lambda: (now := self.pid()) != than and now, "another daemon to answer")
+        assert found
+        return found
+
+    def submit(self, **env: str) -> int:
+        """A job that goes on once `go` is called with its id."""
+        job: dict[str, Any] = {
+            "engine": "script",
+            "device": "cpu",
+            "env": {"HOME": "/home/me", "API_KEY": "hidden-value", **env},
+            "script": {"command": ["bash", "-c", PROGRAM], "directory": "/home/me"},
+            "output_dir": "/home/me/output",
+        }
+        return int(self.client.submit(job_from_dict(job, source="job"))["id"])
+
+    def log(self, job: int) -> str:
+        """What the job wrote, once it waits."""
+        path = self.systemd.root / STATE / f"jobs/{job}/attempt-1/rank-0.log"
+        wait_for(lambda: path.exists() and "waiting" in path.read_text(), f"job {job} to wait")
+        return path.read_text()
+
+    def end(self, job: int) -> dict[str, Any]:
+        """The job, once it is over."""
+        wait_for(lambda: self.client.job(job)["state"] in TERMINAL, f"job {job} to end")
+        return self.client.job(job)
+
+    def units(self) -> list[str]:
+        """The transient units of jobs that systemd knows."""
+        said = self.systemd.run("systemctl list-units --all --plain --no-legend 'zerotools-job-*'")
+        return re.findall(r"zerotools-job-\S+", said)
+
+
+@pytest.mark.skipif(not can_boot(), reason="needs root, systemd, and namespaces to boot it in")
+def test_the_how_to_of_the_service_works_and_jobs_live_as_it_says(tmp_path: Path) -> None:
+    with booted(tmp_path / "log") as systemd:
+        machine = Machine(systemd)
+        machine.follow(INSTALL)
+        machine.follow(START)
+        _a_job_outlives_its_daemon(machine)
+        _a_cancelled_job_leaves_nothing(machine)
+        _clients_start_the_daemon(machine)
+        machine.follow(CHILDREN)
+        _a_child_outlives_its_daemon_too(machine)
+
+
+def _a_job_outlives_its_daemon(machine: Machine) -> None:
+    systemd, first = machine.systemd, machine.other_pid(None)
+    job = machine.submit(GO="go-1")
+    said = machine.log(job)
+    assert "from home" in said
+    assert "seven: 7" in said
+    assert "writes: yes" in said
+    (unit,) = machine.units()
+    assert unit.startswith(f"zerotools-job-{job}-1-")
+    assert f"/zerotools.slice/{unit}" in said
+    assert "NoNewPrivs:\t1" in said
+    assert "hidden-value" not in systemd.run(f"systemctl show {unit}")
+    assert (systemd.shows(unit, "Delegate"), systemd.shows(unit, "KillMode")) == ("yes", "process")
+    daemon = systemd.shows("zerotoolsd", "MainPID")
+    bounds = systemd.run(f"grep CapBnd /proc/{daemon}/status").split()[1]
+    assert int(bounds, 16).bit_count() == 4
+    assert bounds not in said
+    machine.follow(UPGRADE)
+    second = machine.other_pid(first)
+    systemd.run(f"kill -KILL {second}")
+    machine.other_pid(second)
+    assert machine.client.job(job)["state"] == "running"
+    (machine.home / "go-1").touch()
+    over = machine.end(job)
+    assert (over["state"], len(over["attempts"])) == ("succeeded", 1)
+    wait_for(lambda: not machine.units(), "the unit to be removed")
+
+
+def _a_cancelled_job_leaves_nothing(machine: Machine) -> None:
+    job = machine.submit(GO="never", STRAY="1")
+    stray = re.findall(r"stray: (\d+)", machine.log(job))[0]
+    assert (machine.systemd.root / f"proc/{stray}").exists()
+    machine.client.cancel(job)
+    assert machine.end(job)["state"] == "cancelled"
+    assert not (machine.systemd.root / f"proc/{stray}").exists()
+    wait_for(lambda: not machine.units(), "the unit to be removed")
+
+
+def _clients_start_the_daemon(machine: Machine) -> None:
+    before = machine.pid()
+    machine.systemd.run("systemctl stop zerotoolsd")
+    assert machine.systemd.shows("zerotoolsd", "ActiveState") == "inactive"
+    machine.other_pid(before)
+    assert machine.systemd.shows("zerotoolsd", "ActiveState") == "active"
+
+
+def _a_child_outlives_its_daemon_too(machine: Machine) -> None:
+    systemd, first = machine.systemd, machine.other_pid(None)
+    job = machine.submit(GO="go-2")
+    said = machine.log(job)
+    assert "/system.slice/zerotoolsd.service" in said
+    assert "seven: 7" in said
+    assert machine.units() == []
+    systemd.run(f"kill -KILL {first}")
+    machine.other_pid(first)
+    (machine.home / "go-2").touch()
+    over = machine.end(job)
+    assert (over["state"], len(over["attempts"])) == ("succeeded", 1)

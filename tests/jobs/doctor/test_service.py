@@ -1,0 +1,45 @@
+"""What `doctor` says of the daemon as a service."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from pathlib import Path
+
+import pytest
+
+from zerotools.jobs.doctor.service import LINGERING, look_at_service
+
+CHILD = {"by": "child", "why": "children of the daemon: systemd did not start the daemon"}
+USER = {"by": "user-systemd", "why": "started by systemd"}
+
+
+def levels(launch: dict[str, str] | None, root: Path) -> list[tuple[str, str]]:
+    return [(each.what, each.level) for each in look_at_service(launch, os.geteuid(), root)]
+
+
+def test_without_a_daemon_or_from_an_older_one_nothing_is_said(tmp_path: Path) -> None:
+    assert levels(None, tmp_path) == []
+
+
+def test_jobs_in_units_of_their_own_are_well(tmp_path: Path) -> None:
+    launch = {"by": "systemd", "why": "started by systemd"}
+    (found,) = look_at_service(launch, 0, tmp_path)
+    assert found.found == "are started by systemd, each attempt in a unit of its own"
+    assert found.level == "ok"
+
+
+@pytest.mark.parametrize(("booted", "level"), [(True, "warning"), (False, "ok")])
+def test_children_are_worth_a_word_where_systemd_runs_the_machine(
+    tmp_path: Path, booted: bool, level: str
+) -> None:
+    if booted:
+        (tmp_path / "run/systemd/system").mkdir(parents=True)
+    assert levels(CHILD, tmp_path) == [("processes of jobs", level)]
+
+
+def test_whoever_does_not_linger_loses_jobs_at_log_out(tmp_path: Path) -> None:
+    assert levels(USER, tmp_path) == [("processes of jobs", "ok"), ("log-out", "warning")]
+    (tmp_path / LINGERING).mkdir(parents=True)
+    (tmp_path / LINGERING / pwd.getpwuid(os.geteuid()).pw_name).touch()
+    assert levels(USER, tmp_path) == [("processes of jobs", "ok")]

@@ -1,0 +1,50 @@
+"""The daemon as a service: who starts the processes of jobs, and what would end them."""
+
+from __future__ import annotations
+
+import pwd
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from zerotools.jobs.doctor.finding import DoctorFinding, ok, warning
+
+LINGERING = Path("var/lib/systemd/linger")
+"""systemd-logind keeps a file here for each user whose systemd outlives his sessions."""
+
+
+def look_at_service(
+    launch: Mapping[str, Any] | None, uid: int, root: Path = Path("/")
+) -> Iterator[DoctorFinding]:
+    """`launch` is what the daemon says of itself; None: there is none, or it is older.
+
+    `uid` is whose daemon it is; `root` is where /run and /var are found.
+    """
+    if launch is None:
+        return
+    by, why = str(launch.get("by")), str(launch.get("why"))
+    if by in ("systemd", "user-systemd"):
+        yield ok("processes of jobs", f"are {why}, each attempt in a unit of its own")
+    elif (root / "run/systemd/system").is_dir():
+        yield warning(
+            "processes of jobs",
+            f"are {why}",
+            "they inherit the limits of whatever started the daemon; start it as a unit of systemd "
+            "(docs/how-to/install-as-a-service.md)",
+        )
+    else:
+        yield ok("processes of jobs", f"are {why}")
+    if by == "user-systemd" and not _lingers(uid, root):
+        yield warning(
+            "log-out",
+            "systemd ends this user's daemon and jobs when the last session ends",
+            "run: loginctl enable-linger",
+        )
+
+
+def _lingers(uid: int, root: Path) -> bool:
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return False
+    return (root / LINGERING / name).exists()
