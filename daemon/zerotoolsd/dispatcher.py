@@ -152,6 +152,7 @@ class Dispatcher:
     async def _step(self) -> float:
         """One round; returns the seconds until the next is due by itself."""
         all_held = self._parking.settle()
+        self.store.take_room()
         for job_id in self._pending.take_due():
             self._left.note(job_id)
         for job in self.store.jobs([states.LAUNCHING]):
@@ -165,7 +166,8 @@ class Dispatcher:
             pauses.append(await self._schedule(queued))
         else:
             self.waits = {}
-        if self._ends.release_freed() or not self._ends.all_committed or not all_held:
+        all_asked = self._watcher.request_again()
+        if self._ends.release_freed() or not (self._ends.all_committed and all_held and all_asked):
             pauses.append(FAULT_SECONDS)
         return min([*pauses, *self._pending.pauses])
 

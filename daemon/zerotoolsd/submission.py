@@ -106,6 +106,7 @@ class Admittance:
         # A job that was queued already is not checked again: its files may be gone since.
         if self._dispatcher.store.by_key(uid, key) is None:
             text = json.dumps(tree)
+            self._refuse_full()
             seen = await self._check(spec, text)
             if rehearse and seen.asked and text not in self._rehearsed:
                 await self._ask_interpreter(spec)
@@ -123,6 +124,11 @@ class Admittance:
             queued=lambda job: self._writers.note(job, seen.place if seen else None),
         )
         return await self._group.submit(new)
+
+    def _refuse_full(self) -> None:
+        """What room there is left is for what must be recorded of jobs that are queued."""
+        if (why := self._dispatcher.store.why_full()) is not None:
+            raise Unavailable(f"the job cannot be queued: {why}; make room there")
 
     def _check_last(self, spec: JobSpec, seen: Survey | None) -> None:
         if seen is not None:

@@ -16,6 +16,7 @@ from zerotoolsd.attempts.programs import command_of, finder_command, make_import
 from zerotoolsd.config import Config, DataCacheConfig
 from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.supervisor.durable import sync_directory, write_json
+from zerotoolsd.supervisor.ending.requests import reserve_request
 from zerotoolsd.supervisor.last_word.reserved import reserve
 from zerotoolsd.supervisor.plan import ATTEMPT, EXIT, FINDER, NOTIFY, Plan
 
@@ -121,6 +122,7 @@ def prepare(
     write_json(run_dir / SPEC, job_to_dict(spec))
     write_json(run_dir / ATTEMPT, plan.to_json())
     reserve(run_dir / EXIT, plan.processes)
+    reserve_request(run_dir)
 
 
 def _plan(

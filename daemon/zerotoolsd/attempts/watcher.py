@@ -22,8 +22,9 @@ from zerotoolsd.attempts.spawning.way import CHILDREN
 from zerotoolsd.queue import clocks, lifecycle
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.rows import AttemptRow
-from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json, write_json
+from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json
 from zerotoolsd.supervisor.ending import family
+from zerotoolsd.supervisor.ending.requests import write_request
 from zerotoolsd.supervisor.plan import REQUEST, RUN
 
 STARTING_SECONDS = 0.1
@@ -85,7 +86,9 @@ class Watcher:
         self._live: dict[str, _Live] = {}
         self._later: dict[str, asyncio.TimerHandle] = {}
         self._unasked: dict[str, str] = {}
-        """Reasons of stops that could not be written down, by token."""
+        """Reasons of stops that nobody was there to hear, by token."""
+        self._unwritten: dict[str, tuple[AttemptRow, str, str]] = {}
+        """Stops that could not be written down: attempt, reason, and what was in the way."""
         self.held: dict[int, str] = {}
         """Why nothing can be said of an attempt now, by job."""
 
@@ -268,10 +271,14 @@ class Watcher:
     def request_stop(self, attempt: AttemptRow, reason: str) -> None:
         """Ask the attempt to save and stop; its supervisor sees to its end."""
         run_dir = Path(attempt.run_dir)
+        before = self._unwritten.pop(attempt.token, None)
         try:
-            write_json(run_dir / REQUEST, {"reason": reason})
+            write_request(run_dir, reason)
         except OSError as error:
-            log.error("%s: %s", run_dir / REQUEST, error.strerror)
+            why = f"{run_dir / REQUEST}: {error.strerror}"
+            if before is None or before[2] != why:
+                log.error("job %d cannot be asked to stop yet: %s", attempt.job_id, why)
+            self._unwritten[attempt.token] = (attempt, reason, why)
             self._unasked[attempt.token] = reason
         live = self._live.get(attempt.token)
         if live is not None and live.is_request:
@@ -283,6 +290,15 @@ class Watcher:
                 signal.pidfd_send_signal(live.pidfd, signal.SIGTERM)
             except ProcessLookupError:
                 log.info("%s: has ended already", run_dir)
+
+    def request_again(self) -> bool:
+        """Ask those again that could not be asked; whether all are asked."""
+        for attempt, reason, _ in list(self._unwritten.values()):
+            if self.watches(attempt):
+                self.request_stop(attempt, reason)
+            else:
+                del self._unwritten[attempt.token]  # it is over, or asked when it is found again
+        return not self._unwritten
 
     def close(self) -> None:
         """Stop watching; the attempts go on."""

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from zerotoolsd.queue.rows import JobRow
-from zerotoolsd.queue.store import NewJob, Store
+from zerotoolsd.queue.store import NewJob, Store, is_full
 
 GATHER_SECONDS = 0.02
 BUSY_SECONDS = 5.0
@@ -85,12 +85,15 @@ async def when_free(change: Callable[[], Awaitable[Value]]) -> Value:
     database. The loop goes on meanwhile. Raises sqlite3.OperationalError: it is still locked, or
     the disk is full."""
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + BUSY_SECONDS
+    deadline, was_full = loop.time() + BUSY_SECONDS, False
     while True:
         try:
             return await change()
         except sqlite3.OperationalError as error:
-            if not is_busy(error) or loop.time() > deadline:
+            # The queue has made use of the room that it has: once more.
+            once_more = is_full(error) and not was_full
+            was_full = was_full or once_more
+            if not (is_busy(error) or once_more) or loop.time() > deadline:
                 raise
         await asyncio.sleep(RETRY_SECONDS)
 

@@ -14,6 +14,7 @@ import signal
 import socket
 import time
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,20 @@ from zerotoolsd.supervisor.ending.reaper import kill_all
 from zerotoolsd.supervisor.finder_process import Finder, NoAnswer
 from zerotoolsd.supervisor.last_word.keeper import Records, keep
 from zerotoolsd.supervisor.last_word.ledger import RankLedger
+from zerotoolsd.supervisor.last_word.reserved import room_of
 from zerotoolsd.supervisor.last_word.verdict import Verdict, judge_program, judge_ranks
 from zerotoolsd.supervisor.logs import say
-from zerotoolsd.supervisor.plan import ATTEMPT, EXIT, EXIT_LOCKED, EXIT_USED, LOCK, RUN, Plan
+from zerotoolsd.supervisor.plan import (
+    ATTEMPT,
+    EXIT,
+    EXIT_LOCKED,
+    EXIT_USED,
+    LOCK,
+    REQUEST,
+    RUN,
+    STOP,
+    Plan,
+)
 from zerotoolsd.supervisor.progress import Progress
 from zerotoolsd.supervisor.ranks import become_subreaper
 from zerotoolsd.supervisor.trouble import NOT_READY, is_of_machine
@@ -122,6 +134,9 @@ def supervise(plan: Plan, records: Records, ledger: RankLedger) -> None:
     family.forget(Path())
     if records.ended is not None:
         records.ended.drop()
+    for name in (REQUEST, STOP):  # nobody is asked or told any more
+        with suppress(OSError):
+            room_of(Path(name)).unlink(missing_ok=True)
     progress.close()
 
 

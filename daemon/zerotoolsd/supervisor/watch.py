@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from zerotoolsd.supervisor.children.spawning import CannotStart
-from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json, write_text
+from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json
 from zerotoolsd.supervisor.ending.family import FAMILY, FamilyNote
 from zerotoolsd.supervisor.ending.reaper import reap
 from zerotoolsd.supervisor.ending.stopping import terminate
 from zerotoolsd.supervisor.finder_process import Finder, searched
 from zerotoolsd.supervisor.host_memory import HostMemory
 from zerotoolsd.supervisor.last_word.ledger import RankLedger
+from zerotoolsd.supervisor.last_word.reserved import put
 from zerotoolsd.supervisor.last_word.verdict import is_abnormal
 from zerotoolsd.supervisor.logs import say
 from zerotoolsd.supervisor.plan import OUTSIDE, REQUEST, RUN, STOP, Plan
@@ -56,6 +57,8 @@ class RankMonitor:
         self._kill_why = ""
         self._give_up_at: float | None = None
         self._asked = False
+        self._untold: str | None = None
+        """Why the ranks are to stop, where they could not be told yet."""
         self.finder: Finder | None = None
         self._thinner = Thinner(plan, progress)
         self._memory = HostMemory(note=FamilyNote(Path(FAMILY)).write)
@@ -174,6 +177,7 @@ class RankMonitor:
             if now >= next_sample:
                 self._sample_memory()
                 self._tell_what_hangs(now)
+                self._tell_ranks()
                 self._thinner.look()
                 next_sample = now + TICK_SECONDS
             if now >= next_sign:
@@ -230,10 +234,8 @@ class RankMonitor:
             return
         request = request or {"reason": OUTSIDE}
         self.stop_reason = str(request.get("reason"))
-        try:
-            write_text(Path(STOP), self.stop_reason)
-        except OSError as error:
-            say(f"{STOP}: {error}; the ranks are killed after their grace period")
+        self._untold = self.stop_reason
+        self._tell_ranks()
         self.progress.drain()
         for rank in self.ranks:
             self._hear_start(rank)
@@ -248,6 +250,18 @@ class RankMonitor:
             return
         grace = _grace(request, self.plan.grace_seconds)
         self._kill_in(grace, f"did not stop within {grace:g} s of being asked to")
+
+    def _tell_ranks(self) -> None:
+        """The file that ranks look for; where it cannot be written it is tried again, and ranks
+        that never see it are killed after their grace."""
+        if self._untold is None:
+            return
+        try:
+            put(Path(STOP), self._untold)
+        except OSError as error:
+            say(f"{STOP}: {error}")
+        else:
+            self._untold = None
 
     def _kill_ranks(self) -> None:
         self.killed_because = self._kill_why

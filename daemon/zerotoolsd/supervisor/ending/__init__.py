@@ -1,5 +1,6 @@
 """How the processes of an attempt are asked to end, and ended, and what is left of them.
 
+requests      asking an attempt to stop, in room that was taken before
 stopping      whom to ask: the programs, not the shells and launchers around them
 reaper        SIGKILL for every descendant, until none is left
 left_behind   what SIGKILL has not ended, by name

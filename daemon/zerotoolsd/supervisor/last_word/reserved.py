@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from zerotoolsd.supervisor.durable import write_json
+from zerotoolsd.supervisor.durable import write_text
 from zerotoolsd.supervisor.logs import say
 
 ROOM_BYTES = 64 * 1024
@@ -24,14 +24,19 @@ LONGEST_CAUSE = 2000
 FIRST_WAIT, LONGEST_WAIT = 0.2, 10.0
 
 
+REQUEST_BYTES = 4096
+"""Of what an attempt is asked, and of what its ranks are told then."""
+
+
 def room_of(path: Path) -> Path:
     """The file that holds the room of the record `path`."""
     return path.with_name(f".{path.name}.room")
 
 
-def reserve(path: Path, ranks: int) -> None:
-    """Take the room of the record `path` of so many ranks, unless that was done. Raises OSError."""
-    os.close(_open_room(path, ROOM_BYTES + ranks * RANK_BYTES))
+def reserve(path: Path, ranks: int, size: int = ROOM_BYTES) -> None:
+    """Take the room of the record `path`, `size` bytes and those of so many ranks, unless that was
+    done. Raises OSError."""
+    os.close(_open_room(path, size + ranks * RANK_BYTES))
 
 
 def _open_room(path: Path, size: int) -> int:
@@ -46,13 +51,22 @@ def _open_room(path: Path, size: int) -> int:
     return fd
 
 
+def put(path: Path, text: str) -> None:
+    """Write `text`, of REQUEST_BYTES at most, into the room of `path`. Raises OSError."""
+    record = ReservedRecord(path, 0, REQUEST_BYTES)
+    try:
+        record.try_put(text.encode(errors="backslashreplace"))
+    finally:
+        record.close()
+
+
 class ReservedRecord:
     """The record `path`, which can be written once."""
 
-    def __init__(self, path: Path, ranks: int) -> None:
-        """Raises OSError: there is no room for it."""
+    def __init__(self, path: Path, ranks: int, size: int = ROOM_BYTES) -> None:
+        """Of so many ranks, with the `size` of `reserve`. Raises OSError: there is no room."""
         self.path = path
-        self._room_bytes = ROOM_BYTES + ranks * RANK_BYTES
+        self._room_bytes = size + ranks * RANK_BYTES
         self._fd = _open_room(path, self._room_bytes)
         try:
             self._directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -77,14 +91,17 @@ class ReservedRecord:
 
     def try_write(self, record: Mapping[str, Any]) -> None:
         """Make the record durable now. Raises OSError; FileNotFoundError: there is no directory."""
-        data = _fitting(record, self._room_bytes)
+        self.try_put(_fitting(record, self._room_bytes))
+
+    def try_put(self, data: bytes) -> None:
+        """As `try_write`, of any text. Raises OSError; FileNotFoundError: there is no directory."""
         try:
             _write_all(self._fd, data)
             os.ftruncate(self._fd, len(data))
             os.fsync(self._fd)
             os.rename(room_of(self.path), self.path)  # noqa: PTH104  # as its room was opened
         except FileNotFoundError:
-            write_json(self.path, json.loads(data))  # somebody removed the room alone
+            write_text(self.path, data.decode())  # somebody removed the room alone
             return
         os.fsync(self._directory)
 

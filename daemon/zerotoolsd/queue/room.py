@@ -1,0 +1,66 @@
+"""Room on the disk that the queue takes before it needs it: what is full can still be ended.
+
+A full disk refuses submits. A cancel, a stop at a time limit and the end of an attempt are changes
+of the queue, too, and without them a full disk could not be made free. So blocks beyond the ends of
+the database and of its log are taken while there are some. A commit writes into the log; a
+checkpoint moves it into the database, after which the log is written from its start again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from pathlib import Path
+
+from zerotools.jobs.client.queue_copies import DATABASE
+
+LOG_BYTES = 256 << 10
+DATABASE_BYTES = 128 << 10
+LEAST_BYTES = 16 << 10
+NO_ROOM_BYTES, NO_ROOM_PART = 4 << 20, 1 / 16
+"""With less than this left for all, or than this part of a small disk, submits are refused: the
+room is for what must be recorded."""
+_KEEP_SIZE = 1
+"""FALLOC_FL_KEEP_SIZE of fallocate(2): the file does not seem longer."""
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def take_room(state_dir: Path) -> bool:
+    """See to it that the queue can grow; whether all could be had. It costs little the next time.
+
+    After each checkpoint: SQLite gives back what lies beyond the end of the database then.
+    """
+    log = state_dir / f"{DATABASE}-wal"
+    try:
+        in_log = log.stat().st_size
+        # What is in the log may all be new to the database.
+        return _take(state_dir / DATABASE, in_log + DATABASE_BYTES) and _take(log, LOG_BYTES)
+    except OSError:
+        return False
+
+
+def _take(path: Path, wanted: int) -> bool:
+    """Blocks for so many bytes beyond the end of the file, or for as many as there are."""
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        size, more = os.fstat(fd).st_size, wanted
+        while more >= LEAST_BYTES:
+            if not _libc.fallocate(fd, _KEEP_SIZE, ctypes.c_long(size), ctypes.c_long(more)):
+                break
+            more //= 2
+        return more == wanted
+    finally:
+        os.close(fd)
+
+
+def why_full(state_dir: Path) -> str | None:
+    """Why nothing more is to be queued here; None: there is room."""
+    try:
+        found = os.statvfs(state_dir)
+    except OSError as error:
+        return f"{state_dir}: {error.strerror}"
+    free, all_of_it = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+    if free < min(NO_ROOM_BYTES, all_of_it * NO_ROOM_PART):
+        return f"{state_dir} has {free / 2**20:.1f} MiB free: {os.strerror(errno.ENOSPC)}"
+    return None

@@ -1,0 +1,93 @@
+"""What must be recorded is recorded on a full disk, and nothing more is queued there."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from tests.daemon.daemons import make_job
+from tests.daemon.small_disks import SmallDisk
+from zerotoolsd.queue import room
+from zerotoolsd.queue.group_commit import when_free
+from zerotoolsd.queue.lifecycle import Standing
+from zerotoolsd.queue.store import NewJob, Store
+
+JOBS = 30
+"""Their changes take more than the room of the log at once."""
+
+
+def queue_of(state: Path) -> Store:
+    state.mkdir()
+    store, spec = Store(state), make_job("")
+    new = NewJob(
+        uid=0,
+        name="x",
+        spec=spec,
+        output_dir=None,
+        default_output=state,
+        idempotency_key=None,
+        now=1.0,
+    )
+    assert len(store.submit_all([new] * JOBS)) == JOBS
+    return store
+
+
+def cancel_all(store: Store) -> None:
+    async def cancel(job_id: int) -> None:
+        after = Standing(state="cancelled", reason="cancelled by a test " + "x" * 500)
+        with store.change(store.job(job_id), after, "cancel", now=2.0):
+            pass
+
+    async def story() -> None:
+        for job_id in range(1, JOBS + 1):
+            await when_free(lambda job_id=job_id: cancel(job_id))  # type: ignore[misc]
+
+    asyncio.run(story())
+
+
+def test_a_full_disk_takes_changes_of_jobs_that_are_queued(small_disk: SmallDisk) -> None:
+    store = queue_of(small_disk.path / "state")
+    assert store.why_full() is None
+    assert room.take_room(small_disk.path / "state")
+    small_disk.fill()
+    assert "No space left on device" in str(store.why_full())
+    cancel_all(store)
+    assert set(store.states().values()) == {"cancelled"}
+    store.close()
+
+
+def test_without_that_room_they_are_refused(small_disk: SmallDisk) -> None:
+    store = queue_of(small_disk.path / "state")
+    small_disk.fill()
+    with pytest.raises(sqlite3.OperationalError, match="is full"):
+        cancel_all(store)
+    small_disk.free()
+    store.close()
+
+
+def test_room_that_was_taken_is_not_taken_twice(tmp_path: Path) -> None:
+    store = queue_of(tmp_path / "state")
+    if not room.take_room(tmp_path / "state"):
+        pytest.skip("this file system takes no room beforehand")
+    log = tmp_path / "state" / "zerotools.db-wal"
+    taken = log.stat()
+    assert taken.st_blocks * 512 >= taken.st_size + room.LOG_BYTES
+    assert room.take_room(tmp_path / "state")
+    assert log.stat().st_blocks == taken.st_blocks
+    store.close()
+
+
+def test_a_state_directory_that_does_not_answer_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = namedtuple("found", "f_bavail f_frsize f_blocks")
+    for free, all_of_it, full in ((3 << 20, 1 << 40, True), (5 << 20, 1 << 40, False)):
+        monkeypatch.setattr(os, "statvfs", lambda _: found(free, 1, all_of_it))  # noqa: B023
+        assert (room.why_full(tmp_path) is not None) is full
+    monkeypatch.undo()
+    assert room.why_full(tmp_path / "none") == f"{tmp_path}/none: No such file or directory"
