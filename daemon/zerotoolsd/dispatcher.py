@@ -17,7 +17,8 @@ from pathlib import Path
 from zerotools.jobs import states
 from zerotoolsd import crashpoints
 from zerotoolsd.attempts import launch
-from zerotoolsd.attempts.beside import BesideJobs
+from zerotoolsd.attempts.enforcing.beside import BesideJobs
+from zerotoolsd.attempts.enforcing.overseer import LOOK_SECONDS, Overseer
 from zerotoolsd.attempts.pending import PendingJobs
 from zerotoolsd.attempts.settling import AttemptEnds
 from zerotoolsd.attempts.spawning.spawner import SupervisorSpawner
@@ -94,6 +95,13 @@ class Dispatcher:
             lambda attempt, began: self._starter.found_running(attempt, began),
             config.stop.kill_seconds,
         )
+        self._overseer = Overseer(
+            self._watcher.live,
+            self._watcher.abandon,
+            self._guard,
+            grace_seconds=config.stop.grace_seconds,
+            kill_seconds=config.stop.kill_seconds,
+        )
         self._starter = AttemptStarter(
             self._transitions,
             self._watcher,
@@ -118,6 +126,7 @@ class Dispatcher:
         self._left.note_all()
         stopping = asyncio.create_task(stop.wait())
         cleaning = asyncio.create_task(self.cleaner.keep_up(self.config.retention))
+        overseeing = asyncio.create_task(self._oversee())
         try:
             while not stop.is_set():
                 self._wake.clear()
@@ -134,7 +143,16 @@ class Dispatcher:
         finally:
             stopping.cancel()
             cleaning.cancel()
+            overseeing.cancel()
             self._watcher.close()
+
+    async def _oversee(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            try:
+                self._overseer.look()
+            except sqlite3.OperationalError as error:  # an end is tried again by `_step`
+                log.error("the queue cannot be written now: %s", error)
 
     def is_healthy(self, now: float) -> bool:
         """Whether the loop gets on, at `now` of the monotonic clock: no round takes for ever."""
@@ -225,8 +243,12 @@ class Dispatcher:
         if job.state == states.QUEUED:
             return self.waits.get(job.id) or self._pending.why(job.id)
         if job.state == states.RUNNING and self._is_expired(job):
-            return "its time limit is over: it was asked to save and stop"
+            silent = self._overseer.silent.get(job.id)
+            asked = "its time limit is over: it was asked to save and stop"
+            return f"{asked}; {silent}" if silent else asked
         why = self._watcher.held.get(job.id) or self._pending.why(job.id)
+        if (silent := self._overseer.silent.get(job.id)) is not None:
+            why = "; ".join(filter(None, (job.standing.reason, why, silent)))
         return why if job.state in states.ACTIVE else None
 
     def _is_expired(self, job: JobRow) -> bool:

@@ -22,7 +22,7 @@ from harness.patience import Deadline
 from zerotools.core.errors import BadFile
 from zerotools.runs import checkpoint_dirs
 from zerotoolsd.attempts import reattach
-from zerotoolsd.attempts.strays import Traces, kill_strays
+from zerotoolsd.attempts.enforcing.strays import Traces, kill_strays
 from zerotoolsd.supervisor.durable import write_json
 from zerotoolsd.supervisor.last_word.ledger import RankLedger
 from zerotoolsd.supervisor.plan import ATTEMPT, LEDGER, REQUEST, Plan

@@ -197,6 +197,23 @@ def test_p5_what_hides_from_a_killed_supervisor_and_keeper_is_ended_before_the_n
     assert not note.exists()
 
 
+def test_p5_a_supervisor_that_was_stopped_is_told_of_and_hears_a_cancel(daemon: Daemon) -> None:
+    daemon.config.write_text("[stop]\ngrace_seconds = 0.05\n")
+    daemon.start()
+    daemon.client.submit(make_job("train steps=1 deaf hang"))
+    pids = daemon.pids()
+    wait_for(lambda: len(progress_of(daemon.run_dir())) == 2, "both ranks to train")
+    run = read_json(daemon.run_dir() / "run.json")
+    assert run is not None
+    for pid in (run["keeper"]["pid"], pids[0]):
+        os.kill(pid, signal.SIGSTOP)
+    said = f"its supervisor, pid {pids[0]}, is stopped"
+    wait_for(lambda: said in (daemon.client.job(1)["reason"] or ""), "the stop to be seen")
+    daemon.client.cancel(1)
+    assert daemon.wait_for_end(1)["state"] == "cancelled"
+    assert not any(is_alive(pid) for pid in pids)
+
+
 def test_p9_a_full_disk_refuses_submits_and_lets_jobs_go_on(daemon: Daemon) -> None:
     daemon.start()
     daemon.client.submit(make_job("release steps=3 exit=0"))

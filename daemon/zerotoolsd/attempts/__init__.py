@@ -6,6 +6,7 @@ pending                    jobs that wait for the machine to be ready
 rebuilding                 what the run directories know and the queue does not
 taking_up                  attempts of the last daemon, and of held jobs
 ending, settling           what a record says of the end; how the end is committed
+enforcing                  what ends attempts where their supervisors do not
 last_report, phases        what the ranks reported; whether an attempt still moves
 programs                   the command of a user's own program
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from zerotools.jobs import states
 from zerotoolsd import crashpoints
-from zerotoolsd.attempts import ending, strays
+from zerotoolsd.attempts import ending
+from zerotoolsd.attempts.enforcing import strays
 from zerotoolsd.attempts.watcher import Guard
 from zerotoolsd.queue import lifecycle, parking, time_limit
 from zerotoolsd.queue.rows import AttemptRow, JobRow, Lease

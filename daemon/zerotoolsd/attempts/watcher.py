@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zerotoolsd.attempts import last_report, reattach, strays
+from zerotoolsd.attempts import last_report, reattach
+from zerotoolsd.attempts.enforcing import strays
 from zerotoolsd.attempts.pending import PendingJobs
 from zerotoolsd.attempts.spawning.child import SUPERVISOR_LOG
 from zerotoolsd.attempts.spawning.spawner import Spawned, SupervisorSpawner
@@ -89,6 +90,8 @@ class Watcher:
         """Reasons of stops that nobody was there to hear, by token."""
         self._unwritten: dict[str, tuple[AttemptRow, str, str]] = {}
         """Stops that could not be written down: attempt, reason, and what was in the way."""
+        self._asked: dict[str, float] = {}
+        """Since when attempts have been asked to stop, by the monotonic clock."""
         self.held: dict[int, str] = {}
         """Why nothing can be said of an attempt now, by job."""
 
@@ -131,7 +134,7 @@ class Watcher:
         self.held.pop(attempt.job_id, None)
         match found:
             case reattach.Over(record):
-                self._on_over(attempt, _with_what_was_told(attempt, record))
+                self._over(attempt, _with_what_was_told(attempt, record))
             case reattach.Alive(pidfd, began):
                 self._follow(attempt, pidfd, began)
             case reattach.Starting():
@@ -208,7 +211,7 @@ class Watcher:
             return
         self.held.pop(attempt.job_id, None)
         if ended:
-            self._on_over(attempt, fenced)
+            self._over(attempt, fenced)
         else:
             self._look_again(attempt)
 
@@ -244,7 +247,7 @@ class Watcher:
                 whole["unkillable"] = sweep.left_behind()
             else:
                 family.forget(Path(attempt.run_dir))
-            self._on_over(attempt, whole)
+            self._over(attempt, whole)
 
     def _track(self, live: _Live) -> None:
         loop = asyncio.get_running_loop()
@@ -270,6 +273,7 @@ class Watcher:
 
     def request_stop(self, attempt: AttemptRow, reason: str) -> None:
         """Ask the attempt to save and stop; its supervisor sees to its end."""
+        self._asked.setdefault(attempt.token, time.monotonic())
         run_dir = Path(attempt.run_dir)
         before = self._unwritten.pop(attempt.token, None)
         try:
@@ -299,6 +303,23 @@ class Watcher:
             else:
                 del self._unwritten[attempt.token]  # it is over, or asked when it is found again
         return not self._unwritten
+
+    def live(self) -> list[tuple[AttemptRow, float | None]]:
+        """The attempts whose supervisor is known to run, and since when each has been asked to
+        stop, by the monotonic clock."""
+        found = [each.attempt for each in self._live.values() if not each.is_request]
+        return [(attempt, self._asked.get(attempt.token)) for attempt in found]
+
+    def abandon(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
+        """Report `record` as the end of an attempt whose supervisor runs, and cannot be ended."""
+        live = self._live.pop(attempt.token)
+        self._forget(live)
+        _disown(live.spawned)
+        self._over(attempt, {**_last_seen(attempt), **_told(attempt), **record})
+
+    def _over(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
+        self._asked.pop(attempt.token, None)
+        self._on_over(attempt, record)
 
     def close(self) -> None:
         """Stop watching; the attempts go on."""

@@ -14,7 +14,8 @@ import pytest
 
 from harness.started import Started
 from tests.daemon.waiting import wait_for
-from zerotoolsd.attempts import reattach, strays
+from zerotoolsd.attempts import reattach
+from zerotoolsd.attempts.enforcing import strays
 from zerotoolsd.supervisor.durable import write_json
 from zerotoolsd.supervisor.procfs import boot_id, read_process
 

@@ -62,12 +62,13 @@ def traces_of(run_dir: Path, token: str) -> Traces:
         return Traces(token)
     if run.get("token") != token or run.get("boot_id") != boot_id():
         return Traces(token)
-    roots = frozenset(filter(None, map(_identity, (run, run.get("keeper")))))
+    roots = frozenset(filter(None, map(identity, (run, run.get("keeper")))))
     noted = read_note(run_dir / FAMILY, not_sessions=(os.getsid(0),)) if roots else Noted()
     return Traces(token, roots, _ranks(run), noted)
 
 
-def _identity(tree: object) -> tuple[int, int] | None:
+def identity(tree: object) -> tuple[int, int] | None:
+    """(pid, start) of a process as records name it."""
     found = tree if isinstance(tree, Mapping) else {}
     pid, start = found.get("pid"), found.get("start_ticks")
     return (pid, start) if type(pid) is int and type(start) is int else None

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from harness.started import Started
-from zerotoolsd.attempts import strays
+from zerotoolsd.attempts.enforcing import strays
 from zerotoolsd.supervisor.durable import write_json
 from zerotoolsd.supervisor.ending.family import FAMILY, FamilyNote
 from zerotoolsd.supervisor.procfs import Process, boot_id, processes, read_process

@@ -1,0 +1,236 @@
+"""Whether the supervisors that run still do their work, and what is done where they do not.
+
+A supervisor ends its attempt by itself. One that is stopped (SIGSTOP, a debugger) or sleeps in the
+kernel does nothing: no limit is kept, nothing is recorded, and a stop is never heard. So each is
+looked at now and then:
+
+    no stop was asked for    what is wrong is said, and nothing else is done
+    one was                  SIGCONT, so that it hears it. Where the attempt is not over when it had
+                             to be, the supervisor is killed, and its keeper ends the attempt; later
+                             the keeper too, and the daemon does; what does not end is named
+
+A supervisor without ranks that still works is left alone: it writes down how they ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from zerotoolsd.attempts.enforcing import strays
+from zerotoolsd.attempts.enforcing.strays import Sweep, Traces
+from zerotoolsd.attempts.watcher import Guard
+from zerotoolsd.queue import lifecycle
+from zerotoolsd.queue.rows import AttemptRow
+from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json
+from zerotoolsd.supervisor.plan import ENDED, RUN
+from zerotoolsd.supervisor.procfs import Process, read_process, signal_process
+
+LOOK_SECONDS = 1.0
+EVERY = 5
+"""Attempts that were not asked to stop are looked at every so many looks."""
+SILENT_SECONDS = 60.0
+"""A supervisor that works leaves a sign of life every ten."""
+MARGIN_SECONDS = 15.0
+"""What an end may take beyond the times that are set for it."""
+OVERSEEING = "looking at its supervisor"
+_STOPPED = "Tt"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Hands:
+    """How processes are looked at and told; a test has others."""
+
+    read: Callable[[int], Process | None] = read_process
+    send: Callable[[int, int, signal.Signals], bool] = signal_process
+    find: Callable[[Traces], list[Process]] = strays.find
+    sign: Callable[[Path], float | None] = lambda run_dir: _sign(run_dir)
+
+
+@dataclass
+class _Watched:
+    supervisor: tuple[int, int]
+    keeper: tuple[int, int] | None
+    sign: float | None = None
+    sign_seen: float = 0.0
+    killed: list[tuple[str, float]] = field(default_factory=list)
+    """Who was killed since it did not end the attempt, and when."""
+
+
+class Overseer:
+    """Looks at the attempts that `live` gives, with the time since which each was asked to stop, by
+    the monotonic clock. `abandon` reports the end of one whose supervisor cannot be ended."""
+
+    def __init__(
+        self,
+        live: Callable[[], Iterable[tuple[AttemptRow, float | None]]],
+        abandon: Callable[[AttemptRow, Mapping[str, Any]], None],
+        guard: Guard,
+        *,
+        grace_seconds: float,
+        kill_seconds: float,
+        hands: Hands | None = None,
+    ) -> None:
+        self._live = live
+        self._abandon = abandon
+        self._guard = guard
+        self._grace_seconds = grace_seconds
+        self._kill_seconds = kill_seconds
+        self._hands = hands or Hands()
+        self._watched: dict[str, _Watched] = {}
+        self._looks = 0
+        self.silent: dict[int, str] = {}
+        """What is wrong with the supervisor of a job, in one sentence."""
+
+    def look(self, now: float | None = None) -> None:
+        """Look at all that are due, at `now` of the monotonic clock."""
+        now = time.monotonic() if now is None else now
+        live = list(self._live())
+        tokens = {attempt.token for attempt, _ in live}
+        self._watched = {token: w for token, w in self._watched.items() if token in tokens}
+        jobs = {attempt.job_id for attempt, _ in live}
+        self.silent = {job: why for job, why in self.silent.items() if job in jobs}
+        every = not self._looks % EVERY
+        self._looks += 1
+        for attempt, asked in live:
+            if every or asked is not None:
+                with self._guard(attempt.job_id, OVERSEEING) as reach:
+                    reach()
+                    self._look_at(attempt, asked, now)
+
+    def _look_at(self, attempt: AttemptRow, asked: float | None, now: float) -> None:
+        watched = self._watched.get(attempt.token) or _identities(attempt)
+        if watched is None:  # it has not come so far, or its directory is gone
+            return
+        self._watched[attempt.token] = watched
+        supervisor = self._known(watched.supervisor)
+        keeper = None if watched.keeper is None else self._known(watched.keeper)
+        why = self._what_is_wrong(attempt, watched, supervisor, now)
+        self._say(attempt.job_id, why)
+        if supervisor is None or asked is not None:
+            # Also a keeper that was stopped alone: it has to see the end of its supervisor.
+            for process in (supervisor, keeper):
+                if process is not None and process.state in _STOPPED:
+                    log.warning("job %d: pid %d is stopped: SIGCONT", attempt.job_id, process.pid)
+                    self._send(process, signal.SIGCONT)
+        if asked is not None:
+            self._insist(attempt, watched, (supervisor, keeper), asked, now)
+
+    def _known(self, identity: tuple[int, int]) -> Process | None:
+        pid, start = identity
+        found = self._hands.read(pid)
+        if found is None or found.start_ticks != start or found.is_over:
+            return None
+        return found
+
+    def _send(self, process: Process, number: signal.Signals) -> None:
+        with suppress(PermissionError):  # of another user: it is named in the end
+            self._hands.send(process.pid, process.start_ticks, number)
+
+    def _what_is_wrong(
+        self, attempt: AttemptRow, watched: _Watched, supervisor: Process | None, now: float
+    ) -> str | None:
+        if supervisor is None:
+            return None
+        sign = self._hands.sign(Path(attempt.run_dir))
+        if sign != watched.sign:
+            watched.sign, watched.sign_seen = sign, now
+        if supervisor.state in _STOPPED:
+            return (
+                f"its supervisor, pid {supervisor.pid}, is stopped: nothing is recorded and no "
+                f"limit is kept until it goes on (kill -CONT {supervisor.pid})"
+            )
+        silent = now - watched.sign_seen
+        if silent < SILENT_SECONDS or (Path(attempt.run_dir) / ENDED).exists():
+            return None
+        return (
+            f"its supervisor, pid {supervisor.pid}, has given no sign of life for {silent:.0f} s "
+            f"(state {supervisor.state})"
+        )
+
+    def _say(self, job_id: int, why: str | None) -> None:
+        if why is None:
+            self.silent.pop(job_id, None)
+            return
+        if job_id not in self.silent:
+            log.warning("job %d: %s", job_id, why)
+        self.silent[job_id] = why
+
+    def _insist(
+        self,
+        attempt: AttemptRow,
+        watched: _Watched,
+        who: tuple[Process | None, Process | None],
+        asked: float,
+        now: float,
+    ) -> None:
+        supervisor, keeper = who
+        wait = MARGIN_SECONDS + self._kill_seconds
+        if now - asked < self._grace_seconds + self._kill_seconds + wait:
+            return
+        if watched.killed and now - watched.killed[-1][1] < wait:
+            return
+        killed = {name for name, _ in watched.killed}
+        if supervisor is not None and "supervisor" not in killed:
+            if supervisor.state not in f"{_STOPPED}D" and not self._has_ranks(attempt, who):
+                return
+            self._kill("supervisor", attempt, watched, supervisor, now)
+        elif keeper is not None and "keeper" not in killed:
+            self._kill("keeper", attempt, watched, keeper, now)
+        elif killed:
+            self._give_up(attempt)
+
+    def _has_ranks(self, attempt: AttemptRow, who: tuple[Process | None, Process | None]) -> bool:
+        ours = {process.pid for process in who if process is not None}
+        traces = strays.traces_of(Path(attempt.run_dir), attempt.token)
+        return any(process.pid not in ours for process in self._hands.find(traces))
+
+    def _kill(
+        self, name: str, attempt: AttemptRow, watched: _Watched, process: Process, now: float
+    ) -> None:
+        log.error(
+            "job %d: its %s, pid %d (state %s), did not end the attempt in time: SIGKILL",
+            *(attempt.job_id, name, process.pid, process.state),
+        )
+        watched.killed.append((name, now))
+        self._send(process, signal.SIGKILL)
+
+    def _give_up(self, attempt: AttemptRow) -> None:
+        """Neither ends by SIGKILL: name them, with all that is left."""
+        traces, hands = strays.traces_of(Path(attempt.run_dir), attempt.token), self._hands
+
+        def kill(process: Process) -> bool:
+            return hands.send(process.pid, process.start_ticks, signal.SIGKILL)
+
+        sweep = Sweep(traces, kill=kill, find=hands.find)
+        if sweep.look():
+            cause = "its supervisor did not end it, and could not be ended either"
+            record = {"outcome": lifecycle.KILLED, "cause": cause}
+            self._abandon(attempt, {**record, "unkillable": sweep.left_behind()})
+
+
+def _identities(attempt: AttemptRow) -> _Watched | None:
+    try:
+        run = read_json(Path(attempt.run_dir) / RUN, LARGEST_RECORD) or {}
+    except (OSError, ValueError):
+        return None
+    supervisor, keeper = strays.identity(run), strays.identity(run.get("keeper"))
+    if supervisor is None or run.get("token") != attempt.token:
+        return None
+    return _Watched(supervisor, keeper, sign_seen=time.monotonic())
+
+
+def _sign(run_dir: Path) -> float | None:
+    """Changes while the supervisor works, whatever the clock on the wall says."""
+    try:
+        return (run_dir / RUN).stat().st_mtime
+    except OSError:
+        return None
