@@ -49,10 +49,12 @@ class Run:
 
     def _one(self, work: tuple[str, Story, tracing.Injection | None], place: Path) -> Found:
         where, story, injection = work
+        began = time.monotonic()
         try:
             found = story.run(place, injection)
         except Exception:  # one point that cannot be tried is told, and the others are tried
             found = Found(wrong=[f"could not be tried: {traceback.format_exc()}"])
+        found.seconds = time.monotonic() - began
         for sentence in found.wrong:
             print(f"{where}: {sentence}", file=sys.stderr, flush=True)
         shutil.rmtree(place, ignore_errors=True)
@@ -105,6 +107,8 @@ def _run(options: argparse.Namespace, directory: Path) -> int:
     for story, found in zip(stories, untouched, strict=True):
         counts = ", ".join(f"{call} {n}" for call, n in sorted(found.calls.items()))
         print(f"{story.name}: {sum(found.calls.values())} calls: {counts}", flush=True)
+        if not found.calls:
+            found.wrong.append("no call was counted: strace says nothing")
         run.totals.note(f"{story.name}, untouched", found.wrong)
         points += points_of(story, found.calls, kills=not options.errors, errors=options.errors)
     points = [p for p in points if not options.call or p.injection.call in options.call]
@@ -124,7 +128,8 @@ def _print(options: argparse.Namespace, totals: Totals, exist: int, seconds: flo
     sample = f", seed {options.seed}" if options.sample else ""
     print(
         f"{totals.points} of {exist} points tried in {seconds:.0f} s{sample}; at {totals.missed} "
-        f"of them the call did not come this time; {totals.unseen} ends that nobody was left to see"
+        f"of them the call did not come; {totals.unseen} ends that nobody was left to see; "
+        f"the longest took {totals.longest[0]:.1f} s: {totals.longest[1]}"
     )
     print(totals)
 

@@ -71,7 +71,7 @@ class AttemptStory:
             os.kill(victim.started.pid, signal.SIGKILL)
         elif self.victim == BOTH:
             os.kill(victim.started.pid, signal.SIGCONT)
-        found = Found(victim.was_hit(), counted(victim.trace))
+        found = Found(hit=victim.was_hit(), calls=counted(victim.trace))
         if not ended_itself:
             found.wrong.append(f"it came to no end: {(path / 'log').read_text()[-2000:]}")
         self._await_end(victim, run, token)
@@ -204,7 +204,7 @@ class SaveStory:
         victim.go()
         over = victim.wait(SECONDS)
         victim.end()
-        found = Found(victim.was_hit(), counted(victim.trace))
+        found = Found(hit=victim.was_hit(), calls=counted(victim.trace))
         if not over:
             found.wrong.append("the rank came to no end")
         found.wrong += self._judge(path, out)

@@ -100,7 +100,7 @@ class BackupStory:
         victim.go()
         victim.wait(SECONDS)
         victim.end()
-        found = Found(victim.was_hit(), counted(victim.trace))
+        found = Found(hit=victim.was_hit(), calls=counted(victim.trace))
         if not out.exists():
             back_up(place.state, out)
         copied, kept = jobs_in(out), jobs_in(place.state / DATABASE)
@@ -134,7 +134,7 @@ class RestoreStory:
         victim.go()
         victim.wait(SECONDS)
         victim.end()
-        found = Found(victim.was_hit(), counted(victim.trace))
+        found = Found(hit=victim.was_hit(), calls=counted(victim.trace))
         daemon = warm.start("daemon", place.options, path)
         if place.drive(self.jobs, daemon.is_running) == "":  # it refuses, and says what to do
             restore(path / COPY, place.state, release=True)

@@ -12,12 +12,13 @@ from typing import Protocol
 from harness.faults.tracing import ERRORS, Injection
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Found:
     """What one point came to. `hit`: the call came. `calls`: how often each came, where nothing was
-    done to any. `unseen` ranks ended when nobody was left to see how."""
+    done to any. `unseen` ranks ended when nobody was left to see how. It took `seconds`."""
 
     hit: bool = False
+    seconds: float = 0.0
     calls: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
     unseen: int = 0
@@ -70,6 +71,7 @@ class Totals:
     points: int = 0
     missed: int = 0
     unseen: int = 0
+    longest: tuple[float, str] = (0.0, "none")
     lost: list[str] = field(default_factory=list)
     doubled: list[str] = field(default_factory=list)
     orphaned: list[str] = field(default_factory=list)
@@ -80,6 +82,7 @@ class Totals:
         self.points += 1
         self.missed += not found.hit
         self.unseen += found.unseen
+        self.longest = max(self.longest, (found.seconds, where))
         self.note(where, found.wrong)
 
     def note(self, where: str, sentences: Iterable[str]) -> None:

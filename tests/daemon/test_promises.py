@@ -97,6 +97,20 @@ def test_p3_a_job_that_fails_while_the_daemon_is_dead_is_recorded(daemon: Daemon
     assert "exited with 9; no restart left of 0" in job["reason"]
 
 
+def test_p3_a_daemon_that_was_stopped_for_a_while_goes_on_where_it_was(daemon: Daemon) -> None:
+    daemon.start()
+    daemon.client.submit(make_job("release exit=0", ranks=1))
+    daemon.wait_for_state(1, "running")
+    pids = daemon.pids()
+    assert daemon.process is not None
+    daemon.process.send_signal(signal.SIGSTOP)
+    (daemon.run_dir() / "release").touch()
+    wait_for(lambda: not any(is_alive(pid) for pid in pids), "the job to end meanwhile")
+    daemon.process.send_signal(signal.SIGCONT)
+    job = daemon.wait_for_end(1)
+    assert (job["state"], len(job["attempts"])) == ("succeeded", 1)
+
+
 def test_p5_cancel_ends_every_process_also_a_detached_one(daemon: Daemon) -> None:
     daemon.start()
     daemon.client.submit(make_job("rank=0:orphan rank=1:child stop"))

@@ -45,7 +45,7 @@ def test_attempts_are_shown_with_the_newest_one(service: FakeService, client: Da
     assert job["attempt"]["number"] == 2
 
 
-def test_cancel_is_for_the_owner_and_root(service: FakeService, client: DaemonClient) -> None:
+def test_a_job_is_cancelled_once(service: FakeService, client: DaemonClient) -> None:
     service.add(uid=os.geteuid())
     assert client.cancel(1)["state"] == "cancelled"
     with pytest.raises(DaemonRefused, match="job 1 is over") as refusal:

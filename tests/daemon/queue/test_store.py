@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from harness.syscalls import IS_SUPPORTED, run_until
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.queue import schema
@@ -206,6 +208,34 @@ def test_a_migration_that_fails_leaves_the_old_database(tmp_path: Path, opened: 
         schema.open_database(tmp_path, broken)
     store = opened(tmp_path)
     assert store.schema == len(schema.MIGRATIONS)
+
+
+@pytest.mark.skipif(not IS_SUPPORTED, reason="the numbers of system calls are those of x86-64")
+def test_p8_a_migration_that_is_killed_at_any_call_is_made_at_the_next_start(
+    tmp_path: Path, opened: Open
+) -> None:
+    (tmp_path / "old").mkdir()
+    store = opened(tmp_path / "old")
+    submit(store)
+    store.close()
+    newer = (*schema.MIGRATIONS, "ALTER TABLE job ADD COLUMN later TEXT;")
+
+    def migrated() -> tuple[int, str | None]:
+        with closing(schema.open_database(work, newer)) as database:
+            row: tuple[int, str | None] = tuple(
+                database.execute("SELECT id, later FROM job").fetchone()
+            )
+            return row
+
+    work = tmp_path / "all"
+    shutil.copytree(tmp_path / "old", work)
+    every = len(run_until(migrated).calls)
+    assert every > 20
+    for number in range(0, every, 2):
+        work = tmp_path / str(number)
+        shutil.copytree(tmp_path / "old", work)
+        assert run_until(migrated, number).status is None
+        assert migrated() == (1, None), number
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage" * 100, b"SQLite format 3\0"])
