@@ -170,7 +170,7 @@ class Dispatcher:
     async def _step(self) -> float:
         """One round; returns the seconds until the next is due by itself."""
         all_held = self._parking.settle()
-        self.store.take_room()
+        self.store.room.take()
         for job_id in self._pending.take_due():
             self._left.note(job_id)
         for job in self.store.jobs([states.LAUNCHING]):

@@ -127,7 +127,7 @@ class Admittance:
 
     def _refuse_full(self) -> None:
         """What room there is left is for what must be recorded of jobs that are queued."""
-        if (why := self._dispatcher.store.why_full()) is not None:
+        if (why := self._dispatcher.store.room.why_full()) is not None:
             raise Unavailable(f"the job cannot be queued: {why}; make room there")
 
     def _check_last(self, spec: JobSpec, seen: Survey | None) -> None:

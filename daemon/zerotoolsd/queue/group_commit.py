@@ -12,8 +12,9 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from zerotoolsd.queue.room import is_full
 from zerotoolsd.queue.rows import JobRow
-from zerotoolsd.queue.store import NewJob, Store, is_full
+from zerotoolsd.queue.store import NewJob, Store
 
 GATHER_SECONDS = 0.02
 BUSY_SECONDS = 5.0

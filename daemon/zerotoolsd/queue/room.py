@@ -11,6 +11,8 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import sqlite3
+from contextlib import suppress
 from pathlib import Path
 
 from zerotools.jobs.client.queue_copies import DATABASE
@@ -64,3 +66,33 @@ def why_full(state_dir: Path) -> str | None:
     if free < min(NO_ROOM_BYTES, all_of_it * NO_ROOM_PART):
         return f"{state_dir} has {free / 2**20:.1f} MiB free: {os.strerror(errno.ENOSPC)}"
     return None
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether SQLite found no room on the disk."""
+    code = getattr(error, "sqlite_errorcode", 0)  # of SQLite's own errors alone
+    return isinstance(error, sqlite3.OperationalError) and code & 0xFF == sqlite3.SQLITE_FULL
+
+
+class QueueRoom:
+    """The room of the queue that `connection` has open in `state_dir`."""
+
+    def __init__(self, state_dir: Path, connection: sqlite3.Connection) -> None:
+        self._state_dir = state_dir
+        self._connection = connection
+
+    def take(self) -> None:
+        """See `take_room`."""
+        take_room(self._state_dir)
+
+    def why_full(self) -> str | None:
+        """Why nothing more is to be queued; None: there is room."""
+        return why_full(self._state_dir)
+
+    def heed(self, error: BaseException) -> None:
+        """A change failed by `error`. Where the disk is full, the log is written from its start
+        again, into blocks that it has: the next try has room."""
+        if is_full(error):
+            with suppress(sqlite3.OperationalError):
+                self._connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
+            self.take()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.last_change import LastChange, newest_job
 from zerotoolsd.queue.lifecycle import Standing
-from zerotoolsd.queue.room import take_room, why_full
+from zerotoolsd.queue.room import QueueRoom
 from zerotoolsd.queue.rows import ENDED, RUNNING, AttemptRow, JobRow, Lease, attempt_row, job_row
 from zerotoolsd.queue.schema import open_database, refuse_older
 from zerotoolsd.queue.taking_in import Rebuild
@@ -29,12 +29,6 @@ RunSql = Callable[..., sqlite3.Cursor]
 
 
 BUSY_MILLISECONDS = 20
-
-
-def is_full(error: BaseException) -> bool:
-    """Whether SQLite found no room on the disk."""
-    code = getattr(error, "sqlite_errorcode", 0)  # of SQLite's own errors alone
-    return isinstance(error, sqlite3.OperationalError) and code & 0xFF == sqlite3.SQLITE_FULL
 
 
 class Changed(RuntimeError):
@@ -141,8 +135,8 @@ class Store:
 
     def __init__(self, state_dir: Path, *, rebuild: bool = False) -> None:
         """Raises BadFile, Unsupported: see `open_database`. `rebuild`: an older queue will do."""
-        self._state_dir = state_dir
         self._connection = open_database(state_dir, rebuild=rebuild)
+        self.room = QueueRoom(state_dir, self._connection)
         self._connection.row_factory = loaded_row
         # Whoever waits for another process's lock does so without holding up the event loop.
         self._connection.execute(f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}")
@@ -198,24 +192,8 @@ class Store:
         except BaseException as error:  # undone, and raised again
             if self._connection.in_transaction:
                 self._sql("ROLLBACK")
-            if is_full(error):
-                self._empty_log()
+            self.room.heed(error)
             raise
-
-    def _empty_log(self) -> None:
-        """The log is written from its start again, into blocks that it has: the next try has room.
-        Of the database, room was taken before."""
-        with suppress(sqlite3.OperationalError):
-            self._sql("PRAGMA wal_checkpoint(RESTART)").fetchall()
-        self.take_room()
-
-    def take_room(self) -> None:
-        """See `queue.room`."""
-        take_room(self._state_dir)
-
-    def why_full(self) -> str | None:
-        """Why nothing more is to be queued; None: there is room."""
-        return why_full(self._state_dir)
 
     def submit(self, **values: Any) -> tuple[JobRow, bool]:
         """Queue `NewJob(**values)`; or, False, the job that its uid submitted under the same key.

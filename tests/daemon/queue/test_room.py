@@ -52,10 +52,10 @@ def cancel_all(store: Store) -> None:
 
 def test_a_full_disk_takes_changes_of_jobs_that_are_queued(small_disk: SmallDisk) -> None:
     store = queue_of(small_disk.path / "state")
-    assert store.why_full() is None
+    assert store.room.why_full() is None
     assert room.take_room(small_disk.path / "state")
     small_disk.fill()
-    assert "No space left on device" in str(store.why_full())
+    assert "No space left on device" in str(store.room.why_full())
     cancel_all(store)
     assert set(store.states().values()) == {"cancelled"}
     store.close()
