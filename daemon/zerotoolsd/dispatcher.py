@@ -29,6 +29,7 @@ from zerotoolsd.attempts.watcher import Watcher
 from zerotoolsd.cleaning.cleaner import Cleaner
 from zerotoolsd.config import Config, RetryConfig
 from zerotoolsd.machine import SnapshotCache
+from zerotoolsd.needed import NeededCheckpoints
 from zerotoolsd.queue import clocks, parking, time_limit
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.lifecycle import Cancel, Hold, Resume, Retry, RetryPolicy
@@ -115,6 +116,8 @@ class Dispatcher:
         )
         self._left = LeftAttempts(store, self._guard, self._watcher, self._starter, self._pending)
         self.cleaner = Cleaner(state_dir, store, self.announce)
+        self.needed = NeededCheckpoints(state_dir, store)
+        self._needs_settled = time.monotonic()
 
     @property
     def jobs_dir(self) -> Path:
@@ -124,6 +127,7 @@ class Dispatcher:
     async def run(self, stop: asyncio.Event) -> None:
         """Take up what runs, then schedule until `stop` is set. Jobs go on afterwards."""
         self._left.note_all()
+        self.needed.begin()
         stopping = asyncio.create_task(stop.wait())
         cleaning = asyncio.create_task(self.cleaner.keep_up(self.config.retention))
         overseeing = asyncio.create_task(self._oversee())
@@ -171,6 +175,9 @@ class Dispatcher:
         """One round; returns the seconds until the next is due by itself."""
         all_held = self._parking.settle()
         self.store.room.take()
+        if time.monotonic() - self._needs_settled >= IDLE_SECONDS:
+            self._needs_settled = time.monotonic()
+            self.needed.settle()
         for job_id in self._pending.take_due():
             self._left.note(job_id)
         for job in self.store.jobs([states.LAUNCHING]):

@@ -8,6 +8,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -101,16 +102,36 @@ class Admittance:
     async def _submit(
         self, spec: JobSpec, uid: int, key: str | None, rehearse: bool
     ) -> tuple[JobRow, bool]:
-        seen: Survey | None = None
         tree = job_to_dict(spec)
-        # A job that was queued already is not checked again: its files may be gone since.
-        if self._dispatcher.store.by_key(uid, key) is None:
-            text = json.dumps(tree)
-            self._refuse_full()
-            seen = await self._check(spec, text)
-            if rehearse and seen.asked and text not in self._rehearsed:
-                await self._ask_interpreter(spec)
-        new = NewJob(
+        text = json.dumps(tree)
+        with self._dispatcher.needed.coming(text) as coming:
+            seen: Survey | None = None
+            # A job that was queued already is not checked again: its files may be gone since.
+            if self._dispatcher.store.by_key(uid, key) is None:
+                self._refuse_full()
+                seen = await self._check(spec, text)
+                coming.seen(seen.named)
+                if rehearse and seen.asked and text not in self._rehearsed:
+                    await self._ask_interpreter(spec)
+
+            def queued(job: JobRow) -> None:
+                self._writers.note(job, seen.place if seen else None)
+                coming.taken(job)
+
+            # Nothing gives way between these and the commit: two submits may come at once.
+            checked = partial(self._check_last, spec, seen)
+            return await self._group.submit(self._new_job(spec, tree, uid, key, checked, queued))
+
+    def _new_job(
+        self,
+        spec: JobSpec,
+        tree: Mapping[str, Any],
+        uid: int,
+        key: str | None,
+        check: Callable[[], None],
+        queued: Callable[[JobRow], None],
+    ) -> NewJob:
+        return NewJob(
             uid=uid,
             name=spec.name,
             spec=spec,
@@ -119,11 +140,9 @@ class Admittance:
             idempotency_key=key,
             now=time.time(),
             tree=tree,
-            # Nothing gives way between these and the commit: two submits may come at once.
-            check=lambda: self._check_last(spec, seen),
-            queued=lambda job: self._writers.note(job, seen.place if seen else None),
+            check=check,
+            queued=queued,
         )
-        return await self._group.submit(new)
 
     def _refuse_full(self) -> None:
         """What room there is left is for what must be recorded of jobs that are queued."""

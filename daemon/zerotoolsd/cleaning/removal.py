@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zerotools.jobs import states
+from zerotools.runs.needed import is_within
 from zerotoolsd.attempts import last_report
 from zerotoolsd.attempts.launch import BEFORE
 from zerotoolsd.queue.parking import HELD_LOG
@@ -27,7 +28,7 @@ from zerotoolsd.supervisor.durable import read_json, sync_directory, write_json
 CLEANING = "cleaning"
 _ATTEMPT = re.compile(r"attempt-[0-9]+")
 _OURS = re.compile(
-    r"(attempt|spec|run|exit|ended|request|finder)\.json|progress\.jsonl|lock|stop|notify\.sock"
+    r"(attempt|spec|run|exit|ended|request|finder)\.json|progress\.jsonl|ledger|lock|stop|notify\.sock"
     r"|(rank-[0-9]+|supervisor|closing|thinning)\.log|importable|\..*\.(new|room)"
     r"|(tokens\.u32|eval\.u32|packs\.u64)(\.index)?"
 )
@@ -149,36 +150,26 @@ class Mention:
 
     def is_in(self, place: str) -> bool:
         """Whether it is `place`, or lies in it."""
-        return any(_within(text, place) for text in (self.text, self.real))
-
-
-def _within(text: str, place: str) -> bool:
-    """Also as a part of a longer text, such as a word of a command."""
-    at = text.find(place)
-    while at >= 0:
-        following = text[at + len(place) : at + len(place) + 1]
-        if not following or not (following.isalnum() or following in "-_."):
-            return True
-        at = text.find(place, at + 1)
-    return False
+        return any(is_within(text, place) for text in (self.text, self.real))
 
 
 def mentions(spec_text: str, output_dir: str) -> list[Mention]:
     """Every path that a job names. May wait for a file system that hangs."""
     try:
-        named = [*_texts(json.loads(spec_text)), ("output_dir", output_dir)]
+        named = [*texts_of(json.loads(spec_text)), ("output_dir", output_dir)]
     except (ValueError, RecursionError):  # whatever it is, what it names is protected
         named = [("its job file", spec_text), ("output_dir", output_dir)]
     return [Mention(key=key, text=text, real=_real(text)) for key, text in named]
 
 
-def _texts(tree: object, key: str = "") -> Iterator[tuple[str, str]]:
+def texts_of(tree: object, key: str = "") -> Iterator[tuple[str, str]]:
+    """Every text with a path in it, and its dotted key."""
     if isinstance(tree, Mapping):
         for name, value in tree.items():
-            yield from _texts(value, f"{key}.{name}" if key else str(name))
+            yield from texts_of(value, f"{key}.{name}" if key else str(name))
     elif isinstance(tree, list):
         for value in tree:
-            yield from _texts(value, key)
+            yield from texts_of(value, key)
     elif isinstance(tree, str) and "/" in tree:
         yield key, tree
 

@@ -79,16 +79,18 @@ def make_checkpointing(
     reporter: Reporter,
     add_files: Callable[[Path], None],
     before_commit: Callable[[Path], None],
+    needed: Path | None = None,
 ) -> Checkpointing:
-    """The checkpoints of `spec`. All ranks call it together.
+    """The checkpoints of `spec`. All ranks call it together. `needed`: see `KeepPolicy`.
 
     `add_files` puts the config and tokenizer into a staging directory; `before_commit` is called
     on rank 0 with every one that is about to be committed.
     """
     wanted = spec.checkpoint
     named = checkpoint_dirs.resolve_hint(Path(spec.resume_from)) if spec.resume_from else None
-    keeping = KeepPolicy(wanted.keep_last, wanted.keep_every, wanted.best, named)
-    committer = Committer(Path(spec.output_dir or ""), keeping, add_files, before_commit)
+    keeping = KeepPolicy(wanted.keep_last, wanted.keep_every, wanted.best, named, needed)
+    output_dir = Path(spec.output_dir or "")
+    committer = Committer(output_dir, keeping, add_files, before_commit, reporter.say)
     if not (wanted.asynchronous and isinstance(engine, CopyingEngine)):
         return Checkpointing(Saves(Saver(committer, group), lambda: engine.write), reporter)
     beside = replace(group, control=control_group())

@@ -35,7 +35,7 @@ from zerotoolsd.trainer.model.meta_model import MetaModel, check_fit, draw, read
 from zerotoolsd.trainer.model.pretrained import Pretrained, hub_layout, match
 from zerotoolsd.trainer.rank.group import START_TIMEOUT, WorldGroup, joined
 from zerotoolsd.trainer.rank.notify import Notifier
-from zerotoolsd.trainer.rank.settings import Rank, read_spec
+from zerotoolsd.trainer.rank.settings import Rank, needed_by_others, read_spec
 from zerotoolsd.trainer.rank.start_timing import Phases
 from zerotoolsd.trainer.rank.stop_request import StopRequest
 from zerotoolsd.trainer.reporting.out_of_memory import explained
@@ -164,7 +164,10 @@ def prepare(
         warn_of_changes(spec, data, start, meta_model, reporter)
         phases.done("resume")
     add_files = partial(_add_files, spec, meta_model)
-    checkpoints = make_checkpointing(spec, engine, group, reporter, add_files, before_commit)
+    needed = needed_by_others(run_dir)
+    checkpoints = make_checkpointing(
+        spec, engine, group, reporter, add_files, before_commit, needed
+    )
     stop = StopRequest(run_dir, group.rank)
     stop.listen()
     reporter.prepares("taking the first step")

@@ -6,7 +6,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from zerotools.runs import checkpoint_dirs
@@ -36,13 +36,15 @@ class Committer:
     """Commits checkpoints to `output_dir`. Rank 0 alone calls it.
 
     `add_files` puts the config and tokenizer into a staging directory; `before_commit` is called
-    when all but the manifest is written.
+    when all but the manifest is written. What stays for other jobs is said once, to `say`.
     """
 
     output_dir: Path
     keeping: KeepPolicy
     add_files: Callable[[Path], None]
     before_commit: Callable[[Path], None] = nothing
+    say: Callable[[str], None] = print
+    told: set[Path] = field(default_factory=set)
 
     def make_staging(self, step: int) -> Path:
         """A directory for the checkpoint of `step` that nobody takes for one. Raises OSError."""
@@ -68,15 +70,20 @@ class Committer:
         staging.rename(path)
         checkpoint_dirs.sync_directory(self.output_dir)
         doubt = why_not_whole(path)
-        return Committed(path, size, self._tidy(path) if doubt is None else None, doubt)
+        return Committed(path, size, self.tidy(path) if doubt is None else None, doubt)
 
-    def _tidy(self, newest: Path) -> str | None:
+    def tidy(self, newest: Path) -> str | None:
         """The hints and the old checkpoints; what went wrong. `newest` is whole either way."""
         try:
             checkpoint_dirs.write_latest(self.output_dir, newest.name)
             self._point_at_best(newest)
             for path in self.keeping.to_delete(self.output_dir, newest):
-                _discard(path)
+                need = self.keeping.needed_by_others(path)
+                if need is None:
+                    _discard(path)
+                elif path not in self.told:
+                    self.told.add(path)
+                    self.say(need.sentence(path))
         except OSError as error:
             return f"{error.filename or self.output_dir}: {error.strerror}"
         return None

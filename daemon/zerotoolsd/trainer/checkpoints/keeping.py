@@ -12,6 +12,7 @@ from pathlib import Path
 
 from zerotools.core.errors import ZerotoolsError
 from zerotools.runs import checkpoint_dirs
+from zerotools.runs.needed import Needed, needed_by, read_needed
 
 
 @dataclass(frozen=True)
@@ -19,13 +20,15 @@ class KeepPolicy:
     """`last` newest checkpoints stay (None: all), and those whose step `every` divides.
 
     `best` names a measurement of the record (`loss`, `eval_loss`): the checkpoint with the smallest
-    stays too. `named` is one that the job file names.
+    stays too. `named` is one that the job file names; those that other jobs name are said in the
+    directory `needed`.
     """
 
     last: int | None = None
     every: int | None = None
     best: str | None = None
     named: Path | None = None
+    needed: Path | None = None
 
     def to_delete(self, output_dir: Path, newest: Path) -> list[Path]:
         """What of `output_dir` may go, now that `newest` is whole."""
@@ -41,6 +44,10 @@ class KeepPolicy:
             for path in checkpoint_dirs.listing(output_dir)[self.last :]
             if path.resolve() not in pinned and not self._is_due(path)
         ]
+
+    def needed_by_others(self, path: Path) -> Needed | None:
+        """A job that is not over and names `path`, which is why it stays. To be asked last."""
+        return None if self.needed is None else needed_by(path, read_needed(self.needed))
 
     def _is_due(self, path: Path) -> bool:
         step = checkpoint_dirs.step_of(path.name)

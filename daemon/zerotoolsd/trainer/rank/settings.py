@@ -11,6 +11,7 @@ from pathlib import Path
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.stored import read_stored
 from zerotools.jobs.tables.spec import JobSpec
+from zerotools.runs.needed import DIRECTORY
 
 SPEC = "spec.json"
 STOP = "stop"
@@ -56,6 +57,11 @@ def read_spec(run_dir: Path) -> JobSpec:
     if spec.output_dir is None:
         raise BadRequest(f"{path} has no output_dir")
     return spec
+
+
+def needed_by_others(run_dir: Path) -> Path:
+    """Where the daemon says which checkpoints other jobs need."""
+    return run_dir / ".." / ".." / ".." / DIRECTORY
 
 
 def stop_reason(run_dir: Path) -> str | None:

@@ -1,3 +1,4 @@
+import json
 import shutil
 from pathlib import Path
 
@@ -5,6 +6,7 @@ import pytest
 
 from tests.runs.test_checkpoint_dirs import make
 from zerotools.runs import checkpoint_dirs
+from zerotoolsd.trainer.checkpoints.committing import Committer
 from zerotoolsd.trainer.checkpoints.keeping import KeepPolicy
 from zerotoolsd.trainer.checkpoints.measured import CheckpointMetrics
 
@@ -29,6 +31,33 @@ def test_what_is_older_than_the_last_goes_but_what_is_pinned_stays(tmp_path: Pat
     checkpoint_dirs.write_hint(tmp_path, checkpoint_dirs.BEST, checkpoint_dirs.directory_name(10))
     kept = KeepPolicy(last=1, every=20, named=named)
     assert steps(kept.to_delete(tmp_path, newest)) == [50]
+
+
+def test_what_another_job_names_stays_and_that_is_said_once(tmp_path: Path) -> None:
+    output, needed = tmp_path / "real", tmp_path / "needed"
+    newest = fill(output, dict.fromkeys(range(10, 50, 10)))
+    (tmp_path / "runs").symlink_to(output)
+    needed.mkdir()
+    first, second = (checkpoint_dirs.directory_name(step) for step in (10, 20))
+    told = {"job": 7, "named": [["resume_from", str(output / first)]]}
+    (needed / "7").write_text(json.dumps(told))
+    told = {"job": 8, "named": [["script.command", f"--from={output}/{second}/model.bin"]]}
+    (needed / "8").write_text(json.dumps(told))
+    (needed / "9").write_bytes(b"\xff")
+    (needed / "10").write_text('{"job": 10, "named": [3]}')
+    said: list[str] = []
+    keeping = KeepPolicy(last=1, needed=needed)
+    committer = Committer(tmp_path / "runs", keeping, lambda path: None, say=said.append)
+    for _ in range(2):
+        assert committer.tidy(tmp_path / "runs" / newest.name) is None
+        assert steps(checkpoint_dirs.listing(output)) == [10, 20, 40]
+    assert said == [
+        f"{tmp_path}/runs/{second} stays although it is old: job 8 names it in script.command",
+        f"{tmp_path}/runs/{first} stays although it is old: job 7 names it in resume_from",
+    ]
+    shutil.rmtree(needed)
+    assert committer.tidy(tmp_path / "runs" / newest.name) is None
+    assert steps(checkpoint_dirs.listing(output)) == [40]
 
 
 def test_the_best_is_the_smallest_and_of_equals_the_first(tmp_path: Path) -> None:

@@ -1,0 +1,74 @@
+"""What jobs that are not over need of the checkpoints of others: told to the ranks that delete old
+ones.
+
+The daemon keeps one small file for each job that names a checkpoint (`step-...`) anywhere in its
+job file, in `needed/` of its state directory: `{"job": 7, "named": [["resume_from",
+"/runs/a/step-00000040"]]}`. Rank 0 of a job with `checkpoint.keep_last` reads them before it
+deletes anything. It looks at nothing that they name: another's path may not answer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+DIRECTORY = "needed"
+STEP = "/step-"
+"""What a text that names one checkpoint of a job has in it."""
+LARGEST = 1 << 20
+
+
+@dataclass(frozen=True)
+class Needed:
+    """A text in which the job `job` names a checkpoint, under the key `key`."""
+
+    job: int
+    key: str
+    text: str
+
+    def sentence(self, checkpoint: Path) -> str:
+        """Why `checkpoint` stays."""
+        return f"{checkpoint} stays although it is old: job {self.job} names it in {self.key}"
+
+
+def is_within(text: str, place: str) -> bool:
+    """Whether `text` names `place` or something in it, also as a part of a longer text, such as a
+    word of a command."""
+    at = text.find(place)
+    while at >= 0:
+        following = text[at + len(place) : at + len(place) + 1]
+        if not following or not (following.isalnum() or following in "-_."):
+            return True
+        at = text.find(place, at + 1)
+    return False
+
+
+def needed_by(checkpoint: Path, needs: Iterable[Needed]) -> Needed | None:
+    """The first of `needs` that is on `checkpoint`."""
+    places = {str(checkpoint), os.path.realpath(checkpoint)}
+    return next((n for n in needs if any(is_within(n.text, place) for place in places)), None)
+
+
+def read_needed(directory: Path) -> list[Needed]:
+    """All that is needed; what cannot be read is not."""
+    found: list[Needed] = []
+    try:
+        paths = sorted(directory.iterdir())
+    except OSError:
+        return found
+    for path in paths:
+        found += _read(path)
+    return found
+
+
+def _read(path: Path) -> list[Needed]:
+    try:
+        with path.open("rb") as file:
+            tree = json.loads(file.read(LARGEST))
+        job, named = int(tree["job"]), tree["named"]
+        return [Needed(job, str(key), str(text)) for key, text in named]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return []
