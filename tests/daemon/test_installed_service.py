@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.daemon.booted import Booted, booted, can_boot
+from harness.started import run
+from tests.daemon.booted import MANAGER, Booted, booted, can_boot
 from tests.daemon.waiting import wait_for
 from tests.docs.tutorials import ROOT, blocks
 from zerotools.core.errors import DaemonUnreachable
@@ -42,12 +43,36 @@ until [ -e "$HOME/$GO" ] || [ -e "$ZEROTOOLS_RUN_DIR/stop" ]; do sleep 0.02; don
 """
 
 
+OWN_SYSTEMD = """
+[Service]
+Type=notify
+ExecStartPre=mkdir -p -m 0700 /run/user/0
+ExecStart={manager} --user
+Environment=XDG_RUNTIME_DIR=/run/user/0 HOME=/home/me
+Delegate=yes
+"""
+"""What `user@.service` does for whoever logs in."""
+
+
+def everybodys_python() -> str | None:
+    """A Python that other users can run too, with our packages; None: there is none."""
+    paths = (Path(sysconfig.get_path("purelib")), ROOT)
+    if not all(p.stat().st_mode & 0o001 for path in paths for p in (path, *path.parents)):
+        return None
+    python = Path("/usr/bin/python3")
+    wanted = f"import sys, venv; sys.exit(sys.version_info[:2] != {sys.version_info[:2]})"
+    done = python.exists() and run([python, "-c", wanted], capture_output=True, timeout=20)
+    return str(python) if done and done.returncode == 0 else None
+
+
 class Machine:
     """A booted systemd with our service, and its client."""
 
-    def __init__(self, systemd: Booted) -> None:
+    def __init__(self, systemd: Booted, python: str = sys.executable) -> None:
         self.systemd = systemd
-        self.client = DaemonClient(systemd.root / STATE / "api.sock")
+        self.python = python
+        self.state = systemd.root / STATE
+        self.client = DaemonClient(self.state / "api.sock")
         self.home = systemd.root / "home/me"
         self.home.mkdir()
         (self.home / "note").write_text("from home\n")
@@ -59,7 +84,7 @@ class Machine:
         place = next(each.text for each in page if each.language == "ini")
         for command in text.splitlines():
             if "venv" in command and "pip" not in command:
-                self.systemd.run(f"{sys.executable} -m venv --without-pip /opt/zerotools")
+                self.systemd.run(f"{self.python} -m venv --without-pip /opt/zerotools")
             elif "pip install" in command:
                 self._install()
             elif "doctor" in command:
@@ -108,7 +133,7 @@ class Machine:
 
     def log(self, job: int) -> str:
         """What the job wrote, once it waits."""
-        path = self.systemd.root / STATE / f"jobs/{job}/attempt-1/rank-0.log"
+        path = self.state / f"jobs/{job}/attempt-1/rank-0.log"
         wait_for(lambda: path.exists() and "waiting" in path.read_text(), f"job {job} to wait")
         return path.read_text()
 
@@ -134,6 +159,23 @@ def test_the_how_to_of_the_service_works_and_jobs_live_as_it_says(tmp_path: Path
         _clients_start_the_daemon(machine)
         machine.follow(CHILDREN)
         _a_child_outlives_its_daemon_too(machine)
+        _a_user_has_units_too(machine)
+
+
+@pytest.mark.skipif(not can_boot(), reason="needs root, systemd, and namespaces to boot it in")
+@pytest.mark.skipif(everybodys_python() is None, reason="needs a Python that all users can run")
+def test_jobs_can_have_an_account_of_their_own(tmp_path: Path) -> None:
+    with booted(tmp_path / "log") as systemd:
+        machine = Machine(systemd, str(everybodys_python()))
+        machine.follow(INSTALL)
+        machine.follow(ACCOUNT)
+        systemd.run("chown -R zerotools /home/me")
+        machine.other_pid(None)
+        job = machine.submit(GO="go")
+        machine.log(job)
+        (machine.home / "go").touch()
+        assert machine.end(job)["state"] == "succeeded"
+        assert systemd.run("stat -c %U /home/me/seven").strip() == "zerotools"
 
 
 def _a_job_outlives_its_daemon(machine: Machine) -> None:
@@ -192,5 +234,34 @@ def _a_child_outlives_its_daemon_too(machine: Machine) -> None:
     systemd.run(f"kill -KILL {first}")
     machine.other_pid(first)
     (machine.home / "go-2").touch()
+    over = machine.end(job)
+    assert (over["state"], len(over["attempts"])) == ("succeeded", 1)
+
+
+def _a_user_has_units_too(machine: Machine) -> None:
+    systemd, home = machine.systemd, machine.home
+    (systemd.root / "etc/systemd/system/own.service").write_text(
+        OWN_SYSTEMD.format(manager=MANAGER)
+    )
+    units = home / ".config/systemd/user"
+    (units / "zerotoolsd.service.d").mkdir(parents=True)
+    # The tests are root's, whose own state directory is the machine's.
+    place = "Environment=ZEROTOOLS_STATE_DIR=/home/me/state\nExecStart=\nExecStart=%h/zerotools/bin"
+    (units / "zerotoolsd.service.d/place.conf").write_text(f"[Service]\n{place}/zerotoolsd\n")
+    (home / "zerotools").symlink_to("/opt/zerotools")
+    names = "systemd/user/zerotoolsd.service systemd/user/zerotoolsd.socket"
+    systemd.run(f"cp {names} /home/me/.config/systemd/user/", directory=ROOT)
+    systemd.run("systemctl daemon-reload && systemctl start own")
+    own = "XDG_RUNTIME_DIR=/run/user/0 HOME=/home/me systemctl --user"
+    systemd.run(f"{own} enable --now zerotoolsd.socket zerotoolsd")
+    machine.state = home / "state"
+    machine.client = DaemonClient(systemd.root / "run/user/0/zerotools/api.sock")
+    first = machine.other_pid(None)
+    assert machine.client.machine()["launch"]["by"] == "user-systemd"
+    job = machine.submit(GO="go-3")
+    assert "/zerotools.slice/zerotools-job-" in machine.log(job)
+    systemd.run(f"{own} restart zerotoolsd")
+    machine.other_pid(first)
+    (home / "go-3").touch()
     over = machine.end(job)
     assert (over["state"], len(over["attempts"])) == ("succeeded", 1)
