@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import psutil
@@ -38,6 +39,7 @@ mount -t cgroup2 cgroup2 /sys/fs/cgroup || exit 1
 export container=test
 exec "$1" --system --unit=multi-user.target --log-target=console --show-status=0
 """
+_numbers = count()
 
 
 def can_boot() -> bool:
@@ -84,9 +86,11 @@ def booted(log: Path) -> Iterator[Booted]:
     """A systemd for the time of the block; `log` gets what it says."""
     words = (str(MANAGER), str(UNITS), " ".join(TARGETS), " ".join(FRESH))
     options = ("--kill-child=KILL", "--fork", *NAMESPACES)
+    group = _own_cgroup()
+    enter = ("bash", "-c", 'echo $$ >"$0/cgroup.procs" && exec "$@"', str(group))
     with log.open("wb") as output:
         process = Started(
-            ("unshare", *options, "bash", "-c", BOOT, "boot", *words),
+            (*enter, "unshare", *options, "bash", "-c", BOOT, "boot", *words),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -106,3 +110,21 @@ def booted(log: Path) -> Iterator[Booted]:
     finally:
         process.kill()
         process.wait()
+        wait_for(lambda: _removed(group), "every process of it to end")
+
+
+def _own_cgroup() -> Path:
+    """A cgroup of version 2, which becomes the root of all that this systemd sees."""
+    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    root = next(Path(place) for _, place, kind, *_ in mounts if kind == "cgroup2")
+    group = root / f"zerotools-test-{os.getpid()}-{next(_numbers)}"
+    group.mkdir()
+    return group
+
+
+def _removed(group: Path) -> bool:
+    if "populated 1" in (group / "cgroup.events").read_text():
+        return False
+    for directory, _, _ in os.walk(group, topdown=False):
+        Path(directory).rmdir()
+    return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import sysconfig
@@ -156,6 +157,7 @@ def test_the_how_to_of_the_service_works_and_jobs_live_as_it_says(tmp_path: Path
         machine.follow(START)
         _a_job_outlives_its_daemon(machine)
         _a_cancelled_job_leaves_nothing(machine)
+        _what_a_killed_supervisor_leaves_ends_before_the_next_attempt(machine)
         _clients_start_the_daemon(machine)
         machine.follow(CHILDREN)
         _a_child_outlives_its_daemon_too(machine)
@@ -214,6 +216,18 @@ def _a_cancelled_job_leaves_nothing(machine: Machine) -> None:
     assert machine.end(job)["state"] == "cancelled"
     assert not (machine.systemd.root / f"proc/{stray}").exists()
     wait_for(lambda: not machine.units(), "the unit to be removed")
+
+
+def _what_a_killed_supervisor_leaves_ends_before_the_next_attempt(machine: Machine) -> None:
+    job = machine.submit(GO="go-4", STRAY="1")
+    stray = re.findall(r"stray: (\d+)", machine.log(job))[0]
+    run = json.loads((machine.state / f"jobs/{job}/attempt-1/run.json").read_text())
+    machine.systemd.run(f"kill -KILL {run['keeper']['pid']} {run['pid']}")
+    second = machine.state / f"jobs/{job}/attempt-2/rank-0.log"
+    wait_for(second.exists, "the next attempt")
+    assert not (machine.systemd.root / f"proc/{stray}").exists()
+    (machine.home / "go-4").touch()
+    assert machine.end(job)["state"] == "succeeded"
 
 
 def _clients_start_the_daemon(machine: Machine) -> None:

@@ -6,6 +6,7 @@ fork twice and make a session of its own. What proves that a process is of the a
     run.json             the supervisor and its keeper, by pid and start
     the family           what the supervisor noted of its descendants (`supervisor/family`)
     the environment      the attempt's token
+    the cgroup           that of the attempt's unit, where systemd started it
     descent              a child of any of these
 
 A process that is older than the attempt's keeper is never of it, nor is this daemon, nor what it
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from zerotoolsd.attempts.spawning.transient_unit import is_in_unit
 from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json
 from zerotoolsd.supervisor.ending.family import FAMILY, Noted, read_note
 from zerotoolsd.supervisor.ending.left_behind import left_behind
@@ -50,7 +52,9 @@ class Traces:
             return False
         if (process.pid, process.start_ticks) in self.roots or self.noted.proves(process):
             return True
-        return f"ZEROTOOLS_TOKEN={self.token}".encode() in _environment(process.pid)
+        if f"ZEROTOOLS_TOKEN={self.token}".encode() in _environment(process.pid):
+            return True
+        return is_in_unit(_cgroups(process.pid), self.token)
 
 
 def traces_of(run_dir: Path, token: str) -> Traces:
@@ -146,6 +150,13 @@ def kill_strays(traces: Traces) -> list[Process]:
         if len(seen) == before:
             break
     return list(seen.values())
+
+
+def _cgroups(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
 
 
 def _environment(pid: int) -> list[bytes]:

@@ -18,6 +18,7 @@ Sources: systemd-run(1), systemd.service(5), systemd.kill(5), systemd.resource-c
 from __future__ import annotations
 
 import os
+import re
 import resource
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -78,6 +79,16 @@ _OF_SYSTEM = {
 def unit_name(attempt: AttemptRow) -> str:
     """The service of this attempt, and of no other on the machine."""
     return f"zerotools-job-{attempt.job_id}-{attempt.number}-{attempt.token[:8]}.service"
+
+
+def is_in_unit(cgroups: str, token: str) -> bool:
+    """Whether a process with these lines of /proc/PID/cgroup is of the unit of this attempt.
+
+    It may change its environment, its session and its parents, but not what it belongs to here.
+    """
+    return (
+        re.search(rf"/zerotools-job-\d+-\d+-{token[:8]}\.service(/|$)", cgroups, re.M) is not None
+    )
 
 
 def unit_command(way: LaunchWay, attempt: AttemptRow, grace_seconds: float) -> tuple[str, ...]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from zerotoolsd.attempts.spawning.transient_unit import unit_command, unit_name
+import pytest
+
+from zerotoolsd.attempts.spawning.transient_unit import is_in_unit, unit_command, unit_name
 from zerotoolsd.attempts.spawning.way import LaunchWay
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow
 
@@ -70,3 +72,18 @@ def test_systemd_replaces_nothing_in_a_path() -> None:
     words = unit_command(SYSTEM, attempt_in("/data/$HOME/a b%n"), 1.0)
     assert words[-1] == "/data/$$HOME/a b%n"
     assert "--property=StandardError=append:/data/$HOME/a b%n/supervisor.log" in words
+
+
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        ("0::/zerotools.slice/zerotools-job-7-2-3f9c01aa.service", True),
+        ("0::/user.slice/zerotools.slice/zerotools-job-7-2-3f9c01aa.service/ranks", True),
+        ("1:name=systemd:/zerotools.slice/zerotools-job-7-2-3f9c01aa.service\n0::/", True),
+        ("0::/zerotools.slice/zerotools-job-7-3-aaaaaaaa.service", False),
+        ("0::/system.slice/zerotoolsd.service", False),
+        ("", False),
+    ],
+)
+def test_a_process_is_known_by_the_unit_that_it_cannot_leave(line: str, answer: bool) -> None:
+    assert is_in_unit(line, "3f9c01aa" + "b" * 24) is answer
