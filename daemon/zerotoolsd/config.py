@@ -99,6 +99,11 @@ class WatchConfig:
         default=300.0,
         minimum=0,
     )
+    end_stalled: bool = key(
+        "End the attempts of jobs whose ranks do not get on, as their `[stall]` says; false: write "
+        "their stacks to the log and show them as stalled.",
+        default=True,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

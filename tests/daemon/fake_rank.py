@@ -10,11 +10,13 @@ done in order.
     flood=N        N bytes of output             child          a deaf child
     hang           never end                     error=TEXT     an error datagram
     escape         a detached, deaf grandchild with another name and no environment
+    beat=PHASE     a pulse, in PHASE             freeze         stop itself by SIGSTOP
     rank=N:WORD    WORD on rank N alone          attempt=N:WORD WORD in attempt N alone
 """
 
 from __future__ import annotations
 
+import faulthandler
 import hashlib
 import json
 import os
@@ -61,6 +63,17 @@ def save(step: int) -> None:
 def hang() -> None:
     while True:
         time.sleep(3600)
+
+
+def beat(phase: str) -> None:
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "daemon"))
+    from zerotoolsd.supervisor.heartbeats.pulse import DUMP_SIGNAL, open_pulse
+
+    pulse = open_pulse(os.environ, RANK)
+    pulse.enter(phase)
+    pulse.beat(811)
+    faulthandler.register(DUMP_SIGNAL)
+    pulse.answers_dumps()
 
 
 def leave_child(name: str, *, detach: bool) -> None:
@@ -137,6 +150,10 @@ def do(word: str) -> None:
         os.write(1, b"the end\n")
     elif name == "env":
         print(json.dumps(dict(os.environ)), flush=True)
+    elif name == "beat":
+        beat(value)
+    elif name == "freeze":
+        os.kill(os.getpid(), signal.SIGSTOP)
     elif name == "hang":
         hang()
 

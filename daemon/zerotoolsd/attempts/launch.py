@@ -11,12 +11,14 @@ from pathlib import Path
 import zerotools
 from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.tables.stall import limits_of
 from zerotoolsd.attempts.environment import job_environment
 from zerotoolsd.attempts.programs import command_of, finder_command, make_importable
 from zerotoolsd.config import Config, DataCacheConfig
 from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.supervisor.durable import sync_directory, write_json
 from zerotoolsd.supervisor.ending.requests import reserve_request
+from zerotoolsd.supervisor.heartbeats.rank_phases import END, REPORT
 from zerotoolsd.supervisor.last_word.reserved import reserve
 from zerotoolsd.supervisor.plan import ATTEMPT, EXIT, FINDER, NOTIFY, Plan
 
@@ -115,6 +117,8 @@ def prepare(
     sync_directory(run_dir.parent)
     # Not attempt.resumed_from: the ranks compare digests, and pass over what fails.
     spec = replace(job.spec, output_dir=job.output_dir)
+    if spec.stall.action == END and not config.watch.end_stalled:
+        spec = replace(spec, stall=replace(spec.stall, action=REPORT))
     plan = _plan(spec, job, attempt, config, command, umask)
     plan = replace(plan, thinning=thinning_command(spec, job.output_dir, job.id, socket))
     if spec.engine == SCRIPT:
@@ -150,6 +154,7 @@ def _plan(
         kill_seconds=config.stop.kill_seconds,
         log_limit_bytes=config.limits.log_bytes,
         closing=closing_command(spec, job.output_dir),
+        stall=limits_of(spec.stall, own_program=own),
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotoolsd.attempts.last_report import LastReport, last_line
+from zerotoolsd.attempts.standstill import Clocks, standstill
 from zerotoolsd.supervisor.plan import PROGRESS
 
 
@@ -29,6 +30,7 @@ def phase_of(
         "last_progress": moved,
         "quiet": quiet,
         "last_line": last_line(logs[-1][1]) if logs else None,
+        **standstill(run_dir, report.step, Clocks(time=now)),
     }
 
 

@@ -36,6 +36,8 @@ class RankLog:
         self._room = limit
         self._dropped = 0
         self._tail = b""
+        self.seen = 0
+        """Bytes of output so far."""
 
     def spawned(self) -> None:
         """The rank has its end of the pipe: close ours."""
@@ -50,8 +52,13 @@ class RankLog:
                 return True
             if not data:
                 return False
+            self.seen += len(data)
             self._keep(data)
         return True
+
+    def add(self, text: str) -> None:
+        """A note of the supervisor's own, between what the rank prints."""
+        self._keep(text.encode(errors="backslashreplace"))
 
     def _keep(self, data: bytes) -> None:
         self._tail = (self._tail + data)[-TAIL_BYTES:]

@@ -28,7 +28,12 @@ from zerotoolsd.supervisor.finder_process import Finder, NoAnswer
 from zerotoolsd.supervisor.last_word.keeper import Records, keep
 from zerotoolsd.supervisor.last_word.ledger import RankLedger
 from zerotoolsd.supervisor.last_word.reserved import room_of
-from zerotoolsd.supervisor.last_word.verdict import Verdict, judge_program, judge_ranks
+from zerotoolsd.supervisor.last_word.verdict import (
+    Verdict,
+    judge_program,
+    judge_ranks,
+    judge_stalled,
+)
 from zerotoolsd.supervisor.logs import say
 from zerotoolsd.supervisor.plan import (
     ATTEMPT,
@@ -121,6 +126,8 @@ def supervise(plan: Plan, records: Records, ledger: RankLedger) -> None:
     verdict = failure or judge(
         watch.ranks, progress, stop=watch.stop_reason, killed_because=watch.killed_because
     )
+    if watch.stalls.cause is not None:
+        verdict = judge_stalled(verdict, watch.stalls.cause, watch.stalls.rank, watch.ranks)
     record = _record(watch, verdict, left, started)
     if verdict.outcome == "finished" and records.ended is not None:
         # Power may fail while an export runs for minutes: the training itself is over.

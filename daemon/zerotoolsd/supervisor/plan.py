@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 ATTEMPT = "attempt.json"
@@ -44,7 +44,8 @@ class Plan:
 
     `own_program`: it is a program of the user's: a stop comes as SIGTERM too, status 0 after one is
     a stop, and ranks may end long after one another. `launcher`: `argv` is one process that starts
-    the ranks. `finder` is the command that looks for checkpoints, where somebody has to.
+    the ranks. `finder` is the command that looks for checkpoints, where somebody has to. `stall`
+    says when ranks do not get on (`heartbeats.rank_phases.StallLimits`).
     `kill_seconds`: what SIGKILL has not ended after so long is left behind, and named.
     """
 
@@ -66,6 +67,7 @@ class Plan:
     launcher: bool = False
     finder: tuple[str, ...] = ()
     kill_seconds: float = 30.0
+    stall: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def processes(self) -> int:
@@ -75,7 +77,7 @@ class Plan:
     def to_json(self) -> dict[str, Any]:
         """All fields, under their own names."""
         tree = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return {**tree, "env": dict(self.env)}
+        return {**tree, "env": dict(self.env), "stall": dict(self.stall)}
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Plan:

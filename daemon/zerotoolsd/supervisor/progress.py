@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from zerotoolsd.supervisor.durable import is_shallow
+from zerotoolsd.supervisor.heartbeats.told import ToldBeats
 from zerotoolsd.supervisor.logs import say
 from zerotoolsd.supervisor.plan import NOTIFY, PROGRESS, SUMMARY
 
@@ -63,6 +64,7 @@ class Progress:
         self._told_paths: set[str] = set()
         self.errors: list[dict[str, Any]] = []
         self.phases: dict[int, str] = {}
+        self.told = ToldBeats()
         self.awaited: int | None = None
         self.steps_done = 0
         self.peak_gpu_bytes: int | None = None
@@ -135,9 +137,14 @@ class Progress:
         message = {"event": "skipped_checkpoint", "path": path, "why": why, "time": time.time()}
         self._append(message)
 
+    def stalled(self, event: dict[str, Any]) -> None:
+        """The ranks do not get on."""
+        self._append(event)
+
     def _take(self, message: dict[str, Any]) -> None:
         if isinstance(phase := message.get("phase"), str):
             self.phases[message["rank"]] = phase
+        self.told.take(message)
         step, peak = message.get("step"), message.get("gpu_peak_bytes")
         if _is_count(step):
             self.steps_done = max(self.steps_done, step)

@@ -8,6 +8,7 @@ import signal
 import socket
 import time
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from zerotoolsd.supervisor.ending.family import FAMILY, FamilyNote
 from zerotoolsd.supervisor.ending.reaper import reap
 from zerotoolsd.supervisor.ending.stopping import terminate
 from zerotoolsd.supervisor.finder_process import Finder, searched
+from zerotoolsd.supervisor.heartbeats.stalls import ASKED, Stalls
 from zerotoolsd.supervisor.host_memory import HostMemory
 from zerotoolsd.supervisor.last_word.ledger import RankLedger
 from zerotoolsd.supervisor.last_word.reserved import put
@@ -61,6 +63,7 @@ class RankMonitor:
         """Why the ranks are to stop, where they could not be told yet."""
         self.finder: Finder | None = None
         self._thinner = Thinner(plan, progress)
+        self.stalls = Stalls(plan, progress)
         self._memory = HostMemory(note=FamilyNote(Path(FAMILY)).write)
         self._oom_kills = oom_kills()
         self._selector = selectors.DefaultSelector()
@@ -118,6 +121,7 @@ class RankMonitor:
         """Begin to start all ranks; whether each can be shows in `run`. Raises OSError: the machine
         has no room for one; those before it run."""
         port = free_port()
+        self.plan = replace(self.plan, env={**self.plan.env, **self.stalls.variables})
         self._ledger.begin()
         try:
             for index in range(self.plan.processes):
@@ -178,11 +182,19 @@ class RankMonitor:
                 self._sample_memory()
                 self._tell_what_hangs(now)
                 self._tell_ranks()
+                self._look_for_stall()
                 self._thinner.look()
                 next_sample = now + TICK_SECONDS
             if now >= next_sign:
                 _sign()
                 next_sign = now + ALIVE_SECONDS
+
+    def _look_for_stall(self) -> None:
+        if self.stalls.look(self.ranks) and self.stop_reason is None:
+            self._untold = ASKED
+            self._tell_ranks()
+            grace = self.stalls.end(self.ranks)
+            self._kill_in(grace, str(self.stalls.cause))
 
     def _wait(self) -> None:
         timeout = TICK_SECONDS
@@ -197,6 +209,7 @@ class RankMonitor:
 
     def _note_ends(self, ended: dict[int, int]) -> None:
         self._thinner.ended(ended)
+        self.stalls.ended(ended)
         by_pid = {rank.pid: rank for rank in self.ranks if rank.status is None}
         for pid in ended.keys() & by_pid.keys():
             rank = by_pid[pid]
@@ -284,7 +297,7 @@ class RankMonitor:
 
     def _sample_memory(self) -> None:
         try:
-            used = self._memory.measure({*self.helpers, self._thinner.pid})
+            used = self._memory.measure({*self.helpers, self._thinner.pid, *self.stalls.pids})
         except OSError as error:  # no descriptors: the ranks have nothing to do with it
             say(f"the memory of the ranks cannot be measured: {error}")
             return
@@ -298,6 +311,7 @@ class RankMonitor:
             self._forget_start(rank)
             rank.log.drain()
             rank.log.close()
+        self.stalls.close()
         self._selector.close()
         signal.set_wakeup_fd(-1)
 

@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.runs.record import JobRecord
+from zerotoolsd.supervisor.heartbeats.rank_phases import END
 from zerotoolsd.trainer.checkpointing import Checkpointing
 from zerotoolsd.trainer.data.batches import Batches
 from zerotoolsd.trainer.data.prefetch import Prefetch
 from zerotoolsd.trainer.engine.protocol import Engine, StepResult
 from zerotoolsd.trainer.evaluation.evaluating import Evaluation
 from zerotoolsd.trainer.rank.failures import EXIT_DONE, EXIT_STOPPED
-from zerotoolsd.trainer.rank.group import STEP_TIMEOUT, WorldGroup
+from zerotoolsd.trainer.rank.group import CONTROL_TIMEOUT, STEP_TIMEOUT, WorldGroup
 from zerotoolsd.trainer.rank.start_timing import Phases
 from zerotoolsd.trainer.rank.stop_request import StopRequest
 from zerotoolsd.trainer.reporting.reporter import Reporter
@@ -90,7 +91,9 @@ class TrainingRun:
             self.reporter.say(f"ready in {self.phases}")
         self.step += 1
         if self.step - first == (COMPILING_STEPS if train.compile else 1):
-            self.group.wait_at_most(STEP_TIMEOUT)
+            self.reporter.warmed_up()
+            ends = self.spec.stall.action == END and self.group.pulse.connected
+            self.group.wait_at_most(CONTROL_TIMEOUT if ends else STEP_TIMEOUT)
         self.consumed += train.batch_size
         self.reporter.stepped(self.step, outcome, share.tokens, time.monotonic() - started)
         self.checkpoints.stepped(outcome)

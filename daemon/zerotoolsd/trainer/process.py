@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import sys
 import traceback
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from zerotools.core.errors import BadRequest
+from zerotoolsd.supervisor.heartbeats.pulse import DUMP_SIGNAL, Pulse, open_pulse
 from zerotoolsd.trainer.rank.failures import exit_code, kind, sentence
 from zerotoolsd.trainer.rank.notify import Notifier
 from zerotoolsd.trainer.rank.settings import Rank, rank_from
@@ -30,7 +32,11 @@ def main(run_dir: Path, started: float) -> NoReturn:
     `started` is the reading of `time.monotonic` when the process began.
     """
     rank = rank_from(os.environ)
-    notifier = Notifier(os.environ.get("ZEROTOOLS_NOTIFY"), rank.index)
+    pulse = open_pulse(os.environ, rank.index)
+    if pulse.connected:
+        _print_stacks_when_asked(pulse)
+    pulse.enter("importing")
+    notifier = Notifier(os.environ.get("ZEROTOOLS_NOTIFY"), rank.index, pulse)
     notifier.enter("init")
     for name, value in OF_LIBRARIES.items():
         os.environ.setdefault(name, value)
@@ -44,6 +50,15 @@ def main(run_dir: Path, started: float) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
+
+
+def _print_stacks_when_asked(pulse: Pulse) -> None:
+    """From C code, so that it works while the interpreter waits for a collective."""
+    try:
+        faulthandler.register(DUMP_SIGNAL, file=sys.stderr, all_threads=True)
+    except (AttributeError, OSError, RuntimeError, ValueError):  # there is no standard error
+        return
+    pulse.answers_dumps()
 
 
 def _session() -> Callable[[Path, Rank, Notifier, float], int]:

@@ -74,7 +74,7 @@ def run(
         explained(
             spec, lambda: notifier.step, lambda: reporter.state, lambda: reporter.has_stepped
         ),
-        joined(rank, spec.device) as group,
+        joined(rank, spec.device, notifier.pulse) as group,
         ExitStack() as stack,
     ):
         phases.done("process group")

@@ -16,6 +16,7 @@ from zerotoolsd.attempts.phases import phase_of
 from zerotoolsd.config import Config, WatchConfig
 from zerotoolsd.service import JobView
 
+KEYS = ("doing", "since", "last_progress", "quiet", "last_line")
 LOADS = {"event": "phase", "doing": "loading the weights", "time": 1000.0}
 
 
@@ -30,7 +31,10 @@ def attempt(run_dir: Path, *, log: bytes = b"", at: float = 1000.0) -> Path:
 
 
 def phase(run_dir: Path, now: float, quiet: float = 300.0) -> dict[str, Any]:
-    return phase_of(run_dir, last_report.report_so_far(run_dir), quiet_seconds=quiet, now=now)
+    """What of it is not `standstill`'s."""
+    report = last_report.report_so_far(run_dir)
+    found = phase_of(run_dir, report, quiet_seconds=quiet, now=now)
+    return {name: found[name] for name in KEYS}
 
 
 def test_a_phase_without_progress_is_quiet_after_the_stated_time(tmp_path: Path) -> None:

@@ -16,10 +16,13 @@ from zerotools.cli.job_views.describe import (
     Job,
     checkpoint_path,
     exported_model,
+    has_no_heartbeat,
+    is_late,
     is_over,
     loss,
     paint_state,
     plan,
+    since_step,
     steps,
     title,
     verification,
@@ -131,9 +134,12 @@ def _facts(job: Job) -> Iterator[tuple[str, str]]:
     if job["progress"]:
         yield "progress", f"step {steps(job)}, loss {loss(job['progress'])}"
         yield "last step", figures(job["progress"])
-        yield "speed", speed(job["progress"])
-        if not is_over(job):
+        old = f", {since_step(job)} ago" if is_late(job) and speed(job["progress"]) else ""
+        yield "speed", speed(job["progress"]) + old
+        if not is_over(job) and not is_late(job):
             yield "left", time_left(job["progress"])
+    elif has_no_heartbeat(job):
+        yield "heartbeat", "none: the program reports no steps (zerotools.worker can)"
     yield "queued", render.moment(job["created"])
     if job["started"]:
         yield "started", render.moment(job["started"])

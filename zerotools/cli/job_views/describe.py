@@ -17,6 +17,13 @@ from zerotools.jobs.tables.checkpoint import EXPORT
 from zerotools.runs.thinned import read_thinned
 
 Job = Mapping[str, Any]
+SHOWN_SECONDS = 10.0
+"""A rank that the others wait for longer is named."""
+_STATES = {
+    "T": " (stopped by a signal)",
+    "t": " (stopped by a debugger)",
+    "D": " (waiting in the kernel)",
+}
 LONGEST_LINE = 120
 """Columns of a log line that are shown of a phase."""
 
@@ -51,12 +58,51 @@ def why(job: Job, now: float | None = None) -> str:
     parts = [reason] if reason else []
     if reason and reason == phase["doing"] and phase["since"] is not None:
         parts = [f"{reason} for {render.duration(now - phase['since'])}"]
-    if phase["quiet"]:
+    if standing := standstill(job, now):
+        parts.append(standing)
+    elif phase["quiet"]:
         parts.append(f"no progress for {render.duration(now - phase['last_progress'])}")
     text = ", ".join(parts)
     if phase["last_line"] and (phase["quiet"] or is_compiling(job)):
         text += f"; the last log line: {render.shorten(phase['last_line'], LONGEST_LINE)}"
     return text
+
+
+def is_late(job: Job) -> bool:
+    """Whether its last step is older than a few steps: what it says of its speed is old."""
+    return bool((job.get("phase") or {}).get("late"))
+
+
+def has_no_heartbeat(job: Job) -> bool:
+    """Whether it runs and says nothing of how it gets on, as a program of its user's may."""
+    phase = job.get("phase")
+    own = bool(job["spec"].get("script"))
+    return bool(phase) and own and "name" in (phase or {}) and (phase or {})["name"] is None
+
+
+def since_step(job: Job, now: float | None = None) -> str:
+    """`41 s`: how long ago it took its last step; empty where it has taken none."""
+    last = (job.get("phase") or {}).get("last_step")
+    return "" if last is None else render.duration((time.time() if now is None else now) - last)
+
+
+def standstill(job: Job, now: float) -> str:
+    """Since when it does not get on, and whom its ranks wait for: `no step for 41 s (steps take
+    0.4 s): rank 1 has been in step 812 for 41 s (stopped), the others wait`."""
+    phase, text = job.get("phase") or {}, ""
+    if phase.get("late"):
+        seconds, name = phase.get("step_seconds"), phase.get("name")
+        doing = f"{name}, " if name in ("evaluating", "saving", "finishing") else ""
+        text = f"{doing}no step for {since_step(job, now)}"
+        text += "" if seconds is None else f" (steps take {seconds:.2g} s)"
+    late = phase.get("waits_for")
+    if not late or late["since"] is None or now - late["since"] < SHOWN_SECONDS:
+        return text
+    state = _STATES.get(late["state"], "")
+    at = f"in {render.clean(late['at'])} for {render.duration(now - late['since'])}{state}"
+    alone = job["world_size"] == 1
+    who = f"it has been {at}" if alone else f"rank {late['rank']} has been {at}, the others wait"
+    return f"{text}: {who}" if text else who
 
 
 def is_compiling(job: Job) -> bool:

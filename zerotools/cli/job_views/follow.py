@@ -66,7 +66,11 @@ class Follower:
     def _show_phase(self, job: Job) -> None:
         """What moves while no step does: on a terminal at once, elsewhere now and then."""
         phase = job.get("phase") or {}
-        if phase.get("quiet") or (phase.get("doing") and phase["doing"] == job["reason"]):
+        if (
+            phase.get("quiet")
+            or phase.get("late")
+            or (phase.get("doing") and phase["doing"] == job["reason"])
+        ):
             self._line.waits(f"{title(job)}: {render.clean(why(job))}")
 
     def _show_attempts(self, job: Job) -> None:

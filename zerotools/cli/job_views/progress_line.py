@@ -215,6 +215,9 @@ def event_text(record: ProgressRecord) -> str:
             return f"resumes from step {step}: {path}{rng}"
         case "skipped_checkpoint":
             return f"skipped a damaged checkpoint: {path} ({render.clean(_why(record))})"
+        case "stall":
+            then = "its ranks are ended" if record.get("ends") else "nothing is done about it"
+            return f"stalled: {render.clean(_why(record))}; {then}, their stacks are in the log"
         case "error":
             return f"rank {record.get('rank', 0)}: {render.clean(str(record.get('message', '')))}"
     return ""

@@ -21,6 +21,7 @@ from zerotools.jobs.tables.spec import (
     check_ranks,
     check_time_limit,
 )
+from zerotools.jobs.tables.stall import check_stall
 from zerotools.jobs.tables.train import check_optimizer, check_train
 from zerotools.jobs.tables.zero import check_zero
 
@@ -28,6 +29,7 @@ from zerotools.jobs.tables.zero import check_zero
 def check(spec: JobSpec) -> tuple[list[str], list[str]]:
     """What is wrong with `spec`, and what in it is legitimate but not supported."""
     wrong = [*check_ranks(spec), *check_time_limit(spec), *check_names(spec)]
+    wrong += check_stall(spec.stall)
     if spec.engine == "script":
         return [*wrong, *check_script(spec.script), *_check_launcher(spec)], []
     wrong += [

@@ -24,6 +24,7 @@ from zerotools.jobs.tables.metrics import MetricsSpec
 from zerotools.jobs.tables.model import ModelSpec
 from zerotools.jobs.tables.offload import OffloadSpec
 from zerotools.jobs.tables.script import ScriptSpec
+from zerotools.jobs.tables.stall import StallSpec
 from zerotools.jobs.tables.train import TrainSpec
 from zerotools.jobs.tables.zero import ZeroSpec
 from zerotools.jobs.text.program_strings import too_long
@@ -45,6 +46,7 @@ RESERVED_ENV = frozenset(
         "ZEROTOOLS_DATA_CACHE_BYTES",
         "ZEROTOOLS_NOTIFY",
         "ZEROTOOLS_OUTPUT_DIR",
+        "ZEROTOOLS_PULSE",
         "ZEROTOOLS_RESUME_FROM",
         "ZEROTOOLS_RUN_DIR",
         "ZEROTOOLS_TOKEN",
@@ -171,6 +173,9 @@ class JobSpec:
     deepspeed: DeepSpeedSpec = key("DeepSpeed's own configuration.", factory=DeepSpeedSpec)
     metrics: MetricsSpec = key(
         "What is recorded at every step.", factory=MetricsSpec, imported=False
+    )
+    stall: StallSpec = key(
+        "What happens if the ranks do not get on.", factory=StallSpec, imported=False
     )
     given: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
     """Not a key: the tree of which the job was made. What is not in it was left to the defaults."""

@@ -114,6 +114,19 @@ def judge_program(
     return Verdict("stopped", how, status=0)
 
 
+def judge_stalled(
+    verdict: Verdict, cause: str, index: int | None, ranks: Sequence[EndedRank]
+) -> Verdict:
+    """The verdict over an attempt that was ended because its ranks did not get on; `verdict` is
+    what their ends alone would say, and `index` the rank that the others waited for."""
+    if verdict.outcome == "finished":
+        return verdict
+    rank = next((rank for rank in ranks if rank.index == index), None)
+    saved = all(each.exit_code in (0, EXIT_STOPPED) for each in ranks)
+    then = "; continued, it saved and stopped" if saved else ""
+    return Verdict("crashed", f"ended, as {cause}{then}", rank)
+
+
 def _finished(progress: Told) -> Verdict:
     done = progress.steps_done
     return Verdict("finished", f"finished after step {done}" if done else "finished", status=0)

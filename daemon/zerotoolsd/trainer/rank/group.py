@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from zerotools.core.errors import BadRequest, ZerotoolsError
+from zerotoolsd.supervisor.heartbeats.pulse import Pulse
 from zerotoolsd.trainer.rank.failures import BadCheckpoint
 from zerotoolsd.trainer.rank.settings import Rank
 
@@ -23,7 +24,8 @@ CONTROL = "control"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 STEP_TIMEOUT = timedelta(minutes=10)
-"""Longest wait for another rank within a step. A rank that died is noticed at once on gloo."""
+"""Longest wait for another rank within a step, where no supervisor ends a stall: it knows how long
+steps take, and writes down where all ranks are. A rank that died is noticed at once on gloo."""
 START_TIMEOUT = timedelta(hours=2)
 """The same until steps are taken: ranks read weights and compile in unlike times."""
 CONTROL_TIMEOUT = timedelta(hours=6)
@@ -37,6 +39,7 @@ class WorldGroup:
     rank: Rank
     device: torch.device
     control: dist.ProcessGroup
+    pulse: Pulse = field(default_factory=Pulse)
 
     def decided_by_rank_zero(self, decide: Callable[[], Value]) -> Value:
         """What `decide` returns on rank 0, the only rank that runs it.
@@ -50,7 +53,8 @@ class WorldGroup:
                 answer[0] = decide()
             except ZerotoolsError as error:
                 answer[1] = (isinstance(error, BadCheckpoint), str(error))
-        dist.broadcast_object_list(answer, src=0, group=self.control)
+        with self.pulse.waiting("agreement with rank 0"):
+            dist.broadcast_object_list(answer, src=0, group=self.control)
         if answer[1] is not None:
             damaged, message = answer[1]
             raise BadCheckpoint(message) if damaged else BadRequest(message)
@@ -60,7 +64,8 @@ class WorldGroup:
     def gathered(self, value: Value) -> list[Value]:
         """The `value` of each rank, on every rank."""
         values: list[Any] = [None] * self.rank.world_size
-        dist.all_gather_object(values, value, group=self.control)
+        with self.pulse.waiting("exchange between ranks"):
+            dist.all_gather_object(values, value, group=self.control)
         return values
 
     def wait_at_most(self, longest: timedelta) -> None:
@@ -72,13 +77,14 @@ class WorldGroup:
     def total(self, values: list[float]) -> list[float]:
         """The sums of the ranks' `values`, in fp64."""
         tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
-        dist.all_reduce(tensor)
-        summed: list[float] = tensor.tolist()
+        with self.pulse.waiting("all-reduce"):
+            dist.all_reduce(tensor)
+            summed: list[float] = tensor.tolist()
         return summed
 
 
 @contextmanager
-def joined(rank: Rank, device: str) -> Iterator[WorldGroup]:
+def joined(rank: Rank, device: str, pulse: Pulse | None = None) -> Iterator[WorldGroup]:
     """The group of `join`, which all ranks leave together. One that fails leaves it by its end.
 
     For NCCL leaves only when the other ranks do, and these may be waiting for this one in a step:
@@ -87,7 +93,12 @@ def joined(rank: Rank, device: str) -> Iterator[WorldGroup]:
     Raises:
         BadRequest: as `join`.
     """
-    yield join(rank, device)
+    pulse = pulse or Pulse()
+    pulse.enter("meeting the other ranks")
+    with pulse.waiting(""):
+        group = join(rank, device)
+    pulse.enter("preparing")
+    yield replace(group, pulse=pulse)
     dist.destroy_process_group()
 
 

@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 from zerotools.io.telemetry.datagrams import LARGEST_DATAGRAM, Sender, resident_bytes
+from zerotoolsd.supervisor.heartbeats.pulse import Pulse
 
 __all__ = ["LARGEST_DATAGRAM", "Notifier", "resident_bytes"]
 
@@ -20,8 +21,9 @@ _DURABLE = ("checkpoint", "error", "eval", "phase")
 class Notifier:
     """The rank's end of the notify socket; without an address, every call does nothing."""
 
-    def __init__(self, address: str | None, rank: int) -> None:
+    def __init__(self, address: str | None, rank: int, pulse: Pulse | None = None) -> None:
         self.rank = rank
+        self.pulse = pulse or Pulse()
         self.phase = "init"
         self.step = 0
         self._sent = 0.0
@@ -39,12 +41,14 @@ class Notifier:
         self._send({}, wait=False)
 
     def heartbeat(self) -> None:
-        """Say that this rank is alive, at most every two seconds."""
+        """Say that this rank is alive, by a datagram at most every two seconds."""
+        self.pulse.beat(self.step)
         if time.monotonic() - self._sent >= HEARTBEAT_SECONDS:
             self._send({}, wait=False)
 
     def event(self, name: str, **fields: Any) -> None:
         """Report an event with its fields."""
+        self.pulse.beat(self.step)
         self._send({"event": name, **fields}, wait=name in _DURABLE)
 
     def _send(self, fields: dict[str, Any], *, wait: bool) -> None:

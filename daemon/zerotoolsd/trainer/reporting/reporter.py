@@ -12,6 +12,12 @@ from zerotools.core.counts import counted
 from zerotools.core.step_timer import StepTimer
 from zerotools.io.telemetry.metrics import Metrics
 from zerotools.runs.record import JobRecord
+from zerotoolsd.supervisor.heartbeats.rank_phases import (
+    EVALUATING,
+    FIRST_STEP,
+    SAVING,
+    STEPPING,
+)
 from zerotoolsd.trainer.checkpoints.saving import Saved
 from zerotoolsd.trainer.engine.foreign_start import ForeignStart
 from zerotoolsd.trainer.engine.protocol import StepResult
@@ -26,6 +32,23 @@ GIB = 1 << 30
 AT_SAVE = "at_save"
 """How a checkpoint was verified when it was saved: its structure; its digests are recorded."""
 LONGEST_WHY = 1000
+_PHASES = {
+    "init": "importing",
+    "load": "loading",
+    "train": STEPPING,
+    "eval": EVALUATING,
+    "save": SAVING,
+    "done": "finishing",
+    "stopped": "finishing",
+}
+_PREPARING = {
+    "loading": "loading",
+    "reading the data": "reading the data",
+    "taking the first step": FIRST_STEP,
+    "compiling": "compiling",
+    "waiting for": "compiling",
+}
+"""How what is prepared begins, and the phase that it is."""
 
 
 class Reporter:
@@ -42,6 +65,7 @@ class Reporter:
         self.state: Prediction | None = None
         self.has_stepped = False
         self.doing: str | None = None
+        self._is_warm = False
 
     def write_to(self, metrics: Metrics) -> None:
         """Write what the steps come to into `metrics` too, which rank 0 alone has."""
@@ -68,17 +92,29 @@ class Reporter:
 
     def enter(self, phase: str) -> None:
         """A phase begins: init, load, train, eval, save, done, stopped."""
+        if phase == "train" and not self._is_warm:
+            self._notifier.pulse.enter(FIRST_STEP)
+        else:
+            self._notifier.pulse.enter(_PHASES[phase])
         self._notifier.enter(phase)
+
+    def warmed_up(self) -> None:
+        """From here on, one step takes about as long as another."""
+        self._is_warm = True
+        self._notifier.pulse.enter(STEPPING)
 
     def prepares(self, doing: str) -> None:
         """What is done before the first step, which may take minutes: `loading the weights`."""
         self.doing = doing
+        found = (phase for word, phase in _PREPARING.items() if doing.startswith(word))
+        self._notifier.pulse.enter(next(found, "preparing"), doing)
         if self._leads:
             self._notifier.event("phase", doing=doing)
 
     def at(self, step: int) -> None:
         """`step` optimizer steps are done."""
         self._notifier.step = step
+        self._notifier.pulse.beat(step)
 
     def stepped(self, step: int, outcome: StepResult, tokens: int, seconds: float) -> None:
         """Step `step`, counted from 1, on `tokens` tokens of all ranks took `seconds`."""

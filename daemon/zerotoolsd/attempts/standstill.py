@@ -1,0 +1,108 @@
+"""How long ago an attempt took its last step, and whom its ranks wait for.
+
+Its supervisor writes both down once a second (`heartbeats.json`), by the monotonic clock, which no
+one sets; an attempt of an older supervisor has the time of its last step alone. Ranks can write
+into the run directory too: only what can be true is believed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from zerotoolsd.supervisor.durable import read_json
+from zerotoolsd.supervisor.heartbeats.heartbeats import FILE
+
+_LARGEST = 256 * 1024
+_TRIES = 3
+_STEPS = 4.0
+"""A last step that is so many steps old is an old one, and at least this many seconds:"""
+_LATE_SECONDS = 5.0
+_LONGEST = 500
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """The two clocks, read at the same time."""
+
+    monotonic: float = field(default_factory=time.monotonic)
+    time: float = field(default_factory=time.time)
+
+    def epoch_of(self, clock: object) -> float | None:
+        """A reading of the monotonic clock as whole seconds since 1970."""
+        if not isinstance(clock, float) or not 0 <= clock <= self.monotonic + 1:
+            return None
+        return float(round(self.time - (self.monotonic - clock)))
+
+
+def standstill(run_dir: Path, step: Mapping[str, Any] | None, clocks: Clocks) -> dict[str, Any]:
+    """The part of `JobView.phase` that says since when there was no step; `step` is the message of
+    the last one."""
+    found = _read(run_dir / FILE)
+    last = clocks.epoch_of(found.get("last_step_clock"))
+    seconds = _seconds(found.get("step_seconds"))
+    if step is not None:
+        told = _seconds(step.get("time"))
+        last = told if last is None else last
+        seconds = _seconds(step.get("step_seconds")) if seconds is None else seconds
+    age = None if last is None else clocks.time - last
+    return {
+        "name": _name(found),
+        "last_step": last,
+        "step_seconds": seconds,
+        "late": age is not None and age > max(_LATE_SECONDS, _STEPS * (seconds or 0.0)),
+        "waits_for": _awaited(found, clocks),
+        "deadline_seconds": _seconds(found.get("deadline_seconds")),
+        "stalled": found.get("stalled") is not None,
+    }
+
+
+def _read(
+    path: Path, read: Callable[[Path, int], dict[str, Any] | None] = read_json
+) -> dict[str, Any]:
+    for _ in range(_TRIES):  # it is being written just now
+        try:
+            return read(path, _LARGEST) or {}
+        except (OSError, ValueError):
+            continue
+    return {}
+
+
+def _name(found: Mapping[str, Any]) -> str | None:
+    """What the rank is at that the others wait for, or the first one."""
+    ranks = _ranks(found)
+    late = next((rank for rank in ranks if rank["rank"] == found.get("awaited")), None)
+    chosen = late or next(iter(ranks), None)
+    name = None if chosen is None else chosen.get("phase")
+    return name[:_LONGEST] if isinstance(name, str) else None
+
+
+def _awaited(found: Mapping[str, Any], clocks: Clocks) -> dict[str, Any] | None:
+    """`rank`, what it is `at` since when (`since`), and the kernel's letter for its `state`."""
+    for rank in _ranks(found):
+        if rank["rank"] != found.get("awaited"):
+            continue
+        at, state = rank.get("at"), rank.get("state")
+        return {
+            "rank": rank["rank"],
+            "at": at[:_LONGEST] if isinstance(at, str) else "",
+            "since": clocks.epoch_of(rank.get("since_clock")),
+            "state": state if isinstance(state, str) and len(state) == 1 else None,
+        }
+    return None
+
+
+def _ranks(found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    ranks = found.get("ranks")
+    if not isinstance(ranks, list):
+        return []
+    return [each for each in ranks if isinstance(each, dict) and type(each.get("rank")) is int]
+
+
+def _seconds(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e11:
+        return None
+    return float(value)

@@ -1,0 +1,158 @@
+"""How long each rank has said nothing new, and when that is a stall. Pure: time is an argument.
+
+Time is what the supervisor itself has lived through: of a look that comes late, `MOST_BETWEEN`
+seconds count. So a clock that is set changes nothing, and where the machine sleeps, or all of the
+job is stopped and continued with its supervisor, nothing has passed.
+
+An attempt is as quiet as the rank that said something last: while one still gets on, the others
+may well be waiting for it. It stalls when that is longer than the deadline of the rank that the
+others wait for, or where nobody knows which that is, than those of all ranks.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from zerotoolsd.supervisor.heartbeats.pulse import Beat
+from zerotoolsd.supervisor.heartbeats.rank_activity import Activity
+from zerotoolsd.supervisor.heartbeats.rank_phases import (
+    EASED,
+    FIRST_STEP,
+    PHASES,
+    SILENCE,
+    START,
+    STEP,
+    STEPPING,
+    StallLimits,
+)
+from zerotoolsd.supervisor.heartbeats.telling import Sight, awaited
+
+MOST_BETWEEN = 5.0
+REMEMBERED = 50
+"""Steps whose median is taken."""
+_WORKS = 0.1
+"""Of a processor: a rank that does so much works."""
+
+
+@dataclass(frozen=True)
+class AttemptStall:
+    """An attempt that does not get on: for `seconds`, with a deadline of `deadline` seconds; `rank`
+    is the one that the others wait for, None where nobody knows. `is_silent`: nothing was heard at
+    all, of ranks whose progress nobody knows."""
+
+    rank: int | None
+    seconds: float
+    deadline: float
+    is_silent: bool = False
+
+
+@dataclass
+class _Known:
+    beat: Beat
+    quiet: float = 0.0
+    charged: float = 0.0
+    work: float | None = None
+
+
+class Attention:
+    """The ranks of one attempt. `look` is called about once a second."""
+
+    def __init__(self, limits: StallLimits) -> None:
+        self.limits = limits
+        self._known: dict[int, _Known] = {}
+        self._steps: deque[float] = deque(maxlen=REMEMBERED)
+        self._step, self._since_step, self._stepping = 0, 0.0, 0.0
+        self._last: float | None = None
+        self.has_stepped = False
+        self.silent = 0.0
+        """Seconds since anything was heard at all."""
+
+    @property
+    def step_seconds(self) -> float | None:
+        """The median of the newest steps; None before there are any."""
+        return median(self._steps) if self._steps else None
+
+    @property
+    def since_step(self) -> float:
+        """Seconds since a step was done, or since the beginning."""
+        return self._since_step
+
+    def look(
+        self, beats: Mapping[int, Beat], now: float, activities: Mapping[int, Activity | None]
+    ) -> list[Sight]:
+        """Take in the newest lines of the ranks that live, and what the kernel says of those that
+        are quiet."""
+        passed = 0.0 if self._last is None else min(max(0.0, now - self._last), MOST_BETWEEN)
+        self._last = now
+        self.silent += passed
+        for rank in self._known.keys() - beats.keys():
+            del self._known[rank]
+        for rank, beat in beats.items():
+            self._hear(rank, beat, passed, activities.get(rank))
+        self._count_steps(beats, passed)
+        return [
+            Sight(rank, known.beat, known.quiet, activities.get(rank))
+            for rank, known in sorted(self._known.items())
+        ]
+
+    def heard(self) -> None:
+        """Something was said, by whatever process."""
+        self.silent = 0.0
+
+    def _hear(self, rank: int, beat: Beat, passed: float, activity: Activity | None) -> None:
+        known = self._known.get(rank)
+        if known is None or beat.count != known.beat.count:
+            self._known[rank] = _Known(beat)
+            self.heard()
+            return
+        known.quiet += passed
+        known.charged += passed * self._weight(known, passed, activity)
+
+    def _weight(self, known: _Known, passed: float, activity: Activity | None) -> float:
+        """How much of the time counts towards the deadline."""
+        if activity is None:
+            return 1.0
+        if activity.tracer:
+            return 0.0  # somebody is looking at it in a debugger
+        before, known.work = known.work, activity.work
+        works = before is not None and activity.work - before >= _WORKS * passed
+        tells = PHASES.get(known.beat.phase) == STEP
+        return 1.0 / EASED if works and not tells else 1.0
+
+    def _count_steps(self, beats: Mapping[int, Beat], passed: float) -> None:
+        """Time in other phases, and before the first step, is not that of steps."""
+        newest = max((beat.step for beat in beats.values()), default=0)
+        self._since_step += passed
+        if any(beat.phase == STEPPING for beat in beats.values()):
+            self._stepping += passed
+        if newest <= self._step:
+            return
+        if any(PHASES[beat.phase] != START or beat.phase == FIRST_STEP for beat in beats.values()):
+            self.has_stepped = True  # else it is the step that it goes on from
+        if self._step and self._stepping:
+            self._steps.append(self._stepping / (newest - self._step))
+        self._step, self._since_step, self._stepping = newest, 0.0, 0.0
+
+    def stall(self, sights: Sequence[Sight]) -> AttemptStall | None:
+        """Whether the attempt does not get on; `sights` are those of the last look."""
+        silence = (self.limits.seconds or {}).get(SILENCE)
+        if silence is not None and self.silent >= silence:
+            return AttemptStall(None, self.silent, silence, is_silent=True)
+        if not self._known:
+            return None
+        charged = min(known.charged for known in self._known.values())
+        late = awaited(sights)
+        deadline = self.deadline([late] if late is not None else sights)
+        if deadline is None or charged < deadline:
+            return None
+        quiet = [sight.quiet for sight in sights if late is None or sight.rank == late.rank]
+        return AttemptStall(None if late is None else late.rank, min(quiet), deadline)
+
+    def deadline(self, sights: Sequence[Sight]) -> float | None:
+        """The longest deadline of these ranks; None: one has none."""
+        found = [self.limits.deadline(sight.beat.phase, self.step_seconds) for sight in sights]
+        known = [each for each in found if each is not None]
+        return max(known) if known and len(known) == len(found) else None

@@ -1,0 +1,155 @@
+"""The heartbeats of an attempt, for the supervisor's loop: looked at once a second."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from zerotoolsd.supervisor.heartbeats.attention import AttemptStall, Attention
+from zerotoolsd.supervisor.heartbeats.pulse import VARIABLE, Beat, PulseBoard
+from zerotoolsd.supervisor.heartbeats.rank_activity import Activity, activity
+from zerotoolsd.supervisor.heartbeats.rank_phases import OFF, StallLimits
+from zerotoolsd.supervisor.heartbeats.telling import Sight, awaited, sentence, what
+from zerotoolsd.supervisor.heartbeats.told import ToldBeats
+from zerotoolsd.supervisor.logs import say
+
+FILE = "heartbeats.json"
+QUIET_SECONDS = 3.0
+"""A rank that has said nothing new for so long is looked at from outside."""
+_MOST_SHOWN = 64
+
+
+class Heartbeats:
+    """What all ranks are at. Works in the run directory."""
+
+    def __init__(
+        self, limits: StallLimits, told: ToldBeats, ranks: int, *, own_program: bool
+    ) -> None:
+        self._attention = Attention(limits)
+        self._told = told
+        self._heard, self._output = 0, 0
+        self._board: PulseBoard | None = None
+        if not own_program:
+            try:
+                self._board = PulseBoard(ranks)
+            except OSError as error:
+                say(f"ranks have no pulse: {error}")
+        self._file: int | None = None
+        self._written = ""
+        self.sights: list[Sight] = []
+        self.stall: AttemptStall | None = None
+        self.sentence: str | None = None
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What the ranks need to know."""
+        return {} if self._board is None else {VARIABLE: self._board.path}
+
+    @property
+    def awaited(self) -> int | None:
+        """The rank that the others wait for."""
+        late = awaited(self.sights)
+        return None if late is None else late.rank
+
+    def look(self, pids: Mapping[int, int], output: int) -> AttemptStall | None:
+        """Look at the ranks that live, by their pids; a stall, when it begins. `output` is how many
+        bytes all have printed."""
+        if (self._told.count, output) != (self._heard, self._output):
+            self._heard, self._output = self._told.count, output
+            self._attention.heard()
+        beats = self._beats(pids)
+        quiet = {sight.rank for sight in self.sights if sight.quiet >= QUIET_SECONDS}
+        found = {rank: activity(pids[rank]) for rank in quiet & beats.keys() & pids.keys()}
+        now = time.monotonic()
+        self.sights = self._attention.look(beats, now, found)
+        before, self.stall = self.stall, self._attention.stall(self.sights)
+        if self.stall is not None and before is None:  # now look at all of them
+            found = {rank: activity(pid) for rank, pid in pids.items() if rank in beats}
+            self.sights = self._attention.look(beats, now, found)
+            self.stall = self._attention.stall(self.sights)
+        self.sentence = None if self.stall is None else self._words(self.stall)
+        if self._attention.limits.action == OFF:
+            self.stall = None
+        self._write()
+        return self.stall if before is None else None
+
+    def _beats(self, pids: Mapping[int, int]) -> dict[int, Beat]:
+        if self._board is None:
+            return dict(self._told.beats)
+        found = {rank: self._board.read(rank) for rank in pids}
+        told = self._told.beats
+        return {rank: beat if beat.count else told.get(rank, beat) for rank, beat in found.items()}
+
+    def _words(self, stall: AttemptStall) -> str:
+        if stall.is_silent:
+            return f"neither output nor a report for {int(stall.seconds)} s"
+        return sentence(self.sights, stall.rank)
+
+    def tree(self) -> dict[str, Any]:
+        """`heartbeats.json`: what the views show. Seconds, and readings of the monotonic clock."""
+        attention, now = self._attention, time.monotonic()
+        late = awaited(self.sights)
+        return {
+            "clock": now,
+            "step": max((sight.beat.step for sight in self.sights), default=0),
+            "last_step_clock": now - attention.since_step if attention.has_stepped else None,
+            "step_seconds": attention.step_seconds,
+            "deadline_seconds": attention.deadline(self.sights) if self.sights else None,
+            "stalled": self.sentence if self.stall is not None else None,
+            "awaited": None if late is None else late.rank,
+            "waits": None if late is None else sentence(self.sights, late.rank),
+            "ranks": [_rank(sight, now) for sight in self.sights[:_MOST_SHOWN]],
+        }
+
+    def _write(self) -> None:
+        """Over what was there: a reader that finds half of it reads it again."""
+        with suppress(OSError):
+            if self._file is None:
+                flags = os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+                self._file = os.open(FILE, flags, 0o600)
+            data = json.dumps(self.tree()).encode() + b"\n"
+            os.pwrite(self._file, data, 0)
+            os.ftruncate(self._file, len(data))
+
+    def close(self) -> None:
+        """No rank lives any more."""
+        if self._board is not None:
+            self._board.close()
+        if self._file is not None:
+            os.close(self._file)
+        with suppress(OSError):
+            Path(FILE).unlink()
+
+
+def _rank(sight: Sight, now: float) -> dict[str, Any]:
+    found: Activity | None = sight.activity
+    return {
+        "rank": sight.rank,
+        "phase": sight.beat.phase,
+        "at": what(sight.beat),
+        "step": sight.beat.step,
+        "since_clock": now - sight.quiet,
+        "waits": sight.beat.waits,
+        "state": None if found is None else found.state,
+    }
+
+
+def event_of(
+    stall: AttemptStall, told: str, sights: Sequence[Sight], *, ends: bool
+) -> dict[str, Any]:
+    """The record of a stall in `progress.jsonl`."""
+    return {
+        "event": "stall",
+        "time": time.time(),
+        "why": told,
+        "stalled_rank": stall.rank,
+        "seconds": stall.seconds,
+        "deadline_seconds": stall.deadline,
+        "ends": ends,
+        "at": {str(sight.rank): what(sight.beat) for sight in sights[:_MOST_SHOWN]},
+    }

@@ -1,0 +1,161 @@
+"""Memory that a rank and its supervisor share, in which the rank says what it is at.
+
+A rank's main thread writes one line wherever it gets on: a phase begins, a step is done, a batch is
+evaluated, a wait for the others begins. No other thread can (`Pulse.beat`), so a line that does not
+change means a main thread that does not get on, whatever else in the process lives. A line costs a
+microsecond and no system call; it is there when the supervisor hangs, and when the rank is killed.
+
+The supervisor makes the memory (a memfd) and names it to the ranks as a file of /proc. Where that
+cannot be opened (another PID namespace), the rank has no pulse, and its datagrams are all there is.
+
+    count   u32   how many lines the rank has written
+    phase   u8    its place in `phases.NAMES`
+    flags   u8    1: waits for the other ranks; 2: prints its stacks when it gets `DUMP_SIGNAL`
+    step    u64   optimizer steps that are done
+    doing   96 s  more words: `all-reduce`, `loading step 40`
+    again   u32   `count`; another number means that the line is just being written
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import struct
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from zerotoolsd.supervisor.heartbeats.rank_phases import NAMES, STARTING
+
+VARIABLE = "ZEROTOOLS_PULSE"
+DUMP_SIGNAL = signal.SIGQUIT
+"""As of a JVM: a rank that gets it prints the stacks of its threads, and goes on."""
+_LINE = struct.Struct("=IBBQ96sI")
+_WAITS, _DUMPS = 1, 2
+_TRIES = 3
+
+
+@dataclass(frozen=True)
+class Beat:
+    """The newest line of a rank; before the first, `count` is 0."""
+
+    count: int = 0
+    phase: str = STARTING
+    doing: str = ""
+    step: int = 0
+    waits: bool = False
+    dumps: bool = False
+
+
+class Pulse:
+    """The end of one rank; without memory, every call does nothing."""
+
+    def __init__(self, memory: mmap.mmap | None = None, rank: int = 0) -> None:
+        self._memory = memory
+        self._at = rank * _LINE.size
+        self._thread = threading.get_ident()
+        self._count = 0
+        self._phase, self._doing, self._step, self._flags = 0, b"", 0, 0
+
+    @property
+    def connected(self) -> bool:
+        """Whether anybody can see it."""
+        return self._memory is not None
+
+    def answers_dumps(self) -> None:
+        """From here on the rank prints its stacks on DUMP_SIGNAL."""
+        self._flags |= _DUMPS
+        self.beat()
+
+    def enter(self, phase: str, doing: str = "") -> None:
+        """A phase begins, or in the same one something else."""
+        self._phase, self._doing = NAMES.index(phase), doing.encode(errors="replace")
+        self.beat()
+
+    def beat(self, step: int | None = None) -> None:
+        """The main thread has got on; what other threads say is ignored."""
+        if self._memory is None or threading.get_ident() != self._thread:
+            return
+        if step is not None:
+            self._step = step
+        self._count = count = (self._count + 1) & 0xFFFFFFFF
+        line = (count, self._phase, self._flags, self._step, self._doing, count)
+        _LINE.pack_into(self._memory, self._at, *line)
+
+    @contextmanager
+    def waiting(self, doing: str) -> Iterator[None]:
+        """Inside, the rank waits until all others have come to `doing`."""
+        if self._memory is None or threading.get_ident() != self._thread:
+            yield
+            return
+        before, self._doing = self._doing, doing.encode()
+        self._flags |= _WAITS
+        self.beat()
+        yield  # a rank that raises here is still the one that waited
+        self._flags &= ~_WAITS
+        self._doing = before
+        self.beat()
+
+
+def open_pulse(environment: Mapping[str, str], rank: int) -> Pulse:
+    """The pulse of the rank that `environment` describes. For the main thread."""
+    path = environment.get(VARIABLE)
+    if path is None:
+        return Pulse()
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return Pulse()
+    try:
+        memory = mmap.mmap(fd, 0)
+    except (OSError, ValueError):
+        return Pulse()
+    finally:
+        os.close(fd)
+    return Pulse(memory, rank) if (rank + 1) * _LINE.size <= len(memory) else Pulse()
+
+
+class PulseBoard:
+    """The supervisor's end: the lines of all ranks."""
+
+    def __init__(self, ranks: int) -> None:
+        """Raises OSError: there is no memory or descriptor for it."""
+        self._fd = os.memfd_create("zerotools-heartbeats", os.MFD_CLOEXEC)
+        try:
+            size = max(1, ranks * _LINE.size)
+            os.ftruncate(self._fd, size)
+            self._memory = mmap.mmap(self._fd, size)
+        except BaseException:  # undone, and raised again
+            os.close(self._fd)
+            raise
+
+    @property
+    def path(self) -> str:
+        """Where ranks open it."""
+        return f"/proc/{os.getpid()}/fd/{self._fd}"
+
+    def read(self, rank: int) -> Beat:
+        """The newest line of `rank`. It may have written anything there."""
+        for _ in range(_TRIES):
+            count, phase, flags, step, doing, again = _LINE.unpack_from(
+                self._memory, rank * _LINE.size
+            )
+            if count == again:
+                break
+        words = doing.rstrip(b"\0").decode(errors="replace")
+        return Beat(
+            count,
+            NAMES[phase % len(NAMES)],
+            "".join(letter for letter in words if letter.isprintable()),
+            min(step, 2**63 - 1),
+            waits=bool(flags & _WAITS),
+            dumps=bool(flags & _DUMPS),
+        )
+
+    def close(self) -> None:
+        """Give the memory back; ranks that live keep theirs."""
+        self._memory.close()
+        with suppress(OSError):
+            os.close(self._fd)

@@ -1,0 +1,74 @@
+"""What a rank may be at, and how long it may be at it without getting any further.
+
+A healthy job must never be ended, however slow its disk and large its model. So a deadline is not
+for the phase, but for the time within it in which nothing happens: each step, each batch that is
+evaluated, begins it anew; and while a rank reads, writes or computes in a phase of which it cannot
+tell the progress, its time counts a sixth (`EASED`).
+
+A step has `factor` times the median of the steps before it, and at least its deadline. Example: a
+run of 0.4 s a step is ended after 10 minutes without one, a run of 40 s a step after 80 minutes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+START, DATA, STEP, EVALUATION, SAVE = "start", "data", "step", "evaluation", "save"
+KINDS = (START, DATA, STEP, EVALUATION, SAVE)
+"""The deadlines that there are: `start_limit` and so on in `[stall]` of a job file."""
+SILENCE = "silence"
+"""That of a program which says nothing: neither a report nor output."""
+
+STARTING, FIRST_STEP, STEPPING = "starting", "first step", "step"
+EVALUATING, SAVING = "evaluating", "saving"
+PHASES: Mapping[str, str] = {
+    STARTING: START,
+    "importing": START,
+    "meeting the other ranks": START,
+    "preparing": START,
+    "reading the data": DATA,
+    "loading": START,
+    "compiling": START,
+    FIRST_STEP: START,
+    STEPPING: STEP,
+    EVALUATING: EVALUATION,
+    SAVING: SAVE,
+    "finishing": START,
+}
+"""Each phase, in the order of a run, and the deadline that it has."""
+NAMES = tuple(PHASES)
+
+EASED = 6
+"""So many times less counts the time in which a rank works in a phase without telling how far."""
+END, REPORT, OFF = "end", "report", "off"
+
+
+@dataclass(frozen=True)
+class StallLimits:
+    """What is done about a stall, and the deadlines in seconds; None: there is none."""
+
+    action: str = OFF
+    seconds: Mapping[str, float | None] | None = None
+    factor: float = 0.0
+
+    @classmethod
+    def from_plan(cls, tree: Mapping[str, object]) -> StallLimits:
+        """Those of a plan; of one that has none, no stall is looked for."""
+        seconds = {name: tree.get(name) for name in (*KINDS, SILENCE)}
+        numbers = {name: float(v) for name, v in seconds.items() if isinstance(v, (int, float))}
+        factor = tree.get("factor")
+        action = tree.get("action")
+        return cls(
+            action if action in (END, REPORT) else OFF,
+            numbers,
+            float(factor) if isinstance(factor, (int, float)) else 0.0,
+        )
+
+    def deadline(self, phase: str, step_seconds: float | None) -> float | None:
+        """Seconds in `phase` without getting any further, of a run whose steps take so long."""
+        kind = PHASES.get(phase, START)
+        limit = (self.seconds or {}).get(kind)
+        if limit is None or kind != STEP or step_seconds is None:
+            return limit
+        return max(limit, self.factor * step_seconds)

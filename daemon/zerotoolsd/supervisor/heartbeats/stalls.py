@@ -1,0 +1,120 @@
+"""What is done about ranks that do not get on: it is told, their stacks go to the log, they end."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+
+from zerotoolsd.supervisor.ending.stopping import terminate
+from zerotoolsd.supervisor.heartbeats.attention import AttemptStall
+from zerotoolsd.supervisor.heartbeats.heartbeats import Heartbeats, event_of
+from zerotoolsd.supervisor.heartbeats.rank_phases import END, StallLimits
+from zerotoolsd.supervisor.heartbeats.stacks import StackDump, find_spy, python_programs
+from zerotoolsd.supervisor.logs import say
+from zerotoolsd.supervisor.plan import Plan
+from zerotoolsd.supervisor.procfs import descendants, processes
+from zerotoolsd.supervisor.progress import Progress
+from zerotoolsd.supervisor.ranks import SupervisedRank
+
+LONGEST_GRACE = 60.0
+"""Seconds that ranks have to save which get on after all when their attempt is being ended."""
+ASKED = "its ranks did not get on"
+"""What ranks read as the reason of the stop."""
+
+
+class Stalls:
+    """Looks for a stall of one attempt, and begins its end. Works in the run directory."""
+
+    def __init__(self, plan: Plan, progress: Progress) -> None:
+        self._plan, self._progress = plan, progress
+        self._limits = StallLimits.from_plan(plan.stall)
+        self._heartbeats = Heartbeats(
+            self._limits, progress.told, plan.processes, own_program=plan.own_program
+        )
+        self._dump: StackDump | None = None
+        self._stall: AttemptStall | None = None
+        self.cause: str | None = None
+        """Why the attempt is ended, once it is."""
+        self.rank: int | None = None
+        """The rank that it is ended for."""
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What the ranks need to know."""
+        return self._heartbeats.variables
+
+    @property
+    def pids(self) -> Collection[int]:
+        """Processes that look at the ranks."""
+        return () if self._dump is None else self._dump.pids
+
+    def look(self, ranks: Sequence[SupervisedRank]) -> bool:
+        """Once a second. Whether the attempt is to be ended now."""
+        live = {rank.index: rank for rank in ranks if rank.status is None}
+        pids = {index: rank.pid for index, rank in live.items()}
+        begun = self._heartbeats.look(pids, sum(rank.log.seen for rank in ranks))
+        if self._heartbeats.awaited is not None:
+            self._progress.awaited = self._heartbeats.awaited
+        if begun is not None and self.cause is None:
+            self._tell(begun, live)
+        if self._dump is None or not self._dump.is_over():
+            return False
+        self._dump = None
+        if self._limits.action != END:
+            return False
+        if self._heartbeats.stall is None:
+            self._say("the ranks get on again, and are not ended", live)
+            return False
+        return True
+
+    def _tell(self, stall: AttemptStall, live: Mapping[int, SupervisedRank]) -> None:
+        told = self._heartbeats.sentence or ""
+        ends = self._limits.action == END
+        self._stall = stall
+        self._progress.stalled(event_of(stall, told, self._heartbeats.sights, ends=ends))
+        then = "the job is ended" if ends else "nothing is done about it, as the job asks for"
+        self._say(f"{told}, longer than {stall.deadline:g} s: {then}; the stacks follow", live)
+        self._dump = StackDump(find_spy(self._plan.argv[0], self._plan.env.get("PATH")))
+        answers = {s.rank for s in self._heartbeats.sights if s.beat.dumps}
+        for rank in live.values():
+            for pid in self._programs(rank):
+                self._dump.ask(pid, rank.log, answers=rank.index in answers)
+
+    def _programs(self, rank: SupervisedRank) -> list[int]:
+        if not self._plan.own_program:
+            return [rank.pid]
+        try:
+            below = [process.pid for process in descendants(rank.pid, processes())]
+        except OSError as error:
+            say(f"the programs of rank {rank.index} cannot be found: {error}")
+            below = []
+        return python_programs([rank.pid, *below]) or [rank.pid]
+
+    def _say(self, text: str, live: Mapping[int, SupervisedRank]) -> None:
+        say(text)
+        for rank in live.values():
+            rank.log.add(f"\n[zerotools: {text}]\n")
+
+    def end(self, ranks: Sequence[SupervisedRank]) -> float:
+        """Continue the ranks, which were asked to save and stop: they may get on after all. The
+        seconds that they have for it."""
+        self.cause = self._heartbeats.sentence or "its ranks did not get on"
+        self.rank = None if self._stall is None else self._stall.rank
+        pids = [rank.pid for rank in ranks if rank.status is None]
+        if self._plan.own_program:
+            terminate(pids, launcher=self._plan.launcher)
+        for pid in pids:
+            with suppress(ProcessLookupError):  # not reaped yet, so the pid is still its own
+                os.kill(pid, signal.SIGCONT)
+        return min(self._plan.grace_seconds, LONGEST_GRACE)
+
+    def ended(self, pids: Collection[int]) -> None:
+        """These children have ended."""
+        if self._dump is not None:
+            self._dump.ended(pids)
+
+    def close(self) -> None:
+        """No rank lives any more."""
+        self._heartbeats.close()

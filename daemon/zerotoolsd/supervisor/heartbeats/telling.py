@@ -1,0 +1,104 @@
+"""Whom the others wait for, and that in one sentence.
+
+A rank is waited for, the first rule that finds one: it is stopped (a signal, a debugger); it waits
+in the kernel and cannot be interrupted; it is a step behind; it alone does not wait for others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from zerotoolsd.supervisor.heartbeats.pulse import Beat
+from zerotoolsd.supervisor.heartbeats.rank_activity import Activity
+from zerotoolsd.supervisor.heartbeats.rank_phases import (
+    DATA,
+    EVALUATING,
+    FIRST_STEP,
+    PHASES,
+    SAVING,
+    START,
+    STEPPING,
+)
+
+_NOTABLE = 2.0
+"""Seconds without a word before what the kernel says of a rank says anything."""
+
+
+@dataclass(frozen=True)
+class Sight:
+    """One rank: the last that it said, for how many seconds it has said nothing new, and what the
+    kernel says of it, where that was asked."""
+
+    rank: int
+    beat: Beat
+    quiet: float
+    activity: Activity | None = None
+
+
+def awaited(sights: Sequence[Sight]) -> Sight | None:
+    """The rank that the others wait for; None: nobody knows, or all is well."""
+    if not sights:
+        return None
+    newest = max(sight.beat.step for sight in sights)
+    trained = all(PHASES[sight.beat.phase] not in (START, DATA) for sight in sights)
+    rules: tuple[Callable[[Sight], bool], ...] = (
+        lambda sight: _state(sight) in ("T", "t"),
+        lambda sight: _state(sight) == "D",
+        lambda sight: trained and sight.beat.step < newest,
+    )
+    for rule in rules:
+        found = [sight for sight in sights if sight.quiet >= _NOTABLE and rule(sight)]
+        if found and (len(found) < len(sights) or len(sights) == 1):
+            return found[0]
+    busy = [sight for sight in sights if not sight.beat.waits]
+    return busy[0] if len(busy) == 1 and busy[0].quiet >= _NOTABLE else None
+
+
+def _state(sight: Sight) -> str:
+    return "" if sight.activity is None else sight.activity.state
+
+
+def what(beat: Beat) -> str:
+    """What a rank is at: `step 812`, `the all-reduce of step 812`, `loading step 40`."""
+    place = {
+        STEPPING: f"step {beat.step + 1}",
+        FIRST_STEP: "its first step",
+        EVALUATING: f"the evaluation after step {beat.step}",
+        SAVING: f"the save of step {beat.step}",
+    }.get(beat.phase)
+    if place is None:
+        return beat.doing or beat.phase
+    return f"the {beat.doing} of {place}" if beat.doing and beat.waits else place
+
+
+def sentence(sights: Sequence[Sight], rank: int | None) -> str:
+    """`rank 2 has been in the all-reduce of step 812 for 31 min; the others wait for it`."""
+    late = next((sight for sight in sights if sight.rank == rank), None)
+    if late is not None:
+        alone = len(sights) == 1
+        who = "it has" if alone else f"rank {late.rank} has"
+        tail = "" if alone else "; the others wait for it"
+        return f"{who} been in {what(late.beat)} for {duration(late.quiet)}{_how(late)}{tail}"
+    shortest = duration(min((sight.quiet for sight in sights), default=0.0))
+    places = {what(sight.beat) for sight in sights}
+    if len(places) == 1:
+        return f"all {len(sights)} ranks have been in {places.pop()} for {shortest}"
+    each = ", ".join(f"rank {sight.rank} is in {what(sight.beat)}" for sight in sights[:8])
+    return f"no rank has got any further for {shortest}: {each}"
+
+
+def _how(sight: Sight) -> str:
+    if sight.activity is None or sight.activity.state not in "TtD":
+        return ""
+    return f": it {sight.activity.words}"
+
+
+def duration(seconds: float) -> str:
+    """`40 s`, `31 min`, `2 h 05 min`."""
+    whole = int(seconds)
+    if whole < 120:
+        return f"{whole} s"
+    if whole < 7200:
+        return f"{whole // 60} min"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

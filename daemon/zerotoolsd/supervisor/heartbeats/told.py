@@ -1,0 +1,35 @@
+"""What programs of users report (`zerotools.worker`), as the lines of ranks.
+
+They have no pulse: a report is a line. A program that reports nothing has no line at all, and only
+`stall.silence_limit` can say that it stalls.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zerotoolsd.supervisor.heartbeats.pulse import Beat
+from zerotoolsd.supervisor.heartbeats.rank_phases import EVALUATING, SAVING, STARTING, STEPPING
+
+_PHASES = {"train": STEPPING, "eval": EVALUATING, "save": SAVING, "load": "loading"}
+MOST_RANKS = 1024
+
+
+class ToldBeats:
+    """The newest line of each rank that has reported anything."""
+
+    def __init__(self) -> None:
+        self.beats: dict[int, Beat] = {}
+        self.count = 0
+
+    def take(self, message: dict[str, Any]) -> None:
+        """One datagram, whose rank is a number; all else in it may be anything."""
+        self.count += 1
+        rank = message["rank"]
+        before = self.beats.get(rank, Beat())
+        if rank not in self.beats and len(self.beats) >= MOST_RANKS:
+            return
+        phase, step = message.get("phase"), message.get("step")
+        known = _PHASES.get(phase, STARTING) if isinstance(phase, str) else before.phase
+        whole = step if type(step) is int and 0 <= step < 2**63 else before.step
+        self.beats[rank] = Beat(before.count + 1, known, "", whole)

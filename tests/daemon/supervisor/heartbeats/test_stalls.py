@@ -1,0 +1,87 @@
+"""What a supervisor does about ranks that do not get on: real processes that train nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.daemon.made_attempts import finish, make_attempt, progress_of, supervise
+from tests.daemon.waiting import wait_for
+
+SOON = {"action": "end", "factor": 1, "start": 100, "step": 3}
+
+
+def stall_of(run: Path) -> dict[str, Any] | None:
+    return next((m for m in progress_of(run) if m["event"] == "stall"), None)
+
+
+def test_the_rank_that_is_stopped_is_named_and_the_stacks_of_all_are_in_the_log(
+    tmp_path: Path,
+) -> None:
+    fake = "train beat=step rank=1:freeze hang"
+    run = make_attempt(tmp_path / "run", fake, stall=SOON, grace_seconds=0.2)
+    record = finish(run, supervise(run))
+    assert (record["outcome"], record["rank"], record["stop_reason"]) == ("crashed", 1, None)
+    assert record["cause"].startswith("ended, as rank 1 has been in step 812 for ")
+    assert record["cause"].endswith(
+        "s: it is stopped by a signal (state T); the others wait for it"
+    )
+    assert [rank["killed"] for rank in record["ranks"]] == [True, True]
+    stall = stall_of(run)
+    assert stall is not None
+    assert (stall["stalled_rank"], stall["deadline_seconds"], stall["ends"]) == (1, 3.0, True)
+    assert stall["at"] == {"0": "step 812", "1": "step 812"}
+    for rank in (0, 1):
+        log = (run / f"rank-{rank}.log").read_text()
+        assert "the job is ended; the stacks follow" in log
+        assert 'fake_rank.py", line ' in log, f"rank {rank}: the stopped one when it is continued"
+    assert "is stopped by a signal (state T)" in (run / "rank-1.log").read_text()
+    assert not (run / "heartbeats.json").exists(), "no rank lives any more"
+
+
+def test_a_stall_that_is_only_reported_ends_nothing(tmp_path: Path) -> None:
+    stall = {**SOON, "action": "report"}
+    run = make_attempt(tmp_path / "run", "beat=step release beat=finishing exit=0", stall=stall)
+    process = supervise(run)
+    found = wait_for(lambda: stall_of(run), "the stall to be told")
+    assert found is not None
+    assert found["ends"] is False
+    shown = json.loads((run / "heartbeats.json").read_text())
+    assert shown["stalled"].startswith("all 2 ranks have been in step 812 for ")
+    (run / "release").touch()
+    assert finish(run, process)["outcome"] == "finished"
+
+
+def test_a_program_that_says_nothing_ends_where_its_job_says_how_long(tmp_path: Path) -> None:
+    stall = {"action": "end", "silence": 1, "factor": 1}
+    run = make_attempt(
+        tmp_path / "run", "flood=0 hang", stall=stall, own_program=True, world_size=1
+    )
+    record = finish(run, supervise(run))
+    assert record["outcome"] == "crashed"
+    assert record["cause"].startswith("ended, as neither output nor a report for ")
+    assert record["signal"] == 15 or record["rank"] is None
+    assert "what the kernel says" in (run / "rank-0.log").read_text()
+
+
+def test_without_deadlines_nothing_stalls_and_the_views_have_the_heartbeats(
+    tmp_path: Path,
+) -> None:
+    run = make_attempt(tmp_path / "run", "beat=saving release exit=0")
+    process = supervise(run)
+
+    def shown() -> list[str]:
+        try:
+            tree = json.loads((run / "heartbeats.json").read_text())
+        except (OSError, ValueError):
+            return []
+        return [rank["at"] for rank in tree["ranks"] if rank["phase"] == "saving"]
+
+    assert (
+        wait_for(lambda: len(shown()) == 2 and shown(), "the heartbeats")
+        == ["the save of step 811"] * 2
+    )
+    (run / "release").touch()
+    finish(run, process)
+    assert stall_of(run) is None

@@ -1,0 +1,102 @@
+"""`[stall]`: what happens to a job whose ranks do not get on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.declaration import key
+from zerotools.jobs.binding.durations import seconds_of
+
+ACTIONS = ("end", "report", "off")
+NEVER = "never"
+DEADLINES = {"start": 7200, "data": 7200, "step": 600, "evaluation": 1800, "save": 7200}
+"""Seconds, for the trainer; a script has those alone that its job file states."""
+_SPAN = 'seconds, text such as `"2h"`, or `"never"`'
+
+
+@dataclass(frozen=True, kw_only=True)
+class StallSpec:
+    """`[stall]`: what happens if the ranks do not get on. Each time counts from the last progress;
+    see [stalled jobs](../explanation/stalled-jobs.md)."""
+
+    action: str = key(
+        '`"end"`: the stacks of all ranks are written to the log, and the attempt ends as after a '
+        'crash. `"report"`: the stacks are written, and the job is shown as stalled. `"off"`: '
+        "nothing is done.",
+        default="end",
+        stored_default="off",
+        allowed=ACTIONS,
+    )
+    start_limit: int | str | None = key(
+        "Longest time without progress before the first step (import, meeting of the ranks, "
+        f'compilation, weights), and at the end: {_SPAN}. Default: `"2h"`; a script: never.',
+        default=None,
+        stored_default=None,
+    )
+    data_limit: int | str | None = key(
+        'The same while the data is read. Default: `"2h"`; a script: never.',
+        default=None,
+        stored_default=None,
+    )
+    step_limit: int | str | None = key(
+        'The same within one step, at least. Default: `"10m"`; a script: never.',
+        default=None,
+        stored_default=None,
+    )
+    step_factor: float = key(
+        "A step may always take this many times the median of the last 50 steps.",
+        default=120.0,
+        stored_default=120.0,
+        minimum=1,
+    )
+    evaluation_limit: int | str | None = key(
+        'The same for each batch of an evaluation. Default: `"30m"`; a script: never.',
+        default=None,
+        stored_default=None,
+    )
+    save_limit: int | str | None = key(
+        'The same while a checkpoint is written. Default: `"2h"`; a script: never.',
+        default=None,
+        stored_default=None,
+    )
+    silence_limit: int | str | None = key(
+        "Longest time in which the ranks neither report anything nor print anything: "
+        f"{_SPAN}. Default: never.",
+        default=None,
+        stored_default=None,
+    )
+
+
+def limits(stall: StallSpec) -> dict[str, int | str | None]:
+    """Each limit, as it is stated."""
+    return {
+        "start": stall.start_limit,
+        "data": stall.data_limit,
+        "step": stall.step_limit,
+        "evaluation": stall.evaluation_limit,
+        "save": stall.save_limit,
+        "silence": stall.silence_limit,
+    }
+
+
+def check_stall(stall: StallSpec) -> Iterator[str]:
+    """What is wrong in `[stall]`."""
+    for name, value in limits(stall).items():
+        if value is None or value == NEVER:
+            continue
+        try:
+            seconds_of(value)
+        except ValueError as error:
+            yield f'stall.{name}_limit = {show(value)}: {error}, or "never"'
+
+
+def limits_of(stall: StallSpec, *, own_program: bool) -> dict[str, Any]:
+    """What the supervisor goes by: the action, the factor, and the limits in seconds; None:
+    never."""
+    usual: dict[str, int] = {} if own_program else DEADLINES
+    found = {name: usual.get(name) if v is None else v for name, v in limits(stall).items()}
+    seconds = {n: None if v is None or v == NEVER else seconds_of(v) for n, v in found.items()}
+    return {"action": stall.action, "factor": stall.step_factor, **seconds}
