@@ -66,7 +66,7 @@ class JobView:
 
     `reason` says why it waits, what it does before its first step, or why it ended; `progress` is
     the last step's datagram; `phase`, of a job whose ranks run, is `{"doing", "since",
-    "last_progress", "quiet", "last_line"}` and what `attempts.standstill` says; `latest_checkpoint`
+    "last_progress", "quiet", "last_line"}` and what `standstill` says; `latest_checkpoint`
     is `{"step", "path", "verified", "not_verified"}`;
     `stage` is None for a program of the user's own; `spec` has its `env` values blanked;
     `set_keys` are the dotted keys that its author set, None of a job of the first version;

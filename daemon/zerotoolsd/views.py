@@ -14,7 +14,7 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotools.jobs.text.secrets import HIDDEN, mask_text, mask_tree
 from zerotoolsd.attempts import last_report
 from zerotoolsd.attempts.environment import NOT_CAPTURED, secrets_of
-from zerotoolsd.attempts.phases import phase_of
+from zerotoolsd.attempts.movement.phases import phase_of
 from zerotoolsd.queue.rows import AttemptRow, JobRow, UnreadableSpec
 from zerotoolsd.queue.values import short
 from zerotoolsd.service import AttemptView, JobView

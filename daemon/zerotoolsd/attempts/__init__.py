@@ -7,8 +7,7 @@ rebuilding                 what the run directories know and the queue does not
 taking_up                  attempts of the last daemon, and of held jobs
 ending, settling           what a record says of the end; how the end is committed
 enforcing                  what ends attempts where their supervisors do not
-last_report, phases        what the ranks reported; whether an attempt still moves
-standstill                 since when it takes no step, and whom its ranks wait for
+last_report, movement      what the ranks reported; whether an attempt still moves
 programs                   the command of a user's own program
 
 It may import `queue`, `config` and `supervisor`. The dispatcher alone calls what changes a job.

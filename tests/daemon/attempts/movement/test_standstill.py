@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from zerotoolsd.attempts.standstill import Clocks, standstill
+from zerotoolsd.attempts.movement.standstill import Clocks, standstill
 
 NOW = Clocks(monotonic=1041.0, time=2_000_041.0)
 RANKS = [

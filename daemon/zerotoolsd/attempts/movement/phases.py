@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotoolsd.attempts.last_report import LastReport, last_line
-from zerotoolsd.attempts.standstill import Clocks, standstill
+from zerotoolsd.attempts.movement.standstill import Clocks, standstill
 from zerotoolsd.supervisor.plan import PROGRESS
 
 

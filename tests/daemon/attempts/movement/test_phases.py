@@ -12,7 +12,7 @@ from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import running
 from tests.daemon.waiting import wait_async
 from zerotoolsd.attempts import last_report
-from zerotoolsd.attempts.phases import phase_of
+from zerotoolsd.attempts.movement.phases import phase_of
 from zerotoolsd.config import Config, WatchConfig
 from zerotoolsd.service import JobView
 
