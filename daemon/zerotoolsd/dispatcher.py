@@ -43,7 +43,7 @@ POLL_SECONDS = 2.0
 """How often the GPUs are looked at while a job waits for them."""
 IDLE_SECONDS = 60.0
 REST = 4.0
-"""So many times as long as a round took, the loop leaves the processor to others."""
+"""So many times as long as a round took of the processor, the loop leaves it to others."""
 LONGEST_STEP_SECONDS = 120.0
 """A round that takes longer waits for what will not come: NVML and files have deadlines."""
 FAULT_SECONDS = 1.0
@@ -134,11 +134,11 @@ class Dispatcher:
         try:
             while not stop.is_set():
                 self._wake.clear()
-                began = self._step_began = time.monotonic()
+                self._step_began, used = time.monotonic(), time.thread_time()
                 pause = await self._guarded_step()
                 self._step_began = None
                 # A long queue takes a part of the processor, however often it changes.
-                await _until(stopping, REST * (time.monotonic() - began))
+                await _until(stopping, REST * (time.thread_time() - used))
                 waking = asyncio.create_task(self._wake.wait())
                 await asyncio.wait(
                     (stopping, waking), timeout=pause, return_when=asyncio.FIRST_COMPLETED
@@ -186,11 +186,9 @@ class Dispatcher:
         self._left.take_up()
         self._ends.retry()
         pauses = [IDLE_SECONDS, *self._retry_due(time.time()), *self._stop_expired(clocks.now())]
-        queued = self.store.ids(states.QUEUED)
-        if queued:
-            pauses.append(await self._schedule(queued))
-        else:
-            self.waits = {}
+        while not self._placement.catch_up():
+            await asyncio.sleep(0)
+        pauses.append(await self._schedule())
         all_asked = self._watcher.request_again()
         if self._ends.release_freed() or not (self._ends.all_committed and all_held and all_asked):
             pauses.append(FAULT_SECONDS)
@@ -225,13 +223,15 @@ class Dispatcher:
                     self._watcher.request_stop(attempts[-1], time_limit.REASON)
         return left
 
-    async def _schedule(self, queued: list[int]) -> float:
+    async def _schedule(self) -> float:
+        line = self._placement.line
+        if not line:
+            self.waits = {}
+            return IDLE_SECONDS
         kept = self._beside.waits()
-        requests = [r for r in self._placement.requests_of(queued) if r.job_id not in kept]
-        wants_gpus = any(request.gpus is not None for request in requests)
+        wants_gpus = line.wants_gpus
         snapshot = await self.machine.snapshot() if wants_gpus else None
-        decisions = self._placement.decide(requests, snapshot)
-        self.waits = {**decisions.waits, **kept}
+        decisions = self._placement.decide(snapshot, kept)
         for start in decisions.starts:
             job = self.store.job(start.job_id)
             # It may have been cancelled while the snapshot was taken.
@@ -242,8 +242,9 @@ class Dispatcher:
                         kept = self._beside.waits()
                     else:
                         self._starter.launch(job, start.gpu_uuids)
-        self.waits = {**self.waits, **kept}
-        return POLL_SECONDS if kept or (wants_gpus and decisions.waits) else IDLE_SECONDS
+        self.waits = decisions.waits.passing_over(kept)
+        all_start = len(decisions.starts) == len(line)
+        return POLL_SECONDS if kept or (wants_gpus and not all_start) else IDLE_SECONDS
 
     def why_it_waits(self, job: JobRow) -> str | None:
         """What the job waits for: one sentence, where there is something to say."""

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs import states
 from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.admission import checkpoint_listing
@@ -24,12 +23,13 @@ from zerotoolsd.admission.survey import Survey, survey, survey_of
 from zerotoolsd.attempts.environment import job_environment
 from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.looking.lookers import Ask, ask_thread
+from zerotoolsd.queue.changes import NewJob
 from zerotoolsd.queue.group_commit import GroupCommit
-from zerotoolsd.queue.placement import request_of
+from zerotoolsd.queue.placement import need_of
 from zerotoolsd.queue.rows import JobRow
-from zerotoolsd.queue.scheduler import impossible
-from zerotoolsd.queue.store import NewJob, Store
-from zerotoolsd.service import Conflict, Unavailable
+from zerotoolsd.queue.scheduling.gpus import impossible
+from zerotoolsd.queue.writers import Writers
+from zerotoolsd.service import Unavailable
 
 LOOK_SECONDS = 10.0
 """How long a look at the files of a job may take at submit."""
@@ -81,7 +81,7 @@ class Admittance:
         self._rehearse = rehearse
         self._ask = ask
         self._group = GroupCommit(dispatcher.store)
-        self._writers = Writers(dispatcher.store)
+        self._writers = Writers(dispatcher.store, dispatcher.jobs_dir)
         self._rehearsed: list[str] = []
 
     async def submit(
@@ -171,7 +171,7 @@ class Admittance:
             raise BadRequest(refusal)
         gpus = spec.device == "cuda"
         snapshot = await self._dispatcher.machine.snapshot() if gpus else None
-        why = impossible(request_of(0, spec), snapshot, self._dispatcher.config.limits)
+        why = impossible(need_of(spec), snapshot, self._dispatcher.config.limits)
         if why is not None:
             raise BadRequest(why)
         seen = survey_of(await self.look(spec, survey, spec, text))
@@ -186,7 +186,7 @@ class Admittance:
 
     async def _note_earlier(self, spec: JobSpec) -> None:
         """Where the jobs write that an earlier daemon took, links followed."""
-        paths = self._writers.unknown(self._dispatcher.jobs_dir)
+        paths = self._writers.unknown()
         if paths:
             named = list(paths.values())
             self._writers.note_places(paths, await self.look(spec, real_paths, named))
@@ -200,57 +200,3 @@ class Admittance:
                 f"the files of the job could not be read within {LOOK_SECONDS:g} s: check the file "
                 f"systems of output_dir = {spec.output_dir}, of resume_from, and of its data"
             ) from None
-
-
-class Writers:
-    """Which jobs write into which directory, links followed. Of jobs that are over, too: only
-    whoever asks looks at that."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._by_place: dict[str, set[int]] = {}
-        self._known: set[int] = set()
-        self._whole = False
-
-    def note(self, job: JobRow, place: str | None) -> None:
-        """`job`, which is being queued, writes into `place`, or into its own directory."""
-        self._add(job.id, place or os.path.normpath(job.output_dir))
-
-    def _add(self, job_id: int, place: str) -> None:
-        self._known.add(job_id)
-        self._by_place.setdefault(place, set()).add(job_id)
-
-    def unknown(self, jobs_dir: Path) -> dict[int, str]:
-        """The directories of the unfinished jobs that were never noted, but for those below
-        `jobs_dir`, which are what they are called."""
-        if self._whole:
-            return {}
-        found = {}
-        for job_id, place in self._store.places():
-            if job_id in self._known:
-                continue
-            if os.path.normpath(place).startswith(f"{jobs_dir}/"):
-                self._add(job_id, os.path.normpath(place))
-            else:
-                found[job_id] = place
-        self._whole = not found
-        return found
-
-    def note_places(self, paths: Mapping[int, str], places: list[str]) -> None:
-        """What `unknown` gave, with links followed."""
-        for job_id, place in zip(paths, places, strict=True):
-            self._add(job_id, place)
-        self._whole = True
-
-    def refuse_taken(self, spec: JobSpec, place: str | None) -> None:
-        """Raises Conflict: an unfinished job writes into `place`."""
-        for job_id in sorted(self._by_place.get(place or "", ())):
-            try:
-                job = self._store.job(job_id)
-            except KeyError:  # it was removed, or its submit was undone
-                continue
-            if job.state not in states.TERMINAL:
-                raise Conflict(
-                    f"output_dir = {spec.output_dir}: job {job.id}, which is {job.state}, "
-                    "writes there; name another directory"
-                )

@@ -15,8 +15,9 @@ from zerotoolsd import crashpoints
 from zerotoolsd.cleaning import removal
 from zerotoolsd.cleaning.removal import Mention, RemovableFiles, Stays
 from zerotoolsd.config import RetentionConfig
+from zerotoolsd.queue.changes import Changed
 from zerotoolsd.queue.rows import AttemptRow, JobRow
-from zerotoolsd.queue.store import Changed, Store
+from zerotoolsd.queue.store import Store
 from zerotoolsd.service import Cleaned, CleanedJob, CleanRequest, Conflict, KeptJob, Unavailable
 from zerotoolsd.timeouts import run_with_timeout
 

@@ -2,7 +2,9 @@
 
 lifecycle, clocks             which state follows which event; moments in time
 schema, values, rows, store   one SQLite database; every change is a transaction with an event
-scheduler, placement          which jobs start on which GPUs
+changes                       what such a transaction writes
+scheduling, placement         which jobs start on which GPUs; the line of those that wait
+writers                       which job writes into which directory
 transitions                   a change of state: the lifecycle, the commit, the announcement
 parking, time_limit           a job with unexpected data is held alone; how long a job may run
 

@@ -12,9 +12,10 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from zerotoolsd.queue.changes import NewJob
 from zerotoolsd.queue.room import is_full
 from zerotoolsd.queue.rows import JobRow
-from zerotoolsd.queue.store import NewJob, Store
+from zerotoolsd.queue.store import Store
 
 GATHER_SECONDS = 0.02
 BUSY_SECONDS = 5.0

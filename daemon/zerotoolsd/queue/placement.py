@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from zerotools.jobs import states
 from zerotools.jobs.binding.durations import seconds_of
@@ -13,7 +14,9 @@ from zerotoolsd.config import LimitsConfig
 from zerotoolsd.queue import clocks, parking, time_limit
 from zerotoolsd.queue.parking import JobGuard
 from zerotoolsd.queue.rows import JobRow
-from zerotoolsd.queue.scheduler import CapabilityNeed, Request, TickDecisions, tick
+from zerotoolsd.queue.scheduling.demands import CapabilityNeed, Request, ResourceNeed
+from zerotoolsd.queue.scheduling.line import WaitingLine
+from zerotoolsd.queue.scheduling.scheduler import OddRequest, TickDecisions, tick
 from zerotoolsd.queue.store import Store
 
 ATTENTION_CAPABILITIES = {
@@ -27,12 +30,16 @@ which torch compiles flex_attention."""
 
 def request_of(job_id: int, spec: JobSpec, grace_seconds: float = 0.0) -> Request:
     """What the scheduler has to find for a job, which may save for `grace_seconds` at its limit."""
-    gpus = None if spec.device == "cpu" else (spec.gpus if spec.gpus is not None else 1)
-    need = None if spec.device == "cpu" else _capability_need(spec)
     limit = None if spec.time_limit is None else seconds_of(spec.time_limit) + grace_seconds
-    return Request(
-        job_id=job_id, world_size=spec.world_size, gpus=gpus, capability=need, lasts=limit
-    )
+    return Request(job_id=job_id, need=need_of(spec), lasts=limit)
+
+
+def need_of(spec: JobSpec) -> ResourceNeed:
+    """What the scheduler has to find for a job."""
+    if spec.device == "cpu":
+        return ResourceNeed(world_size=spec.world_size, gpus=None)
+    gpus = spec.gpus if spec.gpus is not None else 1
+    return ResourceNeed(world_size=spec.world_size, gpus=gpus, capability=_capability_need(spec))
 
 
 def _capability_need(spec: JobSpec) -> CapabilityNeed | None:
@@ -62,8 +69,15 @@ def _of_precision(spec: JobSpec) -> CapabilityNeed | None:
     return CapabilityNeed(least=BF16_CAPABILITY, what='train.precision = "bf16"', instead=instead)
 
 
+LOOK_SECONDS = 0.02
+"""How long jobs are read before others get the event loop: a queue of 10,000 takes a second."""
+
+
 class QueuePlacement:
-    """The requests of the queued jobs, and the scheduler's decisions over them."""
+    """The line of the queued jobs, and the scheduler's decisions over it.
+
+    The line follows the store by its events: what changed since the last look is all that is read.
+    """
 
     def __init__(
         self,
@@ -76,57 +90,93 @@ class QueuePlacement:
         self._grace = grace_seconds
         self._parking = parking
         self._limits = limits
-        self._requests: dict[int, Request] = {}
-
-    def requests_of(self, queued: Sequence[int]) -> list[Request]:
-        """What each job needs, worked out once; those that cannot be read are held."""
-        known, self._requests = self._requests, {}
-        for job_id in queued:
-            request = known.get(job_id) or self._request_of(job_id, None)
-            if request is not None:
-                self._requests[job_id] = request
-        return list(self._requests.values())
+        self.line = WaitingLine()
+        self._seen: int | None = None
+        """The newest event that was heeded; None: the queue was not read yet."""
+        self._unread: dict[int, None] = {}
+        """Jobs of which it is to be looked up whether they wait, in order."""
+        self._unsettled: dict[int, None] = {}
+        """Those that could neither be read nor held, to be looked up in the next round."""
+        self._expected: dict[int, Request] = {}
+        """Of jobs that were just queued, so that they need not be read again."""
 
     def expect(self, job: JobRow) -> None:
         """A job that was queued, while it need not be read again."""
-        request = self._request_of(job.id, job)
+        request = self._request_of(job)
         if request is not None:
-            self._requests[job.id] = request
+            self._expected[job.id] = request
 
-    def _request_of(self, job_id: int, job: JobRow | None) -> Request | None:
-        with self._parking.guard(job_id, parking.NEEDING) as reach:
+    def catch_up(self, seconds: float = LOOK_SECONDS) -> bool:
+        """Bring the line up to date, for some time; False: there is more to read.
+
+        Jobs that cannot be read are held.
+        """
+        self._note_changes()
+        deadline = time.monotonic() + seconds
+        for job_id in list(self._unread):
+            self._look_up(job_id)
+            del self._unread[job_id]
+            if time.monotonic() > deadline:
+                break
+        if self._unread:
+            return False
+        self._expected.clear()
+        self._unread, self._unsettled = self._unsettled, {}
+        return True
+
+    def _note_changes(self) -> None:
+        newest = self._store.last_change
+        changed = None if self._seen is None else self._store.changed_since(self._seen)
+        if changed is None:
+            changed = [*self.line, *self._store.ids(states.QUEUED)]
+        self._unread |= dict.fromkeys(changed)
+        self._seen = newest
+
+    def _look_up(self, job_id: int) -> None:
+        try:
+            job = self._store.job(job_id)
+        except KeyError:  # it was removed
+            self.line.remove(job_id)
+            return
+        if job.state != states.QUEUED:
+            self.line.remove(job_id)
+        elif job_id not in self.line:
+            request = self._expected.get(job_id) or self._request_of(job)
+            if request is None:
+                self._unsettled[job_id] = None
+            else:
+                self.line.add(request)
+
+    def _request_of(self, job: JobRow) -> Request | None:
+        with self._parking.guard(job.id, parking.NEEDING) as reach:
             reach()
-            return request_of(job_id, (job or self._store.job(job_id)).spec, self._grace)
+            return request_of(job.id, job.spec, self._grace)
         return None
 
-    def decide(self, requests: Sequence[Request], snapshot: Snapshot | None) -> TickDecisions:
-        """The scheduler's decisions; over the rest, where a request confuses it."""
-        try:
-            return self._tick(requests, snapshot)
-        except Exception:  # whose it is shows one by one
-            fit = []
-            for request in requests:
-                with self._parking.guard(request.job_id, parking.PLACING) as reach:
-                    reach()
-                    self._tick([request], snapshot)
-                    fit.append(request)
-            if len(fit) == len(requests):
-                raise
-            return self._tick(fit, snapshot)
-
-    def _tick(self, requests: Sequence[Request], snapshot: Snapshot | None) -> TickDecisions:
-        for request in requests:
-            self._parking.touch(request.job_id, parking.PLACING)
+    def decide(
+        self, snapshot: Snapshot | None, passed_over: Mapping[int, str] = MappingProxyType({})
+    ) -> TickDecisions:
+        """The scheduler's decisions (`tick`); a job that confuses it is held."""
         leases, now = self._store.leases(), time.time()
-        return tick(
-            requests,
-            now=now,
-            snapshot=snapshot,
-            leases=leases,
-            cpu_ranks_used=self._cpu_ranks_used(),
-            limits=self._limits,
-            ends=self._ends_of({lease.job_id for lease in leases}, now),
-        )
+        used = self._cpu_ranks_used()
+        ends = self._ends_of({lease.job_id for lease in leases}, now)
+        while True:
+            try:
+                return tick(
+                    self.line,
+                    now=now,
+                    snapshot=snapshot,
+                    leases=leases,
+                    cpu_ranks_used=used,
+                    limits=self._limits,
+                    ends=ends,
+                    passed_over=passed_over,
+                    touch=lambda job_id: self._parking.touch(job_id, parking.PLACING),
+                )
+            except OddRequest as odd:
+                passed_over = {**passed_over, odd.job_id: f"{parking.PLACING} failed"}
+                with self._parking.guard(odd.job_id, parking.PLACING):
+                    raise odd.__cause__ or odd from None
 
     def _ends_of(self, job_ids: set[int], now: float) -> dict[int, float]:
         """When jobs that run end at the latest, of those that have a time limit."""
@@ -141,13 +191,12 @@ class QueuePlacement:
         return found
 
     def _cpu_ranks_used(self) -> int:
-        used = 0
-        for job in self._store.jobs((*states.ACTIVE, states.HELD)):
-            with self._parking.guard(job.id, parking.COUNTING) as reach:
-                reach()
-                spec = job.reading.spec
-                if spec is None or spec.device != "cpu":
-                    continue
-                if job.state in states.ACTIVE or self._store.open_tokens(job.id):
-                    used += spec.world_size
-        return used
+        held = self._store.jobs_with_open_attempts(states.HELD)
+        return sum(map(self._cpu_ranks_of, [*self._store.jobs(states.ACTIVE), *held]))
+
+    def _cpu_ranks_of(self, job: JobRow) -> int:
+        with self._parking.guard(job.id, parking.COUNTING) as reach:
+            reach()
+            spec = job.reading.spec
+            return spec.world_size if spec is not None and spec.device == "cpu" else 0
+        return 0

@@ -12,10 +12,11 @@ import pytest
 
 from tests.daemon.daemons import make_job
 from zerotoolsd.queue import group_commit
+from zerotoolsd.queue.changes import NewJob
 from zerotoolsd.queue.group_commit import GroupCommit
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.schema import DATABASE
-from zerotoolsd.queue.store import NewJob, Store
+from zerotoolsd.queue.store import Store
 from zerotoolsd.service import Conflict
 
 

@@ -1,11 +1,14 @@
-"""A long queue is worked out once: what changed since is all that is read."""
+"""The line of queued jobs follows the store: what changed since is all that is read."""
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
+from typing import Any
 
 from tests.daemon.daemons import make_job
 from zerotoolsd.config import LimitsConfig
+from zerotoolsd.queue.lifecycle import Standing
 from zerotoolsd.queue.parking import JobGuard
 from zerotoolsd.queue.placement import QueuePlacement
 from zerotoolsd.queue.rows import JobRow
@@ -37,21 +40,104 @@ def queue_one(store: Store, uid: int = 0) -> JobRow:
     return job
 
 
-def test_each_job_is_read_once(tmp_path: Path) -> None:
+def placement_over(store: Store, tmp_path: Path, **changes: Any) -> QueuePlacement:
+    values = {"hold": lambda job_id, why: None, "touch": lambda job_id, doing: None, **changes}
+    return QueuePlacement(store, JobGuard(tmp_path / "jobs", **values), LimitsConfig(cpu_ranks=3))
+
+
+def cancel(store: Store, job_id: int) -> None:
+    with store.change(store.job(job_id), Standing(state="cancelled"), "cancel", now=2.0):
+        pass
+
+
+def queue_again(store: Store, job_id: int) -> None:
+    with store.change(store.job(job_id), Standing(state="queued"), "resume", now=3.0):
+        pass
+
+
+def test_only_what_changed_is_read(tmp_path: Path) -> None:
     store = ReadingStore(tmp_path)
-    guard = JobGuard(tmp_path / "jobs", lambda job_id, why: None, lambda job_id, doing: None)
-    placement = QueuePlacement(store, guard, LimitsConfig(cpu_ranks=3))
+    placement = placement_over(store, tmp_path)
     ids = [queue_one(store).id for _ in range(5)]
     store.read.clear()
     for _ in range(2):
-        requests = placement.requests_of(store.ids("queued"))
-        assert [request.job_id for request in requests] == ids
-        decisions = placement.decide(requests, None)
+        assert placement.catch_up()
+        assert list(placement.line) == ids
+        decisions = placement.decide(None)
         assert [start.job_id for start in decisions.starts] == [1]
         assert decisions.waits[5] == "needs 2 CPU ranks: waits behind job 2"
     assert store.read == ids
     placement.expect(queue_one(store))
+    cancel(store, 3)
     store.read.clear()
-    assert len(placement.requests_of(store.ids("queued"))) == 6
-    assert store.read == []
+    assert placement.catch_up()
+    assert list(placement.line) == [1, 2, 4, 5, 6]
+    assert sorted(store.read) == [3, 6]
+    assert decisions.waits.get(3) is None
+    queue_again(store, 3)
+    cancel(store, 6)
+    store.remove(store.job(6), 4.0, "to make room")
+    assert placement.catch_up()
+    assert sorted(placement.line) == [1, 2, 3, 4, 5]
+    store.close()
+
+
+def test_the_line_is_read_anew_where_events_are_gone(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    placement = placement_over(store, tmp_path)
+    for _ in range(4):
+        queue_one(store)
+    assert placement.catch_up()
+    cancel(store, 2)
+    queue_one(store)
+    queue_one(store)
+    store.remove_events(before=10.0)
+    assert placement.catch_up()
+    assert sorted(placement.line) == [1, 3, 4, 5, 6]
+    store.close()
+
+
+def test_a_long_queue_is_read_in_parts(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    placement = placement_over(store, tmp_path)
+    for _ in range(3):
+        queue_one(store)
+    assert [placement.catch_up(0.0) for _ in range(3)] == [False, False, True]
+    assert len(placement.line) == 3
+    store.close()
+
+
+def test_a_job_that_can_neither_be_read_nor_held_now_is_looked_up_again(tmp_path: Path) -> None:
+    """The trouble may be the machine's; nobody tells when it has passed."""
+    store = Store(tmp_path)
+    in_trouble = True
+
+    def touch(job_id: int, doing: str) -> None:
+        if in_trouble and job_id == 1:
+            raise OSError(errno.EMFILE, "no descriptors")
+
+    placement = placement_over(store, tmp_path, touch=touch)
+    queue_one(store)
+    queue_one(store)
+    assert placement.catch_up()
+    assert list(placement.line) == [2]
+    in_trouble = False
+    assert placement.catch_up()
+    in_trouble = True
+    assert sorted(placement.line) == [1, 2]
+    assert [start.job_id for start in placement.decide(None).starts] == [2]
+    in_trouble = False
+    assert [start.job_id for start in placement.decide(None).starts] == [1]
+    store.close()
+
+
+def test_jobs_that_may_not_start_now_keep_nobody_waiting(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    placement = placement_over(store, tmp_path)
+    queue_one(store)
+    queue_one(store)
+    assert placement.catch_up()
+    decisions = placement.decide(None, {1: "its processes still live"})
+    assert [start.job_id for start in decisions.starts] == [2]
+    assert decisions.waits == {1: "its processes still live"}
     store.close()

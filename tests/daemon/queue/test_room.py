@@ -13,9 +13,10 @@ import pytest
 from tests.daemon.daemons import make_job
 from tests.daemon.small_disks import SmallDisk
 from zerotoolsd.queue import room
+from zerotoolsd.queue.changes import NewJob
 from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.lifecycle import Standing
-from zerotoolsd.queue.store import NewJob, Store
+from zerotoolsd.queue.store import Store
 
 JOBS = 30
 """Their changes take more than the room of the log at once."""

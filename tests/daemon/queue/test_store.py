@@ -16,9 +16,10 @@ from harness.syscalls import IS_SUPPORTED, run_until
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.queue import schema
+from zerotoolsd.queue.changes import Changed
 from zerotoolsd.queue.lifecycle import Standing
 from zerotoolsd.queue.rows import AttemptRow, JobRow
-from zerotoolsd.queue.store import Changed, Store
+from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.values import Unstorable
 from zerotoolsd.service import Conflict
 

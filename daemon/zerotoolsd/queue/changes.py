@@ -1,0 +1,112 @@
+"""What is written into the store: a job on its way in, and the rows beside a job's own."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.queue.clocks import Moment
+from zerotoolsd.queue.rows import ENDED, RUNNING, AttemptRow, JobRow
+
+RunSql = Callable[..., sqlite3.Cursor]
+"""(statement, values) -> cursor."""
+
+
+class Changed(RuntimeError):
+    """The row was no longer in the state that the change started from; nothing was written."""
+
+
+def _nothing(*_: object) -> None:
+    """Neither checked nor told."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewJob:
+    """A job to be queued. Without `output_dir` it is `default_output / <id> / "output"`; without
+    `name`, `job-<id>`. `now` in seconds since the epoch.
+
+    `tree` is `job_to_dict(spec)`, where that was made already.
+    `check` is called last, in the transaction: what it raises refuses this job alone. `queued` is
+    called with the job's row, before the commit.
+    """
+
+    uid: int
+    name: str | None
+    spec: JobSpec
+    output_dir: str | None
+    default_output: Path
+    idempotency_key: str | None
+    now: float
+    tree: Mapping[str, Any] | None = None
+    check: Callable[[], None] = _nothing
+    queued: Callable[[JobRow], None] = _nothing
+
+
+class Change:
+    """The other rows of one transaction; made by `Store.change`."""
+
+    def __init__(self, run: RunSql, job_id: int) -> None:
+        self._sql = run
+        self._job_id = job_id
+
+    def add_attempt(self, attempt: AttemptRow) -> None:
+        """A new attempt, and the leases of its GPUs. Raises Changed: a GPU is leased."""
+        row = attempt
+        self._sql(
+            "INSERT INTO attempt (job_id, number, token, state, run_dir, gpu_uuids, resumed_from,"
+            " host) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                *(row.job_id, row.number, row.token, row.state, row.run_dir),
+                *(json.dumps(row.gpu_uuids), row.resumed_from, row.host),
+            ),
+        )
+        for uuid in row.gpu_uuids:
+            try:
+                self._sql(
+                    "INSERT INTO lease (gpu_uuid, job_id, attempt, host) VALUES (?, ?, ?, ?)",
+                    (uuid, row.job_id, row.number, row.host),
+                )
+            except sqlite3.IntegrityError:
+                raise Changed(f"{uuid} is leased already") from None
+
+    def attempt_started(self, number: int, began: Moment) -> None:
+        """The supervisor of attempt `number` runs, since `began`."""
+        self._sql(
+            "UPDATE attempt SET state = ?, started = ?, started_clock = ?, boot_id = ?"
+            " WHERE job_id = ? AND number = ?",
+            (RUNNING, began.time, began.clock, began.boot_id, self._job_id, number),
+        )
+        self._sql(
+            "UPDATE job SET started = coalesce(started, ?) WHERE id = ?", (began.time, self._job_id)
+        )
+
+    def attempt_ended(
+        self, number: int, ended: float, result: Mapping[str, Any], held_by: str | None
+    ) -> None:
+        """Attempt `number` is over. Its GPUs are free again, unless a process holds on to them."""
+        self._sql(
+            "UPDATE attempt SET state = ?, ended = ?, result = ? WHERE job_id = ? AND number = ?",
+            (ENDED, ended, json.dumps(result), self._job_id, number),
+        )
+        key = (self._job_id, number)
+        if held_by is None:
+            self._sql("DELETE FROM lease WHERE job_id = ? AND attempt = ?", key)
+        else:
+            self._sql(
+                "UPDATE lease SET held_by = ? WHERE job_id = ? AND attempt = ?", (held_by, *key)
+            )
+
+    def open_attempts_ended(
+        self, ended: float, result: Mapping[str, Any], held_by: str | None
+    ) -> None:
+        """As `attempt_ended`, of every attempt of the job that is not over, unread."""
+        rows = self._sql(
+            "SELECT number FROM attempt WHERE job_id = ? AND state != ?", (self._job_id, ENDED)
+        )
+        for row in rows.fetchall():
+            self.attempt_ended(row["number"], ended, result, held_by)

@@ -1,0 +1,180 @@
+"""Which GPUs would do for a job, and why one cannot be given away."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from zerotools.sensors.snapshot import Gpu, Snapshot
+from zerotoolsd.config import LimitsConfig
+from zerotoolsd.queue.rows import Lease
+from zerotoolsd.queue.scheduling.demands import CapabilityNeed, ResourceNeed, count
+
+GIB = 2**30
+_MAX_LISTED = 8
+
+
+def blindness(snapshot: Snapshot | None, now: float, limits: LimitsConfig) -> str | None:
+    """Why the GPUs cannot be relied on."""
+    if snapshot is None:
+        return "no snapshot was taken yet"
+    if snapshot.gpus_error is not None:
+        return snapshot.gpus_error
+    age = now - snapshot.taken_at + (snapshot.gpus_age_seconds or 0.0)
+    if age > limits.snapshot_age_seconds:
+        return f"they were last seen {age:.0f} s ago"
+    return None
+
+
+def occupied(gpus: Sequence[Gpu], leases: Sequence[Lease], limits: LimitsConfig) -> dict[int, str]:
+    """Why a GPU cannot be given away, by index; the others are free."""
+    by_uuid = {lease.gpu_uuid: lease for lease in leases}
+    found = {}
+    for gpu in gpus:
+        why = _why_occupied(gpu, by_uuid.get(gpu.uuid or ""), limits)
+        if why is not None:
+            found[gpu.index] = f"GPU {gpu.index}{why}"
+    return found
+
+
+def _why_occupied(gpu: Gpu, lease: Lease | None, limits: LimitsConfig) -> str | None:
+    if gpu.mig_instances is not None or _is_shut(gpu, limits):
+        return f": {_never(gpu, limits)}"
+    if gpu.error is not None or gpu.uuid is None or _is_unreadable(gpu):
+        return f" cannot be relied on ({gpu.error or 'unreadable'})"
+    if lease is not None and lease.held_by is not None:
+        return f" is held by {lease.held_by}, which outlived job {lease.job_id}"
+    if lease is not None:
+        return f" is held by job {lease.job_id}"
+    if (gpu.memory_used_bytes or 0) > limits.foreign_memory_bytes:
+        return _foreign(gpu, gpu.memory_used_bytes or 0)
+    return None
+
+
+def _is_shut(gpu: Gpu, limits: LimitsConfig) -> bool:
+    return gpu.unmeasured is not None and not limits.use_unmeasured_gpus
+
+
+def _is_unreadable(gpu: Gpu) -> bool:
+    return gpu.memory_used_bytes is None and gpu.unmeasured is None
+
+
+def _never(gpu: Gpu, limits: LimitsConfig) -> str | None:
+    """Why no job will ever start on the GPU as things are; None: one may."""
+    if gpu.mig_instances is not None:
+        return gpu.error or "it is divided into MIG instances, on which zerotools does not train"
+    if _is_shut(gpu, limits):
+        return (
+            f"{gpu.unmeasured}, so nothing shows whether others use it; to use it anyway, "
+            "set limits.use_unmeasured_gpus = true in the daemon's configuration"
+        )
+    return None
+
+
+def _incapable(gpu: Gpu, need: CapabilityNeed | None) -> str | None:
+    """Why the GPU cannot compute as the job wants; None: it can, or its capability is not known."""
+    found = gpu.compute_capability
+    if need is None or found is None or found >= need.least:
+        return None
+    return (
+        f"{gpu.name or 'it'} has compute capability {_dotted(found)}, and {need.what} needs "
+        f"{_dotted(need.least)}"
+    )
+
+
+def _dotted(capability: tuple[int, int]) -> str:
+    return ".".join(map(str, capability))
+
+
+def _foreign(gpu: Gpu, used: int) -> str:
+    total = f" of {gpu.memory_total_bytes / GIB:.1f}" if gpu.memory_total_bytes else ""
+    pids = ", ".join(str(process.pid) for process in gpu.processes[:_MAX_LISTED])
+    whom = f"by pid {pids}, not ours" if pids else "by processes that are not ours"
+    return f" has {used / GIB:.1f}{total} GiB in use {whom}"
+
+
+def usable(need: ResourceNeed, gpus: Sequence[Gpu]) -> tuple[list[Gpu], str | None]:
+    """As `_named`, without those that cannot compute as the job wants, if enough others can."""
+    wanted, missing = _named(need, gpus)
+    able = [gpu for gpu in wanted if _incapable(gpu, need.capability) is None]
+    # Else the job was accepted before this was looked at: it goes on as it began.
+    return (able if len(able) >= need.world_size else wanted), missing
+
+
+def _named(need: ResourceNeed, gpus: Sequence[Gpu]) -> tuple[list[Gpu], str | None]:
+    """The GPUs that would do, in the job's order; and which of those it names is not there."""
+    if not isinstance(need.gpus, tuple):
+        return list(gpus), None
+    chosen = []
+    for name in need.gpus:
+        found = [gpu for gpu in gpus if name in (gpu.index, gpu.uuid)]
+        if not found and (whole := _divided(name, gpus)) is not None:
+            return [], (
+                f"needs GPU {name}: that is a MIG instance of GPU {whole.index}, and zerotools "
+                "trains only on whole GPUs"
+            )
+        if not found:
+            return [], f"needs GPU {name}: there is none; {_inventory(gpus)}"
+        chosen += found
+    if len({gpu.index for gpu in chosen}) < len(chosen):
+        return [], "names one GPU by its index and by its UUID; leave one out"
+    return chosen, None
+
+
+def _divided(name: int | str, gpus: Sequence[Gpu]) -> Gpu | None:
+    """The GPU of which `name` is a MIG instance."""
+    for gpu in gpus:
+        for instance in gpu.mig_instances or ():
+            if str(name).startswith("MIG-") and instance.startswith(str(name)):
+                return gpu
+    return None
+
+
+def _inventory(gpus: Sequence[Gpu]) -> str:
+    names = ", ".join(str(gpu.index) for gpu in gpus)
+    return f"this machine has GPUs {names}" if gpus else "this machine has no GPU"
+
+
+def shortage(need: int, wanted: Sequence[Gpu], taken: Mapping[int, str]) -> str:
+    """Why `need` of the `wanted` are not there: who has those that are `taken`."""
+    whys = [taken[gpu.index] for gpu in wanted if gpu.index in taken]
+    more = f"; and {len(whys) - _MAX_LISTED} more" if len(whys) > _MAX_LISTED else ""
+    listed = "; ".join(whys[:_MAX_LISTED]) + more
+    head = f"needs {count(need, 'GPU')}: {len(wanted) - len(whys)} of {len(wanted)} free"
+    return f"{head}: {listed}" if listed else head
+
+
+def impossible(need: ResourceNeed, snapshot: Snapshot | None, limits: LimitsConfig) -> str | None:
+    """Why what a job needs can never be there on this machine; None if it may be."""
+    size = need.world_size
+    if need.gpus is None:
+        if size <= limits.cpu_ranks:
+            return None
+        return (
+            f"ranks = {size}: limits.cpu_ranks of this daemon is {limits.cpu_ranks} (its cores, "
+            "unless its configuration sets another number); ask for fewer, or set that and "
+            "restart it"
+        )
+    if snapshot is None:
+        return None
+    if snapshot.gpus_error is not None and not snapshot.gpus:
+        return (
+            f"gpus: the job needs {count(size, 'GPU')} and this machine shows none: "
+            f'{snapshot.gpus_error}; with device = "cpu" it runs on the CPU'
+        )
+    wanted, missing = _named(need, snapshot.gpus)
+    if missing is not None:
+        return f"gpus: the job {missing}"
+    if size > len(snapshot.gpus):
+        return f"gpus = {size}: {_inventory(snapshot.gpus)}"
+    never = {gpu.index: why for gpu in wanted if (why := _never(gpu, limits)) is not None}
+    others = [gpu for gpu in wanted if gpu.index not in never]
+    weak = {gpu.index: why for gpu in others if (why := _incapable(gpu, need.capability))}
+    never |= weak
+    if size <= len(wanted) - len(never):
+        return None
+    named = "; ".join(f"GPU {index}: {why}" for index, why in list(never.items())[:_MAX_LISTED])
+    advice = f"; {need.capability.instead}" if weak and need.capability else ""
+    return (
+        f"gpus: the job needs {count(size, 'GPU')} and can use {len(wanted) - len(never)} of "
+        f"{len(wanted)}: {named}{advice}"
+    )

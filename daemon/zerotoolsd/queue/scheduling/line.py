@@ -1,0 +1,98 @@
+"""The jobs that wait, by what they need: a pass looks at each need, not at each job.
+
+Ten thousand jobs ask for a few dozen different things. Of each, the oldest comes first; the jobs
+behind one that waits need not be looked at, unless they may be lent what is kept for others, which
+only those can that end in time (`scheduler`).
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+
+from zerotoolsd.queue.scheduling.demands import Request, ResourceNeed
+
+
+class Group:
+    """The jobs of one need, by ascending id: 16 bytes each."""
+
+    def __init__(self, need: ResourceNeed) -> None:
+        self.need = need
+        self.ids = array("q")
+        self._lasts = array("d")
+
+    def add(self, request: Request) -> None:
+        """Put the job into its place."""
+        place = bisect_left(self.ids, request.job_id)
+        self.ids.insert(place, request.job_id)
+        self._lasts.insert(place, math.inf if request.lasts is None else request.lasts)
+
+    def remove(self, job_id: int) -> None:
+        """Take out a job that is in the group."""
+        place = bisect_left(self.ids, job_id)
+        del self.ids[place], self._lasts[place]
+
+    def lasts(self, place: int) -> float | None:
+        """As of `Request`, of the job at this place."""
+        found = self._lasts[place]
+        return None if found == math.inf else found
+
+    def next_place(self, place: int, now: float, latest: float) -> int | None:
+        """The first job from `place` on that, started `now`, ends at `latest` at the latest."""
+        if latest == math.inf:
+            return place if place < len(self.ids) else None
+        if latest < now:
+            return None
+        lasts = self._lasts
+        return next((i for i in range(place, len(lasts)) if now + lasts[i] <= latest), None)
+
+
+class WaitingLine:
+    """All jobs that wait, each in the group of its need."""
+
+    def __init__(self, requests: Iterable[Request] = ()) -> None:
+        self._groups: dict[ResourceNeed, Group] = {}
+        self._group_of: dict[int, Group] = {}
+        for request in requests:
+            self.add(request)
+
+    def add(self, request: Request) -> None:
+        """A job waits; nothing happens if it did already."""
+        if request.job_id not in self._group_of:
+            group = self._groups.setdefault(request.need, Group(request.need))
+            group.add(request)
+            self._group_of[request.job_id] = group
+
+    def remove(self, job_id: int) -> None:
+        """The job does not wait; nothing happens if it did not."""
+        group = self._group_of.pop(job_id, None)
+        if group is None:
+            return
+        group.remove(job_id)
+        if not group.ids:
+            del self._groups[group.need]
+
+    def need_of(self, job_id: int) -> ResourceNeed | None:
+        """What a job that waits needs."""
+        group = self._group_of.get(job_id)
+        return None if group is None else group.need
+
+    def groups(self, *, gpus: bool) -> list[Group]:
+        """Those that need GPUs, or those that need none."""
+        return [each for each in self._groups.values() if (each.need.gpus is not None) == gpus]
+
+    @property
+    def wants_gpus(self) -> bool:
+        """Whether any job does."""
+        return any(need.gpus is not None for need in self._groups)
+
+    def __contains__(self, job_id: object) -> bool:
+        return job_id in self._group_of
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._group_of)
+
+    def __len__(self) -> int:
+        return len(self._group_of)

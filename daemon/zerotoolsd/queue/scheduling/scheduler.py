@@ -1,0 +1,176 @@
+"""Which waiting jobs start now, on which GPUs, and why the others wait. Pure.
+
+First come, first served, per kind: what a waiting job could use is kept for it, so that no later
+job overtakes it, but a later job that needs something else does not wait for it.
+
+Two things bound what is kept. A job for which it is not enough that our own jobs end (a stranger
+has a GPU, another is fenced) keeps nothing: nobody knows when it can start. As soon as that has
+passed, it keeps what is free, so that it waits for the jobs that run then, and for no later ones.
+And what is kept is lent to a later job that ends before the waiting one can start anyway, by the
+time limits of both. Example: of 4 GPUs one runs a job for 3 more hours, and a job of 4 GPUs waits;
+a job of one GPU with `time_limit = "2h"` starts, one without a limit waits behind it.
+
+A pass comes to the same as looking at every job, the oldest first, and looks at few. In a pass free
+GPUs only become ours (`floor`), so what is there for a job only becomes less. Therefore, once a job
+waits, a later one of the same need waits as well, unless it is lent something because it ends
+sooner. And it changes nothing for others: the first one has kept all that is free for that need, or
+cannot keep anything, and then the later one cannot either, as what is free and what is ours are
+together the same. So of each need only the jobs that may start are looked at, and the first that
+waits. What the others are told is worked out when somebody asks, from the floor as each found it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from zerotools.sensors.snapshot import Gpu, Snapshot
+from zerotoolsd.config import LimitsConfig
+from zerotoolsd.queue.rows import Lease
+from zerotoolsd.queue.scheduling.demands import Request, ResourceNeed
+from zerotoolsd.queue.scheduling.floor import GpuFloor
+from zerotoolsd.queue.scheduling.gpus import blindness, occupied, usable
+from zerotoolsd.queue.scheduling.line import Group, WaitingLine
+from zerotoolsd.queue.scheduling.waits import CpuWaits, FloorHistory, Waits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """Start this job, on these GPUs."""
+
+    job_id: int
+    gpu_uuids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TickDecisions:
+    """What one tick decided; `waits` has one sentence for every job that does not start."""
+
+    starts: Sequence[Start]
+    waits: Waits
+
+
+class OddRequest(Exception):
+    """Something about this job was unexpected; the cause says what. Nothing was decided."""
+
+    def __init__(self, job_id: int) -> None:
+        super().__init__(f"job {job_id}")
+        self.job_id = job_id
+
+
+def _nothing(job_id: int) -> None:
+    """Told to nobody."""
+
+
+def tick(
+    line: WaitingLine,
+    *,
+    now: float,
+    snapshot: Snapshot | None,
+    leases: Sequence[Lease],
+    cpu_ranks_used: int,
+    limits: LimitsConfig,
+    ends: Mapping[int, float] = MappingProxyType({}),
+    passed_over: Mapping[int, str] = MappingProxyType({}),
+    touch: Callable[[int], None] = _nothing,
+) -> TickDecisions:
+    """Decide over the jobs in `line`. Times are seconds since the epoch.
+
+    `ends` says when jobs that hold leases end at the latest, by job id, of those that have a limit.
+    Jobs in `passed_over` may not start now, for the reason given there, and nothing waits for them.
+    `touch` is called for each job that is looked at. Raises OddRequest.
+    """
+    starts: list[Start] = []
+    walk = _Walk(line.groups(gpus=False), now, passed_over, touch)
+    cpus = _give_cpus(walk, cpu_ranks_used, limits, starts)
+    blind, history = None, FloorHistory()
+    if line.wants_gpus:
+        blind = blindness(snapshot, now, limits)
+        if blind is None and snapshot is not None:
+            floor = GpuFloor(snapshot.gpus, occupied(snapshot.gpus, leases, limits), now)
+            for lease in leases:
+                if lease.held_by is None:
+                    floor.runs_until(lease.gpu_uuid, ends.get(lease.job_id))
+            walk = _Walk(line.groups(gpus=True), now, passed_over, touch)
+            _give_gpus(walk, floor, history, starts)
+    started = frozenset(start.job_id for start in starts)
+    waits = Waits(line, started, passed_over, cpus, blind, history)
+    return TickDecisions(starts=starts, waits=waits)
+
+
+class _Walk:
+    """The jobs of several groups, the oldest first."""
+
+    def __init__(
+        self,
+        groups: Sequence[Group],
+        now: float,
+        passed_over: Container[int],
+        touch: Callable[[int], None],
+    ) -> None:
+        self._now, self._passed_over, self._touch = now, passed_over, touch
+        self._heads = [(group.ids[0], 0, group) for group in groups]
+        heapq.heapify(self._heads)
+
+    def next(self) -> tuple[Request, Group, int] | None:
+        """The next job, with its place in its group. Raises OddRequest."""
+        while self._heads and self._heads[0][0] in self._passed_over:
+            _, place, group = heapq.heappop(self._heads)
+            self.go_on(group, place)
+        if not self._heads:
+            return None
+        job_id, place, group = heapq.heappop(self._heads)
+        try:
+            self._touch(job_id)
+        except Exception as error:  # of whatever kind: that job is set aside
+            raise OddRequest(job_id) from error
+        return Request(job_id=job_id, need=group.need, lasts=group.lasts(place)), group, place
+
+    def go_on(self, group: Group, place: int, latest: float = math.inf) -> None:
+        """Come to the next of the group behind `place` that would be over at `latest`."""
+        found = group.next_place(place + 1, self._now, latest)
+        if found is not None:
+            heapq.heappush(self._heads, (group.ids[found], found, group))
+
+
+def _give_cpus(walk: _Walk, used: int, limits: LimitsConfig, starts: list[Start]) -> CpuWaits:
+    while (found := walk.next()) is not None:
+        request, group, place = found
+        size = request.need.world_size
+        # More than the limit was taken while that was higher: it runs alone.
+        runs_alone = used == 0 < limits.cpu_ranks
+        if used + size > limits.cpu_ranks and not runs_alone:
+            return CpuWaits(request.job_id, used, limits.cpu_ranks)
+        used += size
+        starts.append(Start(job_id=request.job_id))
+        walk.go_on(group, place)
+    return CpuWaits(None, used, limits.cpu_ranks)
+
+
+def _give_gpus(walk: _Walk, floor: GpuFloor, history: FloorHistory, starts: list[Start]) -> None:
+    history.begin(floor.view())
+    waiting: set[ResourceNeed] = set()
+    wanted_by: dict[ResourceNeed, list[Gpu]] = {}
+    while (found := walk.next()) is not None:
+        request, group, place = found
+        need = group.need
+        try:
+            if need not in wanted_by:
+                wanted_by[need] = usable(need, floor.gpus)[0]
+            wanted = wanted_by[need]
+            given = floor.take(request, wanted)
+            changed = given is not None or (need not in waiting and floor.keep(request, wanted))
+        except Exception as error:  # of whatever kind: that job is set aside
+            raise OddRequest(request.job_id) from error
+        if given is None:
+            waiting.add(need)
+        else:
+            uuids = tuple(gpu.uuid for gpu in given if gpu.uuid is not None)
+            starts.append(Start(job_id=request.job_id, gpu_uuids=uuids))
+        if changed:
+            history.since(request.job_id, floor.view())
+        latest = floor.latest_end(need, wanted) if need in waiting else math.inf
+        walk.go_on(group, place, latest)

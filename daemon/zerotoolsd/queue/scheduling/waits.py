@@ -1,0 +1,113 @@
+"""What each waiting job is told, worked out when somebody asks.
+
+A pass over ten thousand jobs does not make ten thousand sentences: it notes what jobs found.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass
+
+from zerotoolsd.queue.scheduling.demands import ResourceNeed, count
+from zerotoolsd.queue.scheduling.floor import FloorView
+from zerotoolsd.queue.scheduling.line import WaitingLine
+
+
+@dataclass(frozen=True)
+class CpuWaits:
+    """`first` is the oldest job that waits for CPU ranks, of `limit` of which `used` are taken."""
+
+    first: int | None
+    used: int
+    limit: int
+
+    def why(self, job_id: int, need: ResourceNeed) -> str | None:
+        """Why a job waits; None: it came after the pass, which will start it."""
+        if self.first is None:
+            return None
+        head = f"needs {count(need.world_size, 'CPU rank')}"
+        if job_id != self.first:
+            return f"{head}: waits behind job {self.first}"
+        return f"{head}: {self.used} of limits.cpu_ranks = {self.limit} are in use"
+
+
+class FloorHistory:
+    """The GPUs as jobs found them, one after the other."""
+
+    def __init__(self) -> None:
+        self._behind: list[int] = []
+        self._views: list[FloorView] = []
+        self._said: dict[tuple[int, ResourceNeed], str] = {}
+
+    def begin(self, view: FloorView) -> None:
+        """What the oldest job found."""
+        self._views.append(view)
+
+    def since(self, job_id: int, view: FloorView) -> None:
+        """What those behind the job `job_id` found; later ones come later."""
+        self._behind.append(job_id)
+        self._views.append(view)
+
+    def why(self, job_id: int, need: ResourceNeed) -> str | None:
+        """Why a job waits; None: the GPUs were not looked at yet."""
+        if not self._views:
+            return None
+        place = bisect_left(self._behind, job_id)
+        if (place, need) not in self._said:
+            self._said[place, need] = self._views[place].why(need)
+        return self._said[place, need]
+
+
+class Waits(Mapping[int, str]):
+    """A sentence for every job of `line` that is not one of `started`.
+
+    It goes with the line: a job that leaves it is told nothing any more.
+    """
+
+    def __init__(
+        self,
+        line: WaitingLine,
+        started: Set[int],
+        passed_over: Mapping[int, str],
+        cpus: CpuWaits,
+        blind: str | None,
+        history: FloorHistory,
+    ) -> None:
+        self._line = line
+        self._started = started
+        self._passed_over = passed_over
+        self._cpus = cpus
+        self._blind = blind
+        self._history = history
+
+    def passing_over(self, passed_over: Mapping[int, str]) -> Waits:
+        """The same, where these jobs are kept from their start for the reasons given."""
+        return Waits(self._line, self._started, passed_over, self._cpus, self._blind, self._history)
+
+    def __getitem__(self, job_id: int) -> str:
+        need = self._line.need_of(job_id)
+        why = None if need is None else self._why(job_id, need)
+        if why is None:
+            raise KeyError(job_id)
+        return why
+
+    def _why(self, job_id: int, need: ResourceNeed) -> str | None:
+        if job_id in self._passed_over:
+            return self._passed_over[job_id]
+        if job_id in self._started:
+            return None
+        if need.gpus is None:
+            return self._cpus.why(job_id, need)
+        if self._blind is not None:
+            return f"waits for the GPUs to be seen: {self._blind}"
+        return self._history.why(job_id, need)
+
+    def __contains__(self, job_id: object) -> bool:
+        return isinstance(job_id, int) and self.get(job_id) is not None
+
+    def __iter__(self) -> Iterator[int]:
+        return (job_id for job_id in self._line if job_id in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)

@@ -1,0 +1,99 @@
+"""Which jobs write into which directory, so that no two that are not over share one."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from zerotools.jobs import states
+from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.queue.rows import JobRow
+from zerotoolsd.queue.store import Store
+from zerotoolsd.service import Conflict
+
+
+class Writers:
+    """The jobs of a store by the directories that they named, links followed.
+
+    Nothing is kept of jobs that write into their own directory below `jobs_dir`: its name says
+    whose it is. Jobs that are over are among them, too: only whoever asks looks at that.
+    """
+
+    def __init__(self, store: Store, jobs_dir: Path) -> None:
+        self._store = store
+        self._below = {f"{jobs_dir}/", f"{os.path.realpath(jobs_dir)}/"}
+        prefixes = "|".join(sorted(map(re.escape, self._below)))
+        self._own = re.compile(rf"(?:{prefixes})([0-9]{{1,18}})/output")
+        self._by_place: dict[str, set[int]] = {}
+        self._known: set[int] = set()
+        self._whole = False
+
+    def note(self, job: JobRow, place: str | None) -> None:
+        """`job`, which is being queued, writes into `place`, or into its own directory."""
+        if place is not None:
+            self._add(job.id, place)
+
+    def _add(self, job_id: int, place: str) -> None:
+        if not self._whole:
+            self._known.add(job_id)
+        self._by_place.setdefault(place, set()).add(job_id)
+
+    def unknown(self) -> dict[int, str]:
+        """The directories of the unfinished jobs that were never noted, but for those below
+        `jobs_dir`, which are what they are called."""
+        if self._whole:
+            return {}
+        found = {}
+        for job_id, given in self._store.places():
+            place = os.path.normpath(given)
+            if job_id in self._known or self._owner(place) == job_id:
+                continue
+            if place.startswith(tuple(self._below)):
+                self._add(job_id, place)
+            else:
+                found[job_id] = given
+        if not found:
+            self._all_known()
+        return found
+
+    def note_places(self, paths: Mapping[int, str], places: list[str]) -> None:
+        """What `unknown` gave, with links followed."""
+        for job_id, place in zip(paths, places, strict=True):
+            self._add(job_id, place)
+        self._all_known()
+
+    def _all_known(self) -> None:
+        self._whole = True
+        self._known.clear()
+
+    def _owner(self, place: str) -> int | None:
+        """The job whose own directory it is."""
+        found = self._own.fullmatch(place)
+        return None if found is None else int(found[1])
+
+    def refuse_taken(self, spec: JobSpec, place: str | None) -> None:
+        """Raises Conflict: an unfinished job writes into `place`."""
+        for job in [] if place is None else self._jobs_at(place):
+            if job.state not in states.TERMINAL:
+                raise Conflict(
+                    f"output_dir = {spec.output_dir}: job {job.id}, which is {job.state}, "
+                    "writes there; name another directory"
+                )
+
+    def _jobs_at(self, place: str) -> list[JobRow]:
+        named, owner = self._by_place.get(place, set()), self._owner(place)
+        found = [self._find(job_id) for job_id in sorted(named)]
+        if owner is not None and owner not in named:
+            own = self._find(owner)
+            # It may have been told to write elsewhere.
+            if own is not None and self._owner(os.path.normpath(own.output_dir)) == owner:
+                found.append(own)
+        return [job for job in found if job is not None]
+
+    def _find(self, job_id: int) -> JobRow | None:
+        try:
+            return self._store.job(job_id)
+        except KeyError:  # it was removed, or its submit was undone
+            return None

@@ -1,0 +1,99 @@
+"""The scheduler's pass as it reads in one sentence: every job in turn, the oldest first.
+
+It is what `scheduler.tick` must come to, and takes as long as the queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from zerotools.sensors.snapshot import Gpu, Snapshot
+from zerotoolsd.config import LimitsConfig
+from zerotoolsd.queue.rows import Lease
+from zerotoolsd.queue.scheduling.demands import Request, count
+from zerotoolsd.queue.scheduling.gpus import occupied, shortage, usable
+from zerotoolsd.queue.scheduling.scheduler import Start
+
+Decided = tuple[list[Start], dict[int, str]]
+
+
+def plain_pass(
+    requests: Sequence[Request],
+    *,
+    now: float,
+    snapshot: Snapshot,
+    leases: Sequence[Lease],
+    cpu_ranks_used: int,
+    limits: LimitsConfig,
+    ends: Mapping[int, float],
+) -> Decided:
+    """What starts, in order, and what all others are told."""
+    starts: list[Start] = []
+    waits: dict[int, str] = {}
+    _cpus([r for r in requests if r.need.gpus is None], cpu_ranks_used, limits, starts, waits)
+    floor = _Floor(snapshot.gpus, occupied(snapshot.gpus, leases, limits), now)
+    for lease in leases:
+        for gpu in snapshot.gpus:
+            if gpu.uuid == lease.gpu_uuid and lease.held_by is None:
+                floor.ours[gpu.index] = ends.get(lease.job_id)
+    for request in requests:
+        if request.need.gpus is not None:
+            floor.place(request, starts, waits)
+    return starts, waits
+
+
+def _cpus(
+    requests: Sequence[Request],
+    used: int,
+    limits: LimitsConfig,
+    starts: list[Start],
+    waits: dict[int, str],
+) -> None:
+    first: int | None = None
+    for request in requests:
+        size = request.need.world_size
+        head = f"needs {count(size, 'CPU rank')}"
+        if first is not None:
+            waits[request.job_id] = f"{head}: waits behind job {first}"
+        elif used + size <= limits.cpu_ranks or (used == 0 < limits.cpu_ranks):
+            used += size
+            starts.append(Start(job_id=request.job_id))
+        else:
+            first = request.job_id
+            waits[first] = f"{head}: {used} of limits.cpu_ranks = {limits.cpu_ranks} are in use"
+
+
+class _Floor:
+    def __init__(self, gpus: Sequence[Gpu], taken: dict[int, str], now: float) -> None:
+        self.gpus, self.taken, self.now = gpus, taken, now
+        self.ours: dict[int, float | None] = {}
+        self.kept: dict[int, float | None] = {}
+
+    def place(self, request: Request, starts: list[Start], waits: dict[int, str]) -> None:
+        wanted, missing = usable(request.need, self.gpus)
+        need, job_id = request.need.world_size, request.job_id
+        free = [gpu for gpu in wanted if gpu.index not in self.taken]
+        offered = free + [gpu for gpu in wanted if self._is_lent(gpu.index, request)]
+        if missing is None and len(offered) >= need:
+            given = [gpu for gpu in wanted if gpu in offered[:need]]
+            starts.append(Start(job_id=job_id, gpu_uuids=tuple(str(gpu.uuid) for gpu in given)))
+            for gpu in given:
+                self.kept.pop(gpu.index, None)
+                self.ours[gpu.index] = None if request.lasts is None else self.now + request.lasts
+                self.taken[gpu.index] = f"GPU {gpu.index} is held by job {job_id}"
+            return
+        waits[job_id] = missing or shortage(need, wanted, self.taken)
+        coming = [gpu for gpu in wanted if gpu.index in self.ours and gpu not in free]
+        lacking = need - len(free)
+        if missing is None and len(coming) < lacking:
+            waits[job_id] += "; nothing is kept for it meanwhile" if free else ""
+        elif missing is None:
+            ends = sorted(e for gpu in coming if (e := self.ours[gpu.index]) is not None)
+            for gpu in free:
+                self.ours.setdefault(gpu.index, None)
+                self.kept[gpu.index] = ends[lacking - 1] if len(ends) >= lacking else None
+                self.taken[gpu.index] = f"GPU {gpu.index} is kept for job {job_id}"
+
+    def _is_lent(self, index: int, request: Request) -> bool:
+        start, lasts = self.kept.get(index), request.lasts
+        return start is not None and lasts is not None and self.now + lasts <= start
