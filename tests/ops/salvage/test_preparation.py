@@ -368,10 +368,14 @@ def test_from_pretrained_loads_what_was_filled_from_a_model(
     assert all(torch.equal(value, wanted[name]) for name, value in loaded.items())
 
 
-def test_a_damaged_config_is_not_copied(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", ["cut short", "made to fill the memory"])
+def test_a_damaged_config_is_not_copied(tmp_path: Path, damage: str) -> None:
     path = copy(JOB, tmp_path)
     config = path / "config.json"
-    config.write_bytes(config.read_bytes()[:30])
+    whole = config.read_bytes()
+    config.write_bytes(
+        whole[:30] if damage == "cut short" else b'{"a":[' + b"[]," * 2**20 + b"[]]}"
+    )
     found, weights = salvage(path, tmp_path / "left")
     assert weights
     assert not (tmp_path / "left" / "config.json").exists()

@@ -302,7 +302,7 @@ def _note_on_shell(each: Outcome) -> str | None:
 def _results(done: Sequence[Outcome]) -> Iterator[str]:
     for each in done:
         if each.done is not None and each.done.cleared:
-            yield f"removed what an interrupted run had left: {render.size(each.done.cleared)}"
+            yield f"removed what an earlier run had left: {render.size(each.done.cleared)}"
         if (
             each.status is Status.THINNED
             and each.done is not None

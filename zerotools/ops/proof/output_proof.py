@@ -21,6 +21,7 @@ from zerotools.formats.format import ReadOptions
 from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.files.regular import open_regular
 from zerotools.io.files.sources import Sources, recording
+from zerotools.io.numeric.equal_bytes import are_equal
 from zerotools.io.numeric.gather import Scratch
 from zerotools.io.numeric.numpy_dtypes import Cast
 from zerotools.ops.execution.fill import fill
@@ -53,7 +54,7 @@ def compare_bytes(
         found = scratch.read[: len(data)]
         outputs.read_into(tile.file, tile.offset, found.data)
         expected = np.frombuffer(data, np.uint8)
-        if not np.array_equal(found, expected):
+        if not are_equal(found, expected):
             at = int(np.argmax(found != expected))
             raise BadFile(
                 f"{target.checkpoint.root / tile.file} does not hold what was written: "

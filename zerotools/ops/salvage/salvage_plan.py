@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -10,8 +9,9 @@ from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.counts import counted
-from zerotools.core.errors import BadRequest
+from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats.format import DEFAULT_MAX_SHARD_BYTES, WriteOptions
+from zerotools.io.files.json_file import read_json
 from zerotools.ops.conversions.consolidate import cast_dtype, choose_dtype, exported_formats
 from zerotools.ops.conversions.conversion import Conversion
 from zerotools.ops.salvage.examine import Examined
@@ -29,6 +29,8 @@ COMMAND = "salvage"
 COPIES = "its own 16-bit weights"
 RECORD = "zerotools-salvage.json"
 """The file in the output that has all of it."""
+LARGEST_SIDECAR = 2**28
+"""Bytes of a JSON file of the model that is looked at; a tokenizer's may have tens of MB."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,8 +260,8 @@ def _sound_sidecars(checkpoint: Checkpoint) -> tuple[Checkpoint, list[str]]:
         if path.suffix != ".json":
             continue
         try:
-            json.loads(path.read_bytes())
-        except (OSError, ValueError, RecursionError) as error:
+            read_json(path, LARGEST_SIDECAR)
+        except (OSError, ValueError, BadFile) as error:
             del kept[name]
             notes.append(f"{path} is not copied: it is damaged ({error!s:.80})")
     return replace(checkpoint, model_sidecars=kept), notes

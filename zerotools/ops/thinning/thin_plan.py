@@ -262,8 +262,8 @@ def _names(hint: Path, name: str) -> bool:
 
 
 def leftover_note(plan: ThinPlan) -> str | None:
-    """What an interrupted run left, as a sentence."""
+    """What an earlier run left, as a sentence."""
     if not has_leftovers(plan.subject):
         return None
     name = os.fspath(plan.subject.name)
-    return f"an interrupted run left .{name}.zerotools-thin beside it, which the next one removes"
+    return f"an earlier run left .{name}.zerotools-thin beside it, which the next one removes"

@@ -11,6 +11,7 @@ from zerotools.core.checkpoint import Checkpoint, Chunk, ChunkBox, Key, Tensor
 from zerotools.core.ranges import covering_ranges
 from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.files.sources import Sources
+from zerotools.io.numeric.equal_bytes import are_equal
 from zerotools.io.numeric.gather import Scratch
 from zerotools.ops.execution.fill import fill
 from zerotools.ops.execution.plan import Copy
@@ -54,7 +55,7 @@ def differing_replicas(
             Tile(known.file, 0, tile.nbytes, tile.source_dtype, tile.target_dtype, (same,)),
             scratch,
         )[0]
-        if found == expected:
+        if are_equal(found, expected):
             return None
         return part.key, _difference(source, part.key, known, piece.chunk, found, bytes(expected))
 

@@ -6,6 +6,7 @@ it comes from the run's own adapter_config.json, from the record of a job, or fr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -141,10 +142,16 @@ def scale_of(config: Mapping[str, Any], module: str) -> float:
     """
     rank = _of_module(config, "rank_pattern", module, config.get("r"))
     alpha = _of_module(config, "alpha_pattern", module, config.get("lora_alpha"))
-    numbers = isinstance(alpha, int | float) and isinstance(rank, int | float)
-    if not numbers or isinstance(rank, bool) or rank <= 0:
-        raise BadFile(f"{ADAPTER_CONFIG} has r {rank!r:.40} and lora_alpha {alpha!r:.40}")
+    if not _is_finite(rank) or not _is_finite(alpha) or rank <= 0:
+        raise BadFile(
+            f"{ADAPTER_CONFIG} has r {rank!r:.40} and lora_alpha {alpha!r:.40} for {module}: they "
+            "must be finite numbers, and r above 0; pass that of this run by --adapter-config"
+        )
     return float(alpha / (rank**0.5 if config.get("use_rslora") else rank))
+
+
+def _is_finite(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
 
 
 def check_config(

@@ -19,7 +19,13 @@ from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.errors import Unsupported
-from zerotools.core.training import LossScale, ParamGroup, Scalar, TrainingState
+from zerotools.core.training import (
+    LARGEST_SCALE,
+    LossScale,
+    ParamGroup,
+    Scalar,
+    TrainingState,
+)
 from zerotools.formats.deepspeed.partitioning.native import native_of
 from zerotools.formats.deepspeed.schema.fields import Fields
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
@@ -114,7 +120,7 @@ def _masters(
 
 def _loss_scaler(tree: Mapping[str, Any]) -> LossScale | None:
     scale = tree.get(CUR_SCALE)
-    if not isinstance(scale, int | float):
+    if not isinstance(scale, int | float) or not abs(scale) <= LARGEST_SCALE:  # NaN is neither
         return None
     rules = {n: v for n, v in tree.items() if type(v) is int and n not in (CUR_SCALE, STATE_DICT)}
     return LossScale(float(scale), tree.get(DYNAMIC_LOSS_SCALE) is True, rules)
