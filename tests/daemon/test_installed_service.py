@@ -195,7 +195,7 @@ def _a_job_outlives_its_daemon(machine: Machine) -> None:
     assert (systemd.shows(unit, "Delegate"), systemd.shows(unit, "KillMode")) == ("yes", "process")
     daemon = systemd.shows("zerotoolsd", "MainPID")
     bounds = systemd.run(f"grep CapBnd /proc/{daemon}/status").split()[1]
-    assert int(bounds, 16).bit_count() == 4
+    assert int(bounds, 16).bit_count() == 5
     assert bounds not in said
     machine.follow(UPGRADE)
     second = machine.other_pid(first)

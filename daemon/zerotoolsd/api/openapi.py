@@ -23,6 +23,7 @@ JSON, PROBLEM = "application/json", "application/problem+json"
 _COUNT: Schema = {"type": "integer", "minimum": 0, "maximum": LARGEST_INT}
 _ANY_OBJECT: Schema = {"type": "object"}
 _REFUSALS = ("400", "401", "403", "404", "408", "409", "413", "422", "429", "500", "503")
+_TEXT_OR_NULL = {"type": ["string", "null"]}
 _KEY = {"type": ["string", "null"], "minLength": 1, "maxLength": 200, "pattern": "^[ -~]*$"}
 
 
@@ -176,7 +177,7 @@ def _paths() -> dict[str, dict[str, Schema]]:
                         ("snapshot", "leases"),
                         snapshot=_ANY_OBJECT,
                         leases=_list(_ANY_OBJECT),
-                        launch=_object(by=text, why=text),
+                        launch=_object(("by", "why"), by=text, why=text, trouble=_TEXT_OR_NULL),
                     )
                 },
             )

@@ -38,6 +38,14 @@ def test_children_are_worth_a_word_where_systemd_runs_the_machine(
     assert levels(CHILD, tmp_path) == [("processes of jobs", level)]
 
 
+@pytest.mark.parametrize(("by", "level"), [("systemd", "problem"), ("child", "warning")])
+def test_a_systemd_that_starts_nothing_is_named(tmp_path: Path, by: str, level: str) -> None:
+    launch = {"by": by, "why": "", "trouble": "systemd-run: Access denied"}
+    (found,) = look_at_service(launch, 0, tmp_path)
+    assert found.level == level
+    assert "(systemd-run: Access denied)" in found.found
+
+
 def test_whoever_does_not_linger_loses_jobs_at_log_out(tmp_path: Path) -> None:
     assert levels(USER, tmp_path) == [("processes of jobs", "ok"), ("log-out", "warning")]
     (tmp_path / LINGERING).mkdir(parents=True)

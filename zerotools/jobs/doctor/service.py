@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from zerotools.jobs.doctor.finding import DoctorFinding, ok, warning
+from zerotools.jobs.doctor.finding import DoctorFinding, ok, problem, warning
 
 LINGERING = Path("var/lib/systemd/linger")
 """systemd-logind keeps a file here for each user whose systemd outlives his sessions."""
@@ -23,7 +23,15 @@ def look_at_service(
     if launch is None:
         return
     by, why = str(launch.get("by")), str(launch.get("why"))
-    if by in ("systemd", "user-systemd"):
+    if (trouble := launch.get("trouble")) is not None:
+        say, do = (warning, "") if by == "child" else (problem, "until then jobs wait; ")
+        yield say(
+            "processes of jobs",
+            f"systemd could not start the last one ({trouble})",
+            f"{do}look at journalctl -b; systemd before 243 needs the drop-in "
+            "jobs-as-children.conf (docs/how-to/install-as-a-service.md)",
+        )
+    elif by in ("systemd", "user-systemd"):
         yield ok("processes of jobs", f"are {why}, each attempt in a unit of its own")
     elif (root / "run/systemd/system").is_dir():
         yield warning(

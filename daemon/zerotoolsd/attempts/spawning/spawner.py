@@ -45,7 +45,8 @@ class SupervisorSpawner:
         self._grace_seconds = grace_seconds
         self._clock = clock
         self._plain_until = float("-inf")
-        self._trouble = ""
+        self._trouble: str | None = None
+        """Why systemd could not start the last one."""
         self._why: dict[str, str] = {}
         """Why systemd did not start an attempt's supervisor, by token."""
 
@@ -72,7 +73,7 @@ class SupervisorSpawner:
         why = request.failure()
         request.close()
         if why is None:
-            self._why.pop(token, None)
+            self.forget(token)
         else:
             self._why[token] = why
 
@@ -87,18 +88,21 @@ class SupervisorSpawner:
     def forget(self, token: str) -> None:
         """The attempt's supervisor is there, whatever was said of it."""
         self._why.pop(token, None)
+        if self._clock() >= self._plain_until:
+            self._trouble = None
 
     def _failed(self, why: str) -> None:
+        self._trouble = why
         if self._way.may_be_child:
-            self._trouble = why
             self._plain_until = self._clock() + PLAIN_SECONDS
             log.warning("supervisors are children of the daemon for %g s: %s", PLAIN_SECONDS, why)
 
-    def to_json(self) -> dict[str, str]:
-        """How supervisors are started at the moment. `why` completes "supervisors are ..."."""
+    def to_json(self) -> dict[str, str | None]:
+        """How supervisors are started at the moment. `why` completes "supervisors are ...";
+        `trouble` is why systemd could not start the last one."""
+        by, why = "user-systemd" if self._way.of_user else SYSTEMD, self._way.why
         if self._way.program is None:
-            return {"by": CHILD, "why": self._way.why}
-        if self._clock() < self._plain_until:
-            why = f"children of the daemon for now, as systemd could not start one: {self._trouble}"
-            return {"by": CHILD, "why": why}
-        return {"by": "user-systemd" if self._way.of_user else SYSTEMD, "why": self._way.why}
+            by = CHILD
+        elif self._clock() < self._plain_until:
+            by, why = CHILD, "children of the daemon for now"
+        return {"by": by, "why": why, "trouble": self._trouble}

@@ -88,8 +88,10 @@ def test_where_systemd_refuses_a_job_waits_and_says_why(tmp_path: Path) -> None:
                 "Access denied; it is tried again"
             )
             assert started(tmp_path / "state") == []
+            assert "Access denied" in str(it.engine.spawner.to_json()["trouble"])
             systemd.set_mode("start")
             assert len((await it.reach(job, "succeeded")).attempts) == 1
+            assert it.engine.spawner.to_json()["trouble"] is None
 
     asyncio.run(story())
 
@@ -132,7 +134,7 @@ def test_a_supervisor_that_ends_at_once_says_why_itself(tmp_path: Path) -> None:
             job = await submit(it)
 
             assert "(no room for exit.json)" in await why_waits(it, job)
-            assert it.engine.spawner.to_json() == {"by": "systemd", "why": "started by systemd"}
+            assert it.engine.spawner.to_json()["by"] == "systemd"
             systemd.set_mode("start")
             assert len((await it.reach(job, "succeeded")).attempts) == 1
 
