@@ -79,7 +79,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--errors", action="store_true", help="let calls fail instead of killing")
     parser.add_argument("--story", action="append", help="those whose names have these words")
-    parser.add_argument("--call", action="append", choices=tracing.CALLS, help="this one alone")
+    parser.add_argument(
+        "--call", action="append", choices=(*tracing.CALLS, *tracing.OPENING), help="this one alone"
+    )
     parser.add_argument("--at", type=int, help="the N-th call alone")
     parser.add_argument("--sample", type=int, metavar="N", help="so many points of all there are")
     parser.add_argument("--seed", type=int, default=1, help="of the sample")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from harness.faults.tracing import ERRORS, Injection
+from harness.faults.tracing import ERRORS, OPENING, OPENING_ERRORS, Injection
 
 
 @dataclass(kw_only=True)
@@ -49,10 +49,11 @@ class Point:
 def points_of(story: Story, calls: Counter[str], *, kills: bool, errors: bool) -> Iterator[Point]:
     """All of a story that makes these calls."""
     for call, count in sorted(calls.items()):
+        possible = OPENING_ERRORS if call in OPENING else ERRORS
         for number in range(1, count + 1):
-            if kills:
+            if kills and call not in OPENING:
                 yield Point(story, Injection(call, number))
-            for error in ERRORS if errors and not story.name.startswith("both") else ():
+            for error in possible if errors and not story.name.startswith("both") else ():
                 yield Point(story, Injection(call, number, error))
 
 

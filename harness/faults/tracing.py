@@ -17,6 +17,9 @@ CALLS = (
     *("unlinkat", "rmdir", "ftruncate", "fallocate"),
 )
 """What makes something durable, gives it its name or takes it away."""
+OPENING = ("openat", "socket", "pipe2", "pidfd_open")
+"""What takes a descriptor: it fails with EMFILE, and no kill there is another than at `CALLS`."""
+OPENING_ERRORS = ("EMFILE",)
 ERRORS = ("ENOSPC", "EIO", "EMFILE")
 FEW = 4
 """So many calls of a kind, one after another, fail where errors are injected."""
@@ -63,7 +66,7 @@ def attach(pid: int, out: Path, injection: Injection | None) -> subprocess.Popen
 
     Without an injection its calls are only noted in `out`.
     """
-    options = injection.options if injection else ["-e", f"trace={','.join(CALLS)}"]
+    options = injection.options if injection else ["-e", f"trace={','.join((*CALLS, *OPENING))}"]
     said = out.with_suffix(".said").open("wb")
     with said:
         tracer = subprocess.Popen(
@@ -96,7 +99,7 @@ def is_stopped(pid: int) -> bool:
 def counted(out: Path) -> Counter[str]:
     """How often each call stands in the trace `out`."""
     found = _CALL.findall(out.read_bytes()) if out.exists() else []
-    return Counter(name.decode() for name in found if name.decode() in CALLS)
+    return Counter(name.decode() for name in found if name.decode() in (*CALLS, *OPENING))
 
 
 def injected(out: Path) -> bool:

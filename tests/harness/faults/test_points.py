@@ -33,6 +33,13 @@ def test_every_call_is_a_point() -> None:
     assert errors[0].injection.options[-1] == "inject=fsync:error=ENOSPC:when=1..4"
 
 
+def test_what_opens_files_fails_and_is_not_killed_at() -> None:
+    calls = Counter({"openat": 2})
+    assert list(points_of(Told(), calls, kills=True, errors=False)) == []
+    found = list(points_of(Told(), calls, kills=False, errors=True))
+    assert [str(p) for p in found] == ["told, EMFILE at openat 1", "told, EMFILE at openat 2"]
+
+
 def test_a_sample_is_the_same_for_the_same_seed() -> None:
     points = list(points_of(Told(), Counter({"fsync": 100}), kills=True, errors=False))
     chosen = sampled(points, 10, 3)
