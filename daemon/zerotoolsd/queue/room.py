@@ -4,6 +4,11 @@ A full disk refuses submits. A cancel, a stop at a time limit and the end of an 
 of the queue, too, and without them a full disk could not be made free. So blocks beyond the ends of
 the database and of its log are taken while there are some. A commit writes into the log; a
 checkpoint moves it into the database, after which the log is written from its start again.
+
+The database's file is opened once and stays open as long as SQLite has it: closing any descriptor
+of a file gives up all locks that the process has on it. Without SQLite's lock, the next process
+that reads the queue and goes (a backup) takes itself for the last one and removes the log, into
+which the daemon goes on writing: all that it commits from then on is gone with it.
 """
 
 from __future__ import annotations
@@ -28,32 +33,34 @@ _KEEP_SIZE = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def take_room(state_dir: Path) -> bool:
+def take_room(state_dir: Path, database: int) -> bool:
     """See to it that the queue can grow; whether all could be had. It costs little the next time.
+    `database` is a descriptor of its file.
 
     After each checkpoint: SQLite gives back what lies beyond the end of the database then.
     """
-    log = state_dir / f"{DATABASE}-wal"
     try:
-        in_log = log.stat().st_size
-        # What is in the log may all be new to the database.
-        return _take(state_dir / DATABASE, in_log + DATABASE_BYTES) and _take(log, LOG_BYTES)
+        log = os.open(state_dir / f"{DATABASE}-wal", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return False
-
-
-def _take(path: Path, wanted: int) -> bool:
-    """Blocks for so many bytes beyond the end of the file, or for as many as there are."""
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        size, more = os.fstat(fd).st_size, wanted
-        while more >= LEAST_BYTES:
-            if not _libc.fallocate(fd, _KEEP_SIZE, ctypes.c_long(size), ctypes.c_long(more)):
-                break
-            more //= 2
-        return more == wanted
+        in_log = os.fstat(log).st_size
+        # What is in the log may all be new to the database.
+        return _take(database, in_log + DATABASE_BYTES) and _take(log, LOG_BYTES)
+    except OSError:
+        return False
     finally:
-        os.close(fd)
+        os.close(log)  # SQLite locks another file for it
+
+
+def _take(fd: int, wanted: int) -> bool:
+    """Blocks for so many bytes beyond the end of the file, or for as many as there are."""
+    size, more = os.fstat(fd).st_size, wanted
+    while more >= LEAST_BYTES:
+        if not _libc.fallocate(fd, _KEEP_SIZE, ctypes.c_long(size), ctypes.c_long(more)):
+            break
+        more //= 2
+    return more == wanted
 
 
 def why_full(state_dir: Path) -> str | None:
@@ -78,12 +85,25 @@ class QueueRoom:
     """The room of the queue that `connection` has open in `state_dir`."""
 
     def __init__(self, state_dir: Path, connection: sqlite3.Connection) -> None:
+        """Raises OSError: the connection is closed."""
         self._state_dir = state_dir
         self._connection = connection
+        try:
+            self._database: int | None = os.open(state_dir / DATABASE, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            connection.close()
+            raise
 
-    def take(self) -> None:
+    def take(self) -> bool:
         """See `take_room`."""
-        take_room(self._state_dir)
+        return self._database is not None and take_room(self._state_dir, self._database)
+
+    def close(self) -> None:
+        """Close the connection, and then the file: never the other way round."""
+        self._connection.close()
+        if self._database is not None:
+            os.close(self._database)
+        self._database = None
 
     def why_full(self) -> str | None:
         """Why nothing more is to be queued; None: there is room."""

@@ -47,7 +47,7 @@ class Store:
             self.noted_id = max(newest_job(state_dir), self.highest_id)
             self._mark = LastChange(state_dir, self.last_change, self.noted_id)
         except BaseException:  # undone, and raised again
-            self._connection.close()
+            self.room.close()
             raise
 
     def _sql(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
@@ -56,7 +56,7 @@ class Store:
 
     def close(self) -> None:
         """Nothing may be called afterwards."""
-        self._connection.close()
+        self.room.close()
         self._mark.close()
 
     @property

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sqlite3
+import sys
 from collections import namedtuple
 from pathlib import Path
 
 import pytest
 
+from harness.started import run
 from tests.daemon.daemons import make_job
 from tests.daemon.small_disks import SmallDisk
 from zerotoolsd.queue import room
@@ -54,7 +57,7 @@ def cancel_all(store: Store) -> None:
 def test_a_full_disk_takes_changes_of_jobs_that_are_queued(small_disk: SmallDisk) -> None:
     store = queue_of(small_disk.path / "state")
     assert store.room.why_full() is None
-    assert room.take_room(small_disk.path / "state")
+    assert store.room.take()
     small_disk.fill()
     assert "No space left on device" in str(store.room.why_full())
     cancel_all(store)
@@ -73,14 +76,33 @@ def test_without_that_room_they_are_refused(small_disk: SmallDisk) -> None:
 
 def test_room_that_was_taken_is_not_taken_twice(tmp_path: Path) -> None:
     store = queue_of(tmp_path / "state")
-    if not room.take_room(tmp_path / "state"):
+    if not store.room.take():
         pytest.skip("this file system takes no room beforehand")
     log = tmp_path / "state" / "zerotools.db-wal"
     taken = log.stat()
     assert taken.st_blocks * 512 >= taken.st_size + room.LOG_BYTES
-    assert room.take_room(tmp_path / "state")
+    assert store.room.take()
     assert log.stat().st_blocks == taken.st_blocks
     store.close()
+
+
+def test_p1_a_process_that_reads_the_queue_and_goes_does_not_take_the_log_along(
+    tmp_path: Path,
+) -> None:
+    """It does where it is the last one: where nobody else has a lock on the database."""
+    store = queue_of(tmp_path / "state")
+    store.room.take()
+    log = tmp_path / "state" / "zerotools.db-wal"
+    before = log.stat().st_ino
+    reads = "import sqlite3, sys; d = sqlite3.connect(sys.argv[1]); d.execute('SELECT * FROM job')"
+    database = tmp_path / "state" / "zerotools.db"
+    run([sys.executable, "-I", "-S", "-c", f"{reads}; d.close()", database], timeout=20, check=True)
+    assert log.stat().st_ino == before
+    cancel_all(store)
+    copied = tmp_path / "copy"
+    shutil.copytree(tmp_path / "state", copied)  # as after a kill
+    store.close()
+    assert set(Store(copied).states().values()) == {"cancelled"}
 
 
 def test_a_state_directory_that_does_not_answer_is_full(
