@@ -37,6 +37,11 @@ class LimitsConfig:
     snapshot_age_seconds: float = key(
         "No job starts on GPUs that were last seen longer ago than this.", default=30.0, above=0
     )
+    cgroups: bool = key(
+        "Hold the processes of each attempt together in a control group, where the daemon may make "
+        "one: nothing leaves it. Jobs with `[limits]` of their own have one in any case.",
+        default=True,
+    )
     log_bytes: int = key(
         "This many bytes of one rank's log are kept from its start, and the last 64 KiB of it.",
         default=64 * 2**20,

@@ -152,6 +152,7 @@ def _plan(
         grace_seconds=config.stop.grace_seconds,
         straggler_seconds=config.stop.straggler_seconds,
         kill_seconds=config.stop.kill_seconds,
+        cgroups=config.limits.cgroups,
         log_limit_bytes=config.limits.log_bytes,
         closing=closing_command(spec, job.output_dir),
         stall=limits_of(spec.stall, own_program=own),

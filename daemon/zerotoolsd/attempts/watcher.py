@@ -24,7 +24,6 @@ from zerotoolsd.queue import clocks, lifecycle
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json
-from zerotoolsd.supervisor.ending import family
 from zerotoolsd.supervisor.ending.requests import write_request
 from zerotoolsd.supervisor.plan import REQUEST, RUN
 
@@ -246,7 +245,10 @@ class Watcher:
             if sweep.alive:
                 whole["unkillable"] = sweep.left_behind()
             else:
-                family.forget(Path(attempt.run_dir))
+                sweep.forget(Path(attempt.run_dir))
+                # The kernel keeps a group for a moment after its last process.
+                loop = asyncio.get_running_loop()
+                loop.call_later(LONGEST_LOOK_SECONDS, sweep.forget, Path(attempt.run_dir))
             self._over(attempt, whole)
 
     def _track(self, live: _Live) -> None:

@@ -18,7 +18,7 @@ from zerotoolsd.supervisor.procfs import Process, descendants, pids, read_proces
 SHARE = 0.001
 """Of a processor: what the measurements may take."""
 
-ALL_EVERY = 20
+ALL_EVERY = 60
 """So many measurements later all processes are read again."""
 
 Clock = Callable[[], float]
@@ -26,7 +26,7 @@ Clock = Callable[[], float]
 
 class HostMemory:
     """The memory of all processes below this one. `note` is called with the processes, and a time
-    before they were looked at."""
+    before they were looked at, each `longest_pause` seconds at least."""
 
     def __init__(
         self,
@@ -34,8 +34,10 @@ class HostMemory:
         used: Clock = time.thread_time,
         read: Callable[[int], Process | None] = read_process,
         note: Callable[[int, list[Process]], None] = lambda moment, processes: None,
+        longest_pause: float = float("inf"),
     ) -> None:
         self._note, self._clock, self._used, self._read = note, clock, used, read
+        self._longest_pause = longest_pause
         self._looks = 0
         self._others: set[int] = set()
         self._due = float("-inf")
@@ -51,7 +53,7 @@ class HostMemory:
         moment = ticks_now()
         ours = self._look()
         self._note(moment, ours)
-        self._due = now + (self._used() - used) / SHARE
+        self._due = now + min((self._used() - used) / SHARE, self._longest_pause)
         return sum(process.rss_bytes for process in ours if process.pid not in beside)
 
     def _look(self) -> list[Process]:

@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from zerotoolsd.supervisor import procfs, thinner
+from zerotoolsd.supervisor.cgroups.delegation import NotDelegated
+from zerotoolsd.supervisor.cgroups.group import AttemptGroup, group_name, make_group
 from zerotoolsd.supervisor.closing import run_closing
 from zerotoolsd.supervisor.durable import read_json, write_json
 from zerotoolsd.supervisor.ending import family
@@ -33,12 +35,14 @@ from zerotoolsd.supervisor.last_word.verdict import (
     judge_program,
     judge_ranks,
     judge_stalled,
+    with_limits,
 )
 from zerotoolsd.supervisor.logs import say
 from zerotoolsd.supervisor.plan import (
     ATTEMPT,
     EXIT,
     EXIT_LOCKED,
+    EXIT_NO_LIMITS,
     EXIT_USED,
     LOCK,
     REQUEST,
@@ -74,7 +78,28 @@ def main(arguments: Sequence[str]) -> int:
     tree = read_json(Path(ATTEMPT))
     assert tree is not None
     plan = Plan.from_json(tree)
-    return keep(plan, lambda records, ledger: supervise(plan, records, ledger))
+    try:
+        group = _make_group(plan)
+    except (NotDelegated, OSError) as error:
+        say(f"the limits of the job cannot be set: {error}")
+        return EXIT_NO_LIMITS
+    return keep(plan, lambda records, ledger: supervise(plan, records, ledger), group)
+
+
+def _make_group(plan: Plan) -> AttemptGroup | None:
+    """The control group of the attempt; None where there is none to be had, and no limit to set.
+
+    Raises NotDelegated and OSError: the limits cannot be set.
+    """
+    if not plan.cgroups and not plan.limits:
+        return None
+    name = group_name(plan.job_id, plan.attempt, plan.token)
+    try:
+        return make_group(name, plan.limits, own=(os.getpid(),))
+    except (NotDelegated, OSError):
+        if plan.limits:
+            raise
+        return None
 
 
 def _take_lock() -> int | None:
@@ -96,12 +121,14 @@ def supervise(plan: Plan, records: Records, ledger: RankLedger) -> None:
     become_subreaper()
     started, clock = time.time(), time.monotonic()
     progress = Progress()
-    watch = RankMonitor(plan, progress, ledger)
+    group = records.group
+    watch = RankMonitor(plan, progress, ledger, group)
     identity = {
         **_identity(os.getpid()),
         "keeper": _identity(os.getppid()),
         "boot_id": procfs.boot_id(),
         "token": plan.token,
+        "cgroup": None if group is None else str(group.path),
         "started": started,
         "started_clock": clock,
     }
@@ -113,7 +140,7 @@ def supervise(plan: Plan, records: Records, ledger: RankLedger) -> None:
         write_json(Path(RUN), {**identity, "ranks": pids})
         watch.run()
         failure = _not_started(watch)
-    killed = kill_all(watch.kill_seconds, spare=watch.helpers, note=ledger.ended)
+    killed = kill_all(watch.kill_seconds, spare=watch.helpers, note=ledger.ended, group=group)
     left = killed.left_behind({rank.pid: rank.index for rank in watch.ranks})
     if watch.finder is not None:
         watch.finder.finish(progress)
@@ -128,6 +155,9 @@ def supervise(plan: Plan, records: Records, ledger: RankLedger) -> None:
     )
     if watch.stalls.cause is not None:
         verdict = judge_stalled(verdict, watch.stalls.cause, watch.stalls.rank, watch.ranks)
+    if group is not None:
+        verdict = with_limits(verdict, group)
+        group.remove()
     record = _record(watch, verdict, left, started)
     if verdict.outcome == "finished" and records.ended is not None:
         # Power may fail while an export runs for minutes: the training itself is over.

@@ -32,6 +32,8 @@ PORT = "{free_port}"
 
 EXIT_LOCKED = 3
 """The supervisor's own exit status: another copy holds the lock."""
+EXIT_NO_LIMITS = 5
+"""The supervisor's own exit status: the job's limits cannot be set here."""
 EXIT_USED = 4
 """The supervisor's own exit status: the attempt was started before."""
 
@@ -46,7 +48,9 @@ class Plan:
     a stop, and ranks may end long after one another. `launcher`: `argv` is one process that starts
     the ranks. `finder` is the command that looks for checkpoints, where somebody has to. `stall`
     says when ranks do not get on (`heartbeats.rank_phases.StallLimits`).
-    `kill_seconds`: what SIGKILL has not ended after so long is left behind, and named.
+    `kill_seconds`: what SIGKILL has not ended after so long is left behind, and named. `limits` are
+    those of `cgroups.limits`; `cgroups`: a control group holds the processes together, where there
+    may be one.
     """
 
     job_id: int
@@ -68,6 +72,8 @@ class Plan:
     finder: tuple[str, ...] = ()
     kill_seconds: float = 30.0
     stall: Mapping[str, Any] = field(default_factory=dict)
+    limits: Mapping[str, int] = field(default_factory=dict)
+    cgroups: bool = True
 
     @property
     def processes(self) -> int:
@@ -77,7 +83,8 @@ class Plan:
     def to_json(self) -> dict[str, Any]:
         """All fields, under their own names."""
         tree = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return {**tree, "env": dict(self.env), "stall": dict(self.stall)}
+        plain = {name: dict(tree[name]) for name in ("env", "stall", "limits")}
+        return {**tree, **plain}
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Plan:

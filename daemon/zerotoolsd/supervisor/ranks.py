@@ -86,8 +86,11 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def spawn(plan: Plan, index: int, port: int, log_path: Path) -> SupervisedRank:
-    """Begin to start rank `index`. Raises OSError: the machine cannot now."""
+def spawn(
+    plan: Plan, index: int, port: int, log_path: Path, entrance: str | None = None
+) -> SupervisedRank:
+    """Begin to start rank `index`, in the control group of `entrance`. Raises OSError: the machine
+    cannot now."""
     log = RankLog(log_path, plan.log_limit_bytes)
     try:
         start = spawning.start(
@@ -96,6 +99,7 @@ def spawn(plan: Plan, index: int, port: int, log_path: Path) -> SupervisedRank:
             cwd=plan.cwd,
             output=log.write_fd,
             umask=plan.umask,
+            entrance=entrance,
         )
     except OSError:
         log.spawned()

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from zerotoolsd.supervisor.cgroups.group import AttemptGroup
 from zerotoolsd.supervisor.children.spawning import CannotStart
 from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json
 from zerotoolsd.supervisor.ending.family import FAMILY, FamilyNote
@@ -39,6 +40,8 @@ HANGS_SECONDS = 5.0
 """After so long without an answer, whoever asks is told what the attempt waits for."""
 LAST_KILL_SECONDS = 1.0
 """What is killed last has at least this long to end, also where ranks have not."""
+NOTE_SECONDS = 1.0
+"""How often the attempt's processes are noted at least, where no control group holds them."""
 SETTLE_SECONDS = 1.0
 """How long the other ranks may still tell what went wrong after one has failed."""
 
@@ -46,7 +49,14 @@ SETTLE_SECONDS = 1.0
 class RankMonitor:
     """The ranks of one attempt until the last has ended. Works in the run directory."""
 
-    def __init__(self, plan: Plan, progress: Progress, ledger: RankLedger) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        progress: Progress,
+        ledger: RankLedger,
+        group: AttemptGroup | None = None,
+    ) -> None:
+        self._group = group
         self.plan = plan
         self.progress = progress
         self._ledger = ledger
@@ -64,7 +74,9 @@ class RankMonitor:
         self.finder: Finder | None = None
         self._thinner = Thinner(plan, progress)
         self.stalls = Stalls(plan, progress)
-        self._memory = HostMemory(note=FamilyNote(Path(FAMILY)).write)
+        # A group is complete at every moment; without one, the note is all that is left.
+        pause = NOTE_SECONDS if group is None else float("inf")
+        self._memory = HostMemory(note=FamilyNote(Path(FAMILY)).write, longest_pause=pause)
         self._oom_kills = oom_kills()
         self._selector = selectors.DefaultSelector()
         self._selector.register(progress.socket, selectors.EVENT_READ, progress.drain)
@@ -125,7 +137,9 @@ class RankMonitor:
         self._ledger.begin()
         try:
             for index in range(self.plan.processes):
-                self._add(spawn(self.plan, index, port, Path(f"rank-{index}.log")))
+                log = Path(f"rank-{index}.log")
+                entrance = None if self._group is None else self._group.entrance
+                self._add(spawn(self.plan, index, port, log, entrance))
         except OSError:
             for rank in self.ranks:  # the end takes descriptors, too
                 self._forget_start(rank)

@@ -5,6 +5,7 @@ fork twice and make a session of its own. What proves that a process is of the a
 
     run.json             the supervisor and its keeper, by pid and start
     the family           what the supervisor noted of its descendants (`supervisor/family`)
+    the control group    in which a process stays, whatever it does (`supervisor/cgroups`)
     the environment      the attempt's token
     the cgroup           that of the attempt's unit, where systemd started it
     descent              a child of any of these
@@ -22,9 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from zerotoolsd.attempts.spawning.transient_unit import is_in_unit
+from zerotoolsd.supervisor.cgroups.group import AttemptGroup, read_group
 from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json
+from zerotoolsd.supervisor.ending import family
 from zerotoolsd.supervisor.ending.family import FAMILY, Noted, read_note
-from zerotoolsd.supervisor.ending.left_behind import left_behind
+from zerotoolsd.supervisor.ending.left_behind import MOST_NAMED, left_behind
 from zerotoolsd.supervisor.plan import RUN
 from zerotoolsd.supervisor.procfs import Process, boot_id, descendants, kill_process, processes
 
@@ -40,16 +43,19 @@ class Traces:
     ranks: Mapping[int, int] = field(default_factory=dict)
     """The number of each rank, by pid."""
     noted: Noted = field(default_factory=Noted)
+    group: AttemptGroup | None = None
 
     @property
     def oldest(self) -> int:
         """No process of the attempt began before, in ticks since boot."""
         return min((start for _, start in self.roots), default=0)
 
-    def is_of_attempt(self, process: Process) -> bool:
-        """Whether that is proved of the process itself."""
+    def is_of_attempt(self, process: Process, members: Collection[int]) -> bool:
+        """Whether that is proved of the process itself. `members` are the pids in its group."""
         if process.start_ticks < self.oldest:
             return False
+        if process.pid in members:
+            return True
         if (process.pid, process.start_ticks) in self.roots or self.noted.proves(process):
             return True
         if f"ZEROTOOLS_TOKEN={self.token}".encode() in _environment(process.pid):
@@ -68,7 +74,7 @@ def traces_of(run_dir: Path, token: str) -> Traces:
         return Traces(token)
     roots = frozenset(filter(None, map(identity, (run, run.get("keeper")))))
     noted = read_note(run_dir / FAMILY, not_sessions=(os.getsid(0),)) if roots else Noted()
-    return Traces(token, roots, _ranks(run), noted)
+    return Traces(token, roots, _ranks(run), noted, read_group(run.get("cgroup"), token))
 
 
 def identity(tree: object) -> tuple[int, int] | None:
@@ -92,7 +98,9 @@ def find(traces: Traces, look: Callable[[], dict[int, Process]] = processes) -> 
     table = look()
     for pid in _own_line(table):
         table.pop(pid, None)
-    proved = [p for p in table.values() if not p.is_over and traces.is_of_attempt(p)]
+    # Later than the table: a pid that was given to another meanwhile has another start there.
+    members = frozenset(traces.group.pids() if traces.group else ())
+    proved = [p for p in table.values() if not p.is_over and traces.is_of_attempt(p, members)]
     below = [child for process in proved for child in descendants(process.pid, table)]
     return list({p.pid: p for p in (*proved, *below) if not p.is_over}.values())
 
@@ -120,6 +128,8 @@ class Sweep:
 
     def look(self) -> bool:
         """SIGKILL what is found; whether anything was. Raises OSError."""
+        if self.traces.group is not None:
+            self.traces.group.kill()
         self.alive, self.refused = self.find(self.traces), set()
         for process in self.alive:
             self.found.add((process.pid, process.start_ticks))
@@ -133,8 +143,15 @@ class Sweep:
         """The lines of what lived at the last look."""
         ranks = self.traces.ranks
         return [
-            left_behind(p, rank=ranks.get(p.pid), refused=p.pid in self.refused) for p in self.alive
+            left_behind(p, rank=ranks.get(p.pid), refused=p.pid in self.refused)
+            for p in self.alive[:MOST_NAMED]
         ]
+
+    def forget(self, run_dir: Path) -> None:
+        """Nothing is left: remove what was kept to find it. May be repeated."""
+        family.forget(run_dir)
+        if self.traces.group is not None:
+            self.traces.group.remove(0)
 
 
 def kill_strays(traces: Traces) -> list[Process]:

@@ -52,6 +52,8 @@ class BegunProgram:
     @property
     def awaited(self) -> str:
         """What has not answered yet."""
+        if not self._said:
+            return "its control group"
         in_program = _PROGRAM in self._said
         return self._program if in_program else f"the directory {self._directory}"
 
@@ -79,9 +81,17 @@ class BegunProgram:
 
 
 def start(
-    argv: Sequence[str], *, env: Mapping[str, str], cwd: str, output: int, umask: int
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: str,
+    output: int,
+    umask: int,
+    entrance: str | None = None,
 ) -> BegunProgram:
     """Begin to run `argv` in `cwd`; its output goes to the descriptor `output`. Raises OSError.
+
+    `entrance`: the `cgroup.procs` of the control group that it enters first.
 
     The process that calls it has no threads.
     """
@@ -94,7 +104,7 @@ def start(
         os.close(writing)
         raise
     if pid == 0:
-        _become(argv, env, cwd, output, die_with(parent, umask), writing)
+        _become(argv, env, cwd, output, die_with(parent, umask, entrance), writing)
     os.close(writing)
     os.set_blocking(reading, False)
     return BegunProgram(pid, reading, argv[0], cwd)
@@ -130,13 +140,17 @@ def _become(
         os._exit(NO_PROGRAM)
 
 
-def die_with(parent: int, umask: int) -> Callable[[], None]:
-    """For the child between fork and exec: SIGKILL it when the supervisor ends."""
+def die_with(parent: int, umask: int, entrance: str | None = None) -> Callable[[], None]:
+    """For the child between fork and exec: SIGKILL it when the supervisor ends, and enter a control
+    group."""
 
     def arrange() -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:
             os._exit(1)
+        if entrance is not None:
+            with open(entrance, "w", encoding="ascii") as procs:  # noqa: PTH123  # after a fork
+                procs.write("0")
         os.umask(umask)
         # When memory runs out the kernel is to end a rank, and never the daemon.
         with suppress(OSError):

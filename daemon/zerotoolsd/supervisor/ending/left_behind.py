@@ -17,6 +17,8 @@ from typing import Any
 from zerotoolsd.supervisor.procfs import Process, boot_id, read_process
 
 _LONGEST_PLACE = 64
+MOST_NAMED = 100
+"""Of one attempt: a record has room for so many."""
 
 
 def left_behind(

@@ -8,9 +8,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from zerotoolsd.supervisor.ending.left_behind import left_behind
+from zerotoolsd.supervisor.cgroups.group import AttemptGroup
+from zerotoolsd.supervisor.ending.left_behind import MOST_NAMED, left_behind
 from zerotoolsd.supervisor.logs import say
-from zerotoolsd.supervisor.procfs import Process, descendants, kill_process, processes
+from zerotoolsd.supervisor.procfs import (
+    Process,
+    descendants,
+    kill_process,
+    processes,
+    read_process,
+)
 
 NoteEnd = Callable[[int, int], None]
 """(pid, wait status): called while the kernel still knows it."""
@@ -58,7 +65,8 @@ class Killed:
     def left_behind(self, ranks: Mapping[int, int]) -> list[dict[str, Any]]:
         """The lines of the processes that still live; `ranks`: the number of each rank, by pid."""
         return [
-            left_behind(p, rank=ranks.get(p.pid), refused=p.pid in self.refused) for p in self.stuck
+            left_behind(p, rank=ranks.get(p.pid), refused=p.pid in self.refused)
+            for p in self.stuck[:MOST_NAMED]
         ]
 
 
@@ -68,20 +76,22 @@ def kill_all(
     note: NoteEnd = lambda pid, status: None,
     *,
     kill: Callable[[Process], object] = kill_process,
-    also: Callable[[], object] = lambda: None,
+    group: AttemptGroup | None = None,
 ) -> Killed:
-    """SIGKILL all descendants but `spare`, again and again, since they may fork meanwhile.
+    """SIGKILL all descendants but `spare`, and all of the `group`, again and again, since they may
+    fork meanwhile.
 
     What the kernel did not end within the deadline is left behind. While the machine does not let
-    it look (no descriptors), it tries again. `also` is called each time: another way to end them.
+    it look (no descriptors), it tries again.
     """
     done = Killed()
     deadline = time.monotonic() + deadline_seconds
     pause = 0.001
     while True:
         try:
-            also()
-            alive = [process for process in alive_below(os.getpid()) if process.pid not in spare]
+            if group is not None:
+                group.kill()
+            alive = [process for process in _alive(group) if process.pid not in spare]
             done.refused = _kill_each(alive, kill)
         except OSError as error:
             say(f"cannot look for processes that are left: {error}")
@@ -95,6 +105,13 @@ def kill_all(
             return done
         time.sleep(pause)
         pause = min(pause * 2, 0.1)
+
+
+def _alive(group: AttemptGroup | None) -> list[Process]:
+    found = alive_below(os.getpid())
+    known = {os.getpid(), *(process.pid for process in found)}
+    others = (read_process(pid) for pid in (group.pids() if group else ()) if pid not in known)
+    return found + [process for process in others if process is not None and not process.is_over]
 
 
 def _kill_each(alive: Iterable[Process], kill: Callable[[Process], object]) -> set[int]:

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from zerotoolsd.supervisor.cgroups.group import AttemptGroup
 from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json, sync_directory
 from zerotoolsd.supervisor.ending import family
 from zerotoolsd.supervisor.ending.reaper import kill_all
@@ -44,9 +45,15 @@ class Records:
 
     exit: ReservedRecord
     ended: ReservedRecord | None
+    group: AttemptGroup | None = None
+    """What holds the attempt's processes together, where the machine has that."""
 
 
-def keep(plan: Plan, supervise: Callable[[Records, RankLedger], None]) -> int:
+def keep(
+    plan: Plan,
+    supervise: Callable[[Records, RankLedger], None],
+    group: AttemptGroup | None = None,
+) -> int:
     """Supervise in a child, and put its end on record if it cannot. Returns the exit status.
 
     Raises OSError: there is no room for what the attempt will have to write; nothing was started.
@@ -55,6 +62,7 @@ def keep(plan: Plan, supervise: Callable[[Records, RankLedger], None]) -> int:
     records = Records(
         ReservedRecord(Path(EXIT), plan.processes),
         ReservedRecord(Path(ENDED), plan.processes) if follows else None,
+        group,
     )
     ledger = RankLedger(plan.processes, Path(LEDGER))
     child = os.fork()
@@ -92,7 +100,9 @@ def _pass_on(child: int) -> None:
 def _put_on_record(plan: Plan, records: Records, ledger: RankLedger) -> int:
     # What a killed supervisor noted before: a SIGKILL after that came from its own death.
     told = {index for index, line in enumerate(ledger.lines()) if line.status is not None}
-    killed = kill_all(plan.kill_seconds, note=ledger.ended)
+    killed = kill_all(plan.kill_seconds, note=ledger.ended, group=records.group)
+    if records.group is not None:
+        records.group.remove()
     with suppress(OSError):
         Path(NOTIFY).unlink()
     if Path(EXIT).exists():

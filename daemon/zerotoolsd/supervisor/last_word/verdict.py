@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from zerotoolsd.supervisor.cgroups.group import AttemptGroup
 from zerotoolsd.supervisor.last_word.blame import (
     EXIT_BAD_CHECKPOINT,
     EXIT_BAD_JOB,
@@ -125,6 +126,20 @@ def judge_stalled(
     saved = all(each.exit_code in (0, EXIT_STOPPED) for each in ranks)
     then = "; continued, it saved and stopped" if saved else ""
     return Verdict("crashed", f"ended, as {cause}{then}", rank)
+
+
+def with_limits(verdict: Verdict, group: AttemptGroup) -> Verdict:
+    """The verdict over an attempt in a control group, with the limit that it came to."""
+    if verdict.outcome not in ("crashed", "killed"):
+        return verdict
+    memory, processes, cause = group.memory_words, group.processes_words, verdict.cause
+    if memory is not None and verdict.rank is not None and verdict.rank.signal == signal.SIGKILL:
+        cause = f"rank {verdict.rank.index} was killed by {memory}"
+    elif memory is not None:
+        cause = f"{cause}; processes were killed by {memory}"
+    if processes is not None:
+        cause = f"{cause}; {processes}"
+    return replace(verdict, cause=cause)
 
 
 def _finished(progress: Told) -> Verdict:

@@ -1,0 +1,152 @@
+"""The control group below which this process may make others: its own, where it was given to us.
+
+    /sys/fs/cgroup/system.slice/zerotools-job-7-1-3f9c01aa.service      delegated by systemd
+        supervisor/                                   keeper and supervisor, where there are limits
+        zerotools-7-1-3f9c01aa/                       the ranks and all that they start
+
+Under systemd a group is ours only if systemd says so (it marks those with `Delegate=yes`); that
+it can be written means nothing for root. Without systemd, it is ours if it can be written.
+Limits need controllers, which the kernel gives to groups below one without processes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+PROCS = "cgroup.procs"
+CONTROLLERS = "cgroup.controllers"
+SUBTREE = "cgroup.subtree_control"
+LEAF = "supervisor"
+_MARKS = ("user.delegate", "trusted.delegate")
+
+GetMark = Callable[[Path, str], bytes]
+
+
+class NotDelegated(Exception):
+    """There is no control group that may be divided, or limited; the text says why."""
+
+
+@dataclass(frozen=True)
+class Delegation:
+    """The directory of a control group that is ours to divide."""
+
+    directory: Path
+
+    def refuse_unlimited(self, wanted: Collection[str], own: Collection[int] = ()) -> None:
+        """Raises NotDelegated: groups below it cannot have the controllers `wanted`. `own` are
+        processes that will leave it."""
+        lacking = sorted(set(wanted) - set(_words(self.directory / CONTROLLERS)))
+        if lacking:
+            raise NotDelegated(
+                f"the control group {self.directory} has no {' and no '.join(lacking)} controller"
+            )
+        others = set(_pids(self.directory)) - set(own)
+        if others and not self.is_root and set(wanted) - set(_words(self.directory / SUBTREE)):
+            raise NotDelegated(f"the control group {self.directory} has other processes in it")
+
+    @property
+    def is_root(self) -> bool:
+        """Whether it is the machine's root group, to which the rule of no processes is not put."""
+        return not (self.directory / "cgroup.type").exists()
+
+    def give(self, wanted: Collection[str], own: Collection[int]) -> None:
+        """Let groups below it have the controllers; `own` processes move into a group of theirs.
+
+        Raises NotDelegated, OSError.
+        """
+        self.refuse_unlimited(wanted, own)
+        missing = set(wanted) - set(_words(self.directory / SUBTREE))
+        if not missing:
+            return
+        leaf = self.directory / LEAF
+        for pid in sorted(set(_pids(self.directory)) & set(own)):
+            leaf.mkdir(exist_ok=True)
+            write(leaf / PROCS, str(pid))
+        for name in sorted(missing):
+            write(self.directory / SUBTREE, f"+{name}")
+
+
+def write(path: Path, text: str) -> None:
+    """Write one value into a file of the kernel's. Raises OSError."""
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+
+
+def find(root: Path = Path("/"), mark: GetMark = os.getxattr) -> Delegation:
+    """The group that is ours, on the machine whose file system begins at `root`.
+
+    Raises NotDelegated.
+    """
+    mount, top = _mount(root)
+    own = _own(root)
+    inside = own.removeprefix(top.rstrip("/")) if own.startswith(top.rstrip("/") + "/") else None
+    if inside is None or "/.." in own:
+        raise NotDelegated(f"the control group {own} is outside of what {mount} shows")
+    place = mount / inside.lstrip("/")
+    if (root / "run/systemd/system").is_dir():
+        found = next((p for p in _upwards(place, mount) if _is_marked(p, mark)), None)
+        if found is None:
+            raise NotDelegated(f"systemd has not delegated the control group {own} (Delegate=yes)")
+        place = found
+    if not (os.access(place, os.W_OK | os.X_OK) and os.access(place / PROCS, os.W_OK)):
+        raise NotDelegated(f"the control group {own} may not be written by uid {os.geteuid()}")
+    return Delegation(place)
+
+
+def _upwards(place: Path, mount: Path) -> Iterator[Path]:
+    while place != mount and place.is_relative_to(mount):
+        yield place
+        place = place.parent
+
+
+def _is_marked(place: Path, mark: GetMark) -> bool:
+    for name in _MARKS:
+        try:
+            if mark(place, name).strip(b"\0") == b"1":
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def _mount(root: Path) -> tuple[Path, str]:
+    """Where version 2 is mounted, and which group is seen there."""
+    try:
+        lines = (root / "proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        lines = []
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        if after.split(" ", 1)[0] == "cgroup2":
+            parts = before.split(" ")
+            place = parts[4].replace("\\040", " ")
+            return root / place.lstrip("/"), parts[3]
+    raise NotDelegated("control groups of version 2 are not mounted")
+
+
+def _own(root: Path) -> str:
+    try:
+        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        lines = []
+    for line in lines:
+        if line.startswith("0::/"):
+            return line[3:]
+    raise NotDelegated("the kernel does not say in which control group this is")
+
+
+def _words(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return []
+
+
+def _pids(directory: Path) -> list[int]:
+    return [int(word) for word in _words(directory / PROCS) if word.isdecimal()]

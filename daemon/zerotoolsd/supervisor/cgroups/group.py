@@ -1,0 +1,141 @@
+"""The control group of one attempt: whatever its processes do, they stay in it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from zerotoolsd.supervisor.cgroups import delegation, limits
+from zerotoolsd.supervisor.cgroups.delegation import PROCS, Delegation, NotDelegated, write
+
+PREFIX = "zerotools-"
+REMOVE_SECONDS = 2.0
+OLD_SECONDS = 86400.0
+
+
+def group_name(job_id: int, attempt: int, token: str) -> str:
+    """Of this attempt, and of no other on the machine."""
+    return f"{PREFIX}{job_id}-{attempt}-{token[:8]}"
+
+
+@dataclass(frozen=True)
+class AttemptGroup:
+    """`wanted` are the limits that were set."""
+
+    path: Path
+    wanted: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def entrance(self) -> str:
+        """The file into which a process writes 0 to enter, before it does anything else."""
+        return str(self.path / PROCS)
+
+    def pids(self) -> list[int]:
+        """The processes in it, and in groups below it that they have made."""
+        found = []
+        for directory in self._directories():
+            with suppress(OSError, ValueError):
+                found += [int(pid) for pid in (directory / PROCS).read_text("ascii").split()]
+        return found
+
+    def kill(self) -> None:
+        """SIGKILL them all in one moment, where the kernel can (5.14)."""
+        with suppress(OSError):
+            write(self.path / "cgroup.kill", "1")
+
+    def remove(self, seconds: float = REMOVE_SECONDS) -> bool:
+        """Remove it if it is empty; whether it is gone. What is ending keeps it for a moment."""
+        deadline = time.monotonic() + seconds
+        while True:
+            for directory in reversed(self._directories()):
+                with suppress(OSError):
+                    directory.rmdir()
+            if not self.path.exists():
+                return True
+            if self.pids() or time.monotonic() > deadline:
+                return False
+            time.sleep(0.01)
+
+    def _directories(self) -> list[Path]:
+        return [Path(place) for place, _, _ in os.walk(self.path)]
+
+    def memory_kills(self) -> int:
+        """How many of its processes the kernel has ended for the limit of its memory."""
+        return self._event("memory.events", "oom_kill")
+
+    def refused_processes(self) -> int:
+        """How often it was refused another process."""
+        return self._event("pids.events", "max")
+
+    def _event(self, name: str, word: str) -> int:
+        try:
+            lines = (self.path / name).read_text("ascii").splitlines()
+            return next(int(line.split()[1]) for line in lines if line.split()[:1] == [word])
+        except (OSError, ValueError, IndexError, StopIteration):
+            return 0
+
+    @property
+    def memory_words(self) -> str | None:
+        """The limit of memory for which its processes were ended; None: they were not."""
+        if not self.memory_kills() or limits.MEMORY not in self.wanted:
+            return None
+        return f"its own memory limit of {limits.gibibytes(self.wanted[limits.MEMORY])}"
+
+    @property
+    def processes_words(self) -> str | None:
+        """The limit of processes that was in its way; None: it was not."""
+        refused = self.refused_processes()
+        if not refused or limits.PROCESSES not in self.wanted:
+            return None
+        most = self.wanted[limits.PROCESSES]
+        return f"limits.processes = {most} refused it another process {refused} times"
+
+
+def make_group(
+    name: str, wanted: Mapping[str, int], own: Collection[int], root: Path = Path("/")
+) -> AttemptGroup:
+    """A group `name` with these limits; `own` processes make room where that is needed.
+
+    Raises NotDelegated: there is none to be had, or none with the limits. Raises OSError.
+    """
+    place = delegation.find(root)
+    if wanted:
+        place.give(limits.controllers_of(wanted), own)
+    return _made(place, name, wanted, root)
+
+
+def _made(place: Delegation, name: str, wanted: Mapping[str, int], root: Path) -> AttemptGroup:
+    _clear(place.directory)
+    group = AttemptGroup(place.directory / name, wanted)
+    group.path.mkdir(exist_ok=True)
+    try:
+        for file, value in limits.settings(wanted, root):
+            write(group.path / file, value)
+    except OSError as error:
+        group.remove()
+        raise NotDelegated(f"{group.path / file} = {value}: {error.strerror}") from None
+    return group
+
+
+def _clear(directory: Path) -> None:
+    """Remove empty groups that killed daemons left long ago; a young one is about to be entered."""
+    with suppress(OSError):
+        for entry in os.scandir(directory):
+            if not entry.name.startswith(PREFIX) or not entry.is_dir(follow_symlinks=False):
+                continue
+            if entry.stat().st_mtime < time.time() - OLD_SECONDS:
+                with suppress(OSError):  # it is not empty
+                    os.rmdir(entry.path)  # noqa: PTH106
+
+
+def read_group(path: object, token: str) -> AttemptGroup | None:
+    """The group that a record names, if it is that of the attempt with `token`."""
+    if not isinstance(path, str) or not path.startswith("/") or ".." in path.split("/"):
+        return None
+    found = Path(path)
+    is_ours = found.name.startswith(PREFIX) and found.name.endswith(f"-{token[:8]}")
+    return AttemptGroup(found) if is_ours and (found / PROCS).is_file() else None

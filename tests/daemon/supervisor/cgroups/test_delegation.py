@@ -1,0 +1,62 @@
+"""Which control group is ours to divide."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.daemon.supervisor.cgroups.trees import OWN, FakeTree
+from zerotoolsd.supervisor.cgroups import delegation
+from zerotoolsd.supervisor.cgroups.delegation import NotDelegated
+
+
+def find(tree: FakeTree) -> Path:
+    return delegation.find(tree.root, tree.mark).directory.relative_to(tree.mount)
+
+
+@pytest.mark.parametrize(
+    ("own", "options", "found"),
+    [
+        (OWN, {}, OWN[1:]),
+        (f"{OWN}/daemon", {}, OWN[1:]),  # DelegateSubgroup=daemon
+        ("/", {"systemd": False}, "."),  # a container
+        ("/a/b", {"systemd": False}, "a/b"),
+        ("/a/b", {"systemd": False, "top": "/a"}, "b"),  # seen from inside of a namespace
+    ],
+)
+def test_a_group_that_is_ours_is_found(
+    tmp_path: Path, own: str, options: dict[str, Any], found: str
+) -> None:
+    assert find(FakeTree(tmp_path, own, **options)) == Path(found)
+
+
+@pytest.mark.parametrize(
+    ("own", "options", "why"),
+    [
+        (
+            OWN,
+            {"marked": ()},
+            "systemd has not delegated the control group /system.slice",
+        ),
+        ("/", {"marked": ()}, "systemd has not delegated the control group /"),
+        ("/x", {"top": "/a", "systemd": False}, "the control group /x is outside of what"),
+        ("/../x", {"systemd": False}, "the control group /../x is outside of what"),
+    ],
+)
+def test_one_that_is_not_is_left_alone(
+    tmp_path: Path, own: str, options: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(NotDelegated) as error:
+        find(FakeTree(tmp_path, own, **options))
+    assert str(error.value).startswith(why)
+
+
+def test_a_machine_without_version_2_has_none(tmp_path: Path) -> None:
+    with pytest.raises(NotDelegated, match="version 2 are not mounted"):
+        delegation.find(tmp_path)
+    tree = FakeTree(tmp_path)
+    (tree.root / "proc/self/cgroup").write_text("9:memory:/x\n")
+    with pytest.raises(NotDelegated, match="does not say"):
+        find(tree)
