@@ -10,11 +10,12 @@ import signal
 import socket
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import zerotools
 from zerotools.cli.output.messages import say_error
-from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
+from zerotools.core.errors import BadFile, BadRequest, DaemonRefused, ZerotoolsError
 from zerotools.jobs.client.location import default_socket, default_state_dir
 from zerotools.sensors.source import SnapshotSource
 from zerotoolsd import systemd
@@ -37,6 +38,10 @@ from zerotoolsd.queue.store import Store
 from zerotoolsd.service import JobService
 from zerotoolsd.state_directory import lock_state_dir
 from zerotoolsd.submission import LOOKS, InterpreterCheck
+
+LOCK_SECONDS = 30.0
+"""How long a service waits for the daemon before it to be gone; systemd allows 90 to start."""
+LOCK_PAUSE_SECONDS = 0.2
 
 log = logging.getLogger("zerotoolsd")
 
@@ -105,7 +110,7 @@ async def _serve(
     if inherited is None and not state_dir.exists():
         # Before a directory is made for nothing.
         refuse_taken(path)
-    lock = lock_state_dir(state_dir)
+    lock = await _lock(state_dir, stop)
     if options.rebuild:
         _set_aside_if_damaged(state_dir)
     store = Store(state_dir, rebuild=options.rebuild)
@@ -117,6 +122,7 @@ async def _serve(
             store=store,
             config=config,
             machine=machine,
+            ask=lookers.ask,
             command=command,
             umask=umask,
             socket=path,
@@ -133,6 +139,23 @@ async def _serve(
         store.close()
         for each in lock:
             os.close(each)
+
+
+async def _lock(state_dir: Path, stop: asyncio.Event) -> tuple[int, ...]:
+    """Hold the state directory. A service waits a while for the daemon before it, which may have
+    been killed and hang in the kernel; then the service manager tries again. Raises DaemonRefused,
+    BadRequest."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + (LOCK_SECONDS if systemd.notify("STATUS=starts") else 0.0)
+    while True:
+        try:
+            return lock_state_dir(state_dir)
+        except DaemonRefused as error:
+            if stop.is_set() or loop.time() >= deadline:
+                raise
+            systemd.notify(f"STATUS={error}")
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), LOCK_PAUSE_SECONDS)
 
 
 def _set_aside_if_damaged(state_dir: Path) -> None:

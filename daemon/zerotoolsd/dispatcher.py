@@ -28,6 +28,7 @@ from zerotoolsd.attempts.taking_up import LeftAttempts
 from zerotoolsd.attempts.watcher import Watcher
 from zerotoolsd.cleaning.cleaner import Cleaner
 from zerotoolsd.config import Config, RetryConfig
+from zerotoolsd.looking.lookers import Ask
 from zerotoolsd.machine import SnapshotCache
 from zerotoolsd.needed import NeededCheckpoints
 from zerotoolsd.queue import clocks, parking, time_limit
@@ -62,6 +63,7 @@ class Dispatcher:
         store: Store,
         config: Config,
         machine: SnapshotCache,
+        ask: Ask,
         command: launch.RankCommand = launch.trainer_command,
         umask: int = 0o022,
         touch: Touch = lambda job_id, doing: None,
@@ -115,7 +117,7 @@ class Dispatcher:
             socket,
         )
         self._left = LeftAttempts(store, self._guard, self._watcher, self._starter, self._pending)
-        self.cleaner = Cleaner(state_dir, store, self.announce)
+        self.cleaner = Cleaner(state_dir, store, self.announce, ask)
         self.needed = NeededCheckpoints(state_dir, store)
         self._needs_settled = time.monotonic()
 

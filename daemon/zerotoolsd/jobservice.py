@@ -20,7 +20,7 @@ from zerotoolsd.admission.interpreter import check_interpreter
 from zerotoolsd.admission.rehearsal import rehearse
 from zerotoolsd.attempts import last_report
 from zerotoolsd.dispatcher import Dispatcher
-from zerotoolsd.looking.lookers import Ask, ask_thread
+from zerotoolsd.looking.lookers import Ask
 from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.lifecycle import NotAllowed
 from zerotoolsd.queue.rows import JobRow
@@ -51,7 +51,7 @@ class DispatcherService:
         *,
         check_python: InterpreterCheck = check_interpreter,
         rehearse: Rehearsal = rehearse,
-        ask: Ask = ask_thread,
+        ask: Ask,
     ) -> None:
         self._dispatcher = dispatcher
         self._store = dispatcher.store

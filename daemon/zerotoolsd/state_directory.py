@@ -36,15 +36,29 @@ def lock_state_dir(state_dir: Path) -> tuple[int, ...]:
         holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip()
         os.close(fd)
         os.close(directory)
+        do = "stop it, or start with another --state-dir"
+        if holder.isdecimal() and _is_stuck(int(holder)):
+            do = (
+                "it has ended but for a look at a file system that does not answer, and no other "
+                "starts before that is over: look at mount and at dmesg"
+            )
         raise DaemonRefused(
-            f"another zerotoolsd, pid {holder or 'unknown'}, holds {state_dir}; "
-            "stop it, or start with another --state-dir",
+            f"another zerotoolsd, pid {holder or 'unknown'}, holds {state_dir}; {do}",
             status=409,
             code="held",
         ) from None
     os.ftruncate(fd, 0)
     os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
     return fd, directory
+
+
+def _is_stuck(pid: int, proc: Path = Path("/proc")) -> bool:
+    """Whether it was killed, and the kernel does not let it go: its threads lag behind it."""
+    try:
+        text = (proc / str(pid) / "stat").read_bytes()
+    except OSError:
+        return False
+    return text[text.rindex(b")") + 2 :][:1] in (b"Z", b"X", b"D")
 
 
 def refuse_open_to_others(state_dir: Path, uid: int) -> None:

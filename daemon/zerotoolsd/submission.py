@@ -21,8 +21,9 @@ from zerotoolsd.admission.program_room import too_large
 from zerotoolsd.admission.rehearsal import rehearse
 from zerotoolsd.admission.survey import Survey, survey, survey_of
 from zerotoolsd.attempts.environment import job_environment
+from zerotoolsd.cleaning.looks import CLEANING_LOOKS
 from zerotoolsd.dispatcher import Dispatcher
-from zerotoolsd.looking.lookers import Ask, ask_thread
+from zerotoolsd.looking.lookers import Ask
 from zerotoolsd.queue.changes import NewJob
 from zerotoolsd.queue.group_commit import GroupCommit
 from zerotoolsd.queue.placement import need_of
@@ -61,7 +62,7 @@ def _real(path: str) -> str:
         return os.path.normpath(path)
 
 
-LOOKS = {look.__name__: look for look in (survey, newest_step, real_paths)}
+LOOKS = {look.__name__: look for look in (survey, newest_step, real_paths, *CLEANING_LOOKS)}
 """What is done by a process that looks."""
 
 
@@ -74,7 +75,7 @@ class Admittance:
         *,
         check_python: InterpreterCheck = check_interpreter,
         rehearse: Rehearsal = rehearse,
-        ask: Ask = ask_thread,
+        ask: Ask,
     ) -> None:
         self._dispatcher = dispatcher
         self._check_python = check_python

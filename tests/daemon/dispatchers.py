@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tests.daemon.asking import ask_thread
 from tests.daemon.fake_daemon import check_python, command
 from tests.daemon.waiting import wait_async
 from zerotools.jobs.tables.spec import JobSpec
@@ -91,6 +92,7 @@ async def running(
         store=store,
         config=config or CONFIG,
         machine=machine,
+        ask=ask_thread,
         command=command,
         touch=touch,
         way=way,
@@ -99,7 +101,9 @@ async def running(
     task = asyncio.create_task(engine.run(stop))
     try:
         yield Running(
-            engine, DispatcherService(engine, check_python=check_python, rehearse=rehearse), probe
+            engine,
+            DispatcherService(engine, check_python=check_python, rehearse=rehearse, ask=ask_thread),
+            probe,
         )
     finally:
         stop.set()

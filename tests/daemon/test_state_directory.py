@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import socket
 from pathlib import Path
 
 import pytest
 
 from zerotools.core.errors import BadRequest, DaemonRefused
+from zerotoolsd import app, state_directory
 from zerotoolsd.state_directory import LOCK, lock_state_dir, refuse_open_to_others
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="is of daemons of root")
@@ -26,6 +29,50 @@ def test_a_second_daemon_is_refused_also_without_the_lock_file(
     for each in held:
         os.close(each)
     for each in lock_state_dir(state):
+        os.close(each)
+
+
+def test_a_daemon_that_is_stuck_in_the_kernel_is_told_apart(tmp_path: Path) -> None:
+    for state, stuck in (("D", True), ("Z", True), ("S", False), ("R", False)):
+        (tmp_path / "7").mkdir(exist_ok=True)
+        (tmp_path / "7" / "stat").write_text(f"7 (a ) b) {state} 1 7 7")
+        assert state_directory._is_stuck(7, tmp_path) is stuck
+    assert not state_directory._is_stuck(8, tmp_path)
+
+
+def test_a_service_waits_for_the_daemon_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    link.bind(str(tmp_path / "notify"))
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+    monkeypatch.setattr(app, "LOCK_PAUSE_SECONDS", 0.001)
+    state = tmp_path / "state"
+    held = lock_state_dir(state)
+
+    async def story() -> tuple[int, ...]:
+        waiting = asyncio.create_task(app._lock(state, asyncio.Event()))
+        loop = asyncio.get_running_loop()
+        link.setblocking(False)
+        said = [await loop.sock_recv(link, 4096) for _ in range(2)]
+        assert said[1].startswith(b"STATUS=another zerotoolsd, pid ")
+        for each in held:
+            os.close(each)
+        return await waiting
+
+    for each in asyncio.run(story()):
+        os.close(each)
+    link.close()
+
+
+def test_one_that_is_started_by_hand_does_not_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    held = lock_state_dir(tmp_path / "state")
+    with pytest.raises(DaemonRefused, match="stop it, or start with another"):
+        asyncio.run(app._lock(tmp_path / "state", asyncio.Event()))
+    for each in held:
         os.close(each)
 
 

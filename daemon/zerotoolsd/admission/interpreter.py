@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -23,6 +24,18 @@ DEADLINE_SECONDS = 20.0
 DEEPSPEED_SECONDS = 30.0
 """To import DeepSpeed takes seconds, many on a machine that is at work."""
 LONGEST_ANSWER = 1 << 16
+KILL_SECONDS = 2.0
+"""A child that SIGKILL does not end within this is left to the kernel."""
+_FAILED = b"zerotools cannot execute it: "
+_EXECUTE = (
+    "import os, sys\n"
+    "try:\n"
+    "    os.execvp(sys.argv[1], sys.argv[1:])\n"
+    "except OSError as error:\n"
+    "    os.write(1, b'%s' + str(error.errno).encode())"
+)
+"""To execute a program of users may take for ever, and whoever forks waits for that: so the child
+that asyncio waits for is the daemon's own interpreter, which then becomes theirs."""
 
 
 @dataclass(frozen=True)
@@ -139,6 +152,7 @@ async def ask(
     with os.fdopen(reading, "rb", buffering=0) as answer:
         try:
             child = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-I", "-S", "-c", _EXECUTE % _FAILED.decode()),
                 *(python, *arguments),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=writing,
@@ -151,7 +165,7 @@ async def ask(
         finally:
             os.close(writing)
         try:
-            return await asyncio.wait_for(_answer(child, answer), deadline_seconds)
+            said = await asyncio.wait_for(_answer(child, answer), deadline_seconds)
         except TimeoutError:
             raise BadRequest(
                 f"python = {python}: did not answer within {deadline_seconds:g} s"
@@ -161,7 +175,12 @@ async def ask(
             if child.returncode is None:
                 with suppress(ProcessLookupError):
                     child.kill()
-                await child.wait()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(child.wait(), KILL_SECONDS)
+    if said.startswith(_FAILED):
+        why = os.strerror(int(said.removeprefix(_FAILED)))
+        raise BadRequest(f"python = {python}: cannot be started: {why}")
+    return said
 
 
 async def _answer(child: asyncio.subprocess.Process, pipe: IO[bytes]) -> bytes:

@@ -12,14 +12,14 @@ from pathlib import Path
 from zerotools.jobs import states
 from zerotools.jobs.binding.durations import seconds_of
 from zerotoolsd import crashpoints
-from zerotoolsd.cleaning import removal
+from zerotoolsd.cleaning import looks, removal
 from zerotoolsd.cleaning.removal import Mention, RemovableFiles, Stays
 from zerotoolsd.config import RetentionConfig
+from zerotoolsd.looking.lookers import Ask
 from zerotoolsd.queue.changes import Changed
 from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.queue.store import Store
 from zerotoolsd.service import Cleaned, CleanedJob, CleanRequest, Conflict, KeptJob, Unavailable
-from zerotoolsd.timeouts import run_with_timeout
 
 LOOK_SECONDS = 60.0
 """How long a look at the files that jobs name may take."""
@@ -33,9 +33,12 @@ log = logging.getLogger(__name__)
 
 
 class Cleaner:
-    """One removal at a time. The store is used in the event loop's thread, files in others."""
+    """One removal at a time. The store is used here; files are looked at, and removed, by `ask`."""
 
-    def __init__(self, state_dir: Path, store: Store, announce: Callable[[], None]) -> None:
+    def __init__(
+        self, state_dir: Path, store: Store, announce: Callable[[], None], ask: Ask
+    ) -> None:
+        self._ask = ask
         self._state_dir = state_dir
         self._store = store
         self._announce = announce
@@ -140,8 +143,10 @@ class Cleaner:
         if held:
             raise Stays(f"{held[0].held_by or 'one of its processes'} still holds a GPU")
         try:
-            return await run_with_timeout(
-                LOOK_SECONDS, removal.files_of, self._jobs_dir, job, attempts
+            return looks.files_in(
+                await self._ask(
+                    LOOK_SECONDS, looks.removable_files, str(self._jobs_dir), job, tuple(attempts)
+                )
             )
         except TimeoutError:
             raise Stays(f"{self._jobs_dir / str(job.id)} does not respond") from None
@@ -177,8 +182,8 @@ class Cleaner:
 
     async def _mentions_now(self, job: JobRow) -> list[Mention]:
         try:
-            return await run_with_timeout(
-                LOOK_SECONDS, removal.mentions, job.spec_text, job.output_dir
+            return looks.mentions_in(
+                await self._ask(LOOK_SECONDS, looks.mentioned_paths, job.spec_text, job.output_dir)
             )
         except TimeoutError:
             raise Unavailable(
@@ -196,10 +201,12 @@ class Cleaner:
             if not request.logs_only:
                 removal.note_intent(self._state_dir, job.id, outputs=outputs)
                 crashpoints.reach(crashpoints.CLEAN_NOTED)
-            await run_with_timeout(REMOVE_SECONDS, removal.remove, files, outputs=outputs)
+            await self._ask(REMOVE_SECONDS, looks.remove_files, files, outputs)
             crashpoints.reach(crashpoints.FILES_REMOVED)
             if not request.logs_only:
                 self._forget(job, who)
+        except TimeoutError:
+            raise Stays(f"its files do not respond{again}") from None
         except OSError as error:
             raise Stays(f"{error.filename}: {error.strerror}{again}") from None
         except (sqlite3.OperationalError, Changed) as error:

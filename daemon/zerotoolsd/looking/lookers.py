@@ -21,8 +21,7 @@ from typing import Any
 
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotoolsd.looking import frames, nursery
-from zerotoolsd.looking.nursery import Look, answer_to
-from zerotoolsd.timeouts import run_with_timeout
+from zerotoolsd.looking.nursery import Look
 
 PATIENCE_SECONDS = 0.25
 IDLE_SECONDS = 60.0
@@ -38,13 +37,10 @@ def value_of(answer: Mapping[str, Any]) -> Any:
     """The value in `answer`, or its error raised."""
     if "value" in answer:
         return answer["value"]
+    if answer["error"] == OSError.__name__:
+        raise OSError(answer["errno"], answer["message"], answer["filename"])
     kind = _KINDS.get(str(answer["error"]))
     raise RuntimeError(answer["message"]) if kind is None else kind(answer["message"])
-
-
-async def ask_thread(seconds: float, look: Look, *arguments: object) -> Any:
-    """As `Lookers.ask`, in a thread of this process."""
-    return value_of(await run_with_timeout(seconds, answer_to, look, *arguments))
 
 
 @dataclass(frozen=True)

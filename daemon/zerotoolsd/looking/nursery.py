@@ -11,6 +11,7 @@ an answer is JSON, as the process that looks has read what users wrote.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import os
@@ -24,17 +25,20 @@ from typing import Any
 from zerotools.core.errors import ZerotoolsError
 from zerotoolsd.looking import frames
 
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
 Look = Callable[..., Any]
-"""What is looked at; its value is made of JSON's types. It raises ZerotoolsError."""
+"""What is looked at; its value is made of JSON's types. It raises ZerotoolsError and OSError."""
 
 
 def start(looks: Mapping[str, Look]) -> socket.socket:
     """The way to the nursery, which ends when it is closed. To be called before threads exist."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    pid = os.fork()
+    daemon, pid = os.getpid(), os.fork()
     if pid == 0:
         ours.close()
-        _run(lambda: _nurse(theirs, looks))
+        _run(lambda: _nurse(theirs, looks), daemon)
     theirs.close()
     return ours
 
@@ -52,10 +56,14 @@ def order(nursery: socket.socket) -> socket.socket:
     return ours
 
 
-def _run(body: Callable[[], None]) -> None:
-    """`body` in a forked process, of whose stack nothing else is to run."""
+def _run(body: Callable[[], None], parent: int) -> None:
+    """`body` in a forked process, of whose stack nothing else is to run. It ends with its parent: a
+    removal that went on would meet that of the next daemon."""
     status = 1
     try:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            return
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)  # Ctrl-C is for the daemon; its end is ours
         body()
@@ -67,6 +75,7 @@ def _run(body: Callable[[], None]) -> None:
 def _nurse(orders: socket.socket, looks: Mapping[str, Look]) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries them
     gc.freeze()
+    nurse = os.getpid()
     while True:
         _, descriptors, _, _ = socket.recv_fds(orders, 1, 1)
         if not descriptors:
@@ -74,7 +83,7 @@ def _nurse(orders: socket.socket, looks: Mapping[str, Look]) -> None:
         if os.fork() == 0:
             orders.close()
             with socket.socket(fileno=descriptors[0]) as link:
-                _run(lambda: _answer(link, looks))
+                _run(lambda: _answer(link, looks), nurse)
         os.close(descriptors[0])
 
 
@@ -94,5 +103,9 @@ def answer_to(look: Look, *arguments: object) -> dict[str, Any]:
         return {"value": look(*arguments)}
     except ZerotoolsError as error:
         return {"error": type(error).__name__, "message": str(error)}
+    except OSError as error:
+        name = None if error.filename is None else os.fsdecode(error.filename)
+        said = {"errno": error.errno, "message": error.strerror or str(error), "filename": name}
+        return {"error": OSError.__name__, **said}
     except Exception as error:  # a defect in looking at one job: it is told to whoever asked
         return {"error": None, "message": f"{type(error).__name__}: {error}"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -46,11 +47,17 @@ def write_json(path: Path, tree: Any) -> None:
 
 
 def open_regular(path: Path) -> int:
-    """A descriptor of a regular file; opening a pipe would wait for a writer for ever.
+    """A descriptor of a regular file; opening a pipe would wait for a writer for ever, and a link
+    may lead to a file system that never answers.
 
     Raises ValueError: it is something else. Raises OSError.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise ValueError(f"{path.name} is a link") from None
+        raise
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise ValueError(f"{path.name} is not a regular file")

@@ -6,14 +6,17 @@ import asyncio
 import os
 import resource
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.daemon.hung_disks import hung_disk
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict
+from zerotoolsd.admission import interpreter
 from zerotoolsd.admission.interpreter import DEEPSPEED, TRAINER, Needs, check_interpreter, needs_of
 
 
@@ -166,6 +169,34 @@ def test_a_program_that_is_no_python_is_refused(tmp_path: Path, output: str) -> 
 
 def test_a_program_that_is_not_there_is_refused(tmp_path: Path) -> None:
     assert "cannot be started: No such file" in refusal(str(tmp_path / "python"))
+
+
+def test_an_interpreter_on_a_file_system_that_hangs_holds_up_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interpreter, "KILL_SECONDS", 0.1)
+    with hung_disk(tmp_path / "disk") as disk:
+        if disk is None:
+            pytest.skip("no file system may be mounted here")
+        disk.hang()
+
+        async def story() -> None:
+            python, turns = str(disk.door / "python"), 0
+            asked = asyncio.create_task(interpreter.ask(python, {}, "-c", "", deadline_seconds=0.3))
+            while not asked.done():
+                await asyncio.sleep(0.01)
+                turns += 1
+            with pytest.raises(BadRequest, match=r"did not answer within 0\.3 s"):
+                await asked
+            assert turns > 3  # the loop went on
+            disk.let_go()
+            for thread in threading.enumerate():  # asyncio's own, which wait for children
+                if thread.name.startswith("waitpid"):
+                    await asyncio.to_thread(thread.join)
+            for _ in range(10):  # what they tell the loop
+                await asyncio.sleep(0)
+
+        asyncio.run(story())
 
 
 def test_an_interpreter_that_never_stops_talking_is_cut_short(tmp_path: Path) -> None:

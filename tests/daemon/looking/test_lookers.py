@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.daemon.asking import ask_thread
 from tests.daemon.waiting import wait_async
 from zerotools.core.errors import BadFile, BadRequest
 from zerotoolsd.looking import lookers, nursery
-from zerotoolsd.looking.lookers import Lookers, ask_thread
+from zerotoolsd.looking.lookers import Lookers
 
 
 def pid_of_looker() -> int:

@@ -1,0 +1,84 @@
+"""Who of the daemon opens files: its main loop looks at its own state directory alone.
+
+What users name may lie on a file system that never answers. A look at it would stop the daemon, and
+in a thread it would keep the daemon's lock beyond its death. Processes look at such paths
+(`zerotoolsd.looking`). A module that touches files belongs into one of these tables.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2] / "daemon/zerotoolsd"
+
+PROCESSES = {
+    "trainer": "ranks",
+    "finder": "the finder, which the supervisor starts",
+    "supervisor": "supervisors, which work in their run directory",
+    "looking": "the processes that look, and their side in the daemon",
+    "exporting.py": "a command of its own",
+    "thinning.py": "a command of its own",
+}
+LOOKS = {
+    "admission": "a survey, by a process that looks",
+    "cleaning": "what lies in the state directory; what jobs name, by a process that looks",
+    "submission.py": "real_paths, by a process that looks",
+}
+OWN = {
+    "api/doors": "the socket, and tokens that the administrator names",
+    "api/outputs.py": "logs in run directories, in a thread",
+    "api/server.py": "the socket",
+    "app.py": "the state directory",
+    "attempts": "run directories",
+    "config.py": "the daemon's configuration",
+    "needed.py": "a directory of the state directory",
+    "queue": "the queue's own files",
+    "state_directory.py": "the state directory",
+}
+THREADS = {
+    "api/outputs.py": "logs in run directories",
+    "machine.py": "waits, with a deadline, for the process that asks NVML",
+}
+"""Who may start one: it must wait for nothing that can hang in the kernel."""
+
+FILE_CALLS = frozenset(
+    {
+        *("access", "exists", "glob", "is_dir", "is_file", "is_symlink", "iterdir", "lexists"),
+        *("listdir", "lstat", "mkdir", "open", "read_bytes", "read_text", "readlink", "realpath"),
+        *("resolve", "rglob", "rmdir", "rmtree", "scandir", "stat", "statvfs", "symlink_to"),
+        *("unlink", "walk", "which", "write_bytes", "write_text"),
+    }
+)
+THREAD_CALLS = frozenset({"to_thread", "run_in_executor", "Thread", "ThreadPoolExecutor"})
+
+
+def callers(names: frozenset[str]) -> list[str]:
+    return [
+        path.relative_to(ROOT).as_posix()
+        for path in sorted(ROOT.rglob("*.py"))
+        if names & {_name(node) for node in ast.walk(ast.parse(path.read_text("utf-8")))}
+    ]
+
+
+def _name(node: ast.AST) -> str | None:
+    if not isinstance(node, ast.Call):
+        return None
+    function = node.func
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", None)
+
+
+def is_in(module: str, *places: str) -> bool:
+    return any(module == place or module.startswith(f"{place}/") for place in places)
+
+
+def test_who_touches_files_says_whose() -> None:
+    known = (*PROCESSES, *LOOKS, *OWN)
+    found = callers(FILE_CALLS)
+    assert [module for module in found if not is_in(module, *known)] == []
+    assert [place for place in (*LOOKS, *OWN) if not any(is_in(m, place) for m in found)] == []
+
+
+def test_no_thread_waits_for_a_file_system_of_users() -> None:
+    found = [module for module in callers(THREAD_CALLS) if not is_in(module, *PROCESSES)]
+    assert found == sorted(THREADS)
