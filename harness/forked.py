@@ -29,7 +29,7 @@ TORCH = (
     "zerotoolsd.trainer.session",
     "zerotoolsd.trainer.engine_torch.engine",
 )
-"""What ranks of the trainer import: a quarter of a second of ours, for each of hundreds of ranks."""
+"""What ranks of the trainer import: without it, a quarter of a second in each of hundreds."""
 DEEPSPEED = (
     *TORCH,
     "safetensors.torch",

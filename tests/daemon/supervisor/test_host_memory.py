@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from harness.started import Started
 from zerotoolsd.supervisor import host_memory
 from zerotoolsd.supervisor.host_memory import HostMemory
 from zerotoolsd.supervisor.procfs import Process, descendants, processes
@@ -75,12 +76,11 @@ def test_an_orphan_whose_parent_ended_between_two_reads_is_found(
 
 
 def test_it_counts_what_the_kernel_tells() -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        memory = HostMemory()
-        used = memory.measure({child.pid})
-        everything = HostMemory().measure({})
-        below = descendants(ME, processes())
-        child.communicate(b"\n")
+    child = Started([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    used = HostMemory().measure({child.pid})
+    everything = HostMemory().measure({})
+    below = descendants(ME, processes())
+    child.end()
     assert used is not None
     assert everything is not None
     assert child.pid in [process.pid for process in below]
