@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -161,3 +162,29 @@ def test_a_checkpoint_that_was_thinned_is_not_called_verified(
     assert f"  verified    step 10: {dropped}" in lines
     (tmp_path / THINNED).write_bytes(b"damaged")
     assert any("verified    step 10: verified" in line for line in page(client.job(1), None))
+
+
+def test_an_old_speed_has_its_age_and_no_time_is_left(
+    service: FakeService, client: DaemonClient
+) -> None:
+    step = {"step": 811, "steps": 1000, "tokens_per_second": 2698.0, "step_seconds": 0.4}
+    phase = {"doing": None, "since": None, "last_progress": 0.0, "quiet": False, "last_line": None}
+    late = {"name": "step", "last_step": time.time() - 7230, "step_seconds": 0.4, "late": True}
+    known = phase | late | {"waits_for": None}
+    service.add(state="running", reason=None, progress=step, phase=known)
+    lines = page(client.job(1), None)
+    assert "  speed       2,698 tokens/s, 0.4 s for the last step, 2 h 00 min ago" in lines
+    assert "  why         no step for 2 h 00 min (steps take 0.4 s)" in lines
+    assert not any(line.startswith("  left") for line in lines)
+    service.change(1, phase=known | {"late": False})
+    assert any(line.startswith("  left") for line in page(client.job(1), None))
+
+
+def test_a_program_that_reports_nothing_has_no_heartbeat() -> None:
+    phase = {"doing": None, "since": None, "last_progress": 0.0, "quiet": False, "last_line": None}
+    silent = phase | {"name": None, "late": False, "waits_for": None}
+    job = a_view(1, a_job(), state="running", phase=silent).to_json()
+    own = job | {"spec": {"script": {"launcher": "plain"}}, "progress": None}
+    said = [line for line in page(own, None) if line.startswith("  heartbeat")]
+    assert said == ["  heartbeat   none: the program reports no steps (zerotools.worker can)"]
+    assert not any(line.startswith("  heartbeat") for line in page(job, None))

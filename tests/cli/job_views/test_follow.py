@@ -268,3 +268,40 @@ def test_a_phase_is_said_again_after_half_a_minute() -> None:
     for now in (0.0, 20.0, 30.0, 50.0, 60.0):
         line.waits(f"at {now:g}")
     assert out.getvalue() == "at 30\nat 60\n"
+
+
+STOPPED = {
+    "name": "step",
+    "last_step": 959.0,
+    "step_seconds": 0.4,
+    "late": True,
+    "waits_for": {"rank": 1, "at": "step 812", "since": 959.0, "state": "T"},
+    "deadline_seconds": 600.0,
+    "stalled": False,
+}
+
+
+def test_a_job_that_takes_no_step_says_so_and_for_whom_it_waits(service: FakeService) -> None:
+    still = phase(doing=None, since=None, quiet=False) | STOPPED
+    view = service.add(state="running", reason=None, world_size=2, phase=still).to_json()
+
+    def told(now: float = 1000.0, **changes: Any) -> str:
+        return why(view | {"phase": still | changes}, now=now)
+
+    assert told() == (
+        "no step for 41 s (steps take 0.4 s): rank 1 has been in step 812 for 41 s (stopped by a "
+        "signal), the others wait"
+    )
+    assert told(waits_for=None) == "no step for 41 s (steps take 0.4 s)"
+    assert told(965.0) == "no step for 6 s (steps take 0.4 s)", "it may come yet"
+    assert told(name="saving", waits_for=None, step_seconds=None) == "saving, no step for 41 s"
+    assert told(late=False, waits_for=None) == ""
+    alone = view | {"world_size": 1, "phase": still | {"late": False}}
+    assert why(alone, now=1000.0) == "it has been in step 812 for 41 s (stopped by a signal)"
+
+
+def test_a_stall_is_told_of_with_what_follows() -> None:
+    record = {"event": "stall", "why": "rank 1 has been in step 812 for 10 min", "ends": True}
+    told = "stalled: rank 1 has been in step 812 for 10 min; "
+    assert event_text(record) == f"{told}its ranks are ended, their stacks are in the log"
+    assert event_text(record | {"ends": False}).startswith(f"{told}nothing is done about it")

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from zerotoolsd.supervisor.heartbeats.pulse import Beat
 from zerotoolsd.supervisor.heartbeats.rank_activity import Activity
@@ -73,7 +72,8 @@ class Attention:
     @property
     def step_seconds(self) -> float | None:
         """The median of the newest steps; None before there are any."""
-        return median(self._steps) if self._steps else None
+        # The module `statistics` would take a megabyte of each supervisor.
+        return sorted(self._steps)[len(self._steps) // 2] if self._steps else None
 
     @property
     def since_step(self) -> float:

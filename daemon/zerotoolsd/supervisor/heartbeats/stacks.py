@@ -9,7 +9,6 @@ outside by py-spy, where that is installed. What the kernel says of a process is
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -42,7 +41,8 @@ class Log(Protocol):
 def find_spy(program: str, path: str | None) -> str | None:
     """py-spy beside the job's interpreter, or on its PATH; None: it is not installed."""
     beside = Path(program).with_name("py-spy")
-    return str(beside) if os.access(beside, os.X_OK) else shutil.which("py-spy", path=path or "")
+    folders = [beside.parent, *(Path(each) for each in (path or "").split(":") if each)]
+    return next((str(f / "py-spy") for f in folders if os.access(f / "py-spy", os.X_OK)), None)
 
 
 class StackDump:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tests.daemon.daemons import make_job
+from tests.daemon.dispatchers import CONFIG, running
 from tests.daemon.made_attempts import finish, make_attempt, progress_of, supervise
-from tests.daemon.waiting import wait_for
+from tests.daemon.waiting import wait_async, wait_for
+from zerotoolsd.config import StopConfig
+from zerotoolsd.service import JobView
 
 SOON = {"action": "end", "factor": 1, "start": 100, "step": 3}
 
@@ -85,3 +92,25 @@ def test_without_deadlines_nothing_stalls_and_the_views_have_the_heartbeats(
     (run / "release").touch()
     finish(run, process)
     assert stall_of(run) is None
+
+
+def test_a_job_whose_ranks_stall_is_started_again(tmp_path: Path) -> None:
+    async def told() -> JobView:
+        config = replace(CONFIG, stop=StopConfig(grace_seconds=0.2))
+        async with running(tmp_path / "state", config=config) as it:
+            spec = make_job("beat=step attempt=1:hang exit=0", stall={"step_limit": 3})
+            job, _ = await it.service.submit(spec, uid=os.geteuid(), idempotency_key=None)
+
+            async def late() -> JobView | None:
+                view = await it.service.job(job.id)
+                return view if (view.phase or {}).get("stalled") else None
+
+            view = await wait_async(late, "the stall to be shown")
+            assert view is not None
+            phase = view.phase or {}
+            assert (phase["name"], phase["deadline_seconds"]) == ("step", 3.0)
+            return await it.reach(job.id, "succeeded")
+
+    first, second = asyncio.run(told()).attempts
+    assert str(first.cause).startswith("ended, as all 2 ranks have been in step 812 for ")
+    assert second.exit_code == 0
