@@ -5,7 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
-PROGRAMS = {"daemon/own_program.py", "harness/test_started.py"}
+PROGRAMS = {
+    "daemon/own_program.py",
+    "daemon/supervisor/ending/test_reaper.py",
+    "harness/test_started.py",
+}
 """They are run by a test, as its process."""
 
 
