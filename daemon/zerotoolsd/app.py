@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import socket
+import sqlite3
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -42,6 +43,8 @@ from zerotoolsd.submission import LOOKS, InterpreterCheck
 LOCK_SECONDS = 30.0
 """How long a service waits for the daemon before it to be gone; systemd allows 90 to start."""
 LOCK_PAUSE_SECONDS = 0.2
+EXIT_SYSTEM = 71
+"""As of `zerotools`."""
 
 log = logging.getLogger("zerotoolsd")
 
@@ -88,6 +91,12 @@ def main(
             raise
         say_error(str(error))
         return error.exit_code
+    except (OSError, sqlite3.OperationalError) as error:
+        # Room, a disk, descriptors: it passes, so no service manager is to take it for the end.
+        if options.debug:
+            raise
+        say_error(f"the operating system is in the way: {error} (--debug shows where)")
+        return EXIT_SYSTEM
     finally:
         way.close()
     return 0

@@ -9,12 +9,14 @@ from pathlib import Path
 
 from zerotools.core.errors import BadRequest, DaemonRefused
 from zerotools.jobs.client.queue_copies import LOCK
+from zerotoolsd.supervisor.trouble import is_of_machine
 
 
 def lock_state_dir(state_dir: Path) -> tuple[int, ...]:
     """Make `state_dir` (mode 0700) and lock it, as long as the descriptors are open.
 
-    Raises DaemonRefused naming the daemon that holds it, BadRequest where it cannot be made.
+    Raises DaemonRefused naming the daemon that holds it, BadRequest where it cannot be made, and
+    OSError where trouble of the machine is in the way.
     """
     if state_dir.exists() and not state_dir.is_dir():
         raise BadRequest(
@@ -26,6 +28,8 @@ def lock_state_dir(state_dir: Path) -> tuple[int, ...]:
         directory = os.open(state_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         fd = os.open(state_dir / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError as error:
+        if is_of_machine(error):
+            raise
         raise BadRequest(f"the state directory {state_dir}: {error.strerror}") from None
     try:
         # The lock file may be deleted, and made again by the next daemon: the directory itself is

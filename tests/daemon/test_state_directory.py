@@ -5,10 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from harness.started import run
+from tests.daemon.daemons import ROOT
+from tests.daemon.small_disks import mounted
 from zerotools.core.errors import BadRequest, DaemonRefused
 from zerotoolsd import app, state_directory
 from zerotoolsd.state_directory import LOCK, lock_state_dir, refuse_open_to_others
@@ -102,3 +107,31 @@ def test_a_sticky_parent_will_do(tmp_path: Path) -> None:
     (tmp_path / "parent").mkdir()
     (tmp_path / "parent").chmod(0o1777)
     refuse_open_to_others(tmp_path / "parent" / "state", 0)
+
+
+@pytest.mark.parametrize("taken", ["inodes", "blocks"])
+def test_a_full_disk_at_the_start_is_no_mistake_of_the_configuration(
+    tmp_path: Path, taken: str
+) -> None:
+    with mounted(tmp_path / "disk", kib=256, inodes=20) as disk:
+        if disk is None:
+            pytest.skip("this process may not mount a small disk")
+        if taken == "inodes":
+            disk.take_inodes()
+        else:
+            (disk.path / "state").mkdir(mode=0o700)
+            (disk.path / "ballast").write_bytes(bytes(200 * 1024))
+        command = [sys.executable, "-m", "zerotoolsd", "--state-dir", str(disk.path / "state")]
+        path = f"{ROOT}:{ROOT / 'daemon'}"
+        done = run(
+            command,
+            env={**os.environ, "PYTHONPATH": path},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=30,
+        )
+    # systemd does not start it again after 2 to 4, and does after this.
+    assert done.returncode == 71
+    assert "the operating system is in the way" in done.stdout
+    assert "Traceback" not in done.stdout

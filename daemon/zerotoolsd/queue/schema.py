@@ -78,6 +78,14 @@ MIGRATIONS: tuple[str, ...] = (
 """Migration n (from 1) turns a database of `user_version` n-1 into one of n."""
 
 
+_OF_MACHINE = frozenset(
+    {
+        *(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_IOERR),
+        *(sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_LOCKED),
+    }
+)
+
+
 def open_database(
     state_dir: Path, migrations: Sequence[str] = MIGRATIONS, *, rebuild: bool = False
 ) -> sqlite3.Connection:
@@ -86,6 +94,7 @@ def open_database(
 
     Raises:
         BadFile: it is damaged, or gone while its jobs' directories are there.
+        sqlite3.OperationalError: room, memory or the disk are in the way; it is left alone.
         Unsupported: a newer version wrote it. Its files are left alone.
     """
     path = state_dir / DATABASE
@@ -102,7 +111,18 @@ def open_database(
     try:
         return _open(path, migrations)
     except sqlite3.DatabaseError as error:
+        if _is_of_machine(error):
+            why = f"{path}: {error}; is there room (df -h, df -i), and does dmesg name the disk?"
+            raise sqlite3.OperationalError(why) from error
         raise BadFile(_unreadable(path, str(error))) from error
+
+
+def _is_of_machine(error: sqlite3.Error) -> bool:
+    """Whether the same files may be opened later: what is wrong is not in them."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return (
+        code is not None and code & 0xFF in _OF_MACHINE and code != sqlite3.SQLITE_IOERR_SHORT_READ
+    )
 
 
 def _refuse_lost_database(state_dir: Path, path: Path) -> None:
