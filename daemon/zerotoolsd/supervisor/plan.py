@@ -28,7 +28,7 @@ FINDER = "finder.json"
 """What the finder of checkpoints needs to know (`zerotoolsd.finder`)."""
 
 PORT = "{free_port}"
-"""A word of `argv` in whose place the supervisor puts a free port of the loopback."""
+"""A word of `argv` in whose place the supervisor puts the port that it keeps free for the job."""
 
 EXIT_LOCKED = 3
 """The supervisor's own exit status: another copy holds the lock."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import socket
 from dataclasses import dataclass
@@ -79,11 +80,34 @@ def become_subreaper() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
-def free_port() -> int:
-    """A TCP port of the loopback that was free just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def hold_port() -> socket.socket:
+    """A TCP port at which the ranks can meet, and nobody else: as long as this socket is open, the
+    kernel gives its number to no other socket that asks for any, and to no connection.
+
+    A port that was looked up and let go is anybody's until a rank listens there. This socket never
+    listens, and has SO_REUSEADDR as the rank's has (torch's, with and without libuv, and gloo's),
+    so the rank may bind it, too (inet_csk_bind_conflict in net/ipv4/inet_connection_sock.c).
+    Raises OSError: there is none.
+    """
+    for family, everywhere in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
+        try:
+            held = socket.socket(family)
+        except OSError:  # a machine without IPv6
+            continue
+        try:
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            held.bind((everywhere, 0))
+        except OSError as error:
+            held.close()
+            if family == socket.AF_INET:
+                raise
+            if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                raise
+        else:
+            return held
+    raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
 
 
 def spawn(

@@ -29,7 +29,7 @@ from zerotoolsd.supervisor.logs import say
 from zerotoolsd.supervisor.plan import OUTSIDE, REQUEST, RUN, STOP, Plan
 from zerotoolsd.supervisor.procfs import oom_kills
 from zerotoolsd.supervisor.progress import Progress
-from zerotoolsd.supervisor.ranks import SupervisedRank, free_port, spawn
+from zerotoolsd.supervisor.ranks import SupervisedRank, hold_port, spawn
 from zerotoolsd.supervisor.thinner import Thinner
 
 TICK_SECONDS = 1.0
@@ -81,6 +81,7 @@ class RankMonitor:
         self._selector = selectors.DefaultSelector()
         self._selector.register(progress.socket, selectors.EVENT_READ, progress.drain)
         self._listen_for_signals()
+        self._port: socket.socket | None = None
 
     def _listen_for_signals(self) -> None:
         """Signals only wake the loop; what they mean is looked up there."""
@@ -132,7 +133,8 @@ class RankMonitor:
     def spawn(self) -> None:
         """Begin to start all ranks; whether each can be shows in `run`. Raises OSError: the machine
         has no room for one; those before it run."""
-        port = free_port()
+        self._port = hold_port()  # until the ranks have ended
+        port = int(self._port.getsockname()[1])
         self.plan = replace(self.plan, env={**self.plan.env, **self.stalls.variables})
         self._ledger.begin()
         try:
@@ -321,6 +323,8 @@ class RankMonitor:
     def close(self) -> None:
         """Copy what is left of the output."""
         self.progress.drain()
+        if self._port is not None:
+            self._port.close()
         for rank in self.ranks:
             self._forget_start(rank)
             rank.log.drain()

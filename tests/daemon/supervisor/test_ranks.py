@@ -1,0 +1,83 @@
+"""The port at which ranks meet: theirs from when it is chosen until they have ended."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from contextlib import closing
+
+import pytest
+
+from zerotoolsd.supervisor.ranks import hold_port
+
+IP_LOCAL_PORT_RANGE = 51
+"""Of which ports the kernel chooses for this socket, lowest and highest (ip(7), Linux 6.3)."""
+
+
+def one_that_gets_a_port_of(number: int, *, reuse: bool) -> socket.socket:
+    """As any socket that asks for any port, where only this one is left."""
+    found = socket.socket()
+    if reuse:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        both = (number | number << 16).to_bytes(4, "little")
+        found.setsockopt(socket.IPPROTO_IP, IP_LOCAL_PORT_RANGE, both)
+    except OSError:
+        found.close()
+        pytest.skip("this kernel has no IP_LOCAL_PORT_RANGE (Linux 6.3)")
+    return found
+
+
+@pytest.mark.parametrize("reuse", [False, True])
+def test_nobody_else_is_given_the_port(reuse: bool) -> None:
+    with closing(hold_port()) as held, socket.create_server(("127.0.0.1", 0)) as server:
+        number = held.getsockname()[1]
+        with one_that_gets_a_port_of(number, reuse=reuse) as other:
+            with pytest.raises(OSError, match="in use") as refused:
+                other.bind(("127.0.0.1", 0))
+            assert refused.value.errno == errno.EADDRINUSE
+        with (
+            one_that_gets_a_port_of(number, reuse=reuse) as other,
+            pytest.raises(OSError, match="assign"),
+        ):
+            other.connect(server.getsockname())
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "::"])
+def test_a_rank_listens_there_all_the_same(address: str) -> None:
+    with closing(hold_port()) as held:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        if family == socket.AF_INET6 and held.family != family:
+            pytest.skip("this machine has no IPv6")
+        with socket.socket(family) as rank:
+            rank.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            rank.bind((address, held.getsockname()[1]))
+            rank.listen()
+            with socket.create_connection(("127.0.0.1", held.getsockname()[1])):
+                rank.accept()[0].close()
+
+
+@pytest.mark.torch
+def test_torch_meets_there() -> None:
+    from torch.distributed import TCPStore
+
+    with closing(hold_port()) as held:
+        for libuv in (True, False):
+            port = held.getsockname()[1]
+            store = TCPStore("127.0.0.1", port, 1, True, use_libuv=libuv)
+            store.set("a", "b")
+            assert store.get("a") == b"b"
+            del store
+
+
+def test_a_machine_without_ipv6_has_ports_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = socket.socket
+
+    def old(family: int = socket.AF_INET, *rest: int) -> socket.socket:
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, "no IPv6")
+        return real(family, *rest)
+
+    monkeypatch.setattr("zerotoolsd.supervisor.ranks.socket.socket", old)
+    with closing(hold_port()) as held:
+        assert held.family == socket.AF_INET
