@@ -31,6 +31,7 @@ from zerotoolsd import crashpoints
 CONFIG = "[limits]\ncpu_ranks = 8\n[retry]\nfirst_seconds = 0.02\n[stop]\ngrace_seconds = 2\n"
 SECONDS = 60.0
 PAUSE = 0.02
+HELD_SECONDS = 5.0
 GONE = "gone"
 """The state of a job that was to be removed."""
 
@@ -51,7 +52,7 @@ class Place:
     tensors: Path
     config: str = CONFIG
     acknowledged: dict[str, int] = field(default_factory=dict)
-    cancelled: set[str] = field(default_factory=set)
+    held: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.path.mkdir(exist_ok=True)
@@ -151,10 +152,9 @@ class Place:
             if job is not None and wanted.end == "cancelled" and self.lines(name):
                 self._cancel(name, job)
             if job is not None and wanted.end == GONE and job["state"] in TERMINAL:
-                self.cancelled.add(name)
                 self.client.clean({"jobs": [job["id"]], "outputs": True})
             if job is not None and job["state"] == "held":
-                self.client.resume(job["id"])
+                self._resume(name, job["id"])
         state = {name: found[name]["state"] if name in found else GONE for name in jobs}
         if all(
             state[name] in {*TERMINAL, GONE} and self._is_over(state[name], jobs[name])
@@ -162,6 +162,13 @@ class Place:
         ):
             return ""
         return json.dumps({name: (state[name], found.get(name, {}).get("reason")) for name in jobs})
+
+    def _resume(self, name: str, job: int) -> None:
+        """Only one that stays held: a held job may be about to be over, and a resume of a program
+        that is over asks for another run of it."""
+        if time.monotonic() - self.held.setdefault(name, time.monotonic()) > HELD_SECONDS:
+            self.client.resume(job)
+            del self.held[name]
 
     def _is_over(self, state: str, wanted: Wanted) -> bool:
         return (state == GONE) == (wanted.end == GONE)
