@@ -42,6 +42,7 @@ from zerotoolsd.queue.transitions import Transitions
 
 POLL_SECONDS = 2.0
 """How often the GPUs are looked at while a job waits for them."""
+GPU_PATIENCE_SECONDS = 0.5
 IDLE_SECONDS = 60.0
 REST = 4.0
 """So many times as long as a round took of the processor, the loop leaves it to others."""
@@ -232,7 +233,9 @@ class Dispatcher:
             return IDLE_SECONDS
         kept = self._beside.waits()
         wants_gpus = line.wants_gpus
-        snapshot = await self.machine.snapshot() if wants_gpus else None
+        snapshot = None
+        if wants_gpus:  # jobs that want none do not wait for a driver that does not answer
+            snapshot = await self.machine.snapshot(patience_seconds=GPU_PATIENCE_SECONDS)
         decisions = self._placement.decide(snapshot, kept)
         for start in decisions.starts:
             job = self.store.job(start.job_id)

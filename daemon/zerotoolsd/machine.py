@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
-from zerotools.sensors.snapshot import Snapshot
+from zerotools.sensors.host import HostSensor
+from zerotools.sensors.snapshot import Host, Snapshot
+
+PATIENCE_SECONDS = 3.0
+"""How long somebody waits who wants to know of the GPUs; usually a hundredth of a second."""
 
 
 class SnapshotReader(Protocol):
@@ -22,21 +28,74 @@ class SnapshotReader(Protocol):
 
 
 class SnapshotCache:
-    """The newest snapshot, taken anew when it is older than asked."""
+    """The newest snapshot, taken anew when it is older than asked.
 
-    def __init__(self, source: SnapshotReader) -> None:
+    Nobody waits longer for it than he wants to: the driver may not answer for minutes. Meanwhile
+    the GPUs are the last ones known, with an error that says for how long.
+    """
+
+    def __init__(
+        self,
+        source: SnapshotReader,
+        read_host: Callable[[], Host] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._source = source
-        self._lock = asyncio.Lock()
+        self._read_host = read_host or HostSensor().read
+        self._clock = clock
         self._newest: Snapshot | None = None
         self._taken = float("-inf")
+        self._reading: asyncio.Task[None] | None = None
+        self._asked: float | None = None
+        """When the driver was asked first of the times that it has not answered since."""
 
-    async def snapshot(self, *, most_age_seconds: float = 1.0) -> Snapshot:
-        """The machine, as it was at most this long ago."""
-        async with self._lock:
-            if self._newest is None or time.monotonic() - self._taken > most_age_seconds:
-                self._newest = await asyncio.to_thread(self._source.read)
-                self._taken = time.monotonic()
+    async def snapshot(
+        self, *, most_age_seconds: float = 1.0, patience_seconds: float | None = None
+    ) -> Snapshot:
+        """The machine, as it was at most this long ago; waits for GPUs for `patience_seconds`
+        (PATIENCE_SECONDS)."""
+        patience = PATIENCE_SECONDS if patience_seconds is None else patience_seconds
+        if self._reading is None and self._clock() - self._taken <= most_age_seconds:
+            assert self._newest is not None
             return self._newest
+        if self._reading is None:
+            self._asked = self._clock() if self._asked is None else self._asked
+            self._reading = asyncio.create_task(self._read())
+        left = patience - (self._clock() - (self._asked or self._clock()))
+        reading = self._reading
+        await asyncio.wait((reading,), timeout=max(0.0, left))
+        if not reading.done():
+            return self._without_answer()
+        reading.result()
+        assert self._newest is not None
+        return self._newest
+
+    async def _read(self) -> None:
+        try:
+            found = await asyncio.to_thread(self._source.read)
+            self._taken = self._clock()
+            if not found.gpus_silent:
+                self._asked = None
+            elif self._asked is not None:
+                seconds = self._taken - self._asked
+                found = replace(found, gpus_error=f"{_silent(seconds)} ({found.gpus_error})")
+            self._newest = found
+        finally:
+            self._reading = None
+
+    def _without_answer(self) -> Snapshot:
+        now, before = self._clock(), self._newest
+        age = None
+        if before is not None and before.gpus_age_seconds is not None:
+            age = before.gpus_age_seconds + now - self._taken
+        return Snapshot(
+            taken_at=time.time(),
+            host=self._read_host(),
+            gpus=() if before is None else before.gpus,
+            gpus_error=_silent(now - (now if self._asked is None else self._asked)),
+            gpus_age_seconds=age,
+            gpus_silent=True,
+        )
 
     def gpu_name(self, uuid: str) -> str:
         """What people call a GPU: its index as it was seen last, or the UUID."""
@@ -45,4 +104,10 @@ class SnapshotCache:
 
     def close(self) -> None:
         """Release the source."""
+        if self._reading is not None:
+            self._reading.cancel()
         self._source.close()
+
+
+def _silent(seconds: float) -> str:
+    return f"the NVIDIA driver has not answered for {seconds:.0f} s"

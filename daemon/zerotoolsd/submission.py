@@ -172,6 +172,8 @@ class Admittance:
             raise BadRequest(refusal)
         gpus = spec.device == "cuda"
         snapshot = await self._dispatcher.machine.snapshot() if gpus else None
+        if snapshot is not None and snapshot.gpus_silent:
+            snapshot = None  # what there is shows when the driver answers: the job waits for that
         why = impossible(need_of(spec), snapshot, self._dispatcher.config.limits)
         if why is not None:
             raise BadRequest(why)

@@ -180,14 +180,15 @@ def test_a_hang_is_given_up_and_the_last_gpus_are_marked_old(double: Double) -> 
     clock.now += 5
     reading = probe.read()
     assert reading.error == "NVML did not answer within 0.1 s"
-    assert reading.age_seconds == 5
+    assert (reading.age_seconds, reading.is_silent) == (5, True)
     assert [gpu.uuid for gpu in reading.gpus] == ["GPU-a", "GPU-b"]
 
     double.says(*HEALTHY)
     assert probe.read().error is not None, "no new child before the backoff has passed"
+    assert probe.read().is_silent
     clock.now += 1
     recovered = probe.read()
-    assert (recovered.error, recovered.age_seconds) == (None, 0)
+    assert (recovered.error, recovered.age_seconds, recovered.is_silent) == (None, 0, False)
 
 
 class Unkillable(subprocess.Popen[bytes]):

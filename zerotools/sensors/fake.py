@@ -16,12 +16,13 @@ class FakeProbe:
     ) -> None:
         self.gpus = tuple(gpus)
         self.error = error
+        self.is_silent = False
         self.age_seconds = age_seconds
         self.closed = False
 
     def read(self) -> GpuReading:
         """What it was told."""
-        return GpuReading(self.gpus, self.error, self.age_seconds)
+        return GpuReading(self.gpus, self.error, self.age_seconds, self.is_silent)
 
     def close(self) -> None:
         """Remember that it was closed."""

@@ -33,12 +33,14 @@ PROBE_COMMAND = (sys.executable, "-P", str(Path(__file__).with_name("probe.py"))
 class GpuReading:
     """The GPUs as they were `age_seconds` ago (None: never read).
 
-    With an `error` they are the last ones known, and must not be relied on.
+    With an `error` they are the last ones known, and must not be relied on. `is_silent`: the driver
+    was asked and has not answered yet.
     """
 
     gpus: tuple[Gpu, ...]
     error: str | None
     age_seconds: float | None
+    is_silent: bool = False
 
 
 class GpuProbe(Protocol):
@@ -55,6 +57,10 @@ class GpuProbe(Protocol):
 
 class ProbeFailed(Exception):
     """The child gave no usable answer; the message says why."""
+
+
+class ProbeSilent(ProbeFailed):
+    """It gave none at all, in time."""
 
 
 class NvmlProbe:
@@ -84,6 +90,7 @@ class NvmlProbe:
         self._stuck: subprocess.Popen[bytes] | None = None
         self._failures = 0
         self._failure = ""
+        self._was_silent = False
         self._not_before = 0.0
         self._last: tuple[float, tuple[Gpu, ...]] | None = None
 
@@ -94,15 +101,17 @@ class NvmlProbe:
         if self._stuck is not None:
             return self._stale(
                 f"NVML hangs: probe process {self._stuck.pid} cannot be ended (the NVIDIA driver "
-                "does not answer); look at dmesg, the machine may need a restart"
+                "does not answer); look at dmesg, the machine may need a restart",
+                is_silent=True,
             )
         if self._child is None and self._clock() < self._not_before:
-            return self._stale(self._failure)
+            return self._stale(self._failure, is_silent=self._was_silent)
         try:
             gpus, error = self._ask()
         except ProbeFailed as failed:
+            self._was_silent = isinstance(failed, ProbeSilent)
             self._give_up(str(failed))
-            return self._stale(self._failure)
+            return self._stale(self._failure, is_silent=self._was_silent)
         self._failures = 0
         if error is None:
             self._last = (self._clock(), gpus)
@@ -115,11 +124,11 @@ class NvmlProbe:
         if child is not None:
             _end(child)
 
-    def _stale(self, error: str) -> GpuReading:
+    def _stale(self, error: str, *, is_silent: bool = False) -> GpuReading:
         if self._last is None:
-            return GpuReading((), error, None)
+            return GpuReading((), error, None, is_silent)
         when, gpus = self._last
-        return GpuReading(gpus, error, self._clock() - when)
+        return GpuReading(gpus, error, self._clock() - when, is_silent)
 
     def _ask(self) -> tuple[tuple[Gpu, ...], str | None]:
         seconds = self._deadline
@@ -172,7 +181,7 @@ def _exchange(child: subprocess.Popen[bytes], until: float, seconds: float) -> b
     answer = bytearray()
     while not answer.endswith(b"\n"):
         if not waiting.poll(max(until - time.monotonic(), 0) * 1000):
-            raise ProbeFailed(f"NVML did not answer within {seconds:g} s")
+            raise ProbeSilent(f"NVML did not answer within {seconds:g} s")
         part = os.read(child.stdout.fileno(), 1 << 16)
         answer += part
         if not part:

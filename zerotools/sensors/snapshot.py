@@ -122,6 +122,7 @@ class Snapshot:
 
     `gpus` were read `gpus_age_seconds` before that (None: never). They are the last ones known
     where `gpus_error` says that NVML does not answer; nothing may be started on their word then.
+    `gpus_silent`: it may still answer, unlike one that says that there is no driver.
     """
 
     taken_at: float
@@ -129,6 +130,7 @@ class Snapshot:
     gpus: tuple[Gpu, ...] = ()
     gpus_error: str | None = None
     gpus_age_seconds: float | None = None
+    gpus_silent: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for `json.dumps`."""

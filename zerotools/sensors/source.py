@@ -26,6 +26,7 @@ class SnapshotSource:
             gpus=reading.gpus,
             gpus_error=reading.error,
             gpus_age_seconds=reading.age_seconds,
+            gpus_silent=reading.is_silent,
         )
 
     def close(self) -> None:

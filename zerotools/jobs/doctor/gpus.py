@@ -14,6 +14,14 @@ HOT_CELSIUS = 90
 
 def look_at_gpus(snapshot: Snapshot, ours: frozenset[str] = frozenset()) -> Iterator[DoctorFinding]:
     """`ours` are the UUIDs of GPUs that jobs of the daemon hold."""
+    if snapshot.gpus_silent:
+        yield problem(
+            "NVML",
+            str(snapshot.gpus_error),
+            "jobs on GPUs wait until the driver answers, those on CPUs do not; look at dmesg for "
+            "NVRM and Xid, and at processes in state D: the machine may need a restart",
+        )
+        return
     if snapshot.gpus_error is not None:
         yield warning(
             "NVML",

@@ -1,0 +1,101 @@
+"""A driver that does not answer delays nobody who does not need it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.daemon.daemons import make_job
+from tests.daemon.dispatchers import running
+from tests.daemon.waiting import wait_async
+from zerotools.jobs.doctor.gpus import look_at_gpus
+from zerotools.sensors.fake import FakeProbe, fake_gpu
+from zerotools.sensors.host import HostSensor
+from zerotools.sensors.nvml import GpuReading
+from zerotools.sensors.snapshot import Snapshot
+from zerotools.sensors.source import SnapshotSource
+from zerotoolsd import machine
+from zerotoolsd.machine import SnapshotCache
+
+
+class SilentProbe(FakeProbe):
+    """One GPU, of which nothing is told before `answers` is set."""
+
+    def __init__(self) -> None:
+        super().__init__([fake_gpu(0)])
+        self.answers = threading.Event()
+
+    def read(self) -> GpuReading:
+        self.answers.wait(20)
+        return super().read()
+
+
+def test_jobs_on_cpus_run_while_the_driver_hangs_and_those_on_gpus_wait_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "PATIENCE_SECONDS", 0.01)
+    probe = SilentProbe()
+
+    async def story() -> None:
+        async with running(tmp_path / "state", probe) as it:
+            gpu_job = make_job("exit=0", device="cuda", ranks=None, gpus=1)
+            # Whether there is a GPU shows later: the job is not refused.
+            one, _ = await it.service.submit(gpu_job, uid=0, idempotency_key=None)
+            two, _ = await it.service.submit(make_job("exit=0"), uid=0, idempotency_key=None)
+            await it.reach(two.id, "succeeded")
+
+            async def waits() -> bool:
+                why = it.engine.waits.get(one.id) or ""
+                return "the NVIDIA driver has not answered for " in why
+
+            await wait_async(waits, "the reason")
+            seen = (await it.service.machine())["snapshot"]
+            assert (seen["gpus"], seen["gpus_silent"]) == ((), True)
+            assert seen["host"]["memory_total_bytes"] > 0
+            probe.answers.set()
+            await it.reach(one.id, "succeeded")
+
+    asyncio.run(story())
+
+
+def test_how_long_it_has_been_silent_and_the_last_gpus_that_were_seen() -> None:
+    now, host = [100.0], HostSensor().read()
+    probe = FakeProbe([fake_gpu(0)])
+    cache = SnapshotCache(SnapshotSource(probe), lambda: host, lambda: now[0])
+
+    async def story() -> None:
+        assert (await cache.snapshot()).gpus_error is None
+        now[0] += 10
+        probe.is_silent, probe.error = True, "NVML did not answer within 2 s"
+        first = await cache.snapshot()
+        assert first.gpus_error == (
+            "the NVIDIA driver has not answered for 0 s (NVML did not answer within 2 s)"
+        )
+        now[0] += 40
+        await cache.snapshot()
+        again = await cache.snapshot()
+        assert str(again.gpus_error).startswith("the NVIDIA driver has not answered for 40 s")
+        assert [gpu.index for gpu in again.gpus] == [0]
+        probe.is_silent, probe.error = False, None
+        now[0] += 2
+        await cache.snapshot()
+        for _ in range(100):
+            await asyncio.sleep(0.001)
+            if (found := await cache.snapshot()).gpus_error is None:
+                break
+        assert found.gpus_error is None
+
+    asyncio.run(story())
+    cache.close()
+
+
+def test_doctor_tells_a_silent_driver_from_none() -> None:
+    host = HostSensor().read()
+    silent = Snapshot(1.0, host, gpus_error="the NVIDIA driver has not answered", gpus_silent=True)
+    (found,) = look_at_gpus(silent)
+    assert (found.level, "Xid" in str(found.do)) == ("problem", True)
+    (found,) = look_at_gpus(Snapshot(1.0, host, gpus_error="no NVML: no driver"))
+    assert found.level == "warning"
