@@ -9,6 +9,7 @@ from pathlib import Path
 
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.binding.bind import build, show
+from zerotools.jobs.binding.byte_sizes import bytes_of
 from zerotools.jobs.binding.declaration import key
 from zerotools.jobs.binding.durations import seconds_of
 from zerotools.sensors.cores import usable_cores
@@ -41,6 +42,17 @@ class LimitsConfig:
         "Hold the processes of each attempt together in a control group, where the daemon may make "
         "one: nothing leaves it. Jobs with `[limits]` of their own have one in any case.",
         default=True,
+    )
+    job_memory: int | str | None = key(
+        "Host memory of a job that sets no `limits.memory`, and the most that one may set: bytes, "
+        'or text such as `"64GiB"`. Not set: as much as there is.',
+        default=None,
+    )
+    job_processes: int | None = key(
+        "Processes and threads of a job that sets no `limits.processes`, and the most that one may "
+        "set. Not set: no limit.",
+        default=None,
+        minimum=1,
     )
     log_bytes: int = key(
         "This many bytes of one rank's log are kept from its start, and the last 64 KiB of it.",
@@ -202,10 +214,18 @@ def load(path: Path | None) -> Config:
     problems: list[str] = []
     config: Config | None = build(Config, tree, "", problems)
     if config is not None:
-        problems += _wrong_spans(config.retention)
+        problems += [*_wrong_spans(config.retention), *_wrong_sizes(config.limits)]
     if config is None or problems:
         raise BadRequest(f"{path}: {'; '.join(problems)}")
     return config
+
+
+def _wrong_sizes(limits: LimitsConfig) -> Iterator[str]:
+    try:
+        if limits.job_memory is not None:
+            bytes_of(limits.job_memory)
+    except ValueError as error:
+        yield f"limits.job_memory = {show(limits.job_memory)}: {error}"
 
 
 def _wrong_spans(retention: RetentionConfig) -> Iterator[str]:

@@ -21,6 +21,7 @@ from zerotoolsd.admission.program_room import too_large
 from zerotoolsd.admission.rehearsal import rehearse
 from zerotoolsd.admission.survey import Survey, survey, survey_of
 from zerotoolsd.attempts.environment import job_environment
+from zerotoolsd.attempts.job_limits import why_refused
 from zerotoolsd.cleaning.looks import CLEANING_LOOKS
 from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.looking.lookers import Ask
@@ -170,6 +171,9 @@ class Admittance:
         environment = job_environment(spec)
         for refusal in too_large(spec, environment):
             raise BadRequest(refusal)
+        config, way = self._dispatcher.config, self._dispatcher.spawner.way
+        if (refused := why_refused(spec.limits, config.limits, way)) is not None:
+            raise BadRequest(refused)
         gpus = spec.device == "cuda"
         snapshot = await self._dispatcher.machine.snapshot() if gpus else None
         if snapshot is not None and snapshot.gpus_silent:

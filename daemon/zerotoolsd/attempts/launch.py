@@ -13,6 +13,7 @@ from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.jobs.tables.stall import limits_of
 from zerotoolsd.attempts.environment import job_environment
+from zerotoolsd.attempts.job_limits import attempt_limits
 from zerotoolsd.attempts.programs import command_of, finder_command, make_importable
 from zerotoolsd.config import Config, DataCacheConfig
 from zerotoolsd.queue.rows import AttemptRow, JobRow
@@ -153,6 +154,7 @@ def _plan(
         straggler_seconds=config.stop.straggler_seconds,
         kill_seconds=config.stop.kill_seconds,
         cgroups=config.limits.cgroups,
+        limits=attempt_limits(spec.limits, config.limits),
         log_limit_bytes=config.limits.log_bytes,
         closing=closing_command(spec, job.output_dir),
         stall=limits_of(spec.stall, own_program=own),

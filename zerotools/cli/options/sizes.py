@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import click
 
-_UNITS = {
-    "": 1,
-    "b": 1,
-    **{unit: 1000**power for power, unit in enumerate(("kb", "mb", "gb", "tb"), start=1)},
-    **{unit: 1024**power for power, unit in enumerate(("kib", "mib", "gib", "tib"), start=1)},
-}
+from zerotools.jobs.binding.byte_sizes import bytes_of
 
 
 class ByteSize(click.ParamType[int]):
@@ -23,13 +17,7 @@ class ByteSize(click.ParamType[int]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", str(value))
-        factor = _UNITS.get(match[2].lower()) if match else None
-        if match is None or factor is None:
-            self.fail(
-                f"{value!r} is not a size; write 5GB, 512MiB or a number of bytes", param, ctx
-            )
-        size = int(float(match[1]) * factor)
-        if size < 1:
-            self.fail(f"{value!r} is less than one byte", param, ctx)
-        return size
+        try:
+            return bytes_of(str(value))
+        except ValueError as error:
+            self.fail(f"{value!r} {error}", param, ctx)

@@ -10,6 +10,7 @@ from zerotools.jobs.tables.data import BYTES, KINDS, check_data, kind_of, tokeni
 from zerotools.jobs.tables.deepspeed_rules import check_deepspeed
 from zerotools.jobs.tables.eval import check_eval
 from zerotools.jobs.tables.fp16 import Fp16Spec, check_fp16
+from zerotools.jobs.tables.limits import check_limits
 from zerotools.jobs.tables.lora import check_lora
 from zerotools.jobs.tables.model import FLASH, check_model
 from zerotools.jobs.tables.offload import check_offload
@@ -30,6 +31,7 @@ def check(spec: JobSpec) -> tuple[list[str], list[str]]:
     """What is wrong with `spec`, and what in it is legitimate but not supported."""
     wrong = [*check_ranks(spec), *check_time_limit(spec), *check_names(spec)]
     wrong += check_stall(spec.stall)
+    wrong += check_limits(spec.limits)
     if spec.engine == "script":
         return [*wrong, *check_script(spec.script), *_check_launcher(spec)], []
     wrong += [

@@ -19,6 +19,7 @@ from zerotools.jobs.tables.data import DataSpec
 from zerotools.jobs.tables.deepspeed import DeepSpeedSpec
 from zerotools.jobs.tables.eval import EvalSpec
 from zerotools.jobs.tables.fp16 import Fp16Spec
+from zerotools.jobs.tables.limits import LimitsSpec
 from zerotools.jobs.tables.lora import LoraSpec
 from zerotools.jobs.tables.metrics import MetricsSpec
 from zerotools.jobs.tables.model import ModelSpec
@@ -173,6 +174,9 @@ class JobSpec:
     deepspeed: DeepSpeedSpec = key("DeepSpeed's own configuration.", factory=DeepSpeedSpec)
     metrics: MetricsSpec = key(
         "What is recorded at every step.", factory=MetricsSpec, imported=False
+    )
+    limits: LimitsSpec = key(
+        "What the job may have of the machine.", factory=LimitsSpec, imported=False
     )
     stall: StallSpec = key(
         "What happens if the ranks do not get on.", factory=StallSpec, imported=False

@@ -41,7 +41,7 @@ class SupervisorSpawner:
         grace_seconds: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._way = way
+        self.way = way
         self._grace_seconds = grace_seconds
         self._clock = clock
         self._plain_until = float("-inf")
@@ -55,16 +55,16 @@ class SupervisorSpawner:
 
         Raises OSError and NotReady: nothing of it runs.
         """
-        if self._way.program is None or self._clock() < self._plain_until:
+        if self.way.program is None or self._clock() < self._plain_until:
             return Spawned(spawn_child(Path(attempt.run_dir)))
         try:
-            request = request_unit(self._way, attempt, self._grace_seconds)
+            request = request_unit(self.way, attempt, self._grace_seconds)
         except FileNotFoundError as error:
-            if error.filename != self._way.program:
+            if error.filename != self.way.program:
                 raise
-            self._failed(f"there is no {self._way.program} any more")
-            if not self._way.may_be_child:
-                raise NotReady(f"there is no {self._way.program} any more") from None
+            self._failed(f"there is no {self.way.program} any more")
+            if not self.way.may_be_child:
+                raise NotReady(f"there is no {self.way.program} any more") from None
             return Spawned(spawn_child(Path(attempt.run_dir)))
         return Spawned(request.process, request)
 
@@ -93,15 +93,15 @@ class SupervisorSpawner:
 
     def _failed(self, why: str) -> None:
         self._trouble = why
-        if self._way.may_be_child:
+        if self.way.may_be_child:
             self._plain_until = self._clock() + PLAIN_SECONDS
             log.warning("supervisors are children of the daemon for %g s: %s", PLAIN_SECONDS, why)
 
     def to_json(self) -> dict[str, str | None]:
         """How supervisors are started at the moment. `why` completes "supervisors are ...";
         `trouble` is why systemd could not start the last one."""
-        by, why = "user-systemd" if self._way.of_user else SYSTEMD, self._way.why
-        if self._way.program is None:
+        by, why = "user-systemd" if self.way.of_user else SYSTEMD, self.way.why
+        if self.way.program is None:
             by = CHILD
         elif self._clock() < self._plain_until:
             by, why = CHILD, "children of the daemon for now"

@@ -99,6 +99,16 @@ def find(root: Path = Path("/"), mark: GetMark = os.getxattr) -> Delegation:
     return Delegation(place)
 
 
+def mounted(root: Path = Path("/")) -> Path:
+    """Where the control groups of version 2 are. Raises NotDelegated."""
+    return _mount(root)[0]
+
+
+def controllers(directory: Path) -> list[str]:
+    """The controllers that a group has."""
+    return _words(directory / CONTROLLERS)
+
+
 def _upwards(place: Path, mount: Path) -> Iterator[Path]:
     while place != mount and place.is_relative_to(mount):
         yield place

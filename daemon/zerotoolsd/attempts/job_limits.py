@@ -1,0 +1,82 @@
+"""What each job may have: its own `[limits]`, and those of the machine's owner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.byte_sizes import bytes_of
+from zerotools.jobs.tables.limits import SIZES, LimitsSpec
+from zerotoolsd.attempts.spawning.way import LaunchWay
+from zerotoolsd.config import LimitsConfig
+from zerotoolsd.supervisor.cgroups import delegation
+from zerotoolsd.supervisor.cgroups.delegation import Delegation, NotDelegated
+from zerotoolsd.supervisor.cgroups.limits import MEMORY, PROCESSES, controllers_of
+
+
+def attempt_limits(spec: LimitsSpec, config: LimitsConfig) -> dict[str, int]:
+    """The limits of a job, in bytes and numbers, as its supervisor sets them."""
+    found: dict[str, int] = {}
+    for name in ("memory", "memory_high", "processes", "io_weight", "io_read", "io_write"):
+        value = getattr(spec, name)
+        if value is not None:
+            found[name] = bytes_of(value) if name in SIZES else int(value)
+    if config.job_memory is not None:
+        found.setdefault(MEMORY, bytes_of(config.job_memory))
+    if config.job_processes is not None:
+        found.setdefault(PROCESSES, config.job_processes)
+    return found
+
+
+def why_refused(
+    spec: LimitsSpec,
+    config: LimitsConfig,
+    way: LaunchWay,
+    find: Callable[[], Delegation] = delegation.find,
+    mount: Callable[[], Path] = delegation.mounted,
+) -> str | None:
+    """Why a job with these limits cannot be run by a daemon that starts supervisors this `way`."""
+    wanted = attempt_limits(spec, config)
+    if not wanted:
+        return None
+    most = {MEMORY: config.job_memory, PROCESSES: config.job_processes}
+    for name, value in most.items():
+        own = getattr(spec, name)
+        if value is not None and own is not None and bytes_of(own) > bytes_of(value):
+            return (
+                f"limits.{name} = {show(own)}: limits.job_{name} = {show(value)} of this daemon is "
+                "the most that a job may have"
+            )
+    try:
+        _refuse_unlimited(wanted, way, find, mount)
+    except NotDelegated as error:
+        given = [name for name in wanted if getattr(spec, name) is not None]
+        own_names = ", ".join(f"limits.{name} = {show(getattr(spec, name))}" for name in given)
+        its_names = ", ".join(f"limits.job_{name}" for name in wanted if name not in given)
+        what = own_names or f"{its_names} of the daemon's configuration"
+        do = "leave it out" if own_names else "take it out"
+        return (
+            f"{what}: cannot be kept here, as {error}; start the daemon as a systemd unit with "
+            f"Delegate=yes (zerotools doctor says more), or {do}"
+        )
+    return None
+
+
+def _refuse_unlimited(
+    wanted: dict[str, int],
+    way: LaunchWay,
+    find: Callable[[], Delegation],
+    mount: Callable[[], Path],
+) -> None:
+    """Raises NotDelegated."""
+    controllers = controllers_of(wanted)
+    if way.program is None:
+        find().refuse_unlimited(controllers)
+        return
+    # Each supervisor has a unit of its own, which is delegated to it; only what the machine has
+    # is known before.
+    lacking = controllers - set(delegation.controllers(mount()))
+    if lacking:
+        named = " and no ".join(sorted(lacking))
+        raise NotDelegated(f"the control groups of this machine have no {named} controller")

@@ -1,0 +1,72 @@
+"""`[limits]`: what a job may have of the machine beside its GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.byte_sizes import bytes_of
+from zerotools.jobs.binding.declaration import key
+
+_SIZE = 'bytes, or text such as `"64GiB"`'
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitsSpec:
+    """`[limits]`: what all processes of the job together may have of the machine. It needs a
+    control group (cgroup v2) for each job; where there is none, the job is refused. See
+    [limit what a job may have](../how-to/limit-a-job.md)."""
+
+    memory: int | str | None = key(
+        f"Host memory, page cache of its files included: {_SIZE}. If it needs more, the kernel "
+        "ends all its processes. Not set: `limits.job_memory` of the daemon.",
+        default=None,
+        stored_default=None,
+    )
+    memory_high: int | str | None = key(
+        f"Above this its processes are slowed down, and their memory is taken back: {_SIZE}.",
+        default=None,
+        stored_default=None,
+    )
+    processes: int | None = key(
+        "Processes and threads. Not set: `limits.job_processes` of the daemon.",
+        default=None,
+        stored_default=None,
+        minimum=1,
+        maximum=2**22,
+    )
+    io_weight: int | None = key(
+        "Its share of the disks beside other jobs, which have 100.",
+        default=None,
+        stored_default=None,
+        minimum=1,
+        maximum=10000,
+    )
+    io_read: int | str | None = key(
+        f"Read from each disk in a second: {_SIZE}.", default=None, stored_default=None
+    )
+    io_write: int | str | None = key(
+        f"Written to each disk in a second: {_SIZE}.", default=None, stored_default=None
+    )
+
+
+SIZES = ("memory", "memory_high", "io_read", "io_write")
+
+
+def check_limits(limits: LimitsSpec) -> Iterator[str]:
+    """What is wrong with `[limits]`."""
+    sizes = {}
+    for name in SIZES:
+        value = getattr(limits, name)
+        if value is None:
+            continue
+        try:
+            sizes[name] = bytes_of(value)
+        except ValueError as error:
+            yield f"limits.{name} = {show(value)}: {error}"
+    if "memory" in sizes and sizes.get("memory_high", 0) > sizes["memory"]:
+        yield (
+            f"limits.memory_high = {show(limits.memory_high)}: must not be more than "
+            f"limits.memory = {show(limits.memory)}"
+        )
