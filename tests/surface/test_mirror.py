@@ -58,6 +58,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "daemon/test_promises",
         "daemon/test_recovery",
         "daemon/test_scripts",
+        "daemon/api/doors/test_tls",
         "daemon/api/test_every_route",
         "daemon/test_installed_service",
         "daemon/api/test_hostile",
