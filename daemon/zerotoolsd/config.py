@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from zerotools.core.byte_sizes import bytes_of
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.binding.bind import build, show
-from zerotools.jobs.binding.byte_sizes import bytes_of
 from zerotools.jobs.binding.declaration import key
 from zerotools.jobs.binding.durations import seconds_of
 from zerotools.sensors.cores import usable_cores

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from zerotools.core.byte_sizes import bytes_of
 from zerotools.jobs.binding.bind import show
-from zerotools.jobs.binding.byte_sizes import bytes_of
 from zerotools.jobs.binding.declaration import key
 
 _SIZE = 'bytes, or text such as `"64GiB"`'

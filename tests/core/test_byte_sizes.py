@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zerotools.jobs.binding.byte_sizes import bytes_of
+from zerotools.core.byte_sizes import bytes_of
 
 
 @pytest.mark.parametrize(
