@@ -12,8 +12,8 @@ from harness.faults import warm
 from harness.faults.daemons import make_tensors
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def tensors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """See `make_tensors`; the server that forks daemons ends with the module."""
+    """See `make_tensors`; the server that forks daemons ends with the last test here."""
     yield make_tensors(tmp_path_factory.mktemp("made"))
     forked.close_server(warm.MODULES)
