@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from zerotools.core.byte_sizes import bytes_of
+from zerotools.core.counts import bytes_of
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.binding.bind import build, show
 from zerotools.jobs.binding.declaration import key

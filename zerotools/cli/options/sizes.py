@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from zerotools.core.byte_sizes import bytes_of
+from zerotools.core.counts import bytes_of
 
 
 class ByteSize(click.ParamType[int]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from zerotools.core.byte_sizes import bytes_of
+from zerotools.core.counts import bytes_of
 from zerotools.jobs.binding.bind import show
 from zerotools.jobs.binding.declaration import key
 
