@@ -34,6 +34,9 @@ UNREADABLE_SECONDS = 1.0
 FIRST_LOOK_SECONDS, LONGEST_LOOK_SECONDS = 0.005, 0.5
 """How often processes that were killed are looked at: at first, and later."""
 
+HURRIED_SECONDS = 2.0
+"""So long systemd may still take to start an attempt that is to stop."""
+
 SETTLING = "checking its state"
 ENDING_STRAYS = "ending what is left of it"
 GIVING_UP = "giving up its start"
@@ -100,17 +103,24 @@ class Watcher:
         Raises OSError and NotReady: nothing of it runs.
         """
         spawned = self._spawner.spawn(attempt)
+        if (before := self._unwatched.pop(attempt.token, None)) and before.request is not None:
+            before.request.close()
         try:
             # A child that was not waited for keeps its pid.
             live = _Live(attempt, os.pidfd_open(spawned.process.pid), spawned)
             self._track(live)
             if spawned.request is not None:
-                loop, seconds = asyncio.get_running_loop(), spawned.request.seconds
-                live.late = loop.call_later(seconds, _kill, live.pidfd)
+                self._kill_later(live, spawned.request.seconds)
         except OSError as error:
             # It needs nobody to watch it. It is found again by its directory.
             self._unwatched[attempt.token] = spawned
             self._hold(attempt, f"its supervisor cannot be watched: {error.strerror}")
+
+    def _kill_later(self, live: _Live, seconds: float) -> None:
+        """End a request to systemd after so long; the run directory says what came of it."""
+        if live.late is not None:
+            live.late.cancel()
+        live.late = asyncio.get_running_loop().call_later(seconds, _kill, live.pidfd)
 
     def watches(self, attempt: AttemptRow) -> bool:
         """Whether the attempt's end will be noticed."""
@@ -289,6 +299,7 @@ class Watcher:
         live = self._live.get(attempt.token)
         if live is not None and live.is_request:
             self._unasked[attempt.token] = reason  # its supervisor is asked once it is known
+            self._kill_later(live, HURRIED_SECONDS)
             return
         # Before run.json a SIGTERM would end the supervisor itself; it finds the request later.
         if live is not None and ((run_dir / RUN).exists() or not run_dir.exists()):

@@ -27,6 +27,9 @@ OUTSIDE = "SIGTERM"
 FINDER = "finder.json"
 """What the finder of checkpoints needs to know (`zerotoolsd.finder`)."""
 
+UNIT_PREFIX = "zerotools-job-"
+"""Of the systemd units in which attempts run. Each is delegated."""
+
 PORT = "{free_port}"
 """A word of `argv` in whose place the supervisor puts the port that it keeps free for the job."""
 

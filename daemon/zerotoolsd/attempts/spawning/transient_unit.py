@@ -34,6 +34,7 @@ from zerotoolsd.attempts.spawning.child import (
 )
 from zerotoolsd.attempts.spawning.way import LaunchWay
 from zerotoolsd.queue.rows import AttemptRow
+from zerotoolsd.supervisor.plan import UNIT_PREFIX
 
 SLICE = "zerotools.slice"
 STOP_SECONDS = 60.0
@@ -78,7 +79,7 @@ _OF_SYSTEM = {
 
 def unit_name(attempt: AttemptRow) -> str:
     """The service of this attempt, and of no other on the machine."""
-    return f"zerotools-job-{attempt.job_id}-{attempt.number}-{attempt.token[:8]}.service"
+    return f"{UNIT_PREFIX}{attempt.job_id}-{attempt.number}-{attempt.token[:8]}.service"
 
 
 def is_in_unit(cgroups: str, token: str) -> bool:
@@ -86,9 +87,7 @@ def is_in_unit(cgroups: str, token: str) -> bool:
 
     It may change its environment, its session and its parents, but not what it belongs to here.
     """
-    return (
-        re.search(rf"/zerotools-job-\d+-\d+-{token[:8]}\.service(/|$)", cgroups, re.M) is not None
-    )
+    return re.search(rf"/{UNIT_PREFIX}\d+-\d+-{token[:8]}\.service(/|$)", cgroups, re.M) is not None
 
 
 def unit_command(way: LaunchWay, attempt: AttemptRow, grace_seconds: float) -> tuple[str, ...]:
@@ -144,7 +143,7 @@ class UnitRequest:
             return None
         said = os.pread(self.answer, _LONGEST_ANSWER, 0).decode("utf-8", "replace").splitlines()
         if self.process.returncode < 0:
-            return f"systemd-run did not end within {self.seconds:g} s"
+            return f"systemd-run did not answer in time (signal {-self.process.returncode})"
         return f"systemd-run: {said[0] if said else f'status {self.process.returncode}'}"
 
     def _supervisor_spoke(self) -> bool:

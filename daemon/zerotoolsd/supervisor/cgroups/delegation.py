@@ -4,8 +4,9 @@
         supervisor/                                   keeper and supervisor, where there are limits
         zerotools-7-1-3f9c01aa/                       the ranks and all that they start
 
-Under systemd a group is ours only if systemd says so (it marks those with `Delegate=yes`); that
-it can be written means nothing for root. Without systemd, it is ours if it can be written.
+Under systemd a group is ours only if systemd says so (it marks those with `Delegate=yes`, but a
+user's own systemd may mark none), or if it is the unit that an attempt was given; that it can be
+written means nothing for root. Without systemd, it is ours if it can be written.
 Limits need controllers, which the kernel gives to groups below one without processes.
 """
 
@@ -16,10 +17,13 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from zerotoolsd.supervisor.plan import UNIT_PREFIX
+
 PROCS = "cgroup.procs"
 CONTROLLERS = "cgroup.controllers"
 SUBTREE = "cgroup.subtree_control"
 LEAF = "supervisor"
+_UNITS = (".service", ".scope")
 _MARKS = ("user.delegate", "trusted.delegate")
 
 GetMark = Callable[[Path, str], bytes]
@@ -90,8 +94,9 @@ def find(root: Path = Path("/"), mark: GetMark = os.getxattr) -> Delegation:
         raise NotDelegated(f"the control group {own} is outside of what {mount} shows")
     place = mount / inside.lstrip("/")
     if (root / "run/systemd/system").is_dir():
-        found = next((p for p in _upwards(place, mount) if _is_marked(p, mark)), None)
-        if found is None:
+        # No further up: the group of a user's systemd is delegated, too, but to that one.
+        found = next((p for p in _upwards(place, mount) if p.suffix in _UNITS), None)
+        if found is None or not (found.name.startswith(UNIT_PREFIX) or _is_marked(found, mark)):
             raise NotDelegated(f"systemd has not delegated the control group {own} (Delegate=yes)")
         place = found
     if not (os.access(place, os.W_OK | os.X_OK) and os.access(place / PROCS, os.W_OK)):

@@ -12,6 +12,7 @@ from tests.daemon.attempts.spawning.fake_systemd import FakeSystemd
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import Running, running
 from tests.daemon.waiting import wait_async
+from zerotoolsd.attempts import watcher
 from zerotoolsd.queue.store import Store
 
 
@@ -141,10 +142,15 @@ def test_a_supervisor_that_ends_at_once_says_why_itself(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_a_job_that_is_cancelled_while_systemd_is_asked_stops(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["start", "start-and-hang", "hang"])
+def test_a_job_that_is_cancelled_while_systemd_is_asked_stops(
+    tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher, "HURRIED_SECONDS", 0.3)
+
     async def story() -> None:
-        systemd = FakeSystemd(tmp_path / "systemd", "start-and-hang")
-        async with running(tmp_path / "state", way=systemd.way(seconds=1.0)) as it:
+        systemd = FakeSystemd(tmp_path / "systemd", mode)
+        async with running(tmp_path / "state", way=systemd.way()) as it:
             job = await submit(it, "stop")
 
             await asked(systemd)

@@ -11,6 +11,9 @@ from tests.daemon.supervisor.cgroups.trees import OWN, FakeTree
 from zerotoolsd.supervisor.cgroups import delegation
 from zerotoolsd.supervisor.cgroups.delegation import NotDelegated
 
+USER = "/user.slice/user-1.slice/user@1.service"
+JOB = "zerotools.slice/zerotools-job-7-1-3f9c01aa.service"
+
 
 def find(tree: FakeTree) -> Path:
     return delegation.find(tree.root, tree.mark).directory.relative_to(tree.mount)
@@ -20,6 +23,8 @@ def find(tree: FakeTree) -> Path:
     ("own", "options", "found"),
     [
         (OWN, {}, OWN[1:]),
+        (f"{USER}/{JOB}", {"marked": (USER,)}, f"{USER}/{JOB}"[1:]),
+        (f"{USER}/{JOB}/ranks", {"marked": (USER,)}, f"{USER}/{JOB}"[1:]),
         (f"{OWN}/daemon", {}, OWN[1:]),  # DelegateSubgroup=daemon
         ("/", {"systemd": False}, "."),  # a container
         ("/a/b", {"systemd": False}, "a/b"),
@@ -40,6 +45,8 @@ def test_a_group_that_is_ours_is_found(
             {"marked": ()},
             "systemd has not delegated the control group /system.slice",
         ),
+        # It is the user's systemd to which that one above was given.
+        (f"{USER}/app.slice/x.service", {"marked": (USER,)}, "systemd has not delegated"),
         ("/", {"marked": ()}, "systemd has not delegated the control group /"),
         ("/x", {"top": "/a", "systemd": False}, "the control group /x is outside of what"),
         ("/../x", {"systemd": False}, "the control group /../x is outside of what"),
