@@ -32,6 +32,11 @@ class Load:
         """Answers per second."""
         return len(self.latencies) / self.seconds
 
+    @property
+    def errors(self) -> int:
+        """Answers that are none, or a refusal."""
+        return sum(number for status, number in self.statuses.items() if status >= 300)
+
     def percentile(self, share: float) -> float:
         """Seconds that this share of the answers took at most."""
         ordered = sorted(self.latencies)

@@ -1,0 +1,152 @@
+"""A scheduling pass alone, over a queue in a store of its own and GPUs that are only told of."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerotools.jobs.jobfile.parse import job_from_dict
+from zerotools.jobs.tables.spec import JobSpec
+from zerotools.sensors.fake import fake_gpu
+from zerotools.sensors.snapshot import Host, Snapshot
+from zerotoolsd.config import LimitsConfig
+from zerotoolsd.queue.changes import NewJob
+from zerotoolsd.queue.clocks import now
+from zerotoolsd.queue.lifecycle import Standing
+from zerotoolsd.queue.parking import JobGuard
+from zerotoolsd.queue.placement import QueuePlacement
+from zerotoolsd.queue.rows import AttemptRow
+from zerotoolsd.queue.store import Store
+
+GPUS = 8
+RUNNING = 6
+"""Of the GPUs, those that jobs hold; the others are kept for the first that waits."""
+PASSES = 100
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Milliseconds: reading the queue, passes with nothing new, and passes after a change."""
+
+    reading: float
+    at_rest: list[float]
+    after_a_change: list[float]
+    needs: int
+
+    def text(self) -> str:
+        """One line."""
+        found = self.after_a_change
+        return (
+            f"median {statistics.median(found):.2f} ms   most {max(found):.2f} ms of processor   "
+            f"with nothing new {statistics.median(self.at_rest):.2f} ms   {self.needs} needs; "
+            f"read once in {self.reading / 1e3:.2f} s"
+        )
+
+
+def cpu_job(number: int) -> JobSpec:
+    """One that waits for CPU ranks."""
+    return _job({"device": "cpu", "ranks": 1 + number % 4})
+
+
+def gpu_job(number: int) -> JobSpec:
+    """50 different needs: 8 numbers of GPUs, and 42 lists of them; two thirds have a time limit."""
+    first, length = number % 50 % GPUS, number % 50 // GPUS
+    listed = [(first + i) % GPUS for i in range(length)]
+    limit = {"time_limit": f"{1 + number % 97}h"} if number % 3 else {}
+    return _job({"gpus": listed or 1 + first, **limit})
+
+
+def _job(keys: dict[str, object]) -> JobSpec:
+    script = {"command": ["sleep", "3600"], "directory": "/"}
+    return job_from_dict({"engine": "script", "script": script, **keys}, source="job")
+
+
+@contextmanager
+def _queue(make: Callable[[int], JobSpec], jobs: int) -> Iterator[tuple[Store, QueuePlacement]]:
+    with tempfile.TemporaryDirectory() as work:
+        store = Store(Path(work))
+        guard = JobGuard(Path(work), lambda job_id, why: None, lambda job_id, doing: None)
+        store.submit_all([_new(make(number)) for number in range(RUNNING + jobs)])
+        for number in range(RUNNING):
+            _start(store, number)
+        try:
+            yield store, QueuePlacement(store, guard, LimitsConfig(cpu_ranks=2))
+        finally:
+            store.close()
+
+
+def _new(spec: JobSpec) -> NewJob:
+    return NewJob(
+        uid=0,
+        name="bench",
+        spec=spec,
+        output_dir=None,
+        default_output=Path("/nowhere"),
+        idempotency_key=None,
+        now=1.0,
+    )
+
+
+def _start(store: Store, number: int) -> None:
+    """Job `number + 1` runs, and holds a GPU."""
+    job, gpu = store.job(number + 1), f"GPU-fake-{number}"
+    attempt = AttemptRow(
+        job_id=job.id,
+        number=1,
+        token=f"token-{number}",
+        state="launching",
+        run_dir="/nowhere",
+        gpu_uuids=(gpu,),
+        resumed_from=None,
+        started=None,
+        ended=None,
+        result=None,
+    )
+    with store.change(job, Standing(state="launching"), "admit", now=1.0) as change:
+        change.add_attempt(attempt)
+    with store.change(store.job(job.id), Standing(state="running"), "started", now=1.0) as change:
+        change.attempt_started(1, now())
+
+
+def _snapshot() -> Snapshot:
+    host = Host(
+        memory_total_bytes=2**40,
+        memory_available_bytes=2**40,
+        memory_used_bytes=0,
+        swap_total_bytes=0,
+        swap_used_bytes=0,
+        cpu_count=2,
+        load_average=(0.0, 0.0, 0.0),
+    )
+    gpus = tuple(fake_gpu(index, used_gib=0) for index in range(GPUS))
+    return Snapshot(
+        taken_at=time.time(), host=host, gpus=gpus, gpus_error=None, gpus_age_seconds=0.0
+    )
+
+
+def measure_passes(make: Callable[[int], JobSpec], jobs: int) -> Passes:
+    """Passes as the dispatcher makes them, over `jobs` queued jobs. Nothing is started."""
+    with _queue(make, jobs) as (store, placement):
+        snapshot = _snapshot()
+
+        def one_pass() -> float:
+            began = time.thread_time()
+            while not placement.catch_up():
+                pass
+            placement.decide(snapshot)
+            return (time.thread_time() - began) * 1e3
+
+        reading = one_pass()
+        at_rest = [one_pass() for _ in range(PASSES)]
+        changed = []
+        for job_id in range(RUNNING + 1, RUNNING + 1 + PASSES):
+            with store.change(store.job(job_id), Standing(state="cancelled"), "cancel", now=2.0):
+                pass
+            changed.append(one_pass())
+        needs = len(placement.line.groups(gpus=True)) + len(placement.line.groups(gpus=False))
+    return Passes(reading, at_rest, changed, needs)
