@@ -59,6 +59,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "daemon/test_recovery",
         "daemon/test_scripts",
         "daemon/api/doors/test_tls",
+        "daemon/supervisor/last_word/test_real_ranks",
         "daemon/api/test_every_route",
         "daemon/test_installed_service",
         "daemon/api/test_hostile",
