@@ -103,8 +103,10 @@ def initiator(
                 return Initiator(others[index], _line_that(_FOLLOWS, text))
     if awaited is not None and awaited in others:
         return Initiator(others[awaited], _line_that(_FOLLOWS, told))
-    if len(others) == 1 and (late := next(iter(others.values()))).killed:
-        return Initiator(late, _line_that(_FOLLOWS, told))
+    # One that we killed while it was ending may have given up like the rest.
+    late = [rank for rank in others.values() if not _FOLLOWS.search(said[rank.index])]
+    if len(late) == 1 and late[0].killed:
+        return Initiator(late[0], _line_that(_FOLLOWS, told))
     return Initiator(first)
 
 

@@ -85,6 +85,12 @@ CASES: dict[str, tuple[list[LoggedRank], list[dict[str, Any]], int | None, int]]
         None,
         1,
     ),
+    "one of those that gave up was killed while it was ending": (
+        [exited(0, 1, 20.0, TIMEOUT), killed(1, 21.0), killed(2, 21.0, TIMEOUT)],
+        [],
+        None,
+        1,
+    ),
     "two are left, and heartbeats say which was waited for": (
         [exited(0, 1, 20.0), killed(1, 21.0), killed(2, 21.0)],
         [error(0, 20.0, TIMEOUT)],
