@@ -81,6 +81,7 @@ class Dispatcher:
         self._wake = asyncio.Event()
         self._transitions = Transitions(store, _policy(config.retry), self.announce)
         self._pending = PendingJobs(self._wake.set)
+        self._retries = clocks.Waits(config.retry.most_seconds)
         self._parking = JobGuard(self.jobs_dir, self._hold, touch, self._pending.put_off)
         self._guard = self._parking.guard
         self._placement = QueuePlacement(
@@ -188,7 +189,7 @@ class Dispatcher:
                 self._left.note(job.id)
         self._left.take_up()
         self._ends.retry()
-        pauses = [IDLE_SECONDS, *self._retry_due(time.time()), *self._stop_expired(clocks.now())]
+        pauses = [IDLE_SECONDS, *self._retry_due(), *self._stop_expired(clocks.now())]
         while not self._placement.catch_up():
             await asyncio.sleep(0)
         pauses.append(await self._schedule())
@@ -197,17 +198,17 @@ class Dispatcher:
             pauses.append(FAULT_SECONDS)
         return min([*pauses, *self._pending.pauses])
 
-    def _retry_due(self, now: float) -> list[float]:
+    def _retry_due(self) -> list[float]:
         """Queue the jobs whose wait is over; the seconds that the others still wait."""
         waits: list[float] = []
         for job in self.store.jobs([states.WAITING_RETRY]):
             with self._guard(job.id, parking.RETRYING) as reach:
                 reach()
-                wait = (job.standing.eligible_at or now) - now
-                # A wait longer than the longest means that the clock was set back.
-                if 0 < wait <= self.config.retry.most_seconds:
+                wait = self._retries.left(job.id, job.standing.eligible_at)
+                if wait > 0:
                     waits.append(wait)
                 else:
+                    self._retries.over(job.id)
                     self._transitions.take(job, Retry())
         return waits
 

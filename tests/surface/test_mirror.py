@@ -54,6 +54,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
     ),
     # real daemons and ranks: what a user sees of them
     "process": (
+        "daemon/test_calendar",
         "daemon/test_hostile",
         "daemon/test_promises",
         "daemon/test_recovery",

@@ -11,12 +11,14 @@ from pathlib import Path
 
 from zerotools.jobs import states
 from zerotools.jobs.binding.durations import seconds_of
+from zerotools.jobs.doctor.kernel import clock_is_synchronised
 from zerotoolsd import crashpoints
 from zerotoolsd.cleaning import looks, removal
 from zerotoolsd.cleaning.removal import Mention, RemovableFiles, Stays
 from zerotoolsd.config import RetentionConfig
 from zerotoolsd.looking.lookers import Ask
 from zerotoolsd.queue.changes import Changed
+from zerotoolsd.queue.clocks import SteadyCalendar
 from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.queue.store import Store
 from zerotoolsd.service import Cleaned, CleanedJob, CleanRequest, Conflict, KeptJob, Unavailable
@@ -39,6 +41,7 @@ class Cleaner:
         self, state_dir: Path, store: Store, announce: Callable[[], None], ask: Ask
     ) -> None:
         self._ask = ask
+        self._calendar = SteadyCalendar(clock_is_synchronised)
         self._state_dir = state_dir
         self._store = store
         self._announce = announce
@@ -68,7 +71,9 @@ class Cleaner:
         """
         async with self._turn:
             self._named.clear()
-            meant = removal.selected(self._store.jobs(states.TERMINAL), request, time.time())
+            meant = removal.selected(
+                self._store.jobs(states.TERMINAL), request, self._calendar.now()
+            )
             gone: list[CleanedJob] = []
             kept = self._left_out(request, {job.id for job in meant}, owner)
             for job in meant:
@@ -276,7 +281,7 @@ class Cleaner:
             age = seconds_of(retention.records)
             await self.clean(CleanRequest(older_than_seconds=age), "retention.records")
         if retention.events is not None:
-            count = self._store.remove_events(time.time() - seconds_of(retention.events))
+            count = self._store.remove_events(self._calendar.now() - seconds_of(retention.events))
             log.info("%d events were removed", count)
 
 

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from zerotoolsd.supervisor.procfs import boot_id
+
+SET_SECONDS = 3600.0
+"""A calendar that differs more than this from what it should say was set."""
 
 
 class Moment(NamedTuple):
@@ -34,6 +37,58 @@ class Moment(NamedTuple):
 def now() -> Moment:
     """This moment."""
     return Moment(time.time(), time.monotonic(), boot_id())
+
+
+class Waits:
+    """Waits that are stored by the calendar and kept by the clock: who sets the calendar neither
+    ends one nor makes it longer. What is left is asked of the calendar once, when a wait is first
+    seen; `longest` bounds it, as the calendar may have been set while no daemon ran."""
+
+    def __init__(self, longest: float, now: Callable[[], Moment] = now) -> None:
+        self._longest = longest
+        self._now = now
+        self._due: dict[int, tuple[float | None, float]] = {}
+
+    def left(self, job_id: int, until: float | None) -> float:
+        """Seconds until the wait of the job is over, which was stored as `until`."""
+        moment = self._now()
+        assert moment.clock is not None
+        known = self._due.get(job_id)
+        if known is None or known[0] != until:
+            wait = 0.0 if until is None else until - moment.time
+            wait = wait if wait <= self._longest else 0.0
+            known = self._due[job_id] = (until, moment.clock + wait)
+        return known[1] - moment.clock
+
+    def over(self, job_id: int) -> None:
+        """The job waits no more."""
+        self._due.pop(job_id, None)
+
+
+class SteadyCalendar:
+    """The time of day, for whoever removes what is old.
+
+    A calendar that was set forward while the daemon runs is believed where the kernel says that it
+    is synchronised; else the time goes on from what it was. `clock` goes on while a machine sleeps.
+    """
+
+    def __init__(
+        self,
+        is_synchronised: Callable[[], bool | None],
+        calendar: Callable[[], float] = time.time,
+        clock: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
+    ) -> None:
+        self._is_synchronised = is_synchronised
+        self._calendar = calendar
+        self._clock = clock
+        self._offset = calendar() - clock()
+
+    def now(self) -> float:
+        """Seconds since the epoch."""
+        said, steady = self._calendar(), self._clock() + self._offset
+        if said - steady <= SET_SECONDS or self._is_synchronised():
+            return said
+        return steady
 
 
 def began_of(run: Mapping[str, Any]) -> Moment | None:
