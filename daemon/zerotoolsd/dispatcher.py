@@ -81,7 +81,7 @@ class Dispatcher:
         self._wake = asyncio.Event()
         self._transitions = Transitions(store, _policy(config.retry), self.announce)
         self._pending = PendingJobs(self._wake.set)
-        self._retries = clocks.Waits(config.retry.most_seconds)
+        self._retries = clocks.RetryWaits(config.retry.most_seconds)
         self._parking = JobGuard(self.jobs_dir, self._hold, touch, self._pending.put_off)
         self._guard = self._parking.guard
         self._placement = QueuePlacement(

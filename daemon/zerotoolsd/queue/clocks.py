@@ -39,7 +39,7 @@ def now() -> Moment:
     return Moment(time.time(), time.monotonic(), boot_id())
 
 
-class Waits:
+class RetryWaits:
     """Waits that are stored by the calendar and kept by the clock: who sets the calendar neither
     ends one nor makes it longer. What is left is asked of the calendar once, when a wait is first
     seen; `longest` bounds it, as the calendar may have been set while no daemon ran."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zerotoolsd.queue.clocks import Moment, SteadyCalendar, Waits
+from zerotoolsd.queue.clocks import Moment, RetryWaits, SteadyCalendar
 
 DAY = 86400.0
 
@@ -26,7 +26,7 @@ class Clocks:
 @pytest.mark.parametrize("set_by", [0.0, DAY, -DAY, 40 * DAY, -100.0])
 def test_a_wait_lasts_as_long_as_it_should(set_by: float) -> None:
     clocks = Clocks()
-    waits, until = Waits(300.0, clocks.now), clocks.calendar + 200
+    waits, until = RetryWaits(300.0, clocks.now), clocks.calendar + 200
     assert waits.left(7, until) == 200
     clocks.passes(50)
     clocks.calendar += set_by
@@ -39,15 +39,15 @@ def test_a_wait_lasts_as_long_as_it_should(set_by: float) -> None:
 
 def test_a_new_wait_of_the_same_job_is_another_one() -> None:
     clocks = Clocks()
-    waits = Waits(300.0, clocks.now)
+    waits = RetryWaits(300.0, clocks.now)
     assert waits.left(7, clocks.calendar + 10) == 10
     assert waits.left(7, clocks.calendar + 40) == 40
 
 
 def test_a_calendar_that_was_set_back_while_no_daemon_ran_holds_nobody_up() -> None:
     clocks = Clocks()
-    assert Waits(300.0, clocks.now).left(7, clocks.calendar + DAY) == 0
-    assert Waits(300.0, clocks.now).left(7, clocks.calendar - DAY) < 0
+    assert RetryWaits(300.0, clocks.now).left(7, clocks.calendar + DAY) == 0
+    assert RetryWaits(300.0, clocks.now).left(7, clocks.calendar - DAY) < 0
 
 
 @pytest.mark.parametrize("synchronised", [True, False, None])
