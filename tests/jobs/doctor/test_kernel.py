@@ -49,6 +49,26 @@ def test_cgroups_that_limit_nothing(tmp_path: Path, controllers: str | None, sai
     assert (found.level, said in found.found) == ("warning", True)
 
 
+@pytest.mark.parametrize(
+    ("manager", "do"),
+    [("/", "kernel's command line"), ("/user.slice/user-7.slice/user@7.service", "Delegate=yes")],
+)
+def test_cgroups_of_attempts_in_units_are_those_of_their_systemd(
+    tmp_path: Path, manager: str, do: str
+) -> None:
+    def cgroups(controllers: str) -> DoctorFinding:
+        make_machine(tmp_path, "")
+        place = tmp_path / "sys/fs/cgroup" / manager.lstrip("/")
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "cgroup.controllers").write_text(controllers)
+        return next(look_at_kernel(tmp_path, manager=manager))
+
+    assert cgroups("cpu memory pids").level == "ok"
+    found = cgroups("cpu pids")
+    assert found.found == "each attempt has one of its own, with no memory controller"
+    assert do in str(found.do)
+
+
 def test_a_kernel_without_pressure_a_wrong_clock_and_few_descriptors(tmp_path: Path) -> None:
     (make_machine(tmp_path) / "proc/pressure/memory").unlink()
     assert look(tmp_path)["pressure"].level == "warning"

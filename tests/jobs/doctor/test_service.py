@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from zerotools.jobs.doctor.service import LINGERING, look_at_service
+from zerotools.jobs.doctor.service import LINGERING, look_at_service, manager_group
 
 CHILD = {"by": "child", "why": "children of the daemon: systemd did not start the daemon"}
 USER = {"by": "user-systemd", "why": "started by systemd"}
@@ -51,3 +51,9 @@ def test_whoever_does_not_linger_loses_jobs_at_log_out(tmp_path: Path) -> None:
     (tmp_path / LINGERING).mkdir(parents=True)
     (tmp_path / LINGERING / pwd.getpwuid(os.geteuid()).pw_name).touch()
     assert levels(USER, tmp_path) == [("processes of jobs", "ok")]
+
+
+def test_the_group_of_whoever_makes_the_units() -> None:
+    assert manager_group({"by": "systemd"}, 7) == "/"
+    assert manager_group(USER, 7) == "/user.slice/user-7.slice/user@7.service"
+    assert manager_group(CHILD, 7) is manager_group(None, 7) is None

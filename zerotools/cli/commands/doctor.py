@@ -20,7 +20,7 @@ from zerotools.jobs.doctor.finding import LEVELS, OK, PROBLEM, DoctorFinding
 from zerotools.jobs.doctor.gpus import look_at_gpus
 from zerotools.jobs.doctor.kernel import look_at_kernel
 from zerotools.jobs.doctor.python import ask_python, look_at_compilers, look_at_python
-from zerotools.jobs.doctor.service import look_at_service
+from zerotools.jobs.doctor.service import look_at_service, manager_group
 from zerotools.jobs.doctor.storage import look_at_locks, look_at_room, look_at_state
 from zerotools.sensors.source import SnapshotSource
 
@@ -60,8 +60,9 @@ def examine(python: str, socket: Path) -> Iterator[DoctorFinding]:
     told = _machine(socket)
     leased = frozenset(str(lease["gpu_uuid"]) for lease in told.get("leases", ()))
     yield from look_at_gpus(snapshot, leased)
-    yield from look_at_kernel()
-    yield from look_at_service(told.get("launch"), os.geteuid())
+    launch, uid = told.get("launch"), os.geteuid()
+    yield from look_at_kernel(manager=manager_group(launch, uid))
+    yield from look_at_service(launch, uid)
     places = {
         "the queue": state_dir,
         "this directory": Path.cwd(),

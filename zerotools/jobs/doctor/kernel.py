@@ -26,9 +26,11 @@ def look_at_kernel(
     now: Callable[[], float] = time.time,
     is_synchronised: Callable[[], bool | None] | None = None,
     descriptors: Callable[[], int] = lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[1],
+    manager: str | None = None,
 ) -> Iterator[DoctorFinding]:
-    """`root` is where /proc and /sys are found."""
-    yield from _cgroups(root)
+    """`root` is where /proc and /sys are found; `manager` the cgroup of the systemd that gives each
+    attempt a unit, None where the daemon starts attempts itself."""
+    yield from _cgroups(root, manager)
     if read_pressure(root / "proc/pressure") is None:
         yield warning(
             "pressure",
@@ -46,7 +48,7 @@ def look_at_kernel(
         )
 
 
-def _cgroups(root: Path) -> Iterator[DoctorFinding]:
+def _cgroups(root: Path, manager: str | None) -> Iterator[DoctorFinding]:
     mounted = root / "sys/fs/cgroup"
     if not (mounted / "cgroup.controllers").is_file():
         yield warning(
@@ -55,6 +57,9 @@ def _cgroups(root: Path) -> Iterator[DoctorFinding]:
             "memory of jobs is not limited, and processes of a job are found by their marks; boot "
             "with systemd.unified_cgroup_hierarchy=1",
         )
+        return
+    if manager is not None:
+        yield _cgroups_of_units(mounted / manager.lstrip("/"), manager)
         return
     own = _own_cgroup(root)
     place = mounted / own.lstrip("/") if own is not None else mounted
@@ -72,6 +77,24 @@ def _cgroups(root: Path) -> Iterator[DoctorFinding]:
         )
     else:
         yield ok("cgroups", f"{own or '/'} is delegated, with {', '.join(NEEDED_CONTROLLERS)}")
+
+
+def _cgroups_of_units(place: Path, manager: str) -> DoctorFinding:
+    has = _words(place / "cgroup.controllers")
+    lacking = [name for name in NEEDED_CONTROLLERS if name not in has]
+    if not lacking:
+        given = f"each attempt has one of its own, with {', '.join(NEEDED_CONTROLLERS)}"
+        return ok("cgroups", given)
+    return warning(
+        "cgroups",
+        f"each attempt has one of its own, with no {' and no '.join(lacking)} controller",
+        "these limits of jobs cannot be kept; "
+        + (
+            "see cgroup_disable= on the kernel's command line"
+            if manager == "/"
+            else "as root, run systemctl edit user@.service and set [Service] Delegate=yes"
+        ),
+    )
 
 
 def _own_cgroup(root: Path) -> str | None:

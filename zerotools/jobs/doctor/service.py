@@ -50,6 +50,12 @@ def look_at_service(
         )
 
 
+def manager_group(launch: Mapping[str, Any] | None, uid: int) -> str | None:
+    """The cgroup of the systemd that gives attempts their units; None: they have none."""
+    groups = {"systemd": "/", "user-systemd": f"/user.slice/user-{uid}.slice/user@{uid}.service"}
+    return groups.get(str((launch or {}).get("by")))
+
+
 def _lingers(uid: int, root: Path) -> bool:
     try:
         name = pwd.getpwuid(uid).pw_name
