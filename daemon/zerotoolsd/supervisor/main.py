@@ -154,7 +154,13 @@ def supervise(plan: Plan, records: Records, ledger: RankLedger) -> None:
         watch.ranks, progress, stop=watch.stop_reason, killed_because=watch.killed_because
     )
     if watch.stalls.cause is not None:
-        verdict = judge_stalled(verdict, watch.stalls.cause, watch.stalls.rank, watch.ranks)
+        verdict = judge_stalled(
+            verdict,
+            watch.stalls.cause,
+            watch.stalls.rank,
+            watch.ranks,
+            own_program=plan.own_program,
+        )
     if group is not None:
         verdict = with_limits(verdict, group)
         group.remove()

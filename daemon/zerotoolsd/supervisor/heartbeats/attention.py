@@ -53,7 +53,9 @@ class _Known:
     beat: Beat
     quiet: float = 0.0
     charged: float = 0.0
-    work: float | None = None
+    seen: Activity | None = None
+    seen_at: float = 0.0
+    works: bool = False
 
 
 class Attention:
@@ -109,18 +111,22 @@ class Attention:
             self.heard()
             return
         known.quiet += passed
-        known.charged += passed * self._weight(known, passed, activity)
+        known.charged += passed * self._weight(known, activity)
 
-    def _weight(self, known: _Known, passed: float, activity: Activity | None) -> float:
+    def _weight(self, known: _Known, activity: Activity | None) -> float:
         """How much of the time counts towards the deadline."""
         if activity is None:
             return 1.0
         if activity.tracer:
             return 0.0  # somebody is looking at it in a debugger
-        before, known.work = known.work, activity.work
-        works = before is not None and activity.work - before >= _WORKS * passed
+        if activity is not known.seen:  # a new look, at what it did since the last
+            since = known.quiet - known.seen_at
+            known.works = known.seen is not None and (
+                activity.work - known.seen.work >= _WORKS * since
+            )
+            known.seen, known.seen_at = activity, known.quiet
         tells = PHASES.get(known.beat.phase) == STEP
-        return 1.0 / EASED if works and not tells else 1.0
+        return 1.0 / EASED if known.works and not tells else 1.0
 
     def _count_steps(self, beats: Mapping[int, Beat], passed: float) -> None:
         """Time in other phases, and before the first step, is not that of steps."""

@@ -21,6 +21,8 @@ from zerotoolsd.supervisor.logs import say
 FILE = "heartbeats.json"
 QUIET_SECONDS = 3.0
 """A rank that has said nothing new for so long is looked at from outside."""
+BETWEEN_SECONDS = 4.0
+"""Between two looks: each takes as much of a processor as all else in a second."""
 _MOST_SHOWN = 64
 
 
@@ -42,6 +44,8 @@ class Heartbeats:
         self._file: int | None = None
         self._written = ""
         self.sights: list[Sight] = []
+        self._activities: dict[int, Activity | None] = {}
+        self._next_activities = 0.0
         self.stall: AttemptStall | None = None
         self.sentence: str | None = None
 
@@ -58,14 +62,17 @@ class Heartbeats:
 
     def look(self, pids: Mapping[int, int], output: int) -> AttemptStall | None:
         """Look at the ranks that live, by their pids; a stall, when it begins. `output` is how many
-        bytes all have printed."""
+        bytes all have printed. Only a launcher knows the pids of its ranks: there are none."""
         if (self._told.count, output) != (self._heard, self._output):
             self._heard, self._output = self._told.count, output
             self._attention.heard()
         beats = self._beats(pids)
-        quiet = {sight.rank for sight in self.sights if sight.quiet >= QUIET_SECONDS}
-        found = {rank: activity(pids[rank]) for rank in quiet & beats.keys() & pids.keys()}
         now = time.monotonic()
+        quiet = {sight.rank for sight in self.sights if sight.quiet >= QUIET_SECONDS}
+        if now >= self._next_activities or not quiet <= self._activities.keys():
+            self._activities = {rank: activity(pids[rank]) for rank in quiet & pids.keys()}
+            self._next_activities = now + BETWEEN_SECONDS
+        found = {rank: self._activities.get(rank) for rank in quiet & beats.keys()}
         self.sights = self._attention.look(beats, now, found)
         before, self.stall = self.stall, self._attention.stall(self.sights)
         if self.stall is not None and before is None:  # now look at all of them
@@ -80,7 +87,8 @@ class Heartbeats:
 
     def _beats(self, pids: Mapping[int, int]) -> dict[int, Beat]:
         if self._board is None:
-            return dict(self._told.beats)
+            known = self._told.beats.items()
+            return {rank: beat for rank, beat in known if not pids or rank in pids}
         found = {rank: self._board.read(rank) for rank in pids}
         told = self._told.beats
         return {rank: beat if beat.count else told.get(rank, beat) for rank, beat in found.items()}

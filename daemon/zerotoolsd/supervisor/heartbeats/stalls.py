@@ -53,7 +53,9 @@ class Stalls:
     def look(self, ranks: Sequence[SupervisedRank]) -> bool:
         """Once a second. Whether the attempt is to be ended now."""
         live = {rank.index: rank for rank in ranks if rank.status is None}
-        pids = {index: rank.pid for index, rank in live.items()}
+        if any(rank.start is not None for rank in live.values()):
+            return False  # a directory or a program does not answer, for which the attempt waits
+        pids = {} if self._plan.launcher else {i: rank.pid for i, rank in live.items()}
         begun = self._heartbeats.look(pids, sum(rank.log.seen for rank in ranks))
         if self._heartbeats.awaited is not None:
             self._progress.awaited = self._heartbeats.awaited

@@ -83,7 +83,9 @@ def sentence(sights: Sequence[Sight], rank: int | None) -> str:
     shortest = duration(min((sight.quiet for sight in sights), default=0.0))
     places = {what(sight.beat) for sight in sights}
     if len(places) == 1:
-        return f"all {len(sights)} ranks have been in {places.pop()} for {shortest}"
+        how = {_how(sight).replace(": it ", ": each ") for sight in sights}
+        told = how.pop() if len(how) == 1 else ""
+        return f"all {len(sights)} ranks have been in {places.pop()} for {shortest}{told}"
     each = ", ".join(f"rank {sight.rank} is in {what(sight.beat)}" for sight in sights[:8])
     return f"no rank has got any further for {shortest}: {each}"
 

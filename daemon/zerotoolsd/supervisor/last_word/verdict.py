@@ -116,11 +116,19 @@ def judge_program(
 
 
 def judge_stalled(
-    verdict: Verdict, cause: str, index: int | None, ranks: Sequence[EndedRank]
+    verdict: Verdict,
+    cause: str,
+    index: int | None,
+    ranks: Sequence[EndedRank],
+    *,
+    own_program: bool,
 ) -> Verdict:
     """The verdict over an attempt that was ended because its ranks did not get on; `verdict` is
-    what their ends alone would say, and `index` the rank that the others waited for."""
-    if verdict.outcome == "finished":
+    what their ends alone would say, and `index` the rank that the others waited for.
+
+    A program of the user's may end with 0 when it is asked to stop, and is not finished then.
+    """
+    if verdict.outcome == "finished" and not own_program:
         return verdict
     rank = next((rank for rank in ranks if rank.index == index), None)
     saved = all(each.exit_code in (0, EXIT_STOPPED) for each in ranks)

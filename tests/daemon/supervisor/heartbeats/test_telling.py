@@ -63,6 +63,8 @@ def test_the_sentence_names_the_rank_and_its_place() -> None:
 def test_where_nobody_is_behind_all_are_told() -> None:
     alike = [sight(rank, doing=REDUCES, quiet=60.0 + rank) for rank in range(3)]
     assert sentence(alike, None) == "all 3 ranks have been in the all-reduce of step 812 for 60 s"
+    stopped = [sight(0, state="T"), sight(1, state="T")]
+    assert sentence(stopped, None).endswith("for 60 s: each is stopped by a signal (state T)")
     unlike = [sight(0), sight(1), sight(2, doing=REDUCES)]
     assert sentence(unlike, None) == (
         "no rank has got any further for 60 s: rank 0 is in step 812, rank 1 is in step 812, "

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from zerotoolsd.supervisor.last_word.blame import initiator
-from zerotoolsd.supervisor.last_word.verdict import is_abnormal, judge_ranks
+from zerotoolsd.supervisor.last_word.verdict import is_abnormal, judge_ranks, judge_stalled
 from zerotoolsd.supervisor.ranks import KnownRank
 
 CLOSED = "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4711"
@@ -177,6 +177,19 @@ def test_the_cause_says_what_is_known_of_a_sigkill() -> None:
     assert cause(oom=None) == f"{began}, as the kernel does when memory runs out"
     assert "the kernel has just ended a process of this machine" in cause(oom=True)
     assert "the kernel did not end it for lack of memory" in cause(oom=False)
+
+
+def test_a_program_that_ends_with_0_as_it_stalled_is_not_finished() -> None:
+    ranks = [exited(0, 0, 9.0)]
+    finished = judge_ranks(ranks, Told([]), stop=None, killed_because=None)
+    told = "neither output nor a report for 60 s"
+    own = judge_stalled(finished, told, None, ranks, own_program=True)
+    assert (own.outcome, own.cause) == (
+        "crashed",
+        f"ended, as {told}; continued, it saved and stopped",
+    )
+    ours = judge_stalled(finished, told, None, ranks, own_program=False)
+    assert ours.outcome == "finished", "it got on after all, to its end"
 
 
 def test_the_cause_says_that_a_rank_did_not_answer() -> None:
