@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import errno
+import tempfile
 from pathlib import Path
 from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.daemon.daemons import make_job
 from zerotoolsd.config import LimitsConfig
@@ -141,3 +145,33 @@ def test_jobs_that_may_not_start_now_keep_nobody_waiting(tmp_path: Path) -> None
     assert [start.job_id for start in decisions.starts] == [2]
     assert decisions.waits == {1: "its processes still live"}
     store.close()
+
+
+@given(st.lists(st.tuples(st.sampled_from("sscqqhrel"), st.integers(0, 9)), max_size=25))
+@settings(max_examples=40, deadline=None)
+def test_whatever_happens_the_line_is_that_of_the_store(steps: list[tuple[str, int]]) -> None:
+    """s: submit, c: cancel, q: queue again, h: hold, r: remove, e: forget events, l: look."""
+    with tempfile.TemporaryDirectory() as directory:
+        store = Store(Path(directory))
+        placement = placement_over(store, Path(directory))
+        for step, number in steps:
+            job = next((job for job in store.jobs() if job.id == number), None)
+            if step == "s":
+                placement.expect(queue_one(store))
+            elif step == "e":
+                store.remove_events(before=10.0)
+            elif step == "l":
+                placement.catch_up(0.0 if number % 2 else 1.0)
+            elif job is not None and step == "r":
+                if job.state == "cancelled":
+                    store.remove(job, 4.0, "to make room")
+            elif job is not None:
+                state = {"c": "cancelled", "q": "queued", "h": "held"}[step]
+                with store.change(job, Standing(state=state), step, now=2.0):
+                    pass
+        while not placement.catch_up():
+            pass
+        assert sorted(placement.line) == store.ids("queued")
+        starts = [start.job_id for start in placement.decide(None).starts]
+        assert starts == store.ids("queued")[:1], "two ranks each, and three are allowed"
+        store.close()
