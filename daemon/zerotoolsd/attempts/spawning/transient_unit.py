@@ -144,7 +144,9 @@ class UnitRequest:
         said = os.pread(self.answer, _LONGEST_ANSWER, 0).decode("utf-8", "replace").splitlines()
         if self.process.returncode < 0:
             return f"systemd-run did not answer in time (signal {-self.process.returncode})"
-        return f"systemd-run: {said[0] if said else f'status {self.process.returncode}'}"
+        # It says nothing where the service began and ended at once.
+        status = f"the supervisor ended before it said a word (status {self.process.returncode})"
+        return f"systemd-run: {said[0] if said else status}"
 
     def _supervisor_spoke(self) -> bool:
         try:
