@@ -189,7 +189,7 @@ def _a_job_outlives_its_daemon(machine: Machine) -> None:
     assert "writes: yes" in said
     (unit,) = machine.units()
     assert unit.startswith(f"zerotools-job-{job}-1-")
-    assert f"/zerotools.slice/{unit}" in said
+    assert f"/zerotools.slice/{unit}/zerotools-{job}-1-" in said  # delegated to its supervisor
     assert "NoNewPrivs:\t1" in said
     assert "hidden-value" not in systemd.run(f"systemctl show {unit}")
     assert (systemd.shows(unit, "Delegate"), systemd.shows(unit, "KillMode")) == ("yes", "process")
@@ -242,7 +242,7 @@ def _a_child_outlives_its_daemon_too(machine: Machine) -> None:
     systemd, first = machine.systemd, machine.other_pid(None)
     job = machine.submit(GO="go-2")
     said = machine.log(job)
-    assert "/system.slice/zerotoolsd.service" in said
+    assert f"/system.slice/zerotoolsd.service/zerotools-{job}-1-" in said
     assert "seven: 7" in said
     assert machine.units() == []
     systemd.run(f"kill -KILL {first}")
@@ -273,7 +273,9 @@ def _a_user_has_units_too(machine: Machine) -> None:
     first = machine.other_pid(None)
     assert machine.client.machine()["launch"]["by"] == "user-systemd"
     job = machine.submit(GO="go-3")
-    assert "/zerotools.slice/zerotools-job-" in machine.log(job)
+    assert re.search(
+        rf"/zerotools\.slice/zerotools-job-{job}-1-\S+/zerotools-{job}-1-", machine.log(job)
+    )
     systemd.run(f"{own} restart zerotoolsd")
     machine.other_pid(first)
     (home / "go-3").touch()

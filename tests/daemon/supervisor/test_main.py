@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.daemon.hung_disks import hung_disk
 from tests.daemon.made_attempts import (
     finish,
     is_alive,
@@ -22,6 +23,7 @@ from tests.daemon.made_attempts import (
 )
 from tests.daemon.waiting import wait_for
 from zerotoolsd.supervisor.durable import write_json
+from zerotoolsd.supervisor.ending.left_behind import is_still_alive
 from zerotoolsd.supervisor.plan import EXIT_LOCKED, EXIT_USED
 from zerotoolsd.supervisor.procfs import boot_id, read_process
 
@@ -244,6 +246,41 @@ def test_a_rank_without_a_handler_does_not_cut_the_grace_of_one_that_saves(tmp_p
     record = finish(run, process)
     assert (tmp_path / "saved").exists()
     assert [rank["exit_code"] for rank in record["ranks"]] == [0, None]
+
+
+def test_p5_a_rank_that_sleeps_in_the_kernel_is_named_and_not_waited_for(tmp_path: Path) -> None:
+    with hung_disk(tmp_path / "disk") as disk:
+        if disk is None:
+            pytest.skip("no file system may be mounted here")
+        look = "import os, sys; open('asks', 'w'); os.listdir(sys.argv[1])"
+        run = make_attempt(
+            tmp_path / "run",
+            "",
+            argv=(sys.executable, "-I", "-S", "-c", look, str(disk.door)),
+            cwd=str(tmp_path),
+            own_program=True,
+            world_size=1,
+            grace_seconds=0.0,
+            kill_seconds=0.2,
+        )
+        disk.hang()
+        process = supervise(run)
+        wait_for_file(tmp_path / "asks")
+        rank = started(run)["ranks"][0]["pid"]
+        wait_for(lambda: _waits_for_a_disk(rank), "the rank to look")
+        write_json(run / "request.json", {"reason": "cancel"})
+        record = finish(run, process)
+        assert record["outcome"] == "killed"
+        (line,) = record["unkillable"]
+        assert (line["pid"], line["rank"], line["state"]) == (rank, 0, "D")
+        assert is_still_alive(line)
+        disk.let_go()
+        wait_for(lambda: not is_still_alive(line), "it to end at last")
+
+
+def _waits_for_a_disk(pid: int) -> bool:
+    """Whether the process waits for the answer of a FUSE."""
+    return "request_wait" in Path(f"/proc/{pid}/wchan").read_text()
 
 
 def test_p5_no_descendant_outlives_the_attempt(tmp_path: Path) -> None:
