@@ -54,8 +54,8 @@ def _cgroups(root: Path, manager: str | None) -> Iterator[DoctorFinding]:
         yield warning(
             "cgroups",
             "version 2 is not mounted at /sys/fs/cgroup",
-            "memory of jobs is not limited, and processes of a job are found by their marks; boot "
-            "with systemd.unified_cgroup_hierarchy=1",
+            "jobs with [limits] are refused, and processes of jobs are followed without groups; "
+            "boot with systemd.unified_cgroup_hierarchy=1",
         )
         return
     if manager is not None:
@@ -72,8 +72,8 @@ def _cgroups(root: Path, manager: str | None) -> Iterator[DoctorFinding]:
         yield warning(
             "cgroups",
             why,
-            "a daemon that is started here does not limit the memory of jobs; start it as a unit "
-            "with Delegate=yes",
+            "a daemon that is started here refuses jobs with [limits]; start it as a unit with "
+            "Delegate=yes (docs/how-to/install-as-a-service.md)",
         )
     else:
         yield ok("cgroups", f"{own or '/'} is delegated, with {', '.join(NEEDED_CONTROLLERS)}")
