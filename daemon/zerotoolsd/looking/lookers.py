@@ -3,7 +3,8 @@
 One process answers all of them in turn. Where it takes long over one (`PATIENCE_SECONDS`), those
 behind it go to another: so one job on a mount that hangs delays nobody else. A process that misses
 a deadline is killed; in the kernel's uninterruptible sleep it stays, holding nothing of the
-daemon's, and `MOST` of those are the end: nothing is looked at until one of them is gone.
+daemon's. While it does, the same question is not asked again, so that a client which repeats itself
+takes one process. `MOST` of those are the end: nothing is looked at until one of them is gone.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from zerotoolsd.looking.nursery import Look
 
 PATIENCE_SECONDS = 0.25
 IDLE_SECONDS = 60.0
-MOST = 8
+MOST = 32
 
 Ask = Callable[..., Awaitable[Any]]
 """(seconds, look, *arguments) -> value. Raises what the look raises, and TimeoutError."""
@@ -59,12 +60,15 @@ class Lookers:
         self._questions: asyncio.Queue[_Question] = asyncio.Queue()
         self._workers: set[asyncio.Task[None]] = set()
         self._slow: set[asyncio.Task[None]] = set()
-        self._dying: set[int] = set()
+        self._dying: dict[int, bytes | None] = {}
+        """Processes that were killed, and what each was asked last, if it missed the deadline."""
 
     async def ask(self, seconds: float, look: Look, *arguments: object) -> Any:
         """The value of `look(*arguments)`, by a process. Raises its error, and TimeoutError."""
         loop = asyncio.get_running_loop()
         data = frames.framed(pickle.dumps((self._names[look], arguments)))
+        if data in self._dying.values():
+            raise TimeoutError
         question = _Question(data, loop.time() + seconds, loop.create_future())
         self._questions.put_nowait(question)
         self._hire_if_needed()
@@ -101,18 +105,21 @@ class Lookers:
         link.setblocking(False)
         reader, writer = await asyncio.open_unix_connection(sock=link)
         pidfd: int | None = None
+        missed: bytes | None = None
         try:
             pidfd = os.pidfd_open(int(await _receive(reader)))
             while True:
                 async with asyncio.timeout(IDLE_SECONDS):
                     question = await self._questions.get()
+                missed = question.data
                 await self._put(question, reader, writer)
+                missed = None
         except (TimeoutError, ConnectionError, asyncio.IncompleteReadError):
             pass  # what it was asked has got its answer, or its deadline is over
         finally:
             writer.close()
             if pidfd is not None:
-                self._end(pidfd)
+                self._end(pidfd, missed)
 
     async def _put(
         self, question: _Question, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -139,18 +146,18 @@ class Lookers:
         self._slow.add(worker)
         self._hire_if_needed()
 
-    def _end(self, pidfd: int) -> None:
+    def _end(self, pidfd: int, missed: bytes | None) -> None:
         """Kill the process; it counts until it is gone, which may be never."""
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-        self._dying.add(pidfd)
+        self._dying[pidfd] = missed
         asyncio.get_running_loop().add_reader(pidfd, self._forget, pidfd)
 
     def _forget(self, pidfd: int, *, closing: bool = False) -> None:
         asyncio.get_running_loop().remove_reader(pidfd)
         os.close(pidfd)
         if not closing:
-            self._dying.discard(pidfd)
+            self._dying.pop(pidfd, None)
             self._hire_if_needed()
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.asking import ask_thread
+from tests.daemon.hung_disks import hung_disk
 from tests.daemon.waiting import wait_async
 from zerotools.core.errors import BadFile, BadRequest
 from zerotoolsd.looking import lookers, nursery
@@ -142,3 +143,28 @@ def test_it_has_nothing_of_what_the_daemon_opens_later(tmp_path: Path) -> None:
             assert str(tmp_path / "daemon.lock") not in await asked.ask(20, descriptors)
 
     tell(story)
+
+
+def test_what_hangs_for_ever_is_not_asked_again_and_takes_few_processes(tmp_path: Path) -> None:
+    with hung_disk(tmp_path / "disk") as disk:
+        if disk is None:
+            pytest.skip("no file system may be mounted here")
+
+        async def story(asked: Lookers) -> None:
+            disk.hang()
+            path = str(disk.door / "file")
+            for _ in range(2 * lookers.MOST):
+                with pytest.raises(TimeoutError):
+                    await asked.ask(0.2, read, path)
+            assert await asked.ask(20, double, 4) == 8
+            assert len(asked._dying) <= 2  # one more may be asked while the first is given up
+            disk.let_go()
+
+            async def is_gone() -> bool:
+                return not asked._dying
+
+            await wait_async(is_gone, "the process that hung to end")
+            with pytest.raises(OSError, match="No such file"):
+                await asked.ask(20, read, path)
+
+        tell(story)
