@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
@@ -11,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.daemon.hung_disks import hung_disk
+from zerotools.jobs.doctor import storage
 from zerotools.jobs.doctor.finding import DoctorFinding
 from zerotools.jobs.doctor.storage import (
     OLD_SECONDS,
@@ -91,3 +94,24 @@ def test_locks_of_compilers_that_are_old(tmp_path: Path) -> None:
     assert not list(look_at_locks(here, made + OLD_SECONDS - 1))
     [found] = look_at_locks(here, made + 3600)
     assert found.found == f"{lock} is 60 minutes old"
+
+
+def test_a_directory_that_never_answers_is_told_and_keeps_no_command_from_ending(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(storage, "CONNECT_SECONDS", 0.1)
+    with hung_disk(tmp_path / "disk") as hung:
+        if hung is None:
+            pytest.skip("no file system may be mounted here")
+        hung.hang()
+        before = threading.active_count()
+        place, home = hung.door / "state", hung.door / "home"
+        [found] = look_at_state(place, place / "api.sock", 0)
+        assert found.what == "state"
+        assert "its jobs go on without it" in str(found.do)
+        [found] = look_at_locks({"HOME": str(home)})
+        assert found.found == f"{home} did not answer within 0.2 s"
+        [found] = look_at_room({"the state directory": place})
+        assert "hangs" in str(found.do)
+        assert threading.active_count() == before

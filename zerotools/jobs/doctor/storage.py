@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
-import queue
+import pickle
+import select
+import signal
 import stat
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -23,6 +24,9 @@ NO_INODES = 1000
 OLD_SECONDS = 600.0
 CONNECT_SECONDS = 2.0
 LOOK_SECONDS = 5.0
+
+_PART = 1 << 16
+HANGS = "its file system hangs: look at its server, at mount and at dmesg"
 
 T = TypeVar("T")
 
@@ -45,7 +49,7 @@ def look_at_room(
             yield problem(
                 what,
                 f"{path} did not answer within {LOOK_SECONDS:g} s",
-                "its file system hangs: look at its server, at mount and at dmesg",
+                HANGS,
             )
             continue
         there, device, found = looked
@@ -60,24 +64,48 @@ def _measure(path: Path, statvfs: StatVfs) -> tuple[Path, int, os.statvfs_result
 
 
 def within(seconds: float, look: Callable[[], T]) -> T | None:
-    """What `look` returns; None if that takes longer. What it raises is raised."""
-    answer: queue.SimpleQueue[T | Exception] = queue.SimpleQueue()
+    """What `look` returns; None if that takes longer. What it raises is raised.
 
-    def ask() -> None:
-        try:
-            answer.put(look())
-        except Exception as error:  # raised where it is waited for
-            answer.put(error)
-
-    # Nothing waits for a thread that hangs in the kernel, not even the end of the program.
-    threading.Thread(target=ask, daemon=True).start()
-    try:
-        found = answer.get(timeout=seconds)
-    except queue.Empty:
+    A process of its own looks: a thread that hangs in the kernel would keep the command from
+    ending, and no signal ends it.
+    """
+    reading, writing = os.pipe2(os.O_CLOEXEC)
+    pid = os.fork()
+    if pid == 0:
+        _answer(look, writing)
+    os.close(writing)
+    with os.fdopen(reading, "rb", buffering=0) as answer:
+        said, deadline = b"", time.monotonic() + seconds
+        while select.select([answer], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            part = answer.read(_PART)
+            if not part:
+                break
+            said += part
+        else:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, os.WNOHANG)  # it ends when the kernel lets it go
+            return None
+    os.waitpid(pid, 0)
+    if not said:  # somebody has killed it
         return None
+    found = pickle.loads(said)
     if isinstance(found, Exception):
         raise found
-    return found
+    value: T = found
+    return value
+
+
+def _answer(look: Callable[[], object], writing: int) -> None:
+    """The process that looks; it never returns."""
+    try:
+        try:
+            found = look()
+        except Exception as error:  # raised where it is waited for
+            found = error
+        with os.fdopen(writing, "wb") as answer:
+            answer.write(pickle.dumps(found))
+    finally:
+        os._exit(0)
 
 
 def _room(what: str, path: Path, found: os.statvfs_result) -> Iterator[DoctorFinding]:
@@ -103,6 +131,19 @@ def _room(what: str, path: Path, found: os.statvfs_result) -> Iterator[DoctorFin
 
 def look_at_state(state_dir: Path, socket_path: Path, uid: int) -> Iterator[DoctorFinding]:
     """Whether the state is this user's alone, and whether a daemon holds it."""
+    found = within(
+        LOOK_SECONDS + CONNECT_SECONDS, lambda: list(_look_at_state(state_dir, socket_path, uid))
+    )
+    if found is None:
+        yield problem(
+            "state",
+            f"{state_dir}, or {socket_path}, did not answer within {LOOK_SECONDS:g} s",
+            f"{HANGS}; a daemon there stands still, and its jobs go on without it",
+        )
+    yield from found or ()
+
+
+def _look_at_state(state_dir: Path, socket_path: Path, uid: int) -> Iterator[DoctorFinding]:
     if not state_dir.exists():
         yield ok("state", f"{state_dir} is not there yet: a first zerotoolsd makes it")
     else:
@@ -169,6 +210,14 @@ def look_at_locks(
     environment: Mapping[str, str], now: float | None = None
 ) -> Iterator[DoctorFinding]:
     """Locks of torch's compiler that a killed process may have left: they block others for ever."""
+    found = within(LOOK_SECONDS, lambda: list(_look_at_locks(environment, now)))
+    if found is None:
+        home = environment.get("HOME", "/")
+        yield problem("locks", f"{home} did not answer within {LOOK_SECONDS:g} s", HANGS)
+    yield from found or ()
+
+
+def _look_at_locks(environment: Mapping[str, str], now: float | None) -> Iterator[DoctorFinding]:
     now, cache = time.time() if now is None else now, environment.get("XDG_CACHE_HOME")
     caches = Path(cache or Path(environment.get("HOME", "/")) / ".cache")
     places = [
