@@ -16,7 +16,7 @@ from pathlib import Path
 
 from zerotools.jobs import states
 from zerotoolsd import crashpoints
-from zerotoolsd.attempts import launch
+from zerotoolsd.attempts import launch, rebuilding
 from zerotoolsd.attempts.enforcing.beside import BesideJobs
 from zerotoolsd.attempts.enforcing.overseer import LOOK_SECONDS, Overseer
 from zerotoolsd.attempts.pending import PendingJobs
@@ -289,9 +289,13 @@ class Dispatcher:
                 self._watcher.request_stop(self.store.attempts(job.id)[-1], "cancel")
 
     def resume(self, job: JobRow) -> None:
-        """Resume a held job where it was held. Raises NotAllowed: it is not held."""
+        """Resume a held job where it was held, or take up what has become of it since. Raises
+        NotAllowed: it is not held."""
+        if ran := rebuilding.look_again(self.jobs_dir, self.store, job.id, time.time()):
+            job = self.store.job(job.id)
         event = Resume(live=bool(self.store.open_tokens(job.id)))
-        self._transitions.take(job, event)
+        if job.state == states.HELD or not ran:
+            self._transitions.take(job, event)
         if event.live:
             self._left.take_up_job(job.id)
 

@@ -90,6 +90,24 @@ def compare(state_dir: Path, store: Store, now: float) -> list[int]:
     return [job.id for job in found]
 
 
+def look_again(jobs_dir: Path, store: Store, job_id: int, now: float) -> bool:
+    """Whether the directory of a held job now tells of attempts that the queue does not know, which
+    are in it then. When the job was held, the machine may have kept it from being read."""
+    found = _look(store, jobs_dir, job_id, store.job(job_id).state)
+    if not isinstance(found, FoundJob):
+        return False
+    rebuild = Rebuild(
+        found=[found],
+        highest_id=store.highest_id,
+        hold=f"{_why_older(jobs_dir)}; {_ADVICE}",
+        hold_others=False,
+        unreadable={},
+    )
+    store.rebuild(rebuild, now)
+    log.warning("job %d: the queue did not know what came of it", job_id)
+    return True
+
+
 def _why_older(jobs_dir: Path) -> str:
     return f"the queue was older than the run directories in {jobs_dir}"
 

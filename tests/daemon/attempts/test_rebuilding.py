@@ -268,6 +268,38 @@ def test_a_waiting_job_of_which_nobody_knows_whether_it_ran_is_held(
     run(state, after)
 
 
+def test_what_ran_is_not_run_by_the_resume_of_a_job_that_could_not_be_read_at_the_start(
+    tmp_path: Path,
+) -> None:
+    """As without descriptors."""
+    state, backup = tmp_path / "state", tmp_path / "copy.db"
+    plan = state / "jobs/1/attempt-1/attempt.json"
+
+    async def before(it: Running) -> None:
+        await submit(it)
+        queue_copies.back_up(state, backup)
+        await it.reach(1, "succeeded")
+
+    run(state, before)
+    queue_copies.restore(backup, state, release=True)
+    with closing(sqlite3.connect(state / DATABASE)) as db, db:  # as if it had not been begun
+        db.execute("DELETE FROM attempt")
+        db.execute("DELETE FROM lease")
+        db.execute("UPDATE job SET state = 'queued'")
+    plan.rename(plan.with_name("kept"))
+    plan.mkdir()
+
+    async def after(it: Running) -> None:
+        await it.reach(1, "held")
+        plan.rmdir()
+        plan.with_name("kept").rename(plan)
+        await it.service.resume(1, uid=UID)
+        assert len((await it.reach(1, "succeeded")).attempts) == 1
+
+    run(state, after)
+    assert not (state / "jobs/1/attempt-2").exists()
+
+
 def test_what_a_clean_removed_does_not_come_back(tmp_path: Path) -> None:
     state = tmp_path / "state"
 
