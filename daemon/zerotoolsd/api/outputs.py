@@ -133,9 +133,8 @@ def read_part(path: Path, offset: int, limit: int) -> FileBytes:
 
     A file that is not there yet is empty, and so is what lies beyond the end.
     """
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        descriptor = os.open(path, flags)
+        descriptor = _open(path)
     except FileNotFoundError:
         return FileBytes(b"", 0, 0)
     except OSError as error:
@@ -148,3 +147,16 @@ def read_part(path: Path, offset: int, limit: int) -> FileBytes:
         return FileBytes(os.pread(descriptor, limit, start), start, found.st_size)
     finally:
         os.close(descriptor)
+
+
+def _open(path: Path) -> int:
+    """Neither the file nor the attempt's directory may be a link, and a pipe is not waited for.
+
+    Raises OSError.
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+    directory = os.open(path.parent, flags | os.O_DIRECTORY)
+    try:
+        return os.open(path.name, flags | os.O_NONBLOCK, dir_fd=directory)
+    finally:
+        os.close(directory)

@@ -27,6 +27,7 @@ class RankLog:
         self.read_fd, self.write_fd = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self.read_fd, False)
         flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
+        flags |= os.O_NOFOLLOW | os.O_NONBLOCK  # an earlier attempt may have put anything there
         try:
             self._file = os.open(path, flags, 0o600)
         except OSError:

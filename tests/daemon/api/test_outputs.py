@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import os
+import stat
+from pathlib import Path
 
 import pytest
 
@@ -69,6 +71,53 @@ def test_only_regular_files_are_read(running: FakeService, client: DaemonClient)
         client.logs(1)
     with pytest.raises(BadRequest, match=r"rank-1.log cannot be read"):
         client.logs(1, rank=1)
+
+
+@pytest.mark.parametrize("name", ["rank-0.log", "progress.jsonl"])
+@pytest.mark.parametrize("trick", ["link", "pipe", "directory", "socket", "link as its directory"])
+def test_what_a_job_puts_in_the_place_of_its_files_is_not_read(
+    running: FakeService, client: DaemonClient, tmp_path: Path, name: str, trick: str
+) -> None:
+    secret = tmp_path / "others"
+    secret.mkdir()
+    (secret / name).write_text('{"secret": 1}\n')
+    directory = running.run_dir(1, 1)
+    directory.parent.mkdir(parents=True)
+    if trick == "link as its directory":
+        directory.symlink_to(secret)
+    else:
+        directory.mkdir()
+        _put(trick, directory / name, secret / name)
+    with pytest.raises(BadRequest, match=r"cannot be read|is not a regular file"):
+        client.logs(1) if name == "rank-0.log" else client.progress(1)
+    assert client.health()["pid"] == 1
+
+
+def _put(trick: str, place: Path, secret: Path) -> None:
+    if trick == "link":
+        place.symlink_to(secret)
+    elif trick == "pipe":
+        os.mkfifo(place)
+    elif trick == "directory":
+        place.mkdir()
+    else:
+        os.mknod(place, 0o600 | stat.S_IFSOCK)
+
+
+def test_a_sparse_file_of_a_terabyte_is_read_in_parts(
+    running: FakeService, client: DaemonClient
+) -> None:
+    running.write(1, "rank-0.log", b"begin")
+    running.write(1, "progress.jsonl", b'{"event": "step"}\n')
+    directory = running.run_dir(1, 1)
+    for name in ("rank-0.log", "progress.jsonl"):
+        os.truncate(directory / name, 1 << 40)
+    assert client.logs(1, limit=5).data == b"begin"
+    end = client.logs(1, offset=-3)
+    assert (end.data, end.next_offset) == (b"\0\0\0", 1 << 40)
+    found = client.progress(1)
+    assert (found["records"], found["next"]) == ([{"event": "step"}], 18)
+    assert client.progress(1, since=18)["next"] == 18 + LARGEST_PART
 
 
 def test_progress_is_followed_by_offset(running: FakeService, client: DaemonClient) -> None:
