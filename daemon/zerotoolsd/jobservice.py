@@ -193,7 +193,8 @@ class DispatcherService:
         deadline = time.monotonic() + wait
         while not found and (left := deadline - time.monotonic()) > 0:
             try:
-                await asyncio.wait_for(changed.wait(), left)
+                async with asyncio.timeout(left):  # wait_for would make a task for each client
+                    await changed.wait()
             except TimeoutError:
                 break
             changed = self._dispatcher.changed
