@@ -42,7 +42,8 @@ from zerotoolsd.queue.transitions import Transitions
 
 POLL_SECONDS = 2.0
 """How often the GPUs are looked at while a job waits for them."""
-GPU_PATIENCE_SECONDS = 0.5
+GPU_PATIENCE_SECONDS = 0.2
+"""How long a round waits for the driver; an answer that comes later begins another."""
 IDLE_SECONDS = 60.0
 REST = 4.0
 """So many times as long as a round took of the processor, the loop leaves it to others."""
@@ -80,6 +81,7 @@ class Dispatcher:
         self.changed = asyncio.Event()
         self._wake = asyncio.Event()
         self._transitions = Transitions(store, _policy(config.retry), self.announce)
+        machine.on_late_answer = self._wake.set
         self._pending = PendingJobs(self._wake.set)
         self._retries = clocks.RetryWaits(config.retry.most_seconds)
         self._parking = JobGuard(self.jobs_dir, self._hold, touch, self._pending.put_off)

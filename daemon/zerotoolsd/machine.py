@@ -48,6 +48,9 @@ class SnapshotCache:
         self._reading: asyncio.Task[None] | None = None
         self._asked: float | None = None
         """When the driver was asked first of the times that it has not answered since."""
+        self._is_awaited = False
+        self.on_late_answer: Callable[[], None] = lambda: None
+        """Called where an answer comes for which somebody did not wait."""
 
     async def snapshot(
         self, *, most_age_seconds: float = 1.0, patience_seconds: float | None = None
@@ -82,8 +85,12 @@ class SnapshotCache:
             self._newest = found
         finally:
             self._reading = None
+        if self._is_awaited:
+            self._is_awaited = False
+            self.on_late_answer()
 
     def _without_answer(self) -> Snapshot:
+        self._is_awaited = True
         now, before = self._clock(), self._newest
         age = None
         if before is not None and before.gpus_age_seconds is not None:

@@ -204,6 +204,19 @@ class Admittance:
             return await self._ask(LOOK_SECONDS, look, *arguments)
         except TimeoutError:
             raise Unavailable(
-                f"the files of the job could not be read within {LOOK_SECONDS:g} s: check the file "
-                f"systems of output_dir = {spec.output_dir}, of resume_from, and of its data"
+                f"the files of the job could not be read within {LOOK_SECONDS:g} s: a file system "
+                f"does not answer; it names {_places(spec)}, and its data"
             ) from None
+
+
+def _places(spec: JobSpec) -> str:
+    """The directories that the job names, for a message."""
+    script = spec.script.directory if spec.engine == "script" else None
+    named = {
+        "script.directory": script,
+        "model.path": spec.model.path,
+        "output_dir": spec.output_dir,
+        "resume_from": spec.resume_from,
+        "python": spec.python,
+    }
+    return ", ".join(f"{key} = {path}" for key, path in named.items() if path) or "no directory"

@@ -22,7 +22,7 @@ from zerotoolsd.supervisor.durable import read_json
 from zerotoolsd.supervisor.procfs import processes
 
 FAKE_DAEMON = Path(__file__).with_name("fake_daemon.py")
-PRETENDING, REAL = (str(FAKE_DAEMON),), ("-m", "zerotoolsd")
+PRETENDING, REAL = ("-P", str(FAKE_DAEMON)), ("-m", "zerotoolsd")
 ROOT = Path(__file__).parents[2]
 CONFIG = """
 [limits]

@@ -17,7 +17,7 @@ from zerotools.sensors.host import HostSensor
 from zerotools.sensors.nvml import GpuReading
 from zerotools.sensors.snapshot import Snapshot
 from zerotools.sensors.source import SnapshotSource
-from zerotoolsd import machine
+from zerotoolsd import dispatcher, machine
 from zerotoolsd.machine import SnapshotCache
 
 
@@ -57,6 +57,43 @@ def test_jobs_on_cpus_run_while_the_driver_hangs_and_those_on_gpus_wait_for_it(
             assert seen["host"]["memory_total_bytes"] > 0
             probe.answers.set()
             await it.reach(one.id, "succeeded")
+
+    asyncio.run(story())
+
+
+class LateProbe(FakeProbe):
+    """Each answer comes when nobody waits for it any more."""
+
+    def __init__(self) -> None:
+        super().__init__([fake_gpu(0)])
+        self.given_up = threading.Event()
+
+    def read(self) -> GpuReading:
+        self.given_up.wait(20)
+        self.given_up.clear()
+        return super().read()
+
+
+def test_a_driver_that_is_always_slow_starves_no_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(dispatcher, "GPU_PATIENCE_SECONDS", 0.01)
+    probe, without = LateProbe(), SnapshotCache._without_answer
+
+    def give_up(cache: SnapshotCache) -> Snapshot:
+        probe.given_up.set()
+        return without(cache)
+
+    monkeypatch.setattr(SnapshotCache, "_without_answer", give_up)
+
+    async def story() -> None:
+        async with running(tmp_path / "state", probe) as it:
+            for _ in range(2):
+                gpu_job = make_job("exit=0", device="cuda", ranks=None, gpus=1)
+                job, _ = await it.service.submit(gpu_job, uid=0, idempotency_key=None)
+                await it.reach(job.id, "succeeded")
+            probe.given_up.set()
 
     asyncio.run(story())
 

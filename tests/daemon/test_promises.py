@@ -370,7 +370,7 @@ def test_a_job_whose_supervisor_is_stopped_from_outside_waits_and_counts(daemon:
 def test_a_daemon_whose_socket_is_in_use_leaves_nothing_behind(daemon: Daemon) -> None:
     first = daemon.start().process
     other = daemon.state.parent / "other"
-    command = (sys.executable, str(FAKE_DAEMON), "--state-dir", str(other))
+    command = (sys.executable, "-P", str(FAKE_DAEMON), "--state-dir", str(other))
     refused = run(
         (*command, "--socket", str(daemon.state / "api.sock")),
         env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'daemon'}"},
