@@ -7,17 +7,22 @@ from pathlib import Path
 import click
 
 from zerotools.cli.options.conversion_options import Writing, carry_out, conversion_options
+from zerotools.cli.options.export_options import (
+    allow_overflow_option,
+    dtype_option,
+    format_option,
+    keep_aliases_option,
+    max_shard_size_option,
+    name_options,
+)
 from zerotools.cli.options.shared import (
     config_dir_option,
     layout_option,
     section_option,
     tag_option,
 )
-from zerotools.cli.options.sizes import ByteSize
 from zerotools.ops.conversions.consolidate import (
-    DTYPES,
     Options,
-    exported_formats,
     prepare,
     refuse_overflow,
 )
@@ -31,20 +36,8 @@ from zerotools.ops.weights.selection import MASTERS, WEIGHTS
 @layout_option
 @section_option
 @config_dir_option
-@click.option(
-    "--dtype",
-    type=click.Choice(["auto", *DTYPES]),
-    default="auto",
-    show_default=True,
-    help="Type of the floating-point weights; auto is the 16-bit type of the run.",
-)
-@click.option(
-    "--max-shard-size",
-    type=ByteSize(),
-    default="5GB",
-    show_default=True,
-    help="Largest weights file.",
-)
+@dtype_option
+@max_shard_size_option
 @click.option(
     "--from",
     "weights_from",
@@ -53,33 +46,14 @@ from zerotools.ops.weights.selection import MASTERS, WEIGHTS
     show_default=True,
     help="Export the fp32 masters, if there are any, or the 16-bit weights.",
 )
-@click.option(
-    "--strip-prefix",
-    multiple=True,
-    metavar="PREFIX",
-    help="Remove this prefix from the names that begin with it.",
-)
-@click.option(
-    "--rename",
-    multiple=True,
-    metavar="REGEX=REPL",
-    help="Replace in every name, after --strip-prefix.",
-)
-@click.option("--include", multiple=True, metavar="GLOB", help="Export only these (new) names.")
-@click.option("--exclude", multiple=True, metavar="GLOB", help="Leave these (new) names out.")
+@name_options()
 @click.option(
     "--like",
     type=click.Path(path_type=Path),
     metavar="DIR",
     help="Check against this model's names, shapes and types before anything is written.",
 )
-@click.option(
-    "--format",
-    type=click.Choice(list(exported_formats())),
-    default=Options.format,
-    show_default=True,
-    help="Files to write; torch is pytorch_model.bin.",
-)
+@format_option
 @click.option(
     "--adapter-only",
     is_flag=True,
@@ -92,8 +66,8 @@ from zerotools.ops.weights.selection import MASTERS, WEIGHTS
     help="The adapter's adapter_config.json, where the run does not say it.",
 )
 @click.option("--adapter-name", metavar="NAME", help="Which adapter, if the run has several.")
-@click.option("--keep-aliases", is_flag=True, help="Write tied weights under each of their names.")
-@click.option("--allow-overflow", is_flag=True, help="Let weights become infinite in fp16.")
+@keep_aliases_option
+@allow_overflow_option
 @conversion_options
 def command(
     path: Path,
@@ -103,7 +77,7 @@ def command(
     config_dir: Path | None,
     section: str | None,
     dtype: str,
-    max_shard_size: int,
+    max_shard_bytes: int,
     weights_from: str,
     strip_prefix: tuple[str, ...],
     rename: tuple[str, ...],
@@ -125,7 +99,7 @@ def command(
     """
     options = Options(
         dtype=dtype,
-        max_shard_bytes=max_shard_size,
+        max_shard_bytes=max_shard_bytes,
         weights_from=weights_from,
         strip_prefix=strip_prefix,
         rename=rename,

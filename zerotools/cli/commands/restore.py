@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from zerotools.cli.options.shared import json_option
+from zerotools.cli.options.shared import json_option, state_dir_option
 from zerotools.cli.output import render
 from zerotools.jobs.client import queue_copies
 from zerotools.jobs.client.location import default_state_dir
@@ -15,11 +15,7 @@ from zerotools.jobs.client.location import default_state_dir
 
 @click.command("restore")
 @click.argument("backup", metavar="FILE", type=click.Path(path_type=Path))
-@click.option(
-    "--state-dir",
-    type=click.Path(path_type=Path),
-    help="The daemon's state directory; default: where it keeps its state.",
-)
+@state_dir_option
 @click.option(
     "--release",
     is_flag=True,

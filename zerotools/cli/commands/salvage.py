@@ -15,13 +15,20 @@ from zerotools.cli.options.conversion_options import (
     conversion_options,
     hint_at_resuming,
 )
+from zerotools.cli.options.export_options import (
+    allow_overflow_option,
+    dtype_option,
+    format_option,
+    keep_aliases_option,
+    max_shard_size_option,
+    name_options,
+)
 from zerotools.cli.options.shared import (
     config_dir_option,
     layout_option,
     section_option,
     tag_option,
 )
-from zerotools.cli.options.sizes import ByteSize
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import say
 from zerotools.cli.output.progress_bar import progress
@@ -30,7 +37,7 @@ from zerotools.core.checkpoint import Origin
 from zerotools.core.counts import counted
 from zerotools.core.errors import EXIT_DIFFERENCES
 from zerotools.io.files.sources import recording
-from zerotools.ops.conversions.consolidate import DTYPES, exported_formats, refuse_overflow
+from zerotools.ops.conversions.consolidate import refuse_overflow
 from zerotools.ops.conversions.conversion import check_output, perform, prove
 from zerotools.ops.salvage.examine import prepare
 from zerotools.ops.salvage.filled_weights import Part
@@ -56,44 +63,12 @@ MAX_LISTED = 12
 @layout_option
 @section_option
 @config_dir_option
-@click.option(
-    "--dtype",
-    type=click.Choice(["auto", *DTYPES]),
-    default="auto",
-    show_default=True,
-    help="Type of the floating-point weights; auto is the 16-bit type of the run.",
-)
-@click.option(
-    "--max-shard-size",
-    "max_shard_bytes",
-    type=ByteSize(),
-    default="5GB",
-    show_default=True,
-    help="Largest weights file.",
-)
-@click.option(
-    "--strip-prefix",
-    multiple=True,
-    metavar="PREFIX",
-    help="Remove this prefix from the names that begin with it, those of OTHER too.",
-)
-@click.option(
-    "--rename",
-    multiple=True,
-    metavar="REGEX=REPL",
-    help="Replace in every name, after --strip-prefix; in those of OTHER too.",
-)
-@click.option("--include", multiple=True, metavar="GLOB", help="Export only these (new) names.")
-@click.option("--exclude", multiple=True, metavar="GLOB", help="Leave these (new) names out.")
-@click.option(
-    "--format",
-    type=click.Choice(list(exported_formats())),
-    default=SalvageOptions.format,
-    show_default=True,
-    help="Files to write; torch is pytorch_model.bin.",
-)
-@click.option("--keep-aliases", is_flag=True, help="Write tied weights under each of their names.")
-@click.option("--allow-overflow", is_flag=True, help="Let weights become infinite in fp16.")
+@dtype_option
+@max_shard_size_option
+@name_options(stripped=", those of OTHER too", renamed="; in those of OTHER too")
+@format_option
+@keep_aliases_option
+@allow_overflow_option
 @conversion_options
 @recording()  # a file that changes between two looks at it is named
 def command(

@@ -36,3 +36,9 @@ config_dir_option = click.option(
     metavar="DIR",
     help="Take config.json and the tokenizer from this model directory.",
 )
+
+state_dir_option = click.option(
+    "--state-dir",
+    type=click.Path(path_type=Path),
+    help="The daemon's state directory; default: where it keeps its state.",
+)
