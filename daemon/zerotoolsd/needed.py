@@ -77,14 +77,14 @@ class NeededCheckpoints:
     def begin(self) -> None:
         """Write what is missing, and forget what nobody needs any more. Links of jobs of an earlier
         daemon are known from it."""
-        live = {job.id: job for job in self._store.jobs(_UNFINISHED) if STEP in job.spec_text}
         self.settle(coming=True)
-        for job_id, job in live.items():
+        for job_id, text in self._store.specs_with(STEP):
             path = self._directory / str(job_id)
             if not path.exists():
                 with suppress(ValueError, RecursionError):  # a record that nobody can read
-                    tree = json.loads(job.spec_text)
-                    _write(path, job_id, {one for one in texts_of(tree) if STEP in one[1]})
+                    _write(
+                        path, job_id, {one for one in texts_of(json.loads(text)) if STEP in one[1]}
+                    )
 
     def settle(self, *, coming: bool = False) -> None:
         """Forget the jobs that are over; `coming`: and those that never came."""

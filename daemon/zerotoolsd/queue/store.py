@@ -297,6 +297,14 @@ class Store:
         rows = self._sql(f"SELECT id, output_dir FROM job WHERE state NOT IN ({over})")
         return [(row["id"], row["output_dir"]) for row in rows]
 
+    def specs_with(self, word: str) -> list[tuple[int, str]]:
+        """The jobs that are not over and have `word` in the text of their job, and that text."""
+        over = ", ".join(f"'{state}'" for state in sorted(states.TERMINAL))
+        rows = self._sql(
+            f"SELECT id, spec FROM job WHERE state NOT IN ({over}) AND instr(spec, ?)", (word,)
+        )
+        return [(row["id"], row["spec"]) for row in rows]
+
     def open_tokens(self, job_id: int) -> dict[str, str]:
         """The tokens of the job's attempts that are not known to be over: the directory of each."""
         rows = self._sql(

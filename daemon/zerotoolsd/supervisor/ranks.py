@@ -80,6 +80,10 @@ def become_subreaper() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
+_NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.ENOPROTOOPT, errno.EPERM)
+"""What a machine without IPv6 answers, and one that forbids it."""
+
+
 def hold_port() -> socket.socket:
     """A TCP port at which the ranks can meet, and nobody else: as long as this socket is open, the
     kernel gives its number to no other socket that asks for any, and to no connection.
@@ -89,25 +93,25 @@ def hold_port() -> socket.socket:
     so the rank may bind it, too (inet_csk_bind_conflict in net/ipv4/inet_connection_sock.c).
     Raises OSError: there is none.
     """
-    for family, everywhere in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
-        try:
-            held = socket.socket(family)
-        except OSError:  # a machine without IPv6
-            continue
-        try:
-            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            held.bind((everywhere, 0))
-        except OSError as error:
-            held.close()
-            if family == socket.AF_INET:
-                raise
-            if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
-                raise
-        else:
-            return held
-    raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+    try:
+        return _held(socket.AF_INET6, "::")
+    except OSError as error:
+        if error.errno not in _NO_IPV6:
+            raise
+    return _held(socket.AF_INET, "0.0.0.0")
+
+
+def _held(family: socket.AddressFamily, everywhere: str) -> socket.socket:
+    held = socket.socket(family)
+    try:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        held.bind((everywhere, 0))
+    except OSError:
+        held.close()
+        raise
+    return held
 
 
 def spawn(

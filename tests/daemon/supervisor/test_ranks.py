@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
 from contextlib import closing
 
 import pytest
 
 from zerotoolsd.supervisor.ranks import hold_port
+from zerotoolsd.supervisor.trouble import is_of_machine
 
 IP_LOCAL_PORT_RANGE = 51
 """Of which ports the kernel chooses for this socket, lowest and highest (ip(7), Linux 6.3)."""
@@ -70,14 +72,22 @@ def test_torch_meets_there() -> None:
             del store
 
 
-def test_a_machine_without_ipv6_has_ports_too(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("answer", [errno.EAFNOSUPPORT, errno.EPERM, errno.EMFILE])
+def test_a_machine_without_ipv6_has_ports_and_one_without_descriptors_says_so(
+    monkeypatch: pytest.MonkeyPatch, answer: int
+) -> None:
     real = socket.socket
 
     def old(family: int = socket.AF_INET, *rest: int) -> socket.socket:
         if family == socket.AF_INET6:
-            raise OSError(errno.EAFNOSUPPORT, "no IPv6")
+            raise OSError(answer, os.strerror(answer))
         return real(family, *rest)
 
     monkeypatch.setattr("zerotoolsd.supervisor.ranks.socket.socket", old)
+    if answer == errno.EMFILE:
+        with pytest.raises(OSError, match="Too many open files") as refused:
+            hold_port()
+        assert is_of_machine(refused.value)
+        return
     with closing(hold_port()) as held:
         assert held.family == socket.AF_INET
