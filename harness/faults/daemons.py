@@ -211,7 +211,7 @@ def moved(template: Path, state: Path, old: Path, new: Path) -> None:
     queue = state
     if template.is_dir():
         ignored = shutil.ignore_patterns("api.sock", "notify.sock")
-        shutil.copytree(template, state, ignore=ignored)
+        shutil.copytree(template, state, ignore=ignored, symlinks=True)
         queue = state / "zerotools.db"
     else:
         shutil.copyfile(template, state)
