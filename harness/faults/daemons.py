@@ -177,14 +177,23 @@ class Place:
         if job["state"] not in {*TERMINAL, "stopping"}:
             self.client.cancel(job["id"])
 
-    def wrong(self, jobs: Mapping[str, Wanted]) -> Iterator[str]:
-        """What ran again, and which jobs did not end as they had to."""
+    def idle(self, name: str) -> int:
+        """How often a training began again after its last step, and found nothing left to do."""
+        after = self.lines(name)
+        after = after[after.index("done") + 1 :] if "done" in after else []
+        is_idle = all(line == "done" or line.startswith("began ") for line in after)
+        return sum(line.startswith("began ") for line in after) if is_idle else 0
+
+    def wrong(self, jobs: Mapping[str, Wanted], *, ranks_die: bool = False) -> Iterator[str]:
+        """What ran again, and which jobs did not end as they had to. Where `ranks_die`, a rank may
+        have been killed between its last line and its exit: then a training finds nothing to do."""
         with closing(sqlite3.connect(self.state / "zerotools.db")) as database:
             rows = dict(database.execute("SELECT name, state FROM job"))
         for name, wanted in jobs.items():
             lines = self.lines(name)
             done = lines.index("done") if "done" in lines else len(lines)
-            if any(line.startswith("began") for line in lines[done:]):
+            again = any(line.startswith("began") for line in lines[done:])
+            if again and not (ranks_die and self.idle(name)):
                 yield f"{name} ran again after it was done: {lines}"
             state = rows.get(name, GONE)
             if state != wanted.end:

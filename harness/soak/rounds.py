@@ -58,12 +58,13 @@ def count(place: Place, jobs: Mapping[str, Wanted], tally: Tally) -> None:
         tally.jobs[name.split("-")[1]] += 1
         if (pace := pace_of(wanted)) is not None:
             tally.add(place.lines(name), pace)
+            tally.idle += place.idle(name)
             tally.seconds += times.get(name, 0.0)
 
 
 def wrong(place: Place, jobs: Mapping[str, Wanted]) -> Iterator[str]:
     """What does not hold, when nothing is to run any more."""
     yield from broken(place.state, [place.acknowledged[name] for name in jobs])
-    yield from place.wrong(jobs)
+    yield from place.wrong(jobs, ranks_die=True)
     for job, why in failed(place.state).items():
         yield f"job {job} failed: {why}"

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Tally:
-    """Over all jobs so far. `seconds` are those from the first start of a job to its end."""
+    """Over all jobs so far. `seconds` are those from the first start of a job to its end; `idle`
+    attempts of a training found that its last step was done and saved."""
 
     jobs: Counter[str] = field(default_factory=Counter)
     attempts: int = 0
+    idle: int = 0
     steps_run: int = 0
     steps_kept: int = 0
     kept_seconds: float = 0.0
