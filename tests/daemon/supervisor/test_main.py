@@ -24,7 +24,7 @@ from tests.daemon.made_attempts import (
 from tests.daemon.waiting import wait_for
 from zerotoolsd.supervisor.durable import write_json
 from zerotoolsd.supervisor.ending.left_behind import is_still_alive
-from zerotoolsd.supervisor.plan import EXIT_LOCKED, EXIT_USED
+from zerotoolsd.supervisor.plan import EXIT_LOCKED, EXIT_NO_LIMITS, EXIT_USED
 from zerotoolsd.supervisor.procfs import boot_id, read_process
 
 
@@ -162,6 +162,15 @@ def test_a_job_that_cannot_run_as_written_is_told_apart(
     run = make_attempt(tmp_path / "run", f"error=no_such_file exit={code}")
     record = finish(run, supervise(run))
     assert (record["outcome"], record["cause"]) == (outcome, "no such file")
+
+
+def test_an_attempt_whose_limits_cannot_be_set_does_not_begin(tmp_path: Path) -> None:
+    # No kernel takes so much: also where groups have controllers.
+    run = make_attempt(tmp_path / "run", "exit=0", limits={"io_weight": 2**40})
+    assert supervise(run).wait(timeout=20) == EXIT_NO_LIMITS
+    said = (run / "supervisor.log").read_text()
+    assert said.startswith("the limits of the job cannot be set: ")
+    assert not (run / "run.json").exists()
 
 
 def test_a_program_that_does_not_exist_is_said(tmp_path: Path) -> None:

@@ -132,10 +132,16 @@ def _clear(directory: Path) -> None:
                     os.rmdir(entry.path)  # noqa: PTH106
 
 
-def read_group(path: object, token: str) -> AttemptGroup | None:
-    """The group that a record names, if it is that of the attempt with `token`."""
-    if not isinstance(path, str) or not path.startswith("/") or ".." in path.split("/"):
+def read_group(path: object, token: str, root: Path = Path("/")) -> AttemptGroup | None:
+    """The group that a record names, if it is one, and that of the attempt with `token`: a job can
+    write into its records, too."""
+    if not isinstance(path, str) or ".." in path.split("/"):
         return None
     found = Path(path)
+    try:
+        if not found.is_relative_to(delegation.mounted(root)):
+            return None
+    except NotDelegated:
+        return None
     is_ours = found.name.startswith(PREFIX) and found.name.endswith(f"-{token[:8]}")
     return AttemptGroup(found) if is_ours and (found / PROCS).is_file() else None

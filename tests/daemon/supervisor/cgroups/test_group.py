@@ -106,13 +106,18 @@ def test_sizes_are_told_in_units(count: int, words: str) -> None:
 
 
 def test_a_record_names_no_group_but_the_attempt_s(tmp_path: Path) -> None:
-    for name in (NAME, group_name(7, 2, "another0")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "cgroup.procs").touch()
-    assert read_group(str(tmp_path / NAME), TOKEN) == AttemptGroup(tmp_path / NAME)
-    for path in (None, 5, NAME, str(tmp_path), str(tmp_path / group_name(7, 2, "another0"))):
-        assert read_group(path, TOKEN) is None
-    assert read_group(f"{tmp_path}/../{tmp_path.name}/{NAME}", TOKEN) is None
+    tree = FakeTree(tmp_path / "machine")
+    other = group_name(7, 2, "another0")
+    for place in (tree.own / NAME, tree.own / other, tmp_path / NAME):
+        place.mkdir()
+        (place / "cgroup.procs").touch()
+    found = read_group(str(tree.own / NAME), TOKEN, tree.root)
+    assert found == AttemptGroup(tree.own / NAME)
+    for path in (None, 5, NAME, str(tree.own), str(tree.own / other), str(tmp_path / NAME)):
+        assert read_group(path, TOKEN, tree.root) is None
+    around = f"{tree.own}/../../../../../{NAME}"
+    assert read_group(around, TOKEN, tree.root) is None
+    assert read_group(str(tree.own / NAME), TOKEN, tmp_path / "nothing") is None
 
 
 def test_groups_that_were_left_long_ago_are_removed(tmp_path: Path) -> None:
