@@ -55,7 +55,8 @@ def open_regular(path: Path) -> int:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError as error:
-        if error.errno == errno.ELOOP:
+        # Of a directory above that cannot be reached nothing follows for the file.
+        if error.errno == errno.ELOOP and path.is_symlink():
             raise ValueError(f"{path.name} is a link") from None
         raise
     if not stat.S_ISREG(os.fstat(fd).st_mode):
