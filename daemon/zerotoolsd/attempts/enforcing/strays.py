@@ -128,9 +128,10 @@ class Sweep:
 
     def look(self) -> bool:
         """SIGKILL what is found; whether anything was. Raises OSError."""
+        # First, so that what the group ends at once is counted, too.
+        self.alive, self.refused = self.find(self.traces), set()
         if self.traces.group is not None:
             self.traces.group.kill()
-        self.alive, self.refused = self.find(self.traces), set()
         for process in self.alive:
             self.found.add((process.pid, process.start_ticks))
             try:
