@@ -218,6 +218,8 @@ class Dispatcher:
         """Ask jobs whose time limit is over to save and stop; the seconds that others have left."""
         left: list[float] = []
         for job in self.store.jobs([states.RUNNING]):
+            if job.id in self._pending:  # nothing of it runs: the machine is not ready
+                continue
             with self._guard(job.id, parking.TIMING) as reach:
                 reach()
                 attempts = self.store.attempts(job.id)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,10 @@ from tests.daemon.dispatchers import CONFIG, TOKEN, leave_attempt, running
 from tests.daemon.waiting import wait_async
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe, fake_gpu
+from zerotoolsd.attempts import launch
 from zerotoolsd.config import Config, LimitsConfig, RetryConfig
+from zerotoolsd.queue.clocks import Moment
+from zerotoolsd.queue.store import Store
 from zerotoolsd.service import Conflict
 from zerotoolsd.supervisor.durable import write_json
 from zerotoolsd.supervisor.ending.left_behind import left_behind
@@ -166,6 +171,64 @@ def test_a_process_of_an_earlier_boot_holds_no_gpu(tmp_path: Path) -> None:
         async with running(tmp_path / "state", gpus(1)) as it:
             two, _ = await it.service.submit(gpu_job("exit=0"), uid=0, idempotency_key=None)
             await it.reach(two.id, "succeeded")
+
+    asyncio.run(story())
+
+
+def test_a_helper_that_hangs_holds_no_gpu(tmp_path: Path) -> None:
+    async def story() -> None:
+        stuck = await asyncio.create_subprocess_exec("cat", stdin=asyncio.subprocess.PIPE)
+        rank = await asyncio.create_subprocess_exec("cat", stdin=asyncio.subprocess.PIPE)
+        helper, other = read_process(stuck.pid), read_process(rank.pid)
+        assert helper is not None
+        assert other is not None
+        lines = [{**left_behind(helper), "helper": True}, left_behind(other, rank=0)]
+        record = {"outcome": "bad_job", "cause": "it broke", "unkillable": lines}
+        leave_ended_attempt(tmp_path / "state", record)
+        async with running(tmp_path / "state", gpus(1)) as it:
+            two, _ = await it.service.submit(gpu_job("exit=0"), uid=0, idempotency_key=None)
+            assert f"GPU 0 is held by pid {rank.pid} (cat) of rank 0" in await it.waits(two.id)
+            rank.kill()
+            await rank.wait()
+            await it.reach(two.id, "succeeded")
+        stuck.kill()
+        await stuck.wait()
+
+    asyncio.run(story())
+
+
+def test_a_time_limit_does_not_run_while_the_machine_is_not_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its supervisor was started and found no room to begin: it is running, and nothing runs."""
+    prepare, tries = launch.prepare, list[int]()
+
+    def full(*told: Any) -> None:
+        tries.append(1)
+        if len(tries) < 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        prepare(*told)
+
+    monkeypatch.setattr(launch, "prepare", full)
+    spec = make_job("release exit=0", ranks=1, time_limit=30)
+    write_json(leave_attempt(tmp_path / "state", spec) / "attempt.json", {})
+    store, before = Store(tmp_path / "state"), time.time()
+    job = store.job(1)
+    with store.change(job, job.standing, "started", now=1.0, attempt=1) as change:
+        change.attempt_started(1, Moment(1.0))
+    store.close()
+
+    async def story() -> None:
+        async with running(tmp_path / "state") as it:
+
+            async def begun() -> bool:
+                return (it.service.run_dir(1, 1) / "waiting-0").exists()
+
+            assert await wait_async(begun, "the job to begin at last")
+            [attempt] = it.engine.store.attempts(1)
+            assert (attempt.started or 0.0) >= before
+            it.release(1)
+            await it.reach(1, "succeeded")
 
     asyncio.run(story())
 

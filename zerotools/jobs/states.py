@@ -74,6 +74,7 @@ TRANSITIONS: Mapping[tuple[str, str], str] = MappingProxyType(
         (LAUNCHING, GAVE_UP): FAILED,
         (LAUNCHING, EXPIRED): HALTED,
         (LAUNCHING, HOLD): HELD,
+        (RUNNING, STARTED): RUNNING,
         (RUNNING, CANCEL): STOPPING,
         (RUNNING, FINISHED): SUCCEEDED,
         (RUNNING, STOPPED): QUEUED,

@@ -70,8 +70,12 @@ def forced_record(strays: Iterable[Process], why: str) -> dict[str, Any]:
 
 def held_by(record: Mapping[str, Any]) -> str | None:
     """Who may still hold on to the attempt's GPUs."""
-    lines = [line for line in record.get("unkillable", ()) if line.get("helper") is not True]
-    return _listed(lines) or None
+    return _listed(holders(record)) or None
+
+
+def holders(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The lines of what outlived the attempt and may use its GPUs."""
+    return [line for line in record.get("unkillable", ()) if line.get("helper") is not True]
 
 
 def what_is_left(

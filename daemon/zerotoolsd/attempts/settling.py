@@ -116,6 +116,5 @@ class AttemptEnds:
 
     def _release_if_free(self, lease: Lease) -> None:
         attempt = self._store.attempts(lease.job_id)[lease.attempt - 1]
-        stuck = (attempt.result or {}).get("unkillable", ())
-        if not any(is_still_alive(process) for process in stuck):
+        if not any(map(is_still_alive, ending.holders(attempt.result or {}))):
             self._store.release(lease, time.time())

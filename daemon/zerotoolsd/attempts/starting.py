@@ -25,6 +25,9 @@ from zerotoolsd.queue.rows import LAUNCHING, AttemptRow, JobRow, UnreadableSpec
 from zerotoolsd.queue.transitions import Transitions
 from zerotoolsd.supervisor.trouble import is_of_machine
 
+SAME_SECONDS = 5.0
+"""A supervisor says within this time that it runs; one that began later is another."""
+
 
 class AttemptStarter:
     """Starts attempts below `jobs_dir`; `over` is called with those that could not be started.
@@ -117,12 +120,15 @@ class AttemptStarter:
     def mark_running(self, attempt: AttemptRow, began: Moment) -> None:
         """Commit that the attempt's supervisor runs since `began`, unless that is known."""
         job = self._store.job(attempt.job_id)
-        if attempt.state != LAUNCHING and job.state != states.LAUNCHING:
+        later = attempt.began is not None and began.seconds_since(attempt.began) > SAME_SECONDS
+        # Later: the one that was started then ended before it began anything, for want of room, and
+        # what the job waited since is not its running time.
+        if attempt.state != LAUNCHING and job.state != states.LAUNCHING and not later:
             return
         after = self._transitions.after(job, Started())
         now, number = time.time(), attempt.number
         with self._store.change(job, after, states.STARTED, now=now, attempt=number) as change:
-            if attempt.state == LAUNCHING:
+            if attempt.state == LAUNCHING or later:
                 change.attempt_started(number, began)
         self._transitions.publish(job, after)
 

@@ -142,6 +142,8 @@ def supervise(plan: Plan, records: Records, ledger: RankLedger) -> None:
         failure = _not_started(watch)
     killed = kill_all(watch.kill_seconds, spare=watch.helpers, note=ledger.ended, group=group)
     left = killed.left_behind({rank.pid: rank.index for rank in watch.ranks})
+    if not watch.ranks:  # it is the finder that hangs, before anything of the job has begun
+        left = [{**line, "helper": True} for line in left]
     if watch.finder is not None:
         watch.finder.finish(progress)
         left += _end_helpers(known={line["pid"] for line in left})

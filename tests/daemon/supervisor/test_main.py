@@ -48,6 +48,16 @@ def test_ranks_that_finish_are_a_finished_attempt(tmp_path: Path) -> None:
     assert all(path.stat().st_mode & 0o077 == 0 for path in run.iterdir())
 
 
+def test_a_search_that_does_not_end_is_left_as_a_helper(tmp_path: Path) -> None:
+    """No rank has begun, so nothing that is left uses a GPU."""
+    finder = ("/bin/sh", "-c", "exec sleep 600")
+    run = make_attempt(tmp_path / "run", "exit=0", finder=finder, kill_seconds=0.0)
+    write_json(run / "request.json", {"reason": "cancel"})
+    record = finish(run, supervise(run))
+    assert (record["outcome"], record["cause"]) == ("stopped", "stopped before it began")
+    assert [line["helper"] for line in record["unkillable"]] == [True]
+
+
 def test_what_follows_a_finished_run_is_told_and_changes_nothing(tmp_path: Path) -> None:
     commands = {
         "fine": ("/bin/sh", "-c", "echo done"),

@@ -13,6 +13,7 @@ import pytest
 
 from harness.started import Started
 from zerotoolsd.attempts.enforcing import strays
+from zerotoolsd.supervisor.cgroups.group import AttemptGroup
 from zerotoolsd.supervisor.durable import write_json
 from zerotoolsd.supervisor.ending.family import FAMILY, FamilyNote
 from zerotoolsd.supervisor.procfs import Process, boot_id, processes, read_process
@@ -94,3 +95,25 @@ def test_a_sweep_names_what_it_may_not_end(tmp_path: Path, hidden: Process) -> N
     (line,) = sweep.left_behind()
     assert (line["pid"], line["rank"], line["refused"]) == (hidden.pid, 5, True)
     assert strays.Sweep(sweep.traces).look()
+
+
+def test_what_the_control_group_ends_is_counted_too(tmp_path: Path, hidden: Process) -> None:
+    done: list[str] = []
+
+    class Group(AttemptGroup):
+        def pids(self) -> list[int]:
+            return []
+
+        def kill(self) -> None:
+            done.append("killed")
+
+    found = replace(traces(tmp_path, [hidden]), group=Group(tmp_path / "zerotools-1"))
+
+    def find(known: strays.Traces) -> list[Process]:
+        return [] if done else strays.find(known)
+
+    sweep = strays.Sweep(found, kill=lambda process: None, find=find)
+    assert sweep.look()
+    assert sweep.found == {(hidden.pid, hidden.start_ticks)}
+    assert not sweep.look()
+    assert done
