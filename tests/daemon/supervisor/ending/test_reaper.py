@@ -38,26 +38,6 @@ while read_process(pid).state != "Z":
 print(json.dumps([kill_all(20).stuck, os.path.exists(f"/proc/{{pid}}")]))
 """
 
-HOPS = """
-# Whoever looks for it finds a process that has ended, and it has another pid and session by then.
-reading, writing = os.pipe()
-if not os.fork():
-    os.close(reading)
-    while True:
-        if os.fork():
-            os._exit(0)
-        os.setsid()
-os.close(writing)
-time.sleep(0.05)
-kill_all(10)
-os.set_blocking(reading, False)
-try:
-    left = os.read(reading, 1) != b""
-except BlockingIOError:
-    left = True
-print(json.dumps(left))
-"""
-
 
 def told(program: str) -> Any:
     path = f"{ROOT}:{ROOT / 'daemon'}"
@@ -79,7 +59,3 @@ def test_a_process_of_another_user_is_named_and_not_waited_for() -> None:
 def test_a_program_whose_first_thread_has_ended_is_ended() -> None:
     number = {"x86_64": 60, "aarch64": 93}[os.uname().machine]
     assert told(ZOMBIE.format(sys_exit=number)) == [[], False]
-
-
-def test_a_program_that_goes_on_in_ever_new_processes_is_ended() -> None:
-    assert told(HOPS) is False
