@@ -212,7 +212,12 @@ class DispatcherService:
         """See `JobService`."""
         snapshot = await self._dispatcher.machine.snapshot()
         leases = [
-            {"gpu_uuid": lease.gpu_uuid, "job_id": lease.job_id, "attempt": lease.attempt}
+            {
+                "gpu_uuid": lease.gpu_uuid,
+                "job_id": lease.job_id,
+                "attempt": lease.attempt,
+                "held_by": lease.held_by,
+            }
             for lease in self._store.leases()
         ]
         launch = self._dispatcher.spawner.to_json()

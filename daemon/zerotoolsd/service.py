@@ -236,7 +236,7 @@ class JobService(Protocol):
         """Directory of one attempt (logs, `progress.jsonl`, `exit.json`). Raises NotFound."""
 
     async def machine(self) -> dict[str, Any]:
-        """`{"snapshot": ... | None, "leases": [{"gpu_uuid", "job_id", "attempt"}]}`."""
+        """`{"snapshot": ... | None, "leases": [{"gpu_uuid", "job_id", "attempt", "held_by"}]}`."""
 
     def health(self) -> dict[str, Any]:
         """`{"version", "pid", "schema", "uptime_seconds", "api_versions"}`."""

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from tests.daemon.queue.scheduling.test_scheduler import seen
-from zerotools.jobs.doctor.gpus import look_at_gpus
+from zerotools.jobs.doctor.gpus import look_at_fences, look_at_gpus
 from zerotools.sensors.fake import fake_gpu
 from zerotools.sensors.snapshot import Gpu, GpuProcess
 
@@ -41,3 +41,10 @@ def test_each_gpu_is_looked_at(gpu: Gpu, level: str, said: str) -> None:
 def test_what_our_own_jobs_hold_is_well() -> None:
     _, found = look_at_gpus(seen(fake_gpu(0, used_gib=20)), frozenset({"GPU-fake-0"}))
     assert found.level == "ok"
+
+
+def test_a_gpu_that_stays_reserved_is_named_with_who_holds_it() -> None:
+    held = {"gpu_uuid": "GPU-1", "job_id": 7, "held_by": "pid 812 (python), in state D (nfs_wait)"}
+    [found] = look_at_fences([{"gpu_uuid": "GPU-0", "job_id": 8, "held_by": None}, held])
+    assert (found.level, found.what) == ("warning", "GPU GPU-1")
+    assert "pid 812 (python), in state D (nfs_wait), which outlived job 7" in found.found

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from zerotools.jobs.doctor.finding import DoctorFinding, ok, problem, warning
 from zerotools.sensors.snapshot import Gpu, Snapshot
@@ -69,3 +70,16 @@ def _look_at(gpu: Gpu, is_ours: bool) -> Iterator[DoctorFinding]:
         yield warning(what, f"has {gpu.temperature_celsius} degrees", "it slows down; cool it")
     else:
         yield ok(what, f"{gpu.name or 'a GPU'}, {gpu.uuid}")
+
+
+def look_at_fences(leases: Iterable[Mapping[str, Any]]) -> Iterator[DoctorFinding]:
+    """GPUs that stay reserved for what outlived a job, by what the daemon says of its leases."""
+    for lease in leases:
+        if lease.get("held_by") is not None:
+            yield warning(
+                f"GPU {lease.get('gpu_uuid')}",
+                f"stays reserved for {lease['held_by']}, which outlived job {lease.get('job_id')}",
+                "it is free once that ends; one in state D or Z waits for a file system or a "
+                "driver: look at dmesg, at mount and at nvidia-smi; one of another user is for "
+                "that user or root to end",
+            )
