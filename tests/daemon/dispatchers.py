@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.daemon.asking import ask_thread
 from tests.daemon.fake_daemon import check_python, command
+from tests.daemon.made_attempts import TOKEN
 from tests.daemon.waiting import wait_async
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe
@@ -32,7 +33,6 @@ from zerotoolsd.submission import Rehearsal
 from zerotoolsd.supervisor.durable import write_json
 from zerotoolsd.supervisor.plan import REQUEST
 
-TOKEN = "t" * 32
 CONFIG = replace(Config(), limits=LimitsConfig(cpu_ranks=8))
 
 

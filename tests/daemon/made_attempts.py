@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from harness.started import Started
 from tests.daemon.waiting import wait_for
@@ -15,6 +16,8 @@ from zerotoolsd.supervisor.durable import read_json, write_json
 from zerotoolsd.supervisor.plan import PROGRESS, SUMMARY, Plan
 from zerotoolsd.supervisor.procfs import read_process
 
+TOKEN = uuid4().hex
+"""Of this process alone: looking for what carries a token ends it, on the whole machine."""
 FAKE_RANK = Path(__file__).with_name("fake_rank.py")
 
 
@@ -24,7 +27,7 @@ def make_attempt(run_dir: Path, fake: str, **changes: Any) -> Path:
     values: dict[str, Any] = {
         "job_id": 1,
         "attempt": 1,
-        "token": "t" * 32,
+        "token": TOKEN,
         "argv": (sys.executable, "-I", "-S", str(FAKE_RANK), "--run-dir", str(run_dir)),
         "env": {"FAKE": fake, "ZEROTOOLS_RUN_DIR": str(run_dir)},
         "cwd": "/",

@@ -18,7 +18,7 @@ from zerotoolsd.supervisor.durable import write_json
 from zerotoolsd.supervisor.ending.family import FAMILY, FamilyNote
 from zerotoolsd.supervisor.procfs import Process, boot_id, processes, read_process
 
-TOKEN = "f" * 32
+TOKEN = "5" * 32
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.daemon.made_attempts import is_alive, make_attempt
+from tests.daemon.made_attempts import TOKEN, is_alive, make_attempt
 from tests.daemon.waiting import wait_for
 from zerotoolsd.attempts import reattach
 from zerotoolsd.supervisor.durable import read_json
@@ -189,7 +189,7 @@ def both_killed(run: Path, act: Act) -> reattach.AttemptStatus:
     wait_for(lambda: not is_alive(own["pid"]), "the supervisor to be killed")
     os.kill(own["keeper"]["pid"], signal.SIGKILL)
     os.waitpid(pid, 0)
-    return reattach.run_dir_status(run, "t" * 32)
+    return reattach.run_dir_status(run, TOKEN)
 
 
 @pytest.mark.parametrize(
