@@ -117,13 +117,12 @@ def test_how_long_it_has_been_silent_and_the_last_gpus_that_were_seen() -> None:
         assert str(again.gpus_error).startswith("the NVIDIA driver has not answered for 40 s")
         assert [gpu.index for gpu in again.gpus] == [0]
         probe.is_silent, probe.error = False, None
-        now[0] += 2
-        await cache.snapshot()
-        for _ in range(100):
-            await asyncio.sleep(0.001)
-            if (found := await cache.snapshot()).gpus_error is None:
-                break
-        assert found.gpus_error is None
+
+        async def answered() -> bool:
+            now[0] += 2
+            return (await cache.snapshot()).gpus_error is None
+
+        await wait_async(answered, "the driver to answer")
 
     asyncio.run(story())
     cache.close()

@@ -191,7 +191,7 @@ def test_an_interpreter_on_a_file_system_that_hangs_holds_up_nobody(
             assert turns > 3  # the loop went on
             disk.let_go()
             for thread in threading.enumerate():  # asyncio's own, which wait for children
-                if thread.name.startswith("waitpid"):
+                if "waitpid" in thread.name:
                     await asyncio.to_thread(thread.join)
             for _ in range(10):  # what they tell the loop
                 await asyncio.sleep(0)
