@@ -247,7 +247,9 @@ def _start(watch: RankMonitor) -> Verdict | None:
 
 def _not_started(watch: RankMonitor) -> Verdict | None:
     found = watch.cannot_start
-    return None if found is None else _blame(str(found), found.error)
+    if found is None:
+        return None
+    return Verdict(NOT_READY, str(found)) if found.is_ours else _blame(str(found), found.error)
 
 
 def _blame(cause: str, error: OSError, outcome: str = "not_started") -> Verdict:

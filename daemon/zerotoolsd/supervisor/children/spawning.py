@@ -7,6 +7,7 @@ cancel. So the child tells how far it is over a pipe, which closes when the prog
     d             it enters the directory
     dp            it executes the program
     dp!  ENOENT   it could not: its last word is the number of the error, in decimal
+    !    ENOENT   it could not even enter its control group
 
 A child that hangs holds none of the supervisor's descriptors, the attempt's lock above all.
 """
@@ -31,11 +32,13 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class CannotStart(Exception):
-    """A program cannot be executed; `error` is the system's, the message a sentence."""
+    """A program cannot be executed; `error` is the system's, the message a sentence. `is_ours` says
+    that it came as far as nothing of the job's: its control group is the daemon's to make."""
 
-    def __init__(self, what: str, error: OSError) -> None:
+    def __init__(self, what: str, error: OSError, *, is_ours: bool = False) -> None:
         super().__init__(f"{what}: {error.strerror}")
         self.error = error
+        self.is_ours = is_ours
 
 
 class BegunProgram:
@@ -52,10 +55,14 @@ class BegunProgram:
     @property
     def awaited(self) -> str:
         """What has not answered yet."""
-        if not self._said:
+        if not self._how_far:
             return "its control group"
-        in_program = _PROGRAM in self._said
+        in_program = _PROGRAM in self._how_far
         return self._program if in_program else f"the directory {self._directory}"
+
+    @property
+    def _how_far(self) -> bytes:
+        return self._said.partition(_FAILED)[0]
 
     def is_over(self) -> bool:
         """Whether the program runs. Raises CannotStart."""
@@ -67,12 +74,11 @@ class BegunProgram:
             if not part:
                 break
             self._said += part
-        how_far, _, failed = self._said.partition(_FAILED)
+        failed = self._said.partition(_FAILED)[2]
         if failed:
             error = OSError(int(failed), os.strerror(int(failed)))
-            if _PROGRAM in how_far:
-                raise CannotStart(f"{self._program} cannot be started", error)
-            raise CannotStart(f"{self.awaited} cannot be entered", error)
+            how = "started" if _PROGRAM in self._how_far else "entered"
+            raise CannotStart(f"{self.awaited} cannot be {how}", error, is_ours=not self._how_far)
         return True
 
     def close(self) -> None:

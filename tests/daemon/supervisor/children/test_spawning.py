@@ -74,6 +74,19 @@ def test_why_it_cannot_be_started(
     child.close()
 
 
+def test_a_control_group_that_is_gone_is_no_fault_of_the_job(tmp_path: Path) -> None:
+    with (tmp_path / "output").open("w") as output:
+        gone = str(tmp_path / "gone" / "cgroup.procs")
+        child = spawning.start(
+            ["true"], env={}, cwd="/", output=output.fileno(), umask=0o077, entrance=gone
+        )
+    assert ended(child) == spawning.NO_PROGRAM
+    with pytest.raises(CannotStart, match="its control group cannot be entered: No such") as raised:
+        child.is_over()
+    assert raised.value.is_ours
+    child.close()
+
+
 def test_what_is_awaited() -> None:
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
