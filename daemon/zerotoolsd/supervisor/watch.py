@@ -268,7 +268,8 @@ class RankMonitor:
         self.progress.drain()
         for rank in self.ranks:
             self._hear_start(rank)
-        if self.plan.own_program and any(rank.start is not None for rank in self.ranks):
+        # Where one of several runs already, it may save: it has its grace.
+        if self.plan.own_program and all(rank.start is not None for rank in self.ranks):
             self._kill_in(0, "stopped before it began")
             return
         if self.plan.own_program:
