@@ -82,14 +82,20 @@ class DispatcherService:
             )
 
     async def jobs(
-        self, *, state: str | None = None, limit: int = 100, after: int | None = None
+        self,
+        *,
+        state: str | None = None,
+        limit: int = 100,
+        after: int | None = None,
+        name: str | None = None,
     ) -> list[JobView]:
         """See `JobService`."""
         if state is not None and state not in states.STATES:
             raise BadRequest(f"state = {state}: must be one of {', '.join(states.STATES)}")
         wanted = None if state is None else [state]
         below = None if after is None else min(after, _LARGEST_ID)
-        return [self._view(job) for job in self._store.jobs(wanted, limit=limit, after=below)]
+        found = self._store.jobs(wanted, limit=limit, after=below, name=name)
+        return [self._view(job) for job in found]
 
     async def job(self, job_id: int) -> JobView:
         """See `JobService`."""

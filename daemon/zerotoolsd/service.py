@@ -202,9 +202,15 @@ class JobService(Protocol):
         """
 
     async def jobs(
-        self, *, state: str | None = None, limit: int = 100, after: int | None = None
+        self,
+        *,
+        state: str | None = None,
+        limit: int = 100,
+        after: int | None = None,
+        name: str | None = None,
     ) -> list[JobView]:
-        """Jobs by descending id, those below `after` only. Raises BadRequest (unknown state)."""
+        """Jobs by descending id, those below `after` only, and those of this `name`. Raises
+        BadRequest (unknown state)."""
 
     async def job(self, job_id: int) -> JobView:
         """Raises NotFound."""

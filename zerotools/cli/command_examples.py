@@ -52,7 +52,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "zerotools submit first.toml second.toml",
         "zerotools submit job.toml --deepspeed ds_config.json --dry-run",
     ),
-    "queue": ("zerotools queue", "zerotools queue --all --limit 20"),
+    "queue": (
+        "zerotools queue",
+        "zerotools queue --all --limit 20",
+        "zerotools queue --all --name tiny",
+    ),
     "show": (
         "zerotools show",
         "zerotools show 7 --plot",

@@ -15,7 +15,7 @@ from zerotoolsd.api import inputs
 from zerotoolsd.api.answers import answer, answer_unless_known
 from zerotoolsd.api.keys import SERVICE
 from zerotoolsd.api.peer import peer_uid
-from zerotoolsd.api.readers import readable_job, view_for
+from zerotoolsd.api.readers import readable_job, sees_all, view_for
 from zerotoolsd.service import JobView
 
 MAX_JOBS = 1000
@@ -64,17 +64,19 @@ async def check(request: web.Request) -> web.Response:
 
 
 async def list_jobs(request: web.Request) -> web.Response:
-    """GET /v1/jobs?state=&limit=&after=."""
+    """GET /v1/jobs?state=&limit=&after=&name=."""
     state = request.query.get("state")
     if state is not None and state not in STATES:
         raise BadRequest(f"state={state[:40]!r}: must be one of {', '.join(STATES)}")
     limit = inputs.whole(request.query, "limit", 100, minimum=1, maximum=MAX_JOBS)
     after = inputs.whole(request.query, "after", None, minimum=0)
     assert limit is not None
-    uid = peer_uid(request)
-    views = await request.app[SERVICE].jobs(state=state, limit=limit, after=after)
+    name, uid = request.query.get("name"), peer_uid(request)
+    views = await request.app[SERVICE].jobs(state=state, limit=limit, after=after, name=name)
     after = views[-1].id if len(views) == limit else None
-    tree = {"jobs": [_in_a_list(view, uid) for view in views], "next": after}
+    # What somebody may not see, a question for its name does not tell either.
+    shown = [view for view in views if name is None or sees_all(uid, view.uid)]
+    tree = {"jobs": [_in_a_list(view, uid) for view in shown], "next": after}
     return answer_unless_known(request, tree)
 
 

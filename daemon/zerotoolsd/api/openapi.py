@@ -99,6 +99,7 @@ def _paths() -> dict[str, dict[str, Schema]]:
                 _query("state", {"type": "string", "enum": list(STATES)}, "in this state alone"),
                 _query("limit", {**_COUNT, "minimum": 1, "maximum": 1000}, "default: 100"),
                 _query("after", _COUNT, "ids below this: `next` of the page before"),
+                _query("name", text, "of this name alone"),
                 _KNOWN,
             ),
         },

@@ -253,14 +253,22 @@ class Store:
         return job_row(row)
 
     def jobs(
-        self, wanted: Iterable[str] | None = None, *, limit: int = -1, after: int | None = None
+        self,
+        wanted: Iterable[str] | None = None,
+        *,
+        limit: int = -1,
+        after: int | None = None,
+        name: str | None = None,
     ) -> list[JobRow]:
-        """Jobs in the `wanted` states (default: all) by descending id, below `after` if given."""
+        """Jobs in the `wanted` states (default: all) by descending id; with an id below `after`,
+        and of this `name`, where they are given."""
         wanted = tuple(states.STATES if wanted is None else wanted)
-        marks = ", ".join("?" * len(wanted))
+        where = f"state IN ({', '.join('?' * len(wanted))}) AND id < ?"
+        values = [*wanted, 2**63 - 1 if after is None else after]
+        if name is not None:
+            where, values = f"{where} AND name = ?", [*values, name]
         rows = self._sql(
-            f"SELECT * FROM job WHERE state IN ({marks}) AND id < ? ORDER BY id DESC LIMIT ?",
-            (*wanted, 2**63 - 1 if after is None else after, limit),
+            f"SELECT * FROM job WHERE {where} ORDER BY id DESC LIMIT ?", (*values, limit)
         )
         return [job_row(row) for row in rows]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -87,3 +88,18 @@ def test_a_name_with_a_zero_before_it_is_not_a_number(
     assert zerotools("cancel", "002").status == 0
     assert (jobs.views[2].state, jobs.views[5].state) == ("succeeded", "stopping")
     assert "no job has the name '0'" in zerotools("show", "0").err
+
+
+def test_whoever_sees_jobs_of_others_means_the_own_ones(
+    zerotools: Command, service: FakeService
+) -> None:
+    service.add(state="queued", name="tiny", uid=os.getuid())
+    service.add(state="queued", name="tiny", uid=os.getuid() + 1)
+    assert json.loads(zerotools("show", "tiny", "--json").out)["id"] == 1
+    assert "job 2 " not in zerotools("queue", "--name", "wide").out
+    assert [
+        job["id"] for job in json.loads(zerotools("queue", "--name", "tiny", "--json").out)
+    ] == [*(1, 2)]
+    assert zerotools("queue", "--name", "wide").out == (
+        "no job that waits or runs has the name wide\n"
+    )

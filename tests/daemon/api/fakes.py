@@ -151,12 +151,19 @@ class FakeService:
         return self.notes if model else []
 
     async def jobs(
-        self, *, state: str | None = None, limit: int = 100, after: int | None = None
+        self,
+        *,
+        state: str | None = None,
+        limit: int = 100,
+        after: int | None = None,
+        name: str | None = None,
     ) -> list[JobView]:
         found = [
             view
             for job_id, view in sorted(self.views.items(), reverse=True)
-            if (state is None or view.state == state) and (after is None or job_id < after)
+            if (state is None or view.state == state)
+            and (after is None or job_id < after)
+            and (name is None or view.name == name)
         ]
         return found[:limit]
 

@@ -179,6 +179,8 @@ def test_the_query_has_nothing_else_and_nothing_twice(operation: Operation, aske
 def test_values_of_the_query(operation: Operation, asker: Asker) -> None:
     for name in operation.parameters("query"):
         for odd in ODD_NUMBERS:
+            if name == "name":
+                continue  # a job may have any
             if (name, odd) == ("offset", "-1") or (name, odd) in (("wait", "1.5"), ("wait", "1e3")):
                 continue  # from the end; a fraction of a second, or longer than it may be
             if name == "wait" and odd == "9" * 30:

@@ -13,6 +13,7 @@ import click
 from zerotools.cli.job_views.describe import (
     Job,
     age,
+    is_over,
     loss,
     paint_state,
     ranks,
@@ -33,16 +34,22 @@ LONGEST_NAME = 40
 
 @click.command("queue")
 @click.option("-a", "--all", "show_all", is_flag=True, help="Also jobs that have ended.")
+@click.option("--name", metavar="TEXT", help="Only jobs of this name.")
 @click.option("-n", "--limit", type=click.IntRange(min=1), metavar="N", help="Only the newest N.")
 @socket_option
 @json_option
-def command(show_all: bool, limit: int | None, socket: Path | None, as_json: bool) -> None:
+def command(
+    show_all: bool, name: str | None, limit: int | None, socket: Path | None, as_json: bool
+) -> None:
     """List the jobs that wait or run, with what they wait for.
 
     The age of a job that is over is the time since its end.
     """
     client = DaemonClient(socket)
-    jobs = all_jobs(client, limit) if show_all else open_jobs(client)
+    if name is not None:
+        jobs = named_jobs(client, name, show_all=show_all)
+    else:
+        jobs = all_jobs(client, limit) if show_all else open_jobs(client)
     left_out = 0 if limit is None else max(0, len(jobs) - limit)
     jobs = jobs[left_out:]
     if as_json:
@@ -51,6 +58,9 @@ def command(show_all: bool, limit: int | None, socket: Path | None, as_json: boo
         render.print_lines(table(jobs, render.terminal_columns(sys.stdout)))
         if left_out:
             click.echo(f"... older jobs are left out (--limit {limit})")
+    elif name is not None:
+        which = "job" if show_all else "job that waits or runs"
+        click.echo(f"no {which} has the name {render.clean(name)}")
     elif show_all:
         click.echo("there are no jobs; queue one with: zerotools submit JOBFILE")
     else:
@@ -67,6 +77,12 @@ def all_jobs(client: DaemonClient, most: int | None = None) -> list[dict[str, An
             break
         page = client.jobs(limit=PAGE, after=page[-1]["id"]) if len(page) == PAGE else []
     return found[::-1]
+
+
+def named_jobs(client: DaemonClient, name: str, *, show_all: bool) -> list[dict[str, Any]]:
+    """The jobs of this name, the oldest first; without `show_all` those that are not over."""
+    found = client.jobs_named(name)[::-1]
+    return [job for job in found if show_all or not is_over(job)]
 
 
 def open_jobs(client: DaemonClient) -> list[dict[str, Any]]:

@@ -1,20 +1,20 @@
 """Which job a command means: a number, a name, or none for the newest; and their completion.
 
 Several jobs may have one name, for example jobs that resume one another. The newest is meant,
-unless more than one of them is not over: then the command asks for a number.
+unless more than one of them is not over: then the command asks for a number. Whoever sees jobs of
+others means the own ones, if there are any of the name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
-from zerotools.cli.job_views.curves import jobs_before
-from zerotools.cli.job_views.describe import Job
 from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import TERMINAL
@@ -65,7 +65,7 @@ def find_job(client: DaemonClient, reference: str | None) -> dict[str, Any]:
         return _newest(client)
     if is_number(reference):
         return client.job(int(reference))
-    named = [job for job in _all(client) if job["name"] == reference]
+    named = _named(client, reference)
     if not named:
         raise BadRequest(
             f"no job has the name {reference!r}; give the number or the name of one that "
@@ -94,7 +94,7 @@ def numbers_over(client: DaemonClient, references: Sequence[str]) -> list[int]:
         if is_number(reference):
             found[int(reference)] = None
             continue
-        named = [job["id"] for job in _all(client) if job["name"] == reference]
+        named = [job["id"] for job in _named(client, reference)]
         if len(named) > 1:
             numbers = " ".join(map(str, reversed(named)))
             raise BadRequest(f"jobs {numbers} have the name {reference!r}; give their numbers")
@@ -109,9 +109,7 @@ def _newest(client: DaemonClient) -> dict[str, Any]:
     return jobs[0]
 
 
-def _all(client: DaemonClient) -> Iterator[Job]:
-    """Every job, the newest first."""
-    newest = client.jobs(limit=1)
-    if newest:
-        yield newest[0]
-        yield from jobs_before(client, newest[0]["id"])
+def _named(client: DaemonClient, name: str) -> list[dict[str, Any]]:
+    """The jobs of this name, the newest first: the caller's own, where it has any."""
+    found = client.jobs_named(name)
+    return [job for job in found if job["uid"] == os.getuid()] or found

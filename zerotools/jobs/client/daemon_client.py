@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,8 @@ TIMEOUT_SECONDS = 30.0
 MODEL_SECONDS = 150.0
 CONFIG_SECONDS = 30.0
 """More, where the daemon has a job's model built, or its examples tokenised."""
+PAGE = 1000
+"""Jobs of one answer, at most."""
 CLEAN_SECONDS = 3600.0
 """How much longer the removal of a job may take: it may be of many gigabytes."""
 _BLAME: Mapping[str, type[BadRequest | Unsupported]] = {
@@ -108,17 +110,39 @@ class DaemonClient:
         return [str(note) for note in answer.get("notes", ())]
 
     def jobs(
-        self, *, state: str | None = None, limit: int = 100, after: int | None = None
+        self,
+        *,
+        state: str | None = None,
+        limit: int = 100,
+        after: int | None = None,
+        name: str | None = None,
     ) -> list[dict[str, Any]]:
-        """Jobs, the newest first; those with ids below `after` only."""
-        query = {"state": state, "limit": limit, "after": after}
+        """Jobs, the newest first; those with ids below `after` only, and those of this `name`."""
+        query = {"state": state, "limit": limit, "after": after, "name": name}
         try:
             jobs: list[dict[str, Any]] = self._object("GET", "/v1/jobs", query)["jobs"]
         except BadRequest:
-            if state in api_versions.FIRST_STATES or "api_versions" in self.health():
+            asked = state in api_versions.FIRST_STATES or name is not None
+            if asked or "api_versions" in self.health():
                 raise
             return []  # an older daemon, which has no job in a state that it does not know
         return jobs
+
+    def jobs_named(self, name: str) -> list[dict[str, Any]]:
+        """All jobs of this name, the newest first."""
+        try:
+            return list(self._pages(name))
+        except BadRequest:  # an older daemon looks for no names
+            return [job for job in self._pages(None) if job["name"] == name]
+
+    def _pages(self, name: str | None) -> Iterator[dict[str, Any]]:
+        query: dict[str, Any] = {"limit": PAGE, "name": name}
+        while True:
+            answer = self._object("GET", "/v1/jobs", query)
+            yield from answer["jobs"]
+            if answer["next"] is None:
+                return
+            query["after"] = answer["next"]
 
     def job(self, job_id: int) -> dict[str, Any]:
         """One job."""
