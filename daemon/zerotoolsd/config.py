@@ -165,6 +165,17 @@ class DataCacheConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class UsersConfig:
+    """`[users]`: whose jobs are run."""
+
+    allow: str | tuple[str | int, ...] | None = key(
+        'Who may submit: `"all"`, or a list of names of users, of groups (`"@gpu"`) and of uids. '
+        "Not set: all whose jobs the daemon can run.",
+        default=None,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class ApiConfig:
     """`[api]`: clients that come by TCP. Without `listen` there are none."""
 
@@ -197,6 +208,7 @@ class Config:
     data_cache: DataCacheConfig = key(
         "Tokenised data that is taken again.", factory=DataCacheConfig
     )
+    users: UsersConfig = key("Whose jobs are run.", factory=UsersConfig)
     api: ApiConfig = key("Clients that come by TCP.", factory=ApiConfig)
     retention: RetentionConfig = key("What is removed automatically.", factory=RetentionConfig)
 
@@ -215,6 +227,7 @@ def load(path: Path | None) -> Config:
     config: Config | None = build(Config, tree, "", problems)
     if config is not None:
         problems += [*_wrong_spans(config.retention), *_wrong_sizes(config.limits)]
+        problems += _wrong_users(config.users)
     if config is None or problems:
         raise BadRequest(f"{path}: {'; '.join(problems)}")
     return config
@@ -226,6 +239,18 @@ def _wrong_sizes(limits: LimitsConfig) -> Iterator[str]:
             bytes_of(limits.job_memory)
     except ValueError as error:
         yield f"limits.job_memory = {show(limits.job_memory)}: {error}"
+
+
+def _wrong_users(users: UsersConfig) -> Iterator[str]:
+    if isinstance(users.allow, str) and users.allow != "all":
+        one = show([users.allow])
+        yield f'users.allow = {show(users.allow)}: must be "all" or a list, such as {one}'
+    for entry in users.allow if isinstance(users.allow, tuple) else ():
+        if isinstance(entry, int):
+            if not 0 <= entry < 2**32 - 1:
+                yield f"users.allow: {entry} is not a uid"
+        elif entry in ("", "@"):
+            yield f"users.allow: {show(entry)} names nobody; name a user, or a group as @group"
 
 
 def _wrong_spans(retention: RetentionConfig) -> Iterator[str]:

@@ -23,6 +23,15 @@ def test_keys_of_a_file_are_taken(tmp_path: Path) -> None:
     assert (config.limits.cpu_ranks, config.stop.grace_seconds) == (2, 5.0)
 
 
+def test_users_are_all_or_a_list(tmp_path: Path) -> None:
+    path = tmp_path / "zerotoolsd.toml"
+    path.write_text('[users]\nallow = ["anna", "@gpu", 1007]\n')
+    assert load(path).users.allow == ("anna", "@gpu", 1007)
+    path.write_text('[users]\nallow = "all"\n')
+    assert load(path).users.allow == "all"
+    assert load(None).users.allow is None
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -30,6 +39,13 @@ def test_keys_of_a_file_are_taken(tmp_path: Path) -> None:
         ("[limits]\ncpu_ranks = -1", "limits.cpu_ranks = -1: must be at least 0"),
         ("[stop]\ngrace_seconds = 'x'", 'stop.grace_seconds = "x": must be a number'),
         ("a = ", "is not valid TOML"),
+        (
+            "[users]\nallow = 'anna'",
+            'users.allow = "anna": must be "all" or a list, such as ["anna"]',
+        ),
+        ("[users]\nallow = ['@']", 'users.allow: "@" names nobody; name a user, or a group as @'),
+        ("[users]\nallow = [-1]", "users.allow: -1 is not a uid"),
+        ("[users]\nallow = [true]", "users.allow"),
     ],
 )
 def test_a_bad_file_is_refused_by_its_key(tmp_path: Path, text: str, sentence: str) -> None:
