@@ -1,4 +1,4 @@
-"""The daemon's promises P1, P2, P3 and P5, each with real processes and a real kill."""
+"""The daemon's promises P1, P2, P3, P5, P6 and P9, each with real processes and a real kill."""
 
 from __future__ import annotations
 
@@ -7,18 +7,14 @@ import resource
 import shutil
 import signal
 import sqlite3
-import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 
 import pytest
 
-from harness.started import run
-from tests.daemon.daemons import FAKE_DAEMON, ROOT, Daemon, make_job
+from tests.daemon.daemons import Daemon, make_job
 from tests.daemon.made_attempts import is_alive, noted_at_step, progress_of, wait_for_file
 from tests.daemon.waiting import wait_for
-from zerotools.core.errors import BadRequest, DaemonRefused, DaemonUnreachable
+from zerotools.core.errors import DaemonRefused, DaemonUnreachable
 from zerotoolsd import crashpoints
 from zerotoolsd.supervisor.durable import read_json, write_json
 from zerotoolsd.supervisor.ending.family import read_note
@@ -267,21 +263,6 @@ def test_p9_a_full_disk_does_not_end_the_supervisor(daemon: Daemon) -> None:
     assert job["attempt"]["steps_done"] == 3
 
 
-def test_a_crashed_job_resumes_from_its_newest_checkpoint(daemon: Daemon) -> None:
-    daemon.start()
-    daemon.client.submit(make_job("train save=5 attempt=1:signal=9 save=9 exit=0", ranks=1))
-    job = daemon.wait_for_end(1)
-    assert job["state"] == "succeeded"
-    first, second = job["attempts"]
-    assert (first["signal"], first["resumed_from"]) == (9, None)
-    assert second["resumed_from"] == f"{job['output_dir']}/step-00000005"
-    # What the daemon found by size is not an order: the ranks choose again, by digest.
-    spec = read_json(daemon.run_dir(attempt=2) / "spec.json")
-    assert spec is not None
-    assert "resume_from" not in spec
-    assert job["latest_checkpoint"]["step"] == 9
-
-
 def test_p6_a_job_that_garbles_its_own_records_does_not_stop_the_daemon(daemon: Daemon) -> None:
     daemon.start()
     daemon.client.submit(make_job("release", max_restarts=0))
@@ -317,105 +298,3 @@ def test_p6_jobs_that_this_version_cannot_read_do_not_hide_the_others(daemon: Da
     assert daemon.wait_for_end(3)["state"] == "succeeded"
     (daemon.run_dir(2) / "release").touch()
     assert daemon.wait_for_end(2)["state"] == "succeeded"
-
-
-def test_a_crash_loop_ends_with_the_restarts(daemon: Daemon) -> None:
-    daemon.config.write_text("[retry]\nfirst_seconds = 0.0\n")
-    daemon.start()
-    daemon.client.submit(make_job("exit=1", ranks=1, max_restarts=2, retry="always"))
-    job = daemon.wait_for_end(1)
-    assert (job["state"], len(job["attempts"])) == ("failed", 3)
-    assert job["reason"] == "rank 0 exited with 1; no restart left of 2"
-
-
-def test_what_would_come_again_is_not_repeated(daemon: Daemon) -> None:
-    daemon.config.write_text("[retry]\nfirst_seconds = 0.0\n")
-    daemon.start()
-    daemon.client.submit(make_job("exit=2", ranks=1))
-    daemon.client.submit(make_job("exit=1", ranks=1))
-    wrong, again = daemon.wait_for_end(1), daemon.wait_for_end(2)
-    assert (wrong["state"], len(wrong["attempts"])) == ("failed", 1)
-    assert wrong["reason"] == (
-        "rank 0 exited with 2; not started again: exit status 2 says that the program was called "
-        "wrongly, so it would end the same way again"
-    )
-    assert (again["state"], len(again["attempts"])) == ("failed", 2)
-    assert again["reason"].endswith(
-        "the attempt before ended the same way before its first step, and this one got no further"
-    )
-
-
-def test_ranks_that_stop_without_being_asked_are_not_started_for_ever(daemon: Daemon) -> None:
-    daemon.start()
-    daemon.client.submit(make_job("steps=2 exit=75", ranks=1, max_restarts=1))
-    job = daemon.wait_for_end(1)
-    assert (job["state"], len(job["attempts"])) == ("failed", 2)
-    assert job["reason"] == "stopped at step 2 without being asked to; no restart left of 1"
-
-
-def test_a_job_whose_supervisor_is_stopped_from_outside_waits_and_counts(daemon: Daemon) -> None:
-    daemon.start()
-    daemon.client.submit(make_job("attempt=1:stop exit=0", ranks=1))
-    wait_for(lambda: progress_of(daemon.run_dir()), "the rank to train")
-    os.kill(daemon.pids()[0], signal.SIGTERM)
-    job = daemon.wait_for_end(1)
-    assert job["state"] == "succeeded"
-    assert job["attempts"][0]["cause"] == (
-        "saved at step 7 and stopped by a SIGTERM that the daemon did not send"
-    )
-    kinds = [event["kind"] for event in daemon.client.events()["events"]]
-    assert kinds[2:6] == ["started", "crashed", "retry", "admit"]
-
-
-def test_a_daemon_whose_socket_is_in_use_leaves_nothing_behind(daemon: Daemon) -> None:
-    first = daemon.start().process
-    other = daemon.state.parent / "other"
-    command = (sys.executable, "-P", str(FAKE_DAEMON), "--state-dir", str(other))
-    refused = run(
-        (*command, "--socket", str(daemon.state / "api.sock")),
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'daemon'}"},
-        capture_output=True,
-        text=True,
-        timeout=20,
-        check=False,
-    )
-    assert refused.returncode == DaemonRefused.exit_code
-    assert refused.stderr == (
-        f"error: another zerotoolsd already listens at {daemon.state / 'api.sock'}\n"
-        "hint: stop it, or start with another --socket\n"
-    )
-    assert not other.exists()
-    assert first is not None
-    assert first.poll() is None
-
-
-def test_a_state_directory_that_is_a_file_is_said(daemon: Daemon) -> None:
-    daemon.state.write_text("mine")
-    assert daemon.spawn().wait(timeout=20) == BadRequest.exit_code
-    assert daemon.log.read_text() == (
-        f"error: --state-dir {daemon.state}: is a file\n"
-        "hint: name a directory, or a path that does not exist\n"
-    )
-
-
-def test_a_second_daemon_on_the_same_state_names_the_first(daemon: Daemon) -> None:
-    first = daemon.start().process
-    assert first is not None
-    assert daemon.spawn().wait(timeout=20) == DaemonRefused.exit_code
-    daemon.process = first
-    assert daemon.log.read_text().splitlines()[-2:] == [
-        f"error: another zerotoolsd, pid {first.pid}, holds {daemon.state}",
-        "hint: stop it, or start with another --state-dir",
-    ]
-
-
-def test_a_client_that_waits_does_not_hold_up_the_stop(daemon: Daemon) -> None:
-    daemon.start()
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(daemon.client.events, 0, wait_seconds=50)
-        daemon.client.health()
-        before = time.monotonic()
-        assert daemon.stop() == 0
-        assert time.monotonic() - before < 40  # where the client would wait for 50
-        with suppress(DaemonUnreachable):
-            waiting.result(timeout=10)

@@ -119,9 +119,18 @@ def test_folders_and_files_are_small(root: Path) -> None:
     assert many == {}
 
 
+def files_of_tests() -> list[Path]:
+    return [path for path in modules(ROOT / "tests") if "golden" not in path.parts]
+
+
+def test_files_of_tests_are_small() -> None:
+    lines = {named(path): len(path.read_text("utf-8").splitlines()) for path in files_of_tests()}
+    assert {name: count for name, count in lines.items() if count > MAX_LINES} == {}
+
+
 def test_a_module_is_named_by_what_it_holds() -> None:
-    tests = [path for path in (ROOT / "tests").rglob("*.py") if "golden" not in path.parts]
-    assert [named(path) for path in [*modules(*OURS), *tests] if path.stem in VAGUE] == []
+    everywhere = [*modules(*OURS), *files_of_tests()]
+    assert [named(path) for path in everywhere if path.stem in VAGUE] == []
 
 
 def test_nothing_outside_of_tests_imports_from_them() -> None:

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from tests.daemon.queue.scheduling.test_scheduler import seen
+from tests.daemon.queue.scheduling.deciding import seen
 from zerotools.jobs.doctor.gpus import look_at_fences, look_at_gpus
 from zerotools.sensors.fake import fake_gpu
 from zerotools.sensors.snapshot import Gpu, GpuProcess
