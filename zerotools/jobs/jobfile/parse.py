@@ -6,17 +6,21 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.jobs.binding.bind import MAX_DEPTH, build, is_required, plain, show
+from zerotools.jobs.binding.bind import MAX_DEPTH, build, hints_of, is_required, plain, show
 from zerotools.jobs.binding.declaration import keys_of, means_none
 from zerotools.jobs.jobfile.paths import with_absolute_paths
 from zerotools.jobs.jobfile.positions import excerpt, problem_line, toml_problem
 from zerotools.jobs.tables.engine_tables import check_tables, misplaced_keys
 from zerotools.jobs.tables.job_rules import check
 from zerotools.jobs.tables.spec import JobSpec
+
+_UNSET = JobSpec()
+_SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
 def parse_job(text: str, *, source: str, base_dir: Path) -> JobSpec:
@@ -66,16 +70,26 @@ def job_to_dict(spec: JobSpec) -> dict[str, Any]:
 def tree_of(table: Any) -> dict[str, Any]:
     """A table of the job file as JSON values; see `job_to_dict`."""
     tree: dict[str, Any] = {}
-    for item in keys_of(table):
-        value = getattr(table, item.name)
-        if value is not None or means_none(item):
-            tree[item.name] = tree_of(value) if is_dataclass(value) else _plain(value)
+    for name, is_table, writes_none, _ in _layout(table.__class__):
+        value = getattr(table, name)
+        if value is None and not writes_none:
+            continue
+        if is_table:
+            tree[name] = tree_of(value)
+        else:  # what is not nested was checked when the table was made
+            tree[name] = value if type(value) in _SCALARS else plain(value)
     return tree
 
 
-def _plain(value: Any) -> Any:
-    """As `plain`; what is not nested was checked when the table was made."""
-    return plain(value) if isinstance(value, (tuple, list, Mapping)) else value
+@cache
+def _layout(kind: Any) -> tuple[tuple[str, bool, bool, bool], ...]:
+    """Of each key of the table `kind`: its name, and whether it is a table, is written where it is
+    None, and is required. Every job that is queued or shown asks for that of every key."""
+    hints = hints_of(kind)
+    return tuple(
+        (item.name, is_dataclass(hints[item.name]), means_none(item), is_required(item))
+        for item in keys_of(kind)
+    )
 
 
 def given_of(spec: JobSpec) -> dict[str, Any]:
@@ -84,7 +98,7 @@ def given_of(spec: JobSpec) -> dict[str, Any]:
 
     A key counts as set if it was in the job file, or if its value is not the default.
     """
-    tree = _given(spec, JobSpec(), spec.given or {})
+    tree = _given(spec, _UNSET, spec.given or {})
     for name in list(misplaced_keys({"engine": spec.engine, **tree})):
         del tree[name]
     return tree
@@ -92,16 +106,16 @@ def given_of(spec: JobSpec) -> dict[str, Any]:
 
 def _given(table: Any, unset: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     tree: dict[str, Any] = {}
-    for item in keys_of(table):
-        value, default = getattr(table, item.name), getattr(unset, item.name)
-        named = item.name in given
-        if is_dataclass(value):
-            inner = given.get(item.name)
+    for name, is_table, _, required in _layout(table.__class__):
+        value, default = getattr(table, name), getattr(unset, name)
+        named = name in given
+        if is_table:
+            inner = given.get(name)
             below = _given(value, default, inner if isinstance(inner, Mapping) else {})
             if below or named:
-                tree[item.name] = below
-        elif value != default or (value is not None and (named or is_required(item))):
-            tree[item.name] = plain(value)
+                tree[name] = below
+        elif value != default or (value is not None and (named or required)):
+            tree[name] = plain(value)
     return tree
 
 

@@ -6,10 +6,11 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import is_dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.bind import hints_of, show
 from zerotools.jobs.binding.declaration import keys_of
 from zerotools.jobs.tables.engine_tables import misplaced_keys
 from zerotools.jobs.tables.spec import JobSpec
@@ -34,15 +35,30 @@ def with_absolute_paths(spec: JobSpec, base_dir: Path | None) -> tuple[JobSpec, 
 
 def _table(table: Any, where: str, fix: PathFix, left_out: tuple[str, ...] = ()) -> Any:
     changes = {}
-    for item in keys_of(table):
-        value, name = getattr(table, item.name), f"{where}{item.name}"
-        if item.name in left_out:
+    for name, words in _path_keys(table.__class__):
+        value, key = getattr(table, name), f"{where}{name}"
+        if name in left_out:
             continue
-        if is_dataclass(value):
-            changes[item.name] = _table(value, f"{name}.", fix)
-        elif item.metadata["path"] and value not in item.metadata["words"]:
-            changes[item.name] = _value(value, name, fix)
+        if words is None:
+            changes[name] = _table(value, f"{key}.", fix)
+        elif value not in words:
+            changes[name] = _value(value, key, fix)
     return replace(table, **changes)
+
+
+@cache
+def _path_keys(kind: Any) -> tuple[tuple[str, tuple[str, ...] | None], ...]:
+    """The keys of the table `kind` that are paths, with the words that are none; and its tables
+    that have such keys, with None."""
+    hints, found = hints_of(kind), []
+    for item in keys_of(kind):
+        hint = hints[item.name]
+        if is_dataclass(hint):
+            if isinstance(hint, type) and _path_keys(hint):
+                found.append((item.name, None))
+        elif item.metadata["path"]:
+            found.append((item.name, item.metadata["words"]))
+    return tuple(found)
 
 
 def _value(value: Any, name: str, fix: PathFix) -> Any:
