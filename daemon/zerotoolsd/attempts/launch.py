@@ -12,6 +12,7 @@ import zerotools
 from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.jobs.tables.stall import limits_of
+from zerotools.runs import checkpoint_dirs
 from zerotoolsd.attempts.environment import job_environment
 from zerotoolsd.attempts.job_limits import attempt_limits
 from zerotoolsd.attempts.programs import command_of, finder_command, make_importable
@@ -124,10 +125,18 @@ def prepare(
     plan = replace(plan, thinning=thinning_command(spec, job.output_dir, job.id, socket))
     if spec.engine == SCRIPT:
         plan = _for_program(plan, spec, job, reported_before)
+    elif saved := newest_saved(reported_before, Path(job.output_dir)):
+        plan = replace(plan, env={**plan.env, "ZEROTOOLS_SAVED_STEP": str(saved)})
     write_json(run_dir / SPEC, job_to_dict(spec))
     write_json(run_dir / ATTEMPT, plan.to_json())
     reserve(run_dir / EXIT, plan.processes)
     reserve_request(run_dir)
+
+
+def newest_saved(reported: Sequence[str], output_dir: Path) -> int:
+    """The newest step among the checkpoints of the built-in trainer in `output_dir`; 0: none."""
+    own = (path for path in map(Path, reported) if path.parent == output_dir)
+    return max((checkpoint_dirs.step_of(path.name) or 0 for path in own), default=0)
 
 
 def _plan(

@@ -60,23 +60,33 @@ class Search:
         return [each for each in self._listed() if before.get(str(each.path)) != each.fingerprint]
 
     def choose(self) -> dict[str, Any]:
-        """The newest checkpoint of the job that is whole. Nothing writes while this is called."""
+        """The newest checkpoint of the job that is whole. Nothing writes while this is called.
+
+        A directory that a crash left half-written is passed over, and the program begins anew. What
+        its ranks had reported, or an earlier search had found whole, is another matter: where none
+        of that is whole any more, the job is not begun again."""
         passed_over: list[dict[str, str]] = []
         found = {each.path: each for each in self._own()}
         for path in self._reported:
-            if path not in found and (candidate := candidate_of(path)) is not None:
+            if path in found:
+                continue
+            if (candidate := candidate_of(path)) is None:
+                passed_over.append({"path": str(path), "why": f"{path} is not there any more"})
+            else:
                 found[path] = candidate
-        chosen = self._given
+        chosen, told = self._given, {str(path) for path in found if path in self._reported}
         for each in _newest_first(found.values()):
             seen = _judge(each.path)
             self._judged[each.path] = each.fingerprint
             if seen.problem is None or (not seen.is_checkpoint and each.path in self._reported):
-                chosen = str(each.path)
+                chosen, told = str(each.path), set()
                 break
             if seen.is_checkpoint:
                 passed_over.append({"path": str(each.path), "why": seen.problem})
         self._judged |= {path: each.fingerprint for path, each in found.items()}
-        return {"resume_from": chosen, "passed_over": passed_over}
+        damaged = next((each["why"] for each in passed_over if each["path"] in told), None)
+        lost = None if damaged is None else _none_is_whole(damaged)
+        return {"resume_from": chosen, "passed_over": passed_over, "lost": lost}
 
     def news(self, *, at_rest: bool) -> Iterator[dict[str, Any]]:
         """Checkpoints that have become whole, the oldest first.
@@ -94,6 +104,13 @@ class Search:
                 if seen.is_checkpoint and seen.problem is None:
                     yield {"path": str(each.path), "step": _step(each, seen)}
         self._seen = {each.path: each.fingerprint for each in listed}
+
+
+def _none_is_whole(why: str) -> str:
+    return (
+        f"no checkpoint of this job is whole, and it does not begin anew by itself: {why}; put one "
+        "back that is whole and resume the job, or submit its job file again to begin anew"
+    )
 
 
 def _newest_first(found: Any) -> list[Candidate]:

@@ -230,6 +230,8 @@ def _find(watch: RankMonitor) -> Verdict | None:
         return Verdict("stopped", "stopped before it began")
     for path, why in choice.passed_over:
         watch.progress.passed_over(path, why)
+    if choice.lost is not None:
+        return Verdict("bad_checkpoint", choice.lost)
     if choice.resume_from is not None:
         env = {**watch.plan.env, "ZEROTOOLS_RESUME_FROM": choice.resume_from}
         watch.plan = replace(watch.plan, env=env)

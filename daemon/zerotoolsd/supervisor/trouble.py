@@ -13,6 +13,7 @@ _OF_MACHINE = frozenset(
         *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOBUFS, errno.ENOLCK),
         *(errno.EADDRINUSE, errno.EADDRNOTAVAIL),
         *(errno.ETIMEDOUT, errno.EHOSTDOWN, errno.ENODEV, errno.ENXIO, errno.EMLINK),
+        *(errno.ENOTCONN, errno.EREMOTEIO),  # of a mount whose server has ended
     }
 )
 _OF_ADMINISTRATOR = frozenset({errno.EACCES, errno.EPERM})

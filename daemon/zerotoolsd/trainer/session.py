@@ -35,7 +35,7 @@ from zerotoolsd.trainer.model.meta_model import MetaModel, check_fit, draw, read
 from zerotoolsd.trainer.model.pretrained import Pretrained, hub_layout, match
 from zerotoolsd.trainer.rank.group import START_TIMEOUT, WorldGroup, joined
 from zerotoolsd.trainer.rank.notify import Notifier
-from zerotoolsd.trainer.rank.settings import Rank, needed_by_others, read_spec
+from zerotoolsd.trainer.rank.settings import Rank, needed_by_others, read_spec, saved_before
 from zerotoolsd.trainer.rank.start_timing import Phases
 from zerotoolsd.trainer.rank.stop_request import StopRequest
 from zerotoolsd.trainer.reporting.out_of_memory import explained
@@ -123,7 +123,7 @@ def prepare(
     predicted = partial(predict, meta_model, layout, on_gpu=on_gpu, kept=kept)
     reporter.expect_state(predicted(loss_size if bounds_length(spec.data) else None))
     phases.done("model")
-    decision = choose_resume_point(spec, group)
+    decision = choose_resume_point(spec, group, saved_before())
     for skipped in decision.skipped:
         reporter.skipped(skipped.path, skipped.why)
     start = decision.start

@@ -19,7 +19,7 @@ from zerotools.runs.record import (
     ModelRecord,
     OptimizerRecord,
 )
-from zerotoolsd.trainer.checkpoints.resuming import ResumePoint
+from zerotoolsd.trainer.checkpoints.resuming import ResumePoint, why_not_loaded
 from zerotoolsd.trainer.data.reading import TrainingData
 from zerotoolsd.trainer.engine.foreign_start import adopt
 from zerotoolsd.trainer.engine.protocol import Engine
@@ -48,14 +48,21 @@ def begin(
         engine.load_foreign(start.foreign)
         reporter.went_on_from(start.foreign, rank.world_size)
         return
-    engine.load(start.path, start.record)
     same = start.record.rng == RNG_PER_RANK and start.record.world_size == rank.world_size
-    if same:
-        try:
-            rng.restore(start.path / checkpoint_dirs.rng_name(rank.index))
-        except BadFile as error:
-            raise BadCheckpoint(str(error)) from None
+    try:
+        engine.load(start.path, start.record)
+        if same:
+            _restore_random(start.path / checkpoint_dirs.rng_name(rank.index))
+    except BadCheckpoint as error:
+        raise why_not_loaded(start.path, error) from error
     reporter.resumed(start.path, start.record, rank.world_size, same, start.verified)
+
+
+def _restore_random(path: Path) -> None:
+    try:
+        rng.restore(path)
+    except BadFile as error:
+        raise BadCheckpoint(str(error)) from error
 
 
 def check_steps_left(spec: JobSpec, start: ResumePoint) -> None:

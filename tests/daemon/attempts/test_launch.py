@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from tests.jobs.jobfile.test_parse import parsed
-from zerotoolsd.attempts.launch import THINNING, thinning_command
+from zerotoolsd.attempts.launch import THINNING, newest_saved, thinning_command
 
 SOCKET = Path("/run/api.sock")
 
@@ -23,3 +23,10 @@ def test_older_checkpoints_are_thinned_where_the_job_asks_for_it() -> None:
 def test_nothing_is_thinned_by_default_or_where_no_daemon_can_be_asked() -> None:
     assert thinning_command(parsed(), "/out", 7, SOCKET) == ()
     assert thinning_command(parsed(checkpoint={"thin_after": 2}), "/out", 7, None) == ()
+
+
+def test_the_trainer_is_told_what_earlier_attempts_saved_in_the_job_s_own_directory() -> None:
+    own = Path("/runs/out")
+    reported = ["/runs/out/step-00000040", "/runs/out/step-00000020", "/elsewhere/step-00000090"]
+    assert newest_saved(reported, own) == 40
+    assert newest_saved(["/runs/out/mine.pt"], own) == newest_saved([], own) == 0

@@ -139,7 +139,7 @@ def test_one_that_is_not_whole_is_passed_over_for_an_older_one(
 def test_what_was_there_before_the_job_is_not_its_own_until_it_changes(out: Path) -> None:
     path = put(TRAINER, out / "checkpoint-2", 1)
     first = search(out, given="/given")
-    assert first.choose() == {"resume_from": "/given", "passed_over": []}
+    assert first.choose() == {"resume_from": "/given", "passed_over": [], "lost": None}
     assert news(first) == []
     date(path, 5)
     assert search(out, given="/given").choose()["resume_from"] == str(path)
@@ -153,12 +153,26 @@ def test_what_ranks_told_of_counts_in_formats_that_nobody_knows_too(
     own = tmp_path / "state.json"
     own.write_text(json.dumps({"step": 3}))
     gone = tmp_path / "gone"
-    assert search(out, gone, own).choose()["resume_from"] == str(own)
+    choice = search(out, gone, own).choose()
+    assert (choice["resume_from"], choice["lost"]) == (str(own), None)
+    assert choice["passed_over"] == [{"path": str(gone), "why": f"{gone} is not there any more"}]
+
+
+def test_a_job_whose_reported_checkpoints_are_all_damaged_does_not_begin_anew(out: Path) -> None:
+    search(out)
+    newest = put(TRAINER, out / "checkpoint-4", 2)
+    damage(newest, "cut off")
+    assert search(out).choose()["lost"] is None  # nobody said that it had been whole
+    lost = search(out, newest, given="/given").choose()["lost"]
+    assert "no checkpoint of this job is whole" in lost
+    assert f"{newest / 'scheduler.pt'} is truncated" in lost
+    put(TRAINER, out / "checkpoint-2", 1)
+    assert search(out, newest).choose()["lost"] is None
 
 
 def test_a_directory_that_is_not_there_yet(out: Path) -> None:
     one = search(out / "later")
-    assert one.choose() == {"resume_from": None, "passed_over": []}
+    assert one.choose() == {"resume_from": None, "passed_over": [], "lost": None}
     put(FSDP, out / "later" / "step-7", 1)
     assert news(one) == [("step-7", 7)]
 

@@ -362,3 +362,13 @@ def test_the_supervisor_imports_the_standard_library_alone() -> None:
     root = str(Path(str(entry.__file__)).parents[2])
     command = [sys.executable, "-I", "-S", "-c", program, root]
     assert subprocess.check_output(command, text=True).strip() == "[]"
+
+
+def test_a_program_whose_checkpoints_are_all_damaged_is_not_begun(tmp_path: Path) -> None:
+    over = [{"path": "/out/4", "why": "cut"}]
+    answer = {"resume_from": None, "passed_over": over, "lost": "/out/4 is cut off"}
+    finder = ("/bin/sh", "-c", f"echo '{json.dumps(answer)}'; cat")
+    run = make_attempt(tmp_path / "run", "exit=0", finder=finder)
+    record = finish(run, supervise(run))
+    assert (record["outcome"], record["cause"]) == ("bad_checkpoint", "/out/4 is cut off")
+    assert record["ranks"] == []

@@ -50,6 +50,7 @@ RESERVED_ENV = frozenset(
         "ZEROTOOLS_PULSE",
         "ZEROTOOLS_RESUME_FROM",
         "ZEROTOOLS_RUN_DIR",
+        "ZEROTOOLS_SAVED_STEP",
         "ZEROTOOLS_TOKEN",
     }
 )

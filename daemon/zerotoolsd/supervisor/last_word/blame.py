@@ -28,6 +28,7 @@ from typing import Any, Protocol
 
 EXIT_BAD_JOB = 64
 EXIT_BAD_CHECKPOINT = 65
+EXIT_NOT_READY = 69
 _NOTICED_LATE = 1.0
 """Seconds by which a SIGKILL may be noticed after what follows it."""
 _LAST_LINES = 8
@@ -121,7 +122,7 @@ def _said(rank: EndedRank, errors: Sequence[Mapping[str, Any]]) -> str:
 def _follows(rank: EndedRank, said: str) -> bool:
     if rank.signal not in (None, signal.SIGABRT):
         return False
-    if rank.exit_code in (EXIT_BAD_JOB, EXIT_BAD_CHECKPOINT):
+    if rank.exit_code in (EXIT_BAD_JOB, EXIT_BAD_CHECKPOINT, EXIT_NOT_READY):
         return False
     return _FOLLOWS.search(said) is not None
 
@@ -130,7 +131,7 @@ def _first_sign(
     rank: EndedRank, errors: Sequence[Mapping[str, Any]]
 ) -> tuple[bool, float, int, int]:
     """What a job or its checkpoint is refused for, all ranks say; else by the time of the sign."""
-    refused = rank.exit_code in (EXIT_BAD_JOB, EXIT_BAD_CHECKPOINT)
+    refused = rank.exit_code in (EXIT_BAD_JOB, EXIT_BAD_CHECKPOINT, EXIT_NOT_READY)
     places = [place for place, error in enumerate(errors) if error["rank"] == rank.index]
     clocks = [clock for place in places if (clock := _clock(errors[place])) is not None]
     if rank.ended_clock is not None:

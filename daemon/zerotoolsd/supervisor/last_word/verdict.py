@@ -11,11 +11,13 @@ from zerotoolsd.supervisor.cgroups.group import AttemptGroup
 from zerotoolsd.supervisor.last_word.blame import (
     EXIT_BAD_CHECKPOINT,
     EXIT_BAD_JOB,
+    EXIT_NOT_READY,
     EndedRank,
     Initiator,
     initiator,
 )
 from zerotoolsd.supervisor.plan import OUTSIDE
+from zerotoolsd.supervisor.trouble import NOT_READY
 
 EXIT_STOPPED = 75
 
@@ -164,6 +166,8 @@ def _blame(found: Initiator, errors: Sequence[dict[str, Any]]) -> Verdict:
     outcome = outcomes.get(rank.exit_code or 0, "crashed")
     own = [error for error in errors if error["rank"] == rank.index]
     message = own[-1].get("message") if own else None
+    if rank.exit_code == EXIT_NOT_READY and own and own[-1].get("kind") == NOT_READY:
+        outcome = NOT_READY  # by its status alone, a program of the user's would run for ever
     if found.told is not None:
         how = f"rank {rank.index} did not answer the others, and was killed; they said: "
         return Verdict("crashed", how + found.told, rank)

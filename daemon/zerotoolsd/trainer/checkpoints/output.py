@@ -8,6 +8,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from zerotools.core.errors import BadRequest
+from zerotoolsd.supervisor.trouble import is_of_machine
+from zerotoolsd.trainer.rank.failures import MachineNotReady
 
 LOCK = ".lock"
 
@@ -21,12 +23,15 @@ def claim(output_dir: Path, stack: ExitStack) -> None:
 
     Raises:
         BadRequest: it cannot be made or written to.
+        MachineNotReady: the disk or the file server gives errors that pass.
         InUse: another run holds it.
     """
     try:
         output_dir.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(output_dir / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
+        if is_of_machine(error):
+            raise MachineNotReady(f"output_dir {output_dir}: {error.strerror}") from None
         raise BadRequest(f"output_dir {output_dir} cannot be written: {error.strerror}") from None
     stack.callback(os.close, descriptor)
     try:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
-from zerotools.core.errors import BadFile
+from zerotools.core.counts import counted
+from zerotools.core.errors import BadFile, ZerotoolsError
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.ops.foreign.run import is_foreign
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.record import JobRecord
+from zerotoolsd.supervisor.trouble import is_of_machine
 from zerotoolsd.trainer.checkpoints.committing import clear_leftovers
 from zerotoolsd.trainer.checkpoints.structure import check_structure
 from zerotoolsd.trainer.engine.foreign_start import ForeignStart, adopt
 from zerotoolsd.trainer.model.meta_model import MetaModel
-from zerotoolsd.trainer.rank.failures import BadCheckpoint
+from zerotoolsd.trainer.rank.failures import BadCheckpoint, CheckpointGone, MachineNotReady
 from zerotoolsd.trainer.rank.group import WorldGroup
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -50,24 +56,65 @@ def adopted(path: Path, spec: JobSpec, meta_model: MetaModel) -> ResumePoint:
     return ResumePoint(start.run.directory, start.record, foreign=start)
 
 
-def choose_resume_point(spec: JobSpec, group: WorldGroup) -> ResumeDecision:
+def choose_resume_point(spec: JobSpec, group: WorldGroup, saved_step: int = 0) -> ResumeDecision:
     """Where the run goes on, decided and verified by rank 0.
 
     An attempt that was restarted resumes from the newest complete checkpoint of its own; the first
     one from `resume_from`. Of the two, the one that is ahead wins; over a checkpoint of another
-    program, which the run has begun with, all of its own do.
+    program, which the run has begun with, all of its own do. `saved_step` is the newest step that
+    an earlier attempt saved: where nothing is left of it, the run does not begin anew by itself.
 
     Raises:
         BadRequest: `resume_from` is not a checkpoint.
-        BadCheckpoint: it is damaged, or all of the run's own are.
+        BadCheckpoint: it is damaged, or all of the run's own are, or they are gone.
+        MachineNotReady: a disk or a file server gives errors that pass.
     """
-    return group.decided_by_rank_zero(lambda: _decide(spec))
+    output_dir = Path(spec.output_dir or "")
+    return group.decided_by_rank_zero(
+        lambda: waiting_for_the_machine(lambda: _decide(spec, saved_step), output_dir)
+    )
 
 
-def _decide(spec: JobSpec) -> ResumeDecision:
+def waiting_for_the_machine(look: Callable[[], Value], directory: Path) -> Value:
+    """The value of `look`, which looks below `directory`.
+
+    Raises:
+        MachineNotReady: the disk or the file server gives errors that pass.
+    """
+    try:
+        return look()
+    except OSError as error:
+        if not is_of_machine(error):
+            raise
+        place = error.filename or directory
+        raise MachineNotReady(f"{place} cannot be read: {error.strerror}") from None
+
+
+def why_not_loaded(path: Path, error: BadCheckpoint) -> ZerotoolsError:
+    """What to end with where the checkpoint at `path`, which was whole when it was chosen, gave
+    `error` when it was loaded."""
+    trouble = _trouble(error)
+    try:
+        checkpoint_dirs.check(path, digests=False)
+    except BadFile as found:
+        return CheckpointGone(f"{path} was whole, and changed while it was loaded: {found}")
+    except OSError as found:
+        trouble = trouble or found
+    if trouble is not None and is_of_machine(trouble):
+        return MachineNotReady(f"{path} cannot be read: {trouble.strerror}")
+    return error
+
+
+def _trouble(error: BaseException | None) -> OSError | None:
+    while error is not None and not isinstance(error, OSError):
+        error = error.__cause__
+    return error
+
+
+def _decide(spec: JobSpec, saved_step: int) -> ResumeDecision:
     output_dir = Path(spec.output_dir or "")
     clear_leftovers(output_dir)
-    own = checkpoint_dirs.choose(output_dir, trusting=True, structure=check_structure)
+    own = _own(output_dir, saved_step)
     elsewhere = spec.resume_from is not None and is_foreign(Path(spec.resume_from))
     if elsewhere and own.path is None and not own.skipped:
         return ResumeDecision(None, foreign=Path(spec.resume_from or ""))
@@ -79,11 +126,32 @@ def _decide(spec: JobSpec) -> ResumeDecision:
     if own.path is not None and own.record is not None:
         return ResumeDecision(ResumePoint(own.path, own.record, verified=own.how), own.skipped)
     if own.skipped:
-        raise BadCheckpoint(
-            f"{output_dir} has checkpoints, but none is complete ({own.skipped[0].why}): "
-            "move them away to start at step 0"
-        )
+        raise BadCheckpoint(_none_is_whole(output_dir, own.skipped))
     return ResumeDecision(None)
+
+
+def _own(output_dir: Path, saved_step: int) -> checkpoint_dirs.ResumeChoice:
+    """The choice among the run's own; one that was saved and is not there any more is passed over,
+    too."""
+    own = checkpoint_dirs.choose(output_dir, trusting=True, structure=check_structure)
+    saved = output_dir / checkpoint_dirs.directory_name(saved_step)
+    found = -1 if own.record is None else own.record.step
+    if saved_step <= max(found, 0) or any(each.path == saved for each in own.skipped):
+        return own
+    gone = checkpoint_dirs.SkippedCheckpoint(
+        saved, f"{saved} was saved by an earlier attempt and is not there any more"
+    )
+    return replace(own, skipped=(gone, *own.skipped))
+
+
+def _none_is_whole(output_dir: Path, skipped: Sequence[checkpoint_dirs.SkippedCheckpoint]) -> str:
+    older = f"; {counted(len(skipped) - 1, 'older one')} cannot be used either"
+    return (
+        f"no checkpoint of this job is whole, and it does not begin at step 0 by itself: the "
+        f"newest: {skipped[0].why}{older if len(skipped) > 1 else ''}; put back one that is whole "
+        f"and resume the job, or move what is in {output_dir} away, and the resumed job begins at "
+        "step 0"
+    )
 
 
 def _given(path: Path, above: int) -> ResumePoint | None:

@@ -26,14 +26,14 @@ def load_shards(live: LiveState, directory: Path, group: WorldGroup) -> None:
     try:
         reader = CheckedReader(directory)
     except (BadFile, Unsupported, OSError) as error:
-        raise BadCheckpoint(str(error)) from None
+        raise BadCheckpoint(str(error)) from error
     for sentence in _differences(live, reader.checked, directory):
         raise BadRequest(sentence)
     try:
         dcp.load(live.tree(), storage_reader=reader, process_group=group.control)
     except CheckpointException as error:  # a BaseException: it must not pass as an interruption
         first = next(iter(error.failures.values()))[0]
-        raise BadCheckpoint(f"{directory} cannot be loaded: {first}") from error
+        raise BadCheckpoint(f"{directory} cannot be loaded: {first}") from first
     live.copy_to_model()
 
 

@@ -46,7 +46,7 @@ def restore(path: Path) -> None:
         if tree["cuda"] is not None and torch.cuda.is_available():
             torch.cuda.set_rng_state(_decode(tree["cuda"]))
     except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise BadFile(f"{path} is not a random number state: {error}") from None
+        raise BadFile(f"{path} is not a random number state: {error}") from error
 
 
 def _encode(state: torch.Tensor) -> str:

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 from zerotools.core.errors import BadFile, ZerotoolsError
+from zerotoolsd.supervisor.trouble import NOT_READY
 
 EXIT_DONE = 0
 EXIT_CRASH = 1
 EXIT_BAD_JOB = 64
 """The job cannot run as it is written: starting it again would end the same way."""
 EXIT_BAD_CHECKPOINT = 65
+EXIT_NOT_READY = 69
+"""The machine could not do it now: the job is started again, which costs it no restart."""
 EXIT_STOPPED = 75
 """Stopped as asked, at a step boundary, with that step saved."""
 
 
 class BadCheckpoint(BadFile):
     """The checkpoint to resume from is damaged, or does not hold what the model needs."""
+
+
+class CheckpointGone(BadFile):
+    """The checkpoint was whole when it was chosen and is not any more: the next attempt finds the
+    newest that is."""
+
+
+class MachineNotReady(ZerotoolsError):
+    """A disk or a file server gives errors that pass by themselves."""
 
 
 class Diverged(ZerotoolsError):
@@ -33,14 +45,20 @@ def exit_code(error: BaseException) -> int:
     """The exit status that an error ends the rank with."""
     if isinstance(error, BadCheckpoint):
         return EXIT_BAD_CHECKPOINT
-    if isinstance(error, OutOfGpuMemory):
+    if isinstance(error, MachineNotReady):
+        return EXIT_NOT_READY
+    if isinstance(error, OutOfGpuMemory | CheckpointGone):
         return EXIT_CRASH
     return EXIT_BAD_JOB if isinstance(error, ZerotoolsError) else EXIT_CRASH
 
 
 def kind(error: BaseException) -> str:
     """The word for it in the error datagram."""
-    words = {EXIT_BAD_CHECKPOINT: "bad_checkpoint", EXIT_BAD_JOB: "bad_job"}
+    words = {
+        EXIT_BAD_CHECKPOINT: "bad_checkpoint",
+        EXIT_BAD_JOB: "bad_job",
+        EXIT_NOT_READY: NOT_READY,
+    }
     return words.get(exit_code(error), "crash")
 
 

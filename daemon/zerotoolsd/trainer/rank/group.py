@@ -15,12 +15,14 @@ from torch.distributed import distributed_c10d
 
 from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotoolsd.supervisor.heartbeats.pulse import Pulse
-from zerotoolsd.trainer.rank.failures import BadCheckpoint
+from zerotoolsd.trainer.rank.failures import BadCheckpoint, MachineNotReady
 from zerotoolsd.trainer.rank.settings import Rank
 
 Value = TypeVar("Value")
 
 CONTROL = "control"
+_KINDS: tuple[type[ZerotoolsError], ...] = (BadCheckpoint, MachineNotReady, BadRequest)
+"""What an error of rank 0 becomes on all ranks: the first of these that it is, or the last."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 STEP_TIMEOUT = timedelta(minutes=10)
@@ -52,12 +54,12 @@ class WorldGroup:
             try:
                 answer[0] = decide()
             except ZerotoolsError as error:
-                answer[1] = (isinstance(error, BadCheckpoint), str(error))
+                answer[1] = (_kind(error), str(error))
         with self.pulse.waiting("agreement with rank 0"):
             dist.broadcast_object_list(answer, src=0, group=self.control)
         if answer[1] is not None:
-            damaged, message = answer[1]
-            raise BadCheckpoint(message) if damaged else BadRequest(message)
+            place, message = answer[1]
+            raise _KINDS[place](message)
         value: Value = answer[0]
         return value
 
@@ -81,6 +83,11 @@ class WorldGroup:
             dist.all_reduce(tensor)
             summed: list[float] = tensor.tolist()
         return summed
+
+
+def _kind(error: ZerotoolsError) -> int:
+    places = (place for place, kind in enumerate(_KINDS) if isinstance(error, kind))
+    return next(places, len(_KINDS) - 1)
 
 
 @contextmanager

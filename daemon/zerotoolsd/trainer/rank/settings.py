@@ -15,6 +15,7 @@ from zerotools.runs.needed import DIRECTORY
 
 SPEC = "spec.json"
 STOP = "stop"
+SAVED_STEP = "ZEROTOOLS_SAVED_STEP"
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,11 @@ def rank_from(environment: Mapping[str, str] = os.environ) -> Rank:
         local=int(environment.get("LOCAL_RANK", "0")),
         world_size=int(environment.get("WORLD_SIZE", "1")),
     )
+
+
+def saved_before(environment: Mapping[str, str] = os.environ) -> int:
+    """The newest step that an earlier attempt of the job saved; 0 if none did."""
+    return int(environment.get(SAVED_STEP, "0"))
 
 
 def read_spec(run_dir: Path) -> JobSpec:

@@ -195,3 +195,13 @@ def test_a_program_that_ends_with_0_as_it_stalled_is_not_finished() -> None:
 def test_the_cause_says_that_a_rank_did_not_answer() -> None:
     cause = cause_of(exited(0, 1, 9.0), killed(1, 10.0), errors=[error(0, 9.0, TIMEOUT)])
     assert cause == f"rank 1 did not answer the others, and was killed; they said: {TIMEOUT}"
+
+
+def test_a_machine_that_is_not_ready_is_told_by_the_rank_and_not_by_its_status() -> None:
+    def outcome(*errors: dict[str, Any]) -> str:
+        told = Told(list(errors))
+        return judge_ranks([exited(0, 69, 1.0)], told, stop=None, killed_because=None).outcome
+
+    said = error(0, 1.0, "/data/out: Stale file handle")
+    assert outcome({**said, "kind": "not_ready"}) == "not_ready"
+    assert outcome(said) == outcome() == "crashed"

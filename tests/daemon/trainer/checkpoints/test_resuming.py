@@ -1,13 +1,26 @@
 """A run goes on where it stopped: bit for bit at one world size, on the same curve at others."""
 
+import errno
+import os
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from harness.launching import TINY_GPT2, Attempt, job, run, start
+from zerotools.core.errors import ZerotoolsError
+from zerotools.jobs.tables.spec import JobSpec
 from zerotools.runs import checkpoint_dirs
+from zerotoolsd.trainer.rank.failures import (
+    BadCheckpoint,
+    CheckpointGone,
+    MachineNotReady,
+    exit_code,
+    kind,
+)
 
 pytestmark = pytest.mark.torch
 FAULTY = Path(__file__).parents[1] / "rank_faulty.py"
@@ -147,3 +160,86 @@ def test_what_the_job_names_through_a_link_is_kept(
     assert [
         checkpoint_dirs.step_of(path.name) for path in checkpoint_dirs.listing(tmp_path / "out")
     ] == [5, 2]
+
+
+class Alone:
+    """A group of one rank."""
+
+    def decided_by_rank_zero(self, decide: Callable[[], Any]) -> Any:
+        return decide()
+
+
+def choose(output_dir: Path, saved_step: int = 0, **more: Any) -> Any:
+    from zerotoolsd.trainer.checkpoints.resuming import choose_resume_point
+
+    spec = JobSpec(output_dir=str(output_dir), **more)
+    return choose_resume_point(spec, Alone(), saved_step)  # type: ignore[arg-type]
+
+
+def spoil(checkpoint: Path) -> Path:
+    shard = next((checkpoint / checkpoint_dirs.DCP).glob("*.distcp"))
+    os.truncate(shard, shard.stat().st_size - 1)
+    return shard
+
+
+def test_bad_checkpoints_alone_stop_the_job_with_what_to_do(whole: Attempt, tmp_path: Path) -> None:
+    output_dir = tmp_path / "out"
+    shutil.copytree(whole.run_dir / "out", output_dir)
+    names = [checkpoint_dirs.directory_name(step) for step in (2, 4)]
+    shards = [spoil(output_dir / name) for name in names]
+    with pytest.raises(BadCheckpoint) as refused:
+        choose(output_dir, saved_step=4)
+    message = str(refused.value)
+    assert f"the newest: {shards[1]} has" in message
+    assert "1 older one cannot be used either" in message
+    assert "move what is in" in message
+    assert "step 0" in message
+    assert kind(refused.value) == "bad_checkpoint"
+    assert sorted(path.name for path in checkpoint_dirs.listing(output_dir)) == names
+
+
+def test_what_was_saved_and_is_gone_is_not_begun_anew(whole: Attempt, tmp_path: Path) -> None:
+    output_dir = tmp_path / "out"
+    assert choose(output_dir).start is None
+    with pytest.raises(BadCheckpoint, match=r"step-00000004 was saved .* is not there any more"):
+        choose(output_dir, saved_step=4)
+    shutil.copytree(checkpoint(whole, 2), output_dir / checkpoint_dirs.directory_name(2))
+    decision = choose(output_dir, saved_step=4)
+    assert decision.start.record.step == 2
+    assert [each.path.name for each in decision.skipped] == ["step-00000004"]
+    assert choose(output_dir, saved_step=2).skipped == ()
+
+
+def test_one_that_goes_while_it_is_loaded_is_left_to_the_next_attempt(
+    whole: Attempt, tmp_path: Path
+) -> None:
+    from zerotoolsd.trainer.checkpoints.resuming import why_not_loaded
+
+    path = tmp_path / checkpoint_dirs.directory_name(4)
+    shutil.copytree(checkpoint(whole, 4), path)
+    error = BadCheckpoint("it cannot be loaded")
+    assert why_not_loaded(path, error) is error
+    error.__cause__ = OSError(errno.ESTALE, "Stale file handle")
+    ended: ZerotoolsError = why_not_loaded(path, error)
+    assert isinstance(ended, MachineNotReady)
+    assert (exit_code(ended), kind(ended)) == (69, "not_ready")
+    shutil.rmtree(path)
+    ended = why_not_loaded(path, BadCheckpoint("it cannot be loaded"))
+    assert isinstance(ended, CheckpointGone)
+    assert (exit_code(ended), kind(ended)) == (1, "crash")
+    assert f"{path} was whole, and changed while it was loaded" in str(ended)
+
+
+def test_a_disk_that_gives_errors_is_waited_for(tmp_path: Path) -> None:
+    from zerotoolsd.trainer.checkpoints.resuming import waiting_for_the_machine
+
+    def stale() -> None:
+        raise OSError(errno.ENOTCONN, "Transport endpoint is not connected", str(tmp_path))
+
+    def forbidden() -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(tmp_path))
+
+    with pytest.raises(MachineNotReady, match=f"{tmp_path} cannot be read: Transport"):
+        waiting_for_the_machine(stale, tmp_path)
+    with pytest.raises(PermissionError):
+        waiting_for_the_machine(forbidden, tmp_path)
