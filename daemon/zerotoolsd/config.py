@@ -62,6 +62,18 @@ class LimitsConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GpusConfig:
+    """`[gpus]`: how jobs share the GPUs, and this daemon with others."""
+
+    locks: str = key(
+        "The directory of the GPUs' locks, by which the daemons of several users keep apart: "
+        "root's, of mode 1777. Where it is missing, what others use shows in NVML alone, and "
+        '`zerotools doctor` says so. `""`: no locks.',
+        default="/run/zerotools/gpus",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class LaunchConfig:
     """`[launch]`: who starts the processes of a job."""
 
@@ -201,6 +213,7 @@ class Config:
     """The whole file."""
 
     limits: LimitsConfig = key("How much of the machine the jobs may have.", factory=LimitsConfig)
+    gpus: GpusConfig = key("How GPUs are shared.", factory=GpusConfig)
     launch: LaunchConfig = key("Who starts the processes of a job.", factory=LaunchConfig)
     stop: StopConfig = key("How attempts end.", factory=StopConfig)
     retry: RetryConfig = key("How long a crashed job waits.", factory=RetryConfig)

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from zerotools.jobs import states
+from zerotools.sensors.snapshot import Snapshot
 from zerotoolsd import crashpoints
 from zerotoolsd.attempts import launch, rebuilding
 from zerotoolsd.attempts.enforcing.beside import BesideJobs
@@ -28,6 +29,7 @@ from zerotoolsd.attempts.taking_up import LeftAttempts
 from zerotoolsd.attempts.watcher import Watcher
 from zerotoolsd.cleaning.cleaner import Cleaner
 from zerotoolsd.config import Config, RetryConfig
+from zerotoolsd.gpu_sharing.arbiter import GpuArbiter
 from zerotoolsd.looking.lookers import Ask
 from zerotoolsd.machine import SnapshotCache
 from zerotoolsd.needed import NeededCheckpoints
@@ -119,8 +121,10 @@ class Dispatcher:
             command,
             umask,
             socket,
+            lambda gpus: self.arbiter.told(gpus),
         )
         self._left = LeftAttempts(store, self._guard, self._watcher, self._starter, self._pending)
+        self.arbiter = GpuArbiter(config.gpus.locks, self._left.lives_on)
         self.cleaner = Cleaner(state_dir, store, self.announce, ask)
         self.needed = NeededCheckpoints(state_dir, store)
         self._needs_settled = time.monotonic()
@@ -155,6 +159,7 @@ class Dispatcher:
             cleaning.cancel()
             overseeing.cancel()
             self._watcher.close()
+            self.arbiter.close()
 
     async def _oversee(self) -> None:
         while True:
@@ -233,15 +238,27 @@ class Dispatcher:
 
     async def _schedule(self) -> float:
         line = self._placement.line
+        leased = {lease.gpu_uuid for lease in self.store.leases()}
+        self.arbiter.keep(leased)
+        if not line.wants_gpus and not self.arbiter.lacks(leased):
+            return self._place(None, {})
+        snapshot = None
+        if line.wants_gpus:  # jobs that want none do not wait for a driver that does not answer
+            snapshot = await self.machine.snapshot(patience_seconds=GPU_PATIENCE_SECONDS)
+        seen = () if snapshot is None else snapshot.gpus
+        gpus = {gpu.uuid for gpu in seen if gpu.uuid is not None}
+        async with self.arbiter.round(gpus, leased) as elsewhere:
+            pause = self._place(snapshot, elsewhere)
+            self.arbiter.keep({lease.gpu_uuid for lease in self.store.leases()})
+        return pause
+
+    def _place(self, snapshot: Snapshot | None, elsewhere: Mapping[str, str]) -> float:
+        line = self._placement.line
         if not line:
             self.waits = {}
             return IDLE_SECONDS
-        kept = self._beside.waits()
-        wants_gpus = line.wants_gpus
-        snapshot = None
-        if wants_gpus:  # jobs that want none do not wait for a driver that does not answer
-            snapshot = await self.machine.snapshot(patience_seconds=GPU_PATIENCE_SECONDS)
-        decisions = self._placement.decide(snapshot, kept)
+        kept, wants_gpus = self._beside.waits(), line.wants_gpus
+        decisions = self._placement.decide(snapshot, kept, elsewhere)
         for start in decisions.starts:
             job = self.store.job(start.job_id)
             # It may have been cancelled while the snapshot was taken.

@@ -227,7 +227,12 @@ class DispatcherService:
             for lease in self._store.leases()
         ]
         launch = self._dispatcher.spawner.to_json()
-        return {"snapshot": snapshot.to_json(), "leases": leases, "launch": launch}
+        return {
+            "snapshot": snapshot.to_json(),
+            "leases": leases,
+            "launch": launch,
+            "gpu_locks": self._dispatcher.arbiter.to_json(),
+        }
 
     def health(self) -> dict[str, Any]:
         """See `JobService`."""

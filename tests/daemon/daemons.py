@@ -25,6 +25,8 @@ FAKE_DAEMON = Path(__file__).with_name("fake_daemon.py")
 PRETENDING, REAL = ("-P", str(FAKE_DAEMON)), ("-m", "zerotoolsd")
 ROOT = Path(__file__).parents[2]
 CONFIG = """
+[gpus]
+locks = ""
 [limits]
 cpu_ranks = 8
 [stop]

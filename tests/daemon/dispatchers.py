@@ -20,7 +20,7 @@ from zerotoolsd.admission.rehearsal import rehearse
 from zerotoolsd.attempts import rebuilding
 from zerotoolsd.attempts.launch import RankCommand
 from zerotoolsd.attempts.spawning.way import CHILDREN, LaunchWay
-from zerotoolsd.config import Config, LimitsConfig
+from zerotoolsd.config import Config, GpusConfig, LimitsConfig
 from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.jobservice import DispatcherService
 from zerotoolsd.machine import SnapshotCache
@@ -33,7 +33,7 @@ from zerotoolsd.submission import Rehearsal
 from zerotoolsd.supervisor.durable import write_json
 from zerotoolsd.supervisor.plan import REQUEST
 
-CONFIG = replace(Config(), limits=LimitsConfig(cpu_ranks=8))
+CONFIG = replace(Config(), limits=LimitsConfig(cpu_ranks=8), gpus=GpusConfig(locks=""))
 
 
 @dataclass

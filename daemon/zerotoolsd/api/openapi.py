@@ -179,6 +179,12 @@ def _paths() -> dict[str, dict[str, Schema]]:
                         snapshot=_ANY_OBJECT,
                         leases=_list(_ANY_OBJECT),
                         launch=_object(("by", "why"), by=text, why=text, trouble=_TEXT_OR_NULL),
+                        gpu_locks=_object(
+                            ("directory", "trouble"),
+                            directory=text,
+                            trouble=_TEXT_OR_NULL,
+                            held=_list(text),
+                        ),
                     )
                 },
             )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import zerotools
 from zerotools.jobs.jobfile.parse import job_to_dict
@@ -108,11 +110,12 @@ def prepare(
     umask: int,
     reported_before: Sequence[str] = (),
     socket: Path | None = None,
+    gpu_locks: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
     """Make the run directory and write what its processes read. May be repeated. Raises OSError.
 
     `reported_before`: the checkpoints that earlier attempts reported, the newest first. `socket`
-    is the daemon's.
+    is the daemon's. `gpu_locks`: what the supervisor is told of the locks of its GPUs.
     """
     run_dir = Path(attempt.run_dir)
     run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -122,7 +125,8 @@ def prepare(
     if spec.stall.action == END and not config.watch.end_stalled:
         spec = replace(spec, stall=replace(spec.stall, action=REPORT))
     plan = _plan(spec, job, attempt, config, command, umask)
-    plan = replace(plan, thinning=thinning_command(spec, job.output_dir, job.id, socket))
+    thinning = thinning_command(spec, job.output_dir, job.id, socket)
+    plan = replace(plan, thinning=thinning, gpu_locks=gpu_locks)
     if spec.engine == SCRIPT:
         plan = _for_program(plan, spec, job, reported_before)
     elif saved := newest_saved(reported_before, Path(job.output_dir)):

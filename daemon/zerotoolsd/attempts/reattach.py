@@ -79,6 +79,15 @@ def attempt_status(attempt: AttemptRow) -> AttemptStatus:
     return found if prepared else Gone("its run directory was removed")
 
 
+def lives(attempt: AttemptRow) -> bool:
+    """Whether its supervisor, or the supervisor's keeper, is known to live."""
+    found = attempt_status(attempt)
+    if not isinstance(found, Alive):
+        return False
+    os.close(found.pidfd)
+    return True
+
+
 def run_dir_status(run_dir: Path, token: str) -> AttemptStatus:
     """What has become of the attempt that was given `token`."""
     try:

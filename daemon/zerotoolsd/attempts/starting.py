@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 import secrets
 import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs import states
@@ -31,7 +33,8 @@ SAME_SECONDS = 5.0
 
 class AttemptStarter:
     """Starts attempts below `jobs_dir`; `over` is called with those that could not be started.
-    `socket` is where the daemon listens."""
+    `socket` is where the daemon listens; `gpu_locks` is what a supervisor is told of the locks of
+    its GPUs."""
 
     def __init__(
         self,
@@ -44,6 +47,7 @@ class AttemptStarter:
         command: launch.RankCommand,
         umask: int,
         socket: Path | None = None,
+        gpu_locks: Callable[[Sequence[str]], Mapping[str, Any]] = lambda gpus: {},
     ) -> None:
         self._transitions = transitions
         self._store = transitions.store
@@ -55,6 +59,7 @@ class AttemptStarter:
         self._command = command
         self._umask = umask
         self._socket = socket
+        self._gpu_locks = gpu_locks
 
     def launch(self, job: JobRow, gpu_uuids: tuple[str, ...]) -> None:
         """Commit the next attempt of `job` on these GPUs, and start it."""
@@ -88,7 +93,14 @@ class AttemptStarter:
         try:
             known = last_report.checkpoints_before(before)
             launch.prepare(
-                job, attempt, self._config, self._command, self._umask, known, self._socket
+                job,
+                attempt,
+                self._config,
+                self._command,
+                self._umask,
+                known,
+                self._socket,
+                self._gpu_locks(attempt.gpu_uuids),
             )
             self._watcher.start(attempt)
         except OSError as error:

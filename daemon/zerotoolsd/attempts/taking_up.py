@@ -72,6 +72,11 @@ class LeftAttempts:
         if self._store.job(job.id).state == states.STOPPING:
             self._watcher.request_stop(attempt, "cancel")
 
+    def lives_on(self, uuid: str) -> bool:
+        """Whether an attempt that leases this GPU is known to live."""
+        leases = [lease for lease in self._store.leases() if lease.gpu_uuid == uuid]
+        return any(reattach.lives(self._store.attempts(x.job_id)[x.attempt - 1]) for x in leases)
+
     def _find_again(self, job: JobRow, attempt: AttemptRow) -> None:
         found = reattach.attempt_status(attempt)
         log.info("job %d: found its attempt %d %s", job.id, attempt.number, type(found).__name__)

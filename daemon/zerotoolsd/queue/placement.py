@@ -154,7 +154,10 @@ class QueuePlacement:
         return None
 
     def decide(
-        self, snapshot: Snapshot | None, passed_over: Mapping[int, str] = MappingProxyType({})
+        self,
+        snapshot: Snapshot | None,
+        passed_over: Mapping[int, str] = MappingProxyType({}),
+        elsewhere: Mapping[str, str] = MappingProxyType({}),
     ) -> TickDecisions:
         """The scheduler's decisions (`tick`); a job that confuses it is held."""
         leases, now = self._store.leases(), time.time()
@@ -171,6 +174,7 @@ class QueuePlacement:
                     limits=self._limits,
                     ends=ends,
                     passed_over=passed_over,
+                    elsewhere=elsewhere,
                     touch=lambda job_id: self._parking.touch(job_id, parking.PLACING),
                 )
             except OddRequest as odd:

@@ -27,6 +27,7 @@ from zerotoolsd.supervisor.durable import read_json, write_json
 from zerotoolsd.supervisor.ending import family
 from zerotoolsd.supervisor.ending.reaper import kill_all
 from zerotoolsd.supervisor.finder_process import Finder, NoAnswer
+from zerotoolsd.supervisor.gpu_locks.attempt_locks import take_locks
 from zerotoolsd.supervisor.last_word.keeper import Records, keep
 from zerotoolsd.supervisor.last_word.ledger import RankLedger
 from zerotoolsd.supervisor.last_word.reserved import room_of
@@ -83,7 +84,11 @@ def main(arguments: Sequence[str]) -> int:
     except (NotDelegated, OSError) as error:
         say(f"the limits of the job cannot be set: {error}")
         return EXIT_NO_LIMITS
-    return keep(plan, lambda records, ledger: supervise(plan, records, ledger), group)
+    # Before the fork of `keep`: two processes hold them, and the last of the two lets go of them.
+    locks = take_locks(plan.gpu_locks)
+    return keep(
+        plan, lambda records, ledger: supervise(plan, records, ledger, locks.refusal), group
+    )
 
 
 def _make_group(plan: Plan) -> AttemptGroup | None:
@@ -116,8 +121,9 @@ def _take_lock() -> int | None:
             return fd
 
 
-def supervise(plan: Plan, records: Records, ledger: RankLedger) -> None:
-    """Run the ranks to their end, end what they left behind, and write `exit.json`."""
+def supervise(plan: Plan, records: Records, ledger: RankLedger, refusal: str | None = None) -> None:
+    """Run the ranks to their end, end what they left behind, and write `exit.json`. `refusal`: why
+    none may be started, which is not the job's fault."""
     become_subreaper()
     started, clock = time.time(), time.monotonic()
     progress = Progress()
@@ -134,7 +140,8 @@ def supervise(plan: Plan, records: Records, ledger: RankLedger) -> None:
     }
     write_json(Path(RUN), identity)
     say_ready()
-    failure = _find(watch) or _start(watch)
+    refused = None if refusal is None else Verdict(NOT_READY, refusal)
+    failure = refused or _find(watch) or _start(watch)
     if failure is None:
         pids = [{"rank": rank.index, "pid": rank.pid} for rank in watch.ranks]
         write_json(Path(RUN), {**identity, "ranks": pids})

@@ -51,6 +51,7 @@ class Plan:
     a stop, and ranks may end long after one another. `launcher`: `argv` is one process that starts
     the ranks. `finder` is the command that looks for checkpoints, where somebody has to. `stall`
     says when ranks do not get on (`heartbeats.rank_phases.StallLimits`).
+    `gpu_locks`: what `gpu_locks.attempt_locks` takes before anything begins.
     `kill_seconds`: what SIGKILL has not ended after so long is left behind, and named. `limits` are
     those of `cgroups.limits`; `cgroups`: a control group holds the processes together, where there
     may be one.
@@ -77,6 +78,7 @@ class Plan:
     stall: Mapping[str, Any] = field(default_factory=dict)
     limits: Mapping[str, int] = field(default_factory=dict)
     cgroups: bool = True
+    gpu_locks: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def processes(self) -> int:
@@ -86,7 +88,7 @@ class Plan:
     def to_json(self) -> dict[str, Any]:
         """All fields, under their own names."""
         tree = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        plain = {name: dict(tree[name]) for name in ("env", "stall", "limits")}
+        plain = {name: dict(tree[name]) for name in ("env", "stall", "limits", "gpu_locks")}
         return {**tree, **plain}
 
     @classmethod

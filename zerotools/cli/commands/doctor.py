@@ -17,6 +17,7 @@ from zerotools.core.errors import DaemonError
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.client.location import default_socket, default_state_dir
 from zerotools.jobs.doctor.finding import LEVELS, OK, PROBLEM, DoctorFinding
+from zerotools.jobs.doctor.gpu_locks import look_at_gpu_locks
 from zerotools.jobs.doctor.gpus import look_at_fences, look_at_gpus
 from zerotools.jobs.doctor.kernel import look_at_kernel
 from zerotools.jobs.doctor.python import ask_python, look_at_compilers, look_at_python
@@ -61,6 +62,8 @@ def examine(python: str, socket: Path) -> Iterator[DoctorFinding]:
     leased = frozenset(str(lease["gpu_uuid"]) for lease in told.get("leases", ()))
     yield from look_at_gpus(snapshot, leased)
     yield from look_at_fences(told.get("leases", ()))
+    if snapshot.gpus:
+        yield from look_at_gpu_locks(told.get("gpu_locks"))
     launch, uid = told.get("launch"), os.geteuid()
     yield from look_at_kernel(manager=manager_group(launch, uid))
     yield from look_at_service(launch, uid)

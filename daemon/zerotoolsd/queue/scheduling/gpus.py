@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from zerotools.sensors.snapshot import Gpu, Snapshot
 from zerotoolsd.config import LimitsConfig
@@ -25,18 +26,26 @@ def blindness(snapshot: Snapshot | None, now: float, limits: LimitsConfig) -> st
     return None
 
 
-def occupied(gpus: Sequence[Gpu], leases: Sequence[Lease], limits: LimitsConfig) -> dict[int, str]:
-    """Why a GPU cannot be given away, by index; the others are free."""
+def occupied(
+    gpus: Sequence[Gpu],
+    leases: Sequence[Lease],
+    limits: LimitsConfig,
+    elsewhere: Mapping[str, str] = MappingProxyType({}),
+) -> dict[int, str]:
+    """Why a GPU cannot be given away, by index; the others are free. `elsewhere` says who has those
+    that are not this daemon's to give, by UUID: it completes "GPU 0 "."""
     by_uuid = {lease.gpu_uuid: lease for lease in leases}
     found = {}
     for gpu in gpus:
-        why = _why_occupied(gpu, by_uuid.get(gpu.uuid or ""), limits)
+        why = _why_occupied(gpu, by_uuid.get(gpu.uuid or ""), limits, elsewhere)
         if why is not None:
             found[gpu.index] = f"GPU {gpu.index}{why}"
     return found
 
 
-def _why_occupied(gpu: Gpu, lease: Lease | None, limits: LimitsConfig) -> str | None:
+def _why_occupied(
+    gpu: Gpu, lease: Lease | None, limits: LimitsConfig, elsewhere: Mapping[str, str]
+) -> str | None:
     if gpu.mig_instances is not None or _is_shut(gpu, limits):
         return f": {_never(gpu, limits)}"
     if gpu.error is not None or gpu.uuid is None or _is_unreadable(gpu):
@@ -45,6 +54,8 @@ def _why_occupied(gpu: Gpu, lease: Lease | None, limits: LimitsConfig) -> str | 
         return f" is held by {lease.held_by}, which outlived job {lease.job_id}"
     if lease is not None:
         return f" is held by job {lease.job_id}"
+    if gpu.uuid in elsewhere:
+        return f" {elsewhere[gpu.uuid]}"
     if (gpu.memory_used_bytes or 0) > limits.foreign_memory_bytes:
         return _foreign(gpu, gpu.memory_used_bytes or 0)
     return None

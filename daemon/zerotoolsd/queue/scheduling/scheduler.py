@@ -75,12 +75,14 @@ def tick(
     limits: LimitsConfig,
     ends: Mapping[int, float] = MappingProxyType({}),
     passed_over: Mapping[int, str] = MappingProxyType({}),
+    elsewhere: Mapping[str, str] = MappingProxyType({}),
     touch: Callable[[int], None] = _nothing,
 ) -> TickDecisions:
     """Decide over the jobs in `line`. Times are seconds since the epoch.
 
     `ends` says when jobs that hold leases end at the latest, by job id, of those that have a limit.
     Jobs in `passed_over` may not start now, for the reason given there, and nothing waits for them.
+    `elsewhere` says who has GPUs that are not this daemon's to give (`gpus.occupied`).
     `touch` is called for each job that is looked at. Raises OddRequest.
     """
     starts: list[Start] = []
@@ -90,7 +92,7 @@ def tick(
     if line.wants_gpus:
         blind = blindness(snapshot, now, limits)
         if blind is None and snapshot is not None:
-            floor = GpuFloor(snapshot.gpus, occupied(snapshot.gpus, leases, limits), now)
+            floor = GpuFloor(snapshot.gpus, occupied(snapshot.gpus, leases, limits, elsewhere), now)
             for lease in leases:
                 if lease.held_by is None:
                     floor.runs_until(lease.gpu_uuid, ends.get(lease.job_id))

@@ -1,0 +1,153 @@
+"""This daemon among all that use the machine's GPUs: what it holds, and what others do.
+
+A round goes before each pass over jobs that want GPUs. The gate is had for the whole of it, so that
+nobody takes a GPU between the look at it and the commit of the attempt that gets it: everything
+that is free is taken, the pass gives it away, and what is not leased afterwards is let go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from zerotoolsd.supervisor.gpu_locks.lock_directory import LockDirectory, NoLocks, Taken
+from zerotoolsd.supervisor.procfs import read_process
+
+GATE_SECONDS, PAUSE_SECONDS = 0.3, 0.005
+"""How long a round waits for the gate, at most; and how often it is tried."""
+
+OFF = "[gpus] locks of the configuration is empty"
+
+log = logging.getLogger(__name__)
+
+
+class GpuArbiter:
+    """The locks that this daemon holds. `is_ours`: whether an attempt of its own, which lives, has
+    the GPU of this UUID. An empty `path`: there are no locks."""
+
+    def __init__(self, path: str, is_ours: Callable[[str], bool]) -> None:
+        self._path = path
+        self._is_ours = is_ours
+        self._held: dict[str, int] = {}
+        self.trouble: str | None = None
+        """Why there are no locks, as far as is known."""
+        self._said: dict[str, str] = {}
+
+    @asynccontextmanager
+    async def round(
+        self, gpus: Collection[str], leased: Collection[str]
+    ) -> AsyncIterator[Mapping[str, str]]:
+        """Hold all of `gpus` that nobody else holds, and those that are `leased`; yields why the
+        others are not ours, by UUID. Nothing gives way to another task before the end of the body,
+        after which `keep` lets go of what was not given away."""
+        directory = self._open()
+        if directory is None:
+            yield MappingProxyType({})
+            return
+        try:
+            if not await _have_gate(directory):
+                why = f"cannot be asked for: {directory.why_shut()}"
+                yield {uuid: why for uuid in gpus if uuid not in self._held}
+                return
+            yield self._take({*gpus, *leased}, leased, directory)
+        finally:
+            directory.close()
+
+    def _open(self) -> LockDirectory | None:
+        why = None
+        directory = None
+        if not self._path:
+            why = OFF
+        else:
+            try:
+                directory = LockDirectory(Path(self._path))
+            except NoLocks as error:
+                why = str(error)
+        if why is not None and why != self.trouble:
+            log.warning(
+                "no locks of GPUs (%s): other users' daemons are only noticed once NVML shows "
+                "memory that their jobs use",
+                why,
+            )
+        self.trouble = why
+        return directory
+
+    def _take(
+        self, wanted: Iterable[str], leased: Collection[str], directory: LockDirectory
+    ) -> dict[str, str]:
+        elsewhere = {}
+        for uuid in sorted(wanted):
+            fd = self._held.get(uuid)
+            if fd is not None and directory.is_current(uuid, fd):
+                continue
+            try:
+                self._held[uuid] = directory.take(uuid, lambda: self._is_ours(uuid))  # noqa: B023  # called at once
+            except Taken as error:
+                elsewhere[uuid] = str(error)
+                if uuid in leased:
+                    self._say(uuid, f"{uuid}, which is leased here, {error}")
+            else:
+                self._said.pop(uuid, None)
+                if fd is not None:  # somebody removed the file below it
+                    log.warning("the lock of %s was replaced: it was taken again", uuid)
+                    os.close(fd)
+        return elsewhere
+
+    def _say(self, uuid: str, what: str) -> None:
+        if self._said.get(uuid) != what:
+            log.warning("%s", what)
+        self._said[uuid] = what
+
+    def lacks(self, leased: Collection[str]) -> bool:
+        """Whether some that are leased are not held: those of an earlier daemon, say."""
+        return bool(self._path) and any(uuid not in self._held for uuid in leased)
+
+    def keep(self, leased: Collection[str]) -> None:
+        """Let go of what is not leased."""
+        for uuid in [uuid for uuid in self._held if uuid not in leased]:
+            os.close(self._held.pop(uuid))
+        for uuid in [uuid for uuid in self._said if uuid not in leased]:
+            del self._said[uuid]
+
+    def told(self, gpus: Collection[str]) -> dict[str, Any]:
+        """What the supervisor of an attempt on `gpus` is told of the locks."""
+        if not gpus or not self._is_there():
+            return {}
+        own = read_process(os.getpid())
+        return {
+            "directory": self._path,
+            "gpus": list(gpus),
+            "held": [uuid for uuid in gpus if uuid in self._held],
+            "daemon": {"pid": os.getpid(), "start_ticks": own.start_ticks if own else -1},
+        }
+
+    def _is_there(self) -> bool:
+        directory = self._open()
+        if directory is not None:
+            directory.close()
+        return directory is not None
+
+    def close(self) -> None:
+        """Let go of everything; attempts that run hold theirs themselves."""
+        self.keep(())
+
+    def to_json(self) -> dict[str, Any]:
+        """Where the locks are, why there are none, and which GPUs are held."""
+        self._is_there()
+        return {"directory": self._path, "trouble": self.trouble, "held": sorted(self._held)}
+
+
+async def _have_gate(directory: LockDirectory) -> bool:
+    deadline = time.monotonic() + GATE_SECONDS
+    while not directory.try_gate():
+        if time.monotonic() > deadline:
+            return False
+        await asyncio.sleep(PAUSE_SECONDS)
+    return True

@@ -1,0 +1,67 @@
+"""What a supervisor takes of the GPUs' locks, before anything of its job begins."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zerotoolsd.supervisor.gpu_locks.lock_directory import GateShut, LockDirectory, NoLocks, Taken
+from zerotoolsd.supervisor.procfs import open_process
+
+GATE_SECONDS = 20.0
+"""A daemon has the gate for a pass over its queue, milliseconds."""
+
+
+@dataclass(frozen=True)
+class AttemptLocks:
+    """Descriptors that hold the GPUs; or, of an attempt that may not begin, why."""
+
+    descriptors: tuple[int, ...] = ()
+    refusal: str | None = None
+
+    def close(self) -> None:
+        """Let go of them; whoever forked from this process still holds them."""
+        for fd in self.descriptors:
+            os.close(fd)
+
+
+def take_locks(told: Mapping[str, Any], seconds: float = GATE_SECONDS) -> AttemptLocks:
+    """Take what the daemon told of: `directory`, `gpus` (their UUIDs), and `held`, those that the
+    process `daemon` holds. Nothing where it told nothing."""
+    if not told:
+        return AttemptLocks()
+    fds: list[int] = []
+    refusal = None
+    try:
+        directory = LockDirectory(Path(told["directory"]))
+    except NoLocks as error:
+        return AttemptLocks(refusal=f"the locks of the GPUs are gone: {error}")
+    try:
+        directory.wait_for_gate(seconds)
+        for uuid in told["gpus"]:
+            # A descriptor is not handed over: where systemd starts the supervisor, nothing is.
+            fds.append(
+                directory.take(uuid, lambda: uuid in told["held"] and _lives(told["daemon"]))  # noqa: B023  # called at once
+            )
+    except GateShut as error:
+        refusal = str(error)
+    except Taken as error:
+        refusal = f"{uuid} {error}"
+    finally:
+        directory.close()
+    locks = AttemptLocks(tuple(fds), refusal)
+    if refusal is None:
+        return locks
+    locks.close()
+    return AttemptLocks(refusal=refusal)
+
+
+def _lives(process: Mapping[str, int]) -> bool:
+    fd = open_process(process["pid"], process["start_ticks"])
+    if fd is None:
+        return False
+    os.close(fd)
+    return True

@@ -1,0 +1,178 @@
+"""The directory of the GPUs' locks, in which everybody may make files: none of them is believed.
+
+What is opened must be a regular file with one name, of whatever owner; links are not followed, and
+a pipe does not hold up whoever opens it. It is opened without O_CREAT where it is there already:
+where `fs.protected_regular` is set, the kernel refuses O_CREAT of another's file in such a
+directory, root's daemon too. What others remove or replace is noticed, and taken anew.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from zerotoolsd.supervisor.gpu_locks import holders
+
+TRIES = 5
+"""A file may be made, removed or replaced while it is opened."""
+READABLE = 0o644
+"""Whoever may open a file may lock it."""
+_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+_MOST_NAME = 200
+
+
+class NoLocks(Exception):
+    """There is no directory of locks that can be relied on. The text says why."""
+
+
+class Taken(Exception):
+    """The GPU is not ours to use. The text completes "GPU 0 "."""
+
+
+class GateShut(Exception):
+    """Somebody else takes GPUs right now, or does not stop doing so. The text says who."""
+
+
+def lock_name(uuid: str) -> str:
+    """The name of a GPU's lock: its UUID, also that of a MIG instance, which may have slashes."""
+    return re.sub(r"[^A-Za-z0-9-]", "_", uuid)[:_MOST_NAME]
+
+
+def _never() -> bool:
+    return False
+
+
+class LockDirectory:
+    """An open directory of locks. Nothing is taken by opening it."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises NoLocks."""
+        self.path = path
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            raise NoLocks(f"{path}: {error.strerror}") from None
+        if (why := _why_distrusted(os.fstat(self._fd))) is not None:
+            os.close(self._fd)
+            raise NoLocks(f"{path} {why}")
+
+    def close(self) -> None:
+        """Close it, and with it the gate. Locks of GPUs stay."""
+        os.close(self._fd)
+
+    def try_gate(self) -> bool:
+        """Whether the gate is ours now, until `close`."""
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def wait_for_gate(self, seconds: float, pause: float = 0.01) -> None:
+        """Have the gate. Raises GateShut after `seconds`."""
+        deadline = time.monotonic() + seconds
+        while not self.try_gate():
+            if time.monotonic() > deadline:
+                raise GateShut(self.why_shut())
+            time.sleep(pause)
+
+    def why_shut(self) -> str:
+        """Who has the gate."""
+        return f"the locks of the GPUs ({self.path}) are held by {self._named(os.fstat(self._fd))}"
+
+    def take(self, uuid: str, may_join: Callable[[], bool] = _never) -> int:
+        """A descriptor that holds the GPU while it, or a copy of it, is open. The gate is ours.
+
+        `may_join`: whether somebody of this queue is known to hold it. Raises Taken.
+        """
+        name = lock_name(uuid)
+        for _ in range(TRIES):
+            try:
+                fd = self._open(name)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise Taken(self._unopened(name, error)) from None
+            try:
+                self._lock(fd, may_join)
+            except BaseException:  # undone, and raised again
+                os.close(fd)
+                raise
+            if self.is_current(uuid, fd):
+                return fd
+            os.close(fd)
+        raise Taken(f"cannot be locked: {self.path / name} is replaced again and again")
+
+    def is_current(self, uuid: str, fd: int) -> bool:
+        """Whether the file of `fd` is still the one of this GPU."""
+        try:
+            there = os.stat(lock_name(uuid), dir_fd=self._fd, follow_symlinks=False)
+        except OSError:
+            return False
+        return os.path.samestat(there, os.fstat(fd))
+
+    def _open(self, name: str) -> int:
+        try:
+            fd = os.open(name, _FLAGS, dir_fd=self._fd)
+        except FileNotFoundError:
+            fd = self._make(name)
+        found = os.fstat(fd)
+        if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) != READABLE:
+            os.fchmod(fd, READABLE)  # the umask, or an end between the two calls of `_make`
+        return fd
+
+    def _make(self, name: str) -> int:
+        try:
+            fd = os.open(name, _FLAGS | os.O_CREAT | os.O_EXCL, READABLE, dir_fd=self._fd)
+        except FileExistsError:  # somebody else made it, or a link was there all the time
+            fd = os.open(name, _FLAGS, dir_fd=self._fd)
+        return fd
+
+    def _lock(self, fd: int, may_join: Callable[[], bool]) -> None:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+            what = "has other names" if stat.S_ISREG(found.st_mode) else "is not a regular file"
+            raise Taken(f"cannot be locked: its file in {self.path} {what}{_owner(found)}")
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not may_join():
+                raise Taken(self._held(found)) from None
+        try:
+            # Who does not know of the gate may come between: then it is theirs.
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Taken(self._held(found)) from None
+
+    def _held(self, found: os.stat_result) -> str:
+        return f"is held by {self._named(found)}, outside of this queue"
+
+    def _named(self, found: os.stat_result) -> str:
+        return holders.named(found)
+
+    def _unopened(self, name: str, error: OSError) -> str:
+        try:
+            owner = _owner(os.stat(name, dir_fd=self._fd, follow_symlinks=False))
+        except OSError:
+            owner = ""
+        why = "is a link" if error.errno == errno.ELOOP else f"({error.strerror})"
+        return f"cannot be locked: {self.path / name} {why}{owner}"
+
+
+def _why_distrusted(found: os.stat_result) -> str | None:
+    if found.st_uid not in (0, os.geteuid()):
+        return f"belongs to uid {found.st_uid}, and must be root's"
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & 0o022 and not mode & stat.S_ISVTX:
+        return f"has mode {mode:04o}, in which others can remove locks; it must be 1777"
+    return None
+
+
+def _owner(found: os.stat_result) -> str:
+    return f"; it belongs to uid {found.st_uid}, and root may remove it"

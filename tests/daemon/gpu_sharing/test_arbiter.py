@@ -1,0 +1,138 @@
+"""A daemon's locks of GPUs, round by round."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.daemon.daemons import make_job
+from tests.daemon.dispatchers import CONFIG, running
+from tests.daemon.lock_keepers import NOBODY, kept_locked, lock_directory
+from zerotools.jobs.tables.spec import JobSpec
+from zerotools.sensors.fake import FakeProbe, fake_gpu
+from zerotoolsd.config import GpusConfig
+from zerotoolsd.gpu_sharing import arbiter
+from zerotoolsd.gpu_sharing.arbiter import GpuArbiter
+
+
+def look(
+    found: GpuArbiter,
+    gpus: Collection[str],
+    given: Collection[str] = (),
+    leased: set[str] | None = None,
+) -> dict[str, str]:
+    """A round in which `given` are given away; what it said of the others."""
+
+    async def one() -> dict[str, str]:
+        async with found.round(gpus, leased or set()) as elsewhere:
+            found.keep({*given, *(leased or set())})
+            return dict(elsewhere)
+
+    return asyncio.run(one())
+
+
+def make(path: Path, *ours: str) -> GpuArbiter:
+    return GpuArbiter(str(path), lambda uuid: uuid in ours)
+
+
+def test_what_one_gives_away_is_not_there_for_another_until_it_is_given_back(
+    tmp_path: Path,
+) -> None:
+    gpus = lock_directory(tmp_path)
+    mine, theirs = make(gpus), make(gpus)
+    assert look(mine, {"A", "B"}, given={"A"}) == {}
+    elsewhere = look(theirs, {"A", "B"}, given={"B"})
+    assert list(elsewhere) == ["A"]
+    assert elsewhere["A"].endswith("outside of this queue")
+    assert list(look(mine, {"A", "B"}, given={"A"})) == ["B"]
+    mine.keep(())
+    assert look(theirs, {"A", "B"}, given={"A", "B"}) == {}
+    theirs.close()
+
+
+def test_the_next_daemon_takes_what_its_attempts_hold_and_nothing_else(tmp_path: Path) -> None:
+    gpus = lock_directory(tmp_path)
+    attempts = make(gpus)
+    look(attempts, {"A", "B"}, given={"A", "B"})
+    restarted = make(gpus, "A")
+    assert restarted.lacks({"A"})
+    assert list(look(restarted, set(), leased={"A", "B"})) == ["B"]
+    assert not restarted.lacks({"A"})
+    told = restarted.told(("A", "B"))
+    assert (told["gpus"], told["held"]) == (["A", "B"], ["A"])
+    attempts.close()
+    assert list(look(make(gpus), {"A"})) == ["A"]
+    restarted.close()
+
+
+def test_nobody_takes_a_gpu_while_another_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arbiter, "GATE_SECONDS", 0.0)
+    gpus = lock_directory(tmp_path)
+    mine, theirs = make(gpus), make(gpus)
+
+    async def both() -> dict[str, str]:
+        async with mine.round({"A"}, set()) as first:
+            assert first == {}
+            async with theirs.round({"A"}, set()) as second:
+                return dict(second)
+
+    assert "are held by" in asyncio.run(both())["A"]
+
+
+def test_without_a_directory_all_is_as_it_was_and_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = make(tmp_path / "none")
+    for _ in range(3):
+        assert look(found, {"A"}, given={"A"}) == {}
+    assert found.told(("A",)) == {}
+    assert "No such file" in str(found.to_json()["trouble"])
+    (record,) = caplog.records
+    assert "no locks of GPUs" in record.getMessage()
+    assert GpuArbiter("", lambda uuid: False).to_json()["trouble"] == arbiter.OFF
+
+
+def test_a_lock_that_was_removed_is_taken_again(tmp_path: Path) -> None:
+    gpus = lock_directory(tmp_path)
+    mine, theirs = make(gpus), make(gpus)
+    look(mine, {"A"}, given={"A"})
+    (gpus / "A").unlink()
+    assert look(mine, {"A"}, given={"A"}) == {}
+    assert list(look(theirs, {"A"})) == ["A"]
+    mine.close()
+
+
+def gpu_job() -> JobSpec:
+    return make_job("release exit=0", device="cuda", gpus=1, ranks=None)
+
+
+def test_a_job_gets_the_gpu_that_nobody_holds_and_the_next_is_told_who_has_the_other(
+    tmp_path: Path,
+) -> None:
+    gpus = lock_directory(tmp_path)
+
+    async def queue() -> None:
+        config = replace(CONFIG, gpus=GpusConfig(locks=str(gpus)))
+        probe = FakeProbe([fake_gpu(0, used_gib=0), fake_gpu(1, used_gib=0)])
+        async with running(tmp_path / "state", probe, config) as run:
+            first, _ = await run.service.submit(gpu_job(), uid=0, idempotency_key=None)
+            began = await run.reach(first.id, "running")
+            assert began.attempt is not None
+            assert began.attempt.gpu_uuids == ("GPU-fake-1",)
+            second, _ = await run.service.submit(gpu_job(), uid=0, idempotency_key=None)
+            why = await run.waits(second.id)
+            assert f"GPU 0 is held by pid {pid} of uid {NOBODY}, outside of this queue" in why
+            assert "GPU 1 is held by job 1" in why
+            run.release(first.id)
+            await run.reach(second.id, "running")
+            run.release(second.id)
+            await run.reach(second.id, "succeeded")
+
+    with kept_locked(gpus / "GPU-fake-0") as pid:
+        asyncio.run(queue())

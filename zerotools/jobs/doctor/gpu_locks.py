@@ -1,0 +1,48 @@
+"""The locks by which the daemons of several users keep apart on the GPUs."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from zerotools.jobs.doctor.finding import DoctorFinding, ok, warning
+
+DIRECTORY = Path("/run/zerotools/gpus")
+"""Where the daemon looks by default."""
+
+
+def look_at_gpu_locks(
+    told: Mapping[str, Any] | None, directory: Path = DIRECTORY
+) -> Iterator[DoctorFinding]:
+    """`told` is what the daemon says of them; None: there is none, or it is older, and `directory`
+    is looked at."""
+    what = "GPUs of several users"
+    if told is not None:
+        place, why = str(told.get("directory")), told.get("trouble")
+    else:
+        place, why = str(directory), _why_not(directory)
+    if why is None:
+        yield ok(what, f"are shared by locks in {place}")
+        return
+    made = (
+        f"as root: install -d -m 1777 {place or directory}, and systemd/tmpfiles.d/zerotools.conf"
+    )
+    yield warning(
+        what,
+        f"two daemons may give one GPU to two jobs: {why}; a daemon then sees what others use by "
+        "the memory that NVML shows alone",
+        f"{made} for the next boot (docs/how-to/share-gpus.md)",
+    )
+
+
+def _why_not(directory: Path) -> str | None:
+    try:
+        found = directory.lstat()
+    except OSError as error:
+        return f"{directory}: {error.strerror}"
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != 0:
+        return f"{directory} is not a directory of root"
+    mode = stat.S_IMODE(found.st_mode)
+    return None if mode == 0o1777 else f"{directory} has mode {mode:04o}, and must have 1777"
