@@ -116,6 +116,12 @@ class RetryConfig:
     first_seconds: float = key("The wait before the first restart.", default=1.0, minimum=0)
     factor: float = key("Each wait is this many times the one before.", default=4.0, minimum=1)
     most_seconds: float = key("The longest wait.", default=300.0, minimum=0)
+    fence_seconds: float = key(
+        "A GPU whose XID says that it is broken is given to no job for this long, or until the "
+        "machine is restarted.",
+        default=3600.0,
+        minimum=0,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

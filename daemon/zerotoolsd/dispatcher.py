@@ -93,7 +93,12 @@ class Dispatcher:
         )
         self._beside = BesideJobs()
         self._ends = AttemptEnds(
-            self._transitions, self._guard, self._wake.set, self.machine.gpu_name
+            self._transitions,
+            self._guard,
+            self._wake.set,
+            self.machine.gpu_name,
+            self.machine.xids_of,
+            config.retry.fence_seconds,
         )
         self.spawner = SupervisorSpawner(way, config.stop.grace_seconds)
         self._watcher = Watcher(
@@ -195,6 +200,9 @@ class Dispatcher:
             if job.id not in self._pending:  # that it runs could not be committed
                 self._left.note(job.id)
         self._left.take_up()
+        if self._ends.wants_look:
+            await self.machine.snapshot(most_age_seconds=0, patience_seconds=GPU_PATIENCE_SECONDS)
+            self._ends.looked()
         self._ends.retry()
         pauses = [IDLE_SECONDS, *self._retry_due(), *self._stop_expired(clocks.now())]
         while not self._placement.catch_up():

@@ -21,9 +21,11 @@ from zerotoolsd.admission.rehearsal import rehearse
 from zerotoolsd.attempts import last_report
 from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.looking.lookers import Ask
+from zerotoolsd.queue import clocks
 from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.lifecycle import NotAllowed
 from zerotoolsd.queue.rows import JobRow
+from zerotoolsd.queue.scheduling.fences import with_fences
 from zerotoolsd.service import (
     Cleaned,
     CleanRequest,
@@ -216,7 +218,8 @@ class DispatcherService:
 
     async def machine(self) -> dict[str, Any]:
         """See `JobService`."""
-        snapshot = await self._dispatcher.machine.snapshot()
+        seen = await self._dispatcher.machine.snapshot()
+        snapshot = with_fences(seen, self._store.fences(), clocks.now())
         leases = [
             {
                 "gpu_uuid": lease.gpu_uuid,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 from zerotools.sensors.host import HostSensor
 from zerotools.sensors.snapshot import Host, Snapshot
+from zerotools.sensors.xids import GpuXid
 
 PATIENCE_SECONDS = 3.0
 """How long somebody waits who wants to know of the GPUs; usually a hundredth of a second."""
@@ -103,6 +104,17 @@ class SnapshotCache:
             gpus_age_seconds=age,
             gpus_silent=True,
         )
+
+    def xids_of(self, uuids: Sequence[str], since: float) -> dict[str, list[GpuXid]]:
+        """What was reported of these GPUs since `since` (CLOCK_MONOTONIC), as far as the newest
+        snapshot knows; only those of which something was."""
+        gpus = () if self._newest is None else self._newest.gpus
+        found = {
+            gpu.uuid: [xid for xid in gpu.xids if xid.clock >= since]
+            for gpu in gpus
+            if gpu.uuid in uuids and gpu.uuid is not None
+        }
+        return {uuid: xids for uuid, xids in found.items() if xids}
 
     def gpu_name(self, uuid: str) -> str:
         """What people call a GPU: its index as it was seen last, or the UUID."""

@@ -39,7 +39,8 @@ class Unavailable(ZerotoolsError):
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptView:
-    """One start of a job. `state` is launching, running, or ended; `cause` says why it ended."""
+    """One start of a job. `state` is launching, running, or ended; `cause` says why it ended, and
+    `cause_kind` for which of `queue.retrying.causes`."""
 
     number: int
     state: str
@@ -54,6 +55,7 @@ class AttemptView:
     peak_host_bytes: int | None
     steps_done: int
     run_dir: str
+    cause_kind: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """All fields, under their own names."""

@@ -149,6 +149,7 @@ def attempt_view(attempt: AttemptRow, secrets: Sequence[str] = ()) -> AttemptVie
         peak_host_bytes=known.peak_host_bytes,
         steps_done=_whole(result.get("steps_done", step.get("step"))),
         run_dir=attempt.run_dir,
+        cause_kind=attempt.cause,
     )
 
 

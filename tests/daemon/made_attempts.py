@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from harness.started import Started
 from tests.daemon.waiting import wait_for
+from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.supervisor import entry
 from zerotoolsd.supervisor.durable import read_json, write_json
 from zerotoolsd.supervisor.plan import PROGRESS, SUMMARY, Plan
@@ -19,6 +20,23 @@ from zerotoolsd.supervisor.procfs import read_process
 TOKEN = uuid4().hex
 """Of this process alone: looking for what carries a token ends it, on the whole machine."""
 FAKE_RANK = Path(__file__).with_name("fake_rank.py")
+
+
+def an_attempt_row(number: int = 1, **changes: Any) -> AttemptRow:
+    """An attempt of job 1 that is over, as the queue has it."""
+    values: dict[str, Any] = {
+        "job_id": 1,
+        "number": number,
+        "token": f"token-{number}",
+        "state": "ended",
+        "run_dir": f"/state/jobs/1/attempt-{number}",
+        "gpu_uuids": (),
+        "resumed_from": None,
+        "started": 1.0,
+        "ended": 2.0,
+        "result": {},
+    }
+    return AttemptRow(**{**values, **changes})
 
 
 def make_attempt(run_dir: Path, fake: str, **changes: Any) -> Path:

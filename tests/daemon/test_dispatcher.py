@@ -18,6 +18,7 @@ from tests.daemon.dispatchers import CONFIG, TOKEN, leave_attempt, running
 from tests.daemon.waiting import wait_async
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe, fake_gpu
+from zerotools.sensors.xids import GpuXid
 from zerotoolsd.attempts import launch
 from zerotoolsd.config import Config, LimitsConfig, RetryConfig
 from zerotoolsd.queue.clocks import Moment
@@ -50,6 +51,31 @@ def test_a_gpu_job_leases_its_gpus_and_the_next_one_waits_for_them(tmp_path: Pat
             it.release(one.id)
             assert (await it.reach(two.id, "succeeded")).attempts[0].gpu_uuids == ("GPU-fake-0",)
             assert (await it.service.machine())["leases"] == []
+
+    asyncio.run(story())
+
+
+def test_a_gpu_that_broke_is_fenced_and_the_job_goes_on_elsewhere(tmp_path: Path) -> None:
+    config = replace(CONFIG, retry=RetryConfig(first_seconds=0.01))
+
+    async def story() -> None:
+        async with running(tmp_path / "state", gpus(2), config=config) as it:
+            job, _ = await it.service.submit(
+                gpu_job("attempt=1:exit=1 exit=0"), uid=0, idempotency_key=None
+            )
+            broken = GpuXid(79, time.monotonic() + 60)  # after whatever the attempt began
+            it.probe.gpus = (fake_gpu(0, used_gib=0, xids=[broken]), fake_gpu(1, used_gib=0))
+            first, second = (await it.reach(job.id, "succeeded", "failed")).attempts
+            assert (first.gpu_uuids, second.gpu_uuids) == (("GPU-fake-0",), ("GPU-fake-1",))
+            assert (first.cause_kind, second.cause_kind) == ("gpu_fault", None)
+            assert "reported XID 79 (the GPU has fallen off the bus) of GPU 0" in str(first.cause)
+            (waited,) = [e for e in await it.service.events(0, 0) if e.kind == "crashed"]
+            assert "at no cost to its" in str(waited.why)
+            seen = (await it.service.machine())["snapshot"]["gpus"]
+            assert "it is fenced until" in seen[0]["error"]
+            assert seen[1]["error"] is None
+            both, _ = await it.service.submit(gpu_job("exit=0", 2), uid=0, idempotency_key=None)
+            assert "GPU 0 cannot be relied on (it is fenced" in await it.waits(both.id)
 
     asyncio.run(story())
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from zerotools.sensors.nvml import NvmlProbe
+from zerotools.sensors.nvml import PROBE_COMMAND, NvmlProbe
 
 
 class Double:
@@ -14,6 +14,8 @@ class Double:
 
     def __init__(self, library: Path, directory: Path) -> None:
         self._state = directory / "state"
+        self.kernel_log = directory / "kmsg"
+        """The kernel's log, which this user may read once it is there."""
         self.environment = os.environ | {
             "LD_LIBRARY_PATH": str(library),
             "NVML_DOUBLE": str(self._state),
@@ -31,7 +33,10 @@ class Double:
     ) -> NvmlProbe:
         """A probe that loads the double."""
         probe = NvmlProbe(
-            environment=self.environment, deadline_seconds=deadline_seconds, clock=clock
+            command=(*PROBE_COMMAND, str(self.kernel_log)),
+            environment=self.environment,
+            deadline_seconds=deadline_seconds,
+            clock=clock,
         )
         self.probes.append(probe)
         return probe

@@ -59,6 +59,28 @@ def test_the_same_probe_sees_changes(double: Double) -> None:
     assert gpu.memory_used_bytes == 9000 * MIB
 
 
+def test_xids_are_reported_as_events_where_the_kernels_log_cannot_be_read(double: Double) -> None:
+    double.says(*HEALTHY)
+    probe = double.probe()
+    assert [gpu.xids for gpu in probe.read().gpus] == [(), ()]
+    double.says(*HEALTHY, "xid 1 79", "xid 1 31")
+    assert [[xid.code for xid in gpu.xids] for gpu in probe.read().gpus] == [[], [79, 31]]
+    assert [xid.code for xid in probe.read().gpus[1].xids] == [79, 31]
+
+
+def test_xids_of_the_kernels_log_have_their_time_and_their_gpu(double: Double) -> None:
+    double.kernel_log.write_text(
+        "6,900,5000000,-;usb 1-1: new device\n"
+        "4,901,7500000,-;NVRM: Xid (PCI:0000:3c:00): 79, pid=4711, GPU has fallen off the bus.\n"
+        " SUBSYSTEM=pci\n"
+        "4,902,8000000,-;NVRM: Xid (PCI:0001:3c:00): 13, of another domain\n"
+    )
+    double.says(*HEALTHY, "xid 0 31")
+    first, second = double.probe().read().gpus
+    assert [(xid.code, xid.clock) for xid in second.xids] == [(79, 7.5)]
+    assert first.xids == ()
+
+
 def test_a_driver_without_the_second_memory_call(double: Double) -> None:
     double.says("v1", *HEALTHY)
     first = double.probe().read().gpus[0]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from zerotools.sensors.nvml import GpuReading
 from zerotools.sensors.snapshot import Gpu, GpuProcess
+from zerotools.sensors.xids import GpuXid
 
 
 class FakeProbe:
@@ -39,6 +40,7 @@ def fake_gpu(
     unmeasured: str | None = None,
     mig_instances: Sequence[str] | None = None,
     compute_capability: tuple[int, int] | None = (9, 0),
+    xids: Sequence[GpuXid] = (),
 ) -> Gpu:
     """A healthy GPU, with the UUID `GPU-fake-<index>`."""
     total, used = int(total_gib * 2**30), int(used_gib * 2**30)
@@ -58,4 +60,5 @@ def fake_gpu(
         error=error,
         unmeasured=unmeasured,
         mig_instances=None if mig_instances is None else tuple(mig_instances),
+        xids=tuple(xids),
     )

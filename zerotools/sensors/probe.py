@@ -14,7 +14,11 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
+import re
 import sys
+import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -24,11 +28,18 @@ except ImportError:
     pynvml = None
 
 LIBRARY = "libnvidia-ml.so.1"
+KERNEL_LOG = "/dev/kmsg"
+KERNEL_LINE = re.compile(
+    r"[0-9]+,[0-9]+,([0-9]+),[^;]*;.*NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): ([0-9]{1,4})\b"
+)
+"""A record of /dev/kmsg: priority, number, microseconds, flags; text (kernel, dev-kmsg)."""
+MOST_XIDS = 16
+"""So many of each GPU are kept."""
 
 
 def main() -> None:
-    """Answer until stdin ends."""
-    session = Session()
+    """Answer until stdin ends. An argument is the kernel's log."""
+    session = Session(*sys.argv[1:2])
     for _ in sys.stdin:
         sys.stdout.write(json.dumps(session.read()) + "\n")
         sys.stdout.flush()
@@ -37,8 +48,9 @@ def main() -> None:
 class Session:
     """NVML, initialised when it first works, and again after it failed as a whole."""
 
-    def __init__(self) -> None:
+    def __init__(self, kernel_log: str = KERNEL_LOG) -> None:
         self._ready = False
+        self._xids = XidReports(kernel_log)
 
     def read(self) -> dict[str, Any]:
         """All GPUs, or why there are none."""
@@ -48,11 +60,87 @@ class Session:
             if not self._ready:
                 pynvml.nvmlInit()
                 self._ready = True
+                self._xids.listen()
             count = pynvml.nvmlDeviceGetCount()
         except Exception as error:  # also pynvml's own, which are no NVMLError; it is told
             self._ready = False
             return _failure(_why_not(error))
-        return {"gpus": [read_gpu(index) for index in range(count)], "error": None}
+        self._xids.take_in()
+        gpus = [read_gpu(index) for index in range(count)]
+        for gpu in gpus:
+            gpu["xids"] = self._xids.of(gpu)
+        return {"gpus": gpus, "error": None}
+
+
+class XidReports:
+    """The XIDs that were reported since this process listens: by the kernel's log, which also has
+    earlier ones of this boot, or where that cannot be read, by NVML's events."""
+
+    def __init__(self, kernel_log: str) -> None:
+        self._events: Any = None
+        self._reported: dict[str, deque[dict[str, Any]]] = {}
+        """By UUID, or by PCI address."""
+        try:
+            self._log: int | None = os.open(kernel_log, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:  # that is for root, on many machines
+            self._log = None
+
+    def listen(self) -> None:
+        """Have the driver report; one that cannot is none that has anything to report."""
+        if self._log is not None:
+            return
+        try:
+            self._events = pynvml.nvmlEventSetCreate()
+            for index in range(pynvml.nvmlDeviceGetCount()):
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                pynvml.nvmlDeviceRegisterEvents(
+                    handle, pynvml.nvmlEventTypeXidCriticalError, self._events
+                )
+        except Exception:  # of any GPU: what the others report comes all the same
+            return
+
+    def take_in(self) -> None:
+        """Note what was reported since the last time."""
+        if self._log is not None:
+            self._read_log(self._log)
+        while self._events is not None:
+            try:
+                event = pynvml.nvmlEventSetWait_v2(self._events, 0)
+                uuid = pynvml.nvmlDeviceGetUUID(event.device)
+            except Exception:  # NVMLError_Timeout: there are no more
+                return
+            self._note(uuid, int(event.eventData), time.monotonic())
+
+    def _read_log(self, log: int) -> None:
+        while True:
+            try:
+                record = os.read(log, 8192)
+            except BrokenPipeError:  # older records were overwritten
+                continue
+            except OSError:
+                return
+            if not record:
+                return
+            for line in record.decode("utf-8", "replace").splitlines():
+                found = KERNEL_LINE.match(line)
+                if found:
+                    self._note(pci_address(found[2]), int(found[3]), int(found[1]) / 1e6)
+
+    def _note(self, whose: str, code: int, clock: float) -> None:
+        known = self._reported.setdefault(whose, deque(maxlen=MOST_XIDS))
+        known.append({"code": code, "clock": clock})
+
+    def of(self, gpu: dict[str, Any]) -> list[dict[str, Any]]:
+        """Those of a GPU that was read, the oldest first."""
+        names = (gpu.pop("pci_address", None), gpu.get("uuid"))
+        return [xid for name in names if name for xid in self._reported.get(name, ())]
+
+
+def pci_address(text: str) -> str:
+    """`3b:00` of `0000:3b:00`, `00000000:3B:00.0` and others: the kernel and NVML write it in
+    several ways. A domain other than 0 stays."""
+    domain, _, rest = text.lower().partition(".")[0].partition(":")
+    return rest if not domain.strip("0") else f"{domain.lstrip('0')}:{rest}"
 
 
 def _failure(reason: str) -> dict[str, Any]:
@@ -84,6 +172,7 @@ def read_gpu(index: int) -> dict[str, Any]:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         gpu["uuid"] = pynvml.nvmlDeviceGetUUID(handle)
         instances = _mig_instances(handle)
+        gpu["pci_address"] = _pci_address(handle)
         if instances is not None:
             return gpu | _divided(index, instances)
         gpu |= _measured(handle)
@@ -130,6 +219,14 @@ def _mig_instances(handle: Any) -> list[str] | None:
             continue
         found.append(f"{pynvml.nvmlDeviceGetUUID(instance)} ({_name(instance)})")
     return found
+
+
+def _pci_address(handle: Any) -> str | None:
+    try:
+        said = pynvml.nvmlDeviceGetPciInfo(handle).busId
+    except Exception:  # it is not needed for anything else
+        return None
+    return pci_address(said if isinstance(said, str) else said.decode("ascii", "replace"))
 
 
 def _name(handle: Any) -> str:

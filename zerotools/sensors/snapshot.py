@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, TypeVar
 
+from zerotools.sensors.xids import GpuXid
+
 T = TypeVar("T")
 BF16_CAPABILITY = (8, 0)
 """The CUDA compute capability from which GPUs compute in bf16 (Ampere; V100 is 7.0, T4 7.5).
@@ -33,7 +35,7 @@ class Gpu:
     all known, and nothing may be started on it. `unmeasured` says what its driver never tells, its
     memory or its processes: whether others use it cannot be seen then. `mig_instances` names those
     of a GPU that is divided (None: it is not); `error` says so too. `missing` maps the name of any
-    other field that is None to the reason.
+    other field that is None to the reason. `xids` are the last that were reported of it.
     """
 
     index: int
@@ -52,12 +54,14 @@ class Gpu:
     unmeasured: str | None = None
     mig_instances: tuple[str, ...] | None = None
     missing: Mapping[str, str] = field(default_factory=dict)
+    xids: tuple[GpuXid, ...] = ()
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Gpu:
         """The GPU that `to_json` wrote. ValueError where it is not one."""
         known = _known(cls, tree)
         processes = [_build(GpuProcess, p) for p in known.pop("processes", ())]
+        known["xids"] = tuple(_build(GpuXid, xid) for xid in known.get("xids", ()))
         instances = known.pop("mig_instances", None)
         if instances is not None:
             known["mig_instances"] = tuple(map(str, instances))

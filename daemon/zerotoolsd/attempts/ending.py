@@ -8,10 +8,13 @@ from typing import Any
 
 from zerotools.jobs.tables.spec import ALWAYS
 from zerotools.jobs.text.secrets import mask_text
+from zerotoolsd.attempts.cause_of_end import same_before, saved_step
 from zerotoolsd.attempts.environment import secrets_of
 from zerotoolsd.attempts.repeating import why_not_again
 from zerotoolsd.queue import lifecycle, time_limit
 from zerotoolsd.queue.lifecycle import Ended
+from zerotoolsd.queue.retrying import causes
+from zerotoolsd.queue.retrying.spreading import part_of_wait
 from zerotoolsd.queue.rows import AttemptRow, JobRow, UnreadableSpec
 from zerotoolsd.supervisor.ending.left_behind import in_words, is_still_alive
 from zerotoolsd.supervisor.procfs import Process, boot_id
@@ -27,9 +30,10 @@ def end_event(
     asked: bool,
     before: Sequence[AttemptRow] = (),
     left: str | None = None,
+    kind: str | None = None,
 ) -> Ended:
     """The event; `asked`: this daemon has asked the attempt to stop at its time limit. `before`:
-    the attempts before it. `left`: the sentence of `what_is_left`."""
+    the attempts before it. `left`: the sentence of `what_is_left`. `kind`: the cause of the end."""
     outcome, spec, unreadable = record.get("outcome"), job.reading.spec, None
     try:
         _ = job.spec
@@ -45,13 +49,16 @@ def end_event(
     return Ended(
         outcome=outcome if outcome in lifecycle.OUTCOMES else lifecycle.CRASHED,
         cause=mask_text(cause, known),
-        saved_step=_saved_step(record),
+        saved_step=saved_step(record),
         max_restarts=spec.max_restarts if spec else 0,
         time_limit=time_limit.that_ended(spec, record, asked=asked),
         note=note,
         unreadable=unreadable,
         hopeless=hopeless and mask_text(hopeless, known),
         not_ready_before=_not_ready_at_the_end(before),
+        rule=causes.USUAL if repeats else causes.rule_of(kind),
+        same_before=same_before(kind, before),
+        part_of_wait=part_of_wait(job.id, len(before) + 1),
     )
 
 
@@ -116,8 +123,3 @@ def _what_failed_after(record: Mapping[str, Any]) -> str | None:
     closing = record.get("closing")
     why = closing.get("why") if isinstance(closing, Mapping) else None
     return None if why is None else f"all its steps are done and saved; the export failed: {why}"
-
-
-def _saved_step(record: Mapping[str, Any]) -> int:
-    checkpoint = record.get("checkpoint")
-    return int(checkpoint["step"]) if isinstance(checkpoint, Mapping) else 0

@@ -19,6 +19,8 @@ from zerotoolsd.supervisor.last_word.reserved import ReservedRecord
 from zerotoolsd.supervisor.plan import ATTEMPT, ENDED, EXIT, LEDGER, LOCK, RUN, STOP, Plan
 from zerotoolsd.supervisor.procfs import boot_id, open_process
 
+RESTARTED = "the machine was restarted"
+
 
 @dataclass(frozen=True)
 class Over:
@@ -112,7 +114,7 @@ def _look(run_dir: Path, token: str) -> AttemptStatus:
     if run.get("token") != token:
         return Gone("its run directory belongs to another attempt")
     if run.get("boot_id") != boot_id():
-        return _last_word(run_dir, token, "the machine was restarted")
+        return _last_word(run_dir, token, RESTARTED)
     pidfd = open_process(*_identity(run, RUN))
     if pidfd is None and run.get("keeper") is not None:
         pidfd = open_process(*_identity(run["keeper"], RUN))

@@ -8,7 +8,8 @@ are told apart:
   it could not be run at all (126 and 127 of a shell), or Python stopped at once with an error of
   the code itself (SyntaxError, ImportError, NameError, ...). One attempt shows it.
 - The same end twice: two attempts one after the other, neither of which got any further than the
-  other, ended with the same status and the same last error. A third would end so too.
+  other, ended with the same status and the same last error, or stood still at the same step, or
+  needed more host memory than there is at it. A third would end so too.
 
 Example: `train.py --lr fast` ends with 2 after 3 s and is not repeated; a job that says
 `ValueError: loss is NaN` at step 40, is restarted from step 30 and says it again at step 40, is not
@@ -62,6 +63,8 @@ _USAGE_LINE = re.compile(r"^\S.*: error: .*$")
 _LAUNCHED_STATUS = re.compile(r"^\s*exitcode\s*:\s*(-?[0-9]{1,3})\b", re.MULTILINE)
 """torchrun ends with 1, whatever its ranks ended with, and says their statuses in its report."""
 _LAUNCHERS_ERROR = "ChildFailedError"
+REPEATED_FACTS = ("stalled", "out_of_host_memory")
+"""What supervisors note of an end: that ranks stood still, or were killed for lack of memory."""
 _CHANGING = re.compile(r"0x[0-9a-fA-F]+|\b[0-9]{4,}\b")
 """What differs between two tellings of the same error: addresses, process ids, ports."""
 
@@ -73,7 +76,7 @@ def why_not_again(record: Mapping[str, Any], before: Mapping[str, Any] | None) -
     """
     if record.get("outcome") != lifecycle.CRASHED:
         return None
-    mistake = _mistake(record)
+    mistake = mistake_of(record)
     if mistake is not None:
         return f"{mistake}, so it would end the same way again"
     if before is not None and _is_same_end(record, before):
@@ -83,7 +86,8 @@ def why_not_again(record: Mapping[str, Any], before: Mapping[str, Any] | None) -
     return None
 
 
-def _mistake(record: Mapping[str, Any]) -> str | None:
+def mistake_of(record: Mapping[str, Any]) -> str | None:
+    """The user's mistake that ended a crashed attempt, in one sentence; None: none is known."""
     if record.get("signal") is not None or not _ended_at_once(record):
         return None
     text = _text(record)
@@ -112,6 +116,9 @@ def _ended_at_once(record: Mapping[str, Any]) -> bool:
 
 
 def _is_same_end(record: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+    for fact in REPEATED_FACTS:
+        if record.get(fact) is True and before.get(fact) is True:
+            return bool(_whole(record.get("steps_done"))) and _place(record) == _place(before)
     number = record.get("signal")
     if number is not None and number not in _OWN_SIGNALS:
         return False
@@ -125,14 +132,18 @@ def _is_same_end(record: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
     return not _MACHINE.search(error) and _signature(record) == _signature(before)
 
 
-def _signature(record: Mapping[str, Any]) -> tuple[object, ...]:
+def _place(record: Mapping[str, Any]) -> tuple[object, ...]:
+    """How far it got: steps done, and the newest that is saved."""
     checkpoint = record.get("checkpoint")
     saved = checkpoint.get("step") if isinstance(checkpoint, Mapping) else None
+    return _whole(record.get("steps_done")), saved
+
+
+def _signature(record: Mapping[str, Any]) -> tuple[object, ...]:
     said = last_error(_text(record)) or str(record.get("cause"))
     return (
         *(record.get(name) for name in ("outcome", "exit_code", "signal")),
-        _whole(record.get("steps_done")),
-        saved,
+        *_place(record),
         _CHANGING.sub("#", said),
     )
 

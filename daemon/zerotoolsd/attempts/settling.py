@@ -5,26 +5,38 @@ from __future__ import annotations
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from zerotools.jobs import states
+from zerotools.sensors.xids import GpuXid
 from zerotoolsd import crashpoints
 from zerotoolsd.attempts import ending
+from zerotoolsd.attempts.cause_of_end import cause_of
 from zerotoolsd.attempts.enforcing import strays
+from zerotoolsd.attempts.gpu_blame import fences_of, with_xids
 from zerotoolsd.attempts.watcher import Guard
-from zerotoolsd.queue import lifecycle, parking, time_limit
+from zerotoolsd.queue import clocks, lifecycle, parking, time_limit
+from zerotoolsd.queue.retrying import causes
 from zerotoolsd.queue.rows import AttemptRow, JobRow, Lease
 from zerotoolsd.queue.transitions import Transitions
 from zerotoolsd.supervisor.ending.left_behind import is_still_alive
+
+XID_SLACK_SECONDS = 1.0
+"""The kernel's log has a clock of its own, which differs a little from CLOCK_MONOTONIC."""
+_UNEXPLAINED = (lifecycle.CRASHED, lifecycle.LOST)
+
+XidsOf = Callable[[Sequence[str], float], Mapping[str, Sequence[GpuXid]]]
+"""(UUIDs, since when by CLOCK_MONOTONIC) -> what was reported, by UUID."""
 
 log = logging.getLogger(__name__)
 
 
 class AttemptEnds:
     """Ends that were seen. `wake` is called where one is new: another round is due. `gpu_name` is
-    what people call a GPU, by its UUID."""
+    what people call a GPU, by its UUID; `xids_of` says what was reported of GPUs. One that is
+    broken is fenced for `fence_seconds`."""
 
     def __init__(
         self,
@@ -32,15 +44,21 @@ class AttemptEnds:
         guard: Guard,
         wake: Callable[[], None],
         gpu_name: Callable[[str], str] = str,
+        xids_of: XidsOf = lambda uuids, since: {},
+        fence_seconds: float = 0.0,
     ) -> None:
         self._transitions = transitions
         self._store = transitions.store
         self._guard = guard
         self._wake = wake
         self._gpu_name = gpu_name
+        self._xids_of = xids_of
+        self._fence_seconds = fence_seconds
         self.expired: set[str] = set()
         """Tokens of attempts that were asked to stop, as their job's time limit is over."""
         self._unsettled: dict[str, tuple[AttemptRow, Mapping[str, Any]]] = {}
+        self._unlooked: set[str] = set()
+        """Tokens of ends for which the GPUs are to be looked at first."""
 
     @property
     def all_committed(self) -> bool:
@@ -53,6 +71,10 @@ class AttemptEnds:
         if attempt.token not in self._unsettled:
             self._unsettled[attempt.token] = (attempt, record)
             self._wake()
+            if attempt.gpu_uuids and record.get("outcome") in _UNEXPLAINED:
+                self._unlooked.add(attempt.token)
+        if attempt.token in self._unlooked:
+            return
         try:
             with self._guard(attempt.job_id, parking.ENDING) as reach:
                 reach()
@@ -63,6 +85,15 @@ class AttemptEnds:
             del self._unsettled[attempt.token]
             self.expired.discard(attempt.token)
 
+    @property
+    def wants_look(self) -> bool:
+        """Whether an end waits for a new snapshot, which may say what a GPU has to do with it."""
+        return bool(self._unlooked)
+
+    def looked(self) -> None:
+        """The GPUs were looked at, or do not answer."""
+        self._unlooked.clear()
+
     def retry(self) -> None:
         """Try again to commit the ends that could not be committed."""
         for attempt, record in list(self._unsettled.values()):
@@ -72,19 +103,31 @@ class AttemptEnds:
         job, now = self._store.job(attempt.job_id), time.time()
         if attempt.token not in self._store.open_tokens(job.id):
             return  # it was ended by force
-        before = self._store.attempts(job.id)[: attempt.number - 1]
+        *before, row = self._store.attempts(job.id)[: attempt.number]
         asked = attempt.token in self.expired
         left = ending.what_is_left(record, attempt.gpu_uuids, self._gpu_name)
-        end = ending.end_event(job, record, asked=asked, before=before, left=left)
+        xids = self._reported(row)
+        record = with_xids(record, xids, self._gpu_name)
+        cause = cause_of(record, [each for found in xids.values() for each in found])
+        end = ending.end_event(job, record, asked=asked, before=before, left=left, kind=cause)
         after, kind = self._transitions.after(job, end), lifecycle.name_of(job.standing, end)
         when = time_limit.end_of(record, attempt.began, now)
         with self._store.change(
             job, after, kind, now=now, attempt=attempt.number, ended=when
         ) as change:
-            change.attempt_ended(attempt.number, when, record, ending.held_by(record))
+            change.attempt_ended(attempt.number, when, record, ending.held_by(record), cause)
+            if causes.rule_of(cause).fences:
+                for fence in fences_of(row, xids, when, self._fence_seconds):
+                    change.fence(fence)
         if left is not None:
             log.warning("job %d: %s", job.id, left)
         self._transitions.publish(job, after)
+
+    def _reported(self, attempt: AttemptRow) -> Mapping[str, Sequence[GpuXid]]:
+        here = clocks.now()
+        if attempt.started_clock is None or attempt.boot_id != here.boot_id:
+            return {}
+        return self._xids_of(attempt.gpu_uuids, attempt.started_clock - XID_SLACK_SECONDS)
 
     def end_by_force(self, job: JobRow, why: str) -> bool:
         """Kill what is left of a cancelled job and be done with it; whether that was possible."""

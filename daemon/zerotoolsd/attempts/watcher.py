@@ -152,7 +152,8 @@ class Watcher:
                 why = self._spawner.why_not(attempt.token) or _why_not_started(attempt)
                 self._pending.put_off(attempt.job_id, why)
             case reattach.Gone(cause, noted):
-                lost = {"outcome": lifecycle.LOST, "cause": f"lost: {cause}"}
+                lost: dict[str, Any] = {"outcome": lifecycle.LOST, "cause": f"lost: {cause}"}
+                lost["rebooted"] = cause == reattach.RESTARTED
                 record = {**_last_seen(attempt), **_told(attempt), **lost}
                 if noted is not None and noted["outcome"] != lifecycle.LOST:
                     record |= noted

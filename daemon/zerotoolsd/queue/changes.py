@@ -11,7 +11,8 @@ from typing import Any
 
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.queue.clocks import Moment
-from zerotoolsd.queue.rows import ENDED, RUNNING, AttemptRow, JobRow
+from zerotoolsd.queue.retrying.causes import KILLED
+from zerotoolsd.queue.rows import ENDED, RUNNING, AttemptRow, Fence, JobRow
 
 RunSql = Callable[..., sqlite3.Cursor]
 """(statement, values) -> cursor."""
@@ -86,12 +87,19 @@ class Change:
         )
 
     def attempt_ended(
-        self, number: int, ended: float, result: Mapping[str, Any], held_by: str | None
+        self,
+        number: int,
+        ended: float,
+        result: Mapping[str, Any],
+        held_by: str | None,
+        cause: str | None = None,
     ) -> None:
-        """Attempt `number` is over. Its GPUs are free again, unless a process holds on to them."""
+        """Attempt `number` is over, by `cause`. Its GPUs are free again, unless a process holds on
+        to them."""
         self._sql(
-            "UPDATE attempt SET state = ?, ended = ?, result = ? WHERE job_id = ? AND number = ?",
-            (ENDED, ended, json.dumps(result), self._job_id, number),
+            "UPDATE attempt SET state = ?, ended = ?, result = ?, cause = ?"
+            " WHERE job_id = ? AND number = ?",
+            (ENDED, ended, json.dumps(result), cause, self._job_id, number),
         )
         key = (self._job_id, number)
         if held_by is None:
@@ -101,6 +109,17 @@ class Change:
                 "UPDATE lease SET held_by = ? WHERE job_id = ? AND attempt = ?", (held_by, *key)
             )
 
+    def fence(self, fence: Fence) -> None:
+        """Give the GPU to no job for a while."""
+        self._sql(
+            "INSERT OR REPLACE INTO fence (gpu_uuid, since, until, boot_id, job_id, attempt, why)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (
+                *(fence.gpu_uuid, fence.since, fence.until, fence.boot_id),
+                *(fence.job_id, fence.attempt, fence.why),
+            ),
+        )
+
     def open_attempts_ended(
         self, ended: float, result: Mapping[str, Any], held_by: str | None
     ) -> None:
@@ -109,4 +128,4 @@ class Change:
             "SELECT number FROM attempt WHERE job_id = ? AND state != ?", (self._job_id, ENDED)
         )
         for row in rows.fetchall():
-            self.attempt_ended(row["number"], ended, result, held_by)
+            self.attempt_ended(row["number"], ended, result, held_by, KILLED)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from zerotools.jobs import states
+from zerotoolsd.queue.retrying.causes import USUAL, CauseRule
 from zerotoolsd.supervisor.trouble import NOT_READY
 
 FINISHED = "finished"
@@ -68,9 +69,11 @@ class RetryPolicy:
     factor: float = 4.0
     most_seconds: float = 300.0
 
-    def delay(self, restart: int) -> float:
-        """Seconds before restart number `restart` (the first is 1)."""
-        return min(self.first_seconds * self.factor ** min(restart - 1, 50), self.most_seconds)
+    def delay(self, restart: int, rule: CauseRule = USUAL) -> float:
+        """Seconds before restart number `restart` (the first is 1) after an end with this rule."""
+        factor = self.factor if rule.factor is None else rule.factor
+        first = self.first_seconds * rule.first
+        return min(first * factor ** min(restart - 1, 50), self.most_seconds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +123,8 @@ class Ended:
     `time_limit` is that of the job, in words, where it was asked to stop at it; `note` says what
     went wrong after a good end. `unreadable` says why the job cannot be read, and so not be started
     again; `hopeless` why it would end the same way again. `not_ready_before`: so many attempts
-    before it ended as not_ready, one after another.
+    before it ended as not_ready, one after another. `rule` is that of its cause, for which the job
+    was started again `same_before` times since it last got on; `part_of_wait` of the wait are kept.
     """
 
     outcome: str
@@ -132,6 +136,9 @@ class Ended:
     note: str | None = None
     unreadable: str | None = None
     hopeless: str | None = None
+    rule: CauseRule = USUAL
+    same_before: int = 0
+    part_of_wait: float = 1.0
 
 
 LifecycleEvent = Admit | Started | Cancel | Retry | Hold | Resume | Ended
@@ -181,8 +188,19 @@ def name_of(job: Standing, event: LifecycleEvent) -> str:
     progressed = event.saved_step > job.best_step
     if event.hopeless is not None and not progressed:
         return states.GAVE_UP
+    return states.GAVE_UP if _why_no_more(job, event) else states.CRASHED
+
+
+def _why_no_more(job: Standing, end: Ended) -> str | None:
+    """Why a crash is not followed by another start; None: it is."""
+    progressed, rule = end.saved_step > job.best_step, end.rule
     used = 0 if progressed else job.restarts_used
-    return states.CRASHED if used < event.max_restarts else states.GAVE_UP
+    if end.max_restarts == 0 or (rule.counts and used >= end.max_restarts):
+        return f"no restart left of {end.max_restarts}"
+    if rule.retries is not None and (0 if progressed else end.same_before) >= rule.retries:
+        again = "once" if rule.retries == 1 else f"{rule.retries} times"
+        return f"not started again: it was {again} after {rule.words}, and has not got on since"
+    return None
 
 
 def _after_end(job: Standing, end: Ended, now: float, policy: RetryPolicy) -> Standing:
@@ -198,14 +216,29 @@ def _after_end(job: Standing, end: Ended, now: float, policy: RetryPolicy) -> St
     )
     if state == states.WAITING_RETRY and name == states.DEFERRED:
         wait = min(policy.delay(end.not_ready_before + 1), MOST_MACHINE_SECONDS)
-        reason = f"the machine is not ready: {end.cause}; next try in {wait:g} s"
+        wait *= end.part_of_wait
+        reason = f"the machine is not ready: {end.cause}; next try in {in_short(wait)} s"
         return replace(ended, eligible_at=now + wait, reason=reason)
     if state == states.WAITING_RETRY:
-        used = ended.restarts_used + 1
-        wait = policy.delay(used)
-        reason = f"{end.cause}; restart {used} of {end.max_restarts} in {wait:g} s"
-        return replace(ended, restarts_used=used, eligible_at=now + wait, reason=reason)
+        return _put_off(ended, end, 1 if progressed else end.same_before + 1, now, policy)
     return replace(ended, reason=_closing_reason(job, end, name, state))
+
+
+def _put_off(job: Standing, end: Ended, same: int, now: float, policy: RetryPolicy) -> Standing:
+    """`job` after a crash that is followed by its `same`th start for this cause."""
+    used = job.restarts_used + end.rule.counts
+    wait = policy.delay(used if end.rule.counts else same, end.rule) * end.part_of_wait
+    which = f"restart {used} of {end.max_restarts}" if end.rule.counts else "started again"
+    if end.rule.retries is not None:
+        which += f" ({same} of at most {end.rule.retries} after {end.rule.words})"
+    cost = "" if end.rule.counts else f", at no cost to its {end.max_restarts} restarts"
+    reason = f"{end.cause}; {which} in {in_short(wait)} s{cost}"
+    return replace(job, restarts_used=used, eligible_at=now + wait, reason=reason)
+
+
+def in_short(seconds: float) -> str:
+    """Seconds as people read them: two digits, and none behind the point from 10 on."""
+    return f"{seconds:.2g}" if seconds < 10 else f"{seconds:.0f}"
 
 
 def _closing_reason(job: Standing, end: Ended, name: str, state: str) -> str | None:
@@ -220,7 +253,7 @@ def _closing_reason(job: Standing, end: Ended, name: str, state: str) -> str | N
     if name == states.GAVE_UP and end.hopeless is not None and end.max_restarts:
         return f"{end.cause}; not started again: {end.hopeless}"
     if name == states.GAVE_UP and end.outcome not in _HOPELESS:
-        return f"{end.cause}; no restart left of {end.max_restarts}"
+        return f"{end.cause}; {_why_no_more(job, end) or 'not started again'}"
     return end.cause
 
 

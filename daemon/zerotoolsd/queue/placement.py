@@ -15,6 +15,7 @@ from zerotoolsd.queue import clocks, parking, time_limit
 from zerotoolsd.queue.parking import JobGuard
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.scheduling.demands import CapabilityNeed, Request, ResourceNeed
+from zerotoolsd.queue.scheduling.fences import with_fences
 from zerotoolsd.queue.scheduling.line import WaitingLine
 from zerotoolsd.queue.scheduling.scheduler import OddRequest, TickDecisions, tick
 from zerotoolsd.queue.store import Store
@@ -161,6 +162,8 @@ class QueuePlacement:
     ) -> TickDecisions:
         """The scheduler's decisions (`tick`); a job that confuses it is held."""
         leases, now = self._store.leases(), time.time()
+        if snapshot is not None:
+            snapshot = with_fences(snapshot, self._store.fences(), clocks.now())
         used = self._cpu_ranks_used()
         ends = self._ends_of({lease.job_id for lease in leases}, now)
         while True:

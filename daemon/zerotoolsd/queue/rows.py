@@ -97,6 +97,8 @@ class AttemptRow:
     """One start of a job. `result` is what its supervisor wrote at the end, or what we know.
 
     `started_clock` and `boot_id` are those of `began`; None: an older version has started it.
+    `cause` is one of `retrying.causes`; None: it did what it was to do, or an older version ended
+    it.
     """
 
     job_id: int
@@ -112,6 +114,7 @@ class AttemptRow:
     started_clock: float | None = None
     boot_id: str | None = None
     host: str | None = None
+    cause: str | None = None
 
     @property
     def began(self) -> Moment | None:
@@ -130,6 +133,25 @@ class Lease:
     attempt: int
     held_by: str | None = None
     host: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fence:
+    """A GPU that is given to no job until `until`, or the boot after `boot_id`; `why` is a
+    sentence. Times are seconds since the epoch."""
+
+    gpu_uuid: str
+    since: float
+    until: float
+    boot_id: str | None
+    job_id: int
+    attempt: int
+    why: str
+
+    def is_up(self, now: Moment) -> bool:
+        """Whether it still holds."""
+        rebooted = None not in (self.boot_id, now.boot_id) and self.boot_id != now.boot_id
+        return not rebooted and now.time < self.until
 
 
 def job_row(row: Mapping[str, Any]) -> JobRow:
@@ -171,4 +193,5 @@ def attempt_row(row: Mapping[str, Any]) -> AttemptRow:
         started_clock=row["started_clock"],
         boot_id=row["boot_id"],
         host=row["host"],
+        cause=row["cause"],
     )

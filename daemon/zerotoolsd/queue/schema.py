@@ -74,6 +74,21 @@ MIGRATIONS: tuple[str, ...] = (
     ALTER TABLE attempt ADD COLUMN host TEXT;
     ALTER TABLE lease ADD COLUMN host TEXT;
     """,
+    # For which cause an attempt ended; the events of one job, which `explain` reads. GPUs that are
+    # given to no job until a time, or the next boot, and why.
+    """
+    ALTER TABLE attempt ADD COLUMN cause TEXT;
+    CREATE INDEX event_job ON event (job_id);
+    CREATE TABLE fence (
+        gpu_uuid TEXT PRIMARY KEY,
+        since REAL NOT NULL,
+        until REAL NOT NULL,
+        boot_id TEXT,
+        job_id INTEGER NOT NULL,
+        attempt INTEGER NOT NULL,
+        why TEXT NOT NULL
+    );
+    """,
 )
 """Migration n (from 1) turns a database of `user_version` n-1 into one of n."""
 

@@ -17,7 +17,7 @@ from zerotoolsd.queue.changes import Change, Changed, NewJob
 from zerotoolsd.queue.last_change import LastChange, newest_job
 from zerotoolsd.queue.lifecycle import Standing
 from zerotoolsd.queue.room import QueueRoom
-from zerotoolsd.queue.rows import ENDED, AttemptRow, JobRow, Lease, attempt_row, job_row
+from zerotoolsd.queue.rows import ENDED, AttemptRow, Fence, JobRow, Lease, attempt_row, job_row
 from zerotoolsd.queue.schema import open_database, refuse_older
 from zerotoolsd.queue.taking_in import Rebuild
 from zerotoolsd.queue.values import loaded_row, short, stored
@@ -328,6 +328,10 @@ class Store:
     def leases(self) -> list[Lease]:
         """Every GPU that is not free."""
         return [Lease(**row) for row in self._sql("SELECT * FROM lease ORDER BY gpu_uuid")]
+
+    def fences(self) -> list[Fence]:
+        """Every GPU that was fenced, also those whose time is over."""
+        return [Fence(**row) for row in self._sql("SELECT * FROM fence ORDER BY gpu_uuid")]
 
     def events(self, since: int, limit: int = 1000) -> list[Event]:
         """The events after `since`, in order."""

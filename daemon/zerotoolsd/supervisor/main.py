@@ -36,6 +36,7 @@ from zerotoolsd.supervisor.last_word.verdict import (
     judge_program,
     judge_ranks,
     judge_stalled,
+    was_out_of_memory,
     with_limits,
 )
 from zerotoolsd.supervisor.logs import say
@@ -170,10 +171,11 @@ def supervise(plan: Plan, records: Records, ledger: RankLedger, refusal: str | N
             watch.ranks,
             own_program=plan.own_program,
         )
+    out_of_memory = was_out_of_memory(verdict, group)
     if group is not None:
         verdict = with_limits(verdict, group)
         group.remove()
-    record = _record(watch, verdict, left, started)
+    record = _record(watch, verdict, left, started) | {"out_of_host_memory": out_of_memory}
     if verdict.outcome == "finished" and records.ended is not None:
         # Power may fail while an export runs for minutes: the training itself is over.
         cut_off = {"closing": {"why": CUT_OFF}} if plan.closing else {}
@@ -287,4 +289,5 @@ def _record(
         "peak_host_bytes": progress.peak_host_bytes or None,
         "started": started,
         "unkillable": list(left),
+        "stalled": watch.stalls.cause is not None,
     }

@@ -24,8 +24,10 @@ from zerotoolsd.queue.lifecycle import (
     advance,
     name_of,
 )
+from zerotoolsd.queue.retrying.causes import HANG, REBOOT, RULES
 
 POLICY = RetryPolicy(first_seconds=1, factor=4, most_seconds=10)
+LONG = replace(POLICY, most_seconds=1e9)
 
 
 def ended(
@@ -127,6 +129,55 @@ def test_a_crash_waits_longer_each_time_and_then_fails() -> None:
     job = crash(job)
     assert job.state == "failed"
     assert job.reason == "it crashed; no restart left of 3"
+
+
+def ended_by(cause: str, *, same: int = 0, used: int = 0, saved: int = 0) -> Standing:
+    """What follows an end by `cause`, by which it ended `same` times before."""
+    end = replace(
+        ended("crashed", saved=saved), rule=RULES[cause], same_before=same, part_of_wait=0.9
+    )
+    job = Standing(state="running", restarts_used=used, best_step=5)
+    return advance(job, end, now=100, policy=LONG)
+
+
+@pytest.mark.parametrize("cause", sorted(RULES))
+def test_each_cause_is_followed_by_as_many_starts_as_its_rule_says(cause: str) -> None:
+    rule = RULES[cause]
+    most = 3 if rule.retries is None else min(3, rule.retries)
+    waits = []
+    for same in range(most):
+        after = ended_by(cause, same=same, used=same * rule.counts)
+        assert after.state == "waiting_retry"
+        assert after.restarts_used == (same + 1) * rule.counts
+        assert after.eligible_at is not None
+        waits.append(after.eligible_at - 100)
+    factor = LONG.factor if rule.factor is None else rule.factor
+    assert waits == pytest.approx([0.9 * rule.first * factor**n for n in range(most)])
+    if rule.counts or rule.retries is not None:
+        assert ended_by(cause, same=most, used=most * rule.counts).state == "failed"
+        if most:  # progress begins the count anew
+            assert ended_by(cause, same=most, used=most, saved=6).state == "waiting_retry"
+    else:
+        assert ended_by(cause, same=1000).state == "waiting_retry"
+
+
+def test_the_reason_says_how_often_a_cause_may_come() -> None:
+    assert ended_by(HANG).reason == (
+        "it crashed; restart 1 of 3 (1 of at most 2 after ranks that did not get on) in 0.9 s"
+    )
+    assert ended_by(HANG, same=2, used=2).reason == (
+        "it crashed; not started again: it was 2 times after ranks that did not get on, and has "
+        "not got on since"
+    )
+    assert ended_by(REBOOT).reason == (
+        "it crashed; started again in 4.5 s, at no cost to its 3 restarts"
+    )
+
+
+def test_a_job_without_restarts_is_not_started_again_for_any_cause() -> None:
+    for rule in RULES.values():
+        end = replace(ended("crashed", restarts=0), rule=rule)
+        assert advance(Standing(state="running"), end, now=0, policy=LONG).state == "failed"
 
 
 def test_the_reason_of_a_wait_says_which_restart_and_when() -> None:

@@ -183,7 +183,9 @@ def test_p8_a_newer_schema_is_refused_and_left_alone(tmp_path: Path, opened: Ope
     newer = (*schema.MIGRATIONS, "CREATE TABLE later (x);")
     schema.open_database(tmp_path, newer).close()
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(Unsupported, match="has schema 4 and this zerotoolsd knows 3"):
+    known = len(schema.MIGRATIONS)
+    refusal = f"has schema {known + 1} and this zerotoolsd knows {known}"
+    with pytest.raises(Unsupported, match=refusal):
         opened(tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
@@ -195,8 +197,8 @@ def test_p8_an_older_schema_is_copied_then_migrated(tmp_path: Path, opened: Open
     newer = (*schema.MIGRATIONS, "ALTER TABLE job ADD COLUMN later TEXT;")
     migrated = schema.open_database(tmp_path, newer)
     assert migrated.execute("SELECT id, later FROM job").fetchall()[0][0] == 1
-    copy = sqlite3.connect(tmp_path / "zerotools.db.schema-3.bak")
-    assert copy.execute("PRAGMA user_version").fetchone() == (3,)
+    copy = sqlite3.connect(tmp_path / f"zerotools.db.schema-{len(schema.MIGRATIONS)}.bak")
+    assert copy.execute("PRAGMA user_version").fetchone() == (len(schema.MIGRATIONS),)
     assert copy.execute("SELECT count(*) FROM job").fetchone() == (1,)
     copy.close()
     migrated.close()

@@ -176,8 +176,13 @@ def _attempt_row(attempt: Mapping[str, Any]) -> tuple[str, ...]:
         render.size(attempt["peak_host_bytes"]),
         render.size(attempt["peak_gpu_bytes"]),
         _exit(attempt),
-        attempt["cause"] or "",
+        _cause(attempt),
     )
+
+
+def _cause(attempt: Mapping[str, Any]) -> str:
+    kind, sentence = attempt.get("cause_kind"), attempt["cause"] or ""
+    return f"{str(kind).replace('_', ' ')}: {sentence}" if kind else sentence
 
 
 def _without_year(unix_seconds: float | None) -> str:

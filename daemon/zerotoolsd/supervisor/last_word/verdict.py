@@ -152,6 +152,15 @@ def with_limits(verdict: Verdict, group: AttemptGroup) -> Verdict:
     return replace(verdict, cause=cause)
 
 
+def was_out_of_memory(verdict: Verdict, group: AttemptGroup | None) -> bool:
+    """Whether the kernel ended the rank that began it as host memory ran out: that of the machine,
+    or of the control group."""
+    rank = verdict.rank
+    if verdict.outcome != "crashed" or rank is None or rank.signal != signal.SIGKILL:
+        return False
+    return rank.oom_killed is True or (group is not None and group.memory_kills() > 0)
+
+
 def _finished(progress: Told) -> Verdict:
     done = progress.steps_done
     return Verdict("finished", f"finished after step {done}" if done else "finished", status=0)

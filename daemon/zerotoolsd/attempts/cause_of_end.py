@@ -1,0 +1,73 @@
+"""For which cause an attempt ended, by the record that its supervisor left. Pure."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from zerotools.sensors.xids import GpuXid, is_fault
+from zerotoolsd.attempts import repeating
+from zerotoolsd.queue import lifecycle
+from zerotoolsd.queue.retrying import causes
+from zerotoolsd.queue.rows import AttemptRow
+from zerotoolsd.supervisor.trouble import NOT_READY
+
+_GPU_MEMORY = re.compile(r"CUDA(?: error:)? out of memory|OutOfMemoryError|out of GPU memory")
+_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+_OF_OUTCOME: Mapping[str, str | None] = {
+    lifecycle.FINISHED: None,
+    lifecycle.STOPPED: None,
+    lifecycle.KILLED: causes.KILLED,
+    lifecycle.BAD_JOB: causes.USER_ERROR,
+    lifecycle.NOT_STARTED: causes.USER_ERROR,
+    lifecycle.BAD_CHECKPOINT: causes.BAD_CHECKPOINT,
+    NOT_READY: causes.MACHINE,
+}
+
+
+def cause_of(record: Mapping[str, Any], xids: Sequence[GpuXid] = ()) -> str | None:
+    """One of `causes`; None: the attempt did what it was to do. `xids` are those that the driver
+    reported of its GPUs while it ran."""
+    outcome = record.get("outcome")
+    if outcome not in lifecycle.OUTCOMES:
+        outcome = lifecycle.CRASHED
+    if outcome in _OF_OUTCOME:
+        return _OF_OUTCOME[outcome]
+    if any(is_fault(xid.code) for xid in xids):
+        return causes.GPU_FAULT
+    if outcome == lifecycle.LOST:
+        return causes.REBOOT if record.get("rebooted") is True else causes.LOST
+    if repeating.mistake_of(record) is not None:
+        return causes.USER_ERROR
+    if record.get("out_of_host_memory") is True:
+        return causes.HOST_MEMORY
+    if _GPU_MEMORY.search(f"{record.get('cause')}\n{record.get('last_lines')}"):
+        return causes.GPU_MEMORY
+    if xids:
+        return causes.GPU_PROGRAM
+    if record.get("stalled") is True:
+        return causes.HANG
+    number = record.get("signal")
+    is_outside = type(number) is int and number in _OUTSIDE
+    return causes.KILLED if is_outside else causes.RANK_DIED
+
+
+def same_before(cause: str | None, before: Sequence[AttemptRow]) -> int:
+    """How many of the attempts `before`, the newest of them first, ended by `cause` since one of
+    them saved a step that is newer than all that were saved before it."""
+    steps = [saved_step(attempt.result or {}) for attempt in before]
+    count = 0
+    for place in range(len(before) - 1, -1, -1):
+        if before[place].cause == cause:
+            count += 1
+        if steps[place] > max(steps[:place], default=0):
+            break  # with this end the count began anew
+    return count
+
+
+def saved_step(record: Mapping[str, Any]) -> int:
+    """The newest step that the attempt saved; 0: none."""
+    checkpoint = record.get("checkpoint")
+    return int(checkpoint["step"]) if isinstance(checkpoint, Mapping) else 0

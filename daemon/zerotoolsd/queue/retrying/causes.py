@@ -1,0 +1,71 @@
+"""The causes for which attempts end, and what follows each: the one table. Pure.
+
+`docs/explanation/retries.md` has the same table for people; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+USER_ERROR = "user_error"
+BAD_CHECKPOINT = "bad_checkpoint"
+RANK_DIED = "rank_died"
+KILLED = "killed"
+HANG = "hang"
+GPU_MEMORY = "gpu_memory"
+HOST_MEMORY = "host_memory"
+GPU_PROGRAM = "gpu_program"
+GPU_FAULT = "gpu_fault"
+REBOOT = "reboot"
+LOST = "lost"
+MACHINE = "machine"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CauseRule:
+    """What follows an end.
+
+    `retries`: at most so many starts again, one after another and without progress between them;
+    None: as many as the job's `max_restarts` allows, or any number if they do not count.
+    `counts`: each of them is one of `max_restarts`. The first wait is `first` times
+    `retry.first_seconds` of the daemon's configuration, and each next one `factor` times as long
+    (None: `retry.factor`). `fences`: the GPU that broke is given to no job for a while.
+    `words` completes "ended by".
+    """
+
+    words: str
+    retries: int | None = None
+    counts: bool = True
+    first: float = 1.0
+    factor: float | None = None
+    fences: bool = False
+
+
+USUAL = CauseRule(words="a crash")
+
+RULES: Mapping[str, CauseRule] = MappingProxyType(
+    {
+        USER_ERROR: CauseRule(words="a mistake in the job or its program", retries=0),
+        BAD_CHECKPOINT: CauseRule(words="a checkpoint that cannot be used", retries=0),
+        RANK_DIED: CauseRule(words="a rank that failed"),
+        KILLED: CauseRule(words="a signal from outside, or SIGKILL after its grace"),
+        HANG: CauseRule(words="ranks that did not get on", retries=2),
+        GPU_MEMORY: CauseRule(words="GPU memory that ran out", retries=1, first=10),
+        HOST_MEMORY: CauseRule(words="host memory that ran out", retries=1, first=30),
+        GPU_PROGRAM: CauseRule(words="an XID that a program causes", retries=1),
+        GPU_FAULT: CauseRule(
+            words="an XID of a broken GPU", retries=3, counts=False, first=5, fences=True
+        ),
+        REBOOT: CauseRule(words="a restart of the machine", counts=False, first=5, factor=1),
+        LOST: CauseRule(words="the loss of its supervisor"),
+        MACHINE: CauseRule(words="a machine that was not ready", counts=False),
+    }
+)
+"""By cause. `machine` has its own longest wait, a minute."""
+
+
+def rule_of(cause: str | None) -> CauseRule:
+    """What follows an end by `cause`; for one that is not known, what follows a crash."""
+    return RULES.get(cause or "", USUAL)

@@ -1,0 +1,15 @@
+"""Waits of jobs that ended together are not equally long, so that they do not start together."""
+
+from __future__ import annotations
+
+import hashlib
+
+SPREAD = 0.2
+"""Up to this part of a wait is left out."""
+
+
+def part_of_wait(job_id: int, attempt: int) -> float:
+    """How much of its wait a job waits after this attempt, from 1 - SPREAD to 1: always the same
+    for the same two numbers, also after a restart of the daemon."""
+    digest = hashlib.sha256(f"{job_id}/{attempt}".encode()).digest()
+    return 1.0 - SPREAD * int.from_bytes(digest[:8], "big") / 2**64

@@ -1,0 +1,51 @@
+"""XIDs: what the NVIDIA driver says has gone wrong on a GPU, as numbers.
+
+Which of them mean that the GPU itself is broken follows NVIDIA's catalog ("XID Errors", GPU
+Deployment and Management documentation): what its table calls hardware, or advises to reset the
+GPU or restart the machine for. All others are caused by programs, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+FAULTS: Mapping[int, str] = MappingProxyType(
+    {
+        48: "double-bit ECC error",
+        61: "internal micro-controller breakpoint",
+        62: "internal micro-controller halt",
+        63: "row of memory to be remapped",
+        64: "row of memory could not be remapped",
+        74: "NVLink error",
+        79: "the GPU has fallen off the bus",
+        92: "high rate of single-bit ECC errors",
+        94: "contained memory error",
+        95: "uncontained memory error",
+        119: "the GPU system processor does not answer",
+        120: "error of the GPU system processor",
+        140: "unrecovered ECC error",
+        154: "the driver asks for a recovery of the GPU",
+    }
+)
+"""The XIDs of broken hardware, and what they mean."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuXid:
+    """One that was reported, at `clock` (seconds of CLOCK_MONOTONIC) or shortly before."""
+
+    code: int
+    clock: float
+
+
+def is_fault(code: int) -> bool:
+    """Whether the GPU itself is broken."""
+    return code in FAULTS
+
+
+def in_words(code: int) -> str:
+    """`XID 79 (the GPU has fallen off the bus)`."""
+    known = FAULTS.get(code)
+    return f"XID {code}" if known is None else f"XID {code} ({known})"
