@@ -88,7 +88,7 @@ class Dispatcher:
         self._retries = clocks.RetryWaits(config.retry.most_seconds)
         self._parking = JobGuard(self.jobs_dir, self._hold, touch, self._pending.put_off)
         self._guard = self._parking.guard
-        self._placement = QueuePlacement(
+        self.placement = QueuePlacement(
             store, self._parking, config.limits, config.stop.grace_seconds
         )
         self._beside = BesideJobs()
@@ -205,7 +205,7 @@ class Dispatcher:
             self._ends.looked()
         self._ends.retry()
         pauses = [IDLE_SECONDS, *self._retry_due(), *self._stop_expired(clocks.now())]
-        while not self._placement.catch_up():
+        while not self.placement.catch_up():
             await asyncio.sleep(0)
         pauses.append(await self._schedule())
         all_asked = self._watcher.request_again()
@@ -245,7 +245,7 @@ class Dispatcher:
         return left
 
     async def _schedule(self) -> float:
-        line = self._placement.line
+        line = self.placement.line
         leased = {lease.gpu_uuid for lease in self.store.leases()}
         self.arbiter.keep(leased)
         if not line.wants_gpus and not self.arbiter.lacks(leased):
@@ -261,12 +261,12 @@ class Dispatcher:
         return pause
 
     def _place(self, snapshot: Snapshot | None, elsewhere: Mapping[str, str]) -> float:
-        line = self._placement.line
+        line = self.placement.line
         if not line:
             self.waits = {}
             return IDLE_SECONDS
         kept, wants_gpus = self._beside.waits(), line.wants_gpus
-        decisions = self._placement.decide(snapshot, kept, elsewhere)
+        decisions = self.placement.decide(snapshot, kept, elsewhere)
         for start in decisions.starts:
             job = self.store.job(start.job_id)
             # It may have been cancelled while the snapshot was taken.
@@ -300,7 +300,7 @@ class Dispatcher:
 
     def expect(self, job: JobRow) -> None:
         """Wake the loop for a job that was queued."""
-        self._placement.expect(job)
+        self.placement.expect(job)
         self.announce()
 
     def cancel(self, job: JobRow, who: str) -> None:

@@ -20,6 +20,8 @@ from zerotoolsd.admission.interpreter import check_interpreter
 from zerotoolsd.admission.rehearsal import rehearse
 from zerotoolsd.attempts import last_report
 from zerotoolsd.dispatcher import Dispatcher
+from zerotoolsd.explaining.explanation import explain
+from zerotoolsd.explaining.holdings import holders_for, place_of
 from zerotoolsd.looking.lookers import Ask
 from zerotoolsd.queue import clocks
 from zerotoolsd.queue.group_commit import when_free
@@ -41,6 +43,8 @@ from zerotoolsd.views import bare_view, job_view
 
 log = logging.getLogger(__name__)
 
+EXPLAINING_EVENTS = 100
+"""The newest events of a job that explain it."""
 _LARGEST_ID = 2**63 - 1
 
 
@@ -208,6 +212,19 @@ class DispatcherService:
             changed = self._dispatcher.changed
             found = self._store.events(since)
         return found
+
+    async def explain(self, job_id: int) -> dict[str, Any]:
+        """See `JobService`."""
+        job = self._find(job_id)
+        engine = self._dispatcher
+        return explain(
+            job,
+            self._store.attempts(job.id),
+            self._view(job),
+            self._store.events_of(job.id, EXPLAINING_EVENTS),
+            place=place_of(engine.placement, job.id),
+            holders=holders_for(self._store, engine.placement, engine.machine.gpu_name, job.id),
+        )
 
     def run_dir(self, job_id: int, attempt: int) -> Path:
         """See `JobService`."""

@@ -240,6 +240,12 @@ class JobService(Protocol):
     async def events(self, since: int, wait: float) -> list[Event]:
         """Up to 1,000 events with `seq > since`; waits up to `wait` seconds for the first."""
 
+    async def explain(self, job_id: int) -> dict[str, Any]:
+        """Why the job waits, was tried again or ended: what `explaining.explanation` makes of it.
+
+        Raises NotFound.
+        """
+
     def run_dir(self, job_id: int, attempt: int) -> Path:
         """Directory of one attempt (logs, `progress.jsonl`, `exit.json`). Raises NotFound."""
 

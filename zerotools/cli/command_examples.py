@@ -62,6 +62,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "zerotools show 7 --plot",
         "zerotools show tiny wide --plot -o loss.png",
     ),
+    "explain": ("zerotools explain", "zerotools explain 7 --json"),
     "logs": ("zerotools logs -f", "zerotools logs 7 --tail 50 --rank all"),
     "cancel": ("zerotools cancel 7", "zerotools cancel tiny wide --wait"),
     "resume": ("zerotools resume 7", "zerotools resume tiny"),

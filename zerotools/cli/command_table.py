@@ -63,6 +63,9 @@ COMMANDS: dict[str, CommandEntry] = {
     "show": CommandEntry(
         "zerotools.cli.commands.show", JOBS, "Show one job: attempts, memory, checkpoints."
     ),
+    "explain": CommandEntry(
+        "zerotools.cli.commands.explain", JOBS, "Say why a job waits, stopped or was tried again."
+    ),
     "logs": CommandEntry("zerotools.cli.commands.logs", JOBS, "Print or follow what a job wrote."),
     "cancel": CommandEntry(
         "zerotools.cli.commands.cancel", JOBS, "Stop jobs; one that trains saves first."

@@ -85,6 +85,12 @@ async def show(request: web.Request) -> web.Response:
     return answer_unless_known(request, view_json(await readable_job(request)))
 
 
+async def explain(request: web.Request) -> web.Response:
+    """GET /v1/jobs/{id}/explain."""
+    view = await readable_job(request)
+    return answer(await request.app[SERVICE].explain(view.id))
+
+
 async def cancel(request: web.Request) -> web.Response:
     """POST /v1/jobs/{id}/cancel."""
     job_id = inputs.job_id(request)

@@ -79,6 +79,54 @@ def _operation(
     return tree
 
 
+def _explanation() -> Schema:
+    none, number = {"type": "null"}, {"type": ["number", "null"]}
+    whole, text_or_null = {"type": ["integer", "null"]}, _TEXT_OR_NULL
+    place = _object(position=_COUNT, of=_COUNT, what={"enum": ["GPUs", "CPU ranks"]}, needs=_COUNT)
+    holder = _object(
+        what=of_type(str),
+        job_id=_COUNT,
+        attempt=whole,
+        since=number,
+        until=number,
+        process=text_or_null,
+    )
+    retries = _object(
+        used=_COUNT,
+        max=_COUNT,
+        rule={"enum": ["auto", "always"]},
+        cause=text_or_null,
+        after=text_or_null,
+        cause_ends=_COUNT,
+        cause_max=whole,
+        counts=of_type(bool),
+        next_try=number,
+    )
+    end = _object(
+        attempt=_COUNT,
+        cause_kind=text_or_null,
+        cause=text_or_null,
+        rank=whole,
+        exit_code=whole,
+        signal=whole,
+        steps_done=_COUNT,
+        saved_step=whole,
+        ended=number,
+    )
+    return _object(
+        id=_COUNT,
+        name=of_type(str),
+        state=of_type(str),
+        why=text_or_null,
+        place={"anyOf": [place, none]},
+        holders=_list(holder),
+        retries=retries,
+        end={"anyOf": [end, none]},
+        resumed_from=text_or_null,
+        events=_list(_ref("Event")),
+    )
+
+
 def _paths() -> dict[str, dict[str, Schema]]:
     job, notes = _ref("JobView"), _object(notes=_list(of_type(str)))
     events = _object(events=_list(_ref("Event")), next=_COUNT)
@@ -104,6 +152,11 @@ def _paths() -> dict[str, dict[str, Schema]]:
             ),
         },
         "/v1/jobs/{id}": {"get": _operation("A job", {"200": job, "304": None}, _ID, _KNOWN)},
+        "/v1/jobs/{id}/explain": {
+            "get": _operation(
+                "Why it waits, was tried again or ended", {"200": _explanation()}, _ID
+            )
+        },
         "/v1/jobs/{id}/cancel": {"post": _operation("Ask for its end", {"202": job}, _ID)},
         "/v1/jobs/{id}/resume": {
             "post": _operation(

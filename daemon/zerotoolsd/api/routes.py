@@ -26,6 +26,7 @@ def make_app(service: JobService, tokens: BearerTokens | None = None) -> web.App
             web.post("/v1/check", jobs.check),
             web.get("/v1/jobs", jobs.list_jobs),
             web.get("/v1/jobs/{id}", jobs.show),
+            web.get("/v1/jobs/{id}/explain", jobs.explain),
             web.post("/v1/jobs/{id}/cancel", jobs.cancel),
             web.post("/v1/jobs/{id}/resume", jobs.resume),
             web.get("/v1/jobs/{id}/logs", outputs.logs),

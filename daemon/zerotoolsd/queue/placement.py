@@ -165,7 +165,7 @@ class QueuePlacement:
         if snapshot is not None:
             snapshot = with_fences(snapshot, self._store.fences(), clocks.now())
         used = self._cpu_ranks_used()
-        ends = self._ends_of({lease.job_id for lease in leases}, now)
+        ends = self.ends_of({lease.job_id for lease in leases}, now)
         while True:
             try:
                 return tick(
@@ -185,7 +185,7 @@ class QueuePlacement:
                 with self._parking.guard(odd.job_id, parking.PLACING):
                     raise odd.__cause__ or odd from None
 
-    def _ends_of(self, job_ids: set[int], now: float) -> dict[int, float]:
+    def ends_of(self, job_ids: set[int], now: float) -> dict[int, float]:
         """When jobs that run end at the latest, of those that have a time limit."""
         found = {}
         for job_id in job_ids:
@@ -199,9 +199,10 @@ class QueuePlacement:
 
     def _cpu_ranks_used(self) -> int:
         held = self._store.jobs_with_open_attempts(states.HELD)
-        return sum(map(self._cpu_ranks_of, [*self._store.jobs(states.ACTIVE), *held]))
+        return sum(map(self.cpu_ranks_of, [*self._store.jobs(states.ACTIVE), *held]))
 
-    def _cpu_ranks_of(self, job: JobRow) -> int:
+    def cpu_ranks_of(self, job: JobRow) -> int:
+        """How many ranks of the CPU the job takes."""
         with self._parking.guard(job.id, parking.COUNTING) as reach:
             reach()
             spec = job.reading.spec

@@ -329,6 +329,13 @@ class Store:
         """Every GPU that is not free."""
         return [Lease(**row) for row in self._sql("SELECT * FROM lease ORDER BY gpu_uuid")]
 
+    def events_of(self, job_id: int, limit: int) -> list[Event]:
+        """The newest events of a job, the oldest of them first."""
+        rows = self._sql(
+            "SELECT * FROM event WHERE job_id = ? ORDER BY seq DESC LIMIT ?", (job_id, limit)
+        )
+        return [Event(**row) for row in rows][::-1]
+
     def fences(self) -> list[Fence]:
         """Every GPU that was fenced, also those whose time is over."""
         return [Fence(**row) for row in self._sql("SELECT * FROM fence ORDER BY gpu_uuid")]

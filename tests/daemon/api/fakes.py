@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import GpuProcess
 from zerotools.sensors.source import SnapshotSource
+from zerotoolsd.explaining.explanation import Holder, QueuePlace, explain
+from zerotoolsd.queue.lifecycle import Standing
+from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.service import (
     AttemptView,
     Cleaned,
@@ -189,6 +193,25 @@ class FakeService:
             raise Conflict(f"job {job_id} is not over: it is {view.state}")
         again = self.add(output_dir=view.output_dir)
         return self.change(again.id, spec={**view.spec, "resume_from": view.output_dir})
+
+    async def explain(self, job_id: int) -> dict[str, Any]:
+        view = await self.job(job_id)
+        row = JobRow(
+            id=view.id,
+            uid=view.uid,
+            name=view.name,
+            spec_text=json.dumps(JOB),
+            given_text=None,
+            spec_version="0.1.0",
+            output_dir=view.output_dir,
+            standing=Standing(state=view.state, reason=view.reason),
+            created=view.created,
+            started=view.started,
+            ended=view.ended,
+        )
+        place = QueuePlace(position=1, of=2, what="GPUs", needs=2)
+        holder = Holder(what="GPU 0", job_id=3, attempt=1, since=1.0, until=2.0)
+        return explain(row, (), view, self.feed, place=place, holders=[holder])
 
     async def clean(self, request: CleanRequest, *, uid: int) -> Cleaned:
         self.cleans.append(request)

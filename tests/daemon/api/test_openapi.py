@@ -131,6 +131,7 @@ def ask(client: DaemonClient, method: str, path: str, body: Any = None, **header
         ("get", "/v1/jobs", "/v1/jobs?limit=x", None, 400),
         ("get", "/v1/jobs/{id}", "/v1/jobs/1", None, 200),
         ("get", "/v1/jobs/{id}", "/v1/jobs/9", None, 404),
+        ("get", "/v1/jobs/{id}/explain", "/v1/jobs/1/explain", None, 200),
         ("post", "/v1/jobs/{id}/cancel", "/v1/jobs/1/cancel", None, 202),
         ("post", "/v1/jobs/{id}/cancel", "/v1/jobs/2/cancel", None, 409),
         ("post", "/v1/jobs/{id}/resume", "/v1/jobs/2/resume", None, 201),

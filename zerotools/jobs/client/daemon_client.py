@@ -148,6 +148,10 @@ class DaemonClient:
         """One job."""
         return self._object("GET", f"/v1/jobs/{job_id}")
 
+    def explain(self, job_id: int) -> dict[str, Any]:
+        """Why a job waits, was tried again or ended."""
+        return self._object("GET", f"/v1/jobs/{job_id}/explain")
+
     def cancel(self, job_id: int) -> dict[str, Any]:
         """Ask a job to save and stop; the job as it is then."""
         return self._object("POST", f"/v1/jobs/{job_id}/cancel")

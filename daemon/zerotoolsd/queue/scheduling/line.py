@@ -79,6 +79,16 @@ class WaitingLine:
         group = self._group_of.get(job_id)
         return None if group is None else group.need
 
+    def place_of(self, job_id: int) -> tuple[int, int] | None:
+        """The job's place, from 1, among those that wait for the same kind of thing (GPUs, or
+        ranks of the CPU), and how many these are; None: it does not wait."""
+        need = self.need_of(job_id)
+        if need is None:
+            return None
+        groups = self.groups(gpus=need.gpus is not None)
+        before = sum(bisect_left(group.ids, job_id) for group in groups)
+        return before + 1, sum(len(group.ids) for group in groups)
+
     def groups(self, *, gpus: bool) -> list[Group]:
         """Those that need GPUs, or those that need none."""
         return [each for each in self._groups.values() if (each.need.gpus is not None) == gpus]

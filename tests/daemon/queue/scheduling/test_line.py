@@ -97,3 +97,13 @@ def test_of_ten_thousand_jobs_few_are_looked_at() -> None:
         waits[i] for i in range(10, 10_000, 99)
     ]
     assert len(looked_at) < 8 + 2 * len(starts)
+
+
+def test_a_place_is_among_those_that_wait_for_the_same_kind_of_thing() -> None:
+    two, one = ResourceNeed(world_size=2, gpus=2), ResourceNeed(world_size=1, gpus=1)
+    cpu = ResourceNeed(world_size=1, gpus=None)
+    needs = {1: two, 2: cpu, 3: one, 4: two, 5: cpu}
+    line = WaitingLine(Request(job_id=number, need=need) for number, need in needs.items())
+    assert [line.place_of(number) for number in (1, 3, 4)] == [(1, 3), (2, 3), (3, 3)]
+    assert [line.place_of(number) for number in (2, 5)] == [(1, 2), (2, 2)]
+    assert line.place_of(9) is None

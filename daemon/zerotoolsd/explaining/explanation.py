@@ -1,0 +1,107 @@
+"""One job explained, from the facts by which the scheduler and the lifecycle decide. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from zerotools.jobs import states
+from zerotools.jobs.tables.spec import ALWAYS
+from zerotoolsd.attempts.cause_of_end import same_before, saved_step
+from zerotoolsd.queue.retrying.causes import USUAL, rule_of
+from zerotoolsd.queue.rows import ENDED, AttemptRow, JobRow
+from zerotoolsd.service import AttemptView, Event, JobView
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueuePlace:
+    """`position` (from 1) of `of` jobs that wait for `what` (GPUs, CPU ranks); it needs `needs`."""
+
+    position: int
+    of: int
+    what: str
+    needs: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder:
+    """Who has `what` (`GPU 3`, `2 CPU ranks`) since `since`, until `until` at the latest.
+
+    Both in seconds since the epoch; None: that is not known. `process`: what outlived its job.
+    """
+
+    what: str
+    job_id: int
+    attempt: int | None
+    since: float | None = None
+    until: float | None = None
+    process: str | None = None
+
+
+def explain(
+    job: JobRow,
+    attempts: Sequence[AttemptRow],
+    view: JobView,
+    events: Iterable[Event],
+    *,
+    place: QueuePlace | None,
+    holders: Iterable[Holder],
+) -> dict[str, Any]:
+    """The explanation as JSON values. `view` is the job as its owner may see it; `place` is that of
+    a job that waits, and `holders` have what it waits for."""
+    return {
+        "id": job.id,
+        "name": view.name,
+        "state": view.state,
+        "why": view.reason,
+        "place": None if place is None else asdict(place),
+        "holders": [asdict(holder) for holder in holders],
+        "retries": _retries(job, attempts),
+        "end": _last_end(attempts, view.attempts),
+        "resumed_from": view.attempts[-1].resumed_from if view.attempts else None,
+        "events": [event.to_json() for event in events],
+    }
+
+
+def _retries(job: JobRow, attempts: Sequence[AttemptRow]) -> dict[str, Any]:
+    spec = job.reading.spec
+    ended = [attempt for attempt in attempts if attempt.state == ENDED]
+    cause = ended[-1].cause if ended else None
+    is_always = spec is None or spec.retry == ALWAYS
+    rule = USUAL if is_always else rule_of(cause)
+    next_try = job.standing.eligible_at if job.state == states.WAITING_RETRY else None
+    return {
+        "used": job.standing.restarts_used,
+        "max": spec.max_restarts if spec else 0,
+        "rule": "always" if is_always else "auto",
+        "cause": cause,
+        "after": None if cause is None else rule.words,
+        "cause_ends": same_before(cause, ended) if cause is not None else 0,
+        "cause_max": None if cause is None else rule.retries,
+        "counts": rule.counts,
+        "next_try": next_try,
+    }
+
+
+def _last_end(
+    attempts: Sequence[AttemptRow], views: Sequence[AttemptView]
+) -> dict[str, Any] | None:
+    """How the newest attempt that is over ended; None: there is none."""
+    found = [pair for pair in zip(attempts, views, strict=False) if pair[0].state == ENDED]
+    if not found:
+        return None
+    row, view = found[-1]
+    record: Mapping[str, Any] = row.result or {}
+    rank = record.get("rank")
+    return {
+        "attempt": row.number,
+        "cause_kind": row.cause,
+        "cause": view.cause,
+        "rank": rank if type(rank) is int and 0 <= rank < 2**31 else None,
+        "exit_code": view.exit_code,
+        "signal": view.signal,
+        "steps_done": view.steps_done,
+        "saved_step": saved_step(record) or None,
+        "ended": row.ended,
+    }

@@ -1,0 +1,69 @@
+"""Who has what a job waits for, by the leases and the time limits that the scheduler heeds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from zerotools.jobs import states
+from zerotoolsd.explaining.explanation import Holder, QueuePlace
+from zerotoolsd.queue.placement import QueuePlacement
+from zerotoolsd.queue.scheduling.demands import count
+from zerotoolsd.queue.store import Store
+
+MOST_HOLDERS = 64
+
+
+def place_of(placement: QueuePlacement, job_id: int) -> QueuePlace | None:
+    """Where the job stands in the line; None: it does not wait there."""
+    need, place = placement.line.need_of(job_id), placement.line.place_of(job_id)
+    if need is None or place is None:
+        return None
+    what = "CPU ranks" if need.gpus is None else "GPUs"
+    return QueuePlace(position=place[0], of=place[1], what=what, needs=need.world_size)
+
+
+def holders_for(
+    store: Store, placement: QueuePlacement, gpu_name: Callable[[str], str], job_id: int
+) -> list[Holder]:
+    """Who has what a job that waits needs, at most MOST_HOLDERS; none for one that does not."""
+    need = placement.line.need_of(job_id)
+    if need is None:
+        return []
+    if need.gpus is None:
+        found = list(_of_cpus(store, placement))
+    else:
+        found = [replace(each, what=gpu_name(each.what)) for each in _of_gpus(store)]
+    ends = placement.ends_of({each.job_id for each in found[:MOST_HOLDERS]}, time.time())
+    return [
+        replace(
+            each,
+            since=_since(store, each),
+            until=None if each.process else ends.get(each.job_id),
+        )
+        for each in found[:MOST_HOLDERS]
+    ]
+
+
+def _of_gpus(store: Store) -> Iterator[Holder]:
+    for lease in store.leases():
+        yield Holder(
+            what=lease.gpu_uuid,
+            job_id=lease.job_id,
+            attempt=lease.attempt,
+            process=lease.held_by,
+        )
+
+
+def _of_cpus(store: Store, placement: QueuePlacement) -> Iterator[Holder]:
+    held = store.jobs_with_open_attempts(states.HELD)
+    for job in reversed([*store.jobs(states.ACTIVE), *held]):
+        if ranks := placement.cpu_ranks_of(job):
+            attempt = len(store.attempts(job.id)) or None
+            yield Holder(what=count(ranks, "CPU rank"), job_id=job.id, attempt=attempt)
+
+
+def _since(store: Store, holder: Holder) -> float | None:
+    attempts, number = store.attempts(holder.job_id), holder.attempt
+    return attempts[number - 1].started if number and number <= len(attempts) else None

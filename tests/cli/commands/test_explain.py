@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.cli.conftest import Command
+from tests.daemon.api.fakes import FakeService
+from zerotools.cli.commands.explain import page
+
+JOB = {"id": 7, "name": "tiny"}
+EVENT = {
+    "seq": 12,
+    "time": 0.0,
+    "job_id": 7,
+    "attempt": 2,
+    "kind": "crashed",
+    "from_state": "running",
+    "to_state": "waiting_retry",
+    "why": "it hangs",
+}
+TREE: dict[str, Any] = {
+    "id": 7,
+    "name": "tiny",
+    "state": "waiting_retry",
+    "why": "it hangs; restart 1 of 3",
+    "place": None,
+    "holders": [],
+    "retries": {
+        "used": 1,
+        "max": 3,
+        "rule": "auto",
+        "cause": "hang",
+        "after": "ranks that did not get on",
+        "cause_ends": 1,
+        "cause_max": 2,
+        "counts": True,
+        "next_try": 1060.0,
+    },
+    "end": {
+        "attempt": 2,
+        "cause_kind": "hang",
+        "cause": "it hangs",
+        "rank": 1,
+        "exit_code": None,
+        "signal": 9,
+        "steps_done": 40,
+        "saved_step": None,
+        "ended": 1000.0,
+    },
+    "resumed_from": "/out/step-30",
+    "events": [EVENT],
+}
+
+
+def lines_of(**changes: Any) -> dict[str, str]:
+    """The facts of the page by their names."""
+    lines = page(JOB, {**TREE, **changes}, now=1000.0)
+    rows = (line.split(None, 1) for line in lines[1:] if line.startswith("  "))
+    return {row[0]: row[1] for row in rows}
+
+
+def test_a_job_that_is_tried_again() -> None:
+    text = "\n".join(page(JOB, TREE, now=1000.0))
+    assert text.startswith("job 7 (tiny): waiting retry\n")
+    assert (
+        "1 of 3 used since it last got on; at most 2 follow on ranks that did not get on (1 so far)"
+    ) in text
+    assert "(in 1 min 00 s)" in text
+    assert "attempt 2: hang: it hangs" in text
+    assert "rank 1 began it" in text
+    assert "step 40, nothing saved" in text
+    assert "from /out/step-30" in text
+    assert "#12 " in text
+    assert "crashed attempt 2 running -> waiting retry: it hangs" in text
+
+
+def test_a_cause_that_costs_nothing_and_one_that_nothing_follows() -> None:
+    free = {**TREE["retries"], "counts": False, "after": "a restart of the machine"}
+    said = lines_of(retries={**free, "cause_max": None})["restarts"]
+    assert said.endswith("; a start after a restart of the machine costs none")
+    none = lines_of(retries={**TREE["retries"], "cause_max": 0})["restarts"]
+    assert "; none follows on ranks that did not get on (1 so far)" in none
+
+
+def test_a_job_that_waits(zerotools: Command, service: FakeService) -> None:
+    service.add(state="queued", reason="needs 2 GPUs: 0 of 2 free")
+    done = zerotools("explain", "1")
+    assert done.status == 0
+    assert "needs 2 GPUs: 0 of 2 free" in done.out
+    assert "1 of 2 jobs that wait for GPUs; needs 2" in done.out
+    assert "job 3, attempt 1, since 1970" in done.out
+    assert "at the latest (in 0 s)" in done.out
+    assert json.loads(zerotools("explain", "1", "--json").out)["place"]["of"] == 2
+
+
+def test_holders_without_a_limit_and_what_outlived_a_job() -> None:
+    holder = {"what": "GPU", "job_id": 3, "attempt": 1, "since": 1.0, "until": None}
+    assert "nobody knows until when" in lines_of(holders=[{**holder, "process": None}])["GPU"]
+    said = lines_of(holders=[{**holder, "process": "pid 4 (cat)"}])["GPU"]
+    assert said == "job 3, attempt 1: pid 4 (cat) outlived it"
+
+
+def test_nobody_to_explain(zerotools: Command) -> None:
+    done = zerotools("explain", "3")
+    assert (done.status, done.err) == (2, "error: there is no job 3\n")

@@ -1,0 +1,114 @@
+"""`zerotools explain`: why a job waits, stopped or was tried again, with numbers and event ids."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from zerotools.cli.job_views.describe import paint_state, title
+from zerotools.cli.job_views.job_reference import find_job, job_argument
+from zerotools.cli.options.shared import json_option, socket_option
+from zerotools.cli.output import render
+from zerotools.jobs.client.daemon_client import DaemonClient
+
+SHOWN_EVENTS = 12
+
+
+@click.command("explain")
+@job_argument
+@socket_option
+@json_option
+def command(reference: str | None, socket: Path | None, as_json: bool) -> None:
+    """Say why a job waits, stopped or was tried again: with numbers, and the events that say so.
+
+    Of a job that waits: its place in the line, who has what it needs, since when and until when at
+    the latest. Of one that ended or was tried again: the cause, the rank that began it, how far it
+    came, which rule applied and what is left of its restarts. JOB is a number or a name; without
+    it, the newest job is meant.
+    """
+    client = DaemonClient(socket)
+    job = find_job(client, reference)
+    tree = client.explain(int(job["id"]))
+    if as_json:
+        render.print_json(tree)
+    else:
+        render.print_lines(page(job, tree, time.time()))
+
+
+def page(job: Mapping[str, Any], tree: Mapping[str, Any], now: float) -> list[str]:
+    """Lines of the page; `now` in seconds since the epoch."""
+    state = paint_state(str(tree["state"]).replace("_", " "), sys.stdout)
+    lines = [f"{title(dict(job))}: {state}"]
+    lines += render.fields(_facts(tree, now), indent=2)
+    events = tree["events"][-SHOWN_EVENTS:]
+    if events:
+        lines += ["", "events", *(f"  {_event(event)}" for event in events)]
+    return lines
+
+
+def _facts(tree: Mapping[str, Any], now: float) -> Iterator[tuple[str, str]]:
+    yield "why", render.clean(str(tree["why"] or ""))
+    place = tree["place"]
+    if place:
+        jobs = "1 job that waits" if place["of"] == 1 else f"{place['of']} jobs that wait"
+        yield "place", f"{place['position']} of {jobs} for {place['what']}; needs {place['needs']}"
+    for holder in tree["holders"]:
+        yield str(holder["what"]), _holder(holder, now)
+    yield from _retries(tree["retries"], now)
+    yield from _end(tree["end"])
+    if tree["resumed_from"]:
+        yield "resumed", f"from {render.clean(str(tree['resumed_from']))}"
+
+
+def _holder(holder: Mapping[str, Any], now: float) -> str:
+    who = f"job {holder['job_id']}"
+    if holder["attempt"]:
+        who += f", attempt {holder['attempt']}"
+    if holder["process"]:
+        return f"{who}: {render.clean(str(holder['process']))} outlived it"
+    since = "" if holder["since"] is None else f", since {render.moment(holder['since'])}"
+    if holder["until"] is None:
+        return f"{who}{since}; it has no time limit, so nobody knows until when"
+    left = render.duration(max(0.0, holder["until"] - now))
+    return f"{who}{since}; until {render.moment(holder['until'])} at the latest (in {left})"
+
+
+def _retries(retries: Mapping[str, Any], now: float) -> Iterator[tuple[str, str]]:
+    if retries["cause"] is None and not retries["used"]:
+        return
+    used = f"{retries['used']} of {retries['max']} used since it last got on"
+    if not retries["counts"]:
+        used += f"; a start after {retries['after']} costs none"
+    if retries["cause_max"] is not None:
+        most = retries["cause_max"]
+        limit = "none follows" if most == 0 else f"at most {most} follow"
+        used += f"; {limit} on {retries['after']} ({retries['cause_ends']} so far)"
+    yield "restarts", used
+    if retries["rule"] == "always":
+        yield "rule", 'retry = "always": every crash is followed by a restart while there are any'
+    if retries["next_try"] is not None:
+        left = render.duration(max(0.0, retries["next_try"] - now))
+        yield "next try", f"{render.moment(retries['next_try'])} (in {left})"
+
+
+def _end(end: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
+    if end is None:
+        return
+    kind = f"{str(end['cause_kind']).replace('_', ' ')}: " if end["cause_kind"] else ""
+    yield "last end", f"attempt {end['attempt']}: {kind}{render.clean(str(end['cause'] or ''))}"
+    if end["rank"] is not None:
+        yield "first", f"rank {end['rank']} began it"
+    saved = "nothing saved" if end["saved_step"] is None else f"saved step {end['saved_step']}"
+    yield "reached", f"step {end['steps_done']}, {saved}"
+
+
+def _event(event: Mapping[str, Any]) -> str:
+    states = f"{event['from_state'] or '-'} -> {event['to_state'] or '-'}".replace("_", " ")
+    attempt = f" attempt {event['attempt']}" if event["attempt"] else ""
+    why = f": {render.clean(str(event['why']))}" if event["why"] else ""
+    return f"#{event['seq']} {render.moment(event['time'])} {event['kind']}{attempt} {states}{why}"
