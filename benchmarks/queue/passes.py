@@ -71,7 +71,7 @@ def _queue(make: Callable[[int], JobSpec], jobs: int) -> Iterator[tuple[Store, Q
     with tempfile.TemporaryDirectory() as work:
         store = Store(Path(work))
         guard = JobGuard(Path(work), lambda job_id, why: None, lambda job_id, doing: None)
-        store.submit_all([_new(make(number)) for number in range(RUNNING + jobs)])
+        store.submit_all([_new(make(number), number) for number in range(RUNNING + jobs)])
         for number in range(RUNNING):
             _start(store, number)
         try:
@@ -80,8 +80,10 @@ def _queue(make: Callable[[int], JobSpec], jobs: int) -> Iterator[tuple[Store, Q
             store.close()
 
 
-def _new(spec: JobSpec) -> NewJob:
+def _new(spec: JobSpec, number: int) -> NewJob:
+    """A job that waits, of one of three priorities; those that run have the highest."""
     return NewJob(
+        priority=10 if number < RUNNING else number % 3,
         uid=0,
         name="bench",
         spec=spec,

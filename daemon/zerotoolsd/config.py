@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs.binding.bind import build, show
 from zerotools.jobs.binding.declaration import key
 from zerotools.jobs.binding.durations import seconds_of
+from zerotools.jobs.priorities import LEAST_PRIORITY, MOST_PRIORITY, why_not_priority
 from zerotools.sensors.cores import usable_cores
 
 
@@ -194,6 +195,19 @@ class UsersConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PriorityConfig:
+    """`[priority]`: which priorities users may give to their jobs."""
+
+    classes: Mapping[str, tuple[int, ...]] = key(
+        'The least and the most for a user (`"alice" = [-10, 5]`, or the uid `"1000"`), a group '
+        '(`"@lab" = [-10, 10]`), or everybody else (`"*" = [-10, 0]`). The own entry of a user '
+        "counts before those of groups, of which the widest range counts. Without an entry, and "
+        f"for root and the daemon's user: {LEAST_PRIORITY} to {MOST_PRIORITY}.",
+        factory=dict,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class ApiConfig:
     """`[api]`: clients that come by TCP. Without `listen` there are none."""
 
@@ -229,6 +243,9 @@ class Config:
     )
     users: UsersConfig = key("Whose jobs are run.", factory=UsersConfig)
     api: ApiConfig = key("Clients that come by TCP.", factory=ApiConfig)
+    priority: PriorityConfig = key(
+        "Which priorities users may give to their jobs.", factory=PriorityConfig
+    )
     retention: RetentionConfig = key("What is removed automatically.", factory=RetentionConfig)
 
 
@@ -247,9 +264,19 @@ def load(path: Path | None) -> Config:
     if config is not None:
         problems += [*_wrong_spans(config.retention), *_wrong_sizes(config.limits)]
         problems += _wrong_users(config.users)
+        problems += _wrong_classes(config.priority)
     if config is None or problems:
         raise BadRequest(f"{path}: {'; '.join(problems)}")
     return config
+
+
+def _wrong_classes(priority: PriorityConfig) -> Iterator[str]:
+    for name, bounds in priority.classes.items():
+        where = f"priority.classes.{show(name, bare=True)} = {show(bounds)}"
+        if len(bounds) != 2 or bounds[0] > bounds[1]:
+            yield f"{where}: must be the least and the most, such as [-10, 5]"
+        elif why := next(filter(None, map(why_not_priority, bounds)), None):
+            yield f"{where}: {why}"
 
 
 def _wrong_sizes(limits: LimitsConfig) -> Iterator[str]:

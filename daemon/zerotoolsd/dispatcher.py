@@ -17,6 +17,7 @@ from pathlib import Path
 from zerotools.jobs import states
 from zerotools.sensors.snapshot import Snapshot
 from zerotoolsd import crashpoints
+from zerotoolsd.admission.priority_classes import PriorityClasses
 from zerotoolsd.attempts import launch, rebuilding
 from zerotoolsd.attempts.enforcing.beside import BesideJobs
 from zerotoolsd.attempts.enforcing.overseer import LOOK_SECONDS, Overseer
@@ -130,6 +131,7 @@ class Dispatcher:
         )
         self._left = LeftAttempts(store, self._guard, self._watcher, self._starter, self._pending)
         self.arbiter = GpuArbiter(config.gpus.locks, self._left.lives_on)
+        self.priority_classes = PriorityClasses(config.priority)
         self.cleaner = Cleaner(state_dir, store, self.announce, ask)
         self.needed = NeededCheckpoints(state_dir, store)
         self._needs_settled = time.monotonic()
@@ -316,6 +318,14 @@ class Dispatcher:
             with self._guard(job.id, parking.STOPPING) as reach:
                 reach()
                 self._watcher.request_stop(self.store.attempts(job.id)[-1], "cancel")
+
+    def set_priority(self, job: JobRow, priority: int, who: str) -> None:
+        """Let the job wait with this priority. Raises Changed."""
+        why = f"priority {priority} instead of {job.priority}, by {who}"
+        after, now = job.standing, time.time()
+        with self.store.change(job, after, states.PRIORITY, now=now, why=why) as change:
+            change.set_priority(priority)
+        self.announce()
 
     def resume(self, job: JobRow) -> None:
         """Resume a held job where it was held, or take up what has become of it since. Raises

@@ -23,12 +23,14 @@ from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.explaining.explanation import explain
 from zerotoolsd.explaining.holdings import holders_for, place_of
 from zerotoolsd.looking.lookers import Ask
+from zerotoolsd.operations.waiting_jobs import WaitingJobs
 from zerotoolsd.queue import clocks
 from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.lifecycle import NotAllowed
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.scheduling.fences import with_fences
 from zerotoolsd.service import (
+    PLAIN_TERMS,
     Cleaned,
     CleanRequest,
     Conflict,
@@ -36,6 +38,7 @@ from zerotoolsd.service import (
     Forbidden,
     JobView,
     NotFound,
+    QueueTerms,
     Unavailable,
 )
 from zerotoolsd.submission import Admittance, InterpreterCheck, Rehearsal, newest_step
@@ -64,20 +67,28 @@ class DispatcherService:
         self._submission = Admittance(
             dispatcher, check_python=check_python, rehearse=rehearse, ask=ask
         )
+        self._waiting_jobs = WaitingJobs(dispatcher, self._find)
         self._started = time.monotonic()
 
     async def submit(
-        self, spec: JobSpec, *, uid: int, idempotency_key: str | None
+        self,
+        spec: JobSpec,
+        *,
+        uid: int,
+        idempotency_key: str | None,
+        terms: QueueTerms = PLAIN_TERMS,
     ) -> tuple[JobView, bool]:
         """See `JobService`."""
         self._check_uid(uid)
-        job, new = await self._submission.submit(spec, uid=uid, key=idempotency_key)
+        job, new = await self._submission.submit(spec, uid=uid, key=idempotency_key, terms=terms)
         return self._view(job), new
 
-    async def check(self, spec: JobSpec, *, uid: int, model: bool = False) -> list[str]:
+    async def check(
+        self, spec: JobSpec, *, uid: int, model: bool = False, terms: QueueTerms = PLAIN_TERMS
+    ) -> list[str]:
         """See `JobService`."""
         self._check_uid(uid)
-        return await self._submission.check(spec, model=model)
+        return await self._submission.check(spec, uid=uid, model=model, terms=terms)
 
     def _check_uid(self, uid: int) -> None:
         own = os.geteuid()
@@ -142,6 +153,11 @@ class DispatcherService:
             raise Unavailable(
                 f"job {job_id} cannot be cancelled: writing the queue failed: {error}"
             ) from None
+        return self._view(self._find(job_id))
+
+    async def set_priority(self, job_id: int, priority: int, *, uid: int) -> JobView:
+        """See `JobService`."""
+        await self._waiting_jobs.set_priority(job_id, priority, uid)
         return self._view(self._find(job_id))
 
     async def resume(self, job_id: int, *, uid: int) -> JobView:

@@ -38,6 +38,18 @@ class Unavailable(ZerotoolsError):
 
 
 @dataclass(frozen=True, kw_only=True)
+class QueueTerms:
+    """How a job is to wait. `priority`: LEAST_PRIORITY to MOST_PRIORITY, the higher one goes first;
+    None: 0, or what is nearest to it of what its user may have."""
+
+    priority: int | None = None
+
+
+PLAIN_TERMS = QueueTerms()
+"""Those of a job of which nothing was said."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class AttemptView:
     """One start of a job. `state` is launching, running, or ended; `cause` says why it ended, and
     `cause_kind` for which of `queue.retrying.causes`."""
@@ -88,6 +100,7 @@ class JobView:
     device: str
     stage: int | None
     output_dir: str
+    priority: int = 0
     latest_checkpoint: Mapping[str, Any] | None
     progress: Mapping[str, Any] | None
     phase: Mapping[str, Any] | None = None
@@ -188,7 +201,12 @@ class JobService(Protocol):
     """The daemon, as its HTTP handlers see it. Every refusal is a `ZerotoolsError`."""
 
     async def submit(
-        self, spec: JobSpec, *, uid: int, idempotency_key: str | None
+        self,
+        spec: JobSpec,
+        *,
+        uid: int,
+        idempotency_key: str | None,
+        terms: QueueTerms = PLAIN_TERMS,
     ) -> tuple[JobView, bool]:
         """Queue a job, durably, before this returns. False: the key was seen, nothing was queued.
 
@@ -196,7 +214,9 @@ class JobService(Protocol):
         Unavailable.
         """
 
-    async def check(self, spec: JobSpec, *, uid: int, model: bool = False) -> list[str]:
+    async def check(
+        self, spec: JobSpec, *, uid: int, model: bool = False, terms: QueueTerms = PLAIN_TERMS
+    ) -> list[str]:
         """Refuse what `submit` would refuse now; nothing is queued. With `model`, also what the
         ranks would refuse of the model, which takes seconds; notes on it.
 
@@ -221,6 +241,13 @@ class JobService(Protocol):
         """Ask for the job's end; it is over when its state is. Twice is harmless.
 
         Raises NotFound, Forbidden, Conflict (it is over).
+        """
+
+    async def set_priority(self, job_id: int, priority: int, *, uid: int) -> JobView:
+        """Let a job that is not over wait with this priority, whenever it does.
+
+        Raises NotFound, Forbidden (also where its user may not have so high a one), Conflict (it is
+        over), Unavailable.
         """
 
     async def resume(self, job_id: int, *, uid: int) -> JobView:

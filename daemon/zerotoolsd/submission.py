@@ -8,6 +8,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from zerotoolsd.queue.placement import need_of
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.scheduling.gpus import impossible
 from zerotoolsd.queue.writers import Writers
-from zerotoolsd.service import Unavailable
+from zerotoolsd.service import PLAIN_TERMS, QueueTerms, Unavailable
 
 LOOK_SECONDS = 10.0
 """How long a look at the files of a job may take at submit."""
@@ -87,12 +88,18 @@ class Admittance:
         self._rehearsed: list[str] = []
 
     async def submit(
-        self, spec: JobSpec, *, uid: int, key: str | None, rehearse: bool = True
+        self,
+        spec: JobSpec,
+        *,
+        uid: int,
+        key: str | None,
+        rehearse: bool = True,
+        terms: QueueTerms = PLAIN_TERMS,
     ) -> tuple[JobRow, bool]:
         """See `JobService.submit`; without `rehearse` its interpreter is not asked."""
         try:
             with self._group.coming():
-                job, new = await self._submit(spec, uid, key, rehearse)
+                job, new = await self._submit(spec, uid, key, rehearse, terms)
         except sqlite3.OperationalError as error:
             raise Unavailable(
                 f"the job cannot be queued: writing the queue failed: {error}"
@@ -102,7 +109,7 @@ class Admittance:
         return job, new
 
     async def _submit(
-        self, spec: JobSpec, uid: int, key: str | None, rehearse: bool
+        self, spec: JobSpec, uid: int, key: str | None, rehearse: bool, terms: QueueTerms
     ) -> tuple[JobRow, bool]:
         tree = job_to_dict(spec)
         text = json.dumps(tree)
@@ -111,6 +118,7 @@ class Admittance:
             # A job that was queued already is not checked again: its files may be gone since.
             if self._dispatcher.store.by_key(uid, key) is None:
                 self._refuse_full()
+                terms = self._settled(terms, uid)
                 seen = await self._check(spec, text)
                 coming.seen(seen.named)
                 if rehearse and seen.asked and text not in self._rehearsed:
@@ -122,7 +130,13 @@ class Admittance:
 
             # Nothing gives way between these and the commit: two submits may come at once.
             checked = partial(self._check_last, spec, seen)
-            return await self._group.submit(self._new_job(spec, tree, uid, key, checked, queued))
+            new = self._new_job(spec, tree, uid, key, checked, queued, terms)
+            return await self._group.submit(new)
+
+    def _settled(self, terms: QueueTerms, uid: int) -> QueueTerms:
+        """The terms as they come to count. Raises BadRequest, Forbidden."""
+        classes = self._dispatcher.priority_classes
+        return replace(terms, priority=classes.priority_for(uid, terms.priority))
 
     def _new_job(
         self,
@@ -132,6 +146,7 @@ class Admittance:
         key: str | None,
         check: Callable[[], None],
         queued: Callable[[JobRow], None],
+        terms: QueueTerms,
     ) -> NewJob:
         return NewJob(
             uid=uid,
@@ -141,6 +156,7 @@ class Admittance:
             default_output=self._dispatcher.jobs_dir,
             idempotency_key=key,
             now=time.time(),
+            priority=terms.priority or 0,
             tree=tree,
             check=check,
             queued=queued,
@@ -156,8 +172,11 @@ class Admittance:
             self._writers.refuse_taken(spec, seen.place)
             self._dispatcher.cleaner.refuse_going(seen.named)
 
-    async def check(self, spec: JobSpec, *, model: bool = False) -> list[str]:
+    async def check(
+        self, spec: JobSpec, *, uid: int, model: bool = False, terms: QueueTerms = PLAIN_TERMS
+    ) -> list[str]:
         """See `JobService.check`."""
+        self._settled(terms, uid)
         text = json.dumps(job_to_dict(spec))
         seen = await self._check(spec, text)
         self._writers.refuse_taken(spec, seen.place)

@@ -40,6 +40,11 @@ def test_users_are_all_or_a_list(tmp_path: Path) -> None:
         ("[stop]\ngrace_seconds = 'x'", 'stop.grace_seconds = "x": must be a number'),
         ("a = ", "is not valid TOML"),
         (
+            "[priority.classes]\nanna = [5, -5]",
+            "priority.classes.anna = [5, -5]: must be the least and the most, such as [-10, 5]",
+        ),
+        ('[priority.classes]\n"@a" = [0, 11]', "must be a whole number from -10 to 10"),
+        (
             "[users]\nallow = 'anna'",
             'users.allow = "anna": must be "all" or a list, such as ["anna"]',
         ),

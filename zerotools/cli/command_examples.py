@@ -49,6 +49,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     ),
     "submit": (
         "zerotools submit --follow job.toml",
+        "zerotools submit job.toml --priority 5",
         "zerotools submit first.toml second.toml",
         "zerotools submit job.toml --deepspeed ds_config.json --dry-run",
     ),
@@ -65,6 +66,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "explain": ("zerotools explain", "zerotools explain 7 --json"),
     "logs": ("zerotools logs -f", "zerotools logs 7 --tail 50 --rank all"),
     "cancel": ("zerotools cancel 7", "zerotools cancel tiny wide --wait"),
+    "priority": ("zerotools priority tiny 5", "zerotools priority 7 -3"),
     "resume": ("zerotools resume 7", "zerotools resume tiny"),
     "clean": (
         "zerotools clean --older-than 30d --dry-run",

@@ -70,6 +70,9 @@ COMMANDS: dict[str, CommandEntry] = {
     "cancel": CommandEntry(
         "zerotools.cli.commands.cancel", JOBS, "Stop jobs; one that trains saves first."
     ),
+    "priority": CommandEntry(
+        "zerotools.cli.commands.priority", JOBS, "Let a job that waits start sooner or later."
+    ),
     "resume": CommandEntry("zerotools.cli.commands.resume", JOBS, "Resume a job that was stopped."),
     "clean": CommandEntry(
         "zerotools.cli.commands.clean", JOBS, "Remove records and logs of jobs that have ended."

@@ -55,6 +55,9 @@ TAKE_UP = "take_up"
 STOP = "stop"
 """A held job whose attempt is not over is cancelled."""
 
+PRIORITY = "priority"
+"""Not a transition: another priority for a job that is not over."""
+
 EVENTS = (
     *(ADMIT, STARTED, CANCEL, FINISHED, STOPPED, CRASHED, DEFERRED, GAVE_UP, RETRY, EXPIRED),
     *(HOLD, RESUME, TAKE_UP, STOP),

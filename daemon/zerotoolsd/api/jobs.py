@@ -9,6 +9,7 @@ from aiohttp import web
 
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict
+from zerotools.jobs.priorities import why_not_priority
 from zerotools.jobs.states import STATES
 from zerotools.jobs.text.secrets import HIDDEN
 from zerotoolsd.api import inputs
@@ -16,9 +17,11 @@ from zerotoolsd.api.answers import answer, answer_unless_known
 from zerotoolsd.api.keys import SERVICE
 from zerotoolsd.api.peer import peer_uid
 from zerotoolsd.api.readers import readable_job, sees_all, view_for
-from zerotoolsd.service import JobView
+from zerotoolsd.service import JobView, QueueTerms
 
 MAX_JOBS = 1000
+TERMS = ("priority",)
+"""Keys of a request that say how its job is to wait."""
 
 
 def view_json(view: JobView) -> dict[str, Any]:
@@ -38,28 +41,44 @@ def _in_a_list(view: JobView, uid: int) -> dict[str, Any]:
     return tree
 
 
+def terms_of(body: Mapping[str, Any]) -> QueueTerms:
+    """How the job of a request is to wait. Raises BadRequest."""
+    return QueueTerms(priority=_priority(body))
+
+
+def _priority(body: Mapping[str, Any]) -> int | None:
+    value = body.get("priority")
+    if value is None:
+        return None
+    if (why := why_not_priority(value)) is not None:
+        raise BadRequest(f"priority: {why}")
+    return int(value)
+
+
 async def submit(request: web.Request) -> web.Response:
     """POST /v1/jobs."""
     uid = peer_uid(request)
-    body = await inputs.json_object(request, known=("job", "idempotency_key"))
+    body = await inputs.json_object(request, known=("job", "idempotency_key", *TERMS))
     if "job" not in body:
         raise BadRequest("the key 'job' is missing")
     key = inputs.idempotency_key(body.get("idempotency_key"))
     spec = job_from_dict(body["job"], source="job")
-    view, is_new = await request.app[SERVICE].submit(spec, uid=uid, idempotency_key=key)
+    view, is_new = await request.app[SERVICE].submit(
+        spec, uid=uid, idempotency_key=key, terms=terms_of(body)
+    )
     return answer(view_json(view), status=201 if is_new else 200)
 
 
 async def check(request: web.Request) -> web.Response:
     """POST /v1/check."""
     uid = peer_uid(request)
-    body = await inputs.json_object(request, known=("job", "model"))
+    body = await inputs.json_object(request, known=("job", "model", *TERMS))
     if "job" not in body:
         raise BadRequest("the key 'job' is missing")
     if not isinstance(model := body.get("model", False), bool):
         raise BadRequest("model: must be true or false")
     spec = job_from_dict(body["job"], source="job")
-    notes = await request.app[SERVICE].check(spec, uid=uid, model=model)
+    notes = await request.app[SERVICE].check(spec, uid=uid, model=model, terms=terms_of(body))
     return answer({"notes": notes})
 
 
@@ -97,6 +116,16 @@ async def cancel(request: web.Request) -> web.Response:
     await inputs.no_body(request)
     view = await request.app[SERVICE].cancel(job_id, uid=peer_uid(request))
     return answer(view_json(view), status=202)
+
+
+async def set_priority(request: web.Request) -> web.Response:
+    """POST /v1/jobs/{id}/priority."""
+    job_id = inputs.job_id(request)
+    body = await inputs.json_object(request, known=("priority",))
+    if (priority := _priority(body)) is None:
+        raise BadRequest("the key 'priority' is missing")
+    uid = peer_uid(request)
+    return answer(view_json(await request.app[SERVICE].set_priority(job_id, priority, uid=uid)))
 
 
 async def resume(request: web.Request) -> web.Response:

@@ -12,6 +12,7 @@ from typing import Any
 from aiohttp import web
 
 import zerotools
+from zerotools.jobs.priorities import LEAST_PRIORITY, MOST_PRIORITY
 from zerotools.jobs.states import STATES, TERMINAL
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.api.answers import answer
@@ -25,6 +26,9 @@ _ANY_OBJECT: Schema = {"type": "object"}
 _REFUSALS = ("400", "401", "403", "404", "408", "409", "413", "422", "429", "500", "503")
 _TEXT_OR_NULL = {"type": ["string", "null"]}
 _KEY = {"type": ["string", "null"], "minLength": 1, "maxLength": 200, "pattern": "^[ -~]*$"}
+
+_PRIORITY = {"type": "integer", "minimum": LEAST_PRIORITY, "maximum": MOST_PRIORITY}
+_TERMS: dict[str, Schema] = {"priority": {**_PRIORITY, "type": ["integer", "null"]}}
 
 
 def _ref(name: str) -> Schema:
@@ -136,7 +140,7 @@ def _paths() -> dict[str, dict[str, Schema]]:
             "post": _operation(
                 "Queue a job, durably; 200: its idempotency key was seen before",
                 {"201": job, "200": job},
-                body=_closed(_object(("job",), job=_ref("Job"), idempotency_key=_KEY)),
+                body=_closed(_object(("job",), job=_ref("Job"), idempotency_key=_KEY, **_TERMS)),
             ),
             "get": _operation(
                 "Jobs, the newest first",
@@ -165,6 +169,14 @@ def _paths() -> dict[str, dict[str, Schema]]:
                 _ID,
             )
         },
+        "/v1/jobs/{id}/priority": {
+            "post": _operation(
+                "Let it wait with another priority",
+                {"200": job},
+                _ID,
+                body=_closed(_object(priority=_PRIORITY)),
+            )
+        },
         "/v1/jobs/{id}/logs": {
             "get": _operation(
                 "Bytes of a rank's output; headers say where they lie",
@@ -190,7 +202,7 @@ def _paths() -> dict[str, dict[str, Schema]]:
             "post": _operation(
                 "What a submit would be refused for",
                 {"200": notes},
-                body=_closed(_object(("job",), job=_ref("Job"), model=of_type(bool))),
+                body=_closed(_object(("job",), job=_ref("Job"), model=of_type(bool), **_TERMS)),
             )
         },
         "/v1/clean": {

@@ -29,6 +29,7 @@ def make_app(service: JobService, tokens: BearerTokens | None = None) -> web.App
             web.get("/v1/jobs/{id}/explain", jobs.explain),
             web.post("/v1/jobs/{id}/cancel", jobs.cancel),
             web.post("/v1/jobs/{id}/resume", jobs.resume),
+            web.post("/v1/jobs/{id}/priority", jobs.set_priority),
             web.get("/v1/jobs/{id}/logs", outputs.logs),
             web.get("/v1/jobs/{id}/progress", outputs.progress),
             web.post("/v1/clean", cleaning.clean),

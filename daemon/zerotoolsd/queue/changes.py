@@ -43,6 +43,7 @@ class NewJob:
     default_output: Path
     idempotency_key: str | None
     now: float
+    priority: int = 0
     tree: Mapping[str, Any] | None = None
     check: Callable[[], None] = _nothing
     queued: Callable[[JobRow], None] = _nothing
@@ -54,6 +55,10 @@ class Change:
     def __init__(self, run: RunSql, job_id: int) -> None:
         self._sql = run
         self._job_id = job_id
+
+    def set_priority(self, priority: int) -> None:
+        """Which of the jobs that wait goes first."""
+        self._sql("UPDATE job SET priority = ? WHERE id = ?", (priority, self._job_id))
 
     def add_attempt(self, attempt: AttemptRow) -> None:
         """A new attempt, and the leases of its GPUs. Raises Changed: a GPU is leased."""

@@ -29,10 +29,14 @@ ATTENTION_CAPABILITIES = {
 which torch compiles flex_attention."""
 
 
-def request_of(job_id: int, spec: JobSpec, grace_seconds: float = 0.0) -> Request:
-    """What the scheduler has to find for a job, which may save for `grace_seconds` at its limit."""
+def request_of(job: JobRow, grace_seconds: float = 0.0) -> Request:
+    """What the scheduler has to find for a job, which may save for `grace_seconds` at its limit.
+
+    Raises UnreadableSpec.
+    """
+    spec = job.spec
     limit = None if spec.time_limit is None else seconds_of(spec.time_limit) + grace_seconds
-    return Request(job_id=job_id, need=need_of(spec), lasts=limit)
+    return Request(job_id=job.id, need=need_of(spec), lasts=limit, priority=job.priority)
 
 
 def need_of(spec: JobSpec) -> ResourceNeed:
@@ -141,17 +145,20 @@ class QueuePlacement:
             return
         if job.state != states.QUEUED:
             self.line.remove(job_id)
-        elif job_id not in self.line:
-            request = self._expected.get(job_id) or self._request_of(job)
-            if request is None:
-                self._unsettled[job_id] = None
-            else:
-                self.line.add(request)
+            return
+        request = self._expected.get(job_id)
+        if request is None or request.priority != job.priority:
+            request = self._request_of(job)
+        self.line.remove(job_id)  # where it waited already, something about it was changed
+        if request is None:
+            self._unsettled[job_id] = None
+        else:
+            self.line.add(request)
 
     def _request_of(self, job: JobRow) -> Request | None:
         with self._parking.guard(job.id, parking.NEEDING) as reach:
             reach()
-            return request_of(job.id, job.spec, self._grace)
+            return request_of(job, self._grace)
         return None
 
     def decide(

@@ -43,6 +43,7 @@ class JobRow:
     created: float
     started: float | None
     ended: float | None
+    priority: int = 0
 
     @property
     def state(self) -> str:
@@ -174,6 +175,7 @@ def job_row(row: Mapping[str, Any]) -> JobRow:
         created=row["created"],
         started=row["started"],
         ended=row["ended"],
+        priority=row["priority"],
     )
 
 

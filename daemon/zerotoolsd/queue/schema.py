@@ -89,6 +89,10 @@ MIGRATIONS: tuple[str, ...] = (
         why TEXT NOT NULL
     );
     """,
+    # Which of the jobs that wait goes first.
+    """
+    ALTER TABLE job ADD COLUMN priority INTEGER NOT NULL DEFAULT 0;
+    """,
 )
 """Migration n (from 1) turns a database of `user_version` n-1 into one of n."""
 

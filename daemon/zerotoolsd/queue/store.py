@@ -141,11 +141,11 @@ class Store:
         new.check()
         job_id = self._sql(
             "INSERT INTO job (uid, name, spec, spec_given, spec_version, idempotency_key,"
-            " output_dir, state, restarts_used, best_step, created)"
-            " VALUES (?, ?, ?, ?, ?, ?, '', ?, 0, 0, ?)",
+            " output_dir, state, restarts_used, best_step, created, priority)"
+            " VALUES (?, ?, ?, ?, ?, ?, '', ?, 0, 0, ?, ?)",
             (
                 *(new.uid, new.name or "", _json(tree), given_text, zerotools.__version__),
-                *(new.idempotency_key, states.QUEUED, new.now),
+                *(new.idempotency_key, states.QUEUED, new.now, new.priority),
             ),
         ).lastrowid
         assert job_id is not None
@@ -179,11 +179,12 @@ class Store:
         now: float,
         attempt: int | None = None,
         ended: float | None = None,
+        why: str | None = None,
     ) -> Iterator[Change]:
         """Move `job` to `after` in one transaction with an event; the body adds other rows.
 
-        `ended`: when a job that is over by it ended, if not now. Raises Changed if the job is no
-        longer in `job.state`.
+        `ended`: when a job that is over by it ended, if not now. `why`: what the event says, if
+        not the reason of `after`. Raises Changed if the job is no longer in `job.state`.
         """
         with self._transaction():
             over = (ended or now) if after.state in states.TERMINAL else None
@@ -197,7 +198,8 @@ class Store:
             if cursor.rowcount != 1:
                 raise Changed(f"job {job.id} is no longer {job.state}")
             yield Change(self._sql, job.id)
-            self._append(now, job.id, attempt, kind, job.state, after.state, reason)
+            said = reason if why is None else short(why)
+            self._append(now, job.id, attempt, kind, job.state, after.state, said)
 
     def _append(self, now: float, *values: object) -> None:
         self._appended = self._sql(

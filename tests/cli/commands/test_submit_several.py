@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -107,7 +108,13 @@ class Breaking(DaemonClient):
         self.error = error
         self.keys: list[str | None] = []
 
-    def submit(self, spec: JobSpec, *, idempotency_key: str | None = None) -> dict[str, Any]:
+    def submit(
+        self,
+        spec: JobSpec,
+        *,
+        idempotency_key: str | None = None,
+        terms: Mapping[str, Any] = MappingProxyType({}),
+    ) -> dict[str, Any]:
         self.keys.append(idempotency_key)
         if len(self.keys) > 1:
             raise self.error
@@ -136,7 +143,13 @@ def test_a_job_whose_answer_is_lost_may_be_queued(capsys: pytest.CaptureFixture[
     class Going(Breaking):
         """A daemon that takes the first request and is gone at the second."""
 
-        def submit(self, spec: JobSpec, *, idempotency_key: str | None = None) -> dict[str, Any]:
+        def submit(
+            self,
+            spec: JobSpec,
+            *,
+            idempotency_key: str | None = None,
+            terms: Mapping[str, Any] = MappingProxyType({}),
+        ) -> dict[str, Any]:
             self.keys.append(idempotency_key)
             raise DaemonUnreachable("nothing answers") if len(self.keys) > 1 else self.error
 

@@ -18,6 +18,7 @@ from zerotoolsd.explaining.explanation import Holder, QueuePlace, explain
 from zerotoolsd.queue.lifecycle import Standing
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.service import (
+    PLAIN_TERMS,
     AttemptView,
     Cleaned,
     CleanedJob,
@@ -28,6 +29,7 @@ from zerotoolsd.service import (
     JobView,
     KeptJob,
     NotFound,
+    QueueTerms,
 )
 
 JOB: dict[str, Any] = {
@@ -136,7 +138,12 @@ class FakeService:
             file.write(data)
 
     async def submit(
-        self, spec: JobSpec, *, uid: int, idempotency_key: str | None
+        self,
+        spec: JobSpec,
+        *,
+        uid: int,
+        idempotency_key: str | None,
+        terms: QueueTerms = PLAIN_TERMS,
     ) -> tuple[JobView, bool]:
         if self.error is not None:
             raise self.error
@@ -144,12 +151,14 @@ class FakeService:
             return self.views[self.keys[idempotency_key]], False
         job_id = len(self.views) + 1
         self.uids.append(uid)
-        self.views[job_id] = a_view(job_id, spec, uid=uid)
+        self.views[job_id] = a_view(job_id, spec, uid=uid, priority=terms.priority or 0)
         if idempotency_key is not None:
             self.keys[idempotency_key] = job_id
         return self.views[job_id], True
 
-    async def check(self, spec: JobSpec, *, uid: int, model: bool = False) -> list[str]:
+    async def check(
+        self, spec: JobSpec, *, uid: int, model: bool = False, terms: QueueTerms = PLAIN_TERMS
+    ) -> list[str]:
         if self.error is not None:
             raise self.error
         return self.notes if model else []
@@ -184,6 +193,12 @@ class FakeService:
             raise Conflict(f"job {job_id} is over: it is {view.state}")
         state = "stopping" if view.attempts else "cancelled"
         return self.change(job_id, state=state)
+
+    async def set_priority(self, job_id: int, priority: int, *, uid: int) -> JobView:
+        view = await self.job(job_id)
+        if view.state in TERMINAL:
+            raise Conflict(f"job {job_id} is over: it is {view.state}")
+        return self.change(job_id, priority=priority)
 
     async def resume(self, job_id: int, *, uid: int) -> JobView:
         view = await self.job(job_id)

@@ -56,15 +56,21 @@ class Operation(NamedTuple):
         """One that is right."""
         if self.method == "get":
             return None
-        return {"job": copy.deepcopy(JOB)} if "job" in self.properties else {}
+        right = {"job": JOB, "priority": 3}
+        needed = resolved(self._schema).get("required", ())
+        return {name: copy.deepcopy(right[name]) for name in needed}
+
+    @property
+    def _schema(self) -> dict[str, Any]:
+        """Of the body."""
+        if "requestBody" not in self.tree:
+            return {}
+        return dict(self.tree["requestBody"]["content"]["application/json"]["schema"])
 
     @property
     def properties(self) -> dict[str, Any]:
         """The schemas of the keys of the body."""
-        if "requestBody" not in self.tree:
-            return {}
-        schema = self.tree["requestBody"]["content"]["application/json"]["schema"]
-        return dict(resolved(schema)["properties"])
+        return dict(resolved(self._schema).get("properties", {}))
 
     def parameters(self, place: str) -> dict[str, Any]:
         """The schemas of its parameters in the `query` or the `path`."""
@@ -191,13 +197,15 @@ def test_values_of_the_query(operation: Operation, asker: Asker) -> None:
 
 @each_operation("path")
 def test_ids_that_no_job_has(operation: Operation, asker: Asker) -> None:
+    body = None if not operation.body else json.dumps(operation.body).encode()
     for odd in ODD_IDS:
         target = operation.path.replace("{id}", odd)
-        assert asker.refused(operation.method, target)["code"] in ("not_found", "no_such_path")
+        code = asker.refused(operation.method, target, body)["code"]
+        assert code in ("not_found", "no_such_path")
     raw = operation.path.replace("{id}", "1/../2")
     assert asker.refused(operation.method, raw)["code"] == "no_such_path"
     missing = operation.path.replace("{id}", "999")
-    assert asker.refused(operation.method, missing)["code"] == "not_found"
+    assert asker.refused(operation.method, missing, body)["code"] == "not_found"
 
 
 @each_operation()

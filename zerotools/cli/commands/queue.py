@@ -28,7 +28,9 @@ from zerotools.jobs.states import STATES, TERMINAL
 
 PAGE = 1000
 HEADERS = ("id", "name", "state", "stage", "ranks", "step", "loss", "saved", "age", "why")
-RIGHT = ("id", "stage", "ranks", "step", "loss", "saved", "age")
+PRIORITY = "prio"
+"""A column where any of the jobs has another than 0."""
+RIGHT = ("id", PRIORITY, "stage", "ranks", "step", "loss", "saved", "age")
 LONGEST_NAME = 40
 
 
@@ -101,9 +103,14 @@ def open_jobs(client: DaemonClient) -> list[dict[str, Any]]:
 def table(jobs: Sequence[Job], columns: int | None) -> list[str]:
     """Lines of the listing. Reasons that do not fit next to their jobs are shown in full below
     them."""
+    headers: tuple[str, ...] = HEADERS
     rows = [_row(job) for job in jobs]
+    if any(job.get("priority") for job in jobs):
+        headers = (headers[0], PRIORITY, *headers[1:])
+        shown = [str(job.get("priority", 0)) for job in jobs]
+        rows = [(row[0], value, *row[1:]) for row, value in zip(rows, shown, strict=True)]
     paint = {"state": partial(paint_state, stream=sys.stdout)}
-    return render.table_and_remarks(HEADERS, rows, right=RIGHT, columns=columns, paint=paint)
+    return render.table_and_remarks(headers, rows, right=RIGHT, columns=columns, paint=paint)
 
 
 def _row(job: Job) -> tuple[str, ...]:

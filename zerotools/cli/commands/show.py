@@ -140,6 +140,7 @@ def _facts(job: Job) -> Iterator[tuple[str, str]]:
             yield "left", time_left(job["progress"])
     elif has_no_heartbeat(job):
         yield "heartbeat", "none: the program reports no steps (zerotools.worker can)"
+    yield "priority", str(job.get("priority") or "")
     yield "queued", render.moment(job["created"])
     if job["started"]:
         yield "started", render.moment(job["started"])

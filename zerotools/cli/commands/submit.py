@@ -34,6 +34,7 @@ from zerotools.jobs.client.submissions import Submission
 from zerotools.jobs.imports.combine import CONFIG
 from zerotools.jobs.imports.reading.job_keys import look_up
 from zerotools.jobs.jobfile.parse import job_from_tree, job_to_dict
+from zerotools.jobs.priorities import LEAST_PRIORITY, MOST_PRIORITY
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.jobs.text.secrets import HIDDEN, mask_tree
 
@@ -44,6 +45,12 @@ from zerotools.jobs.text.secrets import HIDDEN, mask_tree
 )
 @click.option("-f", "--follow", is_flag=True, help="Show the progress until the job has ended.")
 @click.option("--name", metavar="TEXT", help="Name of the job, instead of the one in its file.")
+@click.option(
+    "--priority",
+    type=click.IntRange(LEAST_PRIORITY, MOST_PRIORITY),
+    metavar="N",
+    help=f"{LEAST_PRIORITY} to {MOST_PRIORITY}: the higher one starts first.  [default: 0]",
+)
 @click.option(
     "--env",
     "env_options",
@@ -63,6 +70,7 @@ def command(
     job_files: tuple[str, ...],
     follow: bool,
     name: str | None,
+    priority: int | None,
     env_options: tuple[str, ...],
     configs: Configs,
     dry_run: bool,
@@ -93,6 +101,8 @@ def command(
     if name is not None:
         jobs = [replace(each, spec=replace(each.spec, name=name)) for each in jobs]
     jobs = _with_environment(jobs, env_options)
+    terms = {"priority": priority} if priority is not None else {}
+    jobs = [replace(each, terms=terms) for each in jobs]
     client = DaemonClient(socket)
     if dry_run:
         return _rehearse(client, jobs, as_json)

@@ -47,6 +47,7 @@ job_argument = click.argument(
     "reference", metavar="[JOB]", required=False, shell_complete=_complete
 )
 """One job: its number or its name; the newest job where it is left out."""
+one_job_argument = click.argument("reference", metavar="JOB", shell_complete=_complete)
 shown_jobs_argument = click.argument(
     "references", metavar="[JOB]...", nargs=-1, shell_complete=_complete
 )

@@ -23,7 +23,7 @@ def check_all(
     refusals: list[ZerotoolsError] = list(conflicts(submissions))
     for each in submissions:
         try:
-            for note in client.check(each.spec, model=models):
+            for note in client.check(each.spec, model=models, terms=each.terms):
                 say("note", f"{each.source}: {note}")
         except DaemonUnreachable:
             if not refusals:
@@ -65,10 +65,10 @@ def _queue(client: DaemonClient, submission: Submission) -> Job:
     """Submit with a key, so that asking again after a lost answer does not queue it twice."""
     key = uuid.uuid4().hex
     try:
-        return client.submit(submission.spec, idempotency_key=key)
+        return client.submit(submission.spec, idempotency_key=key, terms=submission.terms)
     except AnswerLost as lost:
         try:
-            return client.submit(submission.spec, idempotency_key=key)
+            return client.submit(submission.spec, idempotency_key=key, terms=submission.terms)
         except DaemonUnreachable:
             raise lost from None  # it may have queued the job before it went
 

@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlencode
 
@@ -85,20 +86,33 @@ class DaemonClient:
         self.socket = socket or location.default_socket()
         self._timeout = timeout_seconds
 
-    def submit(self, spec: JobSpec, *, idempotency_key: str | None = None) -> dict[str, Any]:
-        """Queue a job; the same key twice queues it once."""
+    def submit(
+        self,
+        spec: JobSpec,
+        *,
+        idempotency_key: str | None = None,
+        terms: Mapping[str, Any] = MappingProxyType({}),
+    ) -> dict[str, Any]:
+        """Queue a job; the same key twice queues it once. `terms` say how it is to wait, by the
+        keys of the request."""
         from zerotools.jobs.jobfile.parse import given_of  # 9 ms that the other requests do without
 
         # What was not set is left to the daemon's defaults: it may be of another version.
-        body = {"job": given_of(spec), "idempotency_key": idempotency_key}
+        body = {"job": given_of(spec), "idempotency_key": idempotency_key, **terms}
         return self._object("POST", "/v1/jobs", body=body, patience=_patience(spec))
 
-    def check(self, spec: JobSpec, *, model: bool = False) -> list[str]:
+    def check(
+        self,
+        spec: JobSpec,
+        *,
+        model: bool = False,
+        terms: Mapping[str, Any] = MappingProxyType({}),
+    ) -> list[str]:
         """Raise what a submit would be refused for; nothing is queued. With `model`, also what the
         ranks would refuse of the model; notes on it."""
         from zerotools.jobs.jobfile.parse import given_of
 
-        body = {"job": given_of(spec), **({"model": True} if model else {})}
+        body = {"job": given_of(spec), **({"model": True} if model else {}), **terms}
         patience = _patience(spec, model=model)
         try:
             answer = self._object("POST", "/v1/check", body=body, patience=patience)
@@ -159,6 +173,10 @@ class DaemonClient:
     def resume(self, job_id: int) -> dict[str, Any]:
         """Queue a new job that goes on where one that is over stopped; the new job."""
         return self._object("POST", f"/v1/jobs/{job_id}/resume")
+
+    def set_priority(self, job_id: int, priority: int) -> dict[str, Any]:
+        """Let a job wait with another priority; the job as it is then."""
+        return self._object("POST", f"/v1/jobs/{job_id}/priority", body={"priority": priority})
 
     def clean(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
         """Remove jobs that are over: `{"jobs": [...], "kept": [...], "dry_run": bool}`."""

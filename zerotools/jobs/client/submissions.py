@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from zerotools.core.errors import BadRequest, DaemonRefused, Unsupported, ZerotoolsError
 from zerotools.jobs.tables.spec import JobSpec
@@ -18,6 +19,8 @@ class Submission:
 
     source: str
     spec: JobSpec
+    terms: Mapping[str, Any] = field(default_factory=dict)
+    """How it is to wait, by the keys of the request."""
 
 
 def with_source(source: str, error: ZerotoolsError) -> ZerotoolsError:

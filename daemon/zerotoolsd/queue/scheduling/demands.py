@@ -29,12 +29,34 @@ class ResourceNeed:
 class Request:
     """What a queued job asks for.
 
-    `lasts` is how many seconds it holds that at most; None: nobody knows.
+    `lasts` is how many seconds it holds that at most; None: nobody knows. A higher `priority` goes
+    first.
     """
 
     job_id: int
     need: ResourceNeed
     lasts: float | None = None
+    priority: int = 0
+
+    @property
+    def turn(self) -> int:
+        """Of two jobs that wait, the one with the smaller turn goes first: the one of higher
+        priority, and of two of the same priority the one that was submitted earlier."""
+        return self.job_id - self.priority * _IDS
+
+
+_IDS = 2**53
+"""More than any job's number."""
+
+
+def job_of(turn: int) -> int:
+    """The job that has this turn."""
+    return turn % _IDS
+
+
+def request_at(turn: int, need: ResourceNeed, lasts: float | None) -> Request:
+    """The request of the job that has this turn."""
+    return Request(job_id=turn % _IDS, need=need, lasts=lasts, priority=-(turn // _IDS))
 
 
 def count(number: int, what: str) -> str:

@@ -1,8 +1,9 @@
 """The jobs that wait, by what they need: a pass looks at each need, not at each job.
 
-Ten thousand jobs ask for a few dozen different things. Of each, the oldest comes first; the jobs
-behind one that waits need not be looked at, unless they may be lent what is kept for others, which
-only those can that end in time (`scheduler`).
+Ten thousand jobs ask for a few dozen different things. Of each, the one of the highest priority
+comes first, and of those the oldest (`Request.turn`); the jobs behind one that waits need not be
+looked at, unless they may be lent what is kept for others, which only those can that end in time
+(`scheduler`).
 """
 
 from __future__ import annotations
@@ -16,23 +17,23 @@ from zerotoolsd.queue.scheduling.demands import Request, ResourceNeed
 
 
 class Group:
-    """The jobs of one need, by ascending id: 16 bytes each."""
+    """The jobs of one need, by ascending turn: 16 bytes each."""
 
     def __init__(self, need: ResourceNeed) -> None:
         self.need = need
-        self.ids = array("q")
+        self.turns = array("q")
         self._lasts = array("d")
 
     def add(self, request: Request) -> None:
         """Put the job into its place."""
-        place = bisect_left(self.ids, request.job_id)
-        self.ids.insert(place, request.job_id)
+        place = bisect_left(self.turns, request.turn)
+        self.turns.insert(place, request.turn)
         self._lasts.insert(place, math.inf if request.lasts is None else request.lasts)
 
-    def remove(self, job_id: int) -> None:
-        """Take out a job that is in the group."""
-        place = bisect_left(self.ids, job_id)
-        del self.ids[place], self._lasts[place]
+    def remove(self, turn: int) -> None:
+        """Take out the job that has this turn in the group."""
+        place = bisect_left(self.turns, turn)
+        del self.turns[place], self._lasts[place]
 
     def lasts(self, place: int) -> float | None:
         """As of `Request`, of the job at this place."""
@@ -42,7 +43,7 @@ class Group:
     def next_place(self, place: int, now: float, latest: float) -> int | None:
         """The first job from `place` on that, started `now`, ends at `latest` at the latest."""
         if latest == math.inf:
-            return place if place < len(self.ids) else None
+            return place if place < len(self.turns) else None
         if latest < now:
             return None
         lasts = self._lasts
@@ -54,40 +55,48 @@ class WaitingLine:
 
     def __init__(self, requests: Iterable[Request] = ()) -> None:
         self._groups: dict[ResourceNeed, Group] = {}
-        self._group_of: dict[int, Group] = {}
+        self._place_of: dict[int, tuple[Group, int]] = {}
+        """The group of each job, and its turn."""
         for request in requests:
             self.add(request)
 
     def add(self, request: Request) -> None:
         """A job waits; nothing happens if it did already."""
-        if request.job_id not in self._group_of:
+        if request.job_id not in self._place_of:
             group = self._groups.setdefault(request.need, Group(request.need))
             group.add(request)
-            self._group_of[request.job_id] = group
+            self._place_of[request.job_id] = group, request.turn
 
     def remove(self, job_id: int) -> None:
         """The job does not wait; nothing happens if it did not."""
-        group = self._group_of.pop(job_id, None)
-        if group is None:
+        place = self._place_of.pop(job_id, None)
+        if place is None:
             return
-        group.remove(job_id)
-        if not group.ids:
+        group, turn = place
+        group.remove(turn)
+        if not group.turns:
             del self._groups[group.need]
 
     def need_of(self, job_id: int) -> ResourceNeed | None:
         """What a job that waits needs."""
-        group = self._group_of.get(job_id)
-        return None if group is None else group.need
+        place = self._place_of.get(job_id)
+        return None if place is None else place[0].need
+
+    def need_and_turn(self, job_id: int) -> tuple[ResourceNeed, int] | None:
+        """What a job that waits needs, and its turn."""
+        place = self._place_of.get(job_id)
+        return None if place is None else (place[0].need, place[1])
 
     def place_of(self, job_id: int) -> tuple[int, int] | None:
         """The job's place, from 1, among those that wait for the same kind of thing (GPUs, or
         ranks of the CPU), and how many these are; None: it does not wait."""
-        need = self.need_of(job_id)
-        if need is None:
+        found = self.need_and_turn(job_id)
+        if found is None:
             return None
+        need, turn = found
         groups = self.groups(gpus=need.gpus is not None)
-        before = sum(bisect_left(group.ids, job_id) for group in groups)
-        return before + 1, sum(len(group.ids) for group in groups)
+        before: int = sum(bisect_left(group.turns, turn) for group in groups)
+        return before + 1, sum(len(group.turns) for group in groups)
 
     def groups(self, *, gpus: bool) -> list[Group]:
         """Those that need GPUs, or those that need none."""
@@ -99,10 +108,10 @@ class WaitingLine:
         return any(need.gpus is not None for need in self._groups)
 
     def __contains__(self, job_id: object) -> bool:
-        return job_id in self._group_of
+        return job_id in self._place_of
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._group_of)
+        return iter(self._place_of)
 
     def __len__(self) -> int:
-        return len(self._group_of)
+        return len(self._place_of)

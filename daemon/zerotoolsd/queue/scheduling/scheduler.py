@@ -1,7 +1,8 @@
 """Which waiting jobs start now, on which GPUs, and why the others wait. Pure.
 
-First come, first served, per kind: what a waiting job could use is kept for it, so that no later
-job overtakes it, but a later job that needs something else does not wait for it.
+The higher priority first, and of one priority first come, first served, per kind: what a waiting
+job could use is kept for it, so that no later job overtakes it, but a later job that needs
+something else does not wait for it.
 
 Two things bound what is kept. A job for which it is not enough that our own jobs end (a stranger
 has a GPU, another is fenced) keeps nothing: nobody knows when it can start. As soon as that has
@@ -10,7 +11,7 @@ And what is kept is lent to a later job that ends before the waiting one can sta
 time limits of both. Example: of 4 GPUs one runs a job for 3 more hours, and a job of 4 GPUs waits;
 a job of one GPU with `time_limit = "2h"` starts, one without a limit waits behind it.
 
-A pass comes to the same as looking at every job, the oldest first, and looks at few. In a pass free
+A pass comes to the same as looking at every job in its turn, and looks at few. In a pass free
 GPUs only become ours (`floor`), so what is there for a job only becomes less. Therefore, once a job
 waits, a later one of the same need waits as well, unless it is lent something because it ends
 sooner. And it changes nothing for others: the first one has kept all that is free for that need, or
@@ -30,7 +31,7 @@ from types import MappingProxyType
 from zerotools.sensors.snapshot import Gpu, Snapshot
 from zerotoolsd.config import LimitsConfig
 from zerotoolsd.queue.rows import Lease
-from zerotoolsd.queue.scheduling.demands import Request, ResourceNeed
+from zerotoolsd.queue.scheduling.demands import Request, ResourceNeed, job_of, request_at
 from zerotoolsd.queue.scheduling.floor import GpuFloor
 from zerotoolsd.queue.scheduling.gpus import blindness, occupied, usable
 from zerotoolsd.queue.scheduling.line import Group, WaitingLine
@@ -104,7 +105,7 @@ def tick(
 
 
 class _Walk:
-    """The jobs of several groups, the oldest first."""
+    """The jobs of several groups, each in its turn."""
 
     def __init__(
         self,
@@ -114,28 +115,29 @@ class _Walk:
         touch: Callable[[int], None],
     ) -> None:
         self._now, self._passed_over, self._touch = now, passed_over, touch
-        self._heads = [(group.ids[0], 0, group) for group in groups]
+        self._heads = [(group.turns[0], 0, group) for group in groups]
         heapq.heapify(self._heads)
 
     def next(self) -> tuple[Request, Group, int] | None:
         """The next job, with its place in its group. Raises OddRequest."""
-        while self._heads and self._heads[0][0] in self._passed_over:
+        while self._heads and job_of(self._heads[0][0]) in self._passed_over:
             _, place, group = heapq.heappop(self._heads)
             self.go_on(group, place)
         if not self._heads:
             return None
-        job_id, place, group = heapq.heappop(self._heads)
+        turn, place, group = heapq.heappop(self._heads)
+        request = request_at(turn, group.need, group.lasts(place))
         try:
-            self._touch(job_id)
+            self._touch(request.job_id)
         except Exception as error:  # of whatever kind: that job is set aside
-            raise OddRequest(job_id) from error
-        return Request(job_id=job_id, need=group.need, lasts=group.lasts(place)), group, place
+            raise OddRequest(request.job_id) from error
+        return request, group, place
 
     def go_on(self, group: Group, place: int, latest: float = math.inf) -> None:
         """Come to the next of the group behind `place` that would be over at `latest`."""
         found = group.next_place(place + 1, self._now, latest)
         if found is not None:
-            heapq.heappush(self._heads, (group.ids[found], found, group))
+            heapq.heappush(self._heads, (group.turns[found], found, group))
 
 
 def _give_cpus(walk: _Walk, used: int, limits: LimitsConfig, starts: list[Start]) -> CpuWaits:
@@ -173,6 +175,6 @@ def _give_gpus(walk: _Walk, floor: GpuFloor, history: FloorHistory, starts: list
             uuids = tuple(gpu.uuid for gpu in given if gpu.uuid is not None)
             starts.append(Start(job_id=request.job_id, gpu_uuids=uuids))
         if changed:
-            history.since(request.job_id, floor.view())
+            history.since(request.turn, floor.view())
         latest = floor.latest_end(need, wanted) if need in waiting else math.inf
         walk.go_on(group, place, latest)

@@ -16,7 +16,8 @@ from zerotoolsd.queue.scheduling.line import WaitingLine
 
 @dataclass(frozen=True)
 class CpuWaits:
-    """`first` is the oldest job that waits for CPU ranks, of `limit` of which `used` are taken."""
+    """`first` is the job that waits for CPU ranks before all others, of `limit` of which `used` are
+    taken."""
 
     first: int | None
     used: int
@@ -41,19 +42,19 @@ class FloorHistory:
         self._said: dict[tuple[int, ResourceNeed], str] = {}
 
     def begin(self, view: FloorView) -> None:
-        """What the oldest job found."""
+        """What the first job found."""
         self._views.append(view)
 
-    def since(self, job_id: int, view: FloorView) -> None:
-        """What those behind the job `job_id` found; later ones come later."""
-        self._behind.append(job_id)
+    def since(self, turn: int, view: FloorView) -> None:
+        """What those behind this turn found; later ones come later."""
+        self._behind.append(turn)
         self._views.append(view)
 
-    def why(self, job_id: int, need: ResourceNeed) -> str | None:
-        """Why a job waits; None: the GPUs were not looked at yet."""
+    def why(self, turn: int, need: ResourceNeed) -> str | None:
+        """Why the job of this turn waits; None: the GPUs were not looked at yet."""
         if not self._views:
             return None
-        place = bisect_left(self._behind, job_id)
+        place = bisect_left(self._behind, turn)
         if (place, need) not in self._said:
             self._said[place, need] = self._views[place].why(need)
         return self._said[place, need]
@@ -86,13 +87,13 @@ class Waits(Mapping[int, str]):
         return Waits(self._line, self._started, passed_over, self._cpus, self._blind, self._history)
 
     def __getitem__(self, job_id: int) -> str:
-        need = self._line.need_of(job_id)
-        why = None if need is None else self._why(job_id, need)
+        found = self._line.need_and_turn(job_id)
+        why = None if found is None else self._why(job_id, *found)
         if why is None:
             raise KeyError(job_id)
         return why
 
-    def _why(self, job_id: int, need: ResourceNeed) -> str | None:
+    def _why(self, job_id: int, need: ResourceNeed, turn: int) -> str | None:
         if job_id in self._passed_over:
             return self._passed_over[job_id]
         if job_id in self._started:
@@ -101,7 +102,7 @@ class Waits(Mapping[int, str]):
             return self._cpus.why(job_id, need)
         if self._blind is not None:
             return f"waits for the GPUs to be seen: {self._blind}"
-        return self._history.why(job_id, need)
+        return self._history.why(turn, need)
 
     def __contains__(self, job_id: object) -> bool:
         return isinstance(job_id, int) and self.get(job_id) is not None

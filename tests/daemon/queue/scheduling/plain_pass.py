@@ -1,4 +1,4 @@
-"""The scheduler's pass as it reads in one sentence: every job in turn, the oldest first.
+"""The scheduler's pass as it reads in one sentence: every job in its turn.
 
 It is what `scheduler.tick` must come to, and takes as long as the queue.
 """

@@ -60,8 +60,13 @@ def test_a_pass_comes_to_the_same_as_looking_at_every_job(data: st.DataObject) -
     ends = {900 + i: 110.0 + i for i, kind in enumerate(kinds) if kind == "ends"}
     ends |= {900 + i: 120.0 for i, kind in enumerate(kinds) if kind == "ends later"}
     needs = data.draw(st.lists(gpu_needs | cpu_needs, min_size=1, max_size=4))
-    asked = data.draw(st.lists(st.tuples(st.sampled_from(needs), lasting), max_size=16))
-    requests = [Request(job_id=i, need=need, lasts=lasts) for i, (need, lasts) in enumerate(asked)]
+    priorities = st.sampled_from([0, 0, 3, -10, 10])
+    one = st.tuples(st.sampled_from(needs), lasting, priorities)
+    asked = data.draw(st.lists(one, max_size=16))
+    requests = [
+        Request(job_id=i, need=need, lasts=lasts, priority=priority)
+        for i, (need, lasts, priority) in enumerate(asked)
+    ]
     left_out = data.draw(st.sets(st.integers(0, 15), max_size=3))
     values: dict[str, Any] = {
         "now": 100.0,
@@ -76,7 +81,8 @@ def test_a_pass_comes_to_the_same_as_looking_at_every_job(data: st.DataObject) -
     found = tick(
         line, passed_over=dict.fromkeys(left_out, "not now"), **values, touch=looked_at.append
     )
-    starts, waits = plain_pass([r for r in requests if r.job_id not in left_out], **values)
+    in_turn = sorted(requests, key=lambda each: (-each.priority, each.job_id))
+    starts, waits = plain_pass([r for r in in_turn if r.job_id not in left_out], **values)
     assert found.starts == starts
     assert found.waits == waits | {r.job_id: "not now" for r in requests if r.job_id in left_out}
     assert len(looked_at) == len(set(looked_at))

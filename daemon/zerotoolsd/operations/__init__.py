@@ -1,0 +1,4 @@
+"""What users change of jobs in the queue.
+
+waiting_jobs    priority of jobs that are not over
+"""

@@ -1,0 +1,34 @@
+"""`zerotools priority`: let a job that waits start sooner or later."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from zerotools.cli.job_views.describe import title
+from zerotools.cli.job_views.job_reference import find_job, one_job_argument
+from zerotools.cli.options.shared import json_option, socket_option
+from zerotools.cli.output import render
+from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.priorities import LEAST_PRIORITY, MOST_PRIORITY
+
+
+@click.command("priority", context_settings={"ignore_unknown_options": True})
+@one_job_argument
+@click.argument("priority", metavar="N", type=click.IntRange(LEAST_PRIORITY, MOST_PRIORITY))
+@socket_option
+@json_option
+def command(reference: str, priority: int, socket: Path | None, as_json: bool) -> None:
+    """Give a job another priority, from -10 to 10: the higher one starts first.
+
+    Jobs have 0 unless they say otherwise, and of one priority the one that was submitted first
+    starts first. One that runs goes on; the priority counts where it waits again. The administrator
+    may allow a user less than 10 ([priority.classes] of the daemon's configuration).
+    """
+    client = DaemonClient(socket)
+    job = client.set_priority(int(find_job(client, reference)["id"]), priority)
+    if as_json:
+        render.print_json(job)
+        return
+    click.echo(f"{title(job)} has priority {job['priority']}")
