@@ -15,7 +15,7 @@ from zerotools.runs import checkpoint_dirs
 from zerotools.runs.manifest import read_manifest
 
 pytestmark = [pytest.mark.torch, pytest.mark.dear(30, "five layouts, each three times")]
-STEPS = (1, 2, 3)
+STEPS = (1, 2)
 FAULTY = Path(__file__).parents[1] / "rank_faulty.py"
 # At stages 1 and 2 a rank saves as with offload, and the same tensors in other places.
 STAGES = (0, 1, 2, 3) if FULL else (0, 3)
@@ -38,7 +38,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
         beside = {"every": 1, "asynchronous": True}
         jobs[f"sync-{case}"] = {**tree, "checkpoint": {"every": 1}}
         jobs[f"async-{case}"] = {**tree, "checkpoint": beside}
-        source = directory / "out" / f"async-{case}" / "out" / checkpoint_dirs.directory_name(2)
+        source = directory / "out" / f"async-{case}" / "out" / checkpoint_dirs.directory_name(1)
         jobs[f"resumed-{case}"] = {**tree, "checkpoint": beside, "resume_from": str(source)}
     held_out = {"fraction": 0.1, "every": 1}
     by_eval = {"every": 1, "keep_last": 1, "best": "eval_loss"}
@@ -68,7 +68,7 @@ def test_the_checkpoints_are_those_of_a_run_that_waits(runs: Runs, case: str) ->
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_run_goes_on_from_one_bit_for_bit(runs: Runs, case: str) -> None:
-    assert runs.losses(f"resumed-{case}") == runs.losses(f"sync-{case}")[2:]
+    assert runs.losses(f"resumed-{case}") == runs.losses(f"sync-{case}")[1:]
     assert runs.ended(f"resumed-{case}") == runs.ended(f"sync-{case}")
 
 
