@@ -30,6 +30,7 @@ from zerotoolsd.attempts.taking_up import LeftAttempts
 from zerotoolsd.attempts.watcher import Watcher
 from zerotoolsd.cleaning.cleaner import Cleaner
 from zerotoolsd.config import Config, RetryConfig
+from zerotoolsd.exposing.tally import MetricsTally
 from zerotoolsd.gpu_sharing.arbiter import GpuArbiter
 from zerotoolsd.looking.lookers import Ask
 from zerotoolsd.machine import SnapshotCache
@@ -83,6 +84,8 @@ class Dispatcher:
         self._step_began: float | None = None
         self.changed = asyncio.Event()
         self._wake = asyncio.Event()
+        self.tally = MetricsTally()
+        store.on_commit = self.tally.commits.observe
         self._transitions = Transitions(store, _policy(config.retry), self.announce)
         machine.on_late_answer = self._wake.set
         self._pending = PendingJobs(self._wake.set)
@@ -100,6 +103,7 @@ class Dispatcher:
             self.machine.gpu_name,
             self.machine.xids_of,
             config.retry.fence_seconds,
+            self.tally,
         )
         self.spawner = SupervisorSpawner(way, config.stop.grace_seconds)
         self._watcher = Watcher(
@@ -128,6 +132,7 @@ class Dispatcher:
             umask,
             socket,
             lambda gpus: self.arbiter.told(gpus),
+            self.tally.queue_waits.observe,
         )
         self._left = LeftAttempts(store, self._guard, self._watcher, self._starter, self._pending)
         self.arbiter = GpuArbiter(config.gpus.locks, self._left.lives_on)
@@ -170,7 +175,9 @@ class Dispatcher:
 
     async def _oversee(self) -> None:
         while True:
+            due = time.monotonic() + LOOK_SECONDS
             await asyncio.sleep(LOOK_SECONDS)
+            self.tally.late(max(0.0, time.monotonic() - due))
             try:
                 self._overseer.look()
             except sqlite3.OperationalError as error:  # an end is tried again by `_step`

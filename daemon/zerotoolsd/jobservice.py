@@ -22,6 +22,8 @@ from zerotoolsd.attempts import last_report
 from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.explaining.explanation import explain
 from zerotoolsd.explaining.holdings import holders_for, place_of
+from zerotoolsd.exposing.exposition import render
+from zerotoolsd.exposing.families import MetricsMoment, families
 from zerotoolsd.looking.lookers import Ask
 from zerotoolsd.operations.waiting_jobs import WaitingJobs
 from zerotoolsd.queue import clocks
@@ -46,6 +48,8 @@ from zerotoolsd.views import bare_view, job_view
 
 log = logging.getLogger(__name__)
 
+METRICS_AGE_SECONDS, METRICS_PATIENCE_SECONDS = 10.0, 0.2
+"""How old what `/metrics` says of the GPUs may be, and how long it waits for newer."""
 EXPLAINING_EVENTS = 100
 """The newest events of a job that explain it."""
 _LARGEST_ID = 2**63 - 1
@@ -269,6 +273,21 @@ class DispatcherService:
             "launch": launch,
             "gpu_locks": self._dispatcher.arbiter.to_json(),
         }
+
+    async def metrics(self, *, openmetrics: bool) -> str:
+        """See `JobService`."""
+        engine, now = self._dispatcher, clocks.now()
+        snapshot = await engine.machine.snapshot(
+            most_age_seconds=METRICS_AGE_SECONDS, patience_seconds=METRICS_PATIENCE_SECONDS
+        )
+        moment = MetricsMoment(
+            jobs=self._store.state_counts(),
+            leases=self._store.leases(),
+            fenced=[each.gpu_uuid for each in self._store.fences() if each.is_up(now)],
+            snapshot=snapshot,
+            uptime_seconds=time.monotonic() - self._started,
+        )
+        return render(families(engine.tally, moment), openmetrics=openmetrics)
 
     def health(self) -> dict[str, Any]:
         """See `JobService`."""

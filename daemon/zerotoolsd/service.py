@@ -279,5 +279,8 @@ class JobService(Protocol):
     async def machine(self) -> dict[str, Any]:
         """`{"snapshot": ... | None, "leases": [{"gpu_uuid", "job_id", "attempt", "held_by"}]}`."""
 
+    async def metrics(self, *, openmetrics: bool) -> str:
+        """The metrics of the daemon and the machine, as text; of no single job."""
+
     def health(self) -> dict[str, Any]:
         """`{"version", "pid", "schema", "uptime_seconds", "api_versions"}`."""

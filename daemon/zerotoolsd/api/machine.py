@@ -1,4 +1,4 @@
-"""Handlers of /v1/machine, /v1/events and /v1/health."""
+"""Handlers of /v1/machine, /v1/events, /v1/health and /metrics."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from zerotoolsd.api.answers import answer
 from zerotoolsd.api.keys import SERVICE
 from zerotoolsd.api.peer import peer_uid
 from zerotoolsd.api.readers import event_for
+from zerotoolsd.exposing.exposition import OPENMETRICS_TYPE, TEXT_TYPE, wants_openmetrics
 
 LONGEST_WAIT_SECONDS = 60.0
 
@@ -16,6 +17,14 @@ LONGEST_WAIT_SECONDS = 60.0
 async def machine(request: web.Request) -> web.Response:
     """GET /v1/machine."""
     return answer(await request.app[SERVICE].machine())
+
+
+async def metrics(request: web.Request) -> web.Response:
+    """GET /metrics."""
+    openmetrics = wants_openmetrics(request.headers.get("Accept", ""))
+    text = await request.app[SERVICE].metrics(openmetrics=openmetrics)
+    kind = OPENMETRICS_TYPE if openmetrics else TEXT_TYPE
+    return web.Response(body=text.encode("utf-8"), headers={"Content-Type": kind})
 
 
 async def health(request: web.Request) -> web.Response:

@@ -269,6 +269,14 @@ def _paths() -> dict[str, dict[str, Schema]]:
                 },
             )
         },
+        "/metrics": {
+            "get": _operation(
+                "What monitoring reads, as text of Prometheus or as OpenMetrics",
+                {"200": text},
+                {"name": "Accept", "in": "header", "schema": {"type": "string"}},
+                content="text/plain",
+            )
+        },
         "/v1/openapi.json": {"get": _operation("This document", {"200": _ANY_OBJECT})},
     }
 

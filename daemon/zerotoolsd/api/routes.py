@@ -38,6 +38,7 @@ def make_app(service: JobService, tokens: BearerTokens | None = None) -> web.App
             web.get("/v1/openapi.json", openapi.openapi),
             web.get("/v1/machine", machine.machine),
             web.get("/v1/health", machine.health),
+            web.get("/metrics", machine.metrics),
         ]
     )
     return app

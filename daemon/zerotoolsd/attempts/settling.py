@@ -17,6 +17,7 @@ from zerotoolsd.attempts.cause_of_end import cause_of
 from zerotoolsd.attempts.enforcing import strays
 from zerotoolsd.attempts.gpu_blame import fences_of, with_xids
 from zerotoolsd.attempts.watcher import Guard
+from zerotoolsd.exposing.tally import MetricsTally
 from zerotoolsd.queue import clocks, lifecycle, parking, time_limit
 from zerotoolsd.queue.retrying import causes
 from zerotoolsd.queue.rows import AttemptRow, JobRow, Lease
@@ -46,6 +47,7 @@ class AttemptEnds:
         gpu_name: Callable[[str], str] = str,
         xids_of: XidsOf = lambda uuids, since: {},
         fence_seconds: float = 0.0,
+        tally: MetricsTally | None = None,
     ) -> None:
         self._transitions = transitions
         self._store = transitions.store
@@ -54,6 +56,7 @@ class AttemptEnds:
         self._gpu_name = gpu_name
         self._xids_of = xids_of
         self._fence_seconds = fence_seconds
+        self._tally = tally or MetricsTally()
         self.expired: set[str] = set()
         """Tokens of attempts that were asked to stop, as their job's time limit is over."""
         self._unsettled: dict[str, tuple[AttemptRow, Mapping[str, Any]]] = {}
@@ -121,6 +124,7 @@ class AttemptEnds:
                     change.fence(fence)
         if left is not None:
             log.warning("job %d: %s", job.id, left)
+        self._tally.attempt_ended(end.outcome, cause, record, job.standing.best_step)
         self._transitions.publish(job, after)
 
     def _reported(self, attempt: AttemptRow) -> Mapping[str, Sequence[GpuXid]]:

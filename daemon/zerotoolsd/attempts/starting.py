@@ -48,7 +48,9 @@ class AttemptStarter:
         umask: int,
         socket: Path | None = None,
         gpu_locks: Callable[[Sequence[str]], Mapping[str, Any]] = lambda gpus: {},
+        waited: Callable[[float], None] = lambda seconds: None,
     ) -> None:
+        """`waited` is told how many seconds a job was queued before its first launch."""
         self._transitions = transitions
         self._store = transitions.store
         self._watcher = watcher
@@ -60,6 +62,7 @@ class AttemptStarter:
         self._umask = umask
         self._socket = socket
         self._gpu_locks = gpu_locks
+        self._waited = waited
 
     def launch(self, job: JobRow, gpu_uuids: tuple[str, ...]) -> None:
         """Commit the next attempt of `job` on these GPUs, and start it."""
@@ -83,6 +86,8 @@ class AttemptStarter:
         with self._store.change(job, after, states.ADMIT, now=now, attempt=number) as change:
             change.add_attempt(attempt)
         self._transitions.publish(job, after)
+        if not attempts:
+            self._waited(max(0.0, now - job.created))
         crashpoints.reach(crashpoints.LAUNCHING_COMMITTED)
         self.begin(attempt, self._over)
 

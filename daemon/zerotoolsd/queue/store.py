@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +38,8 @@ class Store:
         """Raises BadFile, Unsupported: see `open_database`. `rebuild`: an older queue will do."""
         self._connection = open_database(state_dir, rebuild=rebuild)
         self.room = QueueRoom(state_dir, self._connection)
+        self.on_commit: Callable[[float], None] = lambda seconds: None
+        """Told how long each commit took."""
         self._connection.row_factory = loaded_row
         # Whoever waits for another process's lock does so without holding up the event loop.
         self._connection.execute(f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}")
@@ -86,7 +89,9 @@ class Store:
         self._queued = 0
         try:
             yield
+            began = time.perf_counter()
             self._sql("COMMIT")
+            self.on_commit(time.perf_counter() - began)
             if self._appended is not None:
                 self._mark.note(self._appended, self._queued)
         except BaseException as error:  # undone, and raised again
@@ -219,6 +224,13 @@ class Store:
         """Take in what was found; see `queue.taking_in`."""
         with self._transaction():
             found.carry_out(self._sql, self._append, now)
+
+    def state_counts(self) -> dict[str, int]:
+        """How many jobs are in each state that any is in."""
+        return {
+            row["state"]: row["jobs"]
+            for row in self._sql("SELECT state, count(*) AS jobs FROM job GROUP BY state")
+        }
 
     def states(self) -> dict[int, str]:
         """The state of every job, by its number."""

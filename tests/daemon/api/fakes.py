@@ -15,6 +15,9 @@ from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import GpuProcess
 from zerotools.sensors.source import SnapshotSource
 from zerotoolsd.explaining.explanation import Holder, QueuePlace, explain
+from zerotoolsd.exposing.exposition import render
+from zerotoolsd.exposing.families import MetricsMoment, families
+from zerotoolsd.exposing.tally import MetricsTally
 from zerotoolsd.queue.lifecycle import Standing
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.service import (
@@ -208,6 +211,10 @@ class FakeService:
             raise Conflict(f"job {job_id} is not over: it is {view.state}")
         again = self.add(output_dir=view.output_dir)
         return self.change(again.id, spec={**view.spec, "resume_from": view.output_dir})
+
+    async def metrics(self, *, openmetrics: bool) -> str:
+        moment = MetricsMoment(jobs={}, leases=(), fenced=(), snapshot=None, uptime_seconds=1.0)
+        return render(families(MetricsTally(), moment), openmetrics=openmetrics)
 
     async def explain(self, job_id: int) -> dict[str, Any]:
         view = await self.job(job_id)
