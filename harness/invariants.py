@@ -7,8 +7,8 @@ sentence for each rule that does not hold. It only reads, and needs no daemon:
 - at most one attempt of a job is not over, and it is the last;
 - of a job that is over nothing runs, and no attempt began after one that finished;
 - no process has the token of an attempt that is over, or of none;
-- a GPU is leased once, and to an attempt that is not over or left a process behind: a lease is the
-  whole GPU with all its memory, so that no two may ever share one;
+- a GPU is leased once as a whole, or in shares of its memory, and to attempts that are not over or
+  left a process behind: no two share one that is leased as a whole;
 - the events replay to the state that the job is in, each from where the last one led;
 - what lies under the name of a checkpoint verifies: every file has the size and the digest that the
   manifest says, so that nothing else can be offered to a job that goes on.
@@ -137,13 +137,18 @@ def _leases(attempts: list[sqlite3.Row], leases: list[sqlite3.Row]) -> Iterator[
         elif row["state"] == "ended" and lease["held_by"] is None:
             yield f"{lease['gpu_uuid']} is leased to an attempt that is over"
     users: dict[str, tuple[int, int]] = {}
-    leased = {lease["gpu_uuid"]: (lease["job_id"], lease["attempt"]) for lease in leases}
+    leased: dict[str, list[tuple[int, int]]] = {}
+    for lease in leases:
+        leased.setdefault(lease["gpu_uuid"], []).append((lease["job_id"], lease["attempt"]))
+        if lease["bytes"] is None and len(leased[lease["gpu_uuid"]]) > 1:
+            yield f"{lease['gpu_uuid']} is leased as a whole, and to others"
+    whole = {lease["gpu_uuid"] for lease in leases if lease["bytes"] is None}
     for key, row in by_key.items():
         for uuid in json.loads(row["gpu_uuids"]) if row["state"] != "ended" else ():
-            if uuid in users:
+            if uuid in users and uuid in whole:
                 yield f"{uuid} is used by attempts {users[uuid]} and {key} (job, number) at once"
             users[uuid] = key
-            if leased.get(uuid) != key:
+            if key not in leased.get(uuid, ()):
                 yield f"attempt {key[1]} of job {key[0]} uses {uuid}, which it has no lease of"
 
 

@@ -21,7 +21,7 @@ from benchmarks.measuring import machine
 from benchmarks.queue import loads
 from benchmarks.queue.gflow import measure_gflow
 from benchmarks.queue.http_load import connect, send
-from benchmarks.queue.passes import cpu_job, gpu_job, measure_passes
+from benchmarks.queue.passes import cpu_job, gpu_job, measure_passes, shared_job
 from benchmarks.queue.report import Asked, line, megabytes, milliseconds, percent, seconds, show
 from benchmarks.queue.running import (
     Daemon,
@@ -65,7 +65,7 @@ class Run:
 
     def passes(self) -> None:
         """The scheduler alone."""
-        for name, make in (("CPU", cpu_job), ("GPU", gpu_job)):
+        for name, make in (("CPU", cpu_job), ("GPU", gpu_job), ("shared GPU", shared_job)):
             found = measure_passes(make, self.jobs)
             line(f"a pass over {self.jobs:,} {name} jobs", found.text())
             most = max(found.after_a_change) / 1e3

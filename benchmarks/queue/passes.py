@@ -61,6 +61,12 @@ def gpu_job(number: int) -> JobSpec:
     return _job({"gpus": listed or 1 + first, **limit})
 
 
+def shared_job(number: int) -> JobSpec:
+    """One that shares GPUs: 60 different needs of memory, on one or two of them."""
+    declared = {"per_gpu": f"{1 + number % 30}GiB", "host": "1GiB"}
+    return _job({"gpus": 1 + number // 30 % 2, "memory": declared})
+
+
 def _job(keys: dict[str, object]) -> JobSpec:
     script = {"command": ["sleep", "3600"], "directory": "/"}
     return job_from_dict({"engine": "script", "script": script, **keys}, source="job")

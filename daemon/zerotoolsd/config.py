@@ -49,6 +49,11 @@ class LimitsConfig:
         'or text such as `"64GiB"`. Not set: as much as there is.',
         default=None,
     )
+    host_memory: int | str | None = key(
+        "Host memory that running jobs may declare together (`memory.host`): bytes, or text such "
+        'as `"400GiB"`. Not set: nine tenths of what the machine has.',
+        default=None,
+    )
     job_processes: int | None = key(
         "Processes and threads of a job that sets no `limits.processes`, and the most that one may "
         "set. Not set: no limit.",
@@ -66,6 +71,16 @@ class LimitsConfig:
 class GpusConfig:
     """`[gpus]`: how jobs share the GPUs, and this daemon with others."""
 
+    context_memory: int | str = key(
+        "Memory of a GPU that is set aside for the CUDA context of each job that declares "
+        '`memory.per_gpu`: bytes, or text such as `"512MiB"`.',
+        default="512MiB",
+    )
+    end_over_declared: bool = key(
+        "Cancel jobs that use more memory of a GPU than they declared; false: say so in `queue` "
+        "and in an event.",
+        default=False,
+    )
     locks: str = key(
         "The directory of the GPUs' locks, by which the daemons of several users keep apart: "
         "root's, of mode 1777. Where it is missing, what others use shows in NVML alone, and "
@@ -262,7 +277,7 @@ def load(path: Path | None) -> Config:
     problems: list[str] = []
     config: Config | None = build(Config, tree, "", problems)
     if config is not None:
-        problems += [*_wrong_spans(config.retention), *_wrong_sizes(config.limits)]
+        problems += [*_wrong_spans(config.retention), *_wrong_sizes(config)]
         problems += _wrong_users(config.users)
         problems += _wrong_classes(config.priority)
     if config is None or problems:
@@ -279,12 +294,18 @@ def _wrong_classes(priority: PriorityConfig) -> Iterator[str]:
             yield f"{where}: {why}"
 
 
-def _wrong_sizes(limits: LimitsConfig) -> Iterator[str]:
-    try:
-        if limits.job_memory is not None:
-            bytes_of(limits.job_memory)
-    except ValueError as error:
-        yield f"limits.job_memory = {show(limits.job_memory)}: {error}"
+def _wrong_sizes(config: Config) -> Iterator[str]:
+    sizes = {
+        "limits.job_memory": config.limits.job_memory,
+        "limits.host_memory": config.limits.host_memory,
+        "gpus.context_memory": config.gpus.context_memory,
+    }
+    for name, value in sizes.items():
+        try:
+            if value is not None:
+                bytes_of(value)
+        except ValueError as error:
+            yield f"{name} = {show(value)}: {error}"
 
 
 def _wrong_users(users: UsersConfig) -> Iterator[str]:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from zerotools.core.counts import bytes_of
 from zerotools.jobs import states
 from zerotools.sensors.snapshot import Snapshot
 from zerotoolsd import crashpoints
@@ -32,6 +33,7 @@ from zerotoolsd.cleaning.cleaner import Cleaner
 from zerotoolsd.config import Config, RetryConfig
 from zerotoolsd.exposing.tally import MetricsTally
 from zerotoolsd.gpu_sharing.arbiter import GpuArbiter
+from zerotoolsd.gpu_sharing.over_use import SharedGpus
 from zerotoolsd.looking.lookers import Ask
 from zerotoolsd.machine import SnapshotCache
 from zerotoolsd.needed import NeededCheckpoints
@@ -39,8 +41,8 @@ from zerotoolsd.queue import clocks, parking, time_limit
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.lifecycle import Cancel, Hold, Resume, Retry, RetryPolicy
 from zerotoolsd.queue.parking import JobGuard, Touch
-from zerotoolsd.queue.placement import QueuePlacement
-from zerotoolsd.queue.rows import JobRow
+from zerotoolsd.queue.placement import QueuePlacement, memory_of_machine
+from zerotoolsd.queue.rows import AttemptRow, JobRow, Lease
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.transitions import Transitions
 
@@ -93,7 +95,11 @@ class Dispatcher:
         self._parking = JobGuard(self.jobs_dir, self._hold, touch, self._pending.put_off)
         self._guard = self._parking.guard
         self.placement = QueuePlacement(
-            store, self._parking, config.limits, config.stop.grace_seconds
+            store,
+            self._parking,
+            config.limits,
+            config.stop.grace_seconds,
+            memory_of_machine(config),
         )
         self._beside = BesideJobs()
         self._ends = AttemptEnds(
@@ -135,6 +141,8 @@ class Dispatcher:
             self.tally.queue_waits.observe,
         )
         self._left = LeftAttempts(store, self._guard, self._watcher, self._starter, self._pending)
+        context = bytes_of(config.gpus.context_memory)
+        self._shared = SharedGpus(store, machine, context, self._running, self._tell_over)
         self.arbiter = GpuArbiter(config.gpus.locks, self._left.lives_on)
         self.priority_classes = PriorityClasses(config.priority)
         self.cleaner = Cleaner(state_dir, store, self.announce, ask)
@@ -153,6 +161,7 @@ class Dispatcher:
         stopping = asyncio.create_task(stop.wait())
         cleaning = asyncio.create_task(self.cleaner.keep_up(self.config.retention))
         overseeing = asyncio.create_task(self._oversee())
+        sharing = asyncio.create_task(self._shared.keep_up())
         try:
             while not stop.is_set():
                 self._wake.clear()
@@ -170,6 +179,7 @@ class Dispatcher:
             stopping.cancel()
             cleaning.cancel()
             overseeing.cancel()
+            sharing.cancel()
             self._watcher.close()
             self.arbiter.close()
 
@@ -275,7 +285,7 @@ class Dispatcher:
             self.waits = {}
             return IDLE_SECONDS
         kept, wants_gpus = self._beside.waits(), line.wants_gpus
-        decisions = self.placement.decide(snapshot, kept, elsewhere)
+        decisions = self.placement.decide(snapshot, kept, elsewhere, self._shared.own_use(snapshot))
         for start in decisions.starts:
             job = self.store.job(start.job_id)
             # It may have been cancelled while the snapshot was taken.
@@ -285,10 +295,19 @@ class Dispatcher:
                     if self._beside.keeps(job.id, self.store.attempts(job.id)):
                         kept = self._beside.waits()
                     else:
-                        self._starter.launch(job, start.gpu_uuids)
+                        self._starter.launch(job, start.gpu_uuids, start.gpu_bytes)
         self.waits = decisions.waits.passing_over(kept)
         all_start = len(decisions.starts) == len(line)
         return POLL_SECONDS if kept or (wants_gpus and not all_start) else IDLE_SECONDS
+
+    def _running(self) -> list[AttemptRow]:
+        return [attempt for attempt, _ in self._watcher.live()]
+
+    def _tell_over(self, lease: Lease, what: str) -> None:
+        self.announce()
+        job = self.store.job(lease.job_id)
+        if self.config.gpus.end_over_declared and job.state == states.RUNNING:
+            self.cancel(job, f"zerotoolsd ([gpus] end_over_declared): {what}")
 
     def why_it_waits(self, job: JobRow) -> str | None:
         """What the job waits for: one sentence, where there is something to say."""
@@ -299,8 +318,9 @@ class Dispatcher:
             asked = "its time limit is over: it was asked to save and stop"
             return f"{asked}; {silent}" if silent else asked
         why = self._watcher.held.get(job.id) or self._pending.why(job.id)
-        if (silent := self._overseer.silent.get(job.id)) is not None:
-            why = "; ".join(filter(None, (job.standing.reason, why, silent)))
+        said = self._overseer.silent.get(job.id), self._shared.over.why(job.id)
+        if any(said):
+            why = "; ".join(filter(None, (job.standing.reason, why, *said)))
         return why if job.state in states.ACTIVE else None
 
     def _is_expired(self, job: JobRow) -> bool:

@@ -263,6 +263,7 @@ class DispatcherService:
                 "job_id": lease.job_id,
                 "attempt": lease.attempt,
                 "held_by": lease.held_by,
+                "bytes": lease.bytes,
             }
             for lease in self._store.leases()
         ]

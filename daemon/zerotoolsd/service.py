@@ -277,7 +277,8 @@ class JobService(Protocol):
         """Directory of one attempt (logs, `progress.jsonl`, `exit.json`). Raises NotFound."""
 
     async def machine(self) -> dict[str, Any]:
-        """`{"snapshot": ... | None, "leases": [{"gpu_uuid", "job_id", "attempt", "held_by"}]}`."""
+        """`{"snapshot": ... | None, "leases": [{"gpu_uuid", "job_id", "attempt", "held_by",
+        "bytes"}], ...}`; `bytes` of the GPU's memory, None: all of it."""
 
     async def metrics(self, *, openmetrics: bool) -> str:
         """The metrics of the daemon and the machine, as text; of no single job."""

@@ -28,7 +28,7 @@ from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.looking.lookers import Ask
 from zerotoolsd.queue.changes import NewJob
 from zerotoolsd.queue.group_commit import GroupCommit
-from zerotoolsd.queue.placement import need_of
+from zerotoolsd.queue.placement import memory_of_machine, need_of
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.scheduling.gpus import impossible
 from zerotoolsd.queue.writers import Writers
@@ -197,7 +197,7 @@ class Admittance:
         snapshot = await self._dispatcher.machine.snapshot() if gpus else None
         if snapshot is not None and snapshot.gpus_silent:
             snapshot = None  # what there is shows when the driver answers: the job waits for that
-        why = impossible(need_of(spec), snapshot, self._dispatcher.config.limits)
+        why = impossible(need_of(spec), snapshot, config.limits, memory_of_machine(config))
         if why is not None:
             raise BadRequest(why)
         seen = survey_of(await self.look(spec, survey, spec, text))

@@ -8,6 +8,7 @@ from pathlib import Path
 from zerotools.core.counts import bytes_of
 from zerotools.jobs.binding.bind import show
 from zerotools.jobs.tables.limits import SIZES, LimitsSpec
+from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.attempts.spawning.way import LaunchWay
 from zerotoolsd.config import LimitsConfig
 from zerotoolsd.supervisor.cgroups import delegation
@@ -27,6 +28,14 @@ def attempt_limits(spec: LimitsSpec, config: LimitsConfig) -> dict[str, int]:
     if config.job_processes is not None:
         found.setdefault(PROCESSES, config.job_processes)
     return found
+
+
+def declared_limits(spec: JobSpec, config: LimitsConfig) -> dict[str, int]:
+    """What a job declares to use, as a limit, where it sets none itself."""
+    if spec.memory.host is None or spec.limits.memory is not None:
+        return {}
+    most = spec.memory.host_bytes if config.job_memory is None else bytes_of(config.job_memory)
+    return {MEMORY: min(spec.memory.host_bytes, most)}
 
 
 def why_refused(

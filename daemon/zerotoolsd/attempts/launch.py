@@ -16,7 +16,7 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotools.jobs.tables.stall import limits_of
 from zerotools.runs import checkpoint_dirs
 from zerotoolsd.attempts.environment import job_environment
-from zerotoolsd.attempts.job_limits import attempt_limits
+from zerotoolsd.attempts.job_limits import attempt_limits, declared_limits
 from zerotoolsd.attempts.programs import command_of, finder_command, make_importable
 from zerotoolsd.config import Config, DataCacheConfig
 from zerotoolsd.queue.rows import AttemptRow, JobRow
@@ -168,6 +168,7 @@ def _plan(
         kill_seconds=config.stop.kill_seconds,
         cgroups=config.limits.cgroups,
         limits=attempt_limits(spec.limits, config.limits),
+        wished_limits=declared_limits(spec, config.limits),
         log_limit_bytes=config.limits.log_bytes,
         closing=closing_command(spec, job.output_dir),
         stall=limits_of(spec.stall, own_program=own),

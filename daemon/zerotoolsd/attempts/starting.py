@@ -64,8 +64,8 @@ class AttemptStarter:
         self._gpu_locks = gpu_locks
         self._waited = waited
 
-    def launch(self, job: JobRow, gpu_uuids: tuple[str, ...]) -> None:
-        """Commit the next attempt of `job` on these GPUs, and start it."""
+    def launch(self, job: JobRow, gpu_uuids: tuple[str, ...], gpu_bytes: int | None = None) -> None:
+        """Commit the next attempt of `job` on these GPUs, or on so many bytes of each; start it."""
         attempts = self._store.attempts(job.id)
         number = len(attempts) + 1
         found = last_report.latest_checkpoint(job, attempts)
@@ -84,7 +84,7 @@ class AttemptStarter:
         )
         after, now = self._transitions.after(job, Admit()), time.time()
         with self._store.change(job, after, states.ADMIT, now=now, attempt=number) as change:
-            change.add_attempt(attempt)
+            change.add_attempt(attempt, gpu_bytes)
         self._transitions.publish(job, after)
         if not attempts:
             self._waited(max(0.0, now - job.created))

@@ -60,8 +60,11 @@ class Change:
         """Which of the jobs that wait goes first."""
         self._sql("UPDATE job SET priority = ? WHERE id = ?", (priority, self._job_id))
 
-    def add_attempt(self, attempt: AttemptRow) -> None:
-        """A new attempt, and the leases of its GPUs. Raises Changed: a GPU is leased."""
+    def add_attempt(self, attempt: AttemptRow, gpu_bytes: int | None = None) -> None:
+        """A new attempt, and the leases of its GPUs: of so many bytes of each, or of whole ones.
+
+        Raises Changed: a GPU is leased as a whole, or shared and wanted as a whole.
+        """
         row = attempt
         self._sql(
             "INSERT INTO attempt (job_id, number, token, state, run_dir, gpu_uuids, resumed_from,"
@@ -72,13 +75,15 @@ class Change:
             ),
         )
         for uuid in row.gpu_uuids:
-            try:
-                self._sql(
-                    "INSERT INTO lease (gpu_uuid, job_id, attempt, host) VALUES (?, ?, ?, ?)",
-                    (uuid, row.job_id, row.number, row.host),
-                )
-            except sqlite3.IntegrityError:
-                raise Changed(f"{uuid} is leased already") from None
+            before = self._sql("SELECT * FROM lease WHERE gpu_uuid = ?", (uuid,))
+            for lease in before.fetchall():
+                own = (lease["job_id"], lease["attempt"]) == (row.job_id, row.number)
+                if own or lease["bytes"] is None or gpu_bytes is None:
+                    raise Changed(f"{uuid} is leased already")
+            self._sql(
+                "INSERT INTO lease (gpu_uuid, job_id, attempt, host, bytes) VALUES (?, ?, ?, ?, ?)",
+                (uuid, row.job_id, row.number, row.host, gpu_bytes),
+            )
 
     def attempt_started(self, number: int, began: Moment) -> None:
         """The supervisor of attempt `number` runs, since `began`."""

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
+from zerotools.core.counts import bytes_of
 from zerotools.jobs import states
 from zerotools.jobs.binding.durations import seconds_of
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.snapshot import BF16_CAPABILITY, Snapshot
-from zerotoolsd.config import LimitsConfig
+from zerotoolsd.config import Config, LimitsConfig
 from zerotoolsd.queue import clocks, parking, time_limit
 from zerotoolsd.queue.parking import JobGuard
 from zerotoolsd.queue.rows import JobRow
+from zerotoolsd.queue.scheduling.declared import DeclaredMemory
 from zerotoolsd.queue.scheduling.demands import CapabilityNeed, Request, ResourceNeed
 from zerotoolsd.queue.scheduling.fences import with_fences
 from zerotoolsd.queue.scheduling.line import WaitingLine
-from zerotoolsd.queue.scheduling.scheduler import OddRequest, TickDecisions, tick
+from zerotoolsd.queue.scheduling.scheduler import NOTHING_DECLARED, OddRequest, TickDecisions, tick
 from zerotoolsd.queue.store import Store
 
 ATTENTION_CAPABILITIES = {
@@ -42,9 +46,28 @@ def request_of(job: JobRow, grace_seconds: float = 0.0) -> Request:
 def need_of(spec: JobSpec) -> ResourceNeed:
     """What the scheduler has to find for a job."""
     if spec.device == "cpu":
-        return ResourceNeed(world_size=spec.world_size, gpus=None)
+        size, host = spec.world_size, spec.memory.host_bytes
+        return ResourceNeed(world_size=size, gpus=None, host_bytes=host)
     gpus = spec.gpus if spec.gpus is not None else 1
-    return ResourceNeed(world_size=spec.world_size, gpus=gpus, capability=_capability_need(spec))
+    return ResourceNeed(
+        world_size=spec.world_size,
+        gpus=gpus,
+        capability=_capability_need(spec),
+        gpu_bytes=spec.memory.per_gpu_bytes,
+        host_bytes=spec.memory.host_bytes,
+    )
+
+
+def memory_of_machine(config: Config) -> DeclaredMemory:
+    """What this machine has of memory that jobs may declare."""
+    set_bytes = config.limits.host_memory
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    total = int(whole * HOST_PART) if set_bytes is None else bytes_of(set_bytes)
+    return DeclaredMemory(context=bytes_of(config.gpus.context_memory), host_total=total)
+
+
+HOST_PART = 0.9
+"""Of the host's memory: what jobs may declare together. The rest is the system's."""
 
 
 def _capability_need(spec: JobSpec) -> CapabilityNeed | None:
@@ -90,12 +113,17 @@ class QueuePlacement:
         parking: JobGuard,
         limits: LimitsConfig,
         grace_seconds: float = 0.0,
+        memory: DeclaredMemory = NOTHING_DECLARED,
     ) -> None:
+        """`memory`: what the machine has of it for jobs that declare theirs."""
+        self._memory = memory
         self._store = store
         self._grace = grace_seconds
         self._parking = parking
         self._limits = limits
         self.line = WaitingLine()
+        self._host_first: int | None = None
+        """The job that waited for host memory before all others at the last pass."""
         self._seen: int | None = None
         """The newest event that was heeded; None: the queue was not read yet."""
         self._unread: dict[int, None] = {}
@@ -166,16 +194,20 @@ class QueuePlacement:
         snapshot: Snapshot | None,
         passed_over: Mapping[int, str] = MappingProxyType({}),
         elsewhere: Mapping[str, str] = MappingProxyType({}),
+        own: Mapping[str, int] = MappingProxyType({}),
     ) -> TickDecisions:
         """The scheduler's decisions (`tick`); a job that confuses it is held."""
         leases, now = self._store.leases(), time.time()
         if snapshot is not None:
             snapshot = with_fences(snapshot, self._store.fences(), clocks.now())
-        used = self._cpu_ranks_used()
+        used, host = self._used()
+        waiting = None if self._host_first is None else self.line.need_and_turn(self._host_first)
+        first = None if waiting is None else waiting[1]
+        memory = replace(self._memory, own=own, host_used=host, host_first=first)
         ends = self.ends_of({lease.job_id for lease in leases}, now)
         while True:
             try:
-                return tick(
+                found = tick(
                     self.line,
                     now=now,
                     snapshot=snapshot,
@@ -185,8 +217,11 @@ class QueuePlacement:
                     ends=ends,
                     passed_over=passed_over,
                     elsewhere=elsewhere,
+                    memory=memory,
                     touch=lambda job_id: self._parking.touch(job_id, parking.PLACING),
                 )
+                self._host_first = found.host_first
+                return found
             except OddRequest as odd:
                 passed_over = {**passed_over, odd.job_id: f"{parking.PLACING} failed"}
                 with self._parking.guard(odd.job_id, parking.PLACING):
@@ -204,14 +239,21 @@ class QueuePlacement:
                     found[job_id] = now + left + self._grace
         return found
 
-    def _cpu_ranks_used(self) -> int:
+    def _used(self) -> tuple[int, int]:
+        """The CPU ranks of the jobs that run, and the host memory that they declared, in bytes."""
         held = self._store.jobs_with_open_attempts(states.HELD)
-        return sum(map(self.cpu_ranks_of, [*self._store.jobs(states.ACTIVE), *held]))
+        found = [self._used_by(job) for job in (*self._store.jobs(states.ACTIVE), *held)]
+        return sum(ranks for ranks, _ in found), sum(memory for _, memory in found)
 
     def cpu_ranks_of(self, job: JobRow) -> int:
         """How many ranks of the CPU the job takes."""
+        return self._used_by(job)[0]
+
+    def _used_by(self, job: JobRow) -> tuple[int, int]:
         with self._parking.guard(job.id, parking.COUNTING) as reach:
             reach()
             spec = job.reading.spec
-            return spec.world_size if spec is not None and spec.device == "cpu" else 0
-        return 0
+            if spec is not None:
+                ranks = spec.world_size if spec.device == "cpu" else 0
+                return ranks, spec.memory.host_bytes
+        return 0, 0

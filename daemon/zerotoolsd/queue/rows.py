@@ -127,13 +127,15 @@ class AttemptRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Lease:
-    """A GPU that an attempt holds. `held_by` names the process that outlived it, if one did."""
+    """A GPU that an attempt holds, or `bytes` of its memory. `held_by` names the process that
+    outlived it, if one did."""
 
     gpu_uuid: str
     job_id: int
     attempt: int
     held_by: str | None = None
     host: str | None = None
+    bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

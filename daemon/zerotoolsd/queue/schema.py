@@ -93,6 +93,22 @@ MIGRATIONS: tuple[str, ...] = (
     """
     ALTER TABLE job ADD COLUMN priority INTEGER NOT NULL DEFAULT 0;
     """,
+    # Several attempts on one GPU, each with so many bytes of its memory; null: the whole GPU.
+    """
+    CREATE TABLE shared_lease (
+        gpu_uuid TEXT NOT NULL,
+        job_id INTEGER NOT NULL,
+        attempt INTEGER NOT NULL,
+        held_by TEXT,
+        host TEXT,
+        bytes INTEGER,
+        PRIMARY KEY (gpu_uuid, job_id, attempt)
+    );
+    INSERT INTO shared_lease (gpu_uuid, job_id, attempt, held_by, host)
+        SELECT gpu_uuid, job_id, attempt, held_by, host FROM lease;
+    DROP TABLE lease;
+    ALTER TABLE shared_lease RENAME TO lease;
+    """,
 )
 """Migration n (from 1) turns a database of `user_version` n-1 into one of n."""
 

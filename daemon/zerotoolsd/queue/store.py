@@ -213,10 +213,18 @@ class Store:
             (now, *values),
         ).lastrowid
 
+    def note(self, lease: Lease, kind: str, why: str, now: float) -> None:
+        """An event of an attempt, by a lease of its, that changes nothing."""
+        with self._transaction():
+            self._append(now, lease.job_id, lease.attempt, kind, None, None, short(why))
+
     def release(self, lease: Lease, now: float) -> None:
         """Free a GPU whose last process is gone."""
         with self._transaction():
-            self._sql("DELETE FROM lease WHERE gpu_uuid = ?", (lease.gpu_uuid,))
+            self._sql(
+                "DELETE FROM lease WHERE gpu_uuid = ? AND job_id = ? AND attempt = ?",
+                (lease.gpu_uuid, lease.job_id, lease.attempt),
+            )
             why = f"{lease.gpu_uuid} is free again"
             self._append(now, lease.job_id, lease.attempt, "release", None, None, why)
 
@@ -341,7 +349,7 @@ class Store:
 
     def leases(self) -> list[Lease]:
         """Every GPU that is not free."""
-        return [Lease(**row) for row in self._sql("SELECT * FROM lease ORDER BY gpu_uuid")]
+        return [Lease(**row) for row in self._sql("SELECT * FROM lease ORDER BY gpu_uuid, job_id")]
 
     def events_of(self, job_id: int, limit: int) -> list[Event]:
         """The newest events of a job, the oldest of them first."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import zerotools
+from zerotools.core.counts import bytes_of
 from zerotools.jobs import states
 from zerotoolsd.queue.rows import ENDED, AttemptRow
 
@@ -119,11 +120,23 @@ def _add(sql: RunSql, row: AttemptRow) -> None:
     )
     if row.state == ENDED:
         return
+    share = _declared(sql, row.job_id)
     for uuid in row.gpu_uuids:  # of two that the records name, the newer one has it
+        whole = "" if share is None else " AND bytes IS NULL"
+        sql(f"DELETE FROM lease WHERE gpu_uuid = ?{whole}", (uuid,))
         sql(
-            "INSERT OR REPLACE INTO lease (gpu_uuid, job_id, attempt, host) VALUES (?, ?, ?, ?)",
-            (uuid, row.job_id, row.number, row.host),
+            "INSERT INTO lease (gpu_uuid, job_id, attempt, host, bytes) VALUES (?, ?, ?, ?, ?)",
+            (uuid, row.job_id, row.number, row.host, share),
         )
+
+
+def _declared(sql: RunSql, job_id: int) -> int | None:
+    """What the job declares of each GPU; None: nothing, or it cannot be read."""
+    row = sql("SELECT spec FROM job WHERE id = ?", (job_id,)).fetchone()
+    try:
+        return bytes_of(json.loads(row["spec"])["memory"]["per_gpu"])
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return None
 
 
 def _waiting(sql: RunSql) -> list[int]:

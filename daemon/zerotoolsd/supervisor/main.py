@@ -97,9 +97,12 @@ def _make_group(plan: Plan) -> AttemptGroup | None:
 
     Raises NotDelegated and OSError: the limits cannot be set.
     """
-    if not plan.cgroups and not plan.limits:
+    if not plan.cgroups and not plan.limits and not plan.wished_limits:
         return None
     name = group_name(plan.job_id, plan.attempt, plan.token)
+    if plan.wished_limits:
+        with suppress(NotDelegated, OSError):
+            return make_group(name, {**plan.limits, **plan.wished_limits}, own=(os.getpid(),))
     try:
         return make_group(name, plan.limits, own=(os.getpid(),))
     except (NotDelegated, OSError):

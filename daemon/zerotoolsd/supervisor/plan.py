@@ -53,8 +53,8 @@ class Plan:
     says when ranks do not get on (`heartbeats.rank_phases.StallLimits`).
     `gpu_locks`: what `gpu_locks.attempt_locks` takes before anything begins.
     `kill_seconds`: what SIGKILL has not ended after so long is left behind, and named. `limits` are
-    those of `cgroups.limits`; `cgroups`: a control group holds the processes together, where there
-    may be one.
+    those of `cgroups.limits`; `wished_limits` come before them where they can be kept. `cgroups`: a
+    control group holds the processes together, where there may be one.
     """
 
     job_id: int
@@ -78,6 +78,7 @@ class Plan:
     stall: Mapping[str, Any] = field(default_factory=dict)
     limits: Mapping[str, int] = field(default_factory=dict)
     cgroups: bool = True
+    wished_limits: Mapping[str, int] = field(default_factory=dict)
     gpu_locks: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -88,7 +89,10 @@ class Plan:
     def to_json(self) -> dict[str, Any]:
         """All fields, under their own names."""
         tree = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        plain = {name: dict(tree[name]) for name in ("env", "stall", "limits", "gpu_locks")}
+        plain = {
+            name: dict(tree[name])
+            for name in ("env", "stall", "limits", "wished_limits", "gpu_locks")
+        }
         return {**tree, **plain}
 
     @classmethod

@@ -317,3 +317,22 @@ def test_a_reason_of_any_length_is_kept_as_its_ends(tmp_path: Path, opened: Open
     assert len(kept) < 5000
     assert kept.startswith("first x")
     assert kept.endswith("x last")
+
+
+def test_shares_of_a_gpu_are_leased_beside_one_another_and_never_beside_a_whole_one(
+    tmp_path: Path, opened: Open
+) -> None:
+    store = opened(tmp_path)
+    jobs = [submit(store)[0] for _ in range(3)]
+
+    def lease(job: JobRow, size: int | None) -> None:
+        with store.change(job, Standing(state="launching"), "admit", now=6, attempt=1) as change:
+            change.add_attempt(attempt(job, gpus=("GPU-1",)), size)
+
+    lease(jobs[0], 10)
+    lease(jobs[1], 20)
+    with pytest.raises(Changed, match="GPU-1 is leased"):
+        lease(jobs[2], None)
+    assert [(lease.job_id, lease.bytes) for lease in store.leases()] == [(1, 10), (2, 20)]
+    store.release(store.leases()[0], 7.0)
+    assert [lease.job_id for lease in store.leases()] == [2]

@@ -12,6 +12,7 @@ from zerotools.jobs.tables.eval import check_eval
 from zerotools.jobs.tables.fp16 import Fp16Spec, check_fp16
 from zerotools.jobs.tables.limits import check_limits
 from zerotools.jobs.tables.lora import check_lora
+from zerotools.jobs.tables.memory import check_memory
 from zerotools.jobs.tables.model import FLASH, check_model
 from zerotools.jobs.tables.offload import check_offload
 from zerotools.jobs.tables.script import check_script
@@ -32,6 +33,7 @@ def check(spec: JobSpec) -> tuple[list[str], list[str]]:
     wrong = [*check_ranks(spec), *check_time_limit(spec), *check_names(spec)]
     wrong += check_stall(spec.stall)
     wrong += check_limits(spec.limits)
+    wrong += check_memory(spec.memory, spec.limits, spec.device)
     if spec.engine == "script":
         return [*wrong, *check_script(spec.script), *_check_launcher(spec)], []
     wrong += [

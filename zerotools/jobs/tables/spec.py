@@ -21,6 +21,7 @@ from zerotools.jobs.tables.eval import EvalSpec
 from zerotools.jobs.tables.fp16 import Fp16Spec
 from zerotools.jobs.tables.limits import LimitsSpec
 from zerotools.jobs.tables.lora import LoraSpec
+from zerotools.jobs.tables.memory import MemorySpec
 from zerotools.jobs.tables.metrics import MetricsSpec
 from zerotools.jobs.tables.model import ModelSpec
 from zerotools.jobs.tables.offload import OffloadSpec
@@ -178,6 +179,11 @@ class JobSpec:
     )
     limits: LimitsSpec = key(
         "What the job may have of the machine.", factory=LimitsSpec, imported=False
+    )
+    memory: MemorySpec = key(
+        "What the job will use, so that others may run beside it.",
+        factory=MemorySpec,
+        imported=False,
     )
     stall: StallSpec = key(
         "What happens if the ranks do not get on.", factory=StallSpec, imported=False

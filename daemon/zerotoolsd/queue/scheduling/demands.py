@@ -17,12 +17,15 @@ class CapabilityNeed:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResourceNeed:
     """What a job needs: `world_size` of `gpus` (any of so many, or a list of indices and UUIDs),
-    or so many CPU ranks. Jobs of the same need are the same to the scheduler, but for their age
-    and how long they last."""
+    or so many CPU ranks. Of each GPU it takes `gpu_bytes`, or the whole (None); of the host's
+    memory `host_bytes`. Jobs of the same need are the same to the scheduler, but for their age and
+    how long they last."""
 
     world_size: int
     gpus: int | tuple[int | str, ...] | None
     capability: CapabilityNeed | None = None
+    gpu_bytes: int | None = None
+    host_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,8 +1,8 @@
 """The GPUs while one pass gives them away: who has each, until when, and for whom it is kept.
 
 A GPU is free, ours (leased, given away in this pass, or kept for a job that waits), or neither
-(strangers, errors, processes that outlived their job). In a pass free ones become ours, and nothing
-else changes. The scheduler relies on that.
+(strangers, errors, processes that outlived their job). In a pass free ones become ours, what is
+left of those that are shared becomes less, and nothing else changes. The scheduler relies on that.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from zerotools.sensors.snapshot import Gpu
 from zerotoolsd.queue.scheduling.demands import Request, ResourceNeed
 from zerotoolsd.queue.scheduling.gpus import shortage, usable
+from zerotoolsd.queue.scheduling.shares import GpuShares
 
 NOTHING_KEPT = "nothing is kept for it meanwhile"
 
@@ -26,12 +27,15 @@ class FloorView:
     gpus: Sequence[Gpu]
     occupied: dict[int, str]
     ours: frozenset[int]
+    shares: GpuShares
 
     def why(self, need: ResourceNeed) -> str:
         """Why a job with this need waits."""
         wanted, missing = usable(need, self.gpus)
         if missing is not None:
             return missing
+        if need.gpu_bytes is not None:
+            return self.shares.why(need.gpu_bytes, need.world_size, wanted, self.occupied)
         sentence = shortage(need.world_size, wanted, self.occupied)
         free = sum(gpu.index not in self.occupied for gpu in wanted)
         coming = sum(gpu.index in self.ours for gpu in wanted)
@@ -42,8 +46,18 @@ class FloorView:
 class GpuFloor:
     """The GPUs of one pass over the queue."""
 
-    def __init__(self, gpus: Sequence[Gpu], occupied: dict[int, str], now: float) -> None:
+    def __init__(
+        self,
+        gpus: Sequence[Gpu],
+        occupied: dict[int, str],
+        now: float,
+        rooms: dict[int, int] | None = None,
+        context: int = 0,
+    ) -> None:
+        """`rooms`: what is left of GPUs that may be shared, by index, and `context` what a process
+        takes of it beside what it declares, in bytes."""
         self.gpus = gpus
+        self._shares = GpuShares(rooms or {}, context, now)
         self.occupied = occupied
         self._now = now
         self._ours: dict[int, float | None] = {}
@@ -55,14 +69,26 @@ class GpuFloor:
         """One of our jobs holds the GPU `uuid`, until `end` at the latest."""
         for gpu in self.gpus:
             if gpu.uuid == uuid:
-                self._ours[gpu.index] = end
+                self._ours[gpu.index] = self._later(gpu.index, end)
+
+    def _later(self, index: int, end: float | None) -> float | None:
+        """When the last of our jobs on a GPU is over, of which one ends at `end`."""
+        before = self._ours.get(index, -math.inf)
+        return None if end is None or before is None else max(before, end)
 
     def view(self) -> FloorView:
         """How it stands now."""
-        return FloorView(gpus=self.gpus, occupied=dict(self.occupied), ours=frozenset(self._ours))
+        return FloorView(
+            gpus=self.gpus,
+            occupied=dict(self.occupied),
+            ours=frozenset(self._ours),
+            shares=self._shares.copy(),
+        )
 
     def take(self, request: Request, wanted: Sequence[Gpu]) -> list[Gpu] | None:
         """The GPUs on which `request` starts, in the order of `wanted`; None: it waits."""
+        if request.need.gpu_bytes is not None:
+            return self._take_shares(request, wanted)
         free = [gpu.index for gpu in wanted if gpu.index not in self.occupied]
         lent = [gpu.index for gpu in wanted if self._is_lent(gpu.index, request)]
         chosen = (free + lent)[: request.need.world_size]
@@ -71,6 +97,22 @@ class GpuFloor:
         given = [gpu for gpu in wanted if gpu.index in chosen]
         self._give(given, request)
         return given
+
+    def _take_shares(self, request: Request, wanted: Sequence[Gpu]) -> list[Gpu] | None:
+        fits = self._shares.fitting(request, wanted)
+        if len(fits) < request.need.world_size:
+            return None
+        chosen = {gpu.index for gpu in fits[: request.need.world_size]}
+        end = None if request.lasts is None else self._now + request.lasts
+        for index in chosen:
+            self._kept.pop(index, None)  # it stays closed to those that do not end in time
+            self._share(index, request, end, "shared by")
+        return [gpu for gpu in wanted if gpu.index in chosen]
+
+    def _share(self, index: int, request: Request, end: float | None, how: str) -> None:
+        self._shares.take(index, request)
+        self._ours[index] = self._later(index, end)
+        self.occupied.setdefault(index, f"GPU {index} is {how} job {request.job_id}")
 
     def _is_lent(self, index: int, request: Request) -> bool:
         start = self._kept.get(index)
@@ -82,12 +124,15 @@ class GpuFloor:
         end = None if request.lasts is None else self._now + request.lasts
         for gpu in gpus:
             self._kept.pop(gpu.index, None)
+            self._shares.forget(gpu.index)
             self._ours[gpu.index] = end
             self.occupied[gpu.index] = f"GPU {gpu.index} is held by job {request.job_id}"
 
     def keep(self, request: Request, wanted: Sequence[Gpu]) -> bool:
         """Keep what is free of `wanted` for `request`, which waits, if it needs nothing else but
         the end of our own jobs. Whether anything was kept."""
+        if request.need.gpu_bytes is not None:
+            return self._keep_shares(request, wanted)
         free = [gpu for gpu in wanted if gpu.index not in self.occupied]
         coming = [gpu for gpu in wanted if gpu.index in self._ours]
         lacking = request.need.world_size - len(free)
@@ -99,7 +144,36 @@ class GpuFloor:
             self._ours[gpu.index] = None
             self._kept[gpu.index] = start
             self.occupied[gpu.index] = f"GPU {gpu.index} is kept for job {request.job_id}"
-        return bool(free)
+        soonest = sorted(coming, key=lambda gpu: _or_never(self._ours[gpu.index]))[:lacking]
+        return self._close([*free, *soonest], start, request) or bool(free)
+
+    def _close(self, gpus: Sequence[Gpu], start: float | None, request: Request) -> bool:
+        """Give no more shares of these; whether that is new of any."""
+        found = [
+            gpu.index
+            for gpu in gpus
+            if gpu.index in self._shares.rooms and not self._shares.is_closed(gpu.index)
+        ]
+        for index in found:
+            self._shares.close(index, start, request.job_id)
+        return bool(found)
+
+    def _keep_shares(self, request: Request, wanted: Sequence[Gpu]) -> bool:
+        fits = [
+            gpu
+            for gpu in self._shares.fitting(request, wanted)
+            if not self._shares.is_closed(gpu.index)
+        ]
+        coming = [gpu for gpu in wanted if gpu.index in self._ours and gpu not in fits]
+        lacking = request.need.world_size - len(fits)
+        if len(coming) < lacking:
+            return False
+        start = self._when_given_back(coming, lacking)
+        for gpu in fits:
+            self._share(gpu.index, request, None, "kept for")
+        rooms = self._shares.rooms
+        roomy = sorted(coming, key=lambda gpu: -rooms.get(gpu.index, 0))[: max(0, lacking)]
+        return self._close(roomy, start, request) or bool(fits)
 
     def _when_given_back(self, coming: Sequence[Gpu], number: int) -> float | None:
         """When `number` of these GPUs are given back at the latest."""
@@ -108,8 +182,23 @@ class GpuFloor:
 
     def latest_end(self, need: ResourceNeed, wanted: Sequence[Gpu]) -> float:
         """When a job of this need must be over to be lent what is kept; -inf: nothing is lent."""
+        if need.gpu_bytes is not None:
+            return self._latest_end_of_shares(need, wanted)
         free = sum(gpu.index not in self.occupied for gpu in wanted)
         starts = [self._kept.get(gpu.index) for gpu in wanted]
         known = sorted((start for start in starts if start is not None), reverse=True)
         lacking = need.world_size - free
         return known[lacking - 1] if 0 < lacking <= len(known) else -math.inf
+
+    def _latest_end_of_shares(self, need: ResourceNeed, wanted: Sequence[Gpu]) -> float:
+        share = self._shares.share(need.gpu_bytes or 0)
+        roomy = [gpu.index for gpu in wanted if self._shares.rooms.get(gpu.index, -1) >= share]
+        shut = [index for index in roomy if self._shares.is_closed(index)]
+        starts = [self._shares.start_of(index) for index in shut]
+        known = sorted((start for start in starts if start is not None), reverse=True)
+        lacking = need.world_size - (len(roomy) - len(shut))
+        return known[lacking - 1] if 0 < lacking <= len(known) else -math.inf
+
+
+def _or_never(end: float | None) -> float:
+    return math.inf if end is None else end

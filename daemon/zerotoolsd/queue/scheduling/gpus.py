@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 from zerotools.sensors.snapshot import Gpu, Snapshot
 from zerotoolsd.config import LimitsConfig
 from zerotoolsd.queue.rows import Lease
+from zerotoolsd.queue.scheduling.declared import GIB, DeclaredMemory, room_of
 from zerotoolsd.queue.scheduling.demands import CapabilityNeed, ResourceNeed, count
 
-GIB = 2**30
 _MAX_LISTED = 8
 
 
@@ -34,26 +35,30 @@ def occupied(
 ) -> dict[int, str]:
     """Why a GPU cannot be given away, by index; the others are free. `elsewhere` says who has those
     that are not this daemon's to give, by UUID: it completes "GPU 0 "."""
-    by_uuid = {lease.gpu_uuid: lease for lease in leases}
+    by_uuid: dict[str, list[Lease]] = {}
+    for lease in leases:
+        by_uuid.setdefault(lease.gpu_uuid, []).append(lease)
     found = {}
     for gpu in gpus:
-        why = _why_occupied(gpu, by_uuid.get(gpu.uuid or ""), limits, elsewhere)
+        why = _why_occupied(gpu, by_uuid.get(gpu.uuid or "", ()), limits, elsewhere)
         if why is not None:
             found[gpu.index] = f"GPU {gpu.index}{why}"
     return found
 
 
 def _why_occupied(
-    gpu: Gpu, lease: Lease | None, limits: LimitsConfig, elsewhere: Mapping[str, str]
+    gpu: Gpu, leases: Sequence[Lease], limits: LimitsConfig, elsewhere: Mapping[str, str]
 ) -> str | None:
     if gpu.mig_instances is not None or _is_shut(gpu, limits):
         return f": {_never(gpu, limits)}"
     if gpu.error is not None or gpu.uuid is None or _is_unreadable(gpu):
         return f" cannot be relied on ({gpu.error or 'unreadable'})"
-    if lease is not None and lease.held_by is not None:
-        return f" is held by {lease.held_by}, which outlived job {lease.job_id}"
-    if lease is not None:
-        return f" is held by job {lease.job_id}"
+    for lease in leases:
+        if lease.held_by is not None:
+            return f" is held by {lease.held_by}, which outlived job {lease.job_id}"
+    if leases:
+        jobs = sorted(lease.job_id for lease in leases)
+        return f" is held by {'job' if len(jobs) == 1 else 'jobs'} {', '.join(map(str, jobs))}"
     if gpu.uuid in elsewhere:
         return f" {elsewhere[gpu.uuid]}"
     if (gpu.memory_used_bytes or 0) > limits.foreign_memory_bytes:
@@ -89,6 +94,20 @@ def _incapable(gpu: Gpu, need: CapabilityNeed | None) -> str | None:
     return (
         f"{gpu.name or 'it'} has compute capability {_dotted(found)}, and {need.what} needs "
         f"{_dotted(need.least)}"
+    )
+
+
+def too_small(gpu: Gpu, need: ResourceNeed, memory: DeclaredMemory) -> str | None:
+    """Why the whole GPU is less than the share that the job takes; None: it is not, as far as is
+    known."""
+    if need.gpu_bytes is None or gpu.memory_total_bytes is None:
+        return None
+    empty = replace(gpu, memory_used_bytes=0)
+    if (room_of(empty, (), memory) or 0) >= memory.share(need.gpu_bytes):
+        return None
+    return (
+        f"it has {gpu.memory_total_bytes / GIB:.1f} GiB, and memory.per_gpu is "
+        f"{need.gpu_bytes / GIB:.1f} GiB beside {memory.context / GIB:.1f} of the CUDA context"
     )
 
 
@@ -154,9 +173,20 @@ def shortage(need: int, wanted: Sequence[Gpu], taken: Mapping[int, str]) -> str:
     return f"{head}: {listed}" if listed else head
 
 
-def impossible(need: ResourceNeed, snapshot: Snapshot | None, limits: LimitsConfig) -> str | None:
+def impossible(
+    need: ResourceNeed,
+    snapshot: Snapshot | None,
+    limits: LimitsConfig,
+    memory: DeclaredMemory | None = None,
+) -> str | None:
     """Why what a job needs can never be there on this machine; None if it may be."""
-    size = need.world_size
+    size, memory = need.world_size, memory or DeclaredMemory()
+    if memory.host_total is not None and need.host_bytes > memory.host_total:
+        return (
+            f"memory.host is {need.host_bytes / GIB:.1f} GiB, and jobs may declare "
+            f"{memory.host_total / GIB:.1f} GiB together (limits.host_memory of this daemon); "
+            "declare less, or set that and restart it"
+        )
     if need.gpus is None:
         if size <= limits.cpu_ranks:
             return None
@@ -177,10 +207,13 @@ def impossible(need: ResourceNeed, snapshot: Snapshot | None, limits: LimitsConf
         return f"gpus: the job {missing}"
     if size > len(snapshot.gpus):
         return f"gpus = {size}: {_inventory(snapshot.gpus)}"
-    never = {gpu.index: why for gpu in wanted if (why := _never(gpu, limits)) is not None}
+    never = {gpu.index: said for gpu in wanted if (said := _never(gpu, limits)) is not None}
     others = [gpu for gpu in wanted if gpu.index not in never]
     weak = {gpu.index: why for gpu in others if (why := _incapable(gpu, need.capability))}
     never |= weak
+    for gpu in others:
+        if gpu.index not in never and (why := too_small(gpu, need, memory)) is not None:
+            never[gpu.index] = why
     if size <= len(wanted) - len(never):
         return None
     named = "; ".join(f"GPU {index}: {why}" for index, why in list(never.items())[:_MAX_LISTED])

@@ -31,11 +31,14 @@ from types import MappingProxyType
 from zerotools.sensors.snapshot import Gpu, Snapshot
 from zerotoolsd.config import LimitsConfig
 from zerotoolsd.queue.rows import Lease
+from zerotoolsd.queue.scheduling.declared import DeclaredMemory, HostRoom, rooms
 from zerotoolsd.queue.scheduling.demands import Request, ResourceNeed, job_of, request_at
 from zerotoolsd.queue.scheduling.floor import GpuFloor
 from zerotoolsd.queue.scheduling.gpus import blindness, occupied, usable
 from zerotoolsd.queue.scheduling.line import Group, WaitingLine
 from zerotoolsd.queue.scheduling.waits import CpuWaits, FloorHistory, Waits
+
+NOTHING_DECLARED = DeclaredMemory()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +47,8 @@ class Start:
 
     job_id: int
     gpu_uuids: tuple[str, ...] = ()
+    gpu_bytes: int | None = None
+    """Of each GPU; None: whole ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +57,8 @@ class TickDecisions:
 
     starts: Sequence[Start]
     waits: Waits
+    host_first: int | None = None
+    """The job that waits for host memory before all others (`declared.DeclaredMemory`)."""
 
 
 class OddRequest(Exception):
@@ -77,6 +84,7 @@ def tick(
     ends: Mapping[int, float] = MappingProxyType({}),
     passed_over: Mapping[int, str] = MappingProxyType({}),
     elsewhere: Mapping[str, str] = MappingProxyType({}),
+    memory: DeclaredMemory = NOTHING_DECLARED,
     touch: Callable[[int], None] = _nothing,
 ) -> TickDecisions:
     """Decide over the jobs in `line`. Times are seconds since the epoch.
@@ -88,20 +96,24 @@ def tick(
     """
     starts: list[Start] = []
     walk = _Walk(line.groups(gpus=False), now, passed_over, touch)
-    cpus = _give_cpus(walk, cpu_ranks_used, limits, starts)
+    host = HostRoom(memory)
+    cpus = _give_cpus(walk, cpu_ranks_used, limits, host, starts)
     blind, history = None, FloorHistory()
     if line.wants_gpus:
         blind = blindness(snapshot, now, limits)
         if blind is None and snapshot is not None:
-            floor = GpuFloor(snapshot.gpus, occupied(snapshot.gpus, leases, limits, elsewhere), now)
+            taken = occupied(snapshot.gpus, leases, limits, elsewhere)
+            room = rooms(snapshot.gpus, leases, taken, memory)
+            floor = GpuFloor(snapshot.gpus, taken, now, room, memory.context)
             for lease in leases:
                 if lease.held_by is None:
                     floor.runs_until(lease.gpu_uuid, ends.get(lease.job_id))
             walk = _Walk(line.groups(gpus=True), now, passed_over, touch)
-            _give_gpus(walk, floor, history, starts)
+            _give_gpus(walk, floor, history, host, starts)
     started = frozenset(start.job_id for start in starts)
-    waits = Waits(line, started, passed_over, cpus, blind, history)
-    return TickDecisions(starts=starts, waits=waits)
+    waits = Waits(line, started, passed_over, cpus, blind, history, host.said)
+    first = None if host.first is None else host.first.job_id
+    return TickDecisions(starts=starts, waits=waits, host_first=first)
 
 
 class _Walk:
@@ -140,7 +152,9 @@ class _Walk:
             heapq.heappush(self._heads, (group.turns[found], found, group))
 
 
-def _give_cpus(walk: _Walk, used: int, limits: LimitsConfig, starts: list[Start]) -> CpuWaits:
+def _give_cpus(
+    walk: _Walk, used: int, limits: LimitsConfig, host: HostRoom, starts: list[Start]
+) -> CpuWaits:
     while (found := walk.next()) is not None:
         request, group, place = found
         size = request.need.world_size
@@ -148,19 +162,26 @@ def _give_cpus(walk: _Walk, used: int, limits: LimitsConfig, starts: list[Start]
         runs_alone = used == 0 < limits.cpu_ranks
         if used + size > limits.cpu_ranks and not runs_alone:
             return CpuWaits(request.job_id, used, limits.cpu_ranks)
+        if not host.has(request):
+            continue  # nor do those of the same need
+        host.take(request.need)
         used += size
         starts.append(Start(job_id=request.job_id))
         walk.go_on(group, place)
     return CpuWaits(None, used, limits.cpu_ranks)
 
 
-def _give_gpus(walk: _Walk, floor: GpuFloor, history: FloorHistory, starts: list[Start]) -> None:
+def _give_gpus(
+    walk: _Walk, floor: GpuFloor, history: FloorHistory, host: HostRoom, starts: list[Start]
+) -> None:
     history.begin(floor.view())
     waiting: set[ResourceNeed] = set()
     wanted_by: dict[ResourceNeed, list[Gpu]] = {}
     while (found := walk.next()) is not None:
         request, group, place = found
         need = group.need
+        if not host.has(request):
+            continue  # nor do those of the same need
         try:
             if need not in wanted_by:
                 wanted_by[need] = usable(need, floor.gpus)[0]
@@ -173,7 +194,8 @@ def _give_gpus(walk: _Walk, floor: GpuFloor, history: FloorHistory, starts: list
             waiting.add(need)
         else:
             uuids = tuple(gpu.uuid for gpu in given if gpu.uuid is not None)
-            starts.append(Start(job_id=request.job_id, gpu_uuids=uuids))
+            starts.append(Start(job_id=request.job_id, gpu_uuids=uuids, gpu_bytes=need.gpu_bytes))
+            host.take(need)
         if changed:
             history.since(request.turn, floor.view())
         latest = floor.latest_end(need, wanted) if need in waiting else math.inf

@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from zerotoolsd.queue.scheduling.demands import ResourceNeed, count
 from zerotoolsd.queue.scheduling.floor import FloorView
@@ -74,17 +75,21 @@ class Waits(Mapping[int, str]):
         cpus: CpuWaits,
         blind: str | None,
         history: FloorHistory,
+        host: Mapping[ResourceNeed, str] = MappingProxyType({}),
     ) -> None:
+        """`host`: why jobs of a need wait for host memory."""
         self._line = line
         self._started = started
         self._passed_over = passed_over
         self._cpus = cpus
         self._blind = blind
         self._history = history
+        self._host = host
 
     def passing_over(self, passed_over: Mapping[int, str]) -> Waits:
         """The same, where these jobs are kept from their start for the reasons given."""
-        return Waits(self._line, self._started, passed_over, self._cpus, self._blind, self._history)
+        known = (self._cpus, self._blind, self._history, self._host)
+        return Waits(self._line, self._started, passed_over, *known)
 
     def __getitem__(self, job_id: int) -> str:
         found = self._line.need_and_turn(job_id)
@@ -98,6 +103,8 @@ class Waits(Mapping[int, str]):
             return self._passed_over[job_id]
         if job_id in self._started:
             return None
+        if need in self._host:
+            return self._host[need]
         if need.gpus is None:
             return self._cpus.why(job_id, need)
         if self._blind is not None:

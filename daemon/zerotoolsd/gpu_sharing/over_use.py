@@ -1,0 +1,98 @@
+"""Jobs that use more of a GPU than they declared: said once of each attempt and GPU."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from zerotools.sensors.snapshot import Snapshot
+from zerotoolsd.gpu_sharing.measured_use import MeasuredUse, measure
+from zerotoolsd.machine import SnapshotCache
+from zerotoolsd.queue.rows import AttemptRow, Lease
+from zerotoolsd.queue.store import Store
+
+LOOK_SECONDS = 10.0
+OVER_DECLARED = "over_declared"
+"""Kind of the event."""
+GIB = 2**30
+
+log = logging.getLogger(__name__)
+
+
+class OverUse:
+    """Who uses more than it declared, and `context` bytes. `name` is what people call a GPU."""
+
+    def __init__(self, context: int, name: Callable[[str], str] = str) -> None:
+        self._context = context
+        self._name = name
+        self._said: dict[tuple[int, int, str], str] = {}
+
+    def look(self, leases: Sequence[Lease], use: MeasuredUse) -> list[tuple[Lease, str]]:
+        """The leases of which it is new, and a sentence of each."""
+        found = []
+        leased = {(lease.job_id, lease.attempt, lease.gpu_uuid) for lease in leases}
+        self._said = {key: said for key, said in self._said.items() if key in leased}
+        for lease in leases:
+            key = (lease.job_id, lease.attempt, lease.gpu_uuid)
+            used = use.of_attempts.get(key[:2], {}).get(lease.gpu_uuid, 0)
+            if lease.bytes is None or key in self._said or used <= lease.bytes + self._context:
+                continue
+            self._said[key] = (
+                f"it uses {used / GIB:.1f} GiB of {self._name(lease.gpu_uuid)}, and declared "
+                f"memory.per_gpu = {lease.bytes / GIB:.1f} GiB (and {self._context / GIB:.1f} for "
+                "the CUDA context): jobs beside it may run out of memory"
+            )
+            found.append((lease, self._said[key]))
+        return found
+
+    def why(self, job_id: int) -> str | None:
+        """What was said of a job."""
+        said = [what for (job, _, _), what in self._said.items() if job == job_id]
+        return "; ".join(said) or None
+
+
+class SharedGpus:
+    """The GPUs that several of our jobs share. `running` are the attempts that are known to run;
+    `over` is called where a lease is new among those that use more than they declared."""
+
+    def __init__(
+        self,
+        store: Store,
+        machine: SnapshotCache,
+        context: int,
+        running: Callable[[], Sequence[AttemptRow]],
+        over: Callable[[Lease, str], None],
+    ) -> None:
+        self._store = store
+        self._machine = machine
+        self._running = running
+        self._tell = over
+        self.over = OverUse(context, machine.gpu_name)
+
+    def own_use(self, snapshot: Snapshot | None) -> Mapping[str, int]:
+        """What our jobs use of GPUs that are shared, by UUID, where that is known."""
+        shared = {lease.gpu_uuid for lease in self._store.leases() if lease.bytes is not None}
+        if snapshot is None or not shared:
+            return {}
+        return measure([gpu for gpu in snapshot.gpus if gpu.uuid in shared], self._running()).own
+
+    async def keep_up(self) -> None:
+        """Look every LOOK_SECONDS, where GPUs are shared."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            if any(lease.bytes is not None for lease in self._store.leases()):
+                gpus = (await self._machine.snapshot()).gpus
+                use = measure(gpus, self._running())
+                for lease, what in self.over.look(self._store.leases(), use):
+                    self._note(lease, what)
+
+    def _note(self, lease: Lease, what: str) -> None:
+        log.warning("job %d: %s", lease.job_id, what)
+        try:
+            self._store.note(lease, OVER_DECLARED, what, time.time())
+            self._tell(lease, what)
+        except sqlite3.OperationalError as error:
+            log.error("the queue cannot be written now: %s", error)

@@ -1,0 +1,122 @@
+"""Memory that jobs have declared: what is left of it on each GPU, and of the host's.
+
+A job that declares `memory.per_gpu` takes a share of each of its GPUs: that and the CUDA context.
+The shares of the leases on a GPU, what others use there and what the driver keeps never exceed the
+GPU. A lease without a share is a whole GPU, beside which there is nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from zerotools.sensors.snapshot import Gpu
+from zerotoolsd.queue.rows import Lease
+from zerotoolsd.queue.scheduling.demands import Request, ResourceNeed, job_of
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeclaredMemory:
+    """What is known of memory beside the leases, all in bytes.
+
+    `context` is what a process takes of a GPU before it computes anything. `own` is what our own
+    jobs use of a GPU by its driver, by UUID; of GPUs that are not in it, what they declared is
+    taken for what they use. `host_total` is what jobs may declare of the host's memory together
+    (None: as much as they like), of which those that run have declared `host_used`. `host_first` is
+    the turn of the job that waited for host memory before all others at the last pass: none behind
+    it takes some.
+    """
+
+    context: int = 0
+    own: Mapping[str, int] = field(default_factory=dict)
+    host_total: int | None = None
+    host_used: int = 0
+    host_first: int | None = None
+
+    def share(self, declared: int) -> int:
+        """What one process that declares so much takes of its GPU."""
+        return declared + self.context
+
+
+def rooms(
+    gpus: Sequence[Gpu],
+    leases: Sequence[Lease],
+    occupied: Mapping[int, str],
+    memory: DeclaredMemory,
+) -> dict[int, int]:
+    """The bytes that jobs may still take of each GPU that has no lease without a share, no process
+    that outlived its job, and no reason in `occupied` but the leases; by index."""
+    by_uuid: dict[str, list[Lease]] = {}
+    for lease in leases:
+        by_uuid.setdefault(lease.gpu_uuid, []).append(lease)
+    found = {}
+    for gpu in gpus:
+        on_it = by_uuid.get(gpu.uuid or "", [])
+        if (gpu.index in occupied and not on_it) or not is_usable(gpu):
+            continue
+        if any(lease.bytes is None or lease.held_by is not None for lease in on_it):
+            continue
+        room = room_of(gpu, on_it, memory)
+        if room is not None:
+            found[gpu.index] = room
+    return found
+
+
+def is_usable(gpu: Gpu) -> bool:
+    """Whether it can be relied on, and its memory be divided."""
+    return gpu.error is None and gpu.mig_instances is None and gpu.memory_used_bytes is not None
+
+
+def room_of(gpu: Gpu, leases: Sequence[Lease], memory: DeclaredMemory) -> int | None:
+    """Bytes that are left of a GPU beside these leases, which all have shares; None: its memory is
+    not known."""
+    if gpu.memory_total_bytes is None:
+        return None
+    shares = sum(memory.share(lease.bytes or 0) for lease in leases)
+    used = gpu.memory_used_bytes or 0
+    own = memory.own.get(gpu.uuid or "", min(used, shares))
+    whole = gpu.memory_total_bytes - (gpu.memory_reserved_bytes or 0)
+    return max(0, whole - max(0, used - own) - shares)
+
+
+class HostRoom:
+    """The host's memory during a pass. What a job waits for is kept for it."""
+
+    def __init__(self, memory: DeclaredMemory) -> None:
+        self._total = memory.host_total
+        self._left = 0 if memory.host_total is None else memory.host_total - memory.host_used
+        self._is_idle = memory.host_used == 0
+        self._before = memory.host_first
+        self.first: Request | None = None
+        """The first that waits for it."""
+        self.said: dict[ResourceNeed, str] = {}
+        """Why jobs of a need wait for it."""
+
+    def has(self, request: Request) -> bool:
+        """Whether the job gets what it declares; else the job waits for it."""
+        wanted = request.need.host_bytes
+        if not wanted or self._total is None:
+            return True
+        behind = self._behind(request)
+        # More than the limit was taken while that was higher: it runs alone.
+        if behind is None and (wanted <= self._left or self._is_idle):
+            return True
+        head = f"needs {wanted / GIB:.1f} GiB of host memory (memory.host)"
+        if behind is None:
+            self.first = request
+            why = f"{max(0, self._left) / GIB:.1f} of {self._total / GIB:.1f} GiB are left of what"
+            self.said[request.need] = f"{head}: {why} jobs may declare"
+        else:
+            self.said[request.need] = f"{head}: waits behind job {behind}"
+        return False
+
+    def _behind(self, request: Request) -> int | None:
+        first = self._before if self.first is None else self.first.turn
+        return job_of(first) if first is not None and first < request.turn else None
+
+    def take(self, need: ResourceNeed) -> None:
+        """A job of this need starts."""
+        self._left -= need.host_bytes
+        self._is_idle = self._is_idle and not need.host_bytes

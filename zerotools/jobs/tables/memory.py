@@ -1,0 +1,70 @@
+"""`[memory]`: what a job declares that it will use, so that others may run beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from zerotools.core.counts import bytes_of
+from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.declaration import key
+from zerotools.jobs.tables.limits import LimitsSpec
+
+_SIZE = 'bytes, or text such as `"10GiB"`'
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemorySpec:
+    """`[memory]`: what the job will use. The daemon starts it where so much is left, beside other
+    jobs that declare theirs. See [share the GPUs of a machine](../how-to/share-gpus.md)."""
+
+    per_gpu: int | str | None = key(
+        f"Memory of each of its GPUs, without the CUDA context: {_SIZE}. Other jobs that declare "
+        "theirs may run on the same GPUs. Not set: the job has its GPUs for itself.",
+        default=None,
+        stored_default=None,
+    )
+    host: int | str | None = key(
+        f"Host memory of all its processes together: {_SIZE}. The job starts when so much is left "
+        "of what jobs may declare (`limits.host_memory` of the daemon). Where control groups are "
+        "delegated to the daemon it is also the most that the job gets, unless `limits.memory` "
+        "says more.",
+        default=None,
+        stored_default=None,
+    )
+
+    @property
+    def per_gpu_bytes(self) -> int | None:
+        """`per_gpu` in bytes."""
+        return None if self.per_gpu is None else bytes_of(self.per_gpu)
+
+    @property
+    def host_bytes(self) -> int:
+        """`host` in bytes; 0 where nothing is declared."""
+        return 0 if self.host is None else bytes_of(self.host)
+
+
+def check_memory(memory: MemorySpec, limits: LimitsSpec, device: str) -> Iterator[str]:
+    """What is wrong with `[memory]`, alone and beside `[limits]`."""
+    sizes = {}
+    for name in ("per_gpu", "host"):
+        value = getattr(memory, name)
+        try:
+            if value is not None:
+                sizes[name] = bytes_of(value)
+        except ValueError as error:
+            yield f"memory.{name} = {show(value)}: {error}"
+    if memory.per_gpu is not None and device == "cpu":
+        yield (
+            f'memory.per_gpu = {show(memory.per_gpu)}: cannot be used in a device = "cpu" job; '
+            "leave it out"
+        )
+    try:
+        most = None if limits.memory is None else bytes_of(limits.memory)
+    except ValueError:
+        return  # said of `[limits]`
+    if most is not None and sizes.get("host", 0) > most:
+        yield (
+            f"memory.host = {show(memory.host)}: must not be more than limits.memory = "
+            f"{show(limits.memory)}, beyond which the kernel ends the job"
+        )
