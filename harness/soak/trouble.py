@@ -111,10 +111,11 @@ class Machine:
         if not live:
             raise ChildProcessError("nothing runs")
         chosen = self.random.choice(live)
-        for name in names:
-            self._signal(chosen[name], signal.SIGSTOP)
-        for name in names:
-            self._signal(chosen[name], signal.SIGKILL)
+        for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first: both die in one moment
+            for name in names:
+                # One that an earlier fault killed must not leave the other stopped for ever.
+                with suppress(OSError):
+                    self._signal(chosen[name], number)
 
     def _kill_both(self) -> None:
         self.daemon.kill()
@@ -126,8 +127,10 @@ class Machine:
             raise ChildProcessError("nothing runs")
         pid = self.random.choice(live)[name]
         self._signal(pid, signal.SIGSTOP)
-        self.calm.wait(self.random.uniform(0.5, 4))
-        self._signal(pid, signal.SIGCONT)
+        try:
+            self.calm.wait(self.random.uniform(0.5, 4))
+        finally:
+            self._signal(pid, signal.SIGCONT)
 
     def _pause_daemon(self) -> None:
         daemon = self.daemon

@@ -11,11 +11,15 @@ SECTIONS = (CHECKPOINTS, JOBS, MACHINE)
 
 
 class CommandEntry(NamedTuple):
-    """A command: the module whose `command` it is, its section of the help page, one line."""
+    """A command: the module whose `command` it is, its section of the help page, one line.
+
+    `is_local`: what it shows is of this machine, though it asks the daemon, too.
+    """
 
     module: str
     section: str
     help: str
+    is_local: bool = False
 
 
 COMMANDS: dict[str, CommandEntry] = {
@@ -84,9 +88,9 @@ COMMANDS: dict[str, CommandEntry] = {
         "zerotools.cli.commands.restore", JOBS, "Put a copy of the queue back."
     ),
     "monitor": CommandEntry(
-        "zerotools.cli.commands.monitor", MACHINE, "Watch GPU and host memory."
+        "zerotools.cli.commands.monitor", MACHINE, "Watch GPU and host memory.", True
     ),
     "doctor": CommandEntry(
-        "zerotools.cli.commands.doctor", MACHINE, "Find what could stop jobs, and what to do."
+        "zerotools.cli.commands.doctor", MACHINE, "Find what could stop jobs, and what to do.", True
     ),
 }

@@ -15,6 +15,7 @@ from click.shell_completion import CompletionItem
 from zerotools.cli.command_examples import epilog
 from zerotools.cli.command_synonyms import suggest_commands
 from zerotools.cli.command_table import SECTIONS, CommandEntry
+from zerotools.cli.output.messages import HOST
 
 
 def debug_option() -> click.Option:
@@ -56,7 +57,20 @@ class LazyGroup(click.Group):
             near = suggest_commands(name, self.entries)
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
             raise click.UsageError(f"there is no command {name!r}{hint}", ctx=ctx)
-        return super().resolve_command(ctx, args)
+        resolved = super().resolve_command(ctx, args)
+        if ctx.params.get(HOST) is not None and not ctx.resilient_parsing:
+            self._refuse_local(ctx, name, resolved[1])
+        return resolved
+
+    def _refuse_local(self, ctx: click.Context, name: str, command: click.Command | None) -> None:
+        """What looks at files and devices of this machine has nothing to ask another one."""
+        asks = command is not None and any(each.name == "socket" for each in command.params)
+        if not asks or self.entries[name].is_local:
+            raise click.UsageError(
+                f"--host is for commands that ask the daemon, and {name} looks at this machine; "
+                f"run it there: ssh -t HOST zerotools {name}",
+                ctx=ctx,
+            )
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one list of commands for each section."""

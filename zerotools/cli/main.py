@@ -62,13 +62,19 @@ def build() -> LazyGroup:
                 help="Show the version.",
                 callback=_show_version,
             ),
+            click.Option(
+                ["--host"],
+                metavar="ssh://HOST",
+                help="Ask the daemon of another machine, by ssh: submit, queue, show, logs, "
+                "cancel, and what else asks the daemon.",
+            ),
             debug_option(),
         ],
     )
 
 
 @click.pass_context
-def _show_help(ctx: click.Context) -> None:
+def _show_help(ctx: click.Context, host: str | None) -> None:
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 

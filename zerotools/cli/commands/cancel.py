@@ -19,7 +19,7 @@ from zerotools.cli.job_views.job_reference import find_job, jobs_argument
 from zerotools.cli.job_views.polling import Poller
 from zerotools.cli.options.shared import json_option, socket_option
 from zerotools.cli.output import render
-from zerotools.cli.output.messages import say_error
+from zerotools.cli.output.messages import called, say_error
 from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
 
@@ -64,7 +64,7 @@ def command(references: tuple[str, ...], wait: bool, socket: Path | None, as_jso
 def _asked(job: dict[str, Any], wait: bool) -> str:
     if is_over(job):
         return f"{title(job)} is cancelled; it was not running"
-    hint = "" if wait else f" (see how far it is: zerotools show {job['id']})"
+    hint = "" if wait else f" (see how far it is: {called()} show {job['id']})"
     return f"{title(job)} {how_it_stops(job)}{hint}"
 
 

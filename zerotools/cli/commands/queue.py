@@ -23,6 +23,7 @@ from zerotools.cli.job_views.describe import (
 )
 from zerotools.cli.options.shared import json_option, socket_option
 from zerotools.cli.output import render
+from zerotools.cli.output.messages import called
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import STATES, TERMINAL
 
@@ -64,9 +65,9 @@ def command(
         which = "job" if show_all else "job that waits or runs"
         click.echo(f"no {which} has the name {render.clean(name)}")
     elif show_all:
-        click.echo("there are no jobs; queue one with: zerotools submit JOBFILE")
+        click.echo(f"there are no jobs; queue one with: {called()} submit JOBFILE")
     else:
-        click.echo("no job waits or runs; list those that have ended: zerotools queue --all")
+        click.echo(f"no job waits or runs; list those that have ended: {called()} queue --all")
 
 
 def all_jobs(client: DaemonClient, most: int | None = None) -> list[dict[str, Any]]:

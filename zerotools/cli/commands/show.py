@@ -32,6 +32,7 @@ from zerotools.cli.job_views.job_reference import find_job, shown_jobs_argument
 from zerotools.cli.job_views.progress_line import figures, speed, time_left
 from zerotools.cli.options.shared import json_option, socket_option
 from zerotools.cli.output import render
+from zerotools.cli.output.messages import called
 from zerotools.cli.plots import picture, terminal_plot
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.binding.bind import plain
@@ -160,8 +161,8 @@ def _facts(job: Job) -> Iterator[tuple[str, str]]:
         yield "environment", f"{what} of its submitter's (--spec shows them), and [env]"
     done = job["state"] == SUCCEEDED and not job["reason"]  # with one, its export has failed
     if (is_over(job) and not done and job["latest_checkpoint"]) or job["state"] == HELD:
-        yield "go on", f"zerotools resume {job['id']}"
-    yield "log", f"zerotools logs {'' if is_over(job) else '-f '}{job['id']}"
+        yield "go on", f"{called()} resume {job['id']}"
+    yield "log", f"{called()} logs {'' if is_over(job) else '-f '}{job['id']}"
 
 
 def _attempt_row(attempt: Mapping[str, Any]) -> tuple[str, ...]:

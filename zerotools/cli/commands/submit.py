@@ -26,10 +26,11 @@ from zerotools.cli.job_views.queueing import check_all, queue_all
 from zerotools.cli.options.config_options import Configs, config_options, read_job_file
 from zerotools.cli.options.shared import json_option, socket_option
 from zerotools.cli.output import render
-from zerotools.cli.output.messages import say
+from zerotools.cli.output.messages import called, say
 from zerotools.core.errors import EXIT_INTERRUPTED, BadRequest, DaemonUnreachable, ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.client.environment import capture, named, with_environment
+from zerotools.jobs.client.remote.elsewhere import Elsewhere, machine_behind
 from zerotools.jobs.client.submissions import Submission
 from zerotools.jobs.imports.combine import CONFIG
 from zerotools.jobs.imports.reading.job_keys import look_up
@@ -97,10 +98,11 @@ def command(
         raise BadRequest(f"{option} is for one job file; there are {len(job_files)}")
     if dry_run and follow:
         raise BadRequest("--follow has nothing to follow with --dry-run; leave one out")
-    jobs = [Submission(_called(path), read_job(path, configs)) for path in job_files]
+    machine = machine_behind(socket)
+    jobs = [Submission(_source(path), _job(path, configs, machine)) for path in job_files]
     if name is not None:
         jobs = [replace(each, spec=replace(each.spec, name=name)) for each in jobs]
-    jobs = _with_environment(jobs, env_options)
+    jobs = _with_environment(jobs, env_options, machine)
     terms = {"priority": priority} if priority is not None else {}
     jobs = [replace(each, terms=terms) for each in jobs]
     client = DaemonClient(socket)
@@ -116,9 +118,12 @@ def command(
     return 0
 
 
-def _with_environment(jobs: Sequence[Submission], options: Sequence[str]) -> list[Submission]:
-    """The jobs, with what they take along of the environment here."""
-    named_ones, captured = named(options, os.environ), capture(os.environ)
+def _with_environment(
+    jobs: Sequence[Submission], options: Sequence[str], machine: Elsewhere | None
+) -> list[Submission]:
+    """The jobs, with what they take along of the environment where they will run."""
+    named_ones = named(options, os.environ)
+    captured = capture(os.environ if machine is None else machine.environment)
     given = {*named_ones, *(name for each in jobs for name in each.spec.env)}
     if left := [name for name in captured.secret if name not in given]:
         say(
@@ -134,8 +139,27 @@ def _with_environment(jobs: Sequence[Submission], options: Sequence[str]) -> lis
     ]
 
 
-def _called(path: str) -> str:
+def _source(path: str) -> str:
     return "standard input" if path == "-" else path
+
+
+def _job(name: str, configs: Configs, machine: Elsewhere | None) -> JobSpec:
+    """The job in the file `name`; where it runs on another machine, its paths are of that one, and
+    so none of them can be taken from a directory here."""
+    if machine is None:
+        return read_job(name, configs)
+    job = read_job_file(name)
+    if configs.any or look_up(job.tree, CONFIG) is not None:
+        raise BadRequest(
+            f"{name}: a config of another launcher cannot be taken along with --host; make one job "
+            "file of both with zerotools import, and submit that"
+        )
+    try:
+        return job_from_tree(job.tree, source=job.source, base_dir=None, text=job.text)
+    except BadRequest as error:
+        if "must be an absolute path" not in str(error):
+            raise
+        raise BadRequest(f"{error} (with --host, it is a path of {machine.host})") from None
 
 
 def read_job(name: str, configs: Configs) -> JobSpec:
@@ -217,8 +241,8 @@ def _may_go_on_elsewhere(spec: JobSpec) -> bool:
 
 def _say_what_next(job: Job) -> None:
     job_id = job["id"]
-    click.echo(f"  see the queue  zerotools queue\n  read its log   zerotools logs -f {job_id}")
-    click.echo(f"  stop it        zerotools cancel {job_id}")
+    click.echo(f"  see the queue  {called()} queue\n  read its log   {called()} logs -f {job_id}")
+    click.echo(f"  stop it        {called()} cancel {job_id}")
 
 
 def _follow(client: DaemonClient, job: Job, as_json: bool) -> int:
@@ -228,8 +252,8 @@ def _follow(client: DaemonClient, job: Job, as_json: bool) -> int:
         ended = Follower(client, job, stream, Poller()).run()
     except KeyboardInterrupt:
         click.echo(
-            f"\n{title(job)} continues in the background; read its log: zerotools logs -f "
-            f"{job['id']}, stop it: zerotools cancel {job['id']}",
+            f"\n{title(job)} continues in the background; read its log: {called()} logs -f "
+            f"{job['id']}, stop it: {called()} cancel {job['id']}",
             err=True,
         )
         return EXIT_INTERRUPTED

@@ -9,6 +9,7 @@ from zerotools.cli.job_views.describe import Job, is_over, outcome, title, why
 from zerotools.cli.job_views.polling import Poller
 from zerotools.cli.job_views.progress_line import ProgressLine
 from zerotools.cli.output import render
+from zerotools.cli.output.messages import called
 from zerotools.core.errors import JobFailed
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import HALTED, HELD, SUCCEEDED
@@ -96,10 +97,10 @@ class Follower:
 
 def _what_now(job: Job) -> str:
     if job["state"] == HALTED:
-        return f"resume it: zerotools resume {job['id']}"
+        return f"resume it: {called()} resume {job['id']}"
     if job["state"] == HELD:
         return (
-            f"let it continue: zerotools resume {job['id']}, or end it: zerotools cancel "
+            f"let it continue: {called()} resume {job['id']}, or end it: {called()} cancel "
             f"{job['id']}"
         )
-    return f"its log: zerotools logs {job['id']}"
+    return f"its log: {called()} logs {job['id']}"

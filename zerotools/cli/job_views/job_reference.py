@@ -15,8 +15,10 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from zerotools.cli.output.messages import called
 from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.client.remote.elsewhere import machine_behind
 from zerotools.jobs.states import TERMINAL
 
 _COMPLETION_SECONDS = 1.0
@@ -70,7 +72,7 @@ def find_job(client: DaemonClient, reference: str | None) -> dict[str, Any]:
     if not named:
         raise BadRequest(
             f"no job has the name {reference!r}; give the number or the name of one that "
-            "`zerotools queue --all` lists"
+            f"`{called()} queue --all` lists"
         )
     going = [job for job in named if job["state"] not in TERMINAL]
     if len(going) > 1:
@@ -106,11 +108,13 @@ def numbers_over(client: DaemonClient, references: Sequence[str]) -> list[int]:
 def _newest(client: DaemonClient) -> dict[str, Any]:
     jobs = client.jobs(limit=1)
     if not jobs:
-        raise BadRequest("there are no jobs yet; submit one with: zerotools submit JOBFILE")
+        raise BadRequest(f"there are no jobs yet; submit one with: {called()} submit JOBFILE")
     return jobs[0]
 
 
 def _named(client: DaemonClient, name: str) -> list[dict[str, Any]]:
     """The jobs of this name, the newest first: the caller's own, where it has any."""
+    machine = machine_behind(client.socket)
+    own = os.getuid() if machine is None else machine.uid
     found = client.jobs_named(name)
-    return [job for job in found if job["uid"] == os.getuid()] or found
+    return [job for job in found if job["uid"] == own] or found

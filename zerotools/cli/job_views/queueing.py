@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import click
 
 from zerotools.cli.job_views.describe import Job
-from zerotools.cli.output.messages import say, say_error
+from zerotools.cli.output.messages import called, say, say_error
 from zerotools.core.errors import AnswerLost, DaemonUnreachable, ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.client.submissions import Submission, conflicts, with_source
@@ -78,7 +78,7 @@ def _tell_rest(
 ) -> None:
     if len(submissions) == 1:
         if lost:
-            say("warning", f"{submissions[0].source} may be queued; look at zerotools queue --all")
+            say("warning", f"{submissions[0].source} may be queued; look at {called()} queue --all")
         return
     done = [
         f"{each.source} (job {job['id']})" for each, job in zip(submissions, jobs, strict=False)
@@ -86,7 +86,7 @@ def _tell_rest(
     parts = [f"queued: {', '.join(done) or 'none'}"]
     rest = [each.source for each in submissions[failed:]]
     if lost:
-        parts.append(f"not known, look at zerotools queue: {rest.pop(0)}")
+        parts.append(f"not known, look at {called()} queue: {rest.pop(0)}")
     if rest:
         parts.append(f"not queued: {', '.join(rest)}")
     click.echo("; ".join(parts), err=True)

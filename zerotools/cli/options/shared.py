@@ -6,12 +6,37 @@ from pathlib import Path
 
 import click
 
+from zerotools.cli.output.messages import HOST
+from zerotools.core.errors import BadRequest
+
+
+def _reach(context: click.Context, parameter: click.Parameter, socket: Path | None) -> Path | None:
+    """The daemon's socket: with --host one that leads to another machine, until the command ends.
+
+    Raises BadRequest, DaemonUnreachable."""
+    host = context.find_root().params.get(HOST)
+    if host is None or context.resilient_parsing:
+        return socket
+    if socket is not None:
+        raise BadRequest(
+            "--host and --socket exclude each other; a socket of another machine is named by "
+            "--host ssh://HOST/PATH/OF/api.sock"
+        )
+    from zerotools.jobs.client.remote.ssh_host import parse_host  # the others do without ssh
+    from zerotools.jobs.client.remote.tunnel import SshTunnel
+
+    tunnel = SshTunnel(parse_host(host))
+    context.call_on_close(tunnel.close)
+    return tunnel.socket
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
 socket_option = click.option(
     "--socket",
     type=click.Path(path_type=Path),
     metavar="PATH",
+    callback=_reach,
     help="Socket of the daemon.  [default: $ZEROTOOLS_SOCKET, else the usual place]",
 )
 

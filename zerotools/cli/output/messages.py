@@ -15,6 +15,7 @@ indented. Elsewhere every message is one line, so that programs can search for i
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from typing import TextIO
 
@@ -46,6 +47,8 @@ _HINT = rf"^(.*); ((?:{_ADVICE})(?!\.?\w|-)[^;]*(?:; or [^;]*)?)$"
 _EXCERPT = re.compile(r" +\d* \| ")
 """A line of a file that a message shows, or the mark below it."""
 _NARROWEST = 40
+HOST = "host"
+"""The parameter of `zerotools` itself that names another machine."""
 
 
 def split(message: str) -> tuple[str, str]:
@@ -75,6 +78,15 @@ def say(label: str, text: str, stream: TextIO | None = None) -> None:
         lines = wrapped(f"{label}:", lines, columns)
     stream.write(f"{shown} " + "\n".join(lines) + "\n")
     stream.flush()
+
+
+def called() -> str:
+    """`zerotools` as it was called, for hints at other commands: with the --host that was given."""
+    import click  # the daemon says errors, too, and does without
+
+    context = click.get_current_context(silent=True)
+    host = None if context is None else context.find_root().params.get(HOST)
+    return "zerotools" if host is None else f"zerotools --host {shlex.quote(host)}"
 
 
 def wrapped(label: str, lines: list[str], columns: int) -> list[str]:

@@ -25,6 +25,7 @@ from zerotools.core.errors import (
     Unsupported,
 )
 from zerotools.jobs.client import api_versions, location
+from zerotools.jobs.client.remote.elsewhere import shown_socket
 from zerotools.jobs.tables.spec import JobSpec
 
 TIMEOUT_SECONDS = 30.0
@@ -85,6 +86,11 @@ class DaemonClient:
     ) -> None:
         self.socket = socket or location.default_socket()
         self._timeout = timeout_seconds
+
+    @property
+    def shown(self) -> str:
+        """Where the daemon listens, for messages."""
+        return shown_socket(self.socket)
 
     def submit(
         self,
@@ -264,7 +270,7 @@ class DaemonClient:
         except ValueError:
             tree = None
         if not isinstance(tree, dict):
-            raise DaemonUnreachable(f"what listens at {self.socket} is not zerotoolsd")
+            raise DaemonUnreachable(f"what listens at {self.shown} is not zerotoolsd")
         return tree
 
     def _refusal(self, status: int, data: bytes) -> Exception:
@@ -293,18 +299,16 @@ class DaemonClient:
         match error:
             case FileNotFoundError() | ConnectionRefusedError() | NotADirectoryError():
                 why = (
-                    f"nothing answers at {self.socket}; is zerotoolsd running? Start it with "
+                    f"nothing answers at {self.shown}; is zerotoolsd running? Start it with "
                     f"'zerotoolsd', or set {location.SOCKET_VARIABLE} to its socket"
                 )
             case PermissionError():
-                why = f"the daemon at {self.socket} belongs to another user (permission denied)"
+                why = f"the daemon at {self.shown} belongs to another user (permission denied)"
             case TimeoutError():
                 return AnswerLost(
-                    f"the daemon at {self.socket} did not answer within {self._timeout:g} s"
+                    f"the daemon at {self.shown} did not answer within {self._timeout:g} s"
                 )
             case _:
                 reason = str(error) or type(error).__name__
-                return AnswerLost(
-                    f"the daemon at {self.socket} broke off the connection ({reason})"
-                )
+                return AnswerLost(f"the daemon at {self.shown} broke off the connection ({reason})")
         return DaemonUnreachable(why)

@@ -36,9 +36,12 @@ def parse_job(text: str, *, source: str, base_dir: Path) -> JobSpec:
 
 
 def job_from_tree(
-    tree: Mapping[str, Any], *, source: str, base_dir: Path, text: str | None = None
+    tree: Mapping[str, Any], *, source: str, base_dir: Path | None, text: str | None = None
 ) -> JobSpec:
-    """As `parse_job`, of a tree that `read_tree` made of `text`, which tells the lines of keys."""
+    """As `parse_job`, of a tree that `read_tree` made of `text`, which tells the lines of keys.
+
+    Without `base_dir` every path must be absolute, as it is one of another machine.
+    """
     spec = _build(tree, source, base_dir, text)
     stem = Path(source).stem
     if spec.name is None and Path(source).suffix in (".toml", ".json") and stem.isprintable():

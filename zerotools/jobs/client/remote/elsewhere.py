@@ -1,0 +1,43 @@
+"""Sockets here that lead to another machine, and what is different there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """The machine behind a socket: `host` and `socket` are for messages; the user there, whose
+    `home`, `uid` and `environment` a login found."""
+
+    host: str
+    socket: str
+    home: str
+    uid: int
+    environment: Mapping[str, str]
+
+
+_machines: dict[Path, Elsewhere] = {}
+
+
+def leads_to(socket: Path, machine: Elsewhere) -> None:
+    """From now on `socket` leads to `machine`."""
+    _machines[socket] = machine
+
+
+def leads_nowhere(socket: Path) -> None:
+    """The connection is over."""
+    _machines.pop(socket, None)
+
+
+def machine_behind(socket: Path | None) -> Elsewhere | None:
+    """The other machine that `socket` leads to; None: it is this one's."""
+    return None if socket is None else _machines.get(socket)
+
+
+def shown_socket(socket: Path) -> str:
+    """`socket` for messages: where the daemon listens, not where the way to it begins."""
+    machine = _machines.get(socket)
+    return str(socket) if machine is None else f"{machine.host}:{machine.socket}"

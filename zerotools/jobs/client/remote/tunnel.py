@@ -1,0 +1,207 @@
+"""A socket here that leads to the daemon of another machine.
+
+    ssh (the master)    logs in once, and runs `conversation.program` there
+    ssh -O forward      tells the master to let a socket of ours lead to the daemon's
+
+The login is the system's ssh with the user's own configuration, keys and agent. It asks nothing
+(BatchMode), and a machine whose key is not known is refused: accepting it is for a human, at
+`ssh HOST`. The daemon sees the user who logged in there, as it would see one at its keyboard.
+
+Everything ends with the command: its end of the master's input closes, also when it is killed; the
+program there ends, and with it the master and its sockets.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import select
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from zerotools.core.errors import BadRequest, DaemonUnreachable
+from zerotools.jobs.client.remote.conversation import (
+    MAX_BYTES,
+    Answer,
+    is_complete,
+    program,
+    read_answer,
+)
+from zerotools.jobs.client.remote.elsewhere import Elsewhere, leads_nowhere, leads_to
+from zerotools.jobs.client.remote.ssh_host import SshHost
+
+CONNECT_SECONDS = 15
+LOGIN_SECONDS = 60.0
+"""How long a login may take in all."""
+END_SECONDS = 5.0
+LONGEST_DIRECTORY = 60
+"""ssh appends 17 characters to the path of its control socket, and all must fit in 107."""
+_OPTIONS = {
+    "BatchMode": "yes",
+    "StrictHostKeyChecking": "yes",
+    "ControlMaster": "yes",
+    "ControlPersist": "no",
+    "ClearAllForwardings": "yes",
+    "ForwardAgent": "no",
+    "ForwardX11": "no",
+    "RemoteCommand": "none",
+    "RequestTTY": "no",
+    "ConnectTimeout": str(CONNECT_SECONDS),
+    "ServerAliveInterval": "15",
+    "ServerAliveCountMax": "4",
+}
+_ADVICE = (
+    (
+        "Host key verification failed",
+        "the key of that machine is not known here; connect once by hand and compare it: ssh {}",
+    ),
+    (
+        "Permission denied",
+        "ssh would have to ask for a password or a passphrase; set up a key (ssh-copy-id), or load "
+        "yours into an agent (ssh-add)",
+    ),
+    ("Could not resolve hostname", "is the name right? Names of ~/.ssh/config work, too"),
+)
+
+
+class SshTunnel:
+    """A connection to `host`; `socket` is where its daemon is reached from here.
+
+    Raises:
+        DaemonUnreachable: the login fails, or nothing listens there.
+        BadRequest: there is no ssh here.
+    """
+
+    def __init__(self, host: SshHost) -> None:
+        self.host = host
+        self._directory = Path(tempfile.mkdtemp(prefix="zerotools-ssh-", dir=_short_directory()))
+        self._control = self._directory / "ssh"
+        self.socket = self._directory / "api.sock"
+        self._master: subprocess.Popen[bytes] | None = None
+        try:
+            answer = self._log_in()
+            there = self._forward(answer)
+        except BaseException:  # undone, and raised again
+            self.close()
+            raise
+        machine = Elsewhere(host.shown, there, answer.home, answer.uid, answer.environment)
+        leads_to(self.socket, machine)
+
+    def _log_in(self) -> Answer:
+        mark = f"zerotools-{secrets.token_hex(8)}"
+        with (self._directory / "errors").open("wb") as errors:
+            self._master = _start(
+                [*self._words(_OPTIONS), "--", self.host.host, program(mark, self.host.socket)],
+                errors.fileno(),
+            )
+        said = self._read_until_complete(mark)
+        try:
+            return read_answer(said, mark)
+        except (ValueError, IndexError):
+            raise DaemonUnreachable(
+                f"{self.host.shown} answered what cannot be read; is its login shell one that runs "
+                f"commands? Try: ssh {self.host.host} true"
+            ) from None
+
+    def _read_until_complete(self, mark: str) -> bytes:
+        assert self._master is not None
+        assert self._master.stdout is not None
+        out = self._master.stdout.fileno()
+        said, deadline = b"", time.monotonic() + LOGIN_SECONDS
+        while not is_complete(said, mark):
+            ready, _, _ = select.select([out], [], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise self._failed(f"did not answer within {LOGIN_SECONDS:g} s")
+            part = os.read(out, 1 << 16)
+            said += part
+            if not part or len(said) > MAX_BYTES:
+                raise self._failed("cannot be reached by ssh")
+        return said
+
+    def _failed(self, what: str) -> DaemonUnreachable:
+        lines = (self._directory / "errors").read_text("utf-8", "replace").splitlines()
+        told = [line.strip().removesuffix(".") for line in lines if line.strip()]
+        advice = next(
+            (text.format(self.host.host) for sign, text in _ADVICE if sign in "\n".join(told)), None
+        )
+        parts = [f"{self.host.shown} {what}", *told[-1:], *([advice] if advice else [])]
+        return DaemonUnreachable(": ".join(parts[:2]) + "".join(f"; {x}" for x in parts[2:]))
+
+    def _forward(self, answer: Answer) -> str:
+        """Let our socket lead to the daemon's; the path of that."""
+        if not answer.sockets:
+            where = self.host.socket or "any of the usual places"
+            raise DaemonUnreachable(
+                f"no zerotoolsd listens on {self.host.shown} at {where}; start it there, or name "
+                "its socket: --host ssh://HOST/PATH/OF/api.sock"
+            )
+        there = answer.sockets[0]
+        # The user's configuration is the master's: what it forwards is not forwarded twice.
+        words = [*self._words({}), "-F", "none", "-O", "forward", "-L", f"{self.socket}:{there}"]
+        done = subprocess.run(
+            [_ssh(), *words, "--", self.host.host],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=LOGIN_SECONDS,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise DaemonUnreachable(
+                f"{self.host.shown} lets nobody reach a socket by ssh: "
+                f"{done.stderr.decode('utf-8', 'replace').strip()}; does its sshd_config allow "
+                "AllowStreamLocalForwarding?"
+            )
+        return there
+
+    def _words(self, options: dict[str, str]) -> list[str]:
+        """Options of ssh; the control socket is how its processes find each other."""
+        given = {**options, "ControlPath": str(self._control)}
+        words = [part for name, value in given.items() for part in ("-o", f"{name}={value}")]
+        if self.host.user is not None:
+            words += ["-l", self.host.user]
+        if self.host.port is not None:
+            words += ["-p", str(self.host.port)]
+        return words
+
+    def close(self) -> None:
+        """End the connection."""
+        leads_nowhere(self.socket)
+        master, self._master = self._master, None
+        if master is not None:
+            for pipe in (master.stdin, master.stdout):
+                if pipe is not None:
+                    pipe.close()
+            try:
+                master.wait(END_SECONDS)
+            except subprocess.TimeoutExpired:
+                master.kill()
+                master.wait()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def _start(words: Sequence[str], errors: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [_ssh(), *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        start_new_session=True,  # Ctrl-C is for the command, which ends it
+        env={**os.environ, "SSH_ASKPASS_REQUIRE": "never"},
+    )
+
+
+def _ssh() -> str:
+    found = shutil.which("ssh")
+    if found is None:
+        raise BadRequest("--host needs the program ssh, and there is none in PATH; install OpenSSH")
+    return found
+
+
+def _short_directory() -> str:
+    usual = tempfile.gettempdir()
+    return usual if len(os.fsencode(usual)) <= LONGEST_DIRECTORY else "/tmp"
