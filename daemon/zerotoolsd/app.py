@@ -16,10 +16,13 @@ from pathlib import Path
 
 import zerotools
 from zerotools.cli.output.messages import say_error
+from zerotools.core.counts import bytes_of
 from zerotools.core.errors import BadFile, BadRequest, DaemonRefused, ZerotoolsError
 from zerotools.jobs.client.location import default_socket, default_state_dir
 from zerotools.sensors.source import SnapshotSource
 from zerotoolsd import systemd
+from zerotoolsd.accounts.rights import drop_groups, let_through
+from zerotoolsd.accounts.serving import ServedUsers, why_alone
 from zerotoolsd.admission.interpreter import check_interpreter
 from zerotoolsd.api.doors.listen import open_socket, refuse_taken
 from zerotoolsd.api.doors.tcp import TcpDoor, open_tcp
@@ -27,7 +30,7 @@ from zerotoolsd.api.server import ApiServer
 from zerotoolsd.attempts import rebuilding
 from zerotoolsd.attempts.launch import RankCommand, trainer_command
 from zerotoolsd.attempts.spawning.way import choose_way
-from zerotoolsd.config import load
+from zerotoolsd.config import Config, load
 from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.jobservice import DispatcherService
 from zerotoolsd.log_limit import start_logging
@@ -43,6 +46,8 @@ from zerotoolsd.submission import LOOKS, InterpreterCheck
 LOCK_SECONDS = 30.0
 """How long a service waits for the daemon before it to be gone; systemd allows 90 to start."""
 LOCK_PAUSE_SECONDS = 0.2
+STATE_MODE = 0o711
+"""Of a state directory with directories of users in it, which they reach, and list nothing."""
 EXIT_SYSTEM = 71
 """As of `zerotools`."""
 
@@ -111,6 +116,7 @@ async def _serve(
     lookers = Lookers(nursery_way, LOOKS)
     config = load(options.config)
     way = choose_way(config.launch.by)
+    users = _served_users(config)
     state_dir = (options.state_dir or default_state_dir()).absolute()
     stop = _stop_on_signals()
     umask = os.umask(0o077)
@@ -136,7 +142,11 @@ async def _serve(
             umask=umask,
             socket=path,
             way=way,
+            users=users,
         )
+        if users.alone is None:
+            let_through(state_dir, STATE_MODE)
+            log.info("jobs of all users are run, each as the user who submitted it")
         log.info("supervisors of jobs are %s", way.why)
         tcp = open_tcp(config.api)
         listening = inherited or _listen(path)
@@ -148,6 +158,18 @@ async def _serve(
         store.close()
         for each in lock:
             os.close(each)
+
+
+def _served_users(config: Config) -> ServedUsers:
+    """Whose jobs this daemon runs. It gives up the groups that it was started with."""
+    drop_groups()
+    limits = {
+        "processes": config.users.processes,
+        "open_files": config.users.open_files,
+        "job_processes": config.limits.job_processes,
+        "job_memory": None if (most := config.limits.job_memory) is None else bytes_of(most),
+    }
+    return ServedUsers(own=os.geteuid(), alone=why_alone(), limits=limits)
 
 
 async def _lock(state_dir: Path, stop: asyncio.Event) -> tuple[int, ...]:

@@ -200,12 +200,27 @@ class DataCacheConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class UsersConfig:
-    """`[users]`: whose jobs are run."""
+    """`[users]`: whose jobs are run, and what their processes may have.
+
+    Only a daemon that runs as root runs the jobs of others: each as the user who submitted it.
+    """
 
     allow: str | tuple[str | int, ...] | None = key(
         'Who may submit: `"all"`, or a list of names of users, of groups (`"@gpu"`) and of uids. '
         "Not set: all whose jobs the daemon can run.",
         default=None,
+    )
+    processes: int | None = key(
+        "Processes and threads that one user other than root may have on the whole machine when a "
+        "job starts one (RLIMIT_NPROC). Not set: what the daemon itself was given.",
+        default=None,
+        minimum=16,
+    )
+    open_files: int | None = key(
+        "Open files of one process of such a job (RLIMIT_NOFILE). Not set: what the daemon itself "
+        "was given.",
+        default=None,
+        minimum=64,
     )
 
 

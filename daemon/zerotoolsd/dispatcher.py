@@ -18,6 +18,7 @@ from zerotools.core.counts import bytes_of
 from zerotools.jobs import states
 from zerotools.sensors.snapshot import Snapshot
 from zerotoolsd import crashpoints
+from zerotoolsd.accounts.serving import OWN_ONLY, ServedUsers
 from zerotoolsd.admission.priority_classes import PriorityClasses
 from zerotoolsd.attempts import launch, rebuilding
 from zerotoolsd.attempts.enforcing.beside import BesideJobs
@@ -77,7 +78,9 @@ class Dispatcher:
         touch: Touch = lambda job_id, doing: None,
         socket: Path | None = None,
         way: LaunchWay = CHILDREN,
+        users: ServedUsers = OWN_ONLY,
     ) -> None:
+        self.users = users
         self.state_dir = state_dir
         self.store = store
         self.config = config
@@ -139,14 +142,15 @@ class Dispatcher:
             socket,
             lambda gpus: self.arbiter.told(gpus),
             self.tally.queue_waits.observe,
+            users,
         )
         self._left = LeftAttempts(store, self._guard, self._watcher, self._starter, self._pending)
         context = bytes_of(config.gpus.context_memory)
         self._shared = SharedGpus(store, machine, context, self._running, self._tell_over)
         self.arbiter = GpuArbiter(config.gpus.locks, self._left.lives_on)
         self.priority_classes = PriorityClasses(config.priority)
-        self.cleaner = Cleaner(state_dir, store, self.announce, ask)
-        self.needed = NeededCheckpoints(state_dir, store)
+        self.cleaner = Cleaner(state_dir, store, self.announce, ask, users)
+        self.needed = NeededCheckpoints(state_dir, store, users)
         self._needs_settled = time.monotonic()
 
     @property

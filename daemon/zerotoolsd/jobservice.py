@@ -16,6 +16,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs import states
 from zerotools.jobs.client.api_versions import API_VERSION
 from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.accounts.account import UnknownAccount
 from zerotoolsd.admission.interpreter import check_interpreter
 from zerotoolsd.admission.rehearsal import rehearse
 from zerotoolsd.attempts import last_report
@@ -95,12 +96,16 @@ class DispatcherService:
         return await self._submission.check(spec, uid=uid, model=model, terms=terms)
 
     def _check_uid(self, uid: int) -> None:
-        own = os.geteuid()
-        if uid not in (own, 0):
+        users = self._dispatcher.users
+        if uid not in (users.own, 0) and users.alone is not None:
             raise Forbidden(
-                f"this daemon runs the jobs of uid {own}, and you are uid {uid}; "
-                "start a zerotoolsd of your own"
+                f"this daemon runs the jobs of uid {users.own}, and you are uid {uid} "
+                f"({users.alone}); start a zerotoolsd of your own"
             )
+        try:
+            users.of(uid)
+        except UnknownAccount as error:
+            raise Forbidden(str(error)) from None
 
     async def jobs(
         self,
@@ -189,13 +194,20 @@ class DispatcherService:
         if spec.engine == "script":
             found = last_report.latest_checkpoint(job, self._store.attempts(job.id))
             spec = replace(spec, resume_from=str(found[1])) if found else spec
-        elif await self._submission.look(spec, newest_step, job.output_dir) is not None:
+        elif await self._newest_step(job) is not None:
             spec = replace(spec, resume_from=job.output_dir)
         else:
             begun = False  # it begins as a new job does
-        self._check_uid(uid)
-        new, _ = await self._submission.submit(spec, uid=uid, key=None, rehearse=not begun)
+        # Whoever resumes it for another user, it is that user's program.
+        owner = job.uid if self._dispatcher.users.own == 0 else uid
+        self._check_uid(owner)
+        new, _ = await self._submission.submit(spec, uid=owner, key=None, rehearse=not begun)
         return self._view(new)
+
+    async def _newest_step(self, job: JobRow) -> int | None:
+        user = self._dispatcher.users.of(job.uid)
+        found = await self._submission.look(job.spec, newest_step, job.output_dir, user=user)
+        return None if found is None else int(found)
 
     async def _resume(self, job: JobRow) -> JobView:
         if not self._store.open_tokens(job.id):

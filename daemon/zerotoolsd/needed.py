@@ -9,12 +9,16 @@ from __future__ import annotations
 import json
 import logging
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from zerotools.jobs import states
-from zerotools.runs.needed import DIRECTORY, STEP
+from zerotools.runs.needed import DIRECTORY, STEP, directory_of_user
+from zerotoolsd.accounts.job_user import JobUser
+from zerotoolsd.accounts.rights import let_through, make_owned, opened
+from zerotoolsd.accounts.serving import OWN_ONLY, ServedUsers
 from zerotoolsd.cleaning.removal import Mention, texts_of
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.store import Store
@@ -28,17 +32,17 @@ log = logging.getLogger(__name__)
 class ComingJob:
     """A job on its way into the queue. `path` is None where it names no checkpoint."""
 
-    def __init__(self, directory: Path, text: str) -> None:
-        self._directory = directory
+    def __init__(self, place: NeedsPlace, text: str) -> None:
+        self._place = place
         self._named = {(key, word) for key, word in texts_of(json.loads(text)) if STEP in word}
-        self._path: Path | None = None
+        self._path: str | None = None
         self._write()
 
     def _write(self) -> None:
         if not self._named:
             return
-        self._path = self._path or self._directory / f"{_COMING}{secrets.token_hex(8)}"
-        _write(self._path, 0, self._named)
+        self._path = self._path or f"{_COMING}{secrets.token_hex(8)}"
+        self._place.write(self._path, 0, self._named)
 
     def seen(self, mentions: Sequence[Mention]) -> None:
         """Its paths with links followed, which may lead to a checkpoint."""
@@ -50,25 +54,33 @@ class ComingJob:
     def taken(self, job: JobRow) -> None:
         """It is queued under this number."""
         if self._path is not None:
-            _write(self._directory / str(job.id), job.id, self._named)
+            self._place.write(str(job.id), job.id, self._named)
 
     def end(self) -> None:
         """It was taken or refused."""
         if self._path is not None:
-            self._path.unlink(missing_ok=True)
+            self._place.remove(self._path)
 
 
 class NeededCheckpoints:
     """What the jobs in `store` need, in `state_dir`."""
 
-    def __init__(self, state_dir: Path, store: Store) -> None:
+    def __init__(self, state_dir: Path, store: Store, users: ServedUsers = OWN_ONLY) -> None:
         self._directory = state_dir / DIRECTORY
         self._store = store
+        self._users = users
+
+    def _place_of(self, uid: int) -> NeedsPlace:
+        """What one user's jobs name is told to the ranks of that user alone."""
+        user = self._users.for_files(uid)
+        if user is None:
+            return NeedsPlace(self._directory)
+        return NeedsPlace(self._directory / directory_of_user(uid), user)
 
     @contextmanager
-    def coming(self, text: str) -> Iterator[ComingJob]:
-        """For the time in which a job, whose JSON is `text`, is looked at and queued."""
-        job = ComingJob(self._directory, text if STEP in text else "{}")
+    def coming(self, text: str, uid: int) -> Iterator[ComingJob]:
+        """For the time in which a job of `uid`, whose JSON is `text`, is looked at and queued."""
+        job = ComingJob(self._place_of(uid), text if STEP in text else "{}")
         try:
             yield job
         finally:
@@ -79,29 +91,69 @@ class NeededCheckpoints:
         daemon are known from it."""
         self.settle(coming=True)
         for job_id, text in self._store.specs_with(STEP):
-            path = self._directory / str(job_id)
-            if not path.exists():
+            place = self._place_of(self._store.job(job_id).uid)
+            if not place.has(str(job_id)):
                 with suppress(ValueError, RecursionError):  # a record that nobody can read
-                    _write(
-                        path, job_id, {one for one in texts_of(json.loads(text)) if STEP in one[1]}
-                    )
+                    named = {one for one in texts_of(json.loads(text)) if STEP in one[1]}
+                    place.write(str(job_id), job_id, named)
 
     def settle(self, *, coming: bool = False) -> None:
         """Forget the jobs that are over; `coming`: and those that never came."""
         live = {str(number) for state in _UNFINISHED for number in self._store.ids(state)}
         with suppress(FileNotFoundError):
-            for path in self._directory.iterdir():
-                if path.name not in live and (coming or not path.name.startswith(_COMING)):
-                    with suppress(OSError):
-                        path.unlink()
+            _forget(self._directory, live, coming=coming)
+            for path in self._directory.glob(directory_of_user("*")):
+                with suppress(OSError), opened(path) as base:
+                    _forget(base, live, coming=coming)
 
 
-def _write(path: Path, job_id: int, named: set[tuple[str, str]]) -> None:
-    text = json.dumps({"job": job_id, "named": sorted(named)})
-    staged = path.with_name(f".{path.name}.new")
-    try:
-        path.parent.mkdir(exist_ok=True, mode=0o700)
-        staged.write_text(text, encoding="ascii")
-        staged.replace(path)
-    except OSError as error:  # without it a checkpoint may go; the job is not refused for that
-        log.error("%s: what job %d needs is not kept from deletion: %s", path, job_id, error)
+def _forget(directory: Path, live: Container[str], *, coming: bool) -> None:
+    for path in directory.iterdir():
+        if path.name not in live and (coming or not path.name.startswith(_COMING)):
+            with suppress(OSError):
+                path.unlink()
+
+
+@dataclass(frozen=True)
+class NeedsPlace:
+    """The directory with the needs of the jobs of `user`, which is that user's; of the daemon's
+    own, where there is none."""
+
+    directory: Path
+    user: JobUser | None = None
+
+    def has(self, name: str) -> bool:
+        """Whether the needs are told under this name."""
+        try:
+            with opened(self.directory) as base:
+                return (base / name).exists()
+        except OSError:
+            return False
+
+    def remove(self, name: str) -> None:
+        """They are told no more."""
+        with suppress(OSError), opened(self.directory) as base:
+            (base / name).unlink(missing_ok=True)
+
+    def write(self, name: str, job_id: int, named: set[tuple[str, str]]) -> None:
+        """Tell the needs of the job under this name."""
+        text = json.dumps({"job": job_id, "named": sorted(named)})
+        try:
+            self._make()
+            with opened(self.directory) as base:
+                staged = base / f".{name}.new"
+                staged.unlink(missing_ok=True)
+                with staged.open("x", encoding="ascii") as file:  # nothing that a user put there
+                    file.write(text)
+                staged.replace(base / name)
+        except OSError as error:  # without it a checkpoint may go; the job is not refused for that
+            path = self.directory / name
+            log.error("%s: what job %d needs is not kept from deletion: %s", path, job_id, error)
+
+    def _make(self) -> None:
+        if self.user is None:
+            self.directory.mkdir(exist_ok=True, mode=0o700)
+            return
+        self.directory.parent.mkdir(exist_ok=True, mode=0o700)
+        let_through(self.directory.parent, 0o711)
+        make_owned(self.directory, self.user.account)

@@ -16,6 +16,7 @@ from typing import Any
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.accounts.job_user import JobUser
 from zerotoolsd.admission import checkpoint_listing
 from zerotoolsd.admission.interpreter import Needs, check_interpreter
 from zerotoolsd.admission.program_room import too_large
@@ -40,10 +41,11 @@ LOOK_SECONDS = 10.0
 _LAST_REHEARSED = 16
 """Jobs that their interpreter was asked about, and is not asked again when they are submitted."""
 
-InterpreterCheck = Callable[[str, Mapping[str, str], Needs], Awaitable[None]]
-"""(interpreter, environment, what it must have); raises BadRequest."""
-Rehearsal = Callable[[JobSpec, str, Mapping[str, str]], Awaitable[list[str]]]
-"""(job, interpreter, environment) -> notes on its model and its data; raises BadRequest."""
+InterpreterCheck = Callable[[str, Mapping[str, str], Needs, JobUser | None], Awaitable[None]]
+"""(interpreter, environment, what it must have, as whom); raises BadRequest."""
+Rehearsal = Callable[[JobSpec, str, Mapping[str, str], JobUser | None], Awaitable[list[str]]]
+"""(job, interpreter, environment, as whom) -> notes on its model and its data; raises
+BadRequest."""
 
 
 def newest_step(output_dir: str) -> int | None:
@@ -85,7 +87,7 @@ class Admittance:
         self._ask = ask
         self._group = GroupCommit(dispatcher.store)
         self._writers = Writers(dispatcher.store, dispatcher.jobs_dir)
-        self._rehearsed: list[str] = []
+        self._rehearsed: list[tuple[JobUser | None, str]] = []
 
     async def submit(
         self,
@@ -113,16 +115,17 @@ class Admittance:
     ) -> tuple[JobRow, bool]:
         tree = job_to_dict(spec)
         text = json.dumps(tree)
-        with self._dispatcher.needed.coming(text) as coming:
+        user = self._dispatcher.users.of(uid)
+        with self._dispatcher.needed.coming(text, uid) as coming:
             seen: Survey | None = None
             # A job that was queued already is not checked again: its files may be gone since.
             if self._dispatcher.store.by_key(uid, key) is None:
                 self._refuse_full()
                 terms = self._settled(terms, uid)
-                seen = await self._check(spec, text)
+                seen = await self._check(spec, text, user)
                 coming.seen(seen.named)
-                if rehearse and seen.asked and text not in self._rehearsed:
-                    await self._ask_interpreter(spec)
+                if rehearse and seen.asked and (user, text) not in self._rehearsed:
+                    await self._ask_interpreter(spec, user)
 
             def queued(job: JobRow) -> None:
                 self._writers.note(job, seen.place if seen else None)
@@ -178,16 +181,17 @@ class Admittance:
         """See `JobService.check`."""
         self._settled(terms, uid)
         text = json.dumps(job_to_dict(spec))
-        seen = await self._check(spec, text)
+        user = self._dispatcher.users.of(uid)
+        seen = await self._check(spec, text, user)
         self._writers.refuse_taken(spec, seen.place)
         if spec.engine == "script" or not (model or seen.asked):
             return []
-        notes = await self._ask_interpreter(spec)
-        self._rehearsed = [text, *self._rehearsed[: _LAST_REHEARSED - 1]]
+        notes = await self._ask_interpreter(spec, user)
+        self._rehearsed = [(user, text), *self._rehearsed[: _LAST_REHEARSED - 1]]
         return notes
 
-    async def _check(self, spec: JobSpec, text: str) -> Survey:
-        environment = job_environment(spec)
+    async def _check(self, spec: JobSpec, text: str, user: JobUser | None) -> Survey:
+        environment = job_environment(spec, user)
         for refusal in too_large(spec, environment):
             raise BadRequest(refusal)
         config, way = self._dispatcher.config, self._dispatcher.spawner.way
@@ -200,27 +204,50 @@ class Admittance:
         why = impossible(need_of(spec), snapshot, config.limits, memory_of_machine(config))
         if why is not None:
             raise BadRequest(why)
-        seen = survey_of(await self.look(spec, survey, spec, text))
+        seen = survey_of(await self.look(spec, survey, spec, text, user=user))
         if spec.output_dir is not None:
             await self._note_earlier(spec)
         if seen.needs is not None:
-            await self._check_python(spec.python or sys.executable, environment, seen.needs)
+            python = spec.python or sys.executable
+            await self._check_python(python, environment, seen.needs, user)
         return seen
 
-    async def _ask_interpreter(self, spec: JobSpec) -> list[str]:
-        return await self._rehearse(spec, spec.python or sys.executable, job_environment(spec))
+    async def _ask_interpreter(self, spec: JobSpec, user: JobUser | None) -> list[str]:
+        python = spec.python or sys.executable
+        return await self._rehearse(spec, python, job_environment(spec, user), user)
 
     async def _note_earlier(self, spec: JobSpec) -> None:
         """Where the jobs write that an earlier daemon took, links followed."""
-        paths = self._writers.unknown()
-        if paths:
-            named = list(paths.values())
-            self._writers.note_places(paths, await self.look(spec, real_paths, named))
+        by_uid: dict[int, dict[int, str]] = {}
+        for job_id, path in self._writers.unknown().items():
+            by_uid.setdefault(self._dispatcher.store.job(job_id).uid, {})[job_id] = path
+        places: dict[int, str] = {}
+        for uid, paths in by_uid.items():
+            places |= zip(paths, await self._real(spec, uid, list(paths.values())), strict=True)
+        if places:
+            self._writers.note_places(places, list(places.values()))
 
-    async def look(self, spec: JobSpec, look: Callable[..., Any], *arguments: object) -> Any:
-        """The value of a look at the files of `spec`. Raises Unavailable: they do not answer."""
+    async def _real(self, spec: JobSpec, uid: int, paths: list[str]) -> list[str]:
+        user = self._dispatcher.users.for_files(uid)
         try:
-            return await self._ask(LOOK_SECONDS, look, *arguments)
+            found = await self.look(spec, real_paths, paths, user=user)
+        except Unavailable:
+            if user is None:
+                raise
+            return paths  # nobody waits for the file systems of another user
+        return [str(path) for path in found]
+
+    async def look(
+        self,
+        spec: JobSpec,
+        look: Callable[..., Any],
+        *arguments: object,
+        user: JobUser | None = None,
+    ) -> Any:
+        """The value of a look at the files of `spec`, as `user`. Raises Unavailable: they do not
+        answer."""
+        try:
+            return await self._ask(LOOK_SECONDS, look, *arguments, user=user)
         except TimeoutError:
             raise Unavailable(
                 f"the files of the job could not be read within {LOOK_SECONDS:g} s: a file system "

@@ -30,7 +30,7 @@ def daemon(arguments: list[str]) -> int:
     def command(spec: JobSpec, run_dir: Path) -> tuple[str, ...]:
         return (sys.executable, "-P", str(STAND_IN), "--run-dir", str(run_dir))
 
-    async def check_python(python: str, env: Mapping[str, str], needs: Needs) -> None:
+    async def check_python(python: str, env: Mapping[str, str], needs: Needs, user: object) -> None:
         """Any interpreter will do."""
 
     return main(arguments, command=command, check_python=check_python)

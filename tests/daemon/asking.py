@@ -7,12 +7,16 @@ import threading
 from contextlib import suppress
 from typing import Any
 
+from zerotoolsd.accounts.job_user import JobUser
 from zerotoolsd.looking.lookers import value_of
 from zerotoolsd.looking.nursery import Look, answer_to
 
 
-async def ask_thread(seconds: float, look: Look, *arguments: object) -> Any:
-    """As `Lookers.ask`; a thread that hangs is left behind."""
+async def ask_thread(
+    seconds: float, look: Look, *arguments: object, user: JobUser | None = None
+) -> Any:
+    """As `Lookers.ask`, of the daemon's own user; a thread that hangs is left behind."""
+    assert user is None
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[dict[str, Any]] = loop.create_future()
 

@@ -58,6 +58,7 @@ class Daemon:
     ) -> None:
         self.state = state
         self.program = program
+        self.python = Path(sys.executable)
         self.config = state.parent / f"{state.name}.toml"
         self.config.write_text(config)
         self.log = state.parent / f"{state.name}.log"
@@ -69,7 +70,7 @@ class Daemon:
         options = ("--state-dir", str(self.state), "--config", str(self.config))
         with self.log.open("ab") as log:
             self.process = Started(
-                (sys.executable, *self.program, *options),
+                (self.python, *self.program, *options),
                 kept=True,  # a daemon may serve a module: `daemon_in` ends it
                 env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'daemon'}", **env},
                 stdin=subprocess.DEVNULL,

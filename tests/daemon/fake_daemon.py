@@ -17,7 +17,7 @@ def command(spec: JobSpec, run_dir: Path) -> tuple[str, ...]:
     return (sys.executable, "-I", "-S", str(FAKE_RANK), "--run-dir", str(run_dir))
 
 
-async def check_python(python: str, env: Mapping[str, str], needs: Needs) -> None:
+async def check_python(python: str, env: Mapping[str, str], needs: Needs, user: object) -> None:
     """Any interpreter will do."""
 
 

@@ -44,6 +44,26 @@ until [ -e "$HOME/$GO" ] || [ -e "$ZEROTOOLS_RUN_DIR/stop" ]; do sleep 0.02; don
 """
 
 
+STATE_OF_JOBS = f"/{STATE}/jobs"
+JOB_OF_ANNA = """
+engine = "script"
+device = "cpu"
+output_dir = "/home/anna/output"
+max_restarts = 5
+[script]
+directory = "/home/anna"
+command = ["bash", "-c", '''
+echo "uid: $(id -u)"
+grep -h -E 'NoNewPrivs|CapBnd' /proc/self/status
+echo "cgroup: $(cat /proc/self/cgroup | grep ^0::)"
+cat /etc/shadow
+setsid env -i sleep 1000 &
+echo "stray: $!"
+echo waiting
+sleep 1000
+''']
+"""
+
 OWN_SYSTEMD = """
 [Service]
 Type=notify
@@ -180,6 +200,49 @@ def test_jobs_can_have_an_account_of_their_own(tmp_path: Path) -> None:
         assert systemd.run("stat -c %U /home/me/seven").strip() == "zerotools"
 
 
+@pytest.mark.skipif(not can_boot(), reason="needs root, systemd, and namespaces to boot it in")
+@pytest.mark.skipif(everybodys_python() is None, reason="needs a Python that all users can run")
+def test_each_job_runs_as_its_user_in_a_unit_that_it_cannot_leave(tmp_path: Path) -> None:
+    with booted(tmp_path / "log") as systemd:
+        machine = Machine(systemd, str(everybodys_python()))
+        machine.follow(INSTALL)
+        drop_in = "/etc/systemd/system/zerotoolsd.socket.d"
+        systemd.run(
+            f"mkdir -p {drop_in} && cp systemd/drop-ins/shared-socket.conf {drop_in}",
+            directory=ROOT,
+        )
+        systemd.run("useradd -M -N anna && install -d -o anna -m 0700 /home/anna")
+        machine.follow(START)
+        machine.other_pid(None)
+        (systemd.root / "home/anna/job.toml").write_text(JOB_OF_ANNA)
+        said = systemd.run(
+            "runuser -u anna -- /opt/zerotools/bin/zerotools submit "
+            "--socket /var/lib/zerotools/api.sock /home/anna/job.toml"
+        )
+        job = int(re.findall(r"job (\d+)", said)[0])
+        said = machine.log(job)
+        (unit,) = machine.units()
+        uid = systemd.run("id -u anna").strip()
+        assert f"uid: {uid}\n" in said
+        assert f"/zerotools.slice/{unit}/zerotools-{job}-1-" in said  # delegated to the user
+        assert "CapBnd:\t0000000000000000" in said
+        assert "NoNewPrivs:\t1" in said
+        assert "shadow: Permission denied" in said
+        assert systemd.shows(unit, "User") == uid
+        assert systemd.shows(unit, "OOMScoreAdjust") == "0"
+        owners = systemd.run(f"stat -c %U {STATE_OF_JOBS}/{job}/attempt-1/*").split()
+        assert set(owners) == {"anna"}
+        stray = re.findall(r"stray: (\d+)", said)[0]
+        run = json.loads((machine.state / f"jobs/{job}/attempt-1/run.json").read_text())
+        systemd.run(f"kill -KILL {run['keeper']['pid']} {run['pid']}")
+        second = machine.state / f"jobs/{job}/attempt-2/rank-0.log"
+        wait_for(second.exists, "the next attempt")
+        assert not (systemd.root / f"proc/{stray}").exists()
+        machine.client.cancel(job)
+        assert machine.end(job)["state"] == "cancelled"
+        wait_for(lambda: not machine.units(), "the unit to be removed")
+
+
 def _a_job_outlives_its_daemon(machine: Machine) -> None:
     systemd, first = machine.systemd, machine.other_pid(None)
     job = machine.submit(GO="go-1")
@@ -195,7 +258,7 @@ def _a_job_outlives_its_daemon(machine: Machine) -> None:
     assert (systemd.shows(unit, "Delegate"), systemd.shows(unit, "KillMode")) == ("yes", "process")
     daemon = systemd.shows("zerotoolsd", "MainPID")
     bounds = systemd.run(f"grep CapBnd /proc/{daemon}/status").split()[1]
-    assert int(bounds, 16).bit_count() == 5
+    assert int(bounds, 16).bit_count() == 8
     assert bounds not in said
     machine.follow(UPGRADE)
     second = machine.other_pid(first)

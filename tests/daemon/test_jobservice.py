@@ -208,7 +208,9 @@ def test_a_checkpoint_of_another_program_is_compared_with_the_model_before_the_j
     path = str(FOREIGN / "deepspeed-z2" / "checkpoint")
     asked: list[str] = []
 
-    async def rehearse(spec: JobSpec, python: str, env: Mapping[str, str]) -> list[str]:
+    async def rehearse(
+        spec: JobSpec, python: str, env: Mapping[str, str], user: object
+    ) -> list[str]:
         asked.append(str(spec.resume_from))
         if spec.seed:
             raise BadRequest("it is of another model")

@@ -95,7 +95,7 @@ def test_the_account_and_the_directory_are_made(tmp_path: Path) -> None:
     ):
         run(command, check=True, capture_output=True, timeout=60)
     assert "zerotools:x:" in (tmp_path / "etc/passwd").read_text()
-    assert stat.S_IMODE((tmp_path / "var/lib/zerotools").stat().st_mode) == 0o700
+    assert stat.S_IMODE((tmp_path / "var/lib/zerotools").stat().st_mode) == 0o711
 
 
 def test_readiness_is_told(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ PROCESSES = {
     "finder": "the finder, which the supervisor starts",
     "supervisor": "supervisors, which work in their run directory",
     "looking": "the processes that look, and their side in the daemon",
+    "accounts/as_user.py": "a program of its own, which becomes the user first",
     "exporting.py": "a command of its own",
     "thinning.py": "a command of its own",
 }
@@ -26,6 +27,8 @@ LOOKS = {
     "submission.py": "real_paths, by a process that looks",
 }
 OWN = {
+    "accounts/rights.py": "directories of the state directory, and those of users by descriptor",
+    "accounts/serving.py": "the installation, and what the kernel says of the daemon",
     "api/doors": "the socket, and tokens that the administrator names",
     "api/outputs.py": "logs in run directories, in a thread",
     "api/server.py": "the socket",
@@ -42,6 +45,16 @@ THREADS = {
 }
 """Who may start one: it must wait for nothing that can hang in the kernel."""
 
+STARTS = {
+    "accounts/as_user.py": "becomes the user, then the program",
+    "admission/interpreter.py": "the job's interpreter at submit, as its user",
+    "attempts/spawning/child.py": "supervisors, as the job's user",
+    "attempts/spawning/transient_unit.py": "systemd-run, whose unit is the job's user's",
+    "looking/nursery.py": "processes that look, as the job's user",
+    "supervisor": "of the job's user, as all that it starts",
+}
+"""Who starts programs, and as whom: each is in docs/explanation/whose-rights.md."""
+
 FILE_CALLS = frozenset(
     {
         *("access", "exists", "glob", "is_dir", "is_file", "is_symlink", "iterdir", "lexists"),
@@ -49,6 +62,10 @@ FILE_CALLS = frozenset(
         *("resolve", "rglob", "rmdir", "rmtree", "scandir", "stat", "statvfs", "symlink_to"),
         *("unlink", "walk", "which", "write_bytes", "write_text"),
     }
+)
+START_CALLS = frozenset(
+    {"Popen", "create_subprocess_exec", "create_subprocess_shell", "execv", "execve", "execvpe"}
+    | {"fork", "forkpty", "posix_spawn", "posix_spawnp", "popen"}
 )
 THREAD_CALLS = frozenset({"to_thread", "run_in_executor", "Thread", "ThreadPoolExecutor"})
 
@@ -82,3 +99,17 @@ def test_who_touches_files_says_whose() -> None:
 def test_no_thread_waits_for_a_file_system_of_users() -> None:
     found = [module for module in callers(THREAD_CALLS) if not is_in(module, *PROCESSES)]
     assert found == sorted(THREADS)
+
+
+def test_who_starts_programs_says_as_whom() -> None:
+    found = callers(START_CALLS)
+    assert [module for module in found if not is_in(module, "trainer", *STARTS)] == []
+    assert [place for place in STARTS if not any(is_in(module, place) for module in found)] == []
+
+
+def test_the_page_says_who_opens_and_starts_what() -> None:
+    page = (ROOT.parents[1] / "docs/explanation/whose-rights.md").read_text("utf-8")
+    rooms = {place.split("/")[0] for place in (*PROCESSES, *LOOKS, *OWN, *STARTS)}
+    told = ("accounts", "app.py", "cleaning", "submission.py", "api")
+    assert [room for room in sorted(rooms) if room not in told and f"`{room}" not in page] == []
+    assert "accounts/as_user.py" in page

@@ -58,6 +58,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "daemon/test_hostile",
         "daemon/test_promises",
         "daemon/test_recovery",
+        "daemon/test_users",
         "daemon/test_restarts",
         "daemon/test_two_daemons",
         "daemon/test_scripts",

@@ -4,7 +4,8 @@ ones.
 The daemon keeps one small file for each job that names a checkpoint (`step-...`) anywhere in its
 job file, in `needed/` of its state directory: `{"job": 7, "named": [["resume_from",
 "/runs/a/step-00000040"]]}`. Rank 0 of a job with `checkpoint.keep_last` reads them before it
-deletes anything. It looks at nothing that they name: another's path may not answer.
+deletes anything. It looks at nothing that they name: another's path may not answer. Where the
+daemon runs jobs of several users, what those of one name is in a directory of theirs below it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,11 @@ DIRECTORY = "needed"
 STEP = "/step-"
 """What a text that names one checkpoint of a job has in it."""
 LARGEST = 1 << 20
+
+
+def directory_of_user(uid: int | str) -> str:
+    """The directory of another user than the daemon's, below DIRECTORY; `*`: of each."""
+    return f"uid-{uid}"
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from tempfile import NamedTemporaryFile
 from typing import IO, Any
@@ -18,6 +18,8 @@ from zerotools.jobs.preflight import async_io, deepspeed_accepts
 from zerotools.jobs.tables.deepspeed import on_nvme
 from zerotools.jobs.tables.deepspeed_config import completed
 from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.accounts.job_user import JobUser, given_env
+from zerotoolsd.accounts.rights import rights_of
 from zerotoolsd.admission.preflight_data import needs_pyarrow
 
 DEADLINE_SECONDS = 20.0
@@ -87,9 +89,12 @@ def needs_of(spec: JobSpec) -> Needs | None:
     return replace(needs, packages=packages)
 
 
-async def check_interpreter(python: str, env: Mapping[str, str], needs: Needs = TRAINER) -> None:
-    """Ask `python`, in a child that has `env`, what it lacks of `needs`. Raises BadRequest."""
-    output = await ask(python, env, "-c", _PROGRAM, *needs.packages)
+async def check_interpreter(
+    python: str, env: Mapping[str, str], needs: Needs = TRAINER, user: JobUser | None = None
+) -> None:
+    """Ask `python`, in a child that has `env` and is run as `user`, what it lacks of `needs`.
+    Raises BadRequest."""
+    output = await ask(python, env, "-c", _PROGRAM, *needs.packages, user=user)
     try:
         version, missing = json.loads(output)
         old = tuple(version) < needs.version
@@ -106,22 +111,27 @@ async def check_interpreter(python: str, env: Mapping[str, str], needs: Needs = 
             f"python = {python}: has no {' and no '.join(missing)}; type: "
             f"{python} -m pip install {wanted}"
         )
-    if needs.async_io and (why := await _without_async_io(python, env)):
+    if needs.async_io and (why := await _without_async_io(python, env, user)):
         raise BadRequest(f"python = {python}: {async_io.refusal(why)}")
-    if needs.configuration is not None and (why := await _refused(python, env, needs)):
+    if needs.configuration is not None and (why := await _refused(python, env, needs, user)):
         raise BadRequest(f"deepspeed.config: the DeepSpeed of {python} does not accept it: {why}")
 
 
-async def _refused(python: str, env: Mapping[str, str], needs: Needs) -> str | None:
+async def _refused(
+    python: str, env: Mapping[str, str], needs: Needs, user: JobUser | None
+) -> str | None:
     """What DeepSpeed says against the configuration. Where it says nothing in time, or cannot be
     imported beside the daemon, the ranks ask it again."""
-    with NamedTemporaryFile("w", encoding="utf-8", suffix=".json") as asked:
+    with ExitStack() as stack:
+        with rights_of(user):
+            asked = stack.enter_context(NamedTemporaryFile("w", encoding="utf-8", suffix=".json"))
         json.dump({"config": needs.configuration, "world_size": needs.world_size}, asked)
         asked.flush()
         try:
             output = await ask(
                 *(python, env, "-P", deepspeed_accepts.__file__, asked.name),
                 deadline_seconds=DEEPSPEED_SECONDS,
+                user=user,
             )
             why = json.loads(output.decode("utf-8", "replace").rstrip().rsplit("\n", 1)[-1])
         except (BadRequest, ValueError):
@@ -129,8 +139,10 @@ async def _refused(python: str, env: Mapping[str, str], needs: Needs) -> str | N
     return why if isinstance(why, str) else None
 
 
-async def _without_async_io(python: str, env: Mapping[str, str]) -> str | None:
-    output = await ask(python, env, "-P", async_io.__file__)
+async def _without_async_io(
+    python: str, env: Mapping[str, str], user: JobUser | None
+) -> str | None:
+    output = await ask(python, env, "-P", async_io.__file__, user=user)
     try:
         return None if (why := json.loads(output)) is None else str(why)
     except ValueError:  # such as where there is no room to try in; the ranks ask again
@@ -142,18 +154,21 @@ async def ask(
     env: Mapping[str, str],
     *arguments: str,
     deadline_seconds: float = DEADLINE_SECONDS,
+    user: JobUser | None = None,
 ) -> bytes:
-    """What `python` prints, given `arguments` and `env`.
+    """What `python` prints, given `arguments` and `env`; it runs as `user`, or as the daemon.
 
     Raises BadRequest: it cannot be started, or does not end in time.
     """
+    command = (sys.executable, "-I", "-S", "-c", _EXECUTE % _FAILED.decode(), python, *arguments)
+    if user is not None:
+        command, env = user.command(command, given=True), given_env(env)
     # A pipe of our own: asyncio's cannot be let go of while somebody still writes into it.
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb", buffering=0) as answer:
         try:
             child = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", "-S", "-c", _EXECUTE % _FAILED.decode()),
-                *(python, *arguments),
+                *command,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=writing,
                 stderr=asyncio.subprocess.DEVNULL,

@@ -54,6 +54,8 @@ def _missing_of_script(spec: JobSpec) -> Iterator[str]:
     directory = Path(script.directory)
     if not directory.is_dir():
         yield f"script.directory = {directory}: there is no such directory"
+    elif not os.access(directory, os.X_OK):
+        yield f"script.directory = {directory}: the job may not enter it (chmod or chown it)"
     elif first.endswith(".py") or "/" in first:
         if not (directory / first).is_file():
             yield f"script.command: there is no file {directory / first}"

@@ -13,6 +13,8 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.tables.data import kind_of
 from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.accounts.job_user import JobUser
+from zerotoolsd.accounts.rights import rights_of
 from zerotoolsd.admission.interpreter import ask
 from zerotoolsd.admission.preflight_data import needs_pyarrow
 from zerotoolsd.service import Unavailable
@@ -23,10 +25,14 @@ DEADLINE_SECONDS = 120.0
 
 
 async def rehearse(
-    spec: JobSpec, python: str, env: Mapping[str, str], directory: Path | None = None
+    spec: JobSpec,
+    python: str,
+    env: Mapping[str, str],
+    user: JobUser | None = None,
+    directory: Path | None = None,
 ) -> list[str]:
-    """Notes on the model of `spec`, which `python` builds without weights, with `env`, and on the
-    first examples of its data.
+    """Notes on the model of `spec`, which `python` builds without weights, with `env` and as
+    `user`, and on the first examples of its data.
 
     The program reads the job from a file in `directory` (None: the one for temporary files).
 
@@ -37,17 +43,20 @@ async def rehearse(
     with ExitStack() as stack:
         try:
             # Unbuffered: else closing it would try again to write what did not fit on the disk.
-            file = stack.enter_context(
-                tempfile.NamedTemporaryFile(suffix=".json", dir=directory, buffering=0)
-            )
-            _write_all(file, json.dumps(job_to_dict(spec)).encode())
+            with rights_of(user):
+                file = stack.enter_context(
+                    tempfile.NamedTemporaryFile(suffix=".json", dir=directory, buffering=0)
+                )
+                _write_all(file, json.dumps(job_to_dict(spec)).encode())
         except OSError as error:
             raise Unavailable(
                 f"the job cannot be checked: a file in {directory or tempfile.gettempdir()} "
                 f"cannot be written: {error.strerror}; free some space there"
             ) from None
         output = await ask(
-            python, env, "-P", str(PROGRAM), file.name, deadline_seconds=DEADLINE_SECONDS
+            *(python, env, "-P", str(PROGRAM), file.name),
+            deadline_seconds=DEADLINE_SECONDS,
+            user=user,
         )
     try:
         answer = json.loads(output.splitlines()[-1])

@@ -17,6 +17,7 @@ from aiohttp import web
 
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.states import TERMINAL
+from zerotoolsd.accounts.rights import opened
 from zerotoolsd.api import inputs
 from zerotoolsd.api.answers import answer
 from zerotoolsd.api.keys import SERVICE
@@ -134,7 +135,8 @@ def read_part(path: Path, offset: int, limit: int) -> FileBytes:
     A file that is not there yet is empty, and so is what lies beyond the end.
     """
     try:
-        descriptor = _open(path)
+        with opened(path.parent) as base:
+            descriptor = _open(base / path.name, is_pinned=base != path.parent)
     except FileNotFoundError:
         return FileBytes(b"", 0, 0)
     except OSError as error:
@@ -149,12 +151,14 @@ def read_part(path: Path, offset: int, limit: int) -> FileBytes:
         os.close(descriptor)
 
 
-def _open(path: Path) -> int:
+def _open(path: Path, *, is_pinned: bool) -> int:
     """Neither the file nor the attempt's directory may be a link, and a pipe is not waited for.
 
     Raises OSError.
     """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+    if is_pinned:  # the way to it is a link of the kernel's own
+        return os.open(path, flags | os.O_NONBLOCK)
     directory = os.open(path.parent, flags | os.O_DIRECTORY)
     try:
         return os.open(path.name, flags | os.O_NONBLOCK, dir_fd=directory)

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.jobs.text.secrets import is_secret_name, secret_arguments
+from zerotoolsd.accounts.job_user import USUAL_PATH, JobUser
 
-USUAL_PATH = "/usr/local/bin:/usr/bin:/bin"
 NOT_CAPTURED = (
     "PATH, HOME and LANG, and what [env] sets: nothing of its submitter's environment was taken "
     "along"
@@ -36,9 +36,15 @@ def _home() -> str | None:
         return None
 
 
-def job_environment(spec: JobSpec) -> dict[str, str]:
-    """What a job's processes begin with: what was taken along at submit, then `[env]`."""
-    return {**least_environment(), **(spec.captured_env or {}), **spec.env}
+def job_environment(spec: JobSpec, user: JobUser | None = None) -> dict[str, str]:
+    """What a job's processes begin with: what was taken along at submit, then `[env]`. `user`: as
+    whom they run, if not as the daemon."""
+    least = least_environment() if user is None else {**_language(), **user.least}
+    return {**least, **(spec.captured_env or {}), **spec.env}
+
+
+def _language(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    return {"LANG": environment.get("LANG") or "C.UTF-8"}
 
 
 def secrets_of(spec: JobSpec | None) -> list[str]:

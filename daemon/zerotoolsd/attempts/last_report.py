@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.runs import checkpoint_dirs
+from zerotoolsd.accounts.rights import opened
+from zerotoolsd.attempts.spawning.child import SUPERVISOR_LOG
+from zerotoolsd.queue import clocks
 from zerotoolsd.queue.rows import ENDED, AttemptRow, JobRow
-from zerotoolsd.supervisor.durable import open_regular
+from zerotoolsd.supervisor.durable import LARGEST_RECORD, open_regular, read_json
 from zerotoolsd.supervisor.plan import PROGRESS, RUN, SUMMARY
 
 _TAIL_BYTES = 32 * 1024
@@ -94,9 +97,10 @@ def checkpoints_before(attempts: Sequence[AttemptRow]) -> list[str]:
 def last_sign_of_life(run_dir: Path) -> float | None:
     """When anything of the attempt was last written, in seconds since the epoch."""
     dates = []
-    for name in (PROGRESS, RUN, "rank-0.log"):
-        with suppress(OSError):
-            dates.append((run_dir / name).lstat().st_mtime)
+    with suppress(OSError), opened(run_dir) as base:
+        for name in (PROGRESS, RUN, "rank-0.log"):
+            with suppress(OSError):
+                dates.append((base / name).lstat().st_mtime)
     return max(dates, default=None)
 
 
@@ -124,6 +128,44 @@ def report_so_far(run_dir: Path) -> LastReport:
         peak_gpu_bytes=_count(step, "gpu_peak_bytes"),
         verified=_verified(messages),
     )
+
+
+def told(attempt: AttemptRow) -> dict[str, Any]:
+    """What the supervisor kept of what the ranks told, for a record that it did not write."""
+    known = report_so_far(Path(attempt.run_dir))
+    step, path = known.checkpoint_step, known.checkpoint_path
+    return {
+        "steps_done": (known.step or {}).get("step"),
+        "progress": known.step,
+        "checkpoint": None if step is None else {"step": step, "path": path},
+        "peak_gpu_bytes": known.peak_gpu_bytes,
+        "peak_host_bytes": known.peak_host_bytes,
+    }
+
+
+def with_what_was_told(attempt: AttemptRow, record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The supervisor's keeper does not hear the ranks."""
+    return {**told(attempt), **record} if record.get("by_keeper") is True else record
+
+
+def why_not_started(attempt: AttemptRow) -> str:
+    """What its supervisor said, which ended before it started anything."""
+    said = last_line(Path(attempt.run_dir) / SUPERVISOR_LOG)
+    return "its supervisor ended before it started anything" + (f" ({said})" if said else "")
+
+
+def last_seen(attempt: AttemptRow) -> dict[str, float]:
+    """How long an attempt ran at least whose supervisor cannot say it any more."""
+    run_dir = Path(attempt.run_dir)
+    sign, began = last_sign_of_life(run_dir), attempt.began
+    if began is None:
+        with suppress(OSError, ValueError), opened(run_dir) as base:
+            began = clocks.began_of(read_json(base / RUN, LARGEST_RECORD) or {})
+    if sign is None or began is None:
+        return {}
+    # By the calendar, which may have been set meanwhile; the clock since its start bounds it.
+    ran = min(max(0.0, sign - began.time), clocks.now().seconds_since(began))
+    return {"ended": sign, "ran_seconds": ran}
 
 
 def _verified(messages: Sequence[Mapping[str, Any]]) -> dict[str, Verified]:
@@ -197,7 +239,7 @@ def _newest_first(path: Path) -> Iterator[dict[str, Any]]:
 
 def _last_lines(path: Path) -> list[bytes]:
     try:
-        with os.fdopen(open_regular(path), "rb") as file:
+        with opened(path.parent) as base, os.fdopen(open_regular(base / path.name), "rb") as file:
             end = file.seek(0, os.SEEK_END)
             file.seek(max(0, end - _TAIL_BYTES))
             return file.read(_TAIL_BYTES).splitlines()

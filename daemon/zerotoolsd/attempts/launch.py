@@ -15,9 +15,13 @@ from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.jobs.tables.stall import limits_of
 from zerotools.runs import checkpoint_dirs
+from zerotoolsd.accounts.job_user import JobUser
+from zerotoolsd.accounts.rights import let_through, opened
 from zerotoolsd.attempts.environment import job_environment
 from zerotoolsd.attempts.job_limits import attempt_limits, declared_limits
 from zerotoolsd.attempts.programs import command_of, finder_command, make_importable
+from zerotoolsd.attempts.spawning import places
+from zerotoolsd.attempts.spawning.places import OWN
 from zerotoolsd.config import Config, DataCacheConfig
 from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.supervisor.durable import sync_directory, write_json
@@ -31,7 +35,8 @@ SCRIPT = "script"
 DATA_CACHE = "data-cache"
 """In the state directory: tokenised data."""
 BEFORE = "checkpoints-before.json"
-"""In a job's directory: what lay in its `script.checkpoint_dir` before its first attempt."""
+"""In a job's directory: what lay in its `script.checkpoint_dir` before its first attempt. In that
+of another user's job it is in OWN."""
 EXPORTING = Path(__file__).parents[1] / "exporting.py"
 THINNING = Path(__file__).parents[1] / "thinning.py"
 TRAINER_ENTRY = Path(__file__).parents[1] / "trainer" / "entry.py"
@@ -72,7 +77,10 @@ def thinning_command(
 
 
 def rank_environment(
-    spec: JobSpec, attempt: AttemptRow, cache: DataCacheConfig | None = None
+    spec: JobSpec,
+    attempt: AttemptRow,
+    cache: DataCacheConfig | None = None,
+    user: JobUser | None = None,
 ) -> dict[str, str]:
     """All variables of the ranks but those that differ between them."""
     run_dir = Path(attempt.run_dir)
@@ -84,8 +92,8 @@ def rank_environment(
         defaults["GLOO_SOCKET_IFNAME"] = "lo"
     return {
         **defaults,
-        **job_environment(spec),
-        **(_cache_environment(run_dir, cache) if cache and spec.engine != SCRIPT else {}),
+        **job_environment(spec, user),
+        **(_cache_environment(run_dir, cache, user) if cache and spec.engine != SCRIPT else {}),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": ",".join(attempt.gpu_uuids),
         "ZEROTOOLS_NOTIFY": str(run_dir / NOTIFY),
@@ -94,12 +102,19 @@ def rank_environment(
     }
 
 
-def _cache_environment(run_dir: Path, cache: DataCacheConfig) -> dict[str, str]:
-    directory = cache.directory or str(run_dir.parents[2] / DATA_CACHE)
+def _cache_environment(
+    run_dir: Path, cache: DataCacheConfig, user: JobUser | None
+) -> dict[str, str]:
     return {
-        "ZEROTOOLS_DATA_CACHE": directory,
+        "ZEROTOOLS_DATA_CACHE": str(_cache_directory(run_dir, cache, user)),
         "ZEROTOOLS_DATA_CACHE_BYTES": str(cache.bytes),
     }
+
+
+def _cache_directory(run_dir: Path, cache: DataCacheConfig, user: JobUser | None) -> Path:
+    """That of the daemon's own user, or another user's, which others cannot read."""
+    directory = Path(cache.directory or run_dir.parents[2] / DATA_CACHE)
+    return directory if user is None else directory / f"uid-{user.account.uid}"
 
 
 def prepare(
@@ -111,30 +126,57 @@ def prepare(
     reported_before: Sequence[str] = (),
     socket: Path | None = None,
     gpu_locks: Mapping[str, Any] = MappingProxyType({}),
+    user: JobUser | None = None,
 ) -> None:
     """Make the run directory and write what its processes read. May be repeated. Raises OSError.
 
     `reported_before`: the checkpoints that earlier attempts reported, the newest first. `socket`
-    is the daemon's. `gpu_locks`: what the supervisor is told of the locks of its GPUs.
+    is the daemon's. `gpu_locks`: what the supervisor is told of the locks of its GPUs. `user`:
+    whose job it is, if not the daemon's.
     """
     run_dir = Path(attempt.run_dir)
-    run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    importable = _make_places(run_dir, job, config, user)
     sync_directory(run_dir.parent)
     # Not attempt.resumed_from: the ranks compare digests, and pass over what fails.
     spec = replace(job.spec, output_dir=job.output_dir)
     if spec.stall.action == END and not config.watch.end_stalled:
         spec = replace(spec, stall=replace(spec.stall, action=REPORT))
-    plan = _plan(spec, job, attempt, config, command, umask)
+    plan = _plan(spec, job, attempt, config, command, umask, user)
     thinning = thinning_command(spec, job.output_dir, job.id, socket)
     plan = replace(plan, thinning=thinning, gpu_locks=gpu_locks)
-    if spec.engine == SCRIPT:
-        plan = _for_program(plan, spec, job, reported_before)
-    elif saved := newest_saved(reported_before, Path(job.output_dir)):
-        plan = replace(plan, env={**plan.env, "ZEROTOOLS_SAVED_STEP": str(saved)})
-    write_json(run_dir / SPEC, job_to_dict(spec))
-    write_json(run_dir / ATTEMPT, plan.to_json())
-    reserve(run_dir / EXIT, plan.processes)
-    reserve_request(run_dir)
+    if user is not None:
+        places.note(run_dir, attempt, job_to_dict(spec))
+    with opened(run_dir) as base:
+        if spec.engine == SCRIPT:
+            before = run_dir.parent / (BEFORE if user is None else f"{OWN}/{BEFORE}")
+            plan = _for_program(plan, spec, job, reported_before, importable)
+            if plan.finder:
+                write_json(base / FINDER, _finder_settings(spec, reported_before, before))
+        elif saved := newest_saved(reported_before, Path(job.output_dir)):
+            plan = replace(plan, env={**plan.env, "ZEROTOOLS_SAVED_STEP": str(saved)})
+        write_json(base / SPEC, job_to_dict(spec))
+        write_json(base / ATTEMPT, plan.to_json())
+        reserve(base / EXIT, plan.processes)
+        reserve_request(base)
+
+
+def _make_places(run_dir: Path, job: JobRow, config: Config, user: JobUser | None) -> Path:
+    """Make the directories of an attempt; the one in which a program finds zerotools."""
+    package, is_program = Path(str(zerotools.__file__)).parent, job.spec.engine == SCRIPT
+    if user is None:
+        run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return make_importable(run_dir, package) if is_program else run_dir
+    output = Path(job.output_dir)
+    names = [run_dir.name, OWN, *([output.name] if output.parent == run_dir.parent else ())]
+    places.make_of_job(run_dir.parent, names, user.account)
+    if is_program:
+        # Not in the user's own directory, which may hold anything already under that name.
+        importable = make_importable(run_dir.parents[2], package)
+        let_through(importable, places.JOB_MODE)
+        return importable
+    if config.data_cache.bytes:
+        places.make_cache(_cache_directory(run_dir, config.data_cache, user), user.account)
+    return run_dir
 
 
 def newest_saved(reported: Sequence[str], output_dir: Path) -> int:
@@ -150,6 +192,7 @@ def _plan(
     config: Config,
     command: RankCommand,
     umask: int,
+    user: JobUser | None,
 ) -> Plan:
     run_dir = Path(attempt.run_dir)
     own = spec.engine == SCRIPT
@@ -158,7 +201,7 @@ def _plan(
         attempt=attempt.number,
         token=attempt.token,
         argv=command_of(spec, attempt.gpu_uuids) if own else command(spec, run_dir),
-        env=rank_environment(spec, attempt, config.data_cache),
+        env=rank_environment(spec, attempt, config.data_cache, user),
         cwd=spec.script.directory if own else str(run_dir),
         umask=umask,
         world_size=spec.world_size,
@@ -175,23 +218,30 @@ def _plan(
     )
 
 
-def _for_program(plan: Plan, spec: JobSpec, job: JobRow, reported_before: Sequence[str]) -> Plan:
-    """`plan` for a program of the user's, with the files that it needs. Raises OSError."""
+def _for_program(
+    plan: Plan,
+    spec: JobSpec,
+    job: JobRow,
+    reported_before: Sequence[str],
+    importable: Path,
+) -> Plan:
+    """`plan` for a program of the user's, which finds zerotools in `importable`."""
     run_dir = Path(plan.env["ZEROTOOLS_RUN_DIR"])
-    package = Path(str(zerotools.__file__)).parent
-    paths = (plan.env.get("PYTHONPATH"), str(make_importable(run_dir, package)))
+    paths = (plan.env.get("PYTHONPATH"), str(importable))
     env = {name: value for name, value in plan.env.items() if name not in _RANK_VARIABLES}
     env["PYTHONPATH"] = ":".join(path for path in paths if path)
     env["ZEROTOOLS_OUTPUT_DIR"] = job.output_dir
     finder: tuple[str, ...] = ()
     if spec.script.checkpoint_dir or reported_before or spec.resume_from:
-        settings = {
-            "checkpoint_dir": spec.script.checkpoint_dir,
-            "before": str(run_dir.parent / BEFORE),
-            "told": list(reported_before),
-            "given": spec.resume_from,
-        }
-        write_json(run_dir / FINDER, settings)
         finder = finder_command(run_dir / FINDER)
     launcher = spec.script.launcher != "plain"
     return replace(plan, env=env, own_program=True, launcher=launcher, finder=finder)
+
+
+def _finder_settings(spec: JobSpec, reported: Sequence[str], before: Path) -> dict[str, Any]:
+    return {
+        "checkpoint_dir": spec.script.checkpoint_dir,
+        "before": str(before),
+        "told": list(reported),
+        "given": spec.resume_from,
+    }

@@ -75,6 +75,8 @@ def make_importable(run_dir: Path, package: Path) -> Path:
     directory = run_dir / IMPORTABLE
     directory.mkdir(exist_ok=True, mode=0o700)
     link = directory / package.name
+    if link.is_symlink() and link.readlink() != package:  # of a daemon that lay elsewhere
+        link.unlink()
     if not link.is_symlink():
         link.symlink_to(package)
     return directory

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from zerotoolsd.accounts.rights import opened, owner_of
 from zerotoolsd.queue.clocks import Moment, began_of
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow
 from zerotoolsd.supervisor.durable import LARGEST_RECORD, is_shallow, read_json
@@ -20,6 +21,8 @@ from zerotoolsd.supervisor.plan import ATTEMPT, ENDED, EXIT, LEDGER, LOCK, RUN, 
 from zerotoolsd.supervisor.procfs import boot_id, open_process
 
 RESTARTED = "the machine was restarted"
+_PLAIN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+"""No link is followed, and nobody is waited for."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,8 @@ def attempt_status(attempt: AttemptRow) -> AttemptStatus:
     if not isinstance(found, NeverStarted) or attempt.state == LAUNCHING:
         return found
     try:
-        prepared = (run_dir / ATTEMPT).exists()
+        with opened(run_dir) as base:
+            prepared = os.path.lexists(base / ATTEMPT)
     except OSError as error:
         return Unreadable(f"{error.filename}: {error.strerror}")
     # It was written before the attempt was started: if it is gone, someone has removed it since.
@@ -93,14 +97,16 @@ def lives(attempt: AttemptRow) -> bool:
 def run_dir_status(run_dir: Path, token: str) -> AttemptStatus:
     """What has become of the attempt that was given `token`."""
     try:
-        return _look(run_dir, token)
+        with opened(run_dir) as base:
+            return _look(base, token, owner_of(run_dir))
     except ValueError as error:
         return Gone(f"its record cannot be read ({error})")
     except OSError as error:
         return Unreadable(f"{error.filename or run_dir}: {error.strerror}")
 
 
-def _look(run_dir: Path, token: str) -> AttemptStatus:
+def _look(run_dir: Path, token: str, uid: int | None) -> AttemptStatus:
+    """`uid`: whose processes they are, where those are not the daemon's."""
     if (over := _over(run_dir, token)) is not None:
         return over
     run = read_json(run_dir / RUN, LARGEST_RECORD)
@@ -115,9 +121,9 @@ def _look(run_dir: Path, token: str) -> AttemptStatus:
         return Gone("its run directory belongs to another attempt")
     if run.get("boot_id") != boot_id():
         return _last_word(run_dir, token, RESTARTED)
-    pidfd = open_process(*_identity(run, RUN))
+    pidfd = open_process(*_identity(run, RUN), uid)
     if pidfd is None and run.get("keeper") is not None:
-        pidfd = open_process(*_identity(run["keeper"], RUN))
+        pidfd = open_process(*_identity(run["keeper"], RUN), uid)
     if pidfd is not None:
         return Alive(pidfd, began_of(run))
     found = _last_word(run_dir, token, KILLED)
@@ -185,7 +191,7 @@ def _identity(process: object, source: str) -> tuple[int, int]:
 def _lock_is_held(path: Path) -> bool:
     """Looks by taking it for an instant; a supervisor tries for two seconds."""
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDWR | _PLAIN)
     except FileNotFoundError:
         return False
     try:
@@ -204,10 +210,15 @@ def fence(run_dir: Path, record: Mapping[str, Any]) -> bool:
     """
     if not run_dir.exists():
         return True
-    fd = os.open(run_dir / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    with opened(run_dir) as base:
+        return _fence(base, record)
+
+
+def _fence(run_dir: Path, record: Mapping[str, Any]) -> bool:
+    fd = os.open(run_dir / LOCK, os.O_CREAT | os.O_RDWR | _PLAIN, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if (run_dir / RUN).exists():
+        if os.path.lexists(run_dir / RUN):
             return False
         _write_record(run_dir / EXIT, record)
     except BlockingIOError:

@@ -25,8 +25,10 @@ from typing import Any
 
 from zerotools.jobs import states
 from zerotools.jobs.client.queue_copies import RESTORED
+from zerotoolsd.accounts.rights import opened, owner_of
 from zerotoolsd.attempts import reattach
 from zerotoolsd.attempts.launch import SPEC
+from zerotoolsd.attempts.spawning import places
 from zerotoolsd.queue import clocks, lifecycle
 from zerotoolsd.queue.rows import ENDED, LAUNCHING, RUNNING, AttemptRow
 from zerotoolsd.queue.store import Store
@@ -173,7 +175,7 @@ def _found(store: Store, own: Path, job_id: int, state: str | None) -> FoundJob 
     records = [row.result or {} for row in (*have, *(each.row for each in found[:-1]))]
     return FoundJob(
         id=job_id,
-        uid=own.stat().st_uid,
+        uid=Path(newest.row.run_dir).lstat().st_uid,
         spec=spec,
         default_output=str(own / "output"),
         created=min(map(_made, (Path(each.row.run_dir) for each in found))),
@@ -202,7 +204,9 @@ def _attempts(own: Path, job_id: int, last: int) -> list[_Found]:
 
 def _attempt(run_dir: Path, job_id: int, number: int, last: int) -> _Found | None:
     try:
-        plan = read_json(run_dir / ATTEMPT)
+        plan = places.noted(run_dir)
+        if plan is None:
+            plan = read_json(run_dir / ATTEMPT)
     except (OSError, ValueError) as error:
         if number > last:
             raise
@@ -215,7 +219,7 @@ def _attempt(run_dir: Path, job_id: int, number: int, last: int) -> _Found | Non
     status = reattach.run_dir_status(run_dir, token)
     if isinstance(status, reattach.Alive):
         os.close(status.pidfd)
-    run = _read(run_dir / RUN)
+    run = _read(run_dir, RUN)
     began = clocks.began_of(run)
     row = AttemptRow(
         job_id=job_id,
@@ -233,7 +237,7 @@ def _attempt(run_dir: Path, job_id: int, number: int, last: int) -> _Found | Non
         host=os.uname().nodename,
     )
     is_alive = isinstance(status, (reattach.Alive, reattach.Starting))
-    return _Found(row, is_alive, _read(run_dir / REQUEST).get("reason") == CANCEL)
+    return _Found(row, is_alive, _read(run_dir, REQUEST).get("reason") == CANCEL)
 
 
 def _as_ended(found: _Found) -> _Found:
@@ -246,24 +250,32 @@ def _as_ended(found: _Found) -> _Found:
 
 
 def _ended_record(row: AttemptRow) -> Mapping[str, Any]:
-    record = _read(Path(row.run_dir) / EXIT)
+    record = _read(Path(row.run_dir), EXIT)
     if record.get("token") == row.token:
         return record
     return {"outcome": lifecycle.LOST, "cause": "lost: another attempt began after it"}
 
 
 def _spec(run_dir: Path) -> dict[str, Any] | None:
-    tree = _read(run_dir / SPEC)
-    return tree or None
-
-
-def _read(path: Path) -> dict[str, Any]:
     try:
-        return read_json(path, LARGEST_RECORD) or {}
+        known = places.noted(run_dir)
     except (OSError, ValueError) as error:
-        log.error("%s: %s", path, error)
+        log.error("%s: %s", run_dir, error)
+        return None
+    tree = _read(run_dir, SPEC) if known is None else known.get("spec")
+    return tree if isinstance(tree, dict) and tree else None
+
+
+def _read(run_dir: Path, name: str) -> dict[str, Any]:
+    try:
+        with opened(run_dir) as base:
+            return read_json(base / name, LARGEST_RECORD) or {}
+    except (OSError, ValueError) as error:
+        log.error("%s: %s", run_dir / name, error)
         return {}
 
 
 def _made(run_dir: Path) -> float:
+    if owner_of(run_dir) is not None:
+        return places.note_time(run_dir)
     return (run_dir / ATTEMPT).stat().st_mtime

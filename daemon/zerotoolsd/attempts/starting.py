@@ -15,6 +15,7 @@ from typing import Any
 from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs import states
 from zerotoolsd import crashpoints
+from zerotoolsd.accounts.serving import OWN_ONLY, ServedUsers
 from zerotoolsd.attempts import last_report, launch
 from zerotoolsd.attempts.pending import PendingJobs
 from zerotoolsd.attempts.spawning.spawner import NotReady
@@ -49,8 +50,10 @@ class AttemptStarter:
         socket: Path | None = None,
         gpu_locks: Callable[[Sequence[str]], Mapping[str, Any]] = lambda gpus: {},
         waited: Callable[[float], None] = lambda seconds: None,
+        users: ServedUsers = OWN_ONLY,
     ) -> None:
         """`waited` is told how many seconds a job was queued before its first launch."""
+        self._users = users
         self._transitions = transitions
         self._store = transitions.store
         self._watcher = watcher
@@ -96,18 +99,13 @@ class AttemptStarter:
         job = self._store.job(attempt.job_id)
         before = self._store.attempts(job.id)[: attempt.number - 1]
         try:
+            user = self._users.of(job.uid)
             known = last_report.checkpoints_before(before)
             launch.prepare(
-                job,
-                attempt,
-                self._config,
-                self._command,
-                self._umask,
-                known,
-                self._socket,
-                self._gpu_locks(attempt.gpu_uuids),
+                *(job, attempt, self._config, self._command, self._umask, known),
+                *(self._socket, self._gpu_locks(attempt.gpu_uuids), user),
             )
-            self._watcher.start(attempt)
+            self._watcher.start(attempt, user)
         except OSError as error:
             cause = f"could not be started: {error.strerror}: {error.filename}"
             if is_of_machine(error, own_files=True):

@@ -14,16 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from zerotoolsd.accounts.as_user import NOT_DROPPED
+from zerotoolsd.accounts.job_user import JobUser
+from zerotoolsd.accounts.rights import opened
 from zerotoolsd.attempts import last_report, reattach
-from zerotoolsd.attempts.enforcing import strays
+from zerotoolsd.attempts.enforcing import claims, strays
 from zerotoolsd.attempts.pending import PendingJobs
-from zerotoolsd.attempts.spawning.child import SUPERVISOR_LOG
 from zerotoolsd.attempts.spawning.spawner import Spawned, SupervisorSpawner
 from zerotoolsd.attempts.spawning.way import CHILDREN
 from zerotoolsd.queue import clocks, lifecycle
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.rows import AttemptRow
-from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json
 from zerotoolsd.supervisor.ending.requests import write_request
 from zerotoolsd.supervisor.plan import REQUEST, RUN
 
@@ -97,12 +98,13 @@ class Watcher:
         self.held: dict[int, str] = {}
         """Why nothing can be said of an attempt now, by job."""
 
-    def start(self, attempt: AttemptRow) -> None:
-        """Start the supervisor of a prepared attempt, or ask systemd to.
+    def start(self, attempt: AttemptRow, user: JobUser | None = None) -> None:
+        """Start the supervisor of a prepared attempt, or ask systemd to, as `user` or as the
+        daemon.
 
         Raises OSError and NotReady: nothing of it runs.
         """
-        spawned = self._spawner.spawn(attempt)
+        spawned = self._spawner.spawn(attempt, user)
         if (before := self._unwatched.pop(attempt.token, None)) and before.request is not None:
             before.request.close()
         try:
@@ -143,20 +145,21 @@ class Watcher:
         self.held.pop(attempt.job_id, None)
         match found:
             case reattach.Over(record):
-                self._over(attempt, _with_what_was_told(attempt, record))
+                record = claims.believed(Path(attempt.run_dir), record)
+                self._over(attempt, last_report.with_what_was_told(attempt, record))
             case reattach.Alive(pidfd, began):
                 self._follow(attempt, pidfd, began)
             case reattach.Starting():
                 self._look_again(attempt)
             case reattach.NeverStarted():
-                why = self._spawner.why_not(attempt.token) or _why_not_started(attempt)
+                why = self._spawner.why_not(attempt.token) or last_report.why_not_started(attempt)
                 self._pending.put_off(attempt.job_id, why)
             case reattach.Gone(cause, noted):
                 lost: dict[str, Any] = {"outcome": lifecycle.LOST, "cause": f"lost: {cause}"}
                 lost["rebooted"] = cause == reattach.RESTARTED
-                record = {**_last_seen(attempt), **_told(attempt), **lost}
-                if noted is not None and noted["outcome"] != lifecycle.LOST:
-                    record |= noted
+                record = {**last_report.last_seen(attempt), **last_report.told(attempt), **lost}
+                if noted is not None and noted.get("outcome") != lifecycle.LOST:
+                    record |= claims.believed(Path(attempt.run_dir), noted)
                 self._end_strays(attempt, record)
             case reattach.Unreadable(cause):
                 self._hold(attempt, cause)
@@ -276,6 +279,10 @@ class Watcher:
         self._forget(live)
         if live.spawned is not None:
             self._ended(token, live.spawned)
+            if live.spawned.process.returncode == NOT_DROPPED and live.spawned.request is None:
+                cause = last_report.why_not_started(live.attempt)
+                self.give_up(live.attempt, {"outcome": lifecycle.BAD_JOB, "cause": cause})
+                return
         self.settle(live.attempt)
 
     def _forget(self, live: _Live) -> None:
@@ -290,7 +297,8 @@ class Watcher:
         run_dir = Path(attempt.run_dir)
         before = self._unwritten.pop(attempt.token, None)
         try:
-            write_request(run_dir, reason)
+            with opened(run_dir) as base:
+                write_request(base, reason)
         except OSError as error:
             why = f"{run_dir / REQUEST}: {error.strerror}"
             if before is None or before[2] != why:
@@ -303,7 +311,7 @@ class Watcher:
             self._kill_later(live, HURRIED_SECONDS)
             return
         # Before run.json a SIGTERM would end the supervisor itself; it finds the request later.
-        if live is not None and ((run_dir / RUN).exists() or not run_dir.exists()):
+        if live is not None and _has_begun(run_dir):
             try:
                 signal.pidfd_send_signal(live.pidfd, signal.SIGTERM)
             except ProcessLookupError:
@@ -329,7 +337,9 @@ class Watcher:
         live = self._live.pop(attempt.token)
         self._forget(live)
         _disown(live.spawned)
-        self._over(attempt, {**_last_seen(attempt), **_told(attempt), **record})
+        self._over(
+            attempt, {**last_report.last_seen(attempt), **last_report.told(attempt), **record}
+        )
 
     def _over(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
         self._asked.pop(attempt.token, None)
@@ -363,38 +373,10 @@ def _disown(spawned: Spawned | None) -> None:
         spawned.request.close()
 
 
-def _told(attempt: AttemptRow) -> dict[str, Any]:
-    """What the supervisor kept of what the ranks told, for a record that it did not write."""
-    known = last_report.report_so_far(Path(attempt.run_dir))
-    step, path = known.checkpoint_step, known.checkpoint_path
-    return {
-        "steps_done": (known.step or {}).get("step"),
-        "progress": known.step,
-        "checkpoint": None if step is None else {"step": step, "path": path},
-        "peak_gpu_bytes": known.peak_gpu_bytes,
-        "peak_host_bytes": known.peak_host_bytes,
-    }
-
-
-def _with_what_was_told(attempt: AttemptRow, record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The supervisor's keeper does not hear the ranks."""
-    return {**_told(attempt), **record} if record.get("by_keeper") is True else record
-
-
-def _why_not_started(attempt: AttemptRow) -> str:
-    said = last_report.last_line(Path(attempt.run_dir) / SUPERVISOR_LOG)
-    return "its supervisor ended before it started anything" + (f" ({said})" if said else "")
-
-
-def _last_seen(attempt: AttemptRow) -> dict[str, float]:
-    """How long an attempt ran at least whose supervisor cannot say it any more."""
-    run_dir = Path(attempt.run_dir)
-    sign, began = last_report.last_sign_of_life(run_dir), attempt.began
-    if began is None:
-        with suppress(OSError, ValueError):
-            began = clocks.began_of(read_json(run_dir / RUN, LARGEST_RECORD) or {})
-    if sign is None or began is None:
-        return {}
-    # By the calendar, which may have been set meanwhile; the clock since its start bounds it.
-    ran = min(max(0.0, sign - began.time), clocks.now().seconds_since(began))
-    return {"ended": sign, "ran_seconds": ran}
+def _has_begun(run_dir: Path) -> bool:
+    """Whether its supervisor takes SIGTERM for a request; its directory may have been removed."""
+    try:
+        with opened(run_dir) as base:
+            return os.path.lexists(base / RUN) or not base.exists()
+    except OSError:
+        return False

@@ -13,6 +13,7 @@ from zerotools.jobs import states
 from zerotools.jobs.binding.durations import seconds_of
 from zerotools.jobs.doctor.kernel import clock_is_synchronised
 from zerotoolsd import crashpoints
+from zerotoolsd.accounts.serving import OWN_ONLY, ServedUsers
 from zerotoolsd.cleaning import looks, removal
 from zerotoolsd.cleaning.removal import Mention, RemovableFiles, Stays
 from zerotoolsd.config import RetentionConfig
@@ -38,9 +39,15 @@ class Cleaner:
     """One removal at a time. The store is used here; files are looked at, and removed, by `ask`."""
 
     def __init__(
-        self, state_dir: Path, store: Store, announce: Callable[[], None], ask: Ask
+        self,
+        state_dir: Path,
+        store: Store,
+        announce: Callable[[], None],
+        ask: Ask,
+        users: ServedUsers = OWN_ONLY,
     ) -> None:
         self._ask = ask
+        self._users = users
         self._calendar = SteadyCalendar(clock_is_synchronised)
         self._state_dir = state_dir
         self._store = store
@@ -150,7 +157,9 @@ class Cleaner:
         try:
             return looks.files_in(
                 await self._ask(
-                    LOOK_SECONDS, looks.removable_files, str(self._jobs_dir), job, tuple(attempts)
+                    *(LOOK_SECONDS, looks.removable_files),
+                    *(str(self._jobs_dir), job, tuple(attempts)),
+                    user=self._users.for_files(job.uid),
                 )
             )
         except TimeoutError:
@@ -162,9 +171,10 @@ class Cleaner:
         for other in self._store.jobs(_UNFINISHED):
             for mention in await self._mentions(other):
                 if mention.is_in(str(files.own)) or mention.is_in(job.output_dir):
+                    where = f"in {mention.key} = {mention.text}"
                     raise Stays(
-                        f"job {other.id}, which is {other.state}, names it in {mention.key} = "
-                        f"{mention.text}"
+                        f"job {other.id}, which is {other.state}, names it "
+                        f"{where if other.uid == job.uid else 'and is of another user'}"
                     )
         if not request.outputs:
             return
@@ -188,7 +198,10 @@ class Cleaner:
     async def _mentions_now(self, job: JobRow) -> list[Mention]:
         try:
             return looks.mentions_in(
-                await self._ask(LOOK_SECONDS, looks.mentioned_paths, job.spec_text, job.output_dir)
+                await self._ask(
+                    *(LOOK_SECONDS, looks.mentioned_paths, job.spec_text, job.output_dir),
+                    user=self._users.for_files(job.uid),
+                )
             )
         except TimeoutError:
             raise Unavailable(
@@ -206,7 +219,10 @@ class Cleaner:
             if not request.logs_only:
                 removal.note_intent(self._state_dir, job.id, outputs=outputs)
                 crashpoints.reach(crashpoints.CLEAN_NOTED)
-            await self._ask(REMOVE_SECONDS, looks.remove_files, files, outputs)
+            user = self._users.for_files(job.uid)
+            await self._ask(REMOVE_SECONDS, looks.remove_files, files, outputs, user=user)
+            if user is not None:
+                removal.remove_empty(self._jobs_dir, files, outputs=outputs)
             crashpoints.reach(crashpoints.FILES_REMOVED)
             if not request.logs_only:
                 self._forget(job, who)

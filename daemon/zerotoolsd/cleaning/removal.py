@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from zerotools.jobs import states
 from zerotools.runs.needed import is_within
 from zerotoolsd.attempts import last_report
 from zerotoolsd.attempts.launch import BEFORE
+from zerotoolsd.attempts.spawning.places import BEGUN, OWN
 from zerotoolsd.queue.parking import HELD_LOG
 from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.service import CleanRequest
@@ -27,6 +29,7 @@ from zerotoolsd.supervisor.durable import read_json, sync_directory, write_json
 
 CLEANING = "cleaning"
 _ATTEMPT = re.compile(r"attempt-[0-9]+")
+_KEPT_BY_DAEMON = re.compile(rf"{BEGUN}-[0-9]+\.json")
 _OURS = re.compile(
     r"(attempt|spec|run|exit|ended|request|finder)\.json|progress\.jsonl|ledger|lock|stop|notify\.sock"
     r"|(rank-[0-9]+|supervisor|closing|thinning)\.log|importable|\..*\.(new|room)"
@@ -70,7 +73,8 @@ def files_of(jobs_dir: Path, job: JobRow, attempts: Sequence[AttemptRow]) -> Rem
         raise Stays(f"{own} is a link to files that may be in use elsewhere; remove it yourself")
     logs, outputs, told_of = [], [], _told_within(own, attempts)
     for entry in _entries(own):
-        mine = entry.name in (BEFORE, HELD_LOG) or bool(_ATTEMPT.fullmatch(entry.name))
+        mine = entry.name in (BEFORE, HELD_LOG, OWN) or bool(_ATTEMPT.fullmatch(entry.name))
+        mine |= bool(_KEPT_BY_DAEMON.fullmatch(entry.name))
         if mine and not _holds_outputs(entry, told_of):
             logs.append(entry)
         elif not _is_empty(entry):
@@ -117,7 +121,10 @@ def _holds_outputs(entry: Path, told_of: Sequence[Path]) -> bool:
         return True
     if not entry.is_dir():
         return False
-    return any(not _OURS.fullmatch(each.name) for each in entry.iterdir())
+    names = (each.name for each in entry.iterdir())
+    if entry.name == OWN:
+        return any(name != BEFORE for name in names)
+    return any(not _OURS.fullmatch(name) for name in names)
 
 
 def _is_empty(entry: Path) -> bool:
@@ -210,17 +217,49 @@ def forget_intent(state_dir: Path, job_id: int) -> None:
 
 
 def remove(files: RemovableFiles, *, outputs: bool) -> None:
-    """Remove the files, and the job's directory where that is empty then. Raises OSError."""
-    for path in (*files.logs, *(files.outputs if outputs else ())):
+    """Remove the files, and the job's directory where that is empty then. Raises OSError.
+
+    Of names in a directory of root's, another user removes only what lies below them.
+    """
+    for path in _going(files, outputs=outputs):
         _remove(path)
     parents = {files.own, *(path.parent for path in files.outputs)}
     for directory in parents - {files.own.parent}:
+        if not _may_change(directory.parent):
+            continue
         if directory.is_dir() and not directory.is_symlink() and not any(directory.iterdir()):
             directory.rmdir()
 
 
+def remove_empty(jobs_dir: Path, files: RemovableFiles, *, outputs: bool) -> None:
+    """What `remove` left, as it was done by the job's user: names in the daemon's own directories,
+    of which a directory must be empty. Raises OSError."""
+    for path in _going(files, outputs=outputs):
+        if path.parent != files.own:
+            continue  # in another job's directory, which is not this user's to change
+        if path.is_dir() and not path.is_symlink():
+            path.rmdir()
+        else:
+            path.unlink(missing_ok=True)
+    with suppress(FileNotFoundError):
+        if files.own.parent == jobs_dir and not any(files.own.iterdir()):
+            files.own.rmdir()
+
+
+def _going(files: RemovableFiles, *, outputs: bool) -> tuple[Path, ...]:
+    return (*files.logs, *(files.outputs if outputs else ()))
+
+
+def _may_change(directory: Path) -> bool:
+    return os.geteuid() == 0 or os.access(directory, os.W_OK)
+
+
 def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
+    if not _may_change(path.parent):
+        if path.is_dir() and not path.is_symlink():
+            for each in path.iterdir():
+                _remove(each)
+    elif path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)

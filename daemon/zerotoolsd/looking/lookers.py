@@ -1,10 +1,11 @@
 """Questions about the files of users, each with a deadline, that the daemon never waits for itself.
 
-One process answers all of them in turn. Where it takes long over one (`PATIENCE_SECONDS`), those
-behind it go to another: so one job on a mount that hangs delays nobody else. A process that misses
-a deadline is killed; in the kernel's uninterruptible sleep it stays, holding nothing of the
-daemon's. While it does, the same question is not asked again, so that a client which repeats itself
-takes one process. `MOST` of those are the end: nothing is looked at until one of them is gone.
+One process of each user answers all of theirs in turn, with their rights. Where it takes long over
+one (`PATIENCE_SECONDS`), those behind it go to another: so one job on a mount that hangs delays
+nobody else. A process that misses a deadline is killed; in the kernel's uninterruptible sleep it
+stays, holding nothing of the daemon's. While it does, the same question is not asked again, so that
+a client which repeats itself takes one process. `MOST` of those are the end: nothing is looked at
+until one of them is gone.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
+from zerotoolsd.accounts.job_user import JobUser
 from zerotoolsd.looking import frames, nursery
 from zerotoolsd.looking.nursery import Look
 
@@ -28,8 +31,12 @@ PATIENCE_SECONDS = 0.25
 IDLE_SECONDS = 60.0
 MOST = 32
 
+MOST_OF_USER = 8
+"""As `MOST`, of the processes that look as one user other than the daemon's own."""
+
 Ask = Callable[..., Awaitable[Any]]
-"""(seconds, look, *arguments) -> value. Raises what the look raises, and TimeoutError."""
+"""(seconds, look, *arguments, user=None) -> value. Raises what the look raises, and TimeoutError;
+`user`: as whom it is looked, if not as the daemon."""
 
 _KINDS = {kind.__name__: kind for kind in (BadRequest, BadFile, Unsupported)}
 
@@ -57,16 +64,47 @@ class Lookers:
     def __init__(self, way: socket.socket, looks: Mapping[str, Look]) -> None:
         self._way = way
         self._names = {look: name for name, look in looks.items()}
+        self._teams: dict[JobUser | None, LookerTeam] = {}
+
+    async def ask(
+        self, seconds: float, look: Look, *arguments: object, user: JobUser | None = None
+    ) -> Any:
+        """The value of `look(*arguments)`, by a process of `user`, or of the daemon's. Raises its
+        error, and TimeoutError."""
+        if user not in self._teams:
+            order = partial(nursery.order, self._way, user)
+            self._teams[user] = LookerTeam(order, MOST if user is None else MOST_OF_USER)
+        data = frames.framed(pickle.dumps((self._names[look], arguments)))
+        return await self._teams[user].ask(seconds, data)
+
+    @property
+    def dying(self) -> int:
+        """Processes that were killed and are not gone yet."""
+        return sum(team.dying for team in self._teams.values())
+
+    async def close(self) -> None:
+        """End all of them; those that hang end when they can."""
+        for team in self._teams.values():
+            await team.close()
+        self._way.close()
+
+
+class LookerTeam:
+    """The processes that look as one user: `order` makes another one, of `most` at a time."""
+
+    def __init__(self, order: Callable[[], socket.socket], most: int) -> None:
+        self._order = order
+        self._most = most
         self._questions: asyncio.Queue[_Question] = asyncio.Queue()
         self._workers: set[asyncio.Task[None]] = set()
         self._slow: set[asyncio.Task[None]] = set()
         self._dying: dict[int, bytes | None] = {}
         """Processes that were killed, and what each was asked last, if it missed the deadline."""
 
-    async def ask(self, seconds: float, look: Look, *arguments: object) -> Any:
-        """The value of `look(*arguments)`, by a process. Raises its error, and TimeoutError."""
+    async def ask(self, seconds: float, data: bytes) -> Any:
+        """The value that a process answers to the question `data`. Raises its error, and
+        TimeoutError."""
         loop = asyncio.get_running_loop()
-        data = frames.framed(pickle.dumps((self._names[look], arguments)))
         if data in self._dying.values():
             raise TimeoutError
         question = _Question(data, loop.time() + seconds, loop.create_future())
@@ -82,12 +120,16 @@ class Lookers:
         await asyncio.gather(*self._workers, return_exceptions=True)
         for pidfd in self._dying:
             self._forget(pidfd, closing=True)
-        self._way.close()
+
+    @property
+    def dying(self) -> int:
+        """Processes that were killed and are not gone yet."""
+        return len(self._dying)
 
     def _hire_if_needed(self) -> None:
         """Another process, where a question waits and each that there is has long been busy."""
         hired = len(self._workers) + len(self._dying)
-        if self._questions.empty() or self._workers > self._slow or hired >= MOST:
+        if self._questions.empty() or self._workers > self._slow or hired >= self._most:
             return
         worker = asyncio.create_task(self._work())
         self._workers.add(worker)
@@ -101,7 +143,7 @@ class Lookers:
 
     async def _work(self) -> None:
         """Questions to one process, until it misses a deadline or nothing is asked any more."""
-        link = nursery.order(self._way)
+        link = self._order()
         link.setblocking(False)
         reader, writer = await asyncio.open_unix_connection(sock=link)
         pidfd: int | None = None

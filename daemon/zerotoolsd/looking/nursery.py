@@ -4,8 +4,9 @@ It is forked before the daemon has threads, an event loop, its lock or its datab
 forks later has none of them: one that hangs for ever in the kernel holds nothing of the daemon's.
 A fork takes a millisecond, a new interpreter would take 300.
 
-The daemon sends one end of a pair of sockets; the new process says its pid over it, and then
-answers questions until that socket is closed. A question is a pickle, as it comes from the daemon;
+The daemon sends one end of a pair of sockets, and as whom it is to look; the new process becomes
+that user for good before it reads a question, says its pid over the socket, and then
+answers questions until that is closed. A question is a pickle, as it comes from the daemon;
 an answer is JSON, as the process that looks has read what users wrote.
 """
 
@@ -20,11 +21,15 @@ import signal
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
-from zerotools.core.errors import ZerotoolsError
+from zerotools.core.errors import BadRequest, ZerotoolsError
+from zerotoolsd.accounts import as_user
+from zerotoolsd.accounts.job_user import JobUser
 from zerotoolsd.looking import frames
 
+LONGEST_ORDER = 1 << 16
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -43,11 +48,13 @@ def start(looks: Mapping[str, Look]) -> socket.socket:
     return ours
 
 
-def order(nursery: socket.socket) -> socket.socket:
-    """The daemon's end of the way to a new process. Raises OSError."""
+def order(nursery: socket.socket, user: JobUser | None = None) -> socket.socket:
+    """The daemon's end of the way to a new process, which looks as `user`, or as the daemon. Raises
+    OSError."""
+    who = None if user is None else {**user.who, "env": user.least}
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        socket.send_fds(nursery, [b"1"], [theirs.fileno()])
+        socket.send_fds(nursery, [json.dumps(who).encode()], [theirs.fileno()])
     except OSError:
         ours.close()
         raise
@@ -61,9 +68,7 @@ def _run(body: Callable[[], None], parent: int) -> None:
     removal that went on would meet that of the next daemon."""
     status = 1
     try:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:
-            return
+        _die_with(parent)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)  # Ctrl-C is for the daemon; its end is ours
         body()
@@ -72,23 +77,54 @@ def _run(body: Callable[[], None], parent: int) -> None:
         os._exit(status)
 
 
+def _die_with(parent: int) -> None:
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
 def _nurse(orders: socket.socket, looks: Mapping[str, Look]) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries them
     gc.freeze()
     nurse = os.getpid()
     while True:
-        _, descriptors, _, _ = socket.recv_fds(orders, 1, 1)
+        who, descriptors, _, _ = socket.recv_fds(orders, LONGEST_ORDER, 1)
         if not descriptors:
             return
         if os.fork() == 0:
             orders.close()
             with socket.socket(fileno=descriptors[0]) as link:
-                _run(lambda: _answer(link, looks), nurse)
+                _run(partial(_answer_as, who, link, looks, nurse), nurse)
         os.close(descriptors[0])
 
 
-def _answer(link: socket.socket, looks: Mapping[str, Look]) -> None:
+def _as(who: Mapping[str, Any] | None, looks: Mapping[str, Look]) -> Mapping[str, Look]:
+    """`looks` of this process, which becomes the user `who`; where it cannot, each says so."""
+    if who is None:
+        return looks
+    try:
+        as_user.limit({"open_files": who["open_files"]})
+        as_user.become(who["uid"], who["gid"], who["groups"])
+    except (as_user.NotDropped, OSError) as error:
+        why = f"the files of the job cannot be looked at as its user: {error}"
+        return {name: partial(_refuse, why) for name in looks}
+    os.umask(0o077)
+    os.environ.clear()
+    os.environ.update(who["env"])
+    return looks
+
+
+def _refuse(why: str, *_: object) -> None:
+    raise BadRequest(why)
+
+
+def _answer_as(who: bytes, link: socket.socket, looks: Mapping[str, Look], nurse: int) -> None:
+    _answer(link, _as(json.loads(who), looks), nurse)
+
+
+def _answer(link: socket.socket, looks: Mapping[str, Look], parent: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    _die_with(parent)  # once more: a change of the user forgets it
     link.sendall(frames.framed(str(os.getpid()).encode()))
     with suppress(ConnectionError):
         while (question := frames.receive(link)) is not None:

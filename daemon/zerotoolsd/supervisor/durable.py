@@ -32,7 +32,8 @@ def write_text(path: Path, text: str) -> None:
     What is not Unicode in `text` is written as an escape.
     """
     staged = path.with_name(f".{path.name}.{os.getpid()}.new")
-    fd = os.open(staged, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    staged.unlink(missing_ok=True)  # a job may have put a link or a pipe there
+    fd = os.open(staged, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "w", encoding="utf-8", errors="backslashreplace") as file:
         file.write(text)
         file.flush()

@@ -116,8 +116,19 @@ def _below(root: int, children: Mapping[int, list[Process]]) -> Iterator[Process
         waiting += children.get(process.pid, ())
 
 
-def open_process(pid: int, start_ticks: int) -> int | None:
-    """A pidfd of exactly this process; None if it is gone. The caller closes it.
+def is_of_uid(pid: int, uid: int) -> bool:
+    """Whether it is a process of this user alone: by its real, effective and saved uid."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_bytes().splitlines()
+    except OSError:
+        return False
+    ids = next((line.split()[1:4] for line in lines if line.startswith(b"Uid:")), [])
+    return [int(each) for each in ids] == [uid] * 3
+
+
+def open_process(pid: int, start_ticks: int, uid: int | None = None) -> int | None:
+    """A pidfd of exactly this process; None if it is gone, or not one of the user `uid`. The caller
+    closes it.
 
     The pidfd comes first and the start time second: a pid reused in between shows.
     """
@@ -126,7 +137,8 @@ def open_process(pid: int, start_ticks: int) -> int | None:
     except ProcessLookupError:
         return None
     process = read_process(pid)
-    if process is None or process.start_ticks != start_ticks or process.is_over:
+    is_it = process is not None and process.start_ticks == start_ticks and not process.is_over
+    if not is_it or (uid is not None and not is_of_uid(pid, uid)):
         os.close(fd)
         return None
     return fd
@@ -137,9 +149,12 @@ def kill_process(process: Process) -> bool:
     return signal_process(process.pid, process.start_ticks, signal.SIGKILL)
 
 
-def signal_process(pid: int, start_ticks: int, number: signal.Signals) -> bool:
-    """Send exactly this process a signal; False if it is gone. Raises PermissionError."""
-    fd = open_process(pid, start_ticks)
+def signal_process(
+    pid: int, start_ticks: int, number: signal.Signals, uid: int | None = None
+) -> bool:
+    """Send exactly this process a signal; False if it is gone, or not one of the user `uid`. Raises
+    PermissionError."""
+    fd = open_process(pid, start_ticks, uid)
     if fd is None:
         return False
     try:

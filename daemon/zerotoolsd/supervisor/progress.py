@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import struct
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +22,9 @@ _THIN_ABOVE = 32 * 2**20
 ten times as long each time that the file has doubled: no run makes it much larger than that."""
 _KINDS = ("step", "checkpoint", "eval", "phase", "error")
 MAX_RANKS = 2**16
+_CREDENTIALS = struct.Struct("3i")
+"""`struct ucred`: pid, uid, gid (unix(7))."""
+_CREDENTIALS_ROOM = socket.CMSG_SPACE(_CREDENTIALS.size)
 _MOST_PATHS = 10_000
 _CHECKPOINT_SECONDS = 10.0
 _SUMMARY_BYTES = 16 * 1024
@@ -48,11 +52,22 @@ def pause_between(kind: str, size_bytes: int) -> float:
     return min(pause, _CHECKPOINT_SECONDS) if kind == "checkpoint" else pause
 
 
+def _is_ours(more: list[tuple[int, int, bytes]]) -> bool:
+    """Whether a message with this ancillary data was sent by our own user, or by root."""
+    for level, kind, data in more:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
+            _, uid, _ = _CREDENTIALS.unpack(data[: _CREDENTIALS.size])
+            return uid in (os.geteuid(), 0)
+    return False
+
+
 class Progress:
     """The socket, the file, and the newest of every kind of message. Works in the directory."""
 
     def __init__(self) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        # By the kernel's word, a message comes from a process of this user, or of root.
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         Path(NOTIFY).unlink(missing_ok=True)
         self.socket.bind(NOTIFY)
         flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
@@ -111,10 +126,10 @@ class Progress:
         """Take in everything that has arrived. Whatever is not a message is ignored."""
         for _ in range(_AT_ONCE):  # whoever floods it does not hold up all else
             try:
-                data = self.socket.recv(MAX_DATAGRAM + 1)
+                data, more, _, _ = self.socket.recvmsg(MAX_DATAGRAM + 1, _CREDENTIALS_ROOM)
             except BlockingIOError:
                 return
-            if len(data) > MAX_DATAGRAM:
+            if len(data) > MAX_DATAGRAM or not _is_ours(more):
                 continue
             try:
                 message = json.loads(data, parse_constant=lambda _: None)

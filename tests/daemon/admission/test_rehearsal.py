@@ -127,7 +127,7 @@ def test_the_daemon_asks_the_job_s_interpreter(tmp_path: Path) -> None:
 def test_a_directory_that_takes_no_file_is_named(tmp_path: Path) -> None:
     spec, missing = job_from_dict(job(), source="job"), tmp_path / "missing"
     with pytest.raises(Unavailable, match=rf"a file in {missing} cannot be written: No such file"):
-        asyncio.run(rehearsal.rehearse(spec, sys.executable, {}, missing))
+        asyncio.run(rehearsal.rehearse(spec, sys.executable, {}, directory=missing))
 
 
 def test_a_disk_that_fills_up_in_the_middle_is_said(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_disk_that_fills_up_in_the_middle_is_said(tmp_path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
     try:
         with pytest.raises(Unavailable, match=rf"a file in {tmp_path} cannot be written: File too"):
-            asyncio.run(rehearsal.rehearse(spec, sys.executable, {}, tmp_path))
+            asyncio.run(rehearsal.rehearse(spec, sys.executable, {}, directory=tmp_path))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert list(tmp_path.iterdir()) == []

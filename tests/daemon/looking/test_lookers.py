@@ -9,6 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.daemon.accounts.other_users import (
+    AS_ROOT,
+    OTHER_UID,
+    UID,
+    open_directory,
+    user_of,
+)
 from tests.daemon.asking import ask_thread
 from tests.daemon.hung_disks import hung_disk
 from tests.daemon.waiting import wait_async
@@ -42,7 +49,12 @@ def descriptors() -> list[str]:
     return [os.path.realpath(fd) for fd in Path("/proc/self/fd").iterdir()]
 
 
-LOOKS = {look.__name__: look for look in (pid_of_looker, read, double, refuse, die, descriptors)}
+def who_looks() -> list[object]:
+    return [os.getresuid(), os.getgroups(), os.environ.get("HOME"), len(os.environ)]
+
+
+KINDS = (pid_of_looker, read, double, refuse, die, descriptors, who_looks)
+LOOKS = {look.__name__: look for look in KINDS}
 
 
 def tell(story: Callable[[Lookers], Awaitable[None]]) -> None:
@@ -157,14 +169,46 @@ def test_what_hangs_for_ever_is_not_asked_again_and_takes_few_processes(tmp_path
                 with pytest.raises(TimeoutError):
                     await asked.ask(0.2, read, path)
             assert await asked.ask(20, double, 4) == 8
-            assert len(asked._dying) <= 2  # one more may be asked while the first is given up
+            assert asked.dying <= 2  # one more may be asked while the first is given up
             disk.let_go()
 
             async def is_gone() -> bool:
-                return not asked._dying
+                return not asked.dying
 
             await wait_async(is_gone, "the process that hung to end")
             with pytest.raises(OSError, match="No such file"):
                 await asked.ask(20, read, path)
 
         tell(story)
+
+
+@AS_ROOT
+def test_each_user_is_looked_for_by_a_process_of_theirs() -> None:
+    async def story(asked: Lookers) -> None:
+        with open_directory() as place:
+            secret = place / "secret"
+            secret.write_text("root's")
+            secret.chmod(0o600)
+            user, other = user_of(), user_of(OTHER_UID)
+            assert await asked.ask(20, who_looks, user=user) == [[UID] * 3, [UID], "/", 4]
+            with pytest.raises(PermissionError):
+                await asked.ask(20, read, str(secret), user=user)
+            assert await asked.ask(20, read, str(secret)) == "root's"
+            pids = [
+                await asked.ask(20, pid_of_looker, user=each) for each in (user, other, None, user)
+            ]
+            assert len(set(pids)) == 3
+            assert pids[0] == pids[3]
+
+    tell(story)
+
+
+def test_who_cannot_become_the_user_looks_at_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    nobody = user_of(0)
+
+    async def story(asked: Lookers) -> None:
+        with pytest.raises(BadRequest, match="cannot be looked at as its user: uid 0, gid 0"):
+            await asked.ask(20, read, str(tmp_path / "file"), user=nobody)
+
+    tell(story)

@@ -15,6 +15,7 @@ A supervisor without ranks that still works is left alone: it writes down how th
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -23,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from zerotoolsd.accounts.rights import opened, owner_of
 from zerotoolsd.attempts.enforcing import strays
 from zerotoolsd.attempts.enforcing.strays import Sweep, Traces
 from zerotoolsd.attempts.watcher import Guard
@@ -30,7 +32,7 @@ from zerotoolsd.queue import lifecycle
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json
 from zerotoolsd.supervisor.plan import ENDED, RUN
-from zerotoolsd.supervisor.procfs import Process, read_process, signal_process
+from zerotoolsd.supervisor.procfs import Process, is_of_uid, read_process, signal_process
 
 LOOK_SECONDS = 1.0
 EVERY = 5
@@ -149,7 +151,7 @@ class Overseer:
                 f"limit is kept until it goes on (kill -CONT {supervisor.pid})"
             )
         silent = now - watched.sign_seen
-        if silent < SILENT_SECONDS or (Path(attempt.run_dir) / ENDED).exists():
+        if silent < SILENT_SECONDS or _follows(Path(attempt.run_dir)):
             return None
         return (
             f"its supervisor, pid {supervisor.pid}, has given no sign of life for {silent:.0f} s "
@@ -218,19 +220,38 @@ class Overseer:
 
 
 def _identities(attempt: AttemptRow) -> _Watched | None:
+    run_dir = Path(attempt.run_dir)
     try:
-        run = read_json(Path(attempt.run_dir) / RUN, LARGEST_RECORD) or {}
+        with opened(run_dir) as base:
+            run = read_json(base / RUN, LARGEST_RECORD) or {}
     except (OSError, ValueError):
         return None
-    supervisor, keeper = strays.identity(run), strays.identity(run.get("keeper"))
+    uid = owner_of(run_dir)
+    supervisor, keeper = (_owned(tree, uid) for tree in (run, run.get("keeper")))
     if supervisor is None or run.get("token") != attempt.token:
         return None
     return _Watched(supervisor, keeper, sign_seen=time.monotonic())
 
 
+def _owned(tree: object, uid: int | None) -> tuple[int, int] | None:
+    """(pid, start) of a process that a record names, if it is one of the job's user."""
+    found = strays.identity(tree)
+    return None if found is None or (uid is not None and not is_of_uid(found[0], uid)) else found
+
+
 def _sign(run_dir: Path) -> float | None:
     """Changes while the supervisor works, whatever the clock on the wall says."""
     try:
-        return (run_dir / RUN).stat().st_mtime
+        with opened(run_dir) as base:
+            return (base / RUN).lstat().st_mtime
     except OSError:
         return None
+
+
+def _follows(run_dir: Path) -> bool:
+    """Whether its ranks are done, and what follows a finished run goes on."""
+    try:
+        with opened(run_dir) as base:
+            return os.path.lexists(base / ENDED)
+    except OSError:
+        return False

@@ -18,10 +18,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from zerotoolsd.accounts.rights import opened, owner_of
 from zerotoolsd.attempts.spawning.transient_unit import is_in_unit
 from zerotoolsd.supervisor.cgroups.group import AttemptGroup, read_group
 from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json
@@ -29,7 +31,14 @@ from zerotoolsd.supervisor.ending import family
 from zerotoolsd.supervisor.ending.family import FAMILY, Noted, read_note
 from zerotoolsd.supervisor.ending.left_behind import MOST_NAMED, left_behind
 from zerotoolsd.supervisor.plan import RUN
-from zerotoolsd.supervisor.procfs import Process, boot_id, descendants, kill_process, processes
+from zerotoolsd.supervisor.procfs import (
+    Process,
+    boot_id,
+    descendants,
+    is_of_uid,
+    kill_process,
+    processes,
+)
 
 MAX_LOOKS = 20
 
@@ -44,6 +53,8 @@ class Traces:
     """The number of each rank, by pid."""
     noted: Noted = field(default_factory=Noted)
     group: AttemptGroup | None = None
+    uid: int | None = None
+    """Whose processes they all are, where those are not the daemon's."""
 
     @property
     def oldest(self) -> int:
@@ -52,7 +63,7 @@ class Traces:
 
     def is_of_attempt(self, process: Process, members: Collection[int]) -> bool:
         """Whether that is proved of the process itself. `members` are the pids in its group."""
-        if process.start_ticks < self.oldest:
+        if process.start_ticks < self.oldest or not self.may_be(process):
             return False
         if process.pid in members:
             return True
@@ -62,19 +73,26 @@ class Traces:
             return True
         return is_in_unit(_cgroups(process.pid), self.token)
 
+    def may_be(self, process: Process) -> bool:
+        """Whether the process is of the job's user: no record of theirs makes it one of others."""
+        return self.uid is None or is_of_uid(process.pid, self.uid)
+
 
 def traces_of(run_dir: Path, token: str) -> Traces:
     """What the attempt in `run_dir` left; its token alone, where that cannot be read or is not of
     this boot."""
+    uid = owner_of(run_dir)
     try:
-        run = read_json(run_dir / RUN, LARGEST_RECORD) or {}
+        with opened(run_dir) as base:
+            run = read_json(base / RUN, LARGEST_RECORD) or {}
+            noted = read_note(base / FAMILY, not_sessions=(os.getsid(0),))
     except (OSError, ValueError):
-        return Traces(token)
+        return Traces(token, uid=uid)
     if run.get("token") != token or run.get("boot_id") != boot_id():
-        return Traces(token)
+        return Traces(token, uid=uid)
     roots = frozenset(filter(None, map(identity, (run, run.get("keeper")))))
-    noted = read_note(run_dir / FAMILY, not_sessions=(os.getsid(0),)) if roots else Noted()
-    return Traces(token, roots, _ranks(run), noted, read_group(run.get("cgroup"), token))
+    group = read_group(run.get("cgroup"), token)
+    return Traces(token, roots, _ranks(run), noted if roots else Noted(), group, uid)
 
 
 def identity(tree: object) -> tuple[int, int] | None:
@@ -102,7 +120,8 @@ def find(traces: Traces, look: Callable[[], dict[int, Process]] = processes) -> 
     members = frozenset(traces.group.pids() if traces.group else ())
     proved = [p for p in table.values() if not p.is_over and traces.is_of_attempt(p, members)]
     below = [child for process in proved for child in descendants(process.pid, table)]
-    return list({p.pid: p for p in (*proved, *below) if not p.is_over}.values())
+    ours = (p for p in (*proved, *below) if not p.is_over and traces.may_be(p))
+    return list({p.pid: p for p in ours}.values())
 
 
 def _own_line(table: Mapping[int, Process]) -> Collection[int]:
@@ -150,7 +169,8 @@ class Sweep:
 
     def forget(self, run_dir: Path) -> None:
         """Nothing is left: remove what was kept to find it. May be repeated."""
-        family.forget(run_dir)
+        with suppress(OSError), opened(run_dir) as base:
+            family.forget(base)
         if self.traces.group is not None:
             self.traces.group.remove(0)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from zerotoolsd.accounts.rights import opened
 from zerotoolsd.attempts.last_report import LastReport, last_line
 from zerotoolsd.attempts.movement.standstill import Clocks, standstill
 from zerotoolsd.supervisor.plan import PROGRESS
@@ -19,8 +21,10 @@ def phase_of(
     It moves where a rank writes to its log, or reports anything, a heartbeat too, or where its
     memory grows. `quiet_seconds`: after so long without that it is quiet; 0: never.
     """
-    logs = sorted(_times(run_dir), key=lambda found: found[0])
-    reported = _modified(run_dir / PROGRESS)
+    logs, reported = [], None
+    with suppress(OSError), opened(run_dir) as base:
+        logs = sorted((when, run_dir / path.name) for when, path in _times(base))
+        reported = _modified(base / PROGRESS)
     times = [when for when in (reported, *(when for when, _ in logs)) if when is not None]
     moved = min(max(times), now) if times else None
     quiet = bool(quiet_seconds) and moved is not None and now - moved >= quiet_seconds

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from zerotoolsd.accounts.rights import opened
 from zerotoolsd.supervisor.durable import read_json
 from zerotoolsd.supervisor.heartbeats.heartbeats import FILE
 
@@ -41,7 +42,11 @@ class Clocks:
 def standstill(run_dir: Path, step: Mapping[str, Any] | None, clocks: Clocks) -> dict[str, Any]:
     """The part of `JobView.phase` that says since when there was no step; `step` is the message of
     the last one."""
-    found = _read(run_dir / FILE)
+    try:
+        with opened(run_dir) as base:
+            found = _read(base / FILE)
+    except OSError:
+        found = {}
     last = clocks.epoch_of(found.get("last_step_clock"))
     seconds = _seconds(found.get("step_seconds"))
     if step is not None:

@@ -3,6 +3,7 @@
     way.py             which of the two, by the configuration and by who started the daemon
     child.py           the command, and the supervisor as a child
     transient_unit.py  the supervisor as a systemd service of its own, asked for with `systemd-run`
+    places.py          where it runs, if it is another user's
     spawner.py         one of the two for each start, and what is done where systemd does not answer
 
 Either way the supervisor is known by its run directory alone: it takes the lock there, and of two

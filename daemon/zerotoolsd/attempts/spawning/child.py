@@ -8,6 +8,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from zerotoolsd.accounts.job_user import JobUser
+from zerotoolsd.accounts.rights import opened
 from zerotoolsd.supervisor import entry
 
 SUPERVISOR_LOG = "supervisor.log"
@@ -19,26 +21,34 @@ def supervisor_command(run_dir: Path) -> tuple[str, ...]:
     return (sys.executable, "-I", "-S", str(entry.__file__), str(run_dir))
 
 
-def supervisor_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What a supervisor begins with. Its ranks have an environment of their own."""
+def supervisor_environment(
+    user: JobUser | None = None, environment: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """What a supervisor begins with, as `user` or as the daemon. Its ranks have an environment of
+    their own."""
+    if user is not None:
+        return user.environment(environment)
     return {name: environment[name] for name in _KEPT if name in environment}
 
 
 def open_log(run_dir: Path) -> int:
     """A descriptor of the supervisor's log, which is made with mode 0600. Raises OSError."""
-    flags = os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC
-    return os.open(run_dir / SUPERVISOR_LOG, flags, 0o600)
+    flags = os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    with opened(run_dir) as base:
+        return os.open(base / SUPERVISOR_LOG, flags, 0o600)
 
 
-def spawn_child(run_dir: Path) -> subprocess.Popen[bytes]:
-    """Start the supervisor of a prepared run directory. Raises OSError."""
+def spawn_child(run_dir: Path, user: JobUser | None = None) -> subprocess.Popen[bytes]:
+    """Start the supervisor of a prepared run directory, as `user` or as the daemon. Raises
+    OSError."""
+    command = supervisor_command(run_dir)
     with os.fdopen(open_log(run_dir), "wb") as log:
         return subprocess.Popen(
-            supervisor_command(run_dir),
+            command if user is None else user.command(command),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             cwd="/",
-            env=supervisor_environment(),
+            env=supervisor_environment(user),
             start_new_session=True,
         )

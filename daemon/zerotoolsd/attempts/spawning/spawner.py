@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from zerotoolsd.accounts.job_user import JobUser
 from zerotoolsd.attempts.spawning.child import spawn_child
 from zerotoolsd.attempts.spawning.transient_unit import UnitRequest, request_unit
 from zerotoolsd.attempts.spawning.way import CHILD, SYSTEMD, LaunchWay
@@ -50,22 +51,23 @@ class SupervisorSpawner:
         self._why: dict[str, str] = {}
         """Why systemd did not start an attempt's supervisor, by token."""
 
-    def spawn(self, attempt: AttemptRow) -> Spawned:
-        """Start the supervisor of a prepared attempt, or have it started.
+    def spawn(self, attempt: AttemptRow, user: JobUser | None = None) -> Spawned:
+        """Start the supervisor of a prepared attempt, or have it started, as `user` or as the
+        daemon.
 
         Raises OSError and NotReady: nothing of it runs.
         """
         if self.way.program is None or self._clock() < self._plain_until:
-            return Spawned(spawn_child(Path(attempt.run_dir)))
+            return Spawned(spawn_child(Path(attempt.run_dir), user))
         try:
-            request = request_unit(self.way, attempt, self._grace_seconds)
+            request = request_unit(self.way, attempt, self._grace_seconds, user)
         except FileNotFoundError as error:
             if error.filename != self.way.program:
                 raise
             self._failed(f"there is no {self.way.program} any more")
             if not self.way.may_be_child:
                 raise NotReady(f"there is no {self.way.program} any more") from None
-            return Spawned(spawn_child(Path(attempt.run_dir)))
+            return Spawned(spawn_child(Path(attempt.run_dir), user))
         return Spawned(request.process, request)
 
     def ended(self, token: str, request: UnitRequest) -> None:

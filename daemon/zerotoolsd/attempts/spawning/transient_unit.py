@@ -25,7 +25,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from zerotoolsd.attempts.environment import USUAL_PATH
+from zerotoolsd.accounts.job_user import USUAL_PATH, JobUser
+from zerotoolsd.accounts.rights import opened
 from zerotoolsd.attempts.spawning.child import (
     SUPERVISOR_LOG,
     open_log,
@@ -90,10 +91,16 @@ def is_in_unit(cgroups: str, token: str) -> bool:
     return re.search(rf"/{UNIT_PREFIX}\d+-\d+-{token[:8]}\.service(/|$)", cgroups, re.M) is not None
 
 
-def unit_command(way: LaunchWay, attempt: AttemptRow, grace_seconds: float) -> tuple[str, ...]:
-    """`systemd-run` for the supervisor of a prepared attempt. It holds nothing of the job but its
-    run directory: everybody may read the properties of a unit."""
+def unit_command(
+    way: LaunchWay, attempt: AttemptRow, grace_seconds: float, user: JobUser | None = None
+) -> tuple[str, ...]:
+    """`systemd-run` for the supervisor of a prepared attempt, which runs as `user`, if not as the
+    daemon. It holds nothing of the job but its run directory: everybody may read the properties of
+    a unit."""
     run_dir = Path(attempt.run_dir)
+    command = supervisor_command(run_dir)
+    if user is not None:
+        command = user.command(command, output=run_dir / SUPERVISOR_LOG)
     return (
         way.program or "",
         "--user" if way.of_user else "--system",
@@ -101,22 +108,46 @@ def unit_command(way: LaunchWay, attempt: AttemptRow, grace_seconds: float) -> t
         f"--unit={unit_name(attempt)}",
         f"--slice={SLICE}",
         f"--description=zerotools job {attempt.job_id}, attempt {attempt.number}",
-        *(f"--setenv={name}={value}" for name, value in supervisor_environment().items()),
-        *(f"--property={each}" for each in _properties(way, run_dir, grace_seconds)),
+        *(f"--setenv={name}={value}" for name, value in supervisor_environment(user).items()),
+        *(f"--property={each}" for each in _properties(way, run_dir, grace_seconds, user)),
         "--",
         # systemd replaces $NAME in the words of a command.
-        *(word.replace("$", "$$") for word in supervisor_command(run_dir)),
+        *(word.replace("$", "$$") for word in command),
     )
 
 
-def _properties(way: LaunchWay, run_dir: Path, grace_seconds: float) -> Iterator[str]:
-    for name, value in (_EVERYWHERE | ({} if way.of_user else _OF_SYSTEM)).items():
+def _properties(
+    way: LaunchWay, run_dir: Path, grace_seconds: float, user: JobUser | None
+) -> Iterator[str]:
+    of_system = {} if way.of_user else _OF_SYSTEM
+    of_user = {} if user is None else dict(_of(user))
+    for name, value in (_EVERYWHERE | of_system | of_user).items():
         yield f"{name}={value}"
     yield f"TimeoutStopSec={int(grace_seconds + STOP_SECONDS)}"
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     yield f"LimitNOFILE={_limit(soft)}:{_limit(hard)}"
-    for stream in ("StandardOutput", "StandardError"):
-        yield f"{stream}=append:{run_dir / SUPERVISOR_LOG}"
+    if user is None:
+        for stream in ("StandardOutput", "StandardError"):
+            yield f"{stream}=append:{run_dir / SUPERVISOR_LOG}"
+
+
+def _of(user: JobUser) -> Iterator[tuple[str, str]]:
+    """What differs for a user: systemd drops to them, and gives them the unit's control group; the
+    administrator's limits are on the unit, where they cannot be changed. The log is opened by the
+    program: systemd would open it as root, and follow a link that the user made."""
+    account = user.account
+    yield "User", str(account.uid)
+    yield "Group", str(account.gid)
+    yield "SupplementaryGroups", " ".join(map(str, account.groups))
+    yield "CapabilityBoundingSet", ""
+    yield "AmbientCapabilities", ""
+    yield "OOMScoreAdjust", "0"
+    if user.processes is not None:
+        yield "LimitNPROC", str(user.processes)
+    if user.job_processes is not None:
+        yield "TasksMax", str(user.job_processes)
+    if user.job_memory is not None:
+        yield "MemoryMax", str(user.job_memory)
 
 
 def _limit(value: int) -> str:
@@ -150,7 +181,8 @@ class UnitRequest:
 
     def _supervisor_spoke(self) -> bool:
         try:
-            return self.log.stat().st_size > self.log_bytes
+            with opened(self.log.parent) as base:
+                return (base / self.log.name).lstat().st_size > self.log_bytes
         except OSError:
             return False
 
@@ -159,7 +191,9 @@ class UnitRequest:
         os.close(self.answer)
 
 
-def request_unit(way: LaunchWay, attempt: AttemptRow, grace_seconds: float) -> UnitRequest:
+def request_unit(
+    way: LaunchWay, attempt: AttemptRow, grace_seconds: float, user: JobUser | None = None
+) -> UnitRequest:
     """Ask systemd to start the supervisor of a prepared attempt. Raises OSError."""
     run_dir = Path(attempt.run_dir)
     # systemd would make the log by its own umask.
@@ -171,7 +205,7 @@ def request_unit(way: LaunchWay, attempt: AttemptRow, grace_seconds: float) -> U
     answer = os.memfd_create("systemd-run", os.MFD_CLOEXEC)
     try:
         process = subprocess.Popen(
-            unit_command(way, attempt, grace_seconds),
+            unit_command(way, attempt, grace_seconds, user),
             stdin=subprocess.DEVNULL,
             stdout=answer,
             stderr=answer,

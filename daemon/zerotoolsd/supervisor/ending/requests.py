@@ -8,6 +8,7 @@ is left to read it.
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json
@@ -19,7 +20,7 @@ def reserve_request(run_dir: Path) -> None:
     """Take the room of a request, and of what the ranks are told then, unless that was done. Raises
     OSError."""
     for path in (run_dir / REQUEST, run_dir / STOP):
-        if not path.exists():
+        if not os.path.lexists(path):
             reserve(path, 0, REQUEST_BYTES)
 
 

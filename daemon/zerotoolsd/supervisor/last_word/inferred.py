@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from zerotoolsd.supervisor.durable import open_regular
 from zerotoolsd.supervisor.last_word.ledger import RankLedger
 from zerotoolsd.supervisor.last_word.verdict import Verdict, is_abnormal, judge_program, judge_ranks
 from zerotoolsd.supervisor.plan import Plan
@@ -82,6 +83,7 @@ def _verdict(
 def stop_reason(path: Path) -> str | None:
     """Why the ranks were asked to stop, as the supervisor told them in the file `path`."""
     try:
-        return path.read_text(encoding="utf-8")[:_LONGEST_REASON]
+        with os.fdopen(open_regular(path), "rb") as file:
+            return file.read(_LONGEST_REASON).decode("utf-8")
     except (OSError, ValueError):
         return None

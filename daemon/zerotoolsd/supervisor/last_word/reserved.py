@@ -40,7 +40,7 @@ def reserve(path: Path, ranks: int, size: int = ROOM_BYTES) -> None:
 
 
 def _open_room(path: Path, size: int) -> int:
-    flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+    flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     fd = os.open(room_of(path), flags, 0o600)
     try:
         if os.fstat(fd).st_size < size:

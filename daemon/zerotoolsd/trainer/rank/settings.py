@@ -11,7 +11,7 @@ from pathlib import Path
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.stored import read_stored
 from zerotools.jobs.tables.spec import JobSpec
-from zerotools.runs.needed import DIRECTORY
+from zerotools.runs.needed import DIRECTORY, directory_of_user
 
 SPEC = "spec.json"
 STOP = "stop"
@@ -66,8 +66,11 @@ def read_spec(run_dir: Path) -> JobSpec:
 
 
 def needed_by_others(run_dir: Path) -> Path:
-    """Where the daemon says which checkpoints other jobs need."""
-    return run_dir / ".." / ".." / ".." / DIRECTORY
+    """Where the daemon says which checkpoints other jobs need: those of this user, where it runs
+    the jobs of several."""
+    needed = run_dir / ".." / ".." / ".." / DIRECTORY
+    own = needed / directory_of_user(os.geteuid())
+    return own if own.is_dir() else needed
 
 
 def stop_reason(run_dir: Path) -> str | None:

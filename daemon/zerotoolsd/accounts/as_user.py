@@ -1,0 +1,148 @@
+"""Become a user for good, then a program of theirs: `as_user.py WHO PROGRAM [ARGUMENT...]`.
+
+WHO is a JSON object: `uid`, `gid`, `groups`; what may be left out is `processes` and `open_files`
+(limits), `umask`, `output` (a file that becomes the program's output) and `given`: then the
+program's environment is made of the variables whose names begin with PREFIX, without it. Nothing
+that a user chose is in the environment of this program itself.
+
+Nothing that a job names is opened before the process is the user's. A process that cannot become
+the user, or could become another one again, ends with NOT_DROPPED and one line that says why.
+
+It is the standard library alone, and run by its path with `-I -S`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import resource
+import signal
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NoReturn
+
+PREFIX = "to:"
+NOT_DROPPED = 77
+"""EX_NOPERM of sysexits.h: no attempt to start again would end otherwise."""
+NOT_NOW = 75
+"""EX_TEMPFAIL: the machine, or a limit of the user, is in the way."""
+_PR_SET_NO_NEW_PRIVS, _PR_GET_NO_NEW_PRIVS = 38, 39
+_CAPABILITIES = (b"CapPrm:", b"CapEff:", b"CapAmb:")
+_LATER = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EIO})
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class NotDropped(Exception):
+    """The process is not the user's, or not for good; the text says why."""
+
+
+def become(uid: int, gid: int, groups: Collection[int]) -> None:
+    """Make this process the user's: real, effective and saved ids, groups, and no way back. It may
+    be the user's already. Raises NotDropped."""
+    if uid <= 0 or gid < 0:
+        raise NotDropped(f"uid {uid}, gid {gid}: a job of another user is not run so")
+    if os.getresuid() != (uid, uid, uid) or os.getresgid() != (gid, gid, gid):
+        try:
+            os.setgroups(sorted({gid, *groups}))
+            os.setresgid(gid, gid, gid)
+            os.setresuid(uid, uid, uid)
+        except OSError as error:
+            raise NotDropped(
+                f"the daemon cannot become uid {uid}, gid {gid}: {error.strerror}; it needs "
+                "CAP_SETUID and CAP_SETGID"
+            ) from None
+    check(uid, gid, groups)
+
+
+def check(uid: int, gid: int, groups: Collection[int]) -> None:
+    """Raises NotDropped: this process is not the user's alone, or could become another's."""
+    if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or not _libc.prctl(
+        _PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0
+    ):
+        raise NotDropped(f"no_new_privs cannot be set: {os.strerror(ctypes.get_errno())}")
+    if os.getresuid() != (uid, uid, uid) or os.getresgid() != (gid, gid, gid):
+        raise NotDropped(f"it is {os.getresuid()} of {os.getresgid()}, not uid {uid}, gid {gid}")
+    if not set(os.getgroups()) <= {gid, *groups}:
+        raise NotDropped(f"it has groups {os.getgroups()} that uid {uid} has not")
+    for ids in ((-1, 0, -1), (0, 0, 0)):
+        try:
+            os.setresuid(*ids)
+        except OSError:
+            continue
+        raise NotDropped(f"it could become root again from uid {uid}")
+    kept = [name for name, value in _capabilities().items() if value]
+    if kept:
+        raise NotDropped(f"it keeps capabilities of the daemon ({', '.join(kept)})")
+
+
+def _capabilities() -> dict[str, int]:
+    # By descriptor and in bytes: a codec might have to be imported, which the user may not read.
+    fd = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        lines = os.read(fd, 1 << 16).split(b"\n")
+    finally:
+        os.close(fd)
+    found = (line.split() for line in lines if line.startswith(_CAPABILITIES))
+    return {words[0].decode().rstrip(":"): int(words[1], 16) for words in found}
+
+
+def limit(who: Mapping[str, Any]) -> None:
+    """Set the limits that `who` says, none above what the process has. Raises OSError."""
+    names = {"processes": resource.RLIMIT_NPROC, "open_files": resource.RLIMIT_NOFILE}
+    for name, number in names.items():
+        if who.get(name) is not None:
+            _, hard = resource.getrlimit(number)
+            most = int(who[name])
+            if hard != resource.RLIM_INFINITY:
+                most = min(most, hard)
+            resource.setrlimit(number, (most, most))
+
+
+def environment_of(who: Mapping[str, Any], found: Mapping[str, str]) -> dict[str, str]:
+    """What the program begins with."""
+    if not who.get("given"):
+        return dict(found)
+    return {name[len(PREFIX) :]: text for name, text in found.items() if name.startswith(PREFIX)}
+
+
+def _fail(status: int, why: str) -> NoReturn:
+    os.write(2, f"{why}\n".encode(errors="backslashreplace"))
+    raise SystemExit(status)
+
+
+def main(arguments: Sequence[str]) -> NoReturn:
+    """Become the user, then the program; it returns by an exit status alone."""
+    who = json.loads(arguments[0])
+    program = list(arguments[1:])
+    try:
+        limit(who)  # before: who is somebody else may not
+        become(who["uid"], who["gid"], who["groups"])
+    except NotDropped as error:
+        _fail(NOT_DROPPED, f"it was not started: {error}")
+    except OSError as error:
+        _fail(NOT_DROPPED, f"it was not started: a limit cannot be set: {error.strerror}")
+    os.umask(int(who.get("umask", 0o077)))
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores, and passes on so
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        if who.get("output") is not None:
+            _write_to(who["output"])
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        os.execve(program[0], program, environment_of(who, os.environ))
+    except OSError as error:
+        status = NOT_NOW if error.errno in _LATER else NOT_DROPPED
+        name = error.filename or program[0]
+        _fail(status, f"uid {who['uid']} cannot start {name}: {error.strerror}")
+
+
+def _write_to(path: str) -> None:
+    flags = os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    fd = os.open(path, flags, 0o600)
+    for number in (1, 2):
+        os.dup2(fd, number)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

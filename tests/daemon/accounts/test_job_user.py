@@ -1,0 +1,37 @@
+"""How a program is started as a user."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from tests.daemon.accounts.other_users import UID, user_of
+from zerotoolsd.accounts import as_user
+from zerotoolsd.accounts.job_user import given_env
+
+
+def test_the_command_says_who_and_what() -> None:
+    command = user_of(open_files=7).command(("/bin/true", "x"), output=Path("/log"))
+    assert command[:4] == (sys.executable, "-I", "-S", as_user.__file__)
+    who = json.loads(command[4])
+    assert (who["uid"], who["groups"], who["open_files"]) == (UID, [UID], 7)
+    assert (who["output"], who["given"], who["umask"]) == ("/log", False, 0o077)
+    assert command[5:] == ("/bin/true", "x")
+
+
+def test_roots_variables_are_not_for_others() -> None:
+    own = user_of().environment({"HOME": "/root", "PATH": "/root/bin", "TZ": "UTC", "TOKEN": "x"})
+    assert own["HOME"] == "/"
+    assert "/root" not in own["PATH"]
+    assert own["TZ"] == "UTC"
+    assert "TOKEN" not in own
+
+
+def test_what_a_user_chose_means_nothing_before_the_drop() -> None:
+    given = given_env({"LD_PRELOAD": "/mine.so", "PYTHONPATH": "/mine"})
+    assert not {"LD_PRELOAD", "PYTHONPATH"} & set(given)
+    assert as_user.environment_of({"given": True}, {**given, "HOME": "/root"}) == {
+        "LD_PRELOAD": "/mine.so",
+        "PYTHONPATH": "/mine",
+    }

@@ -1,0 +1,90 @@
+"""What forged records say of processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.started import Started
+from tests.daemon.accounts.other_users import AS_ROOT, OTHER_UID, UID, open_directory, user_of
+from tests.daemon.waiting import wait_for
+from zerotoolsd.accounts.rights import make_owned
+from zerotoolsd.attempts import reattach
+from zerotoolsd.attempts.enforcing import strays
+from zerotoolsd.attempts.enforcing.claims import believed
+from zerotoolsd.supervisor.durable import write_json
+from zerotoolsd.supervisor.procfs import boot_id, is_of_uid, read_process, signal_process
+
+pytestmark = AS_ROOT
+TOKEN = "f0" * 16
+
+
+@pytest.fixture
+def run_dir() -> Iterator[Path]:
+    with open_directory() as place:
+        make_owned(place / "attempt-1", user_of().account)
+        yield place / "attempt-1"
+
+
+def sleeper(uid: int, **env: str) -> tuple[Started, dict[str, Any]]:
+    process = Started(("/bin/sleep", "60"), user=uid, group=uid, extra_groups=[], env=env)
+    wait_for(lambda: is_of_uid(process.pid, uid), "it to be the user's")
+    return process, line_of(process.pid)
+
+
+def line_of(pid: int) -> dict[str, Any]:
+    found = read_process(pid)
+    assert found is not None
+    return {"pid": pid, "start_ticks": found.start_ticks, "boot_id": boot_id()}
+
+
+def test_a_record_keeps_no_gpu_for_a_process_of_others(run_dir: Path) -> None:
+    others, named = sleeper(OTHER_UID)
+    record = {"outcome": "killed", "unkillable": [line_of(1), line_of(os.getpid()), named]}
+    assert believed(run_dir, record)["unkillable"] == []
+    assert others.is_running()
+    others.end()
+    assert believed(run_dir.parent, record) == record  # the daemon's own is believed
+
+
+def test_what_it_says_is_left_of_the_user_is_ended(run_dir: Path) -> None:
+    own, named = sleeper(UID)
+    believed(run_dir, {"unkillable": [named]})
+    assert own.wait(timeout=20) != 0
+    assert believed(run_dir, {"unkillable": [named]})["unkillable"] == []
+
+
+@pytest.mark.parametrize("uid", [0, OTHER_UID])
+def test_a_forged_run_json_names_nobody_elses_process(run_dir: Path, uid: int) -> None:
+    others, named = sleeper(uid, ZEROTOOLS_TOKEN=TOKEN)
+    run = {**named, "token": TOKEN, "keeper": named, "started": 1.0, "started_clock": 1.0}
+    write_json(run_dir / "run.json", run)
+    os.chown(run_dir / "run.json", UID, UID)
+    found = reattach.run_dir_status(run_dir, TOKEN)
+    assert isinstance(found, reattach.Gone)
+    traces = strays.traces_of(run_dir, TOKEN)
+    assert traces.uid == UID
+    assert strays.kill_strays(traces) == []
+    assert others.is_running()
+    others.end()
+
+
+def test_a_child_of_the_attempt_that_became_another_is_left(run_dir: Path) -> None:
+    own, named = sleeper(UID, ZEROTOOLS_TOKEN=TOKEN)
+    write_json(run_dir / "run.json", {**named, "token": TOKEN})
+    os.chown(run_dir / "run.json", UID, UID)
+    assert [p.pid for p in strays.kill_strays(strays.traces_of(run_dir, TOKEN))] == [own.pid]
+    assert own.wait(timeout=20) != 0
+
+
+def test_signals_reach_processes_of_that_user_alone() -> None:
+    own, named = sleeper(UID)
+    pid, start = named["pid"], named["start_ticks"]
+    assert not signal_process(pid, start, 9, uid=OTHER_UID)  # type: ignore[arg-type]
+    assert own.is_running()
+    assert signal_process(pid, start, 9, uid=UID)  # type: ignore[arg-type]
+    assert own.wait(timeout=20) != 0
