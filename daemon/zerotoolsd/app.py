@@ -25,7 +25,7 @@ from zerotoolsd.accounts.rights import drop_groups, let_through
 from zerotoolsd.accounts.serving import ServedUsers, why_alone
 from zerotoolsd.admission.interpreter import check_interpreter
 from zerotoolsd.api.doors.listen import open_socket, refuse_taken
-from zerotoolsd.api.doors.tcp import TcpDoor, open_tcp
+from zerotoolsd.api.doors.tcp import open_tcp
 from zerotoolsd.api.server import ApiServer
 from zerotoolsd.attempts import rebuilding
 from zerotoolsd.attempts.launch import RankCommand, trainer_command
@@ -39,7 +39,8 @@ from zerotoolsd.looking.lookers import Lookers
 from zerotoolsd.machine import SnapshotCache
 from zerotoolsd.queue.schema import set_aside
 from zerotoolsd.queue.store import Store
-from zerotoolsd.service import JobService
+from zerotoolsd.rights.people import People
+from zerotoolsd.rights.policy import Rights
 from zerotoolsd.state_directory import lock_state_dir
 from zerotoolsd.submission import LOOKS, InterpreterCheck
 
@@ -151,7 +152,17 @@ async def _serve(
         tcp = open_tcp(config.api)
         listening = inherited or _listen(path)
         service = DispatcherService(dispatcher, check_python=check_python, ask=lookers.ask)
-        await _run(service, dispatcher, listening, None if inherited else path, tcp, stop)
+        rights = Rights(config.users.administrators)
+        people = People(lookers.ask)
+        server = ApiServer(
+            service,
+            listening,
+            None if inherited else path,
+            tcp=tcp,
+            rights=rights,
+            people=people,
+        )
+        await _run(server, dispatcher, stop)
     finally:
         await lookers.close()
         machine.close()
@@ -222,16 +233,7 @@ def _stop_on_signals() -> asyncio.Event:
     return stop
 
 
-async def _run(
-    service: JobService,
-    dispatcher: Dispatcher,
-    listening: socket.socket,
-    path: Path | None,
-    tcp: TcpDoor | None,
-    stop: asyncio.Event,
-) -> None:
-    """`path`: where the socket lies that is ours to keep."""
-    server = ApiServer(service, listening, path, tcp=tcp)
+async def _run(server: ApiServer, dispatcher: Dispatcher, stop: asyncio.Event) -> None:
     running = asyncio.create_task(dispatcher.run(stop))
 
     def is_healthy() -> bool:
@@ -241,7 +243,7 @@ async def _run(
     try:
         await server.start()
         systemd.notify("READY=1")
-        log.info("zerotoolsd %s listens at %s", zerotools.__version__, listening.getsockname())
+        log.info("zerotoolsd %s listens at %s", zerotools.__version__, server.address)
         await running
     finally:
         systemd.notify("STOPPING=1")

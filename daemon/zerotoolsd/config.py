@@ -200,7 +200,7 @@ class DataCacheConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class UsersConfig:
-    """`[users]`: whose jobs are run, and what their processes may have.
+    """`[users]`: whose jobs are run, what their processes may have, and who may change whose.
 
     Only a daemon that runs as root runs the jobs of others: each as the user who submitted it.
     """
@@ -221,6 +221,11 @@ class UsersConfig:
         "was given.",
         default=None,
         minimum=64,
+    )
+    administrators: tuple[str | int, ...] = key(
+        "Who may see and change the jobs of all users, beside root and the user of the daemon: "
+        'names, groups (`"@admins"`) and uids.',
+        default=(),
     )
 
 
@@ -327,12 +332,17 @@ def _wrong_users(users: UsersConfig) -> Iterator[str]:
     if isinstance(users.allow, str) and users.allow != "all":
         one = show([users.allow])
         yield f'users.allow = {show(users.allow)}: must be "all" or a list, such as {one}'
-    for entry in users.allow if isinstance(users.allow, tuple) else ():
+    yield from _wrong_entries("allow", users.allow)
+    yield from _wrong_entries("administrators", users.administrators)
+
+
+def _wrong_entries(name: str, entries: str | tuple[str | int, ...] | None) -> Iterator[str]:
+    for entry in entries if isinstance(entries, tuple) else ():
         if isinstance(entry, int):
             if not 0 <= entry < 2**32 - 1:
-                yield f"users.allow: {entry} is not a uid"
+                yield f"users.{name}: {entry} is not a uid"
         elif entry in ("", "@"):
-            yield f"users.allow: {show(entry)} names nobody; name a user, or a group as @group"
+            yield f"users.{name}: {show(entry)} names nobody; name a user, or a group as @group"
 
 
 def _wrong_spans(retention: RetentionConfig) -> Iterator[str]:

@@ -114,18 +114,32 @@ class DispatcherService:
         limit: int = 100,
         after: int | None = None,
         name: str | None = None,
+        uid: int | None = None,
     ) -> list[JobView]:
         """See `JobService`."""
         if state is not None and state not in states.STATES:
             raise BadRequest(f"state = {state}: must be one of {', '.join(states.STATES)}")
         wanted = None if state is None else [state]
         below = None if after is None else min(after, _LARGEST_ID)
-        found = self._store.jobs(wanted, limit=limit, after=below, name=name)
+        found = self._store.jobs(wanted, limit=limit, after=below, name=name, uid=uid)
         return [self._view(job) for job in found]
 
     async def job(self, job_id: int) -> JobView:
         """See `JobService`."""
         return self._view(self._find(job_id))
+
+    def owner(self, job_id: int) -> int:
+        """See `JobService`."""
+        try:
+            return self._store.owner(min(job_id, _LARGEST_ID))
+        except KeyError:
+            raise NotFound(f"there is no job {job_id}") from None
+
+    def _owner_or_none(self, job_id: int) -> int | None:
+        try:
+            return self._store.owner(job_id)
+        except KeyError:
+            return None
 
     def _find(self, job_id: int) -> JobRow:
         try:
@@ -148,8 +162,6 @@ class DispatcherService:
     async def cancel(self, job_id: int, *, uid: int) -> JobView:
         """See `JobService`."""
         job = self._find(job_id)
-        if uid not in (job.uid, os.geteuid(), 0):
-            raise Forbidden(f"job {job_id} belongs to uid {job.uid}, and you are uid {uid}")
 
         async def cancel() -> None:
             self._dispatcher.cancel(self._find(job_id), f"uid {uid}")
@@ -172,8 +184,6 @@ class DispatcherService:
     async def resume(self, job_id: int, *, uid: int) -> JobView:
         """See `JobService`."""
         job = self._find(job_id)
-        if uid not in (job.uid, os.geteuid(), 0):
-            raise Forbidden(f"job {job_id} belongs to uid {job.uid}, and you are uid {uid}")
         if job.state == states.HELD:
             return await self._resume(job)
         if job.state not in states.TERMINAL:
@@ -224,10 +234,9 @@ class DispatcherService:
             ) from None
         return self._view(self._find(job.id))
 
-    async def clean(self, request: CleanRequest, *, uid: int) -> Cleaned:
+    async def clean(self, request: CleanRequest, *, uid: int, of: int | None) -> Cleaned:
         """See `JobService`."""
-        owner = None if uid in (os.geteuid(), 0) else uid
-        return await self._dispatcher.cleaner.clean(request, f"uid {uid}", owner)
+        return await self._dispatcher.cleaner.clean(request, f"uid {uid}", of)
 
     async def events(self, since: int, wait: float) -> list[Event]:
         """See `JobService`."""
@@ -276,6 +285,7 @@ class DispatcherService:
                 "attempt": lease.attempt,
                 "held_by": lease.held_by,
                 "bytes": lease.bytes,
+                "uid": self._owner_or_none(lease.job_id),
             }
             for lease in self._store.leases()
         ]

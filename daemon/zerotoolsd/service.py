@@ -84,7 +84,9 @@ class JobView:
     is `{"step", "path", "verified", "not_verified"}`;
     `stage` is None for a program of the user's own; `spec` has its `env` values blanked;
     `set_keys` are the dotted keys that its author set, None of a job of the first version;
-    `environment` says what its ranks begin with, where nothing was taken along at submit.
+    `environment` says what its ranks begin with, where nothing was taken along at submit;
+    `user` is the name of `uid`, where it is known; `masked`: who asked sees that it is there, and
+    the rest is left out.
     """
 
     id: int
@@ -107,6 +109,8 @@ class JobView:
     spec: Mapping[str, Any]
     set_keys: tuple[str, ...] | None = None
     environment: str | None = None
+    user: str | None = None
+    masked: bool = False
 
     @property
     def attempt(self) -> AttemptView | None:
@@ -125,7 +129,8 @@ class JobView:
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """One committed change. `seq` orders the feed; `kind` is the lifecycle event's name."""
+    """One committed change. `seq` orders the feed; `kind` is the lifecycle event's name; `uid` is
+    whose job it is, None where that was removed since."""
 
     seq: int
     time: float
@@ -135,6 +140,7 @@ class Event:
     from_state: str | None
     to_state: str | None
     why: str | None
+    uid: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """All fields, under their own names."""
@@ -198,7 +204,11 @@ class Cleaned:
 
 
 class JobService(Protocol):
-    """The daemon, as its HTTP handlers see it. Every refusal is a `ZerotoolsError`."""
+    """The daemon, as its HTTP handlers see it. Every refusal is a `ZerotoolsError`.
+
+    Whether a user may ask for something is decided before it is asked here (`api.asking`); `uid` is
+    who asks.
+    """
 
     async def submit(
         self,
@@ -230,17 +240,21 @@ class JobService(Protocol):
         limit: int = 100,
         after: int | None = None,
         name: str | None = None,
+        uid: int | None = None,
     ) -> list[JobView]:
-        """Jobs by descending id, those below `after` only, and those of this `name`. Raises
-        BadRequest (unknown state)."""
+        """Jobs by descending id, those below `after` only, and those of this `name` and this `uid`.
+        Raises BadRequest (unknown state)."""
 
     async def job(self, job_id: int) -> JobView:
         """Raises NotFound."""
 
+    def owner(self, job_id: int) -> int:
+        """The uid that submitted it. Raises NotFound."""
+
     async def cancel(self, job_id: int, *, uid: int) -> JobView:
         """Ask for the job's end; it is over when its state is. Twice is harmless.
 
-        Raises NotFound, Forbidden, Conflict (it is over).
+        Raises NotFound, Conflict (it is over).
         """
 
     async def set_priority(self, job_id: int, priority: int, *, uid: int) -> JobView:
@@ -258,8 +272,9 @@ class JobService(Protocol):
         directory), BadRequest (it cannot run any more), Unavailable.
         """
 
-    async def clean(self, request: CleanRequest, *, uid: int) -> Cleaned:
-        """Remove jobs that are over: their files first, then their records.
+    async def clean(self, request: CleanRequest, *, uid: int, of: int | None) -> Cleaned:
+        """Remove jobs that are over, of the uid `of` alone (None: of all users): their files first,
+        then their records.
 
         Raises BadRequest, Unavailable.
         """
@@ -278,7 +293,7 @@ class JobService(Protocol):
 
     async def machine(self) -> dict[str, Any]:
         """`{"snapshot": ... | None, "leases": [{"gpu_uuid", "job_id", "attempt", "held_by",
-        "bytes"}], ...}`; `bytes` of the GPU's memory, None: all of it."""
+        "bytes", "uid"}], ...}`; `bytes` of the GPU's memory, None: all of it."""
 
     async def metrics(self, *, openmetrics: bool) -> str:
         """The metrics of the daemon and the machine, as text; of no single job."""

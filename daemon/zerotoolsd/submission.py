@@ -33,6 +33,7 @@ from zerotoolsd.queue.placement import memory_of_machine, need_of
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.scheduling.gpus import impossible
 from zerotoolsd.queue.writers import Writers
+from zerotoolsd.rights.people import who_is
 from zerotoolsd.service import PLAIN_TERMS, QueueTerms, Unavailable
 
 LOOK_SECONDS = 10.0
@@ -66,7 +67,7 @@ def _real(path: str) -> str:
         return os.path.normpath(path)
 
 
-LOOKS = {look.__name__: look for look in (survey, newest_step, real_paths, *CLEANING_LOOKS)}
+LOOKS = {look.__name__: look for look in (survey, newest_step, real_paths, who_is, *CLEANING_LOOKS)}
 """What is done by a process that looks."""
 
 

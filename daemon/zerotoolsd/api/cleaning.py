@@ -12,8 +12,9 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs.states import TERMINAL
 from zerotoolsd.api import inputs
 from zerotoolsd.api.answers import answer
+from zerotoolsd.api.asking.asked import asked
 from zerotoolsd.api.keys import SERVICE
-from zerotoolsd.api.peer import peer_uid
+from zerotoolsd.rights.policy import Access
 from zerotoolsd.service import CleanRequest
 
 KEYS = ("jobs", "states", "older_than_seconds", "keep", "outputs", "logs_only", "dry_run")
@@ -21,10 +22,11 @@ KEYS = ("jobs", "states", "older_than_seconds", "keep", "outputs", "logs_only", 
 
 async def clean(request: web.Request) -> web.Response:
     """POST /v1/clean."""
-    uid = peer_uid(request)
+    by = asked(request)
     wanted = request_of(await inputs.json_object(request, known=KEYS))
+    of = None if by.access is Access.ALLOWED else by.uid
     # It goes on to its end, also where nobody waits for that.
-    cleaned = await asyncio.shield(request.app[SERVICE].clean(wanted, uid=uid))
+    cleaned = await asyncio.shield(request.app[SERVICE].clean(wanted, uid=by.uid, of=of))
     return answer({**cleaned.to_json(), "dry_run": wanted.dry_run})
 
 

@@ -14,9 +14,10 @@ from zerotools.jobs.states import STATES
 from zerotools.jobs.text.secrets import HIDDEN
 from zerotoolsd.api import inputs
 from zerotoolsd.api.answers import answer, answer_unless_known
+from zerotoolsd.api.asking.asked import Asked, asked
 from zerotoolsd.api.keys import SERVICE
-from zerotoolsd.api.peer import peer_uid
-from zerotoolsd.api.readers import readable_job, sees_all, view_for
+from zerotoolsd.api.readers import named, view_for
+from zerotoolsd.rights.policy import Access
 from zerotoolsd.service import JobView, QueueTerms
 
 MAX_JOBS = 1000
@@ -34,9 +35,9 @@ def view_json(view: JobView) -> dict[str, Any]:
     return {**tree, "spec": spec}
 
 
-def _in_a_list(view: JobView, uid: int) -> dict[str, Any]:
+def _in_a_list(view: JobView, by: Asked) -> dict[str, Any]:
     """A job in a list: without what a page of a hundred would repeat a hundred times."""
-    tree = view_json(view_for(view, uid))
+    tree = view_json(view_for(view, by))
     tree["spec"].pop("captured_env", None)
     return tree
 
@@ -55,9 +56,15 @@ def _priority(body: Mapping[str, Any]) -> int | None:
     return int(value)
 
 
+async def _answer(request: web.Request, view: JobView, status: int) -> web.Response:
+    """One that who asked may see."""
+    (view,) = await named(request, [view])
+    return answer(view_json(view), status=status)
+
+
 async def submit(request: web.Request) -> web.Response:
     """POST /v1/jobs."""
-    uid = peer_uid(request)
+    uid = asked(request).uid
     body = await inputs.json_object(request, known=("job", "idempotency_key", *TERMS))
     if "job" not in body:
         raise BadRequest("the key 'job' is missing")
@@ -66,12 +73,12 @@ async def submit(request: web.Request) -> web.Response:
     view, is_new = await request.app[SERVICE].submit(
         spec, uid=uid, idempotency_key=key, terms=terms_of(body)
     )
-    return answer(view_json(view), status=201 if is_new else 200)
+    return await _answer(request, view, 201 if is_new else 200)
 
 
 async def check(request: web.Request) -> web.Response:
     """POST /v1/check."""
-    uid = peer_uid(request)
+    uid = asked(request).uid
     body = await inputs.json_object(request, known=("job", "model", *TERMS))
     if "job" not in body:
         raise BadRequest("the key 'job' is missing")
@@ -90,32 +97,35 @@ async def list_jobs(request: web.Request) -> web.Response:
     limit = inputs.whole(request.query, "limit", 100, minimum=1, maximum=MAX_JOBS)
     after = inputs.whole(request.query, "after", None, minimum=0)
     assert limit is not None
-    name, uid = request.query.get("name"), peer_uid(request)
-    views = await request.app[SERVICE].jobs(state=state, limit=limit, after=after, name=name)
-    after = views[-1].id if len(views) == limit else None
+    by, name = asked(request), request.query.get("name")
     # What somebody may not see, a question for its name does not tell either.
-    shown = [view for view in views if name is None or sees_all(uid, view.uid)]
-    tree = {"jobs": [_in_a_list(view, uid) for view in shown], "next": after}
+    of = by.uid if name is not None and by.access is not Access.ALLOWED else None
+    views = await request.app[SERVICE].jobs(
+        state=state, limit=limit, after=after, name=name, uid=of
+    )
+    after = views[-1].id if len(views) == limit else None
+    views = await named(request, views)
+    tree = {"jobs": [_in_a_list(view, by) for view in views], "next": after}
     return answer_unless_known(request, tree)
 
 
 async def show(request: web.Request) -> web.Response:
     """GET /v1/jobs/{id}."""
-    return answer_unless_known(request, view_json(await readable_job(request)))
+    (view,) = await named(request, [await request.app[SERVICE].job(inputs.job_id(request))])
+    return answer_unless_known(request, view_json(view_for(view, asked(request))))
 
 
 async def explain(request: web.Request) -> web.Response:
     """GET /v1/jobs/{id}/explain."""
-    view = await readable_job(request)
-    return answer(await request.app[SERVICE].explain(view.id))
+    return answer(await request.app[SERVICE].explain(inputs.job_id(request)))
 
 
 async def cancel(request: web.Request) -> web.Response:
     """POST /v1/jobs/{id}/cancel."""
     job_id = inputs.job_id(request)
     await inputs.no_body(request)
-    view = await request.app[SERVICE].cancel(job_id, uid=peer_uid(request))
-    return answer(view_json(view), status=202)
+    view = await request.app[SERVICE].cancel(job_id, uid=asked(request).uid)
+    return await _answer(request, view, 202)
 
 
 async def set_priority(request: web.Request) -> web.Response:
@@ -124,13 +134,13 @@ async def set_priority(request: web.Request) -> web.Response:
     body = await inputs.json_object(request, known=("priority",))
     if (priority := _priority(body)) is None:
         raise BadRequest("the key 'priority' is missing")
-    uid = peer_uid(request)
-    return answer(view_json(await request.app[SERVICE].set_priority(job_id, priority, uid=uid)))
+    view = await request.app[SERVICE].set_priority(job_id, priority, uid=asked(request).uid)
+    return await _answer(request, view, 200)
 
 
 async def resume(request: web.Request) -> web.Response:
     """POST /v1/jobs/{id}/resume."""
     job_id = inputs.job_id(request)
     await inputs.no_body(request)
-    view = await request.app[SERVICE].resume(job_id, uid=peer_uid(request))
-    return answer(view_json(view), status=200 if view.id == job_id else 201)
+    view = await request.app[SERVICE].resume(job_id, uid=asked(request).uid)
+    return await _answer(request, view, 200 if view.id == job_id else 201)

@@ -1,11 +1,20 @@
-"""Where the handlers find the service, and who may ask it, in their application."""
+"""Where the handlers find the service, and who may ask it what, in their application."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 from aiohttp import web
 
 from zerotoolsd.api.doors.tokens import BearerTokens
+from zerotoolsd.rights.people import People
+from zerotoolsd.rights.policy import Action, Rights
 from zerotoolsd.service import JobService
 
 TOKENS: web.AppKey[BearerTokens] = web.AppKey("tokens")
 SERVICE: web.AppKey[JobService] = web.AppKey("service")
+PEOPLE: web.AppKey[People] = web.AppKey("people")
+RIGHTS: web.AppKey[Rights] = web.AppKey("rights")
+ACTIONS: web.AppKey[Mapping[Any, Action]] = web.AppKey("actions")
+"""What each handler of a route does."""

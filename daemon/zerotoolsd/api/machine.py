@@ -6,9 +6,9 @@ from aiohttp import web
 
 from zerotoolsd.api import inputs
 from zerotoolsd.api.answers import answer
+from zerotoolsd.api.asking.asked import asked
 from zerotoolsd.api.keys import SERVICE
-from zerotoolsd.api.peer import peer_uid
-from zerotoolsd.api.readers import event_for
+from zerotoolsd.api.readers import event_for, machine_for
 from zerotoolsd.exposing.exposition import OPENMETRICS_TYPE, TEXT_TYPE, wants_openmetrics
 
 LONGEST_WAIT_SECONDS = 60.0
@@ -16,7 +16,7 @@ LONGEST_WAIT_SECONDS = 60.0
 
 async def machine(request: web.Request) -> web.Response:
     """GET /v1/machine."""
-    return answer(await request.app[SERVICE].machine())
+    return answer(machine_for(await request.app[SERVICE].machine(), asked(request)))
 
 
 async def metrics(request: web.Request) -> web.Response:
@@ -38,5 +38,5 @@ async def events(request: web.Request) -> web.Response:
     wait = inputs.seconds(request.query, "wait", maximum=LONGEST_WAIT_SECONDS)
     found = await request.app[SERVICE].events(since, wait)
     last = found[-1].seq if found else since
-    uid = peer_uid(request)
-    return answer({"events": [event_for(event, uid).to_json() for event in found], "next": last})
+    by = asked(request)
+    return answer({"events": [event_for(event, by).to_json() for event in found], "next": last})

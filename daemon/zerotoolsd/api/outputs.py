@@ -21,7 +21,6 @@ from zerotoolsd.accounts.rights import opened
 from zerotoolsd.api import inputs
 from zerotoolsd.api.answers import answer
 from zerotoolsd.api.keys import SERVICE
-from zerotoolsd.api.readers import readable_job
 from zerotoolsd.service import AttemptView, JobView, NotFound
 
 LARGEST_PART = 1 << 20
@@ -39,7 +38,7 @@ class FileBytes(NamedTuple):
 
 async def logs(request: web.Request) -> web.Response:
     """GET /v1/jobs/{id}/logs?attempt=&rank=&offset=&limit= (bytes; see the headers)."""
-    view = await readable_job(request)
+    view = await request.app[SERVICE].job(inputs.job_id(request))
     attempt = _attempt(view, request)
     rank = inputs.whole(request.query, "rank", 0, minimum=0) or 0
     if rank >= view.world_size > 0:  # 0: how many it has cannot be read, but their logs can
@@ -71,7 +70,7 @@ def _log_response(part: FileBytes, attempt: int, *, ended: bool) -> web.Response
 
 async def progress(request: web.Request) -> web.Response:
     """GET /v1/jobs/{id}/progress?attempt=&since= (`next` of one answer is `since` of the next)."""
-    view = await readable_job(request)
+    view = await request.app[SERVICE].job(inputs.job_id(request))
     attempt = _attempt(view, request)
     since = inputs.whole(request.query, "since", 0, minimum=0) or 0
     if attempt is None:

@@ -1,60 +1,87 @@
 """What of a job somebody else may see: that it is there, and what it takes of the machine.
 
-Its owner, root and the user of the daemon see everything. Others see its number, owner, state,
-times and size, so that they know what they wait behind; not its name, its paths, its job file, its
-reasons or its output.
+Its owner and administrators see everything. Others see its number, owner, state, times and GPUs, so
+that they know what they wait behind; not its name, its paths, its job file, its reasons or its
+output. A field of which nobody has said yet that others may see it is hidden.
 """
 
 from __future__ import annotations
 
-import os
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import MISSING, fields, replace
+from typing import Any
 
 from aiohttp import web
 
-from zerotoolsd.api import inputs
-from zerotoolsd.api.keys import SERVICE
-from zerotoolsd.api.peer import peer_uid
-from zerotoolsd.service import AttemptView, Event, Forbidden, JobView
+from zerotoolsd.api.asking.asked import Asked
+from zerotoolsd.api.keys import PEOPLE
+from zerotoolsd.rights.policy import Access
+from zerotoolsd.service import AttemptView, Event, JobView
+
+SEEN_OF_JOB = frozenset(
+    {
+        "id",
+        "state",
+        "uid",
+        "user",
+        "created",
+        "started",
+        "ended",
+        "attempts",
+        "world_size",
+        "device",
+    }
+)
+SEEN_OF_ATTEMPT = frozenset({"number", "state", "gpu_uuids", "started", "ended"})
+_EMPTY: dict[str, Any] = {"output_dir": "", "spec": {}, "steps_done": 0, "run_dir": ""}
+"""What hides a field that is never null."""
 
 
-def sees_all(uid: int, owner: int) -> bool:
-    """Whether `uid` may see all of a job of `owner`."""
-    return uid in (owner, os.geteuid(), 0)
+def hidden_fields(kind: type[Any], seen: frozenset[str]) -> dict[str, Any]:
+    """What stands in the place of the fields of `kind` that others do not see."""
+    return {
+        each.name: _EMPTY.get(each.name, None if each.default is MISSING else each.default)
+        for each in fields(kind)
+        if each.name not in seen
+    }
 
 
-def view_for(view: JobView, uid: int) -> JobView:
-    """What `uid` may see of a job."""
-    if sees_all(uid, view.uid):
+OUTLIVED = "a process that outlived it"
+_HIDDEN_OF_JOB = hidden_fields(JobView, SEEN_OF_JOB)
+_HIDDEN_OF_ATTEMPT = hidden_fields(AttemptView, SEEN_OF_ATTEMPT)
+
+
+async def named(request: web.Request, views: Sequence[JobView]) -> list[JobView]:
+    """With what the users are called whose they are."""
+    names = await request.app[PEOPLE].names(view.uid for view in views)
+    return [replace(view, user=names[view.uid]) for view in views]
+
+
+def view_for(view: JobView, by: Asked) -> JobView:
+    """What who asked may see of a job."""
+    if by.sees(view.uid):
         return view
-    return replace(
-        view,
-        name=f"job-{view.id}",
-        reason=None,
-        attempts=tuple(map(_attempt_for_others, view.attempts)),
-        stage=None,
-        output_dir="",
-        latest_checkpoint=None,
-        progress=None,
-        phase=None,
-        spec={},
-        set_keys=None,
-        environment=None,
-    )
+    attempts = tuple(replace(attempt, **_HIDDEN_OF_ATTEMPT) for attempt in view.attempts)
+    shown = {**_HIDDEN_OF_JOB, "name": f"job-{view.id}", "attempts": attempts, "masked": True}
+    return replace(view, **shown)
 
 
-def _attempt_for_others(attempt: AttemptView) -> AttemptView:
-    return replace(attempt, cause=None, resumed_from=None, run_dir="")
+def event_for(event: Event, by: Asked) -> Event:
+    """What who asked may see of an event."""
+    return event if by.sees(event.uid) else replace(event, why=None)
 
 
-def event_for(event: Event, uid: int) -> Event:
-    """What `uid` may see of an event. All jobs are of the user of the daemon, or root's."""
-    return event if sees_all(uid, os.geteuid()) else replace(event, why=None)
+def machine_for(tree: dict[str, Any], by: Asked) -> dict[str, Any]:
+    """What who asked may see of the machine. Memory and processes on its GPUs everybody sees, as
+    in /proc and by nvidia-smi."""
+    leases = [_lease_for(lease, by) for lease in tree["leases"]]
+    launch = tree.get("launch")
+    if launch is not None and by.access is not Access.ALLOWED:
+        launch = {**launch, "trouble": None}  # it may quote what was started
+    return {**tree, "leases": leases, **({} if launch is None else {"launch": launch})}
 
 
-async def readable_job(request: web.Request) -> JobView:
-    """The job of the path, all of which the caller may see. Raises NotFound, Forbidden."""
-    view, uid = await request.app[SERVICE].job(inputs.job_id(request)), peer_uid(request)
-    if not sees_all(uid, view.uid):
-        raise Forbidden(f"job {view.id} belongs to uid {view.uid}, and you are uid {uid}")
-    return view
+def _lease_for(lease: dict[str, Any], by: Asked) -> dict[str, Any]:
+    if not lease.get("held_by") or by.sees(lease["uid"]):
+        return lease
+    return {**lease, "held_by": OUTLIVED}

@@ -5,40 +5,52 @@ from __future__ import annotations
 from aiohttp import web
 
 from zerotoolsd.api import cleaning, jobs, machine, openapi, outputs, stream
+from zerotoolsd.api.asking.gate import gate
 from zerotoolsd.api.doors.rate import RateLimit
 from zerotoolsd.api.doors.tokens import BearerTokens
-from zerotoolsd.api.gate import gate
 from zerotoolsd.api.inputs import LARGEST_BODY
-from zerotoolsd.api.keys import SERVICE, TOKENS
+from zerotoolsd.api.keys import ACTIONS, PEOPLE, RIGHTS, SERVICE, TOKENS
 from zerotoolsd.api.problems import problems
+from zerotoolsd.rights.people import People
+from zerotoolsd.rights.policy import Action, Rights
 from zerotoolsd.service import JobService
 
+ROUTES: tuple[tuple[web.RouteDef, Action], ...] = (
+    (web.post("/v1/jobs", jobs.submit), Action.SUBMIT),
+    (web.post("/v1/check", jobs.check), Action.CHECK),
+    (web.get("/v1/jobs", jobs.list_jobs), Action.LIST),
+    (web.get("/v1/jobs/{id}", jobs.show), Action.SHOW),
+    (web.get("/v1/jobs/{id}/explain", jobs.explain), Action.EXPLAIN),
+    (web.post("/v1/jobs/{id}/cancel", jobs.cancel), Action.CANCEL),
+    (web.post("/v1/jobs/{id}/resume", jobs.resume), Action.RESUME),
+    (web.post("/v1/jobs/{id}/priority", jobs.set_priority), Action.SET_PRIORITY),
+    (web.get("/v1/jobs/{id}/logs", outputs.logs), Action.READ_LOGS),
+    (web.get("/v1/jobs/{id}/progress", outputs.progress), Action.READ_PROGRESS),
+    (web.post("/v1/clean", cleaning.clean), Action.CLEAN),
+    (web.get("/v1/events", machine.events), Action.FOLLOW_EVENTS),
+    (web.get("/v1/events/stream", stream.stream, allow_head=False), Action.FOLLOW_EVENTS),
+    (web.get("/v1/openapi.json", openapi.openapi), Action.SEE_DAEMON),
+    (web.get("/v1/machine", machine.machine), Action.SEE_MACHINE),
+    (web.get("/v1/health", machine.health), Action.SEE_DAEMON),
+    (web.get("/metrics", machine.metrics), Action.SEE_METRICS),
+)
+"""Every request that there is, and who may do it: a handler is never reached without a rule."""
 
-def make_app(service: JobService, tokens: BearerTokens | None = None) -> web.Application:
-    """The API over `service`; `tokens` say who comes by TCP."""
+
+def make_app(
+    service: JobService,
+    tokens: BearerTokens | None = None,
+    rights: Rights | None = None,
+    people: People | None = None,
+) -> web.Application:
+    """The API over `service`; `tokens` say who comes by TCP, `rights` (default: of a daemon of one
+    user) who may do what, `people` what users are called."""
     app = web.Application(middlewares=[problems, gate(RateLimit())], client_max_size=LARGEST_BODY)
     app[SERVICE] = service
+    app[RIGHTS] = rights or Rights()
+    app[PEOPLE] = people or People()
+    app[ACTIONS] = {route.handler: action for route, action in ROUTES}
     if tokens is not None:
         app[TOKENS] = tokens
-    app.add_routes(
-        [
-            web.post("/v1/jobs", jobs.submit),
-            web.post("/v1/check", jobs.check),
-            web.get("/v1/jobs", jobs.list_jobs),
-            web.get("/v1/jobs/{id}", jobs.show),
-            web.get("/v1/jobs/{id}/explain", jobs.explain),
-            web.post("/v1/jobs/{id}/cancel", jobs.cancel),
-            web.post("/v1/jobs/{id}/resume", jobs.resume),
-            web.post("/v1/jobs/{id}/priority", jobs.set_priority),
-            web.get("/v1/jobs/{id}/logs", outputs.logs),
-            web.get("/v1/jobs/{id}/progress", outputs.progress),
-            web.post("/v1/clean", cleaning.clean),
-            web.get("/v1/events", machine.events),
-            web.get("/v1/events/stream", stream.stream, allow_head=False),
-            web.get("/v1/openapi.json", openapi.openapi),
-            web.get("/v1/machine", machine.machine),
-            web.get("/v1/health", machine.health),
-            web.get("/metrics", machine.metrics),
-        ]
-    )
+    app.add_routes([route for route, _ in ROUTES])
     return app

@@ -15,6 +15,8 @@ from zerotoolsd.api.doors.connections import Door
 from zerotoolsd.api.doors.listen import open_socket
 from zerotoolsd.api.doors.tcp import TcpDoor
 from zerotoolsd.api.routes import make_app
+from zerotoolsd.rights.people import People
+from zerotoolsd.rights.policy import Rights
 from zerotoolsd.service import JobService
 
 CLOSE_SECONDS = 2.0
@@ -36,10 +38,12 @@ class ApiServer:
         tcp: TcpDoor | None = None,
         close_seconds: float = CLOSE_SECONDS,
         most: int | None = None,
+        rights: Rights | None = None,
+        people: People | None = None,
     ) -> None:
         # What a client asked who is gone is not done.
         self._runner = web.AppRunner(
-            make_app(service, None if tcp is None else tcp.tokens),
+            make_app(service, None if tcp is None else tcp.tokens, rights, people),
             shutdown_timeout=close_seconds,
             handler_cancellation=True,
         )
@@ -51,6 +55,11 @@ class ApiServer:
         self._bound: tuple[int, int] | None = None
         self._keeper: asyncio.Task[None] | None = None
         self.door: Door | None = None
+
+    @property
+    def address(self) -> object:
+        """Where it listens."""
+        return self._first.getsockname()
 
     async def start(self) -> None:
         """Accept connections."""

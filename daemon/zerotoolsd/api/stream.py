@@ -11,8 +11,8 @@ from aiohttp import web
 from zerotools.core.errors import BadRequest
 from zerotoolsd.api import inputs
 from zerotoolsd.api.answers import encode
+from zerotoolsd.api.asking.asked import asked
 from zerotoolsd.api.keys import SERVICE
-from zerotoolsd.api.peer import peer_uid
 from zerotoolsd.api.readers import event_for
 from zerotoolsd.service import Event
 
@@ -23,7 +23,7 @@ QUIET_SECONDS = 15.0
 
 async def stream(request: web.Request) -> web.StreamResponse:
     """GET /v1/events/stream?since=."""
-    since, uid = _since(request), peer_uid(request)
+    since, by = _since(request), asked(request)
     answer = web.StreamResponse(
         headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
     )
@@ -32,7 +32,7 @@ async def stream(request: web.Request) -> web.StreamResponse:
     while True:
         found = await request.app[SERVICE].events(since, QUIET_SECONDS)
         await answer.write(
-            b"".join(framed(event_for(event, uid)) for event in found) or b": still here\n\n"
+            b"".join(framed(event_for(event, by)) for event in found) or b": still here\n\n"
         )
         since = found[-1].seq if found else since
 

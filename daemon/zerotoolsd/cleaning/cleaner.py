@@ -78,9 +78,7 @@ class Cleaner:
         """
         async with self._turn:
             self._named.clear()
-            meant = removal.selected(
-                self._store.jobs(states.TERMINAL), request, self._calendar.now()
-            )
+            meant = removal.selected(self._over(request, owner), request, self._calendar.now())
             gone: list[CleanedJob] = []
             kept = self._left_out(request, {job.id for job in meant}, owner)
             for job in meant:
@@ -89,6 +87,12 @@ class Cleaner:
                 except Stays as why:
                     kept.append(KeptJob(id=job.id, name=_name_for(owner, job), why=str(why)))
             return Cleaned(jobs=tuple(gone), kept=tuple(kept))
+
+    def _over(self, request: CleanRequest, owner: int | None) -> list[JobRow]:
+        """The jobs that are over, of `owner`; and of others those that are named, to say so."""
+        named = request.jobs or ()
+        found = self._store.jobs(states.TERMINAL)
+        return [job for job in found if owner in (None, job.uid) or job.id in named]
 
     def _left_out(self, request: CleanRequest, meant: set[int], owner: int | None) -> list[KeptJob]:
         """Those that were named and that the other wishes leave out."""
@@ -114,7 +118,7 @@ class Cleaner:
         if owner is not None and job.uid != owner:
             raise Stays(f"it belongs to uid {job.uid}")
         attempts = self._store.attempts(job.id)
-        files = await self._look(job, attempts, request)
+        files = await self._look(job, attempts, request, owner)
         outputs = files.outputs if request.outputs else ()
         if request.logs_only and not files.logs:
             return []
@@ -131,7 +135,11 @@ class Cleaner:
         return [view]
 
     async def _look(
-        self, job: JobRow, attempts: Sequence[AttemptRow], request: CleanRequest
+        self,
+        job: JobRow,
+        attempts: Sequence[AttemptRow],
+        request: CleanRequest,
+        owner: int | None,
     ) -> RemovableFiles:
         """What goes. Looks again where a job was queued meanwhile. Raises Stays."""
         while True:
@@ -142,7 +150,7 @@ class Cleaner:
                     f"what it wrote lies in the state directory ({files.outputs[0]}); to remove "
                     f"that too, type: zerotools clean --outputs {job.id}"
                 )
-            await self._refuse_used(job, files, request)
+            await self._refuse_used(job, files, request, owner)
             if self._newest() == newest:
                 return files
 
@@ -167,15 +175,16 @@ class Cleaner:
         except OSError as error:
             raise Stays(f"{error.filename}: {error.strerror}") from None
 
-    async def _refuse_used(self, job: JobRow, files: RemovableFiles, request: CleanRequest) -> None:
+    async def _refuse_used(
+        self, job: JobRow, files: RemovableFiles, request: CleanRequest, owner: int | None
+    ) -> None:
         for other in self._store.jobs(_UNFINISHED):
             for mention in await self._mentions(other):
                 if mention.is_in(str(files.own)) or mention.is_in(job.output_dir):
                     where = f"in {mention.key} = {mention.text}"
-                    raise Stays(
-                        f"job {other.id}, which is {other.state}, names it "
-                        f"{where if other.uid == job.uid else 'and is of another user'}"
-                    )
+                    if owner not in (None, other.uid):
+                        where = "and is of another user"
+                    raise Stays(f"job {other.id}, which is {other.state}, names it {where}")
         if not request.outputs:
             return
         for other in self._store.jobs(states.TERMINAL):

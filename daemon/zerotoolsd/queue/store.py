@@ -274,6 +274,13 @@ class Store:
             raise KeyError(job_id)
         return job_row(row)
 
+    def owner(self, job_id: int) -> int:
+        """The uid that submitted it. Raises KeyError."""
+        row = self._sql("SELECT uid FROM job WHERE id = ?", (job_id,)).fetchone()
+        if row is None:
+            raise KeyError(job_id)
+        return int(row["uid"])
+
     def jobs(
         self,
         wanted: Iterable[str] | None = None,
@@ -281,14 +288,17 @@ class Store:
         limit: int = -1,
         after: int | None = None,
         name: str | None = None,
+        uid: int | None = None,
     ) -> list[JobRow]:
         """Jobs in the `wanted` states (default: all) by descending id; with an id below `after`,
-        and of this `name`, where they are given."""
+        and of this `name` and `uid`, where they are given."""
         wanted = tuple(states.STATES if wanted is None else wanted)
         where = f"state IN ({', '.join('?' * len(wanted))}) AND id < ?"
         values = [*wanted, 2**63 - 1 if after is None else after]
         if name is not None:
             where, values = f"{where} AND name = ?", [*values, name]
+        if uid is not None:
+            where, values = f"{where} AND uid = ?", [*values, uid]
         rows = self._sql(
             f"SELECT * FROM job WHERE {where} ORDER BY id DESC LIMIT ?", (*values, limit)
         )
@@ -364,5 +374,9 @@ class Store:
 
     def events(self, since: int, limit: int = 1000) -> list[Event]:
         """The events after `since`, in order."""
-        rows = self._sql("SELECT * FROM event WHERE seq > ? ORDER BY seq LIMIT ?", (since, limit))
+        rows = self._sql(
+            "SELECT event.*, job.uid FROM event LEFT JOIN job ON job.id = event.job_id"
+            " WHERE seq > ? ORDER BY seq LIMIT ?",
+            (since, limit),
+        )
         return [Event(**row) for row in rows]

@@ -134,10 +134,10 @@ def test_what_somebody_else_removes_meanwhile_is_done(
 def test_a_daemon_that_goes_away_leaves_word_of_what_is_gone(
     zerotools: Command, jobs: FakeService
 ) -> None:
-    async def fail_at_the_second(request: CleanRequest, *, uid: int) -> Cleaned:
+    async def fail_at_the_second(request: CleanRequest, *, uid: int, of: int | None) -> Cleaned:
         if request.jobs == (3,):
             raise Unavailable("the queue's disk says: full")
-        return await FakeService.clean(jobs, request, uid=uid)
+        return await FakeService.clean(jobs, request, uid=uid, of=of)
 
     jobs.clean = fail_at_the_second  # type: ignore[method-assign]  # for this test
     done = zerotools("clean", "--yes")

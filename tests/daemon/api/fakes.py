@@ -28,7 +28,6 @@ from zerotoolsd.service import (
     CleanRequest,
     Conflict,
     Event,
-    Forbidden,
     JobView,
     KeptJob,
     NotFound,
@@ -173,6 +172,7 @@ class FakeService:
         limit: int = 100,
         after: int | None = None,
         name: str | None = None,
+        uid: int | None = None,
     ) -> list[JobView]:
         found = [
             view
@@ -180,6 +180,7 @@ class FakeService:
             if (state is None or view.state == state)
             and (after is None or job_id < after)
             and (name is None or view.name == name)
+            and (uid is None or view.uid == uid)
         ]
         return found[:limit]
 
@@ -188,10 +189,13 @@ class FakeService:
             raise NotFound(f"there is no job {job_id}")
         return self.views[job_id]
 
+    def owner(self, job_id: int) -> int:
+        if job_id not in self.views:
+            raise NotFound(f"there is no job {job_id}")
+        return self.views[job_id].uid
+
     async def cancel(self, job_id: int, *, uid: int) -> JobView:
         view = await self.job(job_id)
-        if uid not in (0, view.uid):
-            raise Forbidden(f"job {job_id} belongs to uid {view.uid}")
         if view.state in TERMINAL:
             raise Conflict(f"job {job_id} is over: it is {view.state}")
         state = "stopping" if view.attempts else "cancelled"
@@ -205,8 +209,6 @@ class FakeService:
 
     async def resume(self, job_id: int, *, uid: int) -> JobView:
         view = await self.job(job_id)
-        if uid not in (0, view.uid):
-            raise Forbidden(f"job {job_id} belongs to uid {view.uid}")
         if view.state not in TERMINAL:
             raise Conflict(f"job {job_id} is not over: it is {view.state}")
         again = self.add(output_dir=view.output_dir)
@@ -235,12 +237,16 @@ class FakeService:
         holder = Holder(what="GPU 0", job_id=3, attempt=1, since=1.0, until=2.0)
         return explain(row, (), view, self.feed, place=place, holders=[holder])
 
-    async def clean(self, request: CleanRequest, *, uid: int) -> Cleaned:
+    async def clean(self, request: CleanRequest, *, uid: int, of: int | None) -> Cleaned:
         self.cleans.append(request)
         gone: list[CleanedJob] = []
         kept: list[KeptJob] = []
         for job_id in request.jobs or sorted(self.views):
             view = self.views.get(job_id)
+            if view is not None and of not in (None, view.uid):
+                why = f"it belongs to uid {view.uid}"
+                kept += [KeptJob(id=job_id, name="", why=why)] if request.jobs else []
+                continue
             if view is None:
                 why = f"there is no job {job_id}"
                 kept.append(KeptJob(id=job_id, name="", why=why, gone=True))

@@ -90,7 +90,7 @@ def queued(it: Running, spec: JobSpec, output_dir: str | None) -> JobRow:
 
 
 async def clean(it: Running, *jobs: int, **wishes: Any) -> Cleaned:
-    return await it.service.clean(CleanRequest(jobs=jobs or None, **wishes), uid=ME)
+    return await it.service.clean(CleanRequest(jobs=jobs or None, **wishes), uid=ME, of=None)
 
 
 def ids(cleaned: Cleaned) -> list[int]:

@@ -308,8 +308,10 @@ def test_names_that_only_begin_like_ours_are_the_programs(tmp_path: Path) -> Non
 def test_other_users_jobs_stay(tmp_path: Path) -> None:
     async def story(it: Running) -> None:
         job = await over(it)
-        answer = await it.service.clean(CleanRequest(jobs=(job,)), uid=ME + 1)
+        answer = await it.service.clean(CleanRequest(jobs=(job,)), uid=ME + 1, of=ME + 1)
         assert answer.kept[0].why == f"it belongs to uid {ME}"
         assert answer.kept[0].name == f"job-{job}"  # others do not see what it is called
+        answer = await it.service.clean(CleanRequest(), uid=ME + 1, of=ME + 1)
+        assert (answer.jobs, answer.kept) == ((), ())  # all that are over, of one's own
 
     tell(tmp_path / "state", story)

@@ -304,7 +304,7 @@ def test_a_record_in_which_a_rank_wrote_nonsense_is_shown_as_far_as_it_makes_sen
             newest = ended.latest_checkpoint or {}
             assert (newest["step"], newest["path"]) == (2**62, "/\udce9")
             assert encode(ended.to_json()).isascii()
-            answer = await it.service.clean(CleanRequest(jobs=(2**80, 1)), uid=UID)
+            answer = await it.service.clean(CleanRequest(jobs=(2**80, 1)), uid=UID, of=None)
             assert [job.id for job in answer.jobs] == [1]
 
     asyncio.run(story())
@@ -327,7 +327,7 @@ def test_the_log_of_a_job_that_was_held_goes_with_its_records(tmp_path: Path) ->
             await submit(it, make_job("exit=0"))
             await it.reach(1, "held")
             await it.service.cancel(1, uid=UID)
-            await it.service.clean(CleanRequest(jobs=(1,)), uid=UID)
+            await it.service.clean(CleanRequest(jobs=(1,)), uid=UID, of=None)
             assert await it.service.jobs() == []
             assert not (it.engine.jobs_dir / "1").exists()
 

@@ -21,6 +21,8 @@ from zerotools.core.errors import BadRequest
 CREDENTIAL = "api-tokens"
 """The name of systemd's credential: `LoadCredential=api-tokens:/etc/zerotools/tokens`."""
 SHORTEST = 32
+NO_UID = 2**32 - 1
+"""(uid_t)-1, which means "leave it as it is" to setuid(2)."""
 LARGEST_FILE = 1 << 20
 _DO = "make a longer one, such as by: openssl rand -hex 32"
 
@@ -75,7 +77,7 @@ def read_tokens(path: Path) -> BearerTokens:
         if not words:
             continue
         where = f"api.tokens = {path}, line {number}"
-        if len(words) != 2 or not words[0].isdigit() or int(words[0]) >= 2**32:
+        if len(words) != 2 or not words[0].isdigit() or int(words[0]) >= NO_UID:
             raise BadRequest(f"{where}: must be a uid and a token, with a space between them")
         if len(words[1]) < SHORTEST:
             raise BadRequest(f"{where}: the token has {len(words[1])} characters; {_DO}")

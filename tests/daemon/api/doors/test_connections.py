@@ -258,7 +258,9 @@ def test_what_a_client_asked_who_is_gone_is_not_done(tmp_path: Path) -> None:
         writer.close()
         await ended.wait()
 
-    tell(tmp_path, story, service=Slow(tmp_path))
+    slow = Slow(tmp_path)
+    slow.add()
+    tell(tmp_path, story, service=slow)
 
 
 def test_a_socket_that_was_removed_is_made_again(tmp_path: Path) -> None:

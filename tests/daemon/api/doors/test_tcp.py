@@ -15,7 +15,7 @@ from tests.daemon.api.doors.test_tokens import ANNA, written
 from tests.daemon.api.fakes import JOB, FakeService
 from tests.daemon.api.serving import serving
 from zerotools.core.errors import BadRequest
-from zerotoolsd.api import gate
+from zerotoolsd.api.asking import gate
 from zerotoolsd.api.doors.tcp import open_tcp
 from zerotoolsd.config import ApiConfig
 

@@ -1,4 +1,5 @@
-"""What every request passes before its handler: who is gone or asks too often goes no further."""
+"""What every request passes before its handler: who is gone, asks too often, or may not ask this
+goes no further."""
 
 from __future__ import annotations
 
@@ -10,10 +11,11 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from zerotoolsd.api import inputs
+from zerotoolsd.api.asking.asked import decide
+from zerotoolsd.api.asking.peer import peer_uid
 from zerotoolsd.api.doors.connections import Connection
 from zerotoolsd.api.doors.rate import RateLimit
 from zerotoolsd.api.openapi import query_keys
-from zerotoolsd.api.peer import peer_uid
 from zerotoolsd.api.problems import problem
 from zerotoolsd.service import Unauthorized
 
@@ -48,6 +50,7 @@ def gate(rate: RateLimit) -> Middleware:
             if request.query_string and resource is not None:
                 known = query_keys(resource.canonical, request.method)
                 inputs.check_query(request.query, known)
+            await decide(request, uid)
             return await handler(request)
         finally:
             if connection is not None:

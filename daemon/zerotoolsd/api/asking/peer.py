@@ -10,8 +10,8 @@ from aiohttp import web
 from zerotoolsd.api.keys import TOKENS
 from zerotoolsd.service import Unauthorized
 
-_CREDENTIALS = struct.Struct("3i")
-"""`struct ucred`: pid, uid, gid (unix(7))."""
+_CREDENTIALS = struct.Struct("iII")
+"""`struct ucred`: pid, uid, gid (unix(7)); a uid is unsigned."""
 
 
 def peer_uid(request: web.Request) -> int:

@@ -1,0 +1,160 @@
+"""What a user may see and do: every request is an `Action`, and `Rights.decide` is asked of it.
+
+Administrators may do everything: root, the user that the daemon runs as, and those whom
+`[users] administrators` names. A daemon of one user has no others, so that user may do everything,
+and whoever else reaches its socket sees that there are jobs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import Enum, unique
+from pathlib import Path
+
+from zerotoolsd.rights.caller import Caller, called
+
+OVERFLOW_UID = 65534
+"""What the kernel says of a user that the daemon's user namespace does not have."""
+
+
+@unique
+class Reach(Enum):
+    """Of whose jobs an action is."""
+
+    NOBODY = "nobody"
+    """It says nothing of jobs, or the same of all: everybody may."""
+    USERS = "users"
+    """It makes jobs of the caller's own: everybody may of whom it is known who it is."""
+    GLANCE = "glance"
+    """Of jobs of others it says that they are there and what they take of the machine, and it
+    changes none of them."""
+    OWN = "own"
+    """The owner of the job may, and administrators."""
+
+
+@unique
+class Action(Enum):
+    """What a request does: words for a refusal, and its reach."""
+
+    CHECK = "have jobs checked", Reach.USERS
+    SUBMIT = "submit jobs", Reach.USERS
+    LIST = "list it", Reach.GLANCE
+    SHOW = "see all of it", Reach.GLANCE
+    FOLLOW_EVENTS = "see why it changed", Reach.GLANCE
+    SEE_MACHINE = "see the machine", Reach.GLANCE
+    SEE_DAEMON = "see the daemon", Reach.NOBODY
+    EXPLAIN = "ask why it waits or ended", Reach.OWN
+    SET_PRIORITY = "change its priority", Reach.OWN
+    SEE_METRICS = "see the metrics", Reach.NOBODY
+    READ_LOGS = "read its logs", Reach.OWN
+    READ_PROGRESS = "read its progress", Reach.OWN
+    CANCEL = "cancel it", Reach.OWN
+    RESUME = "resume it", Reach.OWN
+    CLEAN = "remove it", Reach.GLANCE
+    USE_OUTPUT = "use what it wrote into the daemon's directory", Reach.OWN
+    WRITE_OUTPUT = "write where it wrote", Reach.OWN
+
+    def __init__(self, words: str, reach: Reach) -> None:
+        self.words = words
+        self.reach = reach
+
+
+@unique
+class Access(Enum):
+    """What was decided."""
+
+    ALLOWED = "allowed"
+    MASKED = "masked"
+    """What is answered is cut down to what everybody may see."""
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """`why` is the sentence of a refusal, else empty."""
+
+    access: Access
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Whose a job is; `name` where it is known."""
+
+    uid: int
+    name: str | None = None
+
+
+class Rights:
+    """The rules of one daemon, whose own uid is `own`. Entries of `administrators` are names, uids
+    and, with an `@`, groups."""
+
+    def __init__(self, administrators: Collection[str | int] = (), own: int | None = None) -> None:
+        self._own = os.geteuid() if own is None else own
+        words = [each for each in administrators if isinstance(each, str)]
+        self._uids = frozenset(each for each in administrators if isinstance(each, int))
+        self._names = frozenset(each for each in words if not each.startswith("@"))
+        self._groups = frozenset(each[1:] for each in words if each.startswith("@"))
+
+    @property
+    def name_people(self) -> bool:
+        """Whether it matters what a caller is called."""
+        return bool(self._names or self._groups)
+
+    def is_administrator(self, caller: Caller) -> bool:
+        """Whether all jobs are as the caller's own to it."""
+        if caller.uid in (0, self._own):
+            return True
+        if caller.uid == OVERFLOW_UID:
+            return False
+        named = caller.uid in self._uids or caller.name in self._names
+        return named or not self._groups.isdisjoint(caller.groups)
+
+    def sees(self, caller: Caller, owner: int | None) -> bool:
+        """Whether the caller may see all of a job of `owner` (None: nobody knows whose it was)."""
+        return owner == caller.uid != OVERFLOW_UID or self.is_administrator(caller)
+
+    def decide(
+        self, caller: Caller, action: Action, owner: Owner | None = None, job_id: int | None = None
+    ) -> Decision:
+        """Whether `caller` may do it with the job `job_id` of `owner`; None: it is of no one job,
+        and of those of others the answer shows what everybody may see."""
+        if self.is_administrator(caller) or action.reach is Reach.NOBODY:
+            return Decision(Access.ALLOWED)
+        if action.reach is Reach.USERS:
+            return _known(caller)
+        if owner is not None and self.sees(caller, owner.uid):
+            return Decision(Access.ALLOWED)
+        if action.reach is Reach.GLANCE:
+            return Decision(Access.MASKED)
+        if owner is None:
+            return Decision(Access.REFUSED, f"only administrators may {action.words}")
+        whose, who = called(owner.uid, owner.name), called(caller.uid, caller.name)
+        job = "it" if job_id is None else f"job {job_id}"
+        return Decision(
+            Access.REFUSED,
+            f"{job} belongs to {whose}, and you are {who}: only its owner and administrators may "
+            f"{action.words}",
+        )
+
+
+def _known(caller: Caller) -> Decision:
+    if caller.uid != OVERFLOW_UID:
+        return Decision(Access.ALLOWED)
+    return Decision(
+        Access.REFUSED,
+        f"you are uid {OVERFLOW_UID}, which is what the kernel says of all users that this machine "
+        "does not know, such as those of another user namespace: nobody could tell your jobs from "
+        "theirs; connect from outside it",
+    )
+
+
+def owner_of_path(path: str, jobs_dir: Path) -> int | None:
+    """The job whose directory below `jobs_dir` a path with no links in it lies in."""
+    try:
+        first = Path(path).relative_to(jobs_dir).parts[:1]
+    except ValueError:
+        return None
+    return int(first[0]) if first and first[0].isascii() and first[0].isdigit() else None
