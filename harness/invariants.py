@@ -9,6 +9,7 @@ sentence for each rule that does not hold. It only reads, and needs no daemon:
 - no process has the token of an attempt that is over, or of none;
 - a GPU is leased once as a whole, or in shares of its memory, and to attempts that are not over or
   left a process behind: no two share one that is leased as a whole;
+- no attempt began before the jobs that it was to start after had ended as they had to;
 - the events replay to the state that the job is in, each from where the last one led;
 - what lies under the name of a checkpoint verifies: every file has the size and the digest that the
   manifest says, so that nothing else can be offered to a job that goes on.
@@ -43,6 +44,9 @@ def broken(state_dir: Path, acknowledged: Collection[int] = ()) -> list[str]:
         jobs = {row["id"]: row for row in database.execute("SELECT * FROM job")}
         attempts = list(database.execute("SELECT * FROM attempt ORDER BY job_id, number"))
         leases = list(database.execute("SELECT * FROM lease"))
+        named = "SELECT name FROM sqlite_master WHERE name = 'dependency'"
+        known = database.execute(named).fetchone() is not None  # not in older queues
+        after = list(database.execute("SELECT * FROM dependency")) if known else []
         events = list(database.execute("SELECT * FROM event ORDER BY seq"))
     return [
         *(f"job {number} was acknowledged and is lost" for number in {*acknowledged} - {*jobs}),
@@ -51,6 +55,7 @@ def broken(state_dir: Path, acknowledged: Collection[int] = ()) -> list[str]:
         *_processes(state_dir, attempts),
         *_leases(attempts, leases),
         *_events(jobs, events),
+        *_dependencies(jobs, attempts, after),
         *_checkpoints(jobs.values()),
     ]
 
@@ -168,6 +173,23 @@ def _events(jobs: Mapping[int, Row], events: list[sqlite3.Row]) -> Iterator[str]
     for number, job in jobs.items():
         if states.get(number) != job["state"]:
             yield f"job {number} is {job['state']}; its events say {states.get(number)}"
+
+
+def _dependencies(
+    jobs: Mapping[int, Row], attempts: list[sqlite3.Row], after: list[sqlite3.Row]
+) -> Iterator[str]:
+    began: dict[int, float] = {}
+    for row in attempts:
+        began.setdefault(row["job_id"], row["started"] or 0.0)
+    for row in after:
+        number, other = row["job_id"], jobs.get(row["on_id"])
+        if number not in began:
+            continue
+        state = row["ended"] if other is None else other["state"]
+        if state not in TERMINAL or (row["condition"] == "ok" and state != "succeeded"):
+            yield f"job {number} started after job {row['on_id']}, which is {state}"
+        elif other is not None and 0.0 < began[number] < other["ended"]:
+            yield f"job {number} started before job {row['on_id']} had ended"
 
 
 def _checkpoints(jobs: Collection[Row]) -> Iterator[str]:

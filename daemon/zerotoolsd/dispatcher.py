@@ -16,6 +16,7 @@ from pathlib import Path
 
 from zerotools.core.counts import bytes_of
 from zerotools.jobs import states
+from zerotools.jobs.doctor.kernel import clock_is_synchronised
 from zerotools.sensors.snapshot import Snapshot
 from zerotoolsd import crashpoints
 from zerotoolsd.accounts.serving import OWN_ONLY, ServedUsers
@@ -40,6 +41,7 @@ from zerotoolsd.machine import SnapshotCache
 from zerotoolsd.needed import NeededCheckpoints
 from zerotoolsd.queue import clocks, parking, time_limit
 from zerotoolsd.queue.clocks import Moment
+from zerotoolsd.queue.conditions.waiting_conditions import WaitingConditions, why_it_waits
 from zerotoolsd.queue.lifecycle import Cancel, Hold, Resume, Retry, RetryPolicy
 from zerotoolsd.queue.parking import JobGuard, Touch
 from zerotoolsd.queue.placement import QueuePlacement, memory_of_machine
@@ -91,7 +93,7 @@ class Dispatcher:
         self._wake = asyncio.Event()
         self.tally = MetricsTally()
         store.on_commit = self.tally.commits.observe
-        self._transitions = Transitions(store, _policy(config.retry), self.announce)
+        self.transitions = Transitions(store, _policy(config.retry), self.announce)
         machine.on_late_answer = self._wake.set
         self._pending = PendingJobs(self._wake.set)
         self._retries = clocks.RetryWaits(config.retry.most_seconds)
@@ -104,9 +106,11 @@ class Dispatcher:
             config.stop.grace_seconds,
             memory_of_machine(config),
         )
+        calendar = clocks.SteadyCalendar(clock_is_synchronised)
+        self.conditions = WaitingConditions(self.transitions, self._parking, calendar.now)
         self._beside = BesideJobs()
         self._ends = AttemptEnds(
-            self._transitions,
+            self.transitions,
             self._guard,
             self._wake.set,
             self.machine.gpu_name,
@@ -131,7 +135,7 @@ class Dispatcher:
             kill_seconds=config.stop.kill_seconds,
         )
         self._starter = AttemptStarter(
-            self._transitions,
+            self.transitions,
             self._watcher,
             self._ends.over,
             self._pending,
@@ -228,6 +232,8 @@ class Dispatcher:
             self._ends.looked()
         self._ends.retry()
         pauses = [IDLE_SECONDS, *self._retry_due(), *self._stop_expired(clocks.now())]
+        if (until := self.conditions.settle()) is not None:
+            pauses.append(max(until, 0.0))
         while not self.placement.catch_up():
             await asyncio.sleep(0)
         pauses.append(await self._schedule())
@@ -247,7 +253,7 @@ class Dispatcher:
                     waits.append(wait)
                 else:
                     self._retries.over(job.id)
-                    self._transitions.take(job, Retry())
+                    self.transitions.take(job, Retry())
         return waits
 
     def _stop_expired(self, now: Moment) -> list[float]:
@@ -317,6 +323,9 @@ class Dispatcher:
         """What the job waits for: one sentence, where there is something to say."""
         if job.state == states.QUEUED:
             return self.waits.get(job.id) or self._pending.why(job.id)
+        if job.state == states.WAITING:
+            after = self.store.dependencies.of(job.id)
+            return why_it_waits(job.begin, after, time.time())
         if job.state == states.RUNNING and self._is_expired(job):
             silent = self._overseer.silent.get(job.id)
             asked = "its time limit is over: it was asked to save and stop"
@@ -339,9 +348,9 @@ class Dispatcher:
     def cancel(self, job: JobRow, who: str) -> None:
         """End the job. Raises NotAllowed: it is over."""
         event = Cancel(who=who, live=bool(self.store.open_tokens(job.id)))
-        after = self._transitions.after(job, event)
+        after = self.transitions.after(job, event)
         if job.state != states.STOPPING:
-            self._transitions.take(job, event)
+            self.transitions.take(job, event)
             crashpoints.reach(crashpoints.CANCEL_COMMITTED)
         if after.state == states.STOPPING and (job.state == states.HELD or job.id in self._pending):
             self._left.take_up_job(job.id)
@@ -350,22 +359,14 @@ class Dispatcher:
                 reach()
                 self._watcher.request_stop(self.store.attempts(job.id)[-1], "cancel")
 
-    def set_priority(self, job: JobRow, priority: int, who: str) -> None:
-        """Let the job wait with this priority. Raises Changed."""
-        why = f"priority {priority} instead of {job.priority}, by {who}"
-        after, now = job.standing, time.time()
-        with self.store.change(job, after, states.PRIORITY, now=now, why=why) as change:
-            change.set_priority(priority)
-        self.announce()
-
     def resume(self, job: JobRow) -> None:
         """Resume a held job where it was held, or take up what has become of it since. Raises
         NotAllowed: it is not held."""
         if ran := rebuilding.look_again(self.jobs_dir, self.store, job.id, time.time()):
             job = self.store.job(job.id)
-        event = Resume(live=bool(self.store.open_tokens(job.id)))
+        event = Resume(live=bool(self.store.open_tokens(job.id)), waits=self.conditions.waits(job))
         if job.state == states.HELD or not ran:
-            self._transitions.take(job, event)
+            self.transitions.take(job, event)
         if event.live:
             self._left.take_up_job(job.id)
 
@@ -377,8 +378,8 @@ class Dispatcher:
         if job.state == states.STOPPING and self._ends.end_by_force(job, why):
             return
         event = Hold(why=why)
-        if self._transitions.after(job, event) != job.standing:
-            self._transitions.take(job, event)
+        if self.transitions.after(job, event) != job.standing:
+            self.transitions.take(job, event)
 
     def announce(self) -> None:
         """Something was committed: wake whoever waits for events, and the loop."""

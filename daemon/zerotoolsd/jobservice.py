@@ -154,6 +154,7 @@ class DispatcherService:
                 self._store.attempts(job.id),
                 self._dispatcher.why_it_waits(job),
                 quiet_seconds=self._dispatcher.config.watch.no_progress_seconds,
+                after=self._store.dependencies.of(job.id),
             )
         except Exception as error:  # one odd record must not hide all other jobs of a listing
             log.exception("job %d cannot be shown in full", job.id)
@@ -181,11 +182,23 @@ class DispatcherService:
         await self._waiting_jobs.set_priority(job_id, priority, uid)
         return self._view(self._find(job_id))
 
+    async def hold(self, job_id: int, *, uid: int) -> JobView:
+        """See `JobService`."""
+        await self._waiting_jobs.hold(job_id, uid)
+        return self._view(self._find(job_id))
+
+    async def release(self, job_id: int, *, uid: int) -> JobView:
+        """See `JobService`."""
+        await self._waiting_jobs.release(job_id, uid)
+        return self._view(self._find(job_id))
+
     async def resume(self, job_id: int, *, uid: int) -> JobView:
         """See `JobService`."""
         job = self._find(job_id)
         if job.state == states.HELD:
             return await self._resume(job)
+        if job.state == states.ON_HOLD:
+            raise Conflict(f"job {job_id} is on hold; let it start: zerotools release {job_id}")
         if job.state not in states.TERMINAL:
             raise Conflict(
                 f"job {job_id} is not over: it is {job.state.replace('_', ' ')}; wait for its end, "

@@ -14,6 +14,9 @@ from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotools.jobs.states import TERMINAL
 from zerotools.jobs.tables.spec import JobSpec
 
+OK, ANY = "ok", "any"
+CONDITIONS = (OK, ANY)
+
 
 class NotFound(BadRequest):
     """No such job or attempt (HTTP 404)."""
@@ -38,11 +41,27 @@ class Unavailable(ZerotoolsError):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Dependency:
+    """A job that is to be over before another starts: `condition` is OK, it has to succeed, or ANY,
+    it may end as it will."""
+
+    job_id: int
+    condition: str = OK
+
+
+@dataclass(frozen=True, kw_only=True)
 class QueueTerms:
-    """How a job is to wait. `priority`: LEAST_PRIORITY to MOST_PRIORITY, the higher one goes first;
-    None: 0, or what is nearest to it of what its user may have."""
+    """How a job is to wait.
+
+    `priority`: LEAST_PRIORITY to MOST_PRIORITY, the higher one goes first; None: 0, or what is
+    nearest to it of what its user may have. With `hold` it does not start before it is released,
+    with `begin` not before that time, and with `after` not before those jobs are over.
+    """
 
     priority: int | None = None
+    hold: bool = False
+    begin: float | None = None
+    after: tuple[Dependency, ...] = ()
 
 
 PLAIN_TERMS = QueueTerms()
@@ -84,6 +103,8 @@ class JobView:
     is `{"step", "path", "verified", "not_verified"}`;
     `stage` is None for a program of the user's own; `spec` has its `env` values blanked;
     `set_keys` are the dotted keys that its author set, None of a job of the first version;
+    `begin` is when it may start at the earliest, `after` the jobs that it starts after, each
+    `{"job", "condition", "state"}`;
     `environment` says what its ranks begin with, where nothing was taken along at submit;
     `user` is the name of `uid`, where it is known; `masked`: who asked sees that it is there, and
     the rest is left out.
@@ -103,6 +124,8 @@ class JobView:
     stage: int | None
     output_dir: str
     priority: int = 0
+    begin: float | None = None
+    after: tuple[Mapping[str, Any], ...] = ()
     latest_checkpoint: Mapping[str, Any] | None
     progress: Mapping[str, Any] | None
     phase: Mapping[str, Any] | None = None
@@ -262,6 +285,20 @@ class JobService(Protocol):
 
         Raises NotFound, Forbidden (also where its user may not have so high a one), Conflict (it is
         over), Unavailable.
+        """
+
+    async def hold(self, job_id: int, *, uid: int) -> JobView:
+        """Let a job that has not started wait until it is released. Twice is harmless.
+
+        Raises NotFound, Forbidden, Conflict (it runs or is over, or the daemon holds it),
+        Unavailable.
+        """
+
+    async def release(self, job_id: int, *, uid: int) -> JobView:
+        """Let a job that is on hold start when its turn comes. It waits no more for jobs that
+        ended otherwise than they had to.
+
+        Raises NotFound, Forbidden, Conflict (it is not on hold), Unavailable.
         """
 
     async def resume(self, job_id: int, *, uid: int) -> JobView:

@@ -18,6 +18,7 @@ from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.accounts.job_user import JobUser
 from zerotoolsd.admission import checkpoint_listing
+from zerotoolsd.admission.dependable import DependableJobs, refuse_past
 from zerotoolsd.admission.interpreter import Needs, check_interpreter
 from zerotoolsd.admission.program_room import too_large
 from zerotoolsd.admission.rehearsal import rehearse
@@ -88,6 +89,7 @@ class Admittance:
         self._ask = ask
         self._group = GroupCommit(dispatcher.store)
         self._writers = Writers(dispatcher.store, dispatcher.jobs_dir)
+        self._dependable = DependableJobs(dispatcher.store)
         self._rehearsed: list[tuple[JobUser | None, str]] = []
 
     async def submit(
@@ -133,13 +135,15 @@ class Admittance:
                 coming.taken(job)
 
             # Nothing gives way between these and the commit: two submits may come at once.
-            checked = partial(self._check_last, spec, seen)
+            checked = partial(self._check_last, spec, seen, terms, uid)
             new = self._new_job(spec, tree, uid, key, checked, queued, terms)
             return await self._group.submit(new)
 
     def _settled(self, terms: QueueTerms, uid: int) -> QueueTerms:
         """The terms as they come to count. Raises BadRequest, Forbidden."""
         classes = self._dispatcher.priority_classes
+        self._dependable.refuse_hopeless(terms.after, uid)
+        refuse_past(terms.begin, time.time())
         return replace(terms, priority=classes.priority_for(uid, terms.priority))
 
     def _new_job(
@@ -161,6 +165,9 @@ class Admittance:
             idempotency_key=key,
             now=time.time(),
             priority=terms.priority or 0,
+            hold=f"put on hold by uid {uid} when it was submitted" if terms.hold else None,
+            begin=terms.begin,
+            after=terms.after,
             tree=tree,
             check=check,
             queued=queued,
@@ -171,7 +178,8 @@ class Admittance:
         if (why := self._dispatcher.store.room.why_full()) is not None:
             raise Unavailable(f"the job cannot be queued: {why}; make room there")
 
-    def _check_last(self, spec: JobSpec, seen: Survey | None) -> None:
+    def _check_last(self, spec: JobSpec, seen: Survey | None, terms: QueueTerms, uid: int) -> None:
+        self._dependable.refuse_hopeless(terms.after, uid)
         if seen is not None:
             self._writers.refuse_taken(spec, seen.place)
             self._dispatcher.cleaner.refuse_going(seen.named)

@@ -15,16 +15,22 @@ from zerotools.jobs.text.secrets import HIDDEN, mask_text, mask_tree
 from zerotoolsd.attempts import last_report
 from zerotoolsd.attempts.environment import NOT_CAPTURED, secrets_of
 from zerotoolsd.attempts.movement.phases import phase_of
+from zerotoolsd.queue.dependencies.dependency_table import DependencyRow
 from zerotoolsd.queue.rows import AttemptRow, JobRow, UnreadableSpec
 from zerotoolsd.queue.values import short
 from zerotoolsd.service import AttemptView, JobView
 
 
 def job_view(
-    job: JobRow, attempts: Sequence[AttemptRow], waits: str | None, *, quiet_seconds: float
+    job: JobRow,
+    attempts: Sequence[AttemptRow],
+    waits: str | None,
+    *,
+    quiet_seconds: float,
+    after: Sequence[DependencyRow] = (),
 ) -> JobView:
     """One job; `waits` is the scheduler's sentence, if it has one; `quiet_seconds` without progress
-    make a quiet phase.
+    make a quiet phase; `after` are the jobs that it starts after.
 
     Of a job that another version queued, what this one can read is shown.
     """
@@ -54,6 +60,10 @@ def job_view(
         stage=spec.stage if spec else None,
         output_dir=job.output_dir,
         priority=job.priority,
+        begin=job.begin,
+        after=tuple(
+            {"job": each.on_id, "condition": each.condition, "state": each.state} for each in after
+        ),
         latest_checkpoint=None if found is None else _checkpoint(*found, attempts),
         progress=progress,
         phase=_masked_phase(_phase(job, attempts, known, quiet_seconds), secrets),

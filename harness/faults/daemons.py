@@ -42,6 +42,8 @@ class Wanted:
 
     tree: Mapping[str, Any]
     end: str
+    terms: Mapping[str, Any] = field(default_factory=dict)
+    """How it is to wait; `after` names jobs of the story."""
 
 
 @dataclass
@@ -145,7 +147,9 @@ class Place:
         for name, wanted in jobs.items():
             if name not in self.acknowledged:
                 spec = job_from_dict(wanted.tree, source="job")
-                self.acknowledged[name] = self.client.submit(spec, idempotency_key=name)["id"]
+                terms = self._terms(wanted)
+                taken = self.client.submit(spec, idempotency_key=name, terms=terms)
+                self.acknowledged[name] = taken["id"]
         found = {job["name"]: job for job in self.client.jobs()}
         for name, wanted in jobs.items():
             job = found.get(name)
@@ -153,6 +157,8 @@ class Place:
                 self._cancel(name, job)
             if job is not None and wanted.end == GONE and job["state"] in TERMINAL:
                 self.client.clean({"jobs": [job["id"]], "outputs": True})
+            if job is not None and job["state"] == "on_hold":
+                self.client.release(job["id"])
             if job is not None and job["state"] == "held":
                 self._resume(name, job["id"])
         state = {name: found[name]["state"] if name in found else GONE for name in jobs}
@@ -162,6 +168,11 @@ class Place:
         ):
             return ""
         return json.dumps({name: (state[name], found.get(name, {}).get("reason")) for name in jobs})
+
+    def _terms(self, wanted: Wanted) -> dict[str, Any]:
+        named = wanted.terms.get("after", ())
+        after = [{"job": self.acknowledged[name], "condition": how} for name, how in named]
+        return {**wanted.terms, "after": after} if after else dict(wanted.terms)
 
     def _resume(self, name: str, job: int) -> None:
         """Only one that stays held: a held job may be about to be over, and a resume of a program

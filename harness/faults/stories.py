@@ -6,8 +6,9 @@ After that a fresh daemon starts, sees the jobs to their ends, and `harness.inva
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.faults.daemons import GONE, Place, Wanted
@@ -66,6 +67,21 @@ class DaemonStory:
         return Place(path, self.tensors) if self.begin is None else self.begin(path)
 
 
+def in_a_chain(place: Place) -> dict[str, Wanted]:
+    """One that starts after another has succeeded, and one that starts as soon as it may."""
+    second = place.script("second", ONCE)
+    return {
+        "first": place.script("first", ONCE),
+        "second": replace(second, terms={"after": [("first", "ok")], "begin": time.time() + 0.5}),
+    }
+
+
+def on_hold(place: Place) -> dict[str, Wanted]:
+    """One that is on hold until the client releases it, and then goes before another."""
+    held = replace(place.script("held", ONCE), terms={"hold": True, "priority": 3})
+    return {"held": held, "plain": place.script("plain", ONCE)}
+
+
 def judge(place: Place, jobs: Mapping[str, Wanted]) -> list[str]:
     """What is wrong after a fresh daemon has seen the jobs to their ends."""
     acknowledged = {n for name, n in place.acknowledged.items() if jobs[name].end != GONE}
@@ -96,6 +112,8 @@ def daemon_stories(tensors: Path) -> list[DaemonStory]:
     return [
         story("submit", lambda p: {"once": p.script("once", ONCE)}),
         story("retry", lambda p: {"retried": p.script("retried", FAILS_ONCE)}),
+        story("start after another", in_a_chain),
+        story("hold and release", on_hold),
         story("cancel", lambda p: {"cancelled": p.script("cancelled", SLEEPS, "cancelled")}),
         story("save and resume", lambda p: {"t": p.training("t", 3, env={"CRASH": "2"})}),
         story(

@@ -50,6 +50,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "submit": (
         "zerotools submit --follow job.toml",
         "zerotools submit job.toml --priority 5",
+        "zerotools submit second.toml --after first --begin 22:30",
         "zerotools submit first.toml second.toml",
         "zerotools submit job.toml --deepspeed ds_config.json --dry-run",
     ),
@@ -67,6 +68,8 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "logs": ("zerotools logs -f", "zerotools logs 7 --tail 50 --rank all"),
     "cancel": ("zerotools cancel 7", "zerotools cancel tiny wide --wait"),
     "priority": ("zerotools priority tiny 5", "zerotools priority 7 -3"),
+    "hold": ("zerotools hold 7", "zerotools hold tiny wide"),
+    "release": ("zerotools release 7",),
     "resume": ("zerotools resume 7", "zerotools resume tiny"),
     "clean": (
         "zerotools clean --older-than 30d --dry-run",

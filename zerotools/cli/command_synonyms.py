@@ -18,6 +18,9 @@ COMMANDS: Mapping[str, str] = {
     **dict.fromkeys(("transform", "ds_to_universal", "translate"), "convert"),
     **dict.fromkeys(("prune", "purge", "gc", "clear", "cleanup"), "clean"),
     **dict.fromkeys(("retry", "restart", "continue", "requeue"), "resume"),
+    **dict.fromkeys(("stash", "suspend"), "hold"),
+    **dict.fromkeys(("unhold", "unstash"), "release"),
+    **dict.fromkeys(("nice", "renice"), "priority"),
     **dict.fromkeys(("migrate", "config"), "import"),
     **dict.fromkeys(("strip", "slim", "shrink", "drop"), "thin"),
 }

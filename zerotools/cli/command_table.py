@@ -77,6 +77,10 @@ COMMANDS: dict[str, CommandEntry] = {
     "priority": CommandEntry(
         "zerotools.cli.commands.priority", JOBS, "Let a job that waits start sooner or later."
     ),
+    "hold": CommandEntry("zerotools.cli.commands.hold", JOBS, "Keep jobs that wait from starting."),
+    "release": CommandEntry(
+        "zerotools.cli.commands.release", JOBS, "Let jobs that are on hold start."
+    ),
     "resume": CommandEntry("zerotools.cli.commands.resume", JOBS, "Resume a job that was stopped."),
     "clean": CommandEntry(
         "zerotools.cli.commands.clean", JOBS, "Remove records and logs of jobs that have ended."

@@ -8,13 +8,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+ON_HOLD = "on_hold"
+"""Put aside by its user, or as a job after which it was to start ended otherwise; until somebody
+releases it. Nothing of it runs."""
+WAITING = "waiting"
+"""For a time, or for other jobs, before it takes its place among the queued ones."""
 QUEUED = "queued"
 LAUNCHING = "launching"
 RUNNING = "running"
 STOPPING = "stopping"
 WAITING_RETRY = "waiting_retry"
 HELD = "held"
-"""Set aside with the reason, until somebody resumes or cancels it; an attempt may still run."""
+"""Set aside by the daemon with the reason, until somebody resumes or cancels it; an attempt may
+still run."""
 SUCCEEDED = "succeeded"
 FAILED = "failed"
 CANCELLED = "cancelled"
@@ -22,6 +28,8 @@ HALTED = "stopped"
 """Saved and ended at its time limit, to be gone on from."""
 
 STATES = (
+    ON_HOLD,
+    WAITING,
     QUEUED,
     LAUNCHING,
     RUNNING,
@@ -55,16 +63,35 @@ TAKE_UP = "take_up"
 STOP = "stop"
 """A held job whose attempt is not over is cancelled."""
 
+PUT_ON_HOLD = "put_on_hold"
+RELEASED = "released"
+RELEASED_TO_WAIT = "released_to_wait"
+"""A released job, or a held one that is resumed, whose time or whose jobs have not come yet."""
+READY = "ready"
+"""What a job waited for has come."""
+
 PRIORITY = "priority"
 """Not a transition: another priority for a job that is not over."""
 
 EVENTS = (
     *(ADMIT, STARTED, CANCEL, FINISHED, STOPPED, CRASHED, DEFERRED, GAVE_UP, RETRY, EXPIRED),
     *(HOLD, RESUME, TAKE_UP, STOP),
+    *(PUT_ON_HOLD, RELEASED, RELEASED_TO_WAIT, READY),
 )
 
 TRANSITIONS: Mapping[tuple[str, str], str] = MappingProxyType(
     {
+        (ON_HOLD, RELEASED): QUEUED,
+        (ON_HOLD, RELEASED_TO_WAIT): WAITING,
+        (ON_HOLD, PUT_ON_HOLD): ON_HOLD,
+        (ON_HOLD, CANCEL): CANCELLED,
+        (ON_HOLD, HOLD): HELD,
+        (WAITING, READY): QUEUED,
+        (WAITING, PUT_ON_HOLD): ON_HOLD,
+        (WAITING, CANCEL): CANCELLED,
+        (WAITING, HOLD): HELD,
+        (QUEUED, PUT_ON_HOLD): ON_HOLD,
+        (WAITING_RETRY, PUT_ON_HOLD): ON_HOLD,
         (QUEUED, ADMIT): LAUNCHING,
         (QUEUED, CANCEL): CANCELLED,
         (QUEUED, HOLD): HELD,
@@ -100,6 +127,7 @@ TRANSITIONS: Mapping[tuple[str, str], str] = MappingProxyType(
         (WAITING_RETRY, HOLD): HELD,
         (HELD, HOLD): HELD,
         (HELD, RESUME): QUEUED,
+        (HELD, RELEASED_TO_WAIT): WAITING,
         (HELD, TAKE_UP): LAUNCHING,
         (HELD, STARTED): HELD,
         (HELD, CANCEL): CANCELLED,

@@ -126,6 +126,16 @@ def seconds(query: Mapping[str, str], name: str, *, maximum: float) -> float:
     return min(value, maximum)
 
 
+def moment(body: Mapping[str, Any], name: str) -> float | None:
+    """A time of the body in seconds since 1970; None: it has none."""
+    value = body.get(name)
+    if value is None:
+        return None
+    if type(value) not in (int, float) or not 0 <= value < LARGEST_INT:
+        raise BadRequest(f"{name}: must be null or a time in seconds since 1970")
+    return float(value)
+
+
 def idempotency_key(value: object) -> str | None:
     """A key of a client's choice: null, or 1 to 200 printable ASCII characters."""
     if value is None:

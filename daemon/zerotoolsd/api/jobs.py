@@ -18,10 +18,10 @@ from zerotoolsd.api.asking.asked import Asked, asked
 from zerotoolsd.api.keys import SERVICE
 from zerotoolsd.api.readers import named, view_for
 from zerotoolsd.rights.policy import Access
-from zerotoolsd.service import JobView, QueueTerms
+from zerotoolsd.service import CONDITIONS, OK, Dependency, JobView, QueueTerms
 
 MAX_JOBS = 1000
-TERMS = ("priority",)
+TERMS = ("priority", "hold", "begin", "after")
 """Keys of a request that say how its job is to wait."""
 
 
@@ -44,7 +44,38 @@ def _in_a_list(view: JobView, by: Asked) -> dict[str, Any]:
 
 def terms_of(body: Mapping[str, Any]) -> QueueTerms:
     """How the job of a request is to wait. Raises BadRequest."""
-    return QueueTerms(priority=_priority(body))
+    hold = body.get("hold", False)
+    if not isinstance(hold, bool):
+        raise BadRequest("hold: must be true or false")
+    return QueueTerms(
+        priority=_priority(body),
+        hold=hold,
+        begin=inputs.moment(body, "begin"),
+        after=_dependencies(body.get("after")),
+    )
+
+
+def _dependencies(value: object) -> tuple[Dependency, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise BadRequest("after: must be null or a list of jobs")
+    found = [_dependency(each) for each in value]
+    if len({each.job_id for each in found}) < len(found):
+        raise BadRequest("after: names a job twice")
+    return tuple(found)
+
+
+def _dependency(tree: object) -> Dependency:
+    if not isinstance(tree, dict):
+        raise BadRequest('after: each entry must be an object, such as {"job": 3}')
+    inputs.refuse_unknown(tree, ("job", "condition"), "key of after")
+    job_id, condition = tree.get("job"), tree.get("condition", OK)
+    if type(job_id) is not int or not 0 < job_id <= inputs.LARGEST_INT:
+        raise BadRequest("after: job must be the number of a job")
+    if condition not in CONDITIONS:
+        raise BadRequest(f"after: condition must be one of {', '.join(CONDITIONS)}")
+    return Dependency(job_id=job_id, condition=str(condition))
 
 
 def _priority(body: Mapping[str, Any]) -> int | None:
@@ -135,6 +166,22 @@ async def set_priority(request: web.Request) -> web.Response:
     if (priority := _priority(body)) is None:
         raise BadRequest("the key 'priority' is missing")
     view = await request.app[SERVICE].set_priority(job_id, priority, uid=asked(request).uid)
+    return await _answer(request, view, 200)
+
+
+async def hold(request: web.Request) -> web.Response:
+    """POST /v1/jobs/{id}/hold."""
+    job_id = inputs.job_id(request)
+    await inputs.no_body(request)
+    view = await request.app[SERVICE].hold(job_id, uid=asked(request).uid)
+    return await _answer(request, view, 200)
+
+
+async def release(request: web.Request) -> web.Response:
+    """POST /v1/jobs/{id}/release."""
+    job_id = inputs.job_id(request)
+    await inputs.no_body(request)
+    view = await request.app[SERVICE].release(job_id, uid=asked(request).uid)
     return await _answer(request, view, 200)
 
 

@@ -18,7 +18,7 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.api.answers import answer
 from zerotoolsd.api.inputs import LARGEST_INT
 from zerotoolsd.api.json_schemas import Schema, of_answer, of_table, of_type
-from zerotoolsd.service import AttemptView, CleanedJob, Event, JobView, KeptJob
+from zerotoolsd.service import CONDITIONS, AttemptView, CleanedJob, Event, JobView, KeptJob
 
 JSON, PROBLEM = "application/json", "application/problem+json"
 _COUNT: Schema = {"type": "integer", "minimum": 0, "maximum": LARGEST_INT}
@@ -28,7 +28,21 @@ _TEXT_OR_NULL = {"type": ["string", "null"]}
 _KEY = {"type": ["string", "null"], "minLength": 1, "maxLength": 200, "pattern": "^[ -~]*$"}
 
 _PRIORITY = {"type": "integer", "minimum": LEAST_PRIORITY, "maximum": MOST_PRIORITY}
-_TERMS: dict[str, Schema] = {"priority": {**_PRIORITY, "type": ["integer", "null"]}}
+_DEPENDENCY: Schema = {
+    "type": "object",
+    "properties": {
+        "job": {"type": "integer", "minimum": 1, "maximum": LARGEST_INT},
+        "condition": {"type": "string", "enum": list(CONDITIONS)},
+    },
+    "required": ["job"],
+    "additionalProperties": False,
+}
+_TERMS: dict[str, Schema] = {
+    "priority": {**_PRIORITY, "type": ["integer", "null"]},
+    "hold": {"type": "boolean"},
+    "begin": {"type": ["number", "null"], "minimum": 0, "exclusiveMaximum": LARGEST_INT},
+    "after": {"type": ["array", "null"], "items": _DEPENDENCY},
+}
 
 
 def _ref(name: str) -> Schema:
@@ -176,6 +190,12 @@ def _paths() -> dict[str, dict[str, Schema]]:
                 _ID,
                 body=_closed(_object(priority=_PRIORITY)),
             )
+        },
+        "/v1/jobs/{id}/hold": {
+            "post": _operation("Let it wait until it is released", {"200": job}, _ID)
+        },
+        "/v1/jobs/{id}/release": {
+            "post": _operation("Let one that is on hold take its turn", {"200": job}, _ID)
         },
         "/v1/jobs/{id}/logs": {
             "get": _operation(

@@ -24,6 +24,8 @@ ROUTES: tuple[tuple[web.RouteDef, Action], ...] = (
     (web.post("/v1/jobs/{id}/cancel", jobs.cancel), Action.CANCEL),
     (web.post("/v1/jobs/{id}/resume", jobs.resume), Action.RESUME),
     (web.post("/v1/jobs/{id}/priority", jobs.set_priority), Action.SET_PRIORITY),
+    (web.post("/v1/jobs/{id}/hold", jobs.hold), Action.HOLD),
+    (web.post("/v1/jobs/{id}/release", jobs.release), Action.RELEASE),
     (web.get("/v1/jobs/{id}/logs", outputs.logs), Action.READ_LOGS),
     (web.get("/v1/jobs/{id}/progress", outputs.progress), Action.READ_PROGRESS),
     (web.post("/v1/clean", cleaning.clean), Action.CLEAN),

@@ -41,7 +41,12 @@ _ATTEMPT = re.compile(r"attempt-([1-9][0-9]{0,8})")
 _CRASHES = frozenset({lifecycle.CRASHED, lifecycle.KILLED, lifecycle.LOST})
 CANCEL = "cancel"
 _ADVICE = "see what came of it, then zerotools resume or zerotools cancel"
-_MAY_BE_HELD = frozenset({states.QUEUED, states.WAITING_RETRY, states.LAUNCHING, states.RUNNING})
+_MAY_BE_HELD = frozenset(
+    {
+        *(states.ON_HOLD, states.WAITING, states.QUEUED, states.WAITING_RETRY),
+        *(states.LAUNCHING, states.RUNNING),
+    }
+)
 
 log = logging.getLogger(__name__)
 

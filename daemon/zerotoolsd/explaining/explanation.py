@@ -70,7 +70,8 @@ def _retries(job: JobRow, attempts: Sequence[AttemptRow]) -> dict[str, Any]:
     cause = ended[-1].cause if ended else None
     is_always = spec is None or spec.retry == ALWAYS
     rule = USUAL if is_always else rule_of(cause)
-    next_try = job.standing.eligible_at if job.state == states.WAITING_RETRY else None
+    times = {states.WAITING_RETRY: job.standing.eligible_at, states.WAITING: job.begin}
+    next_try = times.get(job.state)
     return {
         "used": job.standing.restarts_used,
         "max": spec.max_restarts if spec else 0,

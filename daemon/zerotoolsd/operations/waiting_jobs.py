@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Callable
 
 from zerotools.jobs import states
 from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.queue.changes import Changed
 from zerotoolsd.queue.group_commit import when_free
-from zerotoolsd.queue.lifecycle import NotAllowed
+from zerotoolsd.queue.lifecycle import NotAllowed, PutOnHold, Release, name_of
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.service import Conflict, Unavailable
 
@@ -22,6 +23,7 @@ class WaitingJobs:
 
     def __init__(self, dispatcher: Dispatcher, find: FindJob) -> None:
         self._dispatcher = dispatcher
+        self._store = dispatcher.store
         self._find = find
 
     async def set_priority(self, job_id: int, priority: int, uid: int) -> None:
@@ -30,10 +32,62 @@ class WaitingJobs:
         self._dispatcher.priority_classes.priority_for(uid, priority)
 
         def change(job: JobRow) -> None:
-            if job.priority != priority:
-                self._dispatcher.set_priority(job, priority, f"uid {uid}")
+            if job.priority == priority:
+                return
+            why = f"priority {priority} instead of {job.priority}, by uid {uid}"
+            after, now = job.standing, time.time()
+            with self._store.change(job, after, states.PRIORITY, now=now, why=why) as changed:
+                changed.set_priority(priority)
+            self._dispatcher.announce()
 
         await self._change(job, change, "get another priority")
+
+    async def hold(self, job_id: int, uid: int) -> None:
+        """See `JobService`."""
+
+        def change(job: JobRow) -> None:
+            if job.state == states.ON_HOLD:
+                return
+            if job.state == states.HELD:
+                raise Conflict(
+                    f"job {job.id} is held by the daemon already ({job.standing.reason}); it "
+                    f"starts when somebody resumes it: zerotools resume {job.id}"
+                )
+            if job.state in states.ACTIVE:
+                raise Conflict(
+                    f"job {job.id} is {job.state}: only a job that waits can be put on hold; to "
+                    f"stop it, and go on with it later: zerotools cancel {job.id}, zerotools "
+                    f"resume {job.id}"
+                )
+            self._dispatcher.transitions.take(job, PutOnHold(why=f"put on hold by uid {uid}"))
+
+        await self._change(self._find(job_id), change, "be put on hold")
+
+    async def release(self, job_id: int, uid: int) -> None:
+        """See `JobService`."""
+
+        def change(job: JobRow) -> None:
+            if job.state == states.HELD:
+                raise Conflict(
+                    f"job {job.id} is held by the daemon ({job.standing.reason}); let it continue: "
+                    f"zerotools resume {job.id}"
+                )
+            if job.state != states.ON_HOLD:
+                raise Conflict(f"job {job.id} is not on hold: it is {_words(job.state)}")
+            after = self._store.dependencies.of(job.id)
+            spoiled = [each.on_id for each in after if each.is_spoiled]
+            time_to_come = self._dispatcher.conditions.is_early(job)
+            waits = time_to_come or any(not each.is_met for each in after if not each.is_spoiled)
+            event = Release(waits=waits)
+            to, kind = self._dispatcher.transitions.after(job, event), name_of(job.standing, event)
+            why = f"by uid {uid}"
+            if spoiled:
+                why += f", without waiting for job {', '.join(map(str, spoiled))}"
+            with self._store.change(job, to, kind, now=time.time(), why=why):
+                self._store.dependencies.drop(job.id, spoiled)
+            self._dispatcher.transitions.publish(job, to)
+
+        await self._change(self._find(job_id), change, "be released")
 
     async def _change(self, job: JobRow, change: Callable[[JobRow], None], what: str) -> None:
         """Make a change of a job that is not over, as it is when the queue is free. Raises
@@ -42,7 +96,9 @@ class WaitingJobs:
         async def made() -> None:
             found = self._find(job.id)
             if found.state in states.TERMINAL:
-                raise Conflict(f"job {job.id} is over: it is {found.state}; it cannot {what}")
+                raise Conflict(
+                    f"job {job.id} is over: it is {_words(found.state)}; it cannot {what}"
+                )
             change(found)
 
         try:
@@ -53,3 +109,7 @@ class WaitingJobs:
             raise Unavailable(
                 f"job {job.id} cannot {what}: writing the queue failed: {error}"
             ) from None
+
+
+def _words(state: str) -> str:
+    return state.replace("_", " ")

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from zerotools.jobs import states
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.retrying.causes import KILLED
 from zerotoolsd.queue.rows import ENDED, RUNNING, AttemptRow, Fence, JobRow
+from zerotoolsd.service import Dependency
 
 RunSql = Callable[..., sqlite3.Cursor]
 """(statement, values) -> cursor."""
@@ -31,6 +33,7 @@ class NewJob:
     """A job to be queued. Without `output_dir` it is `default_output / <id> / "output"`; without
     `name`, `job-<id>`. `now` in seconds since the epoch.
 
+    `hold` says why it is on hold from the start; `begin` and `after` what it waits for.
     `tree` is `job_to_dict(spec)`, where that was made already.
     `check` is called last, in the transaction: what it raises refuses this job alone. `queued` is
     called with the job's row, before the commit.
@@ -44,9 +47,20 @@ class NewJob:
     idempotency_key: str | None
     now: float
     priority: int = 0
+    hold: str | None = None
+    begin: float | None = None
+    after: tuple[Dependency, ...] = ()
     tree: Mapping[str, Any] | None = None
     check: Callable[[], None] = _nothing
     queued: Callable[[JobRow], None] = _nothing
+
+    @property
+    def state(self) -> str:
+        """That in which it begins."""
+        if self.hold is not None:
+            return states.ON_HOLD
+        waits = self.begin is not None or bool(self.after)
+        return states.WAITING if waits else states.QUEUED
 
 
 class Change:

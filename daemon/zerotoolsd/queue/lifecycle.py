@@ -106,9 +106,30 @@ class Hold:
 
 @dataclass(frozen=True, kw_only=True)
 class Resume:
-    """Somebody wants a held job to go on. `live` as of Cancel."""
+    """Somebody wants a held job to go on. `live` as of Cancel; `waits`: what it is to wait for has
+    not come yet."""
 
     live: bool = False
+    waits: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class PutOnHold:
+    """Somebody does not want the job to start before it is released; `why` is one sentence."""
+
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release:
+    """Somebody wants a job that is on hold to start. `waits` as of Resume."""
+
+    waits: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """What the job waited for has come."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +162,9 @@ class Ended:
     part_of_wait: float = 1.0
 
 
-LifecycleEvent = Admit | Started | Cancel | Retry | Hold | Resume | Ended
+LifecycleEvent = (
+    Admit | Started | Cancel | Retry | Hold | Resume | PutOnHold | Release | Ready | Ended
+)
 
 
 def advance(job: Standing, event: LifecycleEvent, *, now: float, policy: RetryPolicy) -> Standing:
@@ -151,7 +174,7 @@ def advance(job: Standing, event: LifecycleEvent, *, now: float, policy: RetryPo
     state = _follow(job.state, name_of(job, event))
     if isinstance(event, Cancel):
         return replace(job, state=state, reason=f"cancelled by {event.who}", eligible_at=None)
-    if isinstance(event, Hold):
+    if isinstance(event, Hold | PutOnHold):
         return replace(job, state=state, reason=event.why, eligible_at=None)
     if isinstance(event, Started):
         return replace(job, state=state)
@@ -170,7 +193,15 @@ def name_of(job: Standing, event: LifecycleEvent) -> str:
         case Hold():
             return states.HOLD
         case Resume():
-            return states.TAKE_UP if event.live else states.RESUME
+            if event.live:
+                return states.TAKE_UP
+            return states.RELEASED_TO_WAIT if event.waits else states.RESUME
+        case PutOnHold():
+            return states.PUT_ON_HOLD
+        case Release():
+            return states.RELEASED_TO_WAIT if event.waits else states.RELEASED
+        case Ready():
+            return states.READY
         case Retry():
             return states.RETRY
         case Ended(outcome="finished"):

@@ -20,6 +20,7 @@ from zerotoolsd.supervisor.trouble import is_of_machine
 
 TAKING_UP = "taking it up again"
 RETRYING = "queueing it again"
+WAITING_FOR = "looking at what it waits for"
 TIMING = "looking at its time limit"
 COUNTING = "counting its ranks"
 NEEDING = "working out what it needs"

@@ -44,6 +44,8 @@ class JobRow:
     started: float | None
     ended: float | None
     priority: int = 0
+    begin: float | None = None
+    """It does not start before this time."""
 
     @property
     def state(self) -> str:
@@ -178,6 +180,7 @@ def job_row(row: Mapping[str, Any]) -> JobRow:
         started=row["started"],
         ended=row["ended"],
         priority=row["priority"],
+        begin=row["begin_at"],
     )
 
 

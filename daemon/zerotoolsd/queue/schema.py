@@ -109,6 +109,19 @@ MIGRATIONS: tuple[str, ...] = (
     DROP TABLE lease;
     ALTER TABLE shared_lease RENAME TO lease;
     """,
+    # Before when a job does not start (seconds since the epoch), and after which others it does;
+    # `ended` is how one of those ended that was removed since.
+    """
+    ALTER TABLE job ADD COLUMN begin_at REAL;
+    CREATE TABLE dependency (
+        job_id INTEGER NOT NULL,
+        on_id INTEGER NOT NULL,
+        condition TEXT NOT NULL,
+        ended TEXT,
+        PRIMARY KEY (job_id, on_id)
+    );
+    CREATE INDEX dependency_on ON dependency (on_id);
+    """,
 )
 """Migration n (from 1) turns a database of `user_version` n-1 into one of n."""
 

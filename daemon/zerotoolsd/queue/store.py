@@ -15,6 +15,7 @@ import zerotools
 from zerotools.jobs import states
 from zerotools.jobs.jobfile.parse import given_of, job_to_dict
 from zerotoolsd.queue.changes import Change, Changed, NewJob
+from zerotoolsd.queue.dependencies.dependency_table import DependencyTable
 from zerotoolsd.queue.last_change import LastChange, newest_job
 from zerotoolsd.queue.lifecycle import Standing
 from zerotoolsd.queue.room import QueueRoom
@@ -40,6 +41,7 @@ class Store:
         self.room = QueueRoom(state_dir, self._connection)
         self.on_commit: Callable[[float], None] = lambda seconds: None
         """Told how long each commit took."""
+        self.dependencies = DependencyTable(self._sql)
         self._connection.row_factory = loaded_row
         # Whoever waits for another process's lock does so without holding up the event loop.
         self._connection.execute(f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}")
@@ -146,11 +148,11 @@ class Store:
         new.check()
         job_id = self._sql(
             "INSERT INTO job (uid, name, spec, spec_given, spec_version, idempotency_key,"
-            " output_dir, state, restarts_used, best_step, created, priority)"
-            " VALUES (?, ?, ?, ?, ?, ?, '', ?, 0, 0, ?, ?)",
+            " output_dir, state, reason, restarts_used, best_step, created, priority, begin_at)"
+            " VALUES (?, ?, ?, ?, ?, ?, '', ?, ?, 0, 0, ?, ?, ?)",
             (
                 *(new.uid, new.name or "", _json(tree), given_text, zerotools.__version__),
-                *(new.idempotency_key, states.QUEUED, new.now, new.priority),
+                *(new.idempotency_key, new.state, new.hold, new.now, new.priority, new.begin),
             ),
         ).lastrowid
         assert job_id is not None
@@ -160,7 +162,8 @@ class Store:
             "UPDATE job SET name = ?, output_dir = ? WHERE id = ?",
             (new.name or f"job-{job_id}", place, job_id),
         )
-        self._append(new.now, job_id, None, "submit", None, states.QUEUED, None)
+        self.dependencies.add(job_id, new.after)
+        self._append(new.now, job_id, None, "submit", None, new.state, new.hold)
         job = self.job(job_id).with_reading(replace(new.spec, given=given))
         new.queued(job)
         return job, True
@@ -257,6 +260,7 @@ class Store:
             if gone.rowcount != 1:
                 raise Changed(f"job {job.id} is no longer {job.state}")
             self._sql("DELETE FROM event WHERE job_id = ?", (job.id,))
+            self.dependencies.removed(job)
             self._append(now, job.id, None, "clean", job.state, None, why)
 
     def remove_events(self, before: float) -> int:

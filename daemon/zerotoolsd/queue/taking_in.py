@@ -141,7 +141,8 @@ def _declared(sql: RunSql, job_id: int) -> int | None:
 
 def _waiting(sql: RunSql) -> list[int]:
     rows = sql(
-        "SELECT id FROM job WHERE state IN (?, ?)", (states.QUEUED, states.WAITING_RETRY)
+        "SELECT id FROM job WHERE state IN (?, ?, ?, ?)",
+        (states.ON_HOLD, states.WAITING, states.QUEUED, states.WAITING_RETRY),
     ).fetchall()
     return [row["id"] for row in rows]
 

@@ -47,6 +47,8 @@ class Action(Enum):
     SEE_DAEMON = "see the daemon", Reach.NOBODY
     EXPLAIN = "ask why it waits or ended", Reach.OWN
     SET_PRIORITY = "change its priority", Reach.OWN
+    HOLD = "put it on hold", Reach.OWN
+    RELEASE = "release it", Reach.OWN
     SEE_METRICS = "see the metrics", Reach.NOBODY
     READ_LOGS = "read its logs", Reach.OWN
     READ_PROGRESS = "read its progress", Reach.OWN

@@ -153,7 +153,17 @@ class FakeService:
             return self.views[self.keys[idempotency_key]], False
         job_id = len(self.views) + 1
         self.uids.append(uid)
-        self.views[job_id] = a_view(job_id, spec, uid=uid, priority=terms.priority or 0)
+        after = tuple({"job": each.job_id, "condition": each.condition} for each in terms.after)
+        waits = terms.begin is not None or after
+        self.views[job_id] = a_view(
+            job_id,
+            spec,
+            uid=uid,
+            priority=terms.priority or 0,
+            begin=terms.begin,
+            after=after,
+            state="on_hold" if terms.hold else "waiting" if waits else "queued",
+        )
         if idempotency_key is not None:
             self.keys[idempotency_key] = job_id
         return self.views[job_id], True
@@ -206,6 +216,16 @@ class FakeService:
         if view.state in TERMINAL:
             raise Conflict(f"job {job_id} is over: it is {view.state}")
         return self.change(job_id, priority=priority)
+
+    async def hold(self, job_id: int, *, uid: int) -> JobView:
+        await self.job(job_id)
+        return self.change(job_id, state="on_hold", reason=f"put on hold by uid {uid}")
+
+    async def release(self, job_id: int, *, uid: int) -> JobView:
+        view = await self.job(job_id)
+        if view.state != "on_hold":
+            raise Conflict(f"job {job_id} is not on hold: it is {view.state}")
+        return self.change(job_id, state="queued", reason=None)
 
     async def resume(self, job_id: int, *, uid: int) -> JobView:
         view = await self.job(job_id)

@@ -8,7 +8,8 @@ from typing import Any
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import Running
 from tests.daemon.test_jobservice import ME, refusal, submit, tell
-from zerotoolsd.service import Conflict, JobView, QueueTerms
+from zerotools.core.errors import BadRequest
+from zerotoolsd.service import Conflict, Dependency, JobView, QueueTerms
 
 FIVE = {"ranks": 5, "train": {"steps": 1, "batch_size": 5}}
 
@@ -35,5 +36,64 @@ def test_a_higher_priority_starts_first_also_where_it_is_given_later(tmp_path: P
         await it.reach(later[0].id, "succeeded")
         said = await refusal(it.service.set_priority(later[0].id, 2, uid=ME), Conflict)
         assert said == f"job {later[0].id} is over: it is succeeded; it cannot get another priority"
+
+    tell(tmp_path / "state", story)
+
+
+def test_a_job_is_put_on_hold_and_released(tmp_path: Path) -> None:
+    async def story(it: Running) -> None:
+        job = await submit_under(it, QueueTerms(hold=True))
+        assert (job.state, job.reason) == (
+            "on_hold",
+            f"put on hold by uid {ME} when it was submitted",
+        )
+        said = await refusal(it.service.resume(job.id, uid=ME), Conflict)
+        assert said.endswith(f"is on hold; let it start: zerotools release {job.id}")
+        assert (await it.service.release(job.id, uid=ME)).state == "queued"
+        await it.reach(job.id, "running")
+        said = await refusal(it.service.hold(job.id, uid=ME), Conflict)
+        assert said.startswith(f"job {job.id} is running: only a job that waits can be put on hold")
+        said = await refusal(it.service.release(job.id, uid=ME), Conflict)
+        assert said == f"job {job.id} is not on hold: it is running"
+        other = await submit(it, "exit=0", **FIVE, max_restarts=0)
+        await it.service.cancel(job.id, uid=ME)
+        await it.reach(other.id, "succeeded")
+        kinds = [event.kind for event in await it.service.events(0, 0) if event.job_id == job.id]
+        assert kinds[:3] == ["submit", "released", "admit"]
+
+    tell(tmp_path / "state", story)
+
+
+def test_a_job_starts_after_others_as_they_had_to_end(tmp_path: Path) -> None:
+    async def story(it: Running) -> None:
+        first = await submit(it, "release exit=0")
+        failing = await submit(it, "release exit=2", max_restarts=0)
+        for each in (first, failing):
+            await it.reach(each.id, "running")
+        both = (Dependency(job_id=first.id), Dependency(job_id=failing.id, condition="any"))
+        job = await submit_under(it, QueueTerms(after=both))
+        assert (job.state, job.reason) == (
+            "waiting",
+            f"waits for job {first.id} (running) to succeed, and for job {failing.id} (running) "
+            "to end",
+        )
+        spoiled = await submit_under(it, QueueTerms(after=(Dependency(job_id=failing.id),)))
+        for job_id in (first.id, failing.id):
+            await it.reach(job_id, "running")
+            it.release(job_id)
+        await it.reach(job.id, "running")
+        shown = await it.reach(spoiled.id, "on_hold")
+        assert shown.reason == (
+            f"it was to start after job {failing.id} had succeeded, which has failed; start it all "
+            f"the same: zerotools release {spoiled.id}"
+        )
+        again = QueueTerms(after=(Dependency(job_id=failing.id),))
+        said = await refusal(submit_under(it, again), Conflict)
+        assert said.startswith(f"after: job {failing.id} has failed, so it can no longer succeed")
+        missing = QueueTerms(after=(Dependency(job_id=99),))
+        said = await refusal(submit_under(it, missing), BadRequest)
+        assert said == "after: there is no job 99, or it is not yours"
+        assert (await it.service.release(spoiled.id, uid=ME)).after == ()
+        await it.reach(spoiled.id, "running")
 
     tell(tmp_path / "state", story)

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
 from zerotools.cli.job_views.describe import (
+    Job,
     checkpoint_path,
     how_it_stops,
     is_over,
     outcome,
     title,
 )
-from zerotools.cli.job_views.job_reference import find_job, jobs_argument
+from zerotools.cli.job_views.job_reference import jobs_argument
 from zerotools.cli.job_views.polling import Poller
+from zerotools.cli.job_views.several import ask_each, finish
 from zerotools.cli.options.shared import json_option, socket_option
-from zerotools.cli.output import render
-from zerotools.cli.output.messages import called, say_error
-from zerotools.core.errors import ZerotoolsError
+from zerotools.cli.output.messages import called
 from zerotools.jobs.client.daemon_client import DaemonClient
 
 
@@ -40,28 +39,14 @@ def command(references: tuple[str, ...], wait: bool, socket: Path | None, as_jso
     Only the user who submitted a job, and root, may cancel it.
     """
     client = DaemonClient(socket)
-    jobs: list[dict[str, Any]] = []
-    errors: list[ZerotoolsError] = []
-    for reference in dict.fromkeys(references):
-        try:
-            jobs.append(client.cancel(int(find_job(client, reference)["id"])))
-        except ZerotoolsError as error:  # the other jobs are cancelled all the same
-            errors.append(error)
-        else:
-            if not as_json:
-                click.echo(_asked(jobs[-1], wait))
+    told = None if as_json else lambda job: _asked(job, wait)
+    jobs, errors = ask_each(client, references, client.cancel, told)
     if wait:
         jobs = [_until_over(client, job, as_json) for job in jobs]
-    if as_json:
-        render.print_json(jobs)
-    sys.stdout.flush()
-    for refusal in errors[:-1]:
-        say_error(str(refusal))
-    if errors:
-        raise errors[-1]
+    finish(jobs, errors, as_json=as_json)
 
 
-def _asked(job: dict[str, Any], wait: bool) -> str:
+def _asked(job: Job, wait: bool) -> str:
     if is_over(job):
         return f"{title(job)} is cancelled; it was not running"
     hint = "" if wait else f" (see how far it is: {called()} show {job['id']})"

@@ -16,15 +16,18 @@ from zerotools.cli.job_views.describe import (
     Job,
     checkpoint_path,
     exported_model,
+    how_it_waits,
     outcome,
     plan,
     title,
 )
 from zerotools.cli.job_views.follow import Follower
+from zerotools.cli.job_views.job_reference import find_job
 from zerotools.cli.job_views.polling import Poller
 from zerotools.cli.job_views.queueing import check_all, queue_all
 from zerotools.cli.options.config_options import Configs, config_options, read_job_file
 from zerotools.cli.options.shared import json_option, socket_option
+from zerotools.cli.options.waiting_options import WaitingOptions, waiting_options
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import called, say
 from zerotools.core.errors import EXIT_INTERRUPTED, BadRequest, DaemonUnreachable, ZerotoolsError
@@ -35,7 +38,6 @@ from zerotools.jobs.client.submissions import Submission
 from zerotools.jobs.imports.combine import CONFIG
 from zerotools.jobs.imports.reading.job_keys import look_up
 from zerotools.jobs.jobfile.parse import job_from_tree, job_to_dict
-from zerotools.jobs.priorities import LEAST_PRIORITY, MOST_PRIORITY
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.jobs.text.secrets import HIDDEN, mask_tree
 
@@ -46,12 +48,7 @@ from zerotools.jobs.text.secrets import HIDDEN, mask_tree
 )
 @click.option("-f", "--follow", is_flag=True, help="Show the progress until the job has ended.")
 @click.option("--name", metavar="TEXT", help="Name of the job, instead of the one in its file.")
-@click.option(
-    "--priority",
-    type=click.IntRange(LEAST_PRIORITY, MOST_PRIORITY),
-    metavar="N",
-    help=f"{LEAST_PRIORITY} to {MOST_PRIORITY}: the higher one starts first.  [default: 0]",
-)
+@waiting_options
 @click.option(
     "--env",
     "env_options",
@@ -71,7 +68,7 @@ def command(
     job_files: tuple[str, ...],
     follow: bool,
     name: str | None,
-    priority: int | None,
+    waiting: WaitingOptions,
     env_options: tuple[str, ...],
     configs: Configs,
     dry_run: bool,
@@ -98,14 +95,16 @@ def command(
         raise BadRequest(f"{option} is for one job file; there are {len(job_files)}")
     if dry_run and follow:
         raise BadRequest("--follow has nothing to follow with --dry-run; leave one out")
+    if waiting.hold and follow:
+        raise BadRequest("--follow would wait for a job that is on hold; leave one out")
     machine = machine_behind(socket)
     jobs = [Submission(_source(path), _job(path, configs, machine)) for path in job_files]
     if name is not None:
         jobs = [replace(each, spec=replace(each.spec, name=name)) for each in jobs]
     jobs = _with_environment(jobs, env_options, machine)
-    terms = {"priority": priority} if priority is not None else {}
-    jobs = [replace(each, terms=terms) for each in jobs]
     client = DaemonClient(socket)
+    if terms := waiting.terms(lambda job: int(find_job(client, job)["id"])):
+        jobs = [replace(each, terms=terms) for each in jobs]
     if dry_run:
         return _rehearse(client, jobs, as_json)
     queued = _queue(client, jobs, as_json)
@@ -223,7 +222,7 @@ def _queue(client: DaemonClient, jobs: Sequence[Submission], as_json: bool) -> l
     def tell(job: Job) -> None:
         queued.append(job)
         if not as_json:
-            click.echo(f"{title(job)} is queued: {plan(job)}")
+            click.echo(f"{title(job)} is {how_it_waits(job)}: {plan(job)}")
 
     try:
         return queue_all(client, jobs, tell)

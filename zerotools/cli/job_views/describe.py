@@ -28,6 +28,8 @@ LONGEST_LINE = 120
 """Columns of a log line that are shown of a phase."""
 
 _MEANINGS: Mapping[str, str] = {
+    states.ON_HOLD: "warning",
+    states.WAITING: "quiet",
     states.QUEUED: "quiet",
     states.LAUNCHING: "busy",
     states.RUNNING: "busy",
@@ -183,6 +185,13 @@ def outcome(job: Job) -> str:
     if job["state"] != SUCCEEDED and job["reason"]:
         text += f": {render.clean(job['reason'])}"
     return text
+
+
+def how_it_waits(job: Job) -> str:
+    """Of one that was just submitted: `queued`, `on hold`, or what it waits for."""
+    if job["state"] == states.WAITING and job["reason"]:
+        return f"queued ({render.clean(job['reason'])})"
+    return "on hold" if job["state"] == states.ON_HOLD else "queued"
 
 
 def how_it_stops(job: Job) -> str:

@@ -12,7 +12,7 @@ from zerotools.cli.output import render
 from zerotools.cli.output.messages import called
 from zerotools.core.errors import JobFailed
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.states import HALTED, HELD, SUCCEEDED
+from zerotools.jobs.states import HALTED, HELD, ON_HOLD, SUCCEEDED
 
 
 class Follower:
@@ -29,7 +29,8 @@ class Follower:
         self._offset = 0
 
     def run(self) -> Job:
-        """Until the job is over or held: the job then. Raises JobFailed unless it succeeded."""
+        """Until the job is over, held or on hold: the job then. Raises JobFailed unless it
+        succeeded."""
         try:
             job = self._watch()
         finally:
@@ -41,13 +42,14 @@ class Follower:
     def _watch(self) -> Job:
         for _ in self._poller.rounds():
             job = self._poller.ask(lambda: self._client.job(self._id))
-            if not is_over(job) and job["state"] != HELD:
+            ends = is_over(job) or job["state"] in (HELD, ON_HOLD)
+            if not ends:
                 self._show_state(job)
                 self._show_phase(job)
             if job["attempt"]:
                 self._line.host_peak_bytes = job["attempt"]["peak_host_bytes"]
             self._show_attempts(job)
-            if is_over(job) or job["state"] == HELD:
+            if ends:
                 return job
         raise AssertionError("rounds never end")
 
@@ -98,6 +100,8 @@ class Follower:
 def _what_now(job: Job) -> str:
     if job["state"] == HALTED:
         return f"resume it: {called()} resume {job['id']}"
+    if job["state"] == ON_HOLD:
+        return f"let it start: {called()} release {job['id']}"
     if job["state"] == HELD:
         return (
             f"let it continue: {called()} resume {job['id']}, or end it: {called()} cancel "

@@ -184,6 +184,14 @@ class DaemonClient:
         """Let a job wait with another priority; the job as it is then."""
         return self._object("POST", f"/v1/jobs/{job_id}/priority", body={"priority": priority})
 
+    def hold(self, job_id: int) -> dict[str, Any]:
+        """Let a job that has not started wait until it is released; the job as it is then."""
+        return self._object("POST", f"/v1/jobs/{job_id}/hold")
+
+    def release(self, job_id: int) -> dict[str, Any]:
+        """Let a job that is on hold take its turn; the job as it is then."""
+        return self._object("POST", f"/v1/jobs/{job_id}/release")
+
     def clean(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
         """Remove jobs that are over: `{"jobs": [...], "kept": [...], "dry_run": bool}`."""
         return self._object("POST", "/v1/clean", body=dict(wanted), patience=CLEAN_SECONDS)

@@ -1,0 +1,61 @@
+"""After which jobs, and at which time, a job may be asked to start."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from zerotools.core.errors import BadRequest
+from zerotools.jobs import states
+from zerotools.jobs.binding.durations import LONGEST_SECONDS
+from zerotoolsd.queue.conditions.waiting_conditions import moment
+from zerotoolsd.queue.dependencies.dependency_table import how_it_ended
+from zerotoolsd.queue.rows import JobRow
+from zerotoolsd.queue.store import Store
+from zerotoolsd.service import OK, Conflict, Dependency
+
+MOST_DEPENDENCIES = 256
+LATE_SECONDS = 120.0
+"""A time that lies no longer ago than this when the request comes means: now."""
+
+
+def refuse_past(begin: float | None, now: float) -> None:
+    """Raises BadRequest: `begin` is over, or out of sight."""
+    if begin is None:
+        return
+    if begin < now - LATE_SECONDS:
+        raise BadRequest(f"begin: {moment(begin)} is over; it is {moment(now)} here")
+    if begin > now + LONGEST_SECONDS:
+        days = LONGEST_SECONDS // 86400
+        raise BadRequest(f"begin: {begin:.0f} s since 1970 is more than {days} days ahead")
+
+
+class DependableJobs:
+    """The jobs of a store that others may start after."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def refuse_hopeless(self, after: Sequence[Dependency], uid: int) -> None:
+        """Raises BadRequest, Conflict: a job of `uid` could never start after these."""
+        if len(after) > MOST_DEPENDENCIES:
+            raise BadRequest(f"after: {len(after)} jobs; at most {MOST_DEPENDENCIES} may be named")
+        for each in after:
+            job = self._find(each.job_id, uid)
+            hopeless = job.state in states.TERMINAL and job.state != states.SUCCEEDED
+            if each.condition == OK and hopeless:
+                raise Conflict(
+                    f"after: job {job.id} {how_it_ended(job.state)}, so it can no longer succeed; "
+                    f"to start however it has ended, say {job.id}:any, or resume it and name the "
+                    "new job"
+                )
+
+    def _find(self, job_id: int, uid: int) -> JobRow:
+        try:
+            job = self._store.job(job_id)
+        except (KeyError, OverflowError):
+            job = None
+        # What somebody may not see is not there for them.
+        if job is None or uid not in (job.uid, os.geteuid(), 0):
+            raise BadRequest(f"after: there is no job {job_id}, or it is not yours")
+        return job

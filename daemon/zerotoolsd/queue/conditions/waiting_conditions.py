@@ -1,0 +1,124 @@
+"""What waiting jobs wait for, and which of them take their place in the queue now.
+
+It follows the store by its events: a job is looked at when it begins to wait, when a job that it
+waits for changes, and when its time has come; never all of them.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable, Sequence
+
+from zerotools.jobs import states
+from zerotoolsd.queue import parking
+from zerotoolsd.queue.dependencies.dependency_table import DependencyRow, how_it_ended
+from zerotoolsd.queue.lifecycle import LifecycleEvent, PutOnHold, Ready
+from zerotoolsd.queue.parking import JobGuard
+from zerotoolsd.queue.rows import JobRow
+from zerotoolsd.queue.transitions import Transitions
+
+
+def why_it_waits(begin: float | None, after: Sequence[DependencyRow], now: float) -> str | None:
+    """What the job waits for, in one sentence; None: for nothing."""
+    said = []
+    if begin is not None and begin > now:
+        said.append(f"starts at {moment(begin)} at the earliest")
+    open_ones = [each.words for each in after if not each.is_met]
+    if open_ones:
+        said.append(f"waits for {', and for '.join(open_ones)}")
+    return "; ".join(said) or None
+
+
+def why_spoiled(after: Sequence[DependencyRow]) -> str | None:
+    """Why the job can never start as it was asked for; None: it may."""
+    for each in after:
+        if each.is_spoiled:
+            how = how_it_ended(each.state)
+            return f"it was to start after job {each.on_id} had succeeded, which {how}"
+    return None
+
+
+def moment(when: float) -> str:
+    """A time of the calendar of this machine."""
+    return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(when)).strip()
+
+
+class WaitingConditions:
+    """The waiting jobs of a store; `calendar` is the time of day, in seconds since the epoch."""
+
+    def __init__(
+        self, transitions: Transitions, guard: JobGuard, calendar: Callable[[], float]
+    ) -> None:
+        self._transitions = transitions
+        self._store = transitions.store
+        self._guard = guard
+        self._calendar = calendar
+        self._waiting: dict[int, float | None] = {}
+        """The jobs that wait, and when each may begin."""
+        self._times: list[tuple[float, int]] = []
+        """The times to come, the first one first; some may be of jobs that wait no more."""
+        self._seen: int | None = None
+        self._due: set[int] = set()
+        """Those that are to be looked at."""
+
+    def waits(self, job: JobRow) -> bool:
+        """Whether the job has something to wait for now."""
+        after = self._store.dependencies.of(job.id)
+        return self.is_early(job) or any(not each.is_met for each in after)
+
+    def is_early(self, job: JobRow) -> bool:
+        """Whether the time at which it may begin is to come."""
+        return job.begin is not None and job.begin > self._calendar()
+
+    def settle(self) -> float | None:
+        """Let the jobs go on of which the time has come; seconds until the next time, if one is
+        to come. Raises sqlite3.OperationalError: not now."""
+        now = self._calendar()
+        self._due |= self._changed()
+        while self._times and self._times[0][0] <= now:
+            self._due.add(heapq.heappop(self._times)[1])
+        for job_id in sorted(self._due & self._waiting.keys()):
+            with self._guard.guard(job_id, parking.WAITING_FOR) as reach:
+                reach()
+                self._look_at(job_id, now)
+            self._due.discard(job_id)
+        self._due.clear()
+        return self._times[0][0] - now if self._times else None
+
+    def _look_at(self, job_id: int, now: float) -> None:
+        begin, after = self._waiting[job_id], self._store.dependencies.of(job_id)
+        event: LifecycleEvent
+        if (why := why_spoiled(after)) is not None:
+            event = PutOnHold(why=f"{why}; start it all the same: zerotools release {job_id}")
+        elif all(each.is_met for each in after) and (begin is None or begin <= now):
+            event = Ready()
+        else:
+            return
+        self._transitions.take(self._store.job(job_id), event)
+        del self._waiting[job_id]
+
+    def _changed(self) -> set[int]:
+        """The waiting jobs that are to be looked at."""
+        newest = self._store.last_change
+        changed = None if self._seen is None else self._store.changed_since(self._seen)
+        if changed is None:
+            self._waiting.clear()
+            self._times.clear()
+            changed = self._store.ids(states.WAITING)
+        for job_id in changed:
+            self._note(job_id)
+        self._seen = newest
+        return {*changed, *self._store.dependencies.dependents(changed)}
+
+    def _note(self, job_id: int) -> None:
+        self._waiting.pop(job_id, None)
+        try:
+            job = self._store.job(job_id)
+        except KeyError:  # it was removed
+            return
+        if job.state != states.WAITING:
+            return
+        self._waiting[job_id] = job.begin
+        if job.begin is not None and job.begin > self._calendar():
+            heapq.heappush(self._times, (job.begin, job_id))

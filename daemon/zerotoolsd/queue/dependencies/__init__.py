@@ -1,0 +1,1 @@
+"""The jobs after which others start, as the database has them."""

@@ -1,0 +1,100 @@
+"""The table `dependency`: which jobs start after which, and how those are that they wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from zerotools.jobs import states
+from zerotoolsd.queue.changes import RunSql
+from zerotoolsd.queue.rows import JobRow
+from zerotoolsd.service import ANY, Dependency
+
+_AT_ONCE = 500
+"""Numbers in one statement."""
+
+
+_ENDS = {
+    states.FAILED: "has failed",
+    states.CANCELLED: "was cancelled",
+    states.HALTED: "was stopped at its time limit",
+}
+
+
+def how_it_ended(state: str | None) -> str:
+    """`has failed`: of a job that can no longer succeed."""
+    return _ENDS.get(state or "", "is not known any more")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DependencyRow:
+    """A job that another starts after. `state` is its state, the last one of a job that was
+    removed, or None: nothing is known of it."""
+
+    on_id: int
+    condition: str
+    state: str | None
+
+    @property
+    def is_met(self) -> bool:
+        """Whether it has ended as it had to."""
+        if self.condition == ANY:
+            return self.state is None or self.state in states.TERMINAL
+        return self.state == states.SUCCEEDED
+
+    @property
+    def is_spoiled(self) -> bool:
+        """Whether it can no longer end as it has to."""
+        return not self.is_met and (self.state is None or self.state in states.TERMINAL)
+
+    @property
+    def words(self) -> str:
+        """What is waited for: `job 3 (running) to succeed`."""
+        how = "end" if self.condition == ANY else "succeed"
+        state = (self.state or "unknown").replace("_", " ")
+        return f"job {self.on_id} ({state}) to {how}"
+
+
+class DependencyTable:
+    """The table, by `run`; every change is one of the caller's transaction."""
+
+    def __init__(self, run: RunSql) -> None:
+        self._sql = run
+
+    def add(self, job_id: int, after: Iterable[Dependency]) -> None:
+        """`job_id` starts after these."""
+        for each in after:
+            self._sql(
+                "INSERT OR REPLACE INTO dependency (job_id, on_id, condition) VALUES (?, ?, ?)",
+                (job_id, each.job_id, each.condition),
+            )
+
+    def drop(self, job_id: int, on_ids: Iterable[int]) -> None:
+        """`job_id` does not wait for these any more."""
+        for on_id in on_ids:
+            self._sql("DELETE FROM dependency WHERE job_id = ? AND on_id = ?", (job_id, on_id))
+
+    def removed(self, job: JobRow) -> None:
+        """`job` is over and goes: how it ended is kept for those that wait for it."""
+        self._sql("DELETE FROM dependency WHERE job_id = ?", (job.id,))
+        self._sql("UPDATE dependency SET ended = ? WHERE on_id = ?", (job.state, job.id))
+
+    def of(self, job_id: int) -> list[DependencyRow]:
+        """What the job starts after, by number."""
+        rows = self._sql(
+            "SELECT on_id, condition, coalesce(other.state, dependency.ended) AS state"
+            " FROM dependency LEFT JOIN job AS other ON other.id = on_id"
+            " WHERE job_id = ? ORDER BY on_id",
+            (job_id,),
+        )
+        return [DependencyRow(**row) for row in rows]
+
+    def dependents(self, on_ids: Collection[int]) -> set[int]:
+        """The jobs that start after any of these."""
+        wanted, found = list(on_ids), set[int]()
+        for start in range(0, len(wanted), _AT_ONCE):
+            part = wanted[start : start + _AT_ONCE]
+            marks = ", ".join("?" * len(part))
+            rows = self._sql(f"SELECT job_id FROM dependency WHERE on_id IN ({marks})", part)
+            found |= {row["job_id"] for row in rows}
+        return found

@@ -1,0 +1,89 @@
+"""How a job that is submitted is to wait."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands.test_submit import JOB
+from tests.cli.conftest import Command
+from tests.daemon.api.fakes import FakeService
+from zerotools.cli.options.waiting_options import dependencies, time_of
+from zerotools.core.errors import BadRequest
+
+NOON = datetime(2027, 1, 30, 12, 0, 0).timestamp()
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("+2h", datetime(2027, 1, 30, 14, 0, 0)),
+        ("+90", datetime(2027, 1, 30, 12, 1, 30)),
+        ("22:30", datetime(2027, 1, 30, 22, 30)),
+        ("9:05", datetime(2027, 1, 31, 9, 5)),
+        ("12:00:00", datetime(2027, 1, 31, 12, 0)),
+        ("2027-01-31", datetime(2027, 1, 31)),
+        ("2027-01-31T22:30", datetime(2027, 1, 31, 22, 30)),
+        ("2027-01-31 22:30:01", datetime(2027, 1, 31, 22, 30, 1)),
+    ],
+)
+def test_a_time_is_the_next_one_here(text: str, found: datetime) -> None:
+    assert time_of(text, NOON) == found.timestamp()
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("+", "--begin +: must be seconds, or days, hours"),
+        ("+0", "--begin +0: must be seconds"),
+        ("+9999d", "must be 3650 days at most"),
+        ("tomorrow", "--begin tomorrow: is not a time; write +2h, 22:30"),
+        ("24:00", "is not a time"),
+        ("2027-02-30", "is not a time"),
+        ("2027-01-30T11:59", "--begin 2027-01-30T11:59: is over; it is 2027-01-30 12:00:00"),
+        ("99999-01-01", "is not a time"),
+    ],
+)
+def test_what_is_no_time_to_come(text: str, sentence: str) -> None:
+    with pytest.raises(BadRequest) as info:
+        time_of(text, NOON)
+    assert sentence in str(info.value)
+
+
+NUMBERS = {"3": 3, "tiny": 7, "a:b": 8}
+
+
+def test_jobs_are_named_with_what_they_have_to_do() -> None:
+    assert dependencies(NUMBERS.__getitem__, ["3", "tiny:any", "a:b", "3:ok"]) == [
+        {"job": 3, "condition": "ok"},
+        {"job": 7, "condition": "any"},
+        {"job": 8, "condition": "ok"},
+    ]
+    with pytest.raises(BadRequest, match="--after 3:done: 'done' is neither ok nor any"):
+        dependencies(NUMBERS.__getitem__, ["3:done"])
+    with pytest.raises(BadRequest, match="job 3 is named twice, as ok and as any"):
+        dependencies(NUMBERS.__getitem__, ["3", "3:any"])
+
+
+def test_a_job_is_submitted_after_another_and_on_hold(
+    zerotools: Command, service: FakeService, tmp_path: Path
+) -> None:
+    (tmp_path / "next.toml").write_text(JOB, encoding="utf-8")
+    job_file = str(tmp_path / "next.toml")
+    service.add(state="running", name="tiny")
+    done = zerotools("submit", job_file, "--after", "tiny:any")
+    assert done.out.startswith("job 2 (next) is queued")
+    assert service.views[2].after == ({"job": 1, "condition": "any"},)
+    done = zerotools("submit", job_file, "--after", "next2")
+    assert (done.status, "no job has the name 'next2'" in done.err) == (2, True)
+    assert zerotools("submit", job_file, "--hold").out.startswith("job 3 (next) is on hold")
+    assert zerotools("submit", job_file, "--hold", "--follow").status == 2
+    assert zerotools("release", "3").out == "job 3 (next) is no longer on hold: it is queued\n"
+    assert zerotools("hold", "3", "tiny").out == (
+        "job 3 (next) is on hold\njob 1 (tiny) is on hold\n"
+    )
+    done = zerotools("release", "2", "1")
+    assert (done.status, done.out) == (5, "job 1 (tiny) is no longer on hold: it is queued\n")
+    assert "on hold" in zerotools("queue").out

@@ -1,0 +1,30 @@
+"""`zerotools hold`: keep jobs that wait from starting."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from zerotools.cli.job_views.describe import title
+from zerotools.cli.job_views.job_reference import jobs_argument
+from zerotools.cli.job_views.several import ask_each, finish
+from zerotools.cli.options.shared import json_option, socket_option
+from zerotools.jobs.client.daemon_client import DaemonClient
+
+
+@click.command("hold")
+@jobs_argument
+@socket_option
+@json_option
+def command(references: tuple[str, ...], socket: Path | None, as_json: bool) -> None:
+    """Keep jobs that wait from starting, until zerotools release lets them go.
+
+    A job that is on hold keeps its number, and so its place among those of its priority. A job that
+    runs cannot be put on hold: zerotools cancel saves and stops it, zerotools resume continues it.
+    Jobs that the daemon itself has set aside are held, not on hold: for them there is zerotools
+    resume.
+    """
+    client = DaemonClient(socket)
+    told = None if as_json else lambda job: f"{title(job)} is on hold"
+    finish(*ask_each(client, references, client.hold, told), as_json=as_json)

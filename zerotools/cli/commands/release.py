@@ -1,0 +1,36 @@
+"""`zerotools release`: let jobs that are on hold start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from zerotools.cli.job_views.describe import Job, title
+from zerotools.cli.job_views.job_reference import jobs_argument
+from zerotools.cli.job_views.several import ask_each, finish
+from zerotools.cli.options.shared import json_option, socket_option
+from zerotools.cli.output import render
+from zerotools.jobs.client.daemon_client import DaemonClient
+
+
+@click.command("release")
+@jobs_argument
+@socket_option
+@json_option
+def command(references: tuple[str, ...], socket: Path | None, as_json: bool) -> None:
+    """Let jobs that are on hold start when their turn comes.
+
+    A job whose time (--begin) is to come, or that starts after others, still waits for that. It no
+    longer waits for a job that ended otherwise than it had to.
+    """
+    client = DaemonClient(socket)
+    finish(
+        *ask_each(client, references, client.release, None if as_json else _told), as_json=as_json
+    )
+
+
+def _told(job: Job) -> str:
+    state = str(job["state"]).replace("_", " ")
+    why = f": {render.clean(job['reason'])}" if job["reason"] else ""
+    return f"{title(job)} is no longer on hold: it is {state}{why}"
