@@ -151,7 +151,7 @@ class Dispatcher:
         self._left = LeftAttempts(store, self._guard, self._watcher, self._starter, self._pending)
         context = bytes_of(config.gpus.context_memory)
         self._shared = SharedGpus(store, machine, context, self._running, self._tell_over)
-        self.arbiter = GpuArbiter(config.gpus.locks, self._left.lives_on)
+        self.arbiter = GpuArbiter(config.gpus.locks, self._left.lives_on, self._left.begins_on)
         self.priority_classes = PriorityClasses(config.priority)
         self.cleaner = Cleaner(state_dir, store, self.announce, ask, users)
         self.needed = NeededCheckpoints(state_dir, store, users)

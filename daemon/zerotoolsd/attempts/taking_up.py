@@ -10,7 +10,7 @@ from zerotoolsd.attempts.pending import PendingJobs
 from zerotoolsd.attempts.starting import AttemptStarter
 from zerotoolsd.attempts.watcher import Guard, Watcher
 from zerotoolsd.queue import clocks, lifecycle, parking
-from zerotoolsd.queue.rows import AttemptRow, JobRow
+from zerotoolsd.queue.rows import ENDED, AttemptRow, JobRow
 from zerotoolsd.queue.store import Store
 
 log = logging.getLogger(__name__)
@@ -76,6 +76,12 @@ class LeftAttempts:
         """Whether an attempt that leases this GPU is known to live."""
         leases = [lease for lease in self._store.leases() if lease.gpu_uuid == uuid]
         return any(reattach.lives(self._store.attempts(x.job_id)[x.attempt - 1]) for x in leases)
+
+    def begins_on(self, uuid: str) -> bool:
+        """Whether an attempt that leases this GPU is not over, and not known to live either."""
+        leases = [lease for lease in self._store.leases() if lease.gpu_uuid == uuid]
+        attempts = [self._store.attempts(x.job_id)[x.attempt - 1] for x in leases]
+        return any(each.state != ENDED and not reattach.lives(each) for each in attempts)
 
     def _find_again(self, job: JobRow, attempt: AttemptRow) -> None:
         found = reattach.attempt_status(attempt)

@@ -12,12 +12,17 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from zerotoolsd.supervisor.gpu_locks.lock_directory import LockDirectory, NoLocks, Taken
+from zerotoolsd.supervisor.gpu_locks.lock_directory import (
+    LockDirectory,
+    LocksUnknown,
+    NoLocks,
+    Taken,
+)
 from zerotoolsd.supervisor.procfs import read_process
 
 GATE_SECONDS, PAUSE_SECONDS = 0.3, 0.005
@@ -30,11 +35,18 @@ log = logging.getLogger(__name__)
 
 class GpuArbiter:
     """The locks that this daemon holds. `is_ours`: whether an attempt of its own, which lives, has
-    the GPU of this UUID. An empty `path`: there are no locks."""
+    the GPU of this UUID; `begins`: whether one is to have it whose supervisor may still be on its
+    way. An empty `path`: there are no locks."""
 
-    def __init__(self, path: str, is_ours: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        path: str,
+        is_ours: Callable[[str], bool],
+        begins: Callable[[str], bool] = lambda uuid: False,
+    ) -> None:
         self._path = path
         self._is_ours = is_ours
+        self._begins = begins
         self._held: dict[str, int] = {}
         self.trouble: str | None = None
         """Why there are no locks, as far as is known."""
@@ -47,7 +59,11 @@ class GpuArbiter:
         """Hold all of `gpus` that nobody else holds, and those that are `leased`; yields why the
         others are not ours, by UUID. Nothing gives way to another task before the end of the body,
         after which `keep` lets go of what was not given away."""
-        directory = self._open()
+        try:
+            directory = self._open()
+        except LocksUnknown as error:
+            yield {uuid: f"cannot be asked for: {error}" for uuid in gpus if uuid not in self._held}
+            return
         if directory is None:
             yield MappingProxyType({})
             return
@@ -87,6 +103,10 @@ class GpuArbiter:
             fd = self._held.get(uuid)
             if fd is not None and directory.is_current(uuid, fd):
                 continue
+            if fd is None and uuid in leased and self._begins(uuid):
+                # That supervisor knows an earlier daemon, or none, and could not join this one.
+                elsewhere[uuid] = "is about to be taken by a job of this queue that starts"
+                continue
             try:
                 self._held[uuid] = directory.take(uuid, lambda: self._is_ours(uuid))  # noqa: B023  # called at once
             except Taken as error:
@@ -118,8 +138,11 @@ class GpuArbiter:
 
     def told(self, gpus: Collection[str]) -> dict[str, Any]:
         """What the supervisor of an attempt on `gpus` is told of the locks."""
-        if not gpus or not self._is_there():
-            return {}
+        try:
+            if not gpus or not self._is_there():
+                return {}
+        except LocksUnknown:  # the supervisor finds out
+            pass
         own = read_process(os.getpid())
         return {
             "directory": self._path,
@@ -140,7 +163,8 @@ class GpuArbiter:
 
     def to_json(self) -> dict[str, Any]:
         """Where the locks are, why there are none, and which GPUs are held."""
-        self._is_there()
+        with suppress(LocksUnknown):
+            self._is_there()
         return {"directory": self._path, "trouble": self.trouble, "held": sorted(self._held)}
 
 

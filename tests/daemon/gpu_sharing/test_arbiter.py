@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotoolsd.config import GpusConfig
 from zerotoolsd.gpu_sharing import arbiter
 from zerotoolsd.gpu_sharing.arbiter import GpuArbiter
+from zerotoolsd.supervisor.gpu_locks.attempt_locks import take_locks
 
 
 def look(
@@ -67,6 +69,41 @@ def test_the_next_daemon_takes_what_its_attempts_hold_and_nothing_else(tmp_path:
     attempts.close()
     assert list(look(make(gpus), {"A"})) == ["A"]
     restarted.close()
+
+
+def test_a_gpu_is_left_to_the_supervisor_that_an_earlier_daemon_had_started(tmp_path: Path) -> None:
+    gpus = lock_directory(tmp_path)
+    beginning = {"A"}
+    restarted = GpuArbiter(str(gpus), lambda uuid: uuid == "A", lambda uuid: uuid in beginning)
+    elsewhere = look(restarted, {"A", "B"}, leased={"A"})
+    assert elsewhere == {"A": "is about to be taken by a job of this queue that starts"}
+    # What that supervisor was told: the earlier daemon lives no more, or nobody had the lock.
+    taken = take_locks(restarted.told(["A"]))
+    assert taken.refusal is None
+    beginning.clear()
+    assert look(restarted, {"A", "B"}, leased={"A"}) == {}
+    assert restarted.told(["A"])["held"] == ["A"]
+    restarted.close()
+    taken.close()
+
+
+def test_a_daemon_without_descriptors_does_not_believe_that_there_are_no_locks(
+    tmp_path: Path,
+) -> None:
+    found = make(lock_directory(tmp_path))
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    async def one() -> dict[str, str]:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
+        try:
+            async with found.round({"A"}, set()) as elsewhere:
+                return dict(elsewhere)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+    said = asyncio.run(one())["A"]
+    assert said.startswith("cannot be asked for: ")
+    assert said.endswith("Too many open files")
 
 
 def test_nobody_takes_a_gpu_while_another_looks(

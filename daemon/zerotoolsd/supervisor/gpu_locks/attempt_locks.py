@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zerotoolsd.supervisor.gpu_locks.lock_directory import GateShut, LockDirectory, NoLocks, Taken
+from zerotoolsd.supervisor.gpu_locks.lock_directory import (
+    GateShut,
+    LockDirectory,
+    LocksUnknown,
+    NoLocks,
+    Taken,
+)
 from zerotoolsd.supervisor.procfs import open_process
 
 GATE_SECONDS = 20.0
@@ -39,6 +45,8 @@ def take_locks(told: Mapping[str, Any], seconds: float = GATE_SECONDS) -> Attemp
         directory = LockDirectory(Path(told["directory"]))
     except NoLocks as error:
         return AttemptLocks(refusal=f"the locks of the GPUs are gone: {error}")
+    except LocksUnknown as error:
+        return AttemptLocks(refusal=f"the locks of the GPUs cannot be looked at: {error}")
     try:
         directory.wait_for_gate(seconds)
         for uuid in told["gpus"]:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from zerotoolsd.supervisor.gpu_locks import holders
+from zerotoolsd.supervisor.trouble import is_of_machine
 
 TRIES = 5
 """A file may be made, removed or replaced while it is opened."""
@@ -29,6 +30,11 @@ _MOST_NAME = 200
 
 class NoLocks(Exception):
     """There is no directory of locks that can be relied on. The text says why."""
+
+
+class LocksUnknown(Exception):
+    """Whether there is such a directory cannot be told now: the machine lacks something. The text
+    says what."""
 
 
 class Taken(Exception):
@@ -52,11 +58,13 @@ class LockDirectory:
     """An open directory of locks. Nothing is taken by opening it."""
 
     def __init__(self, path: Path) -> None:
-        """Raises NoLocks."""
+        """Raises NoLocks and LocksUnknown."""
         self.path = path
         try:
             self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
+            if is_of_machine(error):
+                raise LocksUnknown(f"{path}: {error.strerror}") from None
             raise NoLocks(f"{path}: {error.strerror}") from None
         if (why := _why_distrusted(os.fstat(self._fd))) is not None:
             os.close(self._fd)
