@@ -32,7 +32,7 @@ from zerotoolsd.attempts.starting import AttemptStarter
 from zerotoolsd.attempts.taking_up import LeftAttempts
 from zerotoolsd.attempts.watcher import Watcher
 from zerotoolsd.cleaning.cleaner import Cleaner
-from zerotoolsd.config import Config, RetryConfig
+from zerotoolsd.config import Config
 from zerotoolsd.exposing.tally import MetricsTally
 from zerotoolsd.gpu_sharing.arbiter import GpuArbiter
 from zerotoolsd.gpu_sharing.over_use import SharedGpus
@@ -42,12 +42,12 @@ from zerotoolsd.needed import NeededCheckpoints
 from zerotoolsd.queue import clocks, parking, time_limit
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.conditions.waiting_conditions import WaitingConditions, why_it_waits
-from zerotoolsd.queue.lifecycle import Cancel, Hold, Resume, Retry, RetryPolicy
+from zerotoolsd.queue.lifecycle import Cancel, Hold, Resume, Retry
 from zerotoolsd.queue.parking import JobGuard, Touch
 from zerotoolsd.queue.placement import QueuePlacement, memory_of_machine
 from zerotoolsd.queue.rows import AttemptRow, JobRow, Lease
 from zerotoolsd.queue.store import Store
-from zerotoolsd.queue.transitions import Transitions
+from zerotoolsd.queue.transitions import Transitions, policy_of
 
 POLL_SECONDS = 2.0
 """How often the GPUs are looked at while a job waits for them."""
@@ -93,7 +93,7 @@ class Dispatcher:
         self._wake = asyncio.Event()
         self.tally = MetricsTally()
         store.on_commit = self.tally.commits.observe
-        self.transitions = Transitions(store, _policy(config.retry), self.announce)
+        self.transitions = Transitions(store, policy_of(config.retry), self.announce)
         machine.on_late_answer = self._wake.set
         self._pending = PendingJobs(self._wake.set)
         self._retries = clocks.RetryWaits(config.retry.most_seconds)
@@ -107,6 +107,7 @@ class Dispatcher:
             memory_of_machine(config),
         )
         calendar = clocks.SteadyCalendar(clock_is_synchronised)
+        self.drained = store.drains.get()
         self.conditions = WaitingConditions(self.transitions, self._parking, calendar.now)
         self._beside = BesideJobs()
         self._ends = AttemptEnds(
@@ -294,12 +295,15 @@ class Dispatcher:
         if not line:
             self.waits = {}
             return IDLE_SECONDS
+        if self.drained is not None:
+            self.waits = dict.fromkeys(line, self.drained.sentence)
+            return IDLE_SECONDS
         kept, wants_gpus = self._beside.waits(), line.wants_gpus
         decisions = self.placement.decide(snapshot, kept, elsewhere, self._shared.own_use(snapshot))
         for start in decisions.starts:
             job = self.store.job(start.job_id)
             # It may have been cancelled while the snapshot was taken.
-            if job.state == states.QUEUED:
+            if job.state == states.QUEUED and self.drained is None:
                 with self._guard(job.id, parking.STARTING) as reach:
                     reach()
                     if self._beside.keeps(job.id, self.store.attempts(job.id)):
@@ -390,11 +394,3 @@ class Dispatcher:
 
 async def _until(stopping: asyncio.Task[bool], seconds: float) -> None:
     await asyncio.wait((stopping,), timeout=seconds)
-
-
-def _policy(config: RetryConfig) -> RetryPolicy:
-    return RetryPolicy(
-        first_seconds=config.first_seconds,
-        factor=config.factor,
-        most_seconds=config.most_seconds,
-    )

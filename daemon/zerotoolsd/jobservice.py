@@ -26,6 +26,8 @@ from zerotoolsd.explaining.holdings import holders_for, place_of
 from zerotoolsd.exposing.exposition import render
 from zerotoolsd.exposing.families import MetricsMoment, families
 from zerotoolsd.looking.lookers import Ask
+from zerotoolsd.operations.draining import Draining
+from zerotoolsd.operations.jobs_again import JobsAgain
 from zerotoolsd.operations.waiting_jobs import WaitingJobs
 from zerotoolsd.queue import clocks
 from zerotoolsd.queue.group_commit import when_free
@@ -73,6 +75,8 @@ class DispatcherService:
             dispatcher, check_python=check_python, rehearse=rehearse, ask=ask
         )
         self._waiting_jobs = WaitingJobs(dispatcher, self._find)
+        self._again = JobsAgain(dispatcher, self._submission, self._find, self._check_uid)
+        self._draining = Draining(dispatcher)
         self._started = time.monotonic()
 
     async def submit(
@@ -232,6 +236,21 @@ class DispatcherService:
         found = await self._submission.look(job.spec, newest_step, job.output_dir, user=user)
         return None if found is None else int(found)
 
+    async def retry(self, job_id: int, *, uid: int, output_dir: str | None = None) -> JobView:
+        """See `JobService`."""
+        new = await self._again.retry(job_id, uid, output_dir)
+        return self._view(new)
+
+    async def drain(self, why: str | None, *, uid: int) -> dict[str, Any]:
+        """See `JobService`."""
+        await self._draining.drain(why, uid)
+        return self.health()
+
+    async def undrain(self, *, uid: int) -> dict[str, Any]:
+        """See `JobService`."""
+        await self._draining.undrain(uid)
+        return self.health()
+
     async def _resume(self, job: JobRow) -> JobView:
         if not self._store.open_tokens(job.id):
             _ = job.spec  # it would be held again at once, for the same reason
@@ -333,6 +352,8 @@ class DispatcherService:
             "schema": self._store.schema,
             "uptime_seconds": time.monotonic() - self._started,
             "api_versions": [API_VERSION],
+            "last_event": self._store.last_change,
+            "drain": self._dispatcher.drained.to_json() if self._dispatcher.drained else None,
         }
 
 

@@ -41,6 +41,25 @@ class Unavailable(ZerotoolsError):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Drain:
+    """Nothing starts: `since` when, and the words of who wanted it, if there were any."""
+
+    since: float
+    uid: int
+    why: str | None = None
+
+    @property
+    def sentence(self) -> str:
+        """What a job that waits is told."""
+        why = f" ({self.why})" if self.why else ""
+        return f"the queue is drained by uid {self.uid}{why}: nothing starts until it is undrained"
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields, under their own names."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Dependency:
     """A job that is to be over before another starts: `condition` is OK, it has to succeed, or ANY,
     it may end as it will."""
@@ -309,6 +328,22 @@ class JobService(Protocol):
         directory), BadRequest (it cannot run any more), Unavailable.
         """
 
+    async def retry(self, job_id: int, *, uid: int, output_dir: str | None = None) -> JobView:
+        """Queue a new job that begins as this one, which is over, once did: from the start, in
+        `output_dir`, or where the job file said.
+
+        Raises NotFound, Forbidden, Conflict (it is not over), and what `submit` does.
+        """
+
+    async def drain(self, why: str | None, *, uid: int) -> dict[str, Any]:
+        """Start nothing any more, not even after a restart; what runs goes on. As `health`.
+
+        Raises Unavailable.
+        """
+
+    async def undrain(self, *, uid: int) -> dict[str, Any]:
+        """Start jobs again. As `drain`."""
+
     async def clean(self, request: CleanRequest, *, uid: int, of: int | None) -> Cleaned:
         """Remove jobs that are over, of the uid `of` alone (None: of all users): their files first,
         then their records.
@@ -336,4 +371,5 @@ class JobService(Protocol):
         """The metrics of the daemon and the machine, as text; of no single job."""
 
     def health(self) -> dict[str, Any]:
-        """`{"version", "pid", "schema", "uptime_seconds", "api_versions"}`."""
+        """`{"version", "pid", "schema", "uptime_seconds", "api_versions", "last_event", "drain"}`;
+        the last is `{"since", "uid", "why"}`, or None."""

@@ -71,6 +71,8 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "hold": ("zerotools hold 7", "zerotools hold tiny wide"),
     "release": ("zerotools release 7",),
     "resume": ("zerotools resume 7", "zerotools resume tiny"),
+    "retry": ("zerotools retry 7", "zerotools retry tiny --output-dir runs/tiny-again"),
+    "wait": ("zerotools wait 7 8", "zerotools wait tiny wide --any --timeout 2h"),
     "clean": (
         "zerotools clean --older-than 30d --dry-run",
         "zerotools clean --outputs 12",
@@ -81,6 +83,8 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "zerotools restore queue-friday.db --release",
     ),
     "monitor": ("zerotools monitor", "zerotools monitor --once --json"),
+    "drain": ("zerotools drain", "zerotools drain --why 'new driver at 18:00'"),
+    "undrain": ("zerotools undrain",),
     "doctor": ("zerotools doctor", "zerotools doctor --python /opt/train/bin/python"),
 }
 

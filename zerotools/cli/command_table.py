@@ -82,6 +82,10 @@ COMMANDS: dict[str, CommandEntry] = {
         "zerotools.cli.commands.release", JOBS, "Let jobs that are on hold start."
     ),
     "resume": CommandEntry("zerotools.cli.commands.resume", JOBS, "Resume a job that was stopped."),
+    "retry": CommandEntry(
+        "zerotools.cli.commands.retry", JOBS, "Run a job that is over again, from the start."
+    ),
+    "wait": CommandEntry("zerotools.cli.commands.wait", JOBS, "Wait until jobs have ended."),
     "clean": CommandEntry(
         "zerotools.cli.commands.clean", JOBS, "Remove records and logs of jobs that have ended."
     ),
@@ -94,6 +98,10 @@ COMMANDS: dict[str, CommandEntry] = {
     "monitor": CommandEntry(
         "zerotools.cli.commands.monitor", MACHINE, "Watch GPU and host memory.", True
     ),
+    "drain": CommandEntry(
+        "zerotools.cli.commands.drain", MACHINE, "Start no jobs any more; what runs goes on."
+    ),
+    "undrain": CommandEntry("zerotools.cli.commands.undrain", MACHINE, "Start jobs again."),
     "doctor": CommandEntry(
         "zerotools.cli.commands.doctor", MACHINE, "Find what could stop jobs, and what to do.", True
     ),

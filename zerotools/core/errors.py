@@ -18,6 +18,8 @@ from __future__ import annotations
 
 EXIT_DONE = 0
 EXIT_DIFFERENCES = 1
+EXIT_TIMEOUT = 124
+"""What was waited for did not come in the time that was given, as of coreutils' timeout."""
 EXIT_INTERRUPTED = 130
 
 

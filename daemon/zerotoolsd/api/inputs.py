@@ -126,6 +126,24 @@ def seconds(query: Mapping[str, str], name: str, *, maximum: float) -> float:
     return min(value, maximum)
 
 
+def text(body: Mapping[str, Any], name: str, longest: int = 4096) -> str | None:
+    """A text of the body; None: it has none."""
+    value = body.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, str) or not 0 < len(value) <= longest or not _is_plain(value):
+        raise BadRequest(f"{name}: must be null or 1 to {longest} characters of text")
+    return value
+
+
+def _is_plain(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in value
+
+
 def moment(body: Mapping[str, Any], name: str) -> float | None:
     """A time of the body in seconds since 1970; None: it has none."""
     value = body.get(name)

@@ -159,6 +159,16 @@ async def cancel(request: web.Request) -> web.Response:
     return await _answer(request, view, 202)
 
 
+async def retry(request: web.Request) -> web.Response:
+    """POST /v1/jobs/{id}/retry."""
+    job_id = inputs.job_id(request)
+    body = await inputs.json_object(request, known=("output_dir",))
+    output_dir = inputs.text(body, "output_dir")
+    uid = asked(request).uid
+    view = await request.app[SERVICE].retry(job_id, uid=uid, output_dir=output_dir)
+    return await _answer(request, view, 201)
+
+
 async def set_priority(request: web.Request) -> web.Response:
     """POST /v1/jobs/{id}/priority."""
     job_id = inputs.job_id(request)

@@ -12,6 +12,8 @@ from zerotoolsd.api.readers import event_for, machine_for
 from zerotoolsd.exposing.exposition import OPENMETRICS_TYPE, TEXT_TYPE, wants_openmetrics
 
 LONGEST_WAIT_SECONDS = 60.0
+LONGEST_WHY = 500
+"""Characters of what an administrator says of a drain."""
 
 
 async def machine(request: web.Request) -> web.Response:
@@ -30,6 +32,19 @@ async def metrics(request: web.Request) -> web.Response:
 async def health(request: web.Request) -> web.Response:
     """GET /v1/health."""
     return answer(request.app[SERVICE].health())
+
+
+async def drain(request: web.Request) -> web.Response:
+    """POST /v1/drain."""
+    body = await inputs.json_object(request, known=("why",))
+    why = inputs.text(body, "why", LONGEST_WHY)
+    return answer(await request.app[SERVICE].drain(why, uid=asked(request).uid))
+
+
+async def undrain(request: web.Request) -> web.Response:
+    """POST /v1/undrain."""
+    await inputs.no_body(request)
+    return answer(await request.app[SERVICE].undrain(uid=asked(request).uid))
 
 
 async def events(request: web.Request) -> web.Response:

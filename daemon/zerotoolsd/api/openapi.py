@@ -18,7 +18,7 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.api.answers import answer
 from zerotoolsd.api.inputs import LARGEST_INT
 from zerotoolsd.api.json_schemas import Schema, of_answer, of_table, of_type
-from zerotoolsd.service import CONDITIONS, AttemptView, CleanedJob, Event, JobView, KeptJob
+from zerotoolsd.service import CONDITIONS, AttemptView, CleanedJob, Drain, Event, JobView, KeptJob
 
 JSON, PROBLEM = "application/json", "application/problem+json"
 _COUNT: Schema = {"type": "integer", "minimum": 0, "maximum": LARGEST_INT}
@@ -71,6 +71,10 @@ _ID = {"name": "id", "in": "path", "required": True, "schema": {**_COUNT, "minim
 _KNOWN = {"name": "If-None-Match", "in": "header", "schema": {"type": "string"}}
 _ATTEMPT = _query("attempt", {**_COUNT, "minimum": 1}, "its number; default: the newest")
 _SINCE = _query("since", _COUNT, "`next` of the answer before")
+
+
+def _long_text(longest: int) -> Schema:
+    return {"type": ["string", "null"], "minLength": 1, "maxLength": longest}
 
 
 def _operation(
@@ -191,6 +195,14 @@ def _paths() -> dict[str, dict[str, Schema]]:
                 body=_closed(_object(priority=_PRIORITY)),
             )
         },
+        "/v1/jobs/{id}/retry": {
+            "post": _operation(
+                "Queue one that is over once more, from the start",
+                {"201": job},
+                _ID,
+                body=_closed(_object((), output_dir=_long_text(4096))),
+            )
+        },
         "/v1/jobs/{id}/hold": {
             "post": _operation("Let it wait until it is released", {"200": job}, _ID)
         },
@@ -238,6 +250,14 @@ def _paths() -> dict[str, dict[str, Schema]]:
                 body=_ref("CleanRequest"),
             )
         },
+        "/v1/drain": {
+            "post": _operation(
+                "Let nothing start any more, also after a restart",
+                {"200": _ref("Health")},
+                body=_closed(_object((), why=_long_text(500))),
+            )
+        },
+        "/v1/undrain": {"post": _operation("Let jobs start again", {"200": _ref("Health")})},
         "/v1/events": {
             "get": _operation(
                 "What was committed since",
@@ -278,14 +298,7 @@ def _paths() -> dict[str, dict[str, Schema]]:
             "get": _operation(
                 "The daemon",
                 {
-                    "200": _object(
-                        ("version", "pid", "schema", "uptime_seconds"),
-                        version=text,
-                        pid=_COUNT,
-                        schema=_COUNT,
-                        uptime_seconds=of_type(float),
-                        api_versions=_list(_COUNT),
-                    )
+                    "200": _ref("Health"),
                 },
             )
         },
@@ -309,6 +322,16 @@ def _schemas() -> dict[str, Schema]:
         "JobView": of_answer(JobView, attempt=attempt),
         "AttemptView": of_answer(AttemptView),
         "Event": of_answer(Event),
+        "Health": _object(
+            ("version", "pid", "schema", "uptime_seconds"),
+            version=of_type(str),
+            pid=_COUNT,
+            schema=_COUNT,
+            uptime_seconds=of_type(float),
+            api_versions=_list(_COUNT),
+            last_event=_COUNT,
+            drain={"anyOf": [of_answer(Drain), nothing]},
+        ),
         "CleanedJob": of_answer(CleanedJob),
         "KeptJob": of_answer(KeptJob),
         "CleanRequest": _closed(

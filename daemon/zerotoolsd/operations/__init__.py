@@ -1,4 +1,6 @@
 """What users change of jobs in the queue.
 
-waiting_jobs    priority of jobs that are not over
+waiting_jobs    priority of jobs that are not over; holds
+jobs_again      a job that is over, once more from the start
+draining        nothing starts
 """

@@ -122,6 +122,15 @@ MIGRATIONS: tuple[str, ...] = (
     );
     CREATE INDEX dependency_on ON dependency (on_id);
     """,
+    # Why nothing starts; no row: jobs start.
+    """
+    CREATE TABLE drain (
+        one INTEGER PRIMARY KEY CHECK (one = 1),
+        since REAL NOT NULL,
+        uid INTEGER NOT NULL,
+        why TEXT
+    );
+    """,
 )
 """Migration n (from 1) turns a database of `user_version` n-1 into one of n."""
 

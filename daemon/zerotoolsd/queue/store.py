@@ -16,6 +16,7 @@ from zerotools.jobs import states
 from zerotools.jobs.jobfile.parse import given_of, job_to_dict
 from zerotoolsd.queue.changes import Change, Changed, NewJob
 from zerotoolsd.queue.dependencies.dependency_table import DependencyTable
+from zerotoolsd.queue.dependencies.drain_table import DrainTable
 from zerotoolsd.queue.last_change import LastChange, newest_job
 from zerotoolsd.queue.lifecycle import Standing
 from zerotoolsd.queue.room import QueueRoom
@@ -23,7 +24,7 @@ from zerotoolsd.queue.rows import ENDED, AttemptRow, Fence, JobRow, Lease, attem
 from zerotoolsd.queue.schema import open_database, refuse_older
 from zerotoolsd.queue.taking_in import Rebuild
 from zerotoolsd.queue.values import loaded_row, short, stored
-from zerotoolsd.service import Conflict, Event
+from zerotoolsd.service import Conflict, Drain, Event
 
 BUSY_MILLISECONDS = 20
 
@@ -41,7 +42,7 @@ class Store:
         self.room = QueueRoom(state_dir, self._connection)
         self.on_commit: Callable[[float], None] = lambda seconds: None
         """Told how long each commit took."""
-        self.dependencies = DependencyTable(self._sql)
+        self.dependencies, self.drains = DependencyTable(self._sql), DrainTable(self._sql)
         self._connection.row_factory = loaded_row
         # Whoever waits for another process's lock does so without holding up the event loop.
         self._connection.execute(f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}")
@@ -220,6 +221,13 @@ class Store:
         """An event of an attempt, by a lease of its, that changes nothing."""
         with self._transaction():
             self._append(now, lease.job_id, lease.attempt, kind, None, None, short(why))
+
+    def set_drain(self, drain: Drain | None, who: str, now: float) -> None:
+        """Let nothing start any more, or jobs again."""
+        with self._transaction():
+            self.drains.put(drain)
+            kind, why = ("undrain", who) if drain is None else ("drain", drain.sentence)
+            self._append(now, None, None, kind, None, None, why)
 
     def release(self, lease: Lease, now: float) -> None:
         """Free a GPU whose last process is gone."""

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from zerotoolsd.config import RetryConfig
 from zerotoolsd.queue import lifecycle
 from zerotoolsd.queue.lifecycle import LifecycleEvent, RetryPolicy, Standing
 from zerotoolsd.queue.rows import JobRow
@@ -43,3 +44,12 @@ class Transitions:
         because = f": {after.reason}" if after.reason else ""
         log.info("job %d (%s): %s -> %s%s", job.id, job.name, job.state, after.state, because)
         self._announce()
+
+
+def policy_of(config: RetryConfig) -> RetryPolicy:
+    """How crashed jobs wait, as the configuration says."""
+    return RetryPolicy(
+        first_seconds=config.first_seconds,
+        factor=config.factor,
+        most_seconds=config.most_seconds,
+    )

@@ -48,6 +48,8 @@ class Action(Enum):
     EXPLAIN = "ask why it waits or ended", Reach.OWN
     SET_PRIORITY = "change its priority", Reach.OWN
     HOLD = "put it on hold", Reach.OWN
+    RETRY = "run it again", Reach.OWN
+    DRAIN = "drain the queue", Reach.OWN
     RELEASE = "release it", Reach.OWN
     SEE_METRICS = "see the metrics", Reach.NOBODY
     READ_LOGS = "read its logs", Reach.OWN

@@ -27,6 +27,7 @@ from zerotoolsd.service import (
     CleanedJob,
     CleanRequest,
     Conflict,
+    Drain,
     Event,
     JobView,
     KeptJob,
@@ -119,6 +120,7 @@ class FakeService:
         self.leases: list[dict[str, Any]] = []
         self.error: Exception | None = None
         self.notes: list[str] = []
+        self.drained: Drain | None = None
         self.cleans: list[CleanRequest] = []
 
     def add(self, **changes: Any) -> JobView:
@@ -257,6 +259,20 @@ class FakeService:
         holder = Holder(what="GPU 0", job_id=3, attempt=1, since=1.0, until=2.0)
         return explain(row, (), view, self.feed, place=place, holders=[holder])
 
+    async def retry(self, job_id: int, *, uid: int, output_dir: str | None = None) -> JobView:
+        view = await self.job(job_id)
+        if view.state not in TERMINAL:
+            raise Conflict(f"job {job_id} is not over: it is {view.state}")
+        return self.add(name=view.name, **({"output_dir": output_dir} if output_dir else {}))
+
+    async def drain(self, why: str | None, *, uid: int) -> dict[str, Any]:
+        self.drained = Drain(since=1.7e9, uid=uid, why=why)
+        return self.health()
+
+    async def undrain(self, *, uid: int) -> dict[str, Any]:
+        self.drained = None
+        return self.health()
+
     async def clean(self, request: CleanRequest, *, uid: int, of: int | None) -> Cleaned:
         self.cleans.append(request)
         gone: list[CleanedJob] = []
@@ -305,4 +321,7 @@ class FakeService:
         return {"snapshot": snapshot.to_json(), "leases": self.leases}
 
     def health(self) -> dict[str, Any]:
-        return {"version": "0", "pid": 1, "schema": 1, "uptime_seconds": 2.0}
+        drain = None if self.drained is None else self.drained.to_json()
+        newest = self.feed[-1].seq if self.feed else 0
+        known = {"version": "0", "pid": 1, "schema": 1, "uptime_seconds": 2.0}
+        return {**known, "last_event": newest, "drain": drain}

@@ -197,7 +197,7 @@ def test_values_of_the_query(operation: Operation, asker: Asker) -> None:
 
 @each_operation("path")
 def test_ids_that_no_job_has(operation: Operation, asker: Asker) -> None:
-    body = None if not operation.body else json.dumps(operation.body).encode()
+    body = None if operation.body is None else json.dumps(operation.body).encode()
     for odd in ODD_IDS:
         target = operation.path.replace("{id}", odd)
         code = asker.refused(operation.method, target, body)["code"]

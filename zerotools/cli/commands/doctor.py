@@ -21,7 +21,7 @@ from zerotools.jobs.doctor.gpu_locks import look_at_gpu_locks
 from zerotools.jobs.doctor.gpus import look_at_fences, look_at_gpus
 from zerotools.jobs.doctor.kernel import look_at_kernel
 from zerotools.jobs.doctor.python import ask_python, look_at_compilers, look_at_python
-from zerotools.jobs.doctor.service import look_at_service, manager_group
+from zerotools.jobs.doctor.service import look_at_drain, look_at_service, manager_group
 from zerotools.jobs.doctor.storage import look_at_locks, look_at_room, look_at_state
 from zerotools.sensors.source import SnapshotSource
 
@@ -59,6 +59,7 @@ def examine(python: str, socket: Path) -> Iterator[DoctorFinding]:
     with SnapshotSource() as source:
         snapshot = source.read()
     told = _machine(socket)
+    yield from look_at_drain(_health(socket).get("drain"))
     leased = frozenset(str(lease["gpu_uuid"]) for lease in told.get("leases", ()))
     yield from look_at_gpus(snapshot, leased)
     yield from look_at_fences(told.get("leases", ()))
@@ -85,6 +86,13 @@ def _machine(socket: Path) -> Mapping[str, Any]:
     """What the daemon says of the machine and itself; nothing where none answers."""
     try:
         return DaemonClient(socket, timeout_seconds=DAEMON_SECONDS).machine()
+    except DaemonError:
+        return {}
+
+
+def _health(socket: Path) -> Mapping[str, Any]:
+    try:
+        return DaemonClient(socket, timeout_seconds=DAEMON_SECONDS).health()
     except DaemonError:
         return {}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,8 @@ def command(
         jobs = all_jobs(client, limit) if show_all else open_jobs(client)
     left_out = 0 if limit is None else max(0, len(jobs) - limit)
     jobs = jobs[left_out:]
+    if not as_json and (drained := drain_line(client.health().get("drain"))):
+        click.echo(drained)
     if as_json:
         render.print_json(jobs)
     elif jobs:
@@ -68,6 +70,17 @@ def command(
         click.echo(f"there are no jobs; queue one with: {called()} submit JOBFILE")
     else:
         click.echo(f"no job waits or runs; list those that have ended: {called()} queue --all")
+
+
+def drain_line(drain: Mapping[str, Any] | None) -> str | None:
+    """What is to be said of a queue that starts nothing."""
+    if drain is None:
+        return None
+    why = f" ({render.clean(drain['why'])})" if drain["why"] else ""
+    since = render.moment(drain["since"])
+    return (
+        f"drained since {since} by uid {drain['uid']}{why}: nothing starts until zerotools undrain"
+    )
 
 
 def all_jobs(client: DaemonClient, most: int | None = None) -> list[dict[str, Any]]:

@@ -48,6 +48,11 @@ from zerotools.jobs.text.secrets import HIDDEN, mask_tree
 )
 @click.option("-f", "--follow", is_flag=True, help="Show the progress until the job has ended.")
 @click.option("--name", metavar="TEXT", help="Name of the job, instead of the one in its file.")
+@click.option(
+    "--idempotency-key",
+    metavar="KEY",
+    help="A word of your own for this submit: the same one twice queues one job.",
+)
 @waiting_options
 @click.option(
     "--env",
@@ -68,6 +73,7 @@ def command(
     job_files: tuple[str, ...],
     follow: bool,
     name: str | None,
+    idempotency_key: str | None,
     waiting: WaitingOptions,
     env_options: tuple[str, ...],
     configs: Configs,
@@ -88,10 +94,13 @@ def command(
     of Python environments, of Hugging Face, torch, NCCL and CUDA, and proxies. What looks like a
     secret, and anything else, comes with --env NAME. It gets nothing of the daemon's environment.
 
+    With --idempotency-key, a script that was interrupted can submit again: the daemon answers with
+    the job that it queued under this key before.
+
     With --follow, Ctrl-C leaves the job running, and the exit status is 6 if the job fails.
     """
-    if len(job_files) > 1 and (follow or name is not None):
-        option = "--follow" if follow else "--name"
+    single = {"--follow": follow, "--name": name, "--idempotency-key": idempotency_key}
+    if len(job_files) > 1 and (option := next(filter(single.get, single), None)):
         raise BadRequest(f"{option} is for one job file; there are {len(job_files)}")
     if dry_run and follow:
         raise BadRequest("--follow has nothing to follow with --dry-run; leave one out")
@@ -107,7 +116,7 @@ def command(
         jobs = [replace(each, terms=terms) for each in jobs]
     if dry_run:
         return _rehearse(client, jobs, as_json)
-    queued = _queue(client, jobs, as_json)
+    queued = _queue(client, jobs, as_json, idempotency_key)
     if follow:
         return _follow(client, queued[0], as_json)
     if as_json:
@@ -210,7 +219,9 @@ def _shown(spec: JobSpec) -> dict[str, Any]:
     return {**tree, "env": dict.fromkeys(spec.env, HIDDEN)}
 
 
-def _queue(client: DaemonClient, jobs: Sequence[Submission], as_json: bool) -> list[Job]:
+def _queue(
+    client: DaemonClient, jobs: Sequence[Submission], as_json: bool, key: str | None
+) -> list[Job]:
     """Queue the jobs if none is refused, and say so of each; as JSON all at once, also where the
     queueing broke off."""
     # What the job's interpreter is asked, and its notes, come with a check.
@@ -225,7 +236,7 @@ def _queue(client: DaemonClient, jobs: Sequence[Submission], as_json: bool) -> l
             click.echo(f"{title(job)} is {how_it_waits(job)}: {plan(job)}")
 
     try:
-        return queue_all(client, jobs, tell)
+        return queue_all(client, jobs, tell, key)
     except ZerotoolsError:
         if as_json:
             render.print_json(queued)

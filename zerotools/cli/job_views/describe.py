@@ -191,7 +191,10 @@ def how_it_waits(job: Job) -> str:
     """Of one that was just submitted: `queued`, `on hold`, or what it waits for."""
     if job["state"] == states.WAITING and job["reason"]:
         return f"queued ({render.clean(job['reason'])})"
-    return "on hold" if job["state"] == states.ON_HOLD else "queued"
+    if job["state"] in (states.ON_HOLD, states.WAITING, states.QUEUED):
+        return "on hold" if job["state"] == states.ON_HOLD else "queued"
+    state = str(job["state"]).replace("_", " ")
+    return "queued" if job["attempts"] == [] else f"{state} (it was submitted before)"
 
 
 def how_it_stops(job: Job) -> str:

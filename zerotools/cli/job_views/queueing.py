@@ -41,8 +41,10 @@ def queue_all(
     client: DaemonClient,
     submissions: Sequence[Submission],
     queued: Callable[[Job], None],
+    key: str | None = None,
 ) -> list[Job]:
-    """Queue the jobs in order; `queued` is called for each as soon as it is durable.
+    """Queue the jobs in order; `queued` is called for each as soon as it is durable. `key` is the
+    idempotency key of a single job; None: a new one for each.
 
     What is still refused, or breaks off, is raised with the files that were queued, that may
     be, and that were not.
@@ -50,7 +52,7 @@ def queue_all(
     jobs: list[Job] = []
     for number, each in enumerate(submissions):
         try:
-            jobs.append(_queue(client, each))
+            jobs.append(_queue(client, each, key or uuid.uuid4().hex))
         except KeyboardInterrupt:
             _tell_rest(submissions, jobs, number, lost=True)
             raise
@@ -61,9 +63,8 @@ def queue_all(
     return jobs
 
 
-def _queue(client: DaemonClient, submission: Submission) -> Job:
+def _queue(client: DaemonClient, submission: Submission, key: str) -> Job:
     """Submit with a key, so that asking again after a lost answer does not queue it twice."""
-    key = uuid.uuid4().hex
     try:
         return client.submit(submission.spec, idempotency_key=key, terms=submission.terms)
     except AnswerLost as lost:

@@ -180,6 +180,21 @@ class DaemonClient:
         """Queue a new job that goes on where one that is over stopped; the new job."""
         return self._object("POST", f"/v1/jobs/{job_id}/resume")
 
+    def retry(self, job_id: int, *, output_dir: str | None = None) -> dict[str, Any]:
+        """Queue a job that is over once more, from the start; the new job."""
+        body = {} if output_dir is None else {"output_dir": output_dir}
+        # Its interpreter may be asked, as at a submit.
+        patience = MODEL_SECONDS + CONFIG_SECONDS
+        return self._object("POST", f"/v1/jobs/{job_id}/retry", body=body, patience=patience)
+
+    def drain(self, why: str | None = None) -> dict[str, Any]:
+        """Let nothing start any more; as `health`."""
+        return self._object("POST", "/v1/drain", body={} if why is None else {"why": why})
+
+    def undrain(self) -> dict[str, Any]:
+        """Let jobs start again; as `health`."""
+        return self._object("POST", "/v1/undrain")
+
     def set_priority(self, job_id: int, priority: int) -> dict[str, Any]:
         """Let a job wait with another priority; the job as it is then."""
         return self._object("POST", f"/v1/jobs/{job_id}/priority", body={"priority": priority})
@@ -232,7 +247,8 @@ class DaemonClient:
         return self._object("GET", "/v1/machine")
 
     def health(self) -> dict[str, Any]:
-        """`{"version", "pid", "schema", "uptime_seconds", "api_versions"}`; the last not of 0.1."""
+        """`{"version", "pid", "schema", "uptime_seconds", "api_versions", "last_event", "drain"}`;
+        the last three not of older ones."""
         return self._object("GET", "/v1/health")
 
     def _object(

@@ -50,6 +50,18 @@ def look_at_service(
         )
 
 
+def look_at_drain(drain: Mapping[str, Any] | None) -> Iterator[DoctorFinding]:
+    """`drain` is what the daemon says of a queue that starts nothing; None: it starts jobs."""
+    if drain is None:
+        return
+    why = f" ({drain['why']})" if drain.get("why") else ""
+    yield warning(
+        "the queue",
+        f"is drained by uid {drain.get('uid')}{why}: no job starts",
+        "when what it is drained for is done, run: zerotools undrain",
+    )
+
+
 def manager_group(launch: Mapping[str, Any] | None, uid: int) -> str | None:
     """The cgroup of the systemd that gives attempts their units; None: they have none."""
     groups = {"systemd": "/", "user-systemd": f"/user.slice/user-{uid}.slice/user@{uid}.service"}

@@ -1,0 +1,78 @@
+"""`zerotools wait`, told by events."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli.conftest import Command
+from tests.daemon.api.fakes import FakeService
+from zerotools.cli.job_views.ending_watch import EndingWatch
+from zerotools.cli.job_views.polling import Poller
+from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotoolsd.service import Event
+
+
+def end(service: FakeService, job_id: int, state: str) -> None:
+    service.change(job_id, state=state, reason=None)
+    seq = len(service.feed) + 1
+    service.feed.append(
+        Event(
+            seq=seq,
+            time=1.0,
+            job_id=job_id,
+            attempt=None,
+            kind="end",
+            from_state="running",
+            to_state=state,
+            why=None,
+        )
+    )
+
+
+def test_the_exit_status_says_how_all_have_ended(zerotools: Command, service: FakeService) -> None:
+    for state in ("succeeded", "failed", "running", "on_hold"):
+        service.add(state=state, reason=None, name=state)
+    assert zerotools("wait", "1") == (0, "job 1 (succeeded) succeeded\n", "")
+    done = zerotools("wait", "1", "failed")
+    assert (done.status, done.err) == (6, "error: not succeeded: 2 (failed)\n")
+    assert zerotools("wait", "1", "3", "--any").status == 0
+    done = zerotools("wait", "4", "--json")
+    assert (done.status, [job["id"] for job in json.loads(done.out)]) == (6, [4])
+    assert "4 (on hold)" in done.err
+    done = zerotools("wait", "1", "3", "--timeout", "1")
+    assert done == (
+        124,
+        "job 1 (succeeded) succeeded\n",
+        "error: --timeout 1: is over, and jobs 3 have not ended\n",
+    )
+    assert zerotools("wait", "3", "--timeout", "soon").status == 2
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_an_end_is_told_and_jobs_are_not_asked_over_and_over(
+    client: DaemonClient, service: FakeService, old: bool
+) -> None:
+    for _ in range(3):
+        service.add(state="running")
+    asked: list[int] = []
+
+    class Watched(DaemonClient):
+        def job(self, job_id: int) -> dict[str, object]:
+            asked.append(job_id)
+            return super().job(job_id)
+
+        def health(self) -> dict[str, object]:
+            return {} if old else super().health()
+
+    watch = EndingWatch(Watched(client.socket), [1, 2, 3], Poller(pause=lambda _: None))
+    ends = watch.ends(None)
+    end(service, 2, "failed")
+    assert next(ends)["id"] == 2
+    if not old:
+        end(service, 1, "succeeded")
+        end(service, 3, "succeeded")
+        assert [job["id"] for job in ends] == [3, 1]
+        assert asked == [1, 2, 3, 1], "once each, and the first again as it was told of its end"
+        assert watch.open == set()

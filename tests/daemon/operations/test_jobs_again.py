@@ -1,0 +1,76 @@
+"""A job that is over, once more from the start; and a queue that starts nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.daemon.daemons import make_job
+from tests.daemon.dispatchers import Running
+from tests.daemon.test_jobservice import ME, refusal, submit, tell
+from zerotoolsd.operations.jobs_again import from_the_start
+from zerotoolsd.service import Conflict
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ((None, None), (None, None)),
+        (("/runs/a", None), ("/runs/a", None)),
+        (("/runs/a", "/runs/b/step-1"), ("/runs/a", "/runs/b/step-1")),
+        (("/runs/a", "/runs/a"), ("/runs/a", None)),
+        (("/runs/a", "/runs/a/../a/step-1"), ("/runs/a", None)),
+        (("/state/jobs/7/output", "/state/jobs/7/output"), (None, None)),
+        (("/state/jobs/7/output", "/runs/b"), (None, "/runs/b")),
+    ],
+)
+def test_what_it_was_before_it_was_resumed(
+    before: tuple[str | None, str | None], after: tuple[str | None, str | None]
+) -> None:
+    spec = replace(make_job("exit=0"), output_dir=before[0], resume_from=before[1])
+    found = from_the_start(spec, "/state/jobs")
+    assert (found.output_dir, found.resume_from) == after
+
+
+def test_a_retry_is_a_new_job_with_a_directory_of_its_own(tmp_path: Path) -> None:
+    async def story(it: Running) -> None:
+        job = await submit(it, "steps=2 save=2 exit=0", name="tiny")
+        said = await refusal(it.service.retry(job.id, uid=ME), Conflict)
+        assert said.startswith(f"job {job.id} is not over: it is ")
+        await it.reach(job.id, "succeeded")
+        again = await it.service.retry(job.id, uid=ME)
+        assert (again.id, again.name) == (job.id + 1, "tiny")
+        assert again.output_dir == job.output_dir.replace(f"/{job.id}/", f"/{again.id}/")
+        ended = await it.reach(again.id, "succeeded")
+        assert ended.attempts[0].resumed_from is None
+        other = await it.service.retry(job.id, uid=ME, output_dir=str(tmp_path / "other"))
+        assert other.output_dir == str(tmp_path / "other")
+        await it.reach(other.id, "succeeded")
+
+    tell(tmp_path / "state", story)
+
+
+def test_a_drained_queue_starts_nothing_also_after_a_restart(tmp_path: Path) -> None:
+    async def drained(it: Running) -> None:
+        runs = await submit(it, "release exit=0")
+        await it.reach(runs.id, "running")
+        health = await it.service.drain("new driver", uid=ME)
+        assert (health["drain"]["uid"], health["drain"]["why"]) == (ME, "new driver")
+        waits = await submit(it)
+        assert (await it.waits(waits.id)) == (
+            f"the queue is drained by uid {ME} (new driver): nothing starts until it is undrained"
+        )
+        it.release(runs.id)
+        await it.reach(runs.id, "succeeded")
+        assert (await it.service.job(waits.id)).state == "queued"
+
+    async def later(it: Running) -> None:
+        await it.waits(2)
+        assert it.service.health()["drain"]["why"] == "new driver"
+        assert (await it.service.undrain(uid=ME))["drain"] is None
+        await it.reach(2, "succeeded")
+
+    tell(tmp_path / "state", drained)
+    tell(tmp_path / "state", later)

@@ -1,0 +1,29 @@
+"""`zerotools drain`: start no jobs any more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from zerotools.cli.options.shared import json_option, socket_option
+from zerotools.cli.output import render
+from zerotools.jobs.client.daemon_client import DaemonClient
+
+
+@click.command("drain")
+@click.option("--why", metavar="TEXT", help="What those who wait are told.")
+@socket_option
+@json_option
+def command(why: str | None, socket: Path | None, as_json: bool) -> None:
+    """Start no jobs any more, until zerotools undrain. What runs goes on, and may be cancelled.
+
+    Jobs can still be submitted; they wait. A job that crashes waits, too, instead of being started
+    again. That lasts over restarts of the daemon and of the machine. For administrators.
+    """
+    client = DaemonClient(socket)
+    health = client.drain(why)
+    if as_json:
+        render.print_json(health)
+        return
+    click.echo("the queue is drained: nothing starts until zerotools undrain; what runs goes on")

@@ -1,0 +1,39 @@
+"""`zerotools retry`: run a job that is over again, from the start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from zerotools.cli.job_views.describe import title
+from zerotools.cli.job_views.job_reference import find_job, one_job_argument
+from zerotools.cli.options.shared import json_option, socket_option
+from zerotools.cli.output import render
+from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.client.remote.elsewhere import machine_behind
+
+
+@click.command("retry")
+@one_job_argument
+@click.option(
+    "--output-dir", type=click.Path(), metavar="DIR", help="Where the new job writes, instead."
+)
+@socket_option
+@json_option
+def command(reference: str, output_dir: str | None, socket: Path | None, as_json: bool) -> None:
+    """Queue a job that is over once more, from the start: a new job with the same job file.
+
+    It gets a number and, where the job had one, an output directory of its own. A job that named an
+    output_dir with checkpoints needs another one, as a new submit would: they are never replaced.
+    To continue from the newest checkpoint instead, there is zerotools resume.
+    """
+    client = DaemonClient(socket)
+    place = output_dir
+    if place is not None and machine_behind(socket) is None:
+        place = str(Path.cwd() / place)
+    job = client.retry(int(find_job(client, reference)["id"]), output_dir=place)
+    if as_json:
+        render.print_json(job)
+        return
+    click.echo(f"{title(job)} is queued; it begins from the start in {job['output_dir']}")

@@ -1,0 +1,75 @@
+"""`zerotools wait`: until jobs have ended."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from zerotools.cli.job_views.describe import Job, outcome, title
+from zerotools.cli.job_views.ending_watch import EndingWatch, stands_still
+from zerotools.cli.job_views.job_reference import find_job, jobs_argument
+from zerotools.cli.job_views.polling import Poller
+from zerotools.cli.options.shared import json_option, socket_option
+from zerotools.cli.output import render
+from zerotools.cli.output.messages import say_error
+from zerotools.core.errors import EXIT_TIMEOUT, BadRequest, JobFailed
+from zerotools.jobs.binding.durations import seconds_of
+from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.states import SUCCEEDED
+
+
+@click.command("wait")
+@jobs_argument
+@click.option("--any", "any_one", is_flag=True, help="Only until the first of them has ended.")
+@click.option("--timeout", metavar="SPAN", help="Not longer than this: 90, 30m, 2h.")
+@socket_option
+@json_option
+def command(
+    references: tuple[str, ...],
+    any_one: bool,
+    timeout: str | None,
+    socket: Path | None,
+    as_json: bool,
+) -> int:
+    """Wait until jobs have ended, and say how.
+
+    The exit status is 0 if all of them have succeeded (with --any, the first that ended), 6 if not,
+    and 124 if the time is over before. A job that is held or on hold ends the wait, as it goes on
+    only when somebody says so. The daemon tells of each end: nothing is asked over and over.
+    """
+    client = DaemonClient(socket)
+    seconds = None if timeout is None else _seconds(timeout)
+    deadline = None if seconds is None else time.monotonic() + seconds
+    numbers = {int(find_job(client, reference)["id"]): None for reference in references}
+    watch = EndingWatch(client, list(numbers), Poller())
+    ended: list[Job] = []
+    for job in watch.ends(deadline):
+        ended.append(job)
+        if not as_json:
+            click.echo(f"{title(job)} {outcome(job).replace('_', ' ')}")
+        if any_one:
+            break
+    if as_json:
+        render.print_json(ended)
+    if watch.timed_out:
+        missing = ", ".join(map(str, sorted(watch.open)))
+        say_error(f"--timeout {timeout}: is over, and jobs {missing} have not ended")
+        return EXIT_TIMEOUT
+    if bad := [job for job in ended if job["state"] != SUCCEEDED]:
+        listed = ", ".join(f"{job['id']} ({_state(job)})" for job in bad)
+        advice = "; see why: zerotools explain JOB" if any(map(stands_still, bad)) else ""
+        raise JobFailed(f"not succeeded: {listed}{advice}")
+    return 0
+
+
+def _seconds(text: str) -> int:
+    try:
+        return seconds_of(int(text) if text.isdecimal() else text)
+    except ValueError as error:
+        raise BadRequest(f"--timeout {text}: {error}") from None
+
+
+def _state(job: Job) -> str:
+    return str(job["state"]).replace("_", " ")

@@ -1,0 +1,61 @@
+"""Jobs as they end: told by the daemon's events, and asked for only where something happened."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any
+
+from zerotools.cli.job_views.describe import Job, is_over
+from zerotools.cli.job_views.polling import Poller
+from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.states import HELD, ON_HOLD
+
+WAIT_SECONDS = 20.0
+"""How long one question for events waits; the next one begins where it ended."""
+PAUSE_SECONDS = 2.0
+"""Between two looks at the jobs of an older daemon, which does not say where its events end."""
+
+
+def stands_still(job: Job) -> bool:
+    """Whether it goes on only when somebody says so."""
+    return job["state"] in (HELD, ON_HOLD)
+
+
+class EndingWatch:
+    """The ends of the jobs `numbers`. `open` are those that have not ended."""
+
+    def __init__(self, client: DaemonClient, numbers: Iterable[int], poller: Poller) -> None:
+        self._client = client
+        self._poller = poller
+        self.open = set(numbers)
+        self.timed_out = False
+
+    def ends(self, deadline: float | None) -> Iterator[dict[str, Any]]:
+        """Each job, as it has ended or stands still, until all have or `deadline` (of the monotonic
+        clock) is over: then `timed_out` is set."""
+        since = self._poller.ask(self._client.health).get("last_event")
+        changed = set(self.open)
+        while True:
+            for number in sorted(changed & self.open):
+                job = self._poller.ask(partial(self._client.job, number))
+                if is_over(job) or stands_still(job):
+                    self.open.discard(number)
+                    yield job
+            if not self.open:
+                return
+            left = WAIT_SECONDS if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                self.timed_out = True
+                return
+            since, changed = self._next(since, min(left, WAIT_SECONDS))
+
+    def _next(self, since: int | None, seconds: float) -> tuple[int | None, set[int]]:
+        """Where the events go on, and the jobs of which there were some."""
+        if since is None:
+            time.sleep(min(seconds, PAUSE_SECONDS))
+            return None, set(self.open)
+        answer = self._poller.ask(lambda: self._client.events(since, wait_seconds=seconds))
+        found = {event["job_id"] for event in answer["events"]}
+        return int(answer["next"]), {number for number in found if number is not None}
