@@ -17,6 +17,7 @@ from pathlib import Path
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _HEADER = struct.Struct("<IIQQ")
+_PID = struct.Struct("<I")
 _LOOKUP, _FORGET, _GETATTR, _INIT, _BATCH_FORGET = 1, 2, 3, 26, 42
 _EMPTY = frozenset({18, 28, 29, 34})
 """RELEASE, READDIR, RELEASEDIR and ACCESS: nothing to say, and no error."""
@@ -32,12 +33,20 @@ class HungDisk:
         self.door = path / "door"
         self._fd = fd
         self._hangs = False
+        self._served: int | None = None
+        """The only process that is answered, once one has asked; 0: there is none."""
         self._unanswered: list[int] = []
         threading.Thread(target=self._serve, daemon=True).start()
 
-    def hang(self) -> None:
-        """Answer nothing more."""
+    def hang(self, *, but_for_the_first: bool = False) -> None:
+        """Answer nothing more: nobody at all, or nobody but the process that asks first."""
+        self._served = None if but_for_the_first else 0
         self._hangs = True
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a process waits for an answer."""
+        return bool(self._unanswered)
 
     def let_go(self) -> None:
         """Answer again; whoever waits gets an error."""
@@ -54,10 +63,15 @@ class HungDisk:
             _, operation, unique, node = _HEADER.unpack_from(request)
             if operation in (_FORGET, _BATCH_FORGET):
                 continue  # these have no answer
-            if self._hangs and operation != _INIT:
+            (pid,) = _PID.unpack_from(request, 32)
+            if self._hangs and operation != _INIT and not self._is_served(pid):
                 self._unanswered.append(unique)
             else:
                 self._reply(unique, *self._answer(operation, node, request[40:]))
+
+    def _is_served(self, pid: int) -> bool:
+        self._served = pid if self._served is None else self._served
+        return pid == self._served
 
     def _reply(self, unique: int, error: int, data: bytes) -> None:
         with suppress(OSError):  # whoever asked is gone

@@ -103,14 +103,18 @@ def start(
     """
     reading, writing = os.pipe2(os.O_CLOEXEC)
     parent = os.getpid()
+    # A child that is asked to end at once would take it for the supervisor's own, and go on.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
         pid = os.fork()
+        if pid == 0:
+            _become(argv, env, cwd, output, die_with(parent, umask, entrance), writing)
     except OSError:
         os.close(reading)
         os.close(writing)
         raise
-    if pid == 0:
-        _become(argv, env, cwd, output, die_with(parent, umask, entrance), writing)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     os.close(writing)
     os.set_blocking(reading, False)
     return BegunProgram(pid, reading, argv[0], cwd)
@@ -129,6 +133,7 @@ def _become(
         signal.set_wakeup_fd(-1)
         for each in (signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(each, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         null = os.open(os.devnull, os.O_RDONLY)
         for descriptor, number in ((null, 0), (output, 1), (output, 2)):
             os.dup2(descriptor, number)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import select
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,28 @@ def test_a_control_group_that_is_gone_is_no_fault_of_the_job(tmp_path: Path) -> 
     child.close()
 
 
+def test_a_sigterm_right_after_the_fork_ends_it(tmp_path: Path) -> None:
+    """The supervisor has a handler of its own, which the child has, too, until it has let go."""
+    forked: list[int] = []
+
+    def asked_at_once() -> None:
+        if forked == [os.getppid()]:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    os.register_at_fork(after_in_child=asked_at_once)
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    forked.append(os.getpid())
+    try:
+        child, _ = begun(tmp_path, "true", PATH="/usr/bin:/bin")
+    finally:
+        forked.clear()  # what was registered stays so
+        signal.signal(signal.SIGTERM, before)
+    assert ended(child) == -signal.SIGTERM
+    assert child.is_over()
+    child.close()
+    assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
 def test_what_is_awaited() -> None:
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
@@ -119,6 +142,40 @@ def test_a_directory_that_does_not_answer_is_waited_for_and_named(tmp_path: Path
         disk.let_go()
         record = finish(run, process)
         assert (record["outcome"], record["cause"]) == ("killed", "stopped before it began")
+
+
+SAVES = """
+import pathlib, signal, sys
+def save(*_):
+    pathlib.Path(sys.argv[1], "saved").touch()
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+pathlib.Path(sys.argv[1], "runs").touch()
+while True:
+    signal.pause()
+"""
+
+
+def test_a_rank_that_runs_has_its_grace_while_another_is_still_being_started(
+    tmp_path: Path,
+) -> None:
+    with hung_disk(tmp_path / "disk") as disk:
+        if disk is None:
+            pytest.skip("no file system may be mounted here")
+        disk.hang(but_for_the_first=True)
+        program = (sys.executable, "-I", "-S", "-c", SAVES, str(tmp_path))
+        ranks = {"own_program": True, "world_size": 2, "argv": program}
+        run = make_attempt(tmp_path / "run", "", cwd=str(disk.door), **ranks)
+        process = supervise(run)
+        wait_for_file(tmp_path / "runs")
+        wait_for(lambda: disk.is_awaited, "the other to enter its directory")
+        write_json(run / "request.json", {"reason": "cancel"})
+        wait_for_file(tmp_path / "saved")
+        disk.let_go()
+        record = finish(run, process)
+    assert record["cause"] != "stopped before it began"
+    ends = [(rank["exit_code"], rank["signal"], rank["killed"]) for rank in record["ranks"]]
+    assert (0, None, False) in ends
 
 
 def _killed_below(keeper: int) -> int | None:
