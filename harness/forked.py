@@ -51,15 +51,16 @@ SAME_FOR_ALL = {
 
 
 class Forked:
-    """One process, to be used as one of `subprocess`."""
+    """One process, to be used as one of `subprocess`. `kept`: as of `Started`."""
 
-    def __init__(self, command: Sequence[str], end: int) -> None:
+    def __init__(self, command: Sequence[str], end: int, *, kept: bool = False) -> None:
         self.args = command
         self.returncode: int | None = None
         self.cpu_seconds = 0.0
         self._end = os.fdopen(end, "rb", buffering=0)
         self.pid = int(self._line())
-        leftovers.note(self)
+        if not kept:
+            leftovers.note(self)
 
     def __str__(self) -> str:
         return f"process {self.pid}: {self.args}"
@@ -145,7 +146,7 @@ class _Server:
                 stdin=subprocess.DEVNULL,
             )
 
-    def start(self, request: Mapping[str, Any], out: IO[bytes]) -> Forked:
+    def start(self, request: Mapping[str, Any], out: IO[bytes], *, kept: bool) -> Forked:
         """Start a program."""
         mine, theirs = os.pipe()
         try:
@@ -153,7 +154,7 @@ class _Server:
             socket.send_fds(self._socket, [data], [out.fileno(), theirs])
         finally:
             os.close(theirs)
-        return Forked(request["arguments"], mine)
+        return Forked(request["arguments"], mine, kept=kept)
 
     def close(self) -> None:
         """End it, and what it has started."""
@@ -177,6 +178,7 @@ def start(
     cwd: Path,
     env: Mapping[str, str],
     out: IO[bytes],
+    kept: bool = False,
 ) -> Forked:
     """Start `python ARGUMENTS`, which are `-P SCRIPT ...` or `-m MODULE ...`, in `cwd` with `env`;
     what it prints goes to `out`. It finds `modules` imported."""
@@ -184,7 +186,7 @@ def start(
         if modules not in _servers:
             _servers[modules] = _Server(modules)
     request = {"arguments": list(arguments), "cwd": str(cwd), "env": dict(env)}
-    return _servers[modules].start(request, out)
+    return _servers[modules].start(request, out, kept=kept)
 
 
 def close_servers() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import IO
 import pytest
 from hypothesis import settings
 
+from harness.left_groups import remove_groups
 from tests.harness import builds
 from tests.harness.guard import Guard
 from tests.spending import Bill, Meter
@@ -95,6 +97,13 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if HELD in config.stash:
         config.stash[HELD].close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_group_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No control group outlives the tests whose attempts made it."""
+    yield
+    remove_groups(tmp_path_factory.getbasetemp())
 
 
 class MarkCount:

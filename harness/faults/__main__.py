@@ -27,6 +27,7 @@ from harness.faults.daemons import make_tensors
 from harness.faults.points import Found, Point, Story, Totals, points_of, sampled
 from harness.faults.stories import daemon_stories
 from harness.forked import close_servers
+from harness.left_groups import remove_groups
 
 NOT_RUN = 77
 MEMORY = Path("/dev/shm")
@@ -57,6 +58,7 @@ class Run:
         found.seconds = time.monotonic() - began
         for sentence in found.wrong:
             print(f"{where}: {sentence}", file=sys.stderr, flush=True)
+        remove_groups(place)
         shutil.rmtree(place, ignore_errors=True)
         return found
 

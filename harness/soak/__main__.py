@@ -18,6 +18,7 @@ from pathlib import Path
 
 from harness.faults.daemons import Place, Wanted, make_tensors
 from harness.forked import close_servers
+from harness.left_groups import remove_groups
 from harness.soak import rounds
 from harness.soak.tally import Tally
 from harness.soak.trouble import Machine, nvml_library
@@ -42,7 +43,10 @@ def main(arguments: list[str] | None = None) -> int:
         with tempfile.TemporaryDirectory(
             prefix="zerotools-", dir=memory if memory.is_dir() else None
         ) as directory:
-            return soak(options, Path(directory))
+            try:
+                return soak(options, Path(directory))
+            finally:
+                remove_groups(Path(directory))
     finally:
         close_servers()
 

@@ -284,6 +284,7 @@ def test_p6_jobs_that_this_version_cannot_read_do_not_hide_the_others(daemon: Da
     daemon.wait_for_end(1)
     daemon.client.submit(make_job("release exit=0", name="runs"))
     daemon.wait_for_state(2, "running")
+    wait_for_file(daemon.run_dir(2) / "waiting-0")  # else the next daemon fences the attempt
     daemon.kill()
     with closing(sqlite3.connect(daemon.state / "zerotools.db")) as store, store:
         store.execute("UPDATE job SET spec = '{\"gone\": 1}', spec_given = NULL")

@@ -1,0 +1,31 @@
+"""Control groups of attempts of which everything was killed: daemon, supervisor and keeper."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from zerotoolsd.supervisor.cgroups import delegation
+from zerotoolsd.supervisor.cgroups.delegation import NotDelegated
+from zerotoolsd.supervisor.cgroups.group import AttemptGroup, group_name
+from zerotoolsd.supervisor.durable import read_json
+
+
+def remove_groups(place: Path) -> list[Path]:
+    """Remove the empty groups of all attempts in `place` and below it; those that it removed."""
+    try:
+        directory = delegation.find().directory
+    except (NotDelegated, OSError):
+        return []  # there are none
+    found = (_group_of(plan, directory) for plan in place.rglob("attempt.json"))
+    return [group.path for group in found if group is not None and group.remove(seconds=0.0)]
+
+
+def _group_of(plan: Path, directory: Path) -> AttemptGroup | None:
+    """The group of the attempt with this plan, if it is there."""
+    try:
+        tree = read_json(plan) or {}
+        name = group_name(tree["job_id"], tree["attempt"], tree["token"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # a test has garbled it
+    group = AttemptGroup(directory / name)
+    return group if "/" not in name and group.path.is_dir() else None
