@@ -73,7 +73,7 @@ class Daemon:
         imported, which saves each half a second; with what the linker or Python reads, anew."""
         arguments = (*self.program, "--state-dir", str(self.state), "--config", str(self.config))
         full = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'daemon'}", **env}
-        pretends = (self.python, self.program) == (sys.executable, PRETENDING)
+        pretends = self.program == PRETENDING and self.python == Path(sys.executable)
         anew = not pretends or any(name.startswith(("LD_", "PYTHON")) for name in env)
         with self.log.open("ab") as log:
             # A daemon may serve a module: `daemon_in` ends it, and no single test.

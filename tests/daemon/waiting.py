@@ -5,30 +5,41 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
 from harness.patience import Deadline
 
 T = TypeVar("T")
-PAUSE_SECONDS = 0.005
+FIRST_SECONDS, LONGEST_SECONDS = 0.002, 0.04
+"""Pauses between two looks: a look may ask a daemon, and a long wait is not for many of them."""
+
+
+def pauses() -> Iterator[float]:
+    """Each a bit longer than the one before."""
+    pause = FIRST_SECONDS
+    while True:
+        yield pause
+        pause = min(1.3 * pause, LONGEST_SECONDS)
 
 
 def wait_for(condition: Callable[[], T], what: str, deadline: float = 20.0) -> T:
     """The first true value of `condition()`. Raises AssertionError naming `what`."""
     end = Deadline(deadline)
-    while True:
+    for pause in pauses():
         if value := condition():
-            return value
+            break
         assert not end.has_passed(), f"waited {end.waited:.0f} s for {what}"
-        time.sleep(PAUSE_SECONDS)
+        time.sleep(pause)
+    return value
 
 
 async def wait_async(condition: Callable[[], Awaitable[T]], what: str, deadline: float = 20.0) -> T:
     """`wait_for`, in an event loop."""
     end = Deadline(deadline)
-    while True:
+    for pause in pauses():
         if value := await condition():
-            return value
+            break
         assert not end.has_passed(), f"waited {end.waited:.0f} s for {what}"
-        await asyncio.sleep(PAUSE_SECONDS)
+        await asyncio.sleep(pause)
+    return value
