@@ -8,6 +8,9 @@ goes on from the newest checkpoint that verifies, as the trainer chooses it.
     PACE=SECONDS   for a step (default 0)
     CRASH=N        SIGKILL to itself after step N, in the first attempt alone
     WAIT=N         after step N, wait for a request to stop
+
+Where an attempt has several ranks, they do not wait for each other. What is told and saved is what
+the first one does; the others take as long.
 """
 
 from __future__ import annotations
@@ -64,6 +67,7 @@ class StandIn:
 
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
+        self.is_first = os.environ.get("RANK", "0") == "0"
         spec: dict[str, Any] = json.loads((run_dir / "spec.json").read_text("utf-8"))
         self.attempt = json.loads((run_dir / "attempt.json").read_text("utf-8"))["attempt"]
         self.steps = int(spec["train"]["steps"])
@@ -73,12 +77,15 @@ class StandIn:
 
     def note(self, line: str) -> None:
         """Leave a line for whoever looks at what was run."""
+        if not self.is_first:
+            return
         with Path(os.environ["LINES"]).open("a", encoding="utf-8") as file:
             file.write(f"{line}\n")
 
     def run(self) -> int:
         """All steps; the exit status."""
-        clear_leftovers(self.output)
+        if self.is_first:
+            clear_leftovers(self.output)
         start = checkpoint_dirs.choose(self.output, trusting=True, structure=check_structure)
         if start.path is None and start.skipped:
             self.notifier.event("error", kind="bad_checkpoint", message=start.skipped[0].why)
@@ -108,6 +115,8 @@ class StandIn:
 
     def save(self, step: int) -> bool:
         """A checkpoint by the protocol of the trainer; whether that was possible."""
+        if not self.is_first:
+            return True
         try:
             staging = self.committer.make_staging(step)
             shutil.copytree(os.environ["TENSORS"], staging / "dcp")
