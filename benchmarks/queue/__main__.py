@@ -35,6 +35,9 @@ from benchmarks.queue.running import (
     submit,
 )
 
+USERS = 20
+"""Whose jobs wait, where several users share the GPUs."""
+
 
 @dataclass
 class Run:
@@ -72,6 +75,12 @@ class Run:
             self.asked.below(
                 f"a scheduling pass over {self.jobs:,} {name} jobs", 0.02, most, milliseconds
             )
+
+        found = measure_passes(gpu_job, self.jobs, USERS)
+        line(f"a pass over {self.jobs:,} GPU jobs of {USERS} users", found.text())
+        most = max(found.after_a_change) / 1e3
+        what = f"a scheduling pass over {self.jobs:,} GPU jobs of {USERS} users"
+        self.asked.below(what, 0.05, most, milliseconds)
 
     def load(self, one: Daemon) -> None:
         """Submits, the supervisor of the job that runs, and pages."""

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import sqlite3
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from zerotools.jobs.client.queue_copies import DATABASE
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.fake import fake_gpu
 from zerotools.sensors.snapshot import Host, Snapshot
-from zerotoolsd.config import LimitsConfig
+from zerotoolsd.config import LimitsConfig, SharesConfig
+from zerotoolsd.gpu_sharing.fair_shares import FairShares
 from zerotoolsd.queue.changes import NewJob
 from zerotoolsd.queue.clocks import now
 from zerotoolsd.queue.lifecycle import Standing
@@ -73,24 +76,38 @@ def _job(keys: dict[str, object]) -> JobSpec:
 
 
 @contextmanager
-def _queue(make: Callable[[int], JobSpec], jobs: int) -> Iterator[tuple[Store, QueuePlacement]]:
+def _queue(
+    make: Callable[[int], JobSpec], jobs: int, users: int
+) -> Iterator[tuple[Store, QueuePlacement]]:
     with tempfile.TemporaryDirectory() as work:
         store = Store(Path(work))
         guard = JobGuard(Path(work), lambda job_id, why: None, lambda job_id, doing: None)
-        store.submit_all([_new(make(number), number) for number in range(RUNNING + jobs)])
+        numbers = range(RUNNING + jobs)
+        store.submit_all([_new(make(number), number // 50 % users, number) for number in numbers])
         for number in range(RUNNING):
             _start(store, number)
         try:
-            yield store, QueuePlacement(store, guard, LimitsConfig(cpu_ranks=2))
+            _use(Path(work), users)
+            shares = FairShares(store, SharesConfig())
+            limits = LimitsConfig(cpu_ranks=2)
+            yield store, QueuePlacement(store, guard, limits, ranks=shares.ranks)
         finally:
             store.close()
 
 
-def _new(spec: JobSpec, number: int) -> NewJob:
+def _use(state: Path, users: int) -> None:
+    """A week in which each user has used something in every hour."""
+    hour = int(time.time() // 3600)
+    rows = [(uid, hour - ago, 60.0 * (1 + uid)) for uid in range(users) for ago in range(168)]
+    with closing(sqlite3.connect(state / DATABASE)) as queue, queue:
+        queue.executemany("INSERT INTO gpu_use (uid, hour, gpu_seconds) VALUES (?, ?, ?)", rows)
+
+
+def _new(spec: JobSpec, uid: int, number: int) -> NewJob:
     """A job that waits, of one of three priorities; those that run have the highest."""
     return NewJob(
         priority=10 if number < RUNNING else number % 3,
-        uid=0,
+        uid=uid,
         name="bench",
         spec=spec,
         output_dir=None,
@@ -137,9 +154,10 @@ def _snapshot() -> Snapshot:
     )
 
 
-def measure_passes(make: Callable[[int], JobSpec], jobs: int) -> Passes:
-    """Passes as the dispatcher makes them, over `jobs` queued jobs. Nothing is started."""
-    with _queue(make, jobs) as (store, placement):
+def measure_passes(make: Callable[[int], JobSpec], jobs: int, users: int = 1) -> Passes:
+    """Passes as the dispatcher makes them, over `jobs` queued jobs of so many users. Nothing is
+    started."""
+    with _queue(make, jobs, users) as (store, placement):
         snapshot = _snapshot()
 
         def one_pass() -> float:

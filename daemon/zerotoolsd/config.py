@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -86,6 +87,27 @@ class GpusConfig:
         "root's, of mode 1777. Where it is missing, what others use shows in NVML alone, and "
         '`zerotools doctor` says so. `""`: no locks.',
         default="/run/zerotools/gpus",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharesConfig:
+    """`[shares]`: who goes first of several users whose jobs wait for GPUs."""
+
+    fair: bool = key(
+        "Of jobs of one priority, those of the user first who has used least of the GPUs for their "
+        "weight; false: the oldest first, whosever it is.",
+        default=True,
+    )
+    half_life: int | str = key(
+        'What was used counts half after this time: seconds, or text such as `"7d"`.', default="7d"
+    )
+    weights: Mapping[str, float] = key(
+        'How much a user is to have beside the others: a user (`"alice" = 2.0`, or the uid '
+        '`"1000"`), a group, each of whose members has it (`"@lab" = 1.5`), or everybody else '
+        '(`"*" = 1.0`, which is the default). The own entry of a user counts before those of '
+        "groups.",
+        factory=dict,
     )
 
 
@@ -269,6 +291,7 @@ class Config:
 
     limits: LimitsConfig = key("How much of the machine the jobs may have.", factory=LimitsConfig)
     gpus: GpusConfig = key("How GPUs are shared.", factory=GpusConfig)
+    shares: SharesConfig = key("Fair share among users.", factory=SharesConfig)
     launch: LaunchConfig = key("Who starts the processes of a job.", factory=LaunchConfig)
     stop: StopConfig = key("How attempts end.", factory=StopConfig)
     retry: RetryConfig = key("How long a crashed job waits.", factory=RetryConfig)
@@ -300,9 +323,25 @@ def load(path: Path | None) -> Config:
         problems += [*_wrong_spans(config.retention), *_wrong_sizes(config)]
         problems += _wrong_users(config.users)
         problems += _wrong_classes(config.priority)
+        problems += _wrong_shares(config.shares)
     if config is None or problems:
         raise BadRequest(f"{path}: {'; '.join(problems)}")
     return config
+
+
+def _wrong_shares(shares: SharesConfig) -> Iterator[str]:
+    try:
+        if seconds_of(shares.half_life) < SHORTEST_HALF_LIFE:
+            yield f"shares.half_life = {show(shares.half_life)}: must be at least 1h"
+    except ValueError as error:
+        yield f"shares.half_life = {show(shares.half_life)}: {error}"
+    for name, weight in shares.weights.items():
+        if not 0 < weight < math.inf:
+            yield f"shares.weights.{show(name, bare=True)} = {weight}: must be above 0"
+
+
+SHORTEST_HALF_LIFE = 3600.0
+"""Use is booked by the hour."""
 
 
 def _wrong_classes(priority: PriorityConfig) -> Iterator[str]:

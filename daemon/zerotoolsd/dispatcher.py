@@ -14,7 +14,6 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from zerotools.core.counts import bytes_of
 from zerotools.jobs import states
 from zerotools.jobs.doctor.kernel import clock_is_synchronised
 from zerotools.sensors.snapshot import Snapshot
@@ -35,6 +34,7 @@ from zerotoolsd.cleaning.cleaner import Cleaner
 from zerotoolsd.config import Config
 from zerotoolsd.exposing.tally import MetricsTally
 from zerotoolsd.gpu_sharing.arbiter import GpuArbiter
+from zerotoolsd.gpu_sharing.fair_shares import FairShares
 from zerotoolsd.gpu_sharing.over_use import SharedGpus
 from zerotoolsd.looking.lookers import Ask
 from zerotoolsd.machine import SnapshotCache
@@ -45,7 +45,7 @@ from zerotoolsd.queue.conditions.waiting_conditions import WaitingConditions, wh
 from zerotoolsd.queue.lifecycle import Cancel, Hold, Resume, Retry
 from zerotoolsd.queue.parking import JobGuard, Touch
 from zerotoolsd.queue.placement import QueuePlacement, memory_of_machine
-from zerotoolsd.queue.rows import AttemptRow, JobRow, Lease
+from zerotoolsd.queue.rows import JobRow, Lease
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.transitions import Transitions, policy_of
 
@@ -99,12 +99,14 @@ class Dispatcher:
         self._retries = clocks.RetryWaits(config.retry.most_seconds)
         self._parking = JobGuard(self.jobs_dir, self._hold, touch, self._pending.put_off)
         self._guard = self._parking.guard
+        self.shares = FairShares(store, config.shares)
         self.placement = QueuePlacement(
             store,
             self._parking,
             config.limits,
             config.stop.grace_seconds,
             memory_of_machine(config),
+            self.shares.ranks,
         )
         calendar = clocks.SteadyCalendar(clock_is_synchronised)
         self.drained = store.drains.get()
@@ -150,8 +152,7 @@ class Dispatcher:
             users,
         )
         self._left = LeftAttempts(store, self._guard, self._watcher, self._starter, self._pending)
-        context = bytes_of(config.gpus.context_memory)
-        self._shared = SharedGpus(store, machine, context, self._running, self._tell_over)
+        self._shared = SharedGpus(store, machine, config.gpus, self._watcher.live, self._tell_over)
         self.arbiter = GpuArbiter(config.gpus.locks, self._left.lives_on, self._left.begins_on)
         self.priority_classes = PriorityClasses(config.priority)
         self.cleaner = Cleaner(state_dir, store, self.announce, ask, users)
@@ -283,9 +284,7 @@ class Dispatcher:
         snapshot = None
         if line.wants_gpus:  # jobs that want none do not wait for a driver that does not answer
             snapshot = await self.machine.snapshot(patience_seconds=GPU_PATIENCE_SECONDS)
-        seen = () if snapshot is None else snapshot.gpus
-        gpus = {gpu.uuid for gpu in seen if gpu.uuid is not None}
-        async with self.arbiter.round(gpus, leased) as elsewhere:
+        async with self.arbiter.round(snapshot, leased) as elsewhere:
             pause = self._place(snapshot, elsewhere)
             self.arbiter.keep({lease.gpu_uuid for lease in self.store.leases()})
         return pause
@@ -309,13 +308,10 @@ class Dispatcher:
                     if self._beside.keeps(job.id, self.store.attempts(job.id)):
                         kept = self._beside.waits()
                     else:
-                        self._starter.launch(job, start.gpu_uuids, start.gpu_bytes)
+                        self._starter.launch(job, start.gpu_uuids, start.gpu_bytes, start.gpu_part)
         self.waits = decisions.waits.passing_over(kept)
         all_start = len(decisions.starts) == len(line)
         return POLL_SECONDS if kept or (wants_gpus and not all_start) else IDLE_SECONDS
-
-    def _running(self) -> list[AttemptRow]:
-        return [attempt for attempt, _ in self._watcher.live()]
 
     def _tell_over(self, lease: Lease, what: str) -> None:
         self.announce()

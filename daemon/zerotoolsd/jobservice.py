@@ -47,7 +47,7 @@ from zerotoolsd.service import (
     Unavailable,
 )
 from zerotoolsd.submission import Admittance, InterpreterCheck, Rehearsal, newest_step
-from zerotoolsd.views import bare_view, job_view
+from zerotoolsd.views import bare_view, job_view, share_view
 
 log = logging.getLogger(__name__)
 
@@ -343,6 +343,20 @@ class DispatcherService:
             uptime_seconds=time.monotonic() - self._started,
         )
         return render(families(engine.tally, moment), openmetrics=openmetrics)
+
+    def shares(self) -> dict[str, Any]:
+        """See `JobService`."""
+        engine = self._dispatcher
+        waiting, gpus = engine.placement.line.waiting_for_gpus(), dict[int, float]()
+        for lease in self._store.leases():
+            uid = self._store.job(lease.job_id).uid
+            gpus[uid] = gpus.get(uid, 0) + 1
+        users = engine.shares.view({*waiting, *gpus}, time.time())
+        return {
+            "half_life_seconds": engine.shares.half_life,
+            "fair": engine.config.shares.fair,
+            "users": [share_view(each, gpus, waiting) for each in users],
+        }
 
     def health(self) -> dict[str, Any]:
         """See `JobService`."""

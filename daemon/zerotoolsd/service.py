@@ -367,6 +367,12 @@ class JobService(Protocol):
         """`{"snapshot": ... | None, "leases": [{"gpu_uuid", "job_id", "attempt", "held_by",
         "bytes", "uid"}], ...}`; `bytes` of the GPU's memory, None: all of it."""
 
+    def shares(self) -> dict[str, Any]:
+        """`{"half_life_seconds", "fair", "users": [...]}`: of each user `uid`, `name`, `weight`,
+        `share` and `used` (parts of 1), `gpu_hours` (which decay), `gpu_hours_in_all`, `factor`,
+        the `gpus` that jobs hold now, and how many are `waiting` for some; those that go first at
+        the top."""
+
     async def metrics(self, *, openmetrics: bool) -> str:
         """The metrics of the daemon and the machine, as text; of no single job."""
 

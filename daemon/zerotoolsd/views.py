@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,11 @@ from zerotools.jobs import states
 from zerotools.jobs.jobfile.parse import job_to_dict, keys_set
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.jobs.text.secrets import HIDDEN, mask_text, mask_tree
+from zerotoolsd.accounts.account import find_name
 from zerotoolsd.attempts import last_report
 from zerotoolsd.attempts.environment import NOT_CAPTURED, secrets_of
 from zerotoolsd.attempts.movement.phases import phase_of
+from zerotoolsd.gpu_sharing.fair_shares import UserShare
 from zerotoolsd.queue.dependencies.dependency_table import DependencyRow
 from zerotoolsd.queue.rows import AttemptRow, JobRow, UnreadableSpec
 from zerotoolsd.queue.values import short
@@ -172,3 +174,21 @@ def _status(value: object) -> int | None:
 
 def _whole(value: object) -> int:
     return value if type(value) is int and 0 <= value < 2**63 else 0
+
+
+def share_view(
+    share: UserShare, gpus: Mapping[int, float], waiting: Mapping[int, int]
+) -> dict[str, Any]:
+    """One user, with the GPUs that jobs hold and how many wait, by uid."""
+    return {
+        "uid": share.uid,
+        "name": find_name(share.uid),
+        "weight": share.weight,
+        "share": share.share,
+        "used": share.used,
+        "gpu_hours": share.gpu_seconds / 3600,
+        "gpu_hours_in_all": share.gpu_seconds_in_all / 3600,
+        "factor": share.factor,
+        "gpus": gpus.get(share.uid, 0),
+        "waiting": waiting.get(share.uid, 0),
+    }

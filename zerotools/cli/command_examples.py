@@ -65,6 +65,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "zerotools show tiny wide --plot -o loss.png",
     ),
     "explain": ("zerotools explain", "zerotools explain 7 --json"),
+    "shares": ("zerotools shares", "zerotools shares --json"),
     "logs": ("zerotools logs -f", "zerotools logs 7 --tail 50 --rank all"),
     "cancel": ("zerotools cancel 7", "zerotools cancel tiny wide --wait"),
     "priority": ("zerotools priority tiny 5", "zerotools priority 7 -3"),

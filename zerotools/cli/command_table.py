@@ -70,6 +70,9 @@ COMMANDS: dict[str, CommandEntry] = {
     "explain": CommandEntry(
         "zerotools.cli.commands.explain", JOBS, "Say why a job waits, stopped or was tried again."
     ),
+    "shares": CommandEntry(
+        "zerotools.cli.commands.shares", JOBS, "Show what users have used of the GPUs."
+    ),
     "logs": CommandEntry("zerotools.cli.commands.logs", JOBS, "Print or follow what a job wrote."),
     "cancel": CommandEntry(
         "zerotools.cli.commands.cancel", JOBS, "Stop jobs; one that trains saves first."

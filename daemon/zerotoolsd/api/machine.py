@@ -29,6 +29,11 @@ async def metrics(request: web.Request) -> web.Response:
     return web.Response(body=text.encode("utf-8"), headers={"Content-Type": kind})
 
 
+async def shares(request: web.Request) -> web.Response:
+    """GET /v1/shares."""
+    return answer(request.app[SERVICE].shares())
+
+
 async def health(request: web.Request) -> web.Response:
     """GET /v1/health."""
     return answer(request.app[SERVICE].health())

@@ -284,12 +284,20 @@ def _paths() -> dict[str, dict[str, Schema]]:
                         snapshot=_ANY_OBJECT,
                         leases=_list(_ANY_OBJECT),
                         launch=_object(("by", "why"), by=text, why=text, trouble=_TEXT_OR_NULL),
-                        gpu_locks=_object(
-                            ("directory", "trouble"),
-                            directory=text,
-                            trouble=_TEXT_OR_NULL,
-                            held=_list(text),
-                        ),
+                        gpu_locks=_ANY_OBJECT,
+                    )
+                },
+            )
+        },
+        "/v1/shares": {
+            "get": _operation(
+                "What users have used of the GPUs, and who goes first",
+                {
+                    "200": _object(
+                        ("half_life_seconds", "fair", "users"),
+                        half_life_seconds=of_type(float),
+                        fair=of_type(bool),
+                        users=_list(_ANY_OBJECT),
                     )
                 },
             )

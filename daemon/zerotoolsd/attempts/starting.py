@@ -67,8 +67,15 @@ class AttemptStarter:
         self._gpu_locks = gpu_locks
         self._waited = waited
 
-    def launch(self, job: JobRow, gpu_uuids: tuple[str, ...], gpu_bytes: int | None = None) -> None:
-        """Commit the next attempt of `job` on these GPUs, or on so many bytes of each; start it."""
+    def launch(
+        self,
+        job: JobRow,
+        gpu_uuids: tuple[str, ...],
+        gpu_bytes: int | None = None,
+        gpu_part: float = 1.0,
+    ) -> None:
+        """Commit the next attempt of `job` on these GPUs, or on so many bytes of each, which is
+        `gpu_part` of it; start it."""
         attempts = self._store.attempts(job.id)
         number = len(attempts) + 1
         found = last_report.latest_checkpoint(job, attempts)
@@ -87,7 +94,7 @@ class AttemptStarter:
         )
         after, now = self._transitions.after(job, Admit()), time.time()
         with self._store.change(job, after, states.ADMIT, now=now, attempt=number) as change:
-            change.add_attempt(attempt, gpu_bytes)
+            change.add_attempt(attempt, gpu_bytes, gpu_part)
         self._transitions.publish(job, after)
         if not attempts:
             self._waited(max(0.0, now - job.created))

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from zerotools.sensors.snapshot import Snapshot
 from zerotoolsd.supervisor.gpu_locks.lock_directory import (
     LockDirectory,
     LocksUnknown,
@@ -54,11 +55,13 @@ class GpuArbiter:
 
     @asynccontextmanager
     async def round(
-        self, gpus: Collection[str], leased: Collection[str]
+        self, snapshot: Snapshot | None, leased: Collection[str]
     ) -> AsyncIterator[Mapping[str, str]]:
-        """Hold all of `gpus` that nobody else holds, and those that are `leased`; yields why the
-        others are not ours, by UUID. Nothing gives way to another task before the end of the body,
-        after which `keep` lets go of what was not given away."""
+        """Hold all GPUs of `snapshot` that nobody else holds, and those that are `leased`; yields
+        why the others are not ours, by UUID. Nothing gives way to another task before the end of
+        the body, after which `keep` lets go of what was not given away."""
+        seen = () if snapshot is None else snapshot.gpus
+        gpus = {gpu.uuid for gpu in seen if gpu.uuid is not None}
         try:
             directory = self._open()
         except LocksUnknown as error:

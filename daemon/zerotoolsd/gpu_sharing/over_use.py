@@ -8,13 +8,17 @@ import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from zerotools.core.counts import bytes_of
 from zerotools.sensors.snapshot import Snapshot
+from zerotoolsd.config import GpusConfig
 from zerotoolsd.gpu_sharing.measured_use import MeasuredUse, measure
 from zerotoolsd.machine import SnapshotCache
 from zerotoolsd.queue.rows import AttemptRow, Lease
 from zerotoolsd.queue.store import Store
 
 LOOK_SECONDS = 10.0
+BOOK_SECONDS = 60.0
+"""How often what users use of GPUs is booked; the end of an attempt is booked by itself."""
 OVER_DECLARED = "over_declared"
 """Kind of the event."""
 GIB = 2**30
@@ -55,22 +59,25 @@ class OverUse:
 
 
 class SharedGpus:
-    """The GPUs that several of our jobs share. `running` are the attempts that are known to run;
+    """The GPUs that several of our jobs share. `live` gives the attempts that are known to run;
     `over` is called where a lease is new among those that use more than they declared."""
 
     def __init__(
         self,
         store: Store,
         machine: SnapshotCache,
-        context: int,
-        running: Callable[[], Sequence[AttemptRow]],
+        config: GpusConfig,
+        live: Callable[[], Sequence[tuple[AttemptRow, object]]],
         over: Callable[[Lease, str], None],
     ) -> None:
         self._store = store
         self._machine = machine
-        self._running = running
+        self._live = live
         self._tell = over
-        self.over = OverUse(context, machine.gpu_name)
+        self.over = OverUse(bytes_of(config.context_memory), machine.gpu_name)
+
+    def _running(self) -> list[AttemptRow]:
+        return [attempt for attempt, _ in self._live()]
 
     def own_use(self, snapshot: Snapshot | None) -> Mapping[str, int]:
         """What our jobs use of GPUs that are shared, by UUID, where that is known."""
@@ -80,14 +87,25 @@ class SharedGpus:
         return measure([gpu for gpu in snapshot.gpus if gpu.uuid in shared], self._running()).own
 
     async def keep_up(self) -> None:
-        """Look every LOOK_SECONDS, where GPUs are shared."""
+        """Look every LOOK_SECONDS, where GPUs are shared, and book what users use of them."""
+        booked = time.monotonic()
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            if any(lease.bytes is not None for lease in self._store.leases()):
+            leases = self._store.leases()
+            if leases and time.monotonic() - booked >= BOOK_SECONDS:
+                booked = time.monotonic()
+                self._book()
+            if any(lease.bytes is not None for lease in leases):
                 gpus = (await self._machine.snapshot()).gpus
                 use = measure(gpus, self._running())
                 for lease, what in self.over.look(self._store.leases(), use):
                     self._note(lease, what)
+
+    def _book(self) -> None:
+        try:
+            self._store.book_gpu_use()
+        except sqlite3.OperationalError as error:  # the next booking has it all
+            log.error("what was used of the GPUs cannot be booked now: %s", error)
 
     def _note(self, lease: Lease, what: str) -> None:
         log.warning("job %d: %s", lease.job_id, what)

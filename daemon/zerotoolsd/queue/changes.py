@@ -11,6 +11,8 @@ from typing import Any
 
 from zerotools.jobs import states
 from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.queue import clocks
+from zerotoolsd.queue.booking.gpu_use import book_end
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.retrying.causes import KILLED
 from zerotoolsd.queue.rows import ENDED, RUNNING, AttemptRow, Fence, JobRow
@@ -74,18 +76,21 @@ class Change:
         """Which of the jobs that wait goes first."""
         self._sql("UPDATE job SET priority = ? WHERE id = ?", (priority, self._job_id))
 
-    def add_attempt(self, attempt: AttemptRow, gpu_bytes: int | None = None) -> None:
+    def add_attempt(
+        self, attempt: AttemptRow, gpu_bytes: int | None = None, gpu_part: float = 1.0
+    ) -> None:
         """A new attempt, and the leases of its GPUs: of so many bytes of each, or of whole ones.
+        It is booked as `gpu_part` of each.
 
         Raises Changed: a GPU is leased as a whole, or shared and wanted as a whole.
         """
         row = attempt
         self._sql(
             "INSERT INTO attempt (job_id, number, token, state, run_dir, gpu_uuids, resumed_from,"
-            " host) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            " host, gpu_part) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 *(row.job_id, row.number, row.token, row.state, row.run_dir),
-                *(json.dumps(row.gpu_uuids), row.resumed_from, row.host),
+                *(json.dumps(row.gpu_uuids), row.resumed_from, row.host, gpu_part),
             ),
         )
         for uuid in row.gpu_uuids:
@@ -120,6 +125,7 @@ class Change:
     ) -> None:
         """Attempt `number` is over, by `cause`. Its GPUs are free again, unless a process holds on
         to them."""
+        book_end(self._sql, self._job_id, number, clocks.now(), ended)
         self._sql(
             "UPDATE attempt SET state = ?, ended = ?, result = ?, cause = ?"
             " WHERE job_id = ? AND number = ?",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -40,7 +40,9 @@ def request_of(job: JobRow, grace_seconds: float = 0.0) -> Request:
     """
     spec = job.spec
     limit = None if spec.time_limit is None else seconds_of(spec.time_limit) + grace_seconds
-    return Request(job_id=job.id, need=need_of(spec), lasts=limit, priority=job.priority)
+    return Request(
+        job_id=job.id, need=need_of(spec), lasts=limit, priority=job.priority, uid=job.uid
+    )
 
 
 def need_of(spec: JobSpec) -> ResourceNeed:
@@ -97,6 +99,9 @@ def _of_precision(spec: JobSpec) -> CapabilityNeed | None:
     return CapabilityNeed(least=BF16_CAPABILITY, what='train.precision = "bf16"', instead=instead)
 
 
+RankUsers = Callable[[Collection[int], float], Mapping[int, int]]
+"""(uids, now) -> who of them goes first, from 0; who is not in it has 0."""
+
 LOOK_SECONDS = 0.02
 """How long jobs are read before others get the event loop: a queue of 10,000 takes a second."""
 
@@ -114,8 +119,11 @@ class QueuePlacement:
         limits: LimitsConfig,
         grace_seconds: float = 0.0,
         memory: DeclaredMemory = NOTHING_DECLARED,
+        ranks: RankUsers = lambda uids, now: {},
     ) -> None:
-        """`memory`: what the machine has of it for jobs that declare theirs."""
+        """`memory`: what the machine has of it for jobs that declare theirs. `ranks`: who goes
+        first among users."""
+        self._ranks = ranks
         self._memory = memory
         self._store = store
         self._grace = grace_seconds
@@ -200,8 +208,9 @@ class QueuePlacement:
         leases, now = self._store.leases(), time.time()
         if snapshot is not None:
             snapshot = with_fences(snapshot, self._store.fences(), clocks.now())
+        self.line.ranks = self._ranks(self.line.uids, now)
         used, host = self._used()
-        waiting = None if self._host_first is None else self.line.need_and_turn(self._host_first)
+        waiting = None if self._host_first is None else self.line.need_and_order(self._host_first)
         first = None if waiting is None else waiting[1]
         memory = replace(self._memory, own=own, host_used=host, host_first=first)
         ends = self.ends_of({lease.job_id for lease in leases}, now)

@@ -131,6 +131,19 @@ MIGRATIONS: tuple[str, ...] = (
         why TEXT
     );
     """,
+    # What users have used of GPUs, by the hour since the epoch; until when attempts are booked
+    # there, and which part of each of their GPUs they have.
+    """
+    CREATE TABLE gpu_use (
+        uid INTEGER NOT NULL,
+        hour INTEGER NOT NULL,
+        gpu_seconds REAL NOT NULL,
+        PRIMARY KEY (uid, hour)
+    );
+    ALTER TABLE attempt ADD COLUMN gpu_part REAL NOT NULL DEFAULT 1;
+    ALTER TABLE attempt ADD COLUMN booked REAL;
+    ALTER TABLE attempt ADD COLUMN booked_clock REAL;
+    """,
 )
 """Migration n (from 1) turns a database of `user_version` n-1 into one of n."""
 

@@ -14,6 +14,8 @@ from typing import Any
 import zerotools
 from zerotools.jobs import states
 from zerotools.jobs.jobfile.parse import given_of, job_to_dict
+from zerotoolsd.queue import clocks
+from zerotoolsd.queue.booking.gpu_use import GpuUse, book_running
 from zerotoolsd.queue.changes import Change, Changed, NewJob
 from zerotoolsd.queue.dependencies.dependency_table import DependencyTable
 from zerotoolsd.queue.dependencies.drain_table import DrainTable
@@ -39,7 +41,7 @@ class Store:
     def __init__(self, state_dir: Path, *, rebuild: bool = False) -> None:
         """Raises BadFile, Unsupported: see `open_database`. `rebuild`: an older queue will do."""
         self._connection = open_database(state_dir, rebuild=rebuild)
-        self.room = QueueRoom(state_dir, self._connection)
+        self.room, self.gpu_use = QueueRoom(state_dir, self._connection), GpuUse(self._connection)
         self.on_commit: Callable[[float], None] = lambda seconds: None
         """Told how long each commit took."""
         self.dependencies, self.drains = DependencyTable(self._sql), DrainTable(self._sql)
@@ -207,6 +209,7 @@ class Store:
             if cursor.rowcount != 1:
                 raise Changed(f"job {job.id} is no longer {job.state}")
             yield Change(self._sql, job.id)
+            self.gpu_use.bookings += 1
             said = reason if why is None else short(why)
             self._append(now, job.id, attempt, kind, job.state, after.state, said)
 
@@ -229,13 +232,16 @@ class Store:
             kind, why = ("undrain", who) if drain is None else ("drain", drain.sentence)
             self._append(now, None, None, kind, None, None, why)
 
+    def book_gpu_use(self) -> None:
+        """Book what the attempts that run have used of GPUs until now."""
+        with self._transaction():
+            self.gpu_use.bookings += book_running(self._sql, clocks.now())
+
     def release(self, lease: Lease, now: float) -> None:
         """Free a GPU whose last process is gone."""
         with self._transaction():
-            self._sql(
-                "DELETE FROM lease WHERE gpu_uuid = ? AND job_id = ? AND attempt = ?",
-                (lease.gpu_uuid, lease.job_id, lease.attempt),
-            )
+            key = lease.gpu_uuid, lease.job_id, lease.attempt
+            self._sql("DELETE FROM lease WHERE (gpu_uuid, job_id, attempt) = (?, ?, ?)", key)
             why = f"{lease.gpu_uuid} is free again"
             self._append(now, lease.job_id, lease.attempt, "release", None, None, why)
 

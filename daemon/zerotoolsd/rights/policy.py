@@ -45,6 +45,7 @@ class Action(Enum):
     FOLLOW_EVENTS = "see why it changed", Reach.GLANCE
     SEE_MACHINE = "see the machine", Reach.GLANCE
     SEE_DAEMON = "see the daemon", Reach.NOBODY
+    SEE_SHARES = "see what users have used", Reach.NOBODY
     EXPLAIN = "ask why it waits or ended", Reach.OWN
     SET_PRIORITY = "change its priority", Reach.OWN
     HOLD = "put it on hold", Reach.OWN

@@ -44,6 +44,18 @@ JOB: dict[str, Any] = {
     "data": {"text": ["/data/*.txt"]},
     "train": {"steps": 40, "batch_size": 12},
 }
+SHARE: dict[str, Any] = {
+    "uid": 8,
+    "name": "uid 8",
+    "weight": 1.0,
+    "share": 0.5,
+    "used": 0.0,
+    "gpu_hours": 12.25,
+    "gpu_hours_in_all": 480.0,
+    "factor": 1.0,
+    "gpus": 2,
+    "waiting": 3,
+}
 STEP: dict[str, Any] = {
     "event": "step",
     "rank": 0,
@@ -319,6 +331,10 @@ class FakeService:
         busy = fake_gpu(0, used_gib=61.2, processes=[GpuProcess(812, 60 << 30)])
         snapshot = SnapshotSource(FakeProbe([busy, fake_gpu(1)])).read()
         return {"snapshot": snapshot.to_json(), "leases": self.leases}
+
+    def shares(self) -> dict[str, Any]:
+        users = [{**SHARE, "uid": 7, "name": "anna"}, {**SHARE, "factor": 0.25, "used": 1.0}]
+        return {"half_life_seconds": 604800.0, "fair": True, "users": users}
 
     def health(self) -> dict[str, Any]:
         drain = None if self.drained is None else self.drained.to_json()

@@ -140,6 +140,7 @@ def ask(client: DaemonClient, method: str, path: str, body: Any = None, **header
         ("post", "/v1/clean", "/v1/clean", {"dry_run": True}, 200),
         ("get", "/v1/events", "/v1/events", None, 200),
         ("get", "/v1/machine", "/v1/machine", None, 200),
+        ("get", "/v1/shares", "/v1/shares", None, 200),
         ("get", "/v1/health", "/v1/health", None, 200),
         ("get", "/v1/openapi.json", "/v1/openapi.json", None, 200),
     ],

@@ -15,10 +15,18 @@ from tests.daemon.dispatchers import CONFIG, running
 from tests.daemon.lock_keepers import NOBODY, kept_locked, lock_directory
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe, fake_gpu
+from zerotools.sensors.snapshot import Snapshot
+from zerotools.sensors.source import SnapshotSource
 from zerotoolsd.config import GpusConfig
 from zerotoolsd.gpu_sharing import arbiter
 from zerotoolsd.gpu_sharing.arbiter import GpuArbiter
 from zerotoolsd.supervisor.gpu_locks.attempt_locks import take_locks
+
+
+def seen(gpus: Collection[str]) -> Snapshot:
+    """A machine with these."""
+    found = tuple(replace(fake_gpu(index), uuid=uuid) for index, uuid in enumerate(sorted(gpus)))
+    return replace(SnapshotSource(FakeProbe()).read(), gpus=found)
 
 
 def look(
@@ -30,7 +38,7 @@ def look(
     """A round in which `given` are given away; what it said of the others."""
 
     async def one() -> dict[str, str]:
-        async with found.round(gpus, leased or set()) as elsewhere:
+        async with found.round(seen(gpus), leased or ()) as elsewhere:
             found.keep({*given, *(leased or set())})
             return dict(elsewhere)
 
@@ -91,12 +99,12 @@ def test_a_daemon_without_descriptors_does_not_believe_that_there_are_no_locks(
     tmp_path: Path,
 ) -> None:
     found = make(lock_directory(tmp_path))
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before, machine = resource.getrlimit(resource.RLIMIT_NOFILE), seen({"A"})
 
     async def one() -> dict[str, str]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
         try:
-            async with found.round({"A"}, set()) as elsewhere:
+            async with found.round(machine, set()) as elsewhere:
                 return dict(elsewhere)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
@@ -114,9 +122,9 @@ def test_nobody_takes_a_gpu_while_another_looks(
     mine, theirs = make(gpus), make(gpus)
 
     async def both() -> dict[str, str]:
-        async with mine.round({"A"}, set()) as first:
+        async with mine.round(seen({"A"}), set()) as first:
             assert first == {}
-            async with theirs.round({"A"}, set()) as second:
+            async with theirs.round(seen({"A"}), set()) as second:
                 return dict(second)
 
     assert "are held by" in asyncio.run(both())["A"]

@@ -246,6 +246,10 @@ class DaemonClient:
         """`{"snapshot": {...} | null, "leases": [...]}`."""
         return self._object("GET", "/v1/machine")
 
+    def shares(self) -> dict[str, Any]:
+        """`{"half_life_seconds", "fair", "users": [{...}]}`, who goes first at the top."""
+        return self._object("GET", "/v1/shares")
+
     def health(self) -> dict[str, Any]:
         """`{"version", "pid", "schema", "uptime_seconds", "api_versions", "last_event", "drain"}`;
         the last three not of older ones."""

@@ -25,7 +25,7 @@ class DeclaredMemory:
     jobs use of a GPU by its driver, by UUID; of GPUs that are not in it, what they declared is
     taken for what they use. `host_total` is what jobs may declare of the host's memory together
     (None: as much as they like), of which those that run have declared `host_used`. `host_first` is
-    the turn of the job that waited for host memory before all others at the last pass: none behind
+    where the job comes that waited for host memory before all others at the last pass: none behind
     it takes some.
     """
 
@@ -89,32 +89,32 @@ class HostRoom:
         self._left = 0 if memory.host_total is None else memory.host_total - memory.host_used
         self._is_idle = memory.host_used == 0
         self._before = memory.host_first
-        self.first: Request | None = None
-        """The first that waits for it."""
+        self.first: int | None = None
+        """Where the first comes that waits for it."""
         self.said: dict[ResourceNeed, str] = {}
         """Why jobs of a need wait for it."""
 
-    def has(self, request: Request) -> bool:
-        """Whether the job gets what it declares; else the job waits for it."""
+    def has(self, request: Request, order: int) -> bool:
+        """Whether the job gets what it declares, which comes there (`order_of`); else it waits."""
         wanted = request.need.host_bytes
         if not wanted or self._total is None:
             return True
-        behind = self._behind(request)
+        behind = self._behind(order)
         # More than the limit was taken while that was higher: it runs alone.
         if behind is None and (wanted <= self._left or self._is_idle):
             return True
         head = f"needs {wanted / GIB:.1f} GiB of host memory (memory.host)"
         if behind is None:
-            self.first = request
+            self.first = order
             why = f"{max(0, self._left) / GIB:.1f} of {self._total / GIB:.1f} GiB are left of what"
             self.said[request.need] = f"{head}: {why} jobs may declare"
         else:
             self.said[request.need] = f"{head}: waits behind job {behind}"
         return False
 
-    def _behind(self, request: Request) -> int | None:
-        first = self._before if self.first is None else self.first.turn
-        return job_of(first) if first is not None and first < request.turn else None
+    def _behind(self, order: int) -> int | None:
+        first = self._before if self.first is None else self.first
+        return job_of(first) if first is not None and first < order else None
 
     def take(self, need: ResourceNeed) -> None:
         """A job of this need starts."""

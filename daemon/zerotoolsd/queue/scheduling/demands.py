@@ -40,6 +40,7 @@ class Request:
     need: ResourceNeed
     lasts: float | None = None
     priority: int = 0
+    uid: int = 0
 
     @property
     def turn(self) -> int:
@@ -50,6 +51,22 @@ class Request:
 
 _IDS = 2**53
 """More than any job's number."""
+_RANKS = 2**32
+"""More than there are users."""
+
+
+def order_of(turn: int, rank: int) -> int:
+    """Where a job of a user with this rank comes: by its priority, then by the rank, the smaller
+    one first (`fair_share`), then by its age. `job_of` takes it, too."""
+    return ((turn // _IDS) * _RANKS + rank) * _IDS + turn % _IDS
+
+
+def turns_before(turn: int, rank: int, own_rank: int) -> int:
+    """Which turns of a user with `rank` come before this one, of a user with `own_rank`: those that
+    are smaller than the result."""
+    if rank == own_rank:
+        return turn
+    return (turn // _IDS + (rank < own_rank)) * _IDS
 
 
 def job_of(turn: int) -> int:
@@ -57,9 +74,9 @@ def job_of(turn: int) -> int:
     return turn % _IDS
 
 
-def request_at(turn: int, need: ResourceNeed, lasts: float | None) -> Request:
+def request_at(turn: int, need: ResourceNeed, lasts: float | None, uid: int = 0) -> Request:
     """The request of the job that has this turn."""
-    return Request(job_id=turn % _IDS, need=need, lasts=lasts, priority=-(turn // _IDS))
+    return Request(job_id=turn % _IDS, need=need, lasts=lasts, priority=-(turn // _IDS), uid=uid)
 
 
 def count(number: int, what: str) -> str:

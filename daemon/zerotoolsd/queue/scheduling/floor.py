@@ -57,6 +57,7 @@ class GpuFloor:
         """`rooms`: what is left of GPUs that may be shared, by index, and `context` what a process
         takes of it beside what it declares, in bytes."""
         self.gpus = gpus
+        self.context = context
         self._shares = GpuShares(rooms or {}, context, now)
         self.occupied = occupied
         self._now = now

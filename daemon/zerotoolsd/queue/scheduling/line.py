@@ -11,16 +11,18 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 
-from zerotoolsd.queue.scheduling.demands import Request, ResourceNeed
+from zerotoolsd.queue.scheduling.demands import Request, ResourceNeed, order_of, turns_before
 
 
 class Group:
-    """The jobs of one need, by ascending turn: 16 bytes each."""
+    """The jobs of one need and one user, by ascending turn: 16 bytes each."""
 
-    def __init__(self, need: ResourceNeed) -> None:
+    def __init__(self, need: ResourceNeed, uid: int = 0) -> None:
         self.need = need
+        self.uid = uid
         self.turns = array("q")
         self._lasts = array("d")
 
@@ -51,10 +53,12 @@ class Group:
 
 
 class WaitingLine:
-    """All jobs that wait, each in the group of its need."""
+    """All jobs that wait, each in the group of its need and its user."""
 
     def __init__(self, requests: Iterable[Request] = ()) -> None:
-        self._groups: dict[ResourceNeed, Group] = {}
+        self._groups: dict[tuple[ResourceNeed, int], Group] = {}
+        self.ranks: Mapping[int, int] = MappingProxyType({})
+        """Who goes first among the users whose jobs want GPUs, by uid (`fair_share`)."""
         self._place_of: dict[int, tuple[Group, int]] = {}
         """The group of each job, and its turn."""
         for request in requests:
@@ -63,7 +67,8 @@ class WaitingLine:
     def add(self, request: Request) -> None:
         """A job waits; nothing happens if it did already."""
         if request.job_id not in self._place_of:
-            group = self._groups.setdefault(request.need, Group(request.need))
+            key = request.need, request.uid
+            group = self._groups.setdefault(key, Group(*key))
             group.add(request)
             self._place_of[request.job_id] = group, request.turn
 
@@ -75,27 +80,34 @@ class WaitingLine:
         group, turn = place
         group.remove(turn)
         if not group.turns:
-            del self._groups[group.need]
+            del self._groups[group.need, group.uid]
 
     def need_of(self, job_id: int) -> ResourceNeed | None:
         """What a job that waits needs."""
         place = self._place_of.get(job_id)
         return None if place is None else place[0].need
 
-    def need_and_turn(self, job_id: int) -> tuple[ResourceNeed, int] | None:
-        """What a job that waits needs, and its turn."""
+    def need_and_order(self, job_id: int) -> tuple[ResourceNeed, int] | None:
+        """What a job that waits needs, and where it comes (`demands.order_of`)."""
         place = self._place_of.get(job_id)
-        return None if place is None else (place[0].need, place[1])
+        return None if place is None else (place[0].need, order_of(place[1], self.rank(place[0])))
+
+    def rank(self, group: Group) -> int:
+        """The rank of the group's user; all are the same where no GPUs are wanted."""
+        return 0 if group.need.gpus is None else self.ranks.get(group.uid, 0)
 
     def place_of(self, job_id: int) -> tuple[int, int] | None:
         """The job's place, from 1, among those that wait for the same kind of thing (GPUs, or
         ranks of the CPU), and how many these are; None: it does not wait."""
-        found = self.need_and_turn(job_id)
+        found = self._place_of.get(job_id)
         if found is None:
             return None
-        need, turn = found
-        groups = self.groups(gpus=need.gpus is not None)
-        before: int = sum(bisect_left(group.turns, turn) for group in groups)
+        own, turn = found
+        groups = self.groups(gpus=own.need.gpus is not None)
+        before: int = sum(
+            bisect_left(each.turns, turns_before(turn, self.rank(each), self.rank(own)))
+            for each in groups
+        )
         return before + 1, sum(len(group.turns) for group in groups)
 
     def groups(self, *, gpus: bool) -> list[Group]:
@@ -105,7 +117,19 @@ class WaitingLine:
     @property
     def wants_gpus(self) -> bool:
         """Whether any job does."""
-        return any(need.gpus is not None for need in self._groups)
+        return any(need.gpus is not None for need, _ in self._groups)
+
+    def waiting_for_gpus(self) -> dict[int, int]:
+        """How many jobs of each user wait for GPUs."""
+        found: dict[int, int] = {}
+        for group in self.groups(gpus=True):
+            found[group.uid] = found.get(group.uid, 0) + len(group.turns)
+        return found
+
+    @property
+    def uids(self) -> set[int]:
+        """Whose jobs want GPUs."""
+        return {uid for need, uid in self._groups if need.gpus is not None}
 
     def __contains__(self, job_id: object) -> bool:
         return job_id in self._place_of

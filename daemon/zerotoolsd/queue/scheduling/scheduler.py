@@ -32,7 +32,13 @@ from zerotools.sensors.snapshot import Gpu, Snapshot
 from zerotoolsd.config import LimitsConfig
 from zerotoolsd.queue.rows import Lease
 from zerotoolsd.queue.scheduling.declared import DeclaredMemory, HostRoom, rooms
-from zerotoolsd.queue.scheduling.demands import Request, ResourceNeed, job_of, request_at
+from zerotoolsd.queue.scheduling.demands import (
+    Request,
+    ResourceNeed,
+    job_of,
+    order_of,
+    request_at,
+)
 from zerotoolsd.queue.scheduling.floor import GpuFloor
 from zerotoolsd.queue.scheduling.gpus import blindness, occupied, usable
 from zerotoolsd.queue.scheduling.line import Group, WaitingLine
@@ -49,6 +55,8 @@ class Start:
     gpu_uuids: tuple[str, ...] = ()
     gpu_bytes: int | None = None
     """Of each GPU; None: whole ones."""
+    gpu_part: float = 1.0
+    """Which part of a GPU that is, for what its user has used."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +103,7 @@ def tick(
     `touch` is called for each job that is looked at. Raises OddRequest.
     """
     starts: list[Start] = []
-    walk = _Walk(line.groups(gpus=False), now, passed_over, touch)
+    walk = _Walk(line, False, now, passed_over, touch)
     host = HostRoom(memory)
     cpus = _give_cpus(walk, cpu_ranks_used, limits, host, starts)
     blind, history = None, FloorHistory()
@@ -108,11 +116,11 @@ def tick(
             for lease in leases:
                 if lease.held_by is None:
                     floor.runs_until(lease.gpu_uuid, ends.get(lease.job_id))
-            walk = _Walk(line.groups(gpus=True), now, passed_over, touch)
-            _give_gpus(walk, floor, history, host, starts)
+            walk = _Walk(line, True, now, passed_over, touch)
+            _give_gpus(walk, floor, now, history, host, starts)
     started = frozenset(start.job_id for start in starts)
     waits = Waits(line, started, passed_over, cpus, blind, history, host.said)
-    first = None if host.first is None else host.first.job_id
+    first = None if host.first is None else job_of(host.first)
     return TickDecisions(starts=starts, waits=waits, host_first=first)
 
 
@@ -121,48 +129,54 @@ class _Walk:
 
     def __init__(
         self,
-        groups: Sequence[Group],
+        line: WaitingLine,
+        gpus: bool,
         now: float,
         passed_over: Container[int],
         touch: Callable[[int], None],
     ) -> None:
         self._now, self._passed_over, self._touch = now, passed_over, touch
-        self._heads = [(group.turns[0], 0, group) for group in groups]
+        self._line = line
+        self._heads = [self._head(group, 0) for group in line.groups(gpus=gpus)]
         heapq.heapify(self._heads)
 
-    def next(self) -> tuple[Request, Group, int] | None:
-        """The next job, with its place in its group. Raises OddRequest."""
+    def _head(self, group: Group, place: int) -> tuple[int, int, int, Group]:
+        # Two groups have no job in common, so the third is never compared.
+        return order_of(group.turns[place], self._line.rank(group)), place, id(group), group
+
+    def next(self) -> tuple[Request, Group, int, int] | None:
+        """The next job, with its place in its group and where it comes. Raises OddRequest."""
         while self._heads and job_of(self._heads[0][0]) in self._passed_over:
-            _, place, group = heapq.heappop(self._heads)
+            _, place, _, group = heapq.heappop(self._heads)
             self.go_on(group, place)
         if not self._heads:
             return None
-        turn, place, group = heapq.heappop(self._heads)
-        request = request_at(turn, group.need, group.lasts(place))
+        order, place, _, group = heapq.heappop(self._heads)
+        request = request_at(group.turns[place], group.need, group.lasts(place), group.uid)
         try:
             self._touch(request.job_id)
         except Exception as error:  # of whatever kind: that job is set aside
             raise OddRequest(request.job_id) from error
-        return request, group, place
+        return request, group, place, order
 
     def go_on(self, group: Group, place: int, latest: float = math.inf) -> None:
         """Come to the next of the group behind `place` that would be over at `latest`."""
         found = group.next_place(place + 1, self._now, latest)
         if found is not None:
-            heapq.heappush(self._heads, (group.turns[found], found, group))
+            heapq.heappush(self._heads, self._head(group, found))
 
 
 def _give_cpus(
     walk: _Walk, used: int, limits: LimitsConfig, host: HostRoom, starts: list[Start]
 ) -> CpuWaits:
     while (found := walk.next()) is not None:
-        request, group, place = found
+        request, group, place, order = found
         size = request.need.world_size
         # More than the limit was taken while that was higher: it runs alone.
         runs_alone = used == 0 < limits.cpu_ranks
         if used + size > limits.cpu_ranks and not runs_alone:
             return CpuWaits(request.job_id, used, limits.cpu_ranks)
-        if not host.has(request):
+        if not host.has(request, order):
             continue  # nor do those of the same need
         host.take(request.need)
         used += size
@@ -172,15 +186,25 @@ def _give_cpus(
 
 
 def _give_gpus(
-    walk: _Walk, floor: GpuFloor, history: FloorHistory, host: HostRoom, starts: list[Start]
+    walk: _Walk,
+    floor: GpuFloor,
+    now: float,
+    history: FloorHistory,
+    host: HostRoom,
+    starts: list[Start],
 ) -> None:
     history.begin(floor.view())
     waiting: set[ResourceNeed] = set()
+    latest_of: dict[ResourceNeed, float] = {}
+    """When a job of a need that waits must be over to be lent something."""
     wanted_by: dict[ResourceNeed, list[Gpu]] = {}
     while (found := walk.next()) is not None:
-        request, group, place = found
+        request, group, place, order = found
         need = group.need
-        if not host.has(request):
+        if need in waiting and not _ends_by(request, now, latest_of[need]):
+            walk.go_on(group, place, latest_of[need])  # of another user, or it is lent to no more
+            continue
+        if not host.has(request, order):
             continue  # nor do those of the same need
         try:
             if need not in wanted_by:
@@ -194,9 +218,29 @@ def _give_gpus(
             waiting.add(need)
         else:
             uuids = tuple(gpu.uuid for gpu in given if gpu.uuid is not None)
-            starts.append(Start(job_id=request.job_id, gpu_uuids=uuids, gpu_bytes=need.gpu_bytes))
+            part = _part_of(given, need, floor.context)
+            starts.append(
+                Start(
+                    job_id=request.job_id,
+                    gpu_uuids=uuids,
+                    gpu_bytes=need.gpu_bytes,
+                    gpu_part=part,
+                )
+            )
             host.take(need)
         if changed:
-            history.since(request.turn, floor.view())
-        latest = floor.latest_end(need, wanted) if need in waiting else math.inf
-        walk.go_on(group, place, latest)
+            history.since(order, floor.view())
+        if need in waiting:
+            latest_of[need] = floor.latest_end(need, wanted)
+        walk.go_on(group, place, latest_of.get(need, math.inf))
+
+
+def _part_of(given: Sequence[Gpu], need: ResourceNeed, context: int) -> float:
+    whole = min((gpu.memory_total_bytes or 0 for gpu in given), default=0)
+    if need.gpu_bytes is None or not whole:
+        return 1.0
+    return min(1.0, (need.gpu_bytes + context) / whole)
+
+
+def _ends_by(request: Request, now: float, latest: float) -> bool:
+    return request.lasts is not None and now + request.lasts <= latest

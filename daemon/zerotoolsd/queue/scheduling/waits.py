@@ -46,16 +46,16 @@ class FloorHistory:
         """What the first job found."""
         self._views.append(view)
 
-    def since(self, turn: int, view: FloorView) -> None:
-        """What those behind this turn found; later ones come later."""
-        self._behind.append(turn)
+    def since(self, order: int, view: FloorView) -> None:
+        """What those behind this one found (`demands.order_of`); later ones come later."""
+        self._behind.append(order)
         self._views.append(view)
 
-    def why(self, turn: int, need: ResourceNeed) -> str | None:
-        """Why the job of this turn waits; None: the GPUs were not looked at yet."""
+    def why(self, order: int, need: ResourceNeed) -> str | None:
+        """Why the job that comes there waits; None: the GPUs were not looked at yet."""
         if not self._views:
             return None
-        place = bisect_left(self._behind, turn)
+        place = bisect_left(self._behind, order)
         if (place, need) not in self._said:
             self._said[place, need] = self._views[place].why(need)
         return self._said[place, need]
@@ -92,13 +92,13 @@ class Waits(Mapping[int, str]):
         return Waits(self._line, self._started, passed_over, *known)
 
     def __getitem__(self, job_id: int) -> str:
-        found = self._line.need_and_turn(job_id)
+        found = self._line.need_and_order(job_id)
         why = None if found is None else self._why(job_id, *found)
         if why is None:
             raise KeyError(job_id)
         return why
 
-    def _why(self, job_id: int, need: ResourceNeed, turn: int) -> str | None:
+    def _why(self, job_id: int, need: ResourceNeed, order: int) -> str | None:
         if job_id in self._passed_over:
             return self._passed_over[job_id]
         if job_id in self._started:
@@ -109,7 +109,7 @@ class Waits(Mapping[int, str]):
             return self._cpus.why(job_id, need)
         if self._blind is not None:
             return f"waits for the GPUs to be seen: {self._blind}"
-        return self._history.why(turn, need)
+        return self._history.why(order, need)
 
     def __contains__(self, job_id: object) -> bool:
         return isinstance(job_id, int) and self.get(job_id) is not None

@@ -61,11 +61,11 @@ def test_a_pass_comes_to_the_same_as_looking_at_every_job(data: st.DataObject) -
     ends |= {900 + i: 120.0 for i, kind in enumerate(kinds) if kind == "ends later"}
     needs = data.draw(st.lists(gpu_needs | cpu_needs, min_size=1, max_size=4))
     priorities = st.sampled_from([0, 0, 3, -10, 10])
-    one = st.tuples(st.sampled_from(needs), lasting, priorities)
+    one = st.tuples(st.sampled_from(needs), lasting, priorities, st.integers(1, 3))
     asked = data.draw(st.lists(one, max_size=16))
     requests = [
-        Request(job_id=i, need=need, lasts=lasts, priority=priority)
-        for i, (need, lasts, priority) in enumerate(asked)
+        Request(job_id=i, need=need, lasts=lasts, priority=priority, uid=uid)
+        for i, (need, lasts, priority, uid) in enumerate(asked)
     ]
     left_out = data.draw(st.sets(st.integers(0, 15), max_size=3))
     values: dict[str, Any] = {
@@ -78,10 +78,20 @@ def test_a_pass_comes_to_the_same_as_looking_at_every_job(data: st.DataObject) -
     }
     looked_at: list[int] = []
     line = WaitingLine(data.draw(st.permutations(requests)))
+    line.ranks = ranks = data.draw(st.sampled_from([{}, {1: 1, 2: 0, 3: 2}]))
     found = tick(
         line, passed_over=dict.fromkeys(left_out, "not now"), **values, touch=looked_at.append
     )
-    in_turn = sorted(requests, key=lambda each: (-each.priority, each.job_id))
+
+    def place(each: Request) -> tuple[int, int, int]:
+        rank = 0 if each.need.gpus is None else ranks.get(each.uid, 0)
+        return -each.priority, rank, each.job_id
+
+    in_turn = sorted(requests, key=place)
+    for kind in (False, True):
+        alike = [each for each in in_turn if (each.need.gpus is not None) == kind]
+        for number, each in enumerate(alike, 1):
+            assert line.place_of(each.job_id) == (number, len(alike))
     starts, waits = plain_pass([r for r in in_turn if r.job_id not in left_out], **values)
     assert found.starts == starts
     assert found.waits == waits | {r.job_id: "not now" for r in requests if r.job_id in left_out}

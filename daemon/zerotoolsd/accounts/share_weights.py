@@ -1,0 +1,50 @@
+"""How much of the GPUs each user is to have beside the others, as the administrator has set it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from zerotoolsd.accounts.account import Account, UnknownAccount, find_account, group_names
+
+EVERYBODY = "*"
+
+
+class ShareWeights:
+    """The weights of the configuration, asked by uid; each user is looked up once."""
+
+    def __init__(
+        self,
+        weights: Mapping[str, float],
+        find: Callable[[int], Account] = find_account,
+        groups: Callable[[Account], frozenset[str]] = group_names,
+    ) -> None:
+        self._weights = weights
+        self._find, self._groups = find, groups
+        self._known: dict[int, float] = {}
+
+    def of(self, uid: int) -> float:
+        """The own entry of a user, else the largest of those of their groups, else that of
+        everybody, which is 1 where it is not set."""
+        if uid not in self._known:
+            self._known[uid] = self._look_up(uid)
+        return self._known[uid]
+
+    def _look_up(self, uid: int) -> float:
+        everybody = self._weights.get(EVERYBODY, 1.0)
+        if not set(self._weights) - {EVERYBODY}:
+            return everybody
+        names, groups = {str(uid)}, frozenset[str]()
+        try:
+            account = self._find(uid)
+        except UnknownAccount:  # it has the weight of everybody else
+            pass
+        else:
+            names.add(account.name)
+            groups = self._groups(account)
+        own = [weight for name, weight in self._weights.items() if name in names]
+        of_groups = [
+            weight
+            for name, weight in self._weights.items()
+            if name.startswith("@") and name[1:] in groups
+        ]
+        return max(own or of_groups or [everybody])

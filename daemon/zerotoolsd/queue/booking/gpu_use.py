@@ -1,0 +1,97 @@
+"""GPU-seconds of each user, booked by the hour, in the transaction in which they are known.
+
+What runs is booked every minute and at its end, from where it was booked last: so a restart loses
+nothing, and what a job's own record claims of its end can hide a minute at most. Attempts that
+share GPUs are booked for the part that they declared.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from zerotoolsd.queue.clocks import Moment
+from zerotoolsd.queue.rows import ENDED, RUNNING
+
+RunSql = Callable[..., sqlite3.Cursor]
+_LONGEST_GAP = 366 * 86400.0
+"""Of a calendar that was set, no more is booked at once."""
+
+
+class GpuUse:
+    """What is booked; `bookings` grows where there may be more."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self.bookings = 0
+
+    def rows(self, first: int, until: int = 2**62) -> list[tuple[int, int, float]]:
+        """(uid, hour since the epoch, GPU-seconds), from the hour `first` until before `until`."""
+        cursor = self._connection.cursor()
+        cursor.row_factory = None
+        what = "SELECT uid, hour, gpu_seconds FROM gpu_use WHERE hour >= ? AND hour < ?"
+        return list(cursor.execute(what, (first, until)))
+
+    def in_all(self) -> dict[int, float]:
+        """GPU-seconds that were ever booked, by uid."""
+        cursor = self._connection.cursor()
+        cursor.row_factory = None
+        return dict(cursor.execute("SELECT uid, sum(gpu_seconds) FROM gpu_use GROUP BY uid"))
+
+
+def book_running(sql: RunSql, now: Moment) -> bool:
+    """Book what all attempts that run have used until now; whether there were any."""
+    rows = sql(f"{_ATTEMPTS} WHERE attempt.state = ? AND gpu_uuids != '[]'", (RUNNING,)).fetchall()
+    booked = [_book(sql, row, now, None) for row in rows]
+    return any(booked)
+
+
+def book_end(sql: RunSql, job_id: int, number: int, now: Moment, ended: float) -> None:
+    """Book what is left of an attempt that ended at `ended`, before that is recorded."""
+    row = sql(f"{_ATTEMPTS} WHERE job_id = ? AND number = ?", (job_id, number)).fetchone()
+    if row is not None and row["state"] != ENDED:
+        _book(sql, row, now, ended)
+
+
+_ATTEMPTS = "SELECT attempt.*, job.uid AS uid FROM attempt JOIN job ON job.id = attempt.job_id"
+
+
+def _book(sql: RunSql, row: Mapping[str, Any], now: Moment, ended: float | None) -> bool:
+    gpus = len(json.loads(row["gpu_uuids"]))
+    if not gpus or row["started"] is None:
+        return False
+    is_first = row["booked"] is None
+    since = Moment(
+        row["started"] if is_first else row["booked"],
+        row["started_clock"] if is_first else row["booked_clock"],
+        row["boot_id"],
+    )
+    seconds = min(now.seconds_since(since), _LONGEST_GAP)
+    end = now.time
+    if ended is not None and ended < now.time:
+        seconds, end = min(seconds, max(0.0, ended - since.time)), ended
+    for hour, part in by_hour(end, seconds).items():
+        sql(
+            "INSERT INTO gpu_use (uid, hour, gpu_seconds) VALUES (?, ?, ?) ON CONFLICT (uid, hour)"
+            " DO UPDATE SET gpu_seconds = gpu_seconds + excluded.gpu_seconds",
+            (row["uid"], hour, part * gpus * row["gpu_part"]),
+        )
+    sql(
+        "UPDATE attempt SET booked = ?, booked_clock = ? WHERE job_id = ? AND number = ?",
+        (now.time, now.clock, row["job_id"], row["number"]),
+    )
+    return True
+
+
+def by_hour(end: float, seconds: float) -> dict[int, float]:
+    """`seconds` that ended at `end`, by the hours since the epoch in which they were."""
+    found: dict[int, float] = {}
+    begin = end - seconds
+    while begin < end:
+        hour = int(begin // 3600)
+        until = min(end, (hour + 1) * 3600.0)
+        found[hour] = until - begin
+        begin = until
+    return found

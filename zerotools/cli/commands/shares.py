@@ -1,0 +1,56 @@
+"""`zerotools shares`: what users have used of the GPUs, beside what they are to have."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from zerotools.cli.options.shared import json_option, socket_option
+from zerotools.cli.output import render
+from zerotools.jobs.binding.durations import in_words
+from zerotools.jobs.client.daemon_client import DaemonClient
+
+HEADERS = ("user", "weight", "share", "used", "GPU-hours", "in all", "GPUs", "waiting", "factor")
+
+
+@click.command("shares")
+@socket_option
+@json_option
+def command(socket: Path | None, as_json: bool) -> None:
+    """Show what each user has used of the GPUs, and who goes first.
+
+    What was used counts half after the half-life that the administrator has set ([shares] of the
+    daemon's configuration). Of jobs of one priority, those of the user with the highest factor
+    start first: it is 1 for one who has used nothing, 0.5 at the share, and less beyond it.
+    """
+    found = DaemonClient(socket).shares()
+    if as_json:
+        render.print_json(found)
+        return
+    if not found["users"]:
+        click.echo("no user has jobs that wait for GPUs, or has used any")
+        return
+    columns = render.terminal_columns(sys.stdout)
+    rows = [_row(user) for user in found["users"]]
+    render.print_lines(render.table(HEADERS, rows, right=HEADERS[1:], columns=columns))
+    click.echo(f"what was used counts half after {in_words(found['half_life_seconds'])}")
+    if not found["fair"]:
+        click.echo("jobs start in the order of their numbers: [shares] fair is false")
+
+
+def _row(user: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        str(user["name"]),
+        f"{user['weight']:g}",
+        f"{user['share']:.1%}",
+        f"{user['used']:.1%}",
+        f"{user['gpu_hours']:.1f}",
+        f"{user['gpu_hours_in_all']:.1f}",
+        str(user["gpus"]),
+        str(user["waiting"]),
+        f"{user['factor']:.2f}",
+    )
