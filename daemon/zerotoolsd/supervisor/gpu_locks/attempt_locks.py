@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from zerotoolsd.supervisor.gpu_locks.lock_directory import (
     NoLocks,
     Taken,
 )
-from zerotoolsd.supervisor.procfs import open_process
+from zerotoolsd.supervisor.procfs import open_process, read_process
 
 GATE_SECONDS = 20.0
 """A daemon has the gate for a pass over its queue, milliseconds."""
@@ -68,8 +69,22 @@ def take_locks(told: Mapping[str, Any], seconds: float = GATE_SECONDS) -> Attemp
 
 
 def _lives(process: Mapping[str, int]) -> bool:
-    fd = open_process(process["pid"], process["start_ticks"])
+    pid = process["pid"]
+    fd = open_process(pid, process["start_ticks"])
     if fd is None:
-        return False
+        return read_process(pid) is None and _is_hidden(pid)
     os.close(fd)
     return True
+
+
+def _is_hidden(pid: int) -> bool:
+    """Whether a process lives that /proc does not show: root's daemon to a user's supervisor, where
+    /proc has `hidepid`. That its number went to another one meanwhile cannot be told then."""
+    try:
+        fd = os.pidfd_open(pid)
+    except OSError:
+        return False
+    try:
+        return not select.select([fd], [], [], 0)[0]
+    finally:
+        os.close(fd)

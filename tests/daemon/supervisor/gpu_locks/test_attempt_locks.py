@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harness.started import run
 from tests.daemon.lock_keepers import NOBODY, kept_locked, lock_directory
 from tests.daemon.made_attempts import finish, make_attempt, started, supervise
 from zerotoolsd.supervisor.gpu_locks.attempt_locks import take_locks
@@ -42,6 +45,38 @@ def test_it_joins_a_daemon_that_lives_and_nobody_else(tmp_path: Path) -> None:
         assert refused.descriptors == ()
         assert refused.refusal is not None
         assert refused.refusal.startswith("GPU-1 is held by ")
+    os.close(daemon)
+
+
+_AS_ANOTHER = """
+import json, os, sys
+from zerotoolsd.supervisor.gpu_locks.attempt_locks import take_locks
+os.chdir(sys.argv[2])
+os.setgroups([])
+os.setresgid(*[int(sys.argv[1])] * 3)  # group 0 is shown all
+os.setresuid(*[int(sys.argv[1])] * 3)
+assert not os.path.exists(f"/proc/{os.getppid()}/stat")
+print(take_locks(json.loads(sys.argv[3])).refusal)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts a /proc that hides its processes")
+def test_a_users_supervisor_joins_a_daemon_of_root_that_proc_hides(tmp_path: Path) -> None:
+    gpus = lock_directory(tmp_path)
+    daemon = hold(gpus, "GPU-1")
+    # In its own directory: those above are of the user of the test alone.
+    here = {**told(gpus, "GPU-1", held=("GPU-1",)), "directory": "."}
+    mount = 'mount -t proc -o hidepid=2 proc /proc || exit 3; exec "$@"'
+    python = (sys.executable, "-c", _AS_ANOTHER, str(NOBODY), str(gpus), json.dumps(here))
+    done = run(
+        ("unshare", "--mount", "sh", "-c", mount, "sh", *python),
+        timeout=60,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode == 3 or "unshare failed" in done.stderr:
+        pytest.skip(f"no /proc of its own: {done.stderr}")
+    assert (done.stdout, done.stderr) == ("None\n", "")
     os.close(daemon)
 
 
