@@ -17,15 +17,21 @@ from tests.daemon.accounts.other_users import (
     open_directory,
     open_interpreter,
 )
-from tests.daemon.daemons import Daemon, daemon_in, make_job
+from tests.daemon.daemons import CONFIG, Daemon, daemon_in, make_job
 from tests.daemon.waiting import wait_for
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import given_of, job_from_dict
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.accounts.account import Account
-from zerotoolsd.supervisor.procfs import read_process
+from zerotoolsd.supervisor.cgroups import delegation
+from zerotoolsd.supervisor.cgroups.delegation import NotDelegated
+from zerotoolsd.supervisor.cgroups.group import find_group
+from zerotoolsd.supervisor.durable import read_json
+from zerotoolsd.supervisor.procfs import is_of_uid, pids, read_process
 
 pytestmark = AS_ROOT
+PROCESSES = 120
+"""That one user may have at a time."""
 SUBMIT = """
 import json, sys
 from pathlib import Path
@@ -38,6 +44,15 @@ try:
 except ZerotoolsError as error:
     print(json.dumps(str(error)))
 """
+
+
+def groups_can_be_made() -> bool:
+    """Whether a daemon that is started here makes control groups."""
+    try:
+        delegation.find()
+    except NotDelegated:
+        return False
+    return os.geteuid() == 0
 
 
 class Machine:
@@ -85,7 +100,7 @@ class Machine:
 def machine() -> Iterator[Machine]:
     with open_directory() as place, made_users(2) as users:
         python = open_interpreter(place)
-        with daemon_in(place / "state") as daemon:
+        with daemon_in(place / "state", CONFIG + f"[users]\nprocesses = {PROCESSES}\n") as daemon:
             daemon.python = python
             daemon.start()
             yield Machine(daemon, users)
@@ -213,3 +228,55 @@ def test_jobs_are_found_again_by_the_next_daemon(machine: Machine) -> None:
     machine.daemon.client.cancel(number)
     assert machine.daemon.wait_for_end(number)["state"] == "cancelled"
     wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "all to end")
+
+
+def test_a_fork_bomb_takes_nothing_from_others(machine: Machine) -> None:
+    bomb = "i=0; while [ $i -lt 1000 ]; do sleep 300 & i=$((i + 1)); done; wait"
+    berts = machine.submit(machine.bert, script(f"({bomb}) 2>&1; sleep 300"))
+    wait_for(lambda: processes_of(machine.bert) >= PROCESSES - 1, "the limit to be reached")
+    assert processes_of(machine.bert) <= PROCESSES
+    annas = machine.submit(machine.anna, make_job("steps=1 save=1"))
+    assert machine.daemon.wait_for_end(annas)["state"] == "succeeded"
+    machine.daemon.client.cancel(berts)
+    machine.daemon.wait_for_end(berts)
+    wait_for(lambda: processes_of(machine.bert) == 0, "all of it to end")
+
+
+def processes_of(user: Account) -> int:
+    """How many processes the user has, threads not counted."""
+    return sum(is_of_uid(pid, user.uid) for pid in pids())
+
+
+@pytest.mark.skipif(not groups_can_be_made(), reason="needs control groups of version 2")
+def test_nothing_leaves_the_group_that_root_has_made(machine: Machine) -> None:
+    """It detaches itself, empties its environment, and kills supervisor and keeper."""
+    leave = (
+        'cd "$ZEROTOOLS_RUN_DIR"; grep ^0:: /proc/self/cgroup\n'
+        "setsid env -i /bin/sleep 600 &\n"
+        "own=$(grep ^0:: /proc/self/cgroup | cut -d: -f3)\n"
+        'place=$(dirname "$(dirname "$(grep -l $$ $(find /sys/fs/cgroup -name cgroup.procs '
+        '-path "*$own/*" 2>/dev/null))")")\n'
+        'echo 0 > "$(dirname "$place")/cgroup.procs" && echo left\n'
+        "keeper=$(cut -d' ' -f4 /proc/$PPID/stat)\n"
+        "echo waiting; until [ -e go ]; do sleep 0.1; done; kill -9 $keeper $PPID; sleep 600"
+    )
+    number = machine.submit(machine.bert, script(leave))
+    log = machine.daemon.run_dir(number) / "rank-0.log"
+    wait_for(lambda: log.exists() and "waiting" in log.read_text(), "the job to wait")
+    said = log.read_text()
+    name = f"/zerotools-{number}-1-"
+    assert said.count(name) >= 2, said  # that of root, and the supervisor's own in it
+    assert "left" not in said.splitlines()
+    (machine.daemon.run_dir(number) / "go").touch()
+    job = machine.daemon.wait_for_state(number, "waiting_retry", "queued", "launching", "running")
+    machine.daemon.client.cancel(number)
+    job = machine.daemon.wait_for_end(number)
+    assert "of its processes were ended" in str(job["attempts"][0]["cause"])
+    wait_for(lambda: processes_of(machine.bert) == 0, "all of it to end")
+    wait_for(lambda: find_group(token_of(machine, number)) is None, "its group to be removed")
+
+
+def token_of(machine: Machine, number: int) -> str:
+    record = read_json(machine.daemon.run_dir(number) / "attempt.json")
+    assert record is not None
+    return str(record["token"])

@@ -1,14 +1,15 @@
 """Become a user for good, then a program of theirs: `as_user.py WHO PROGRAM [ARGUMENT...]`.
 
 WHO is a JSON object: `uid`, `gid`, `groups`; what may be left out is `processes` and `open_files`
-(limits), `umask`, `output` (a file that becomes the program's output) and `given`: then the
+(limits), `umask`, `output` (a file that becomes the program's output), `group` (a control group
+that is made here and entered: `name` and `limits`, which stay root's) and `given`: then the
 program's environment is made of the variables whose names begin with PREFIX, without it. Nothing
 that a user chose is in the environment of this program itself.
 
 Nothing that a job names is opened before the process is the user's. A process that cannot become
 the user, or could become another one again, ends with NOT_DROPPED and one line that says why.
 
-It is the standard library alone, and run by its path with `-I -S`.
+It is the standard library alone, as what it imports is, and run by its path with `-I -S`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ NOT_DROPPED = 77
 """EX_NOPERM of sysexits.h: no attempt to start again would end otherwise."""
 NOT_NOW = 75
 """EX_TEMPFAIL: the machine, or a limit of the user, is in the way."""
+MOST_GROUPS = "1000"
+"""Control groups that a user may make in that of an attempt."""
+SUPERVISED, FIRST = "0", "500"
+"""Of a supervisor, whose ranks are ended before it; of what is only asked something."""
 _PR_SET_NO_NEW_PRIVS, _PR_GET_NO_NEW_PRIVS = 38, 39
 _CAPABILITIES = (b"CapPrm:", b"CapEff:", b"CapAmb:")
 _LATER = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EIO})
@@ -36,6 +41,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 class NotDropped(Exception):
     """The process is not the user's, or not for good; the text says why."""
+
+
+class NoGroup(Exception):
+    """The control group cannot be had; the text says why."""
 
 
 def become(uid: int, gid: int, groups: Collection[int]) -> None:
@@ -100,6 +109,35 @@ def limit(who: Mapping[str, Any]) -> None:
             resource.setrlimit(number, (most, most))
 
 
+def enter_group(group: Mapping[str, Any], uid: int, gid: int) -> None:
+    """Make a control group with limits, enter it, and let the user divide it. It is not left again,
+    as what lies above is root's. Where there are no limits, it is only tried. Raises NoGroup."""
+    sys.path.insert(0, os.path.realpath(f"{__file__}/../../.."))
+    from zerotoolsd.supervisor.cgroups.delegation import NotDelegated, write
+    from zerotoolsd.supervisor.cgroups.group import make_group
+
+    limits = group["limits"]
+    try:
+        made = make_group(group["name"], limits, own=(os.getpid(),))
+        write(made.path / "cgroup.max.descendants", MOST_GROUPS)
+        write(made.path / "cgroup.procs", "0")
+        for name in ("", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control"):
+            os.chown(made.path / name, uid, gid)
+    except (NotDelegated, OSError) as error:
+        if limits:
+            raise NoGroup(f"the limits of the job cannot be set: {error}") from None
+
+
+def be_ended_first(score: str) -> None:
+    """Whom the kernel ends when memory runs out is not for a user to say: a daemon that is spared
+    passes that on to nobody."""
+    fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, score.encode())
+    finally:
+        os.close(fd)
+
+
 def environment_of(who: Mapping[str, Any], found: Mapping[str, str]) -> dict[str, str]:
     """What the program begins with."""
     if not who.get("given"):
@@ -117,10 +155,17 @@ def main(arguments: Sequence[str]) -> NoReturn:
     who = json.loads(arguments[0])
     program = list(arguments[1:])
     try:
-        limit(who)  # before: who is somebody else may not
+        # Before: who is somebody else may not.
+        if os.geteuid() == 0:
+            be_ended_first(FIRST if who.get("given") else SUPERVISED)
+        if who.get("group"):
+            enter_group(who["group"], who["uid"], who["gid"])
+        limit(who)
         become(who["uid"], who["gid"], who["groups"])
     except NotDropped as error:
         _fail(NOT_DROPPED, f"it was not started: {error}")
+    except NoGroup as error:
+        _fail(NOT_NOW, f"it was not started: {error}")
     except OSError as error:
         _fail(NOT_DROPPED, f"it was not started: a limit cannot be set: {error.strerror}")
     os.umask(int(who.get("umask", 0o077)))

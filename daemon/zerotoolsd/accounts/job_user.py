@@ -39,11 +39,13 @@ class JobUser:
         umask: int = 0o077,
         output: Path | None = None,
         given: bool = False,
+        group: Mapping[str, Any] | None = None,
     ) -> tuple[str, ...]:
         """`program`, whose first word is a path, as this user. `given`: with what `given_env` has
-        made of its environment."""
+        made of its environment, and among the first that end when memory runs out. `group`: in a
+        control group of its own (`as_user`)."""
         text = None if output is None else str(output)
-        who = {**self.who, "umask": umask, "output": text, "given": given}
+        who = {**self.who, "umask": umask, "output": text, "given": given, "group": group}
         return (sys.executable, "-I", "-S", str(as_user.__file__), json.dumps(who), *program)
 
     @property

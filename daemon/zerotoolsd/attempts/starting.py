@@ -16,7 +16,7 @@ from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs import states
 from zerotoolsd import crashpoints
 from zerotoolsd.accounts.serving import OWN_ONLY, ServedUsers
-from zerotoolsd.attempts import last_report, launch
+from zerotoolsd.attempts import job_limits, last_report, launch
 from zerotoolsd.attempts.pending import PendingJobs
 from zerotoolsd.attempts.spawning.spawner import NotReady
 from zerotoolsd.attempts.watcher import OnOver, Watcher
@@ -112,7 +112,7 @@ class AttemptStarter:
                 *(job, attempt, self._config, self._command, self._umask, known),
                 *(self._socket, self._gpu_locks(attempt.gpu_uuids), user),
             )
-            self._watcher.start(attempt, user)
+            self._watcher.start(attempt, user, None if user is None else self._held_by(job))
         except OSError as error:
             cause = f"could not be started: {error.strerror}: {error.filename}"
             if is_of_machine(error, own_files=True):
@@ -132,6 +132,12 @@ class AttemptStarter:
         crashpoints.reach(crashpoints.SUPERVISOR_SPAWNED)
         if self._watcher.follows(attempt):
             self.mark_running(attempt, clocks.now())
+
+    def _held_by(self, job: JobRow) -> Mapping[str, int] | None:
+        """The limits of the control group that a child of the daemon enters as another user; None:
+        there is to be none."""
+        limits = job_limits.attempt_limits(job.spec.limits, self._config.limits)
+        return limits if limits or self._config.limits.cgroups else None
 
     def found_running(self, attempt: AttemptRow, began: Moment) -> None:
         """Commit that the attempt's supervisor runs since `began`, whatever was known of it."""

@@ -98,13 +98,18 @@ class Watcher:
         self.held: dict[int, str] = {}
         """Why nothing can be said of an attempt now, by job."""
 
-    def start(self, attempt: AttemptRow, user: JobUser | None = None) -> None:
+    def start(
+        self,
+        attempt: AttemptRow,
+        user: JobUser | None = None,
+        limits: Mapping[str, int] | None = None,
+    ) -> None:
         """Start the supervisor of a prepared attempt, or ask systemd to, as `user` or as the
-        daemon.
+        daemon; see `SupervisorSpawner.spawn`.
 
         Raises OSError and NotReady: nothing of it runs.
         """
-        spawned = self._spawner.spawn(attempt, user)
+        spawned = self._spawner.spawn(attempt, user, limits)
         if (before := self._unwatched.pop(attempt.token, None)) and before.request is not None:
             before.request.close()
         try:
@@ -343,6 +348,9 @@ class Watcher:
 
     def _over(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
         self._asked.pop(attempt.token, None)
+        if strays.has_group_of_root(Path(attempt.run_dir)):  # its supervisor is about to leave it
+            loop = asyncio.get_running_loop()
+            loop.call_later(LONGEST_LOOK_SECONDS, strays.remove_group, attempt.token)
         self._on_over(attempt, record)
 
     def close(self) -> None:

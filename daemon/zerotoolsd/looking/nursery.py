@@ -103,6 +103,8 @@ def _as(who: Mapping[str, Any] | None, looks: Mapping[str, Look]) -> Mapping[str
     if who is None:
         return looks
     try:
+        if os.geteuid() == 0:
+            as_user.be_ended_first(as_user.FIRST)
         as_user.limit({"open_files": who["open_files"]})
         as_user.become(who["uid"], who["gid"], who["groups"])
     except (as_user.NotDropped, OSError) as error:

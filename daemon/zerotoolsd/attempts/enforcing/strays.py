@@ -25,7 +25,7 @@ from typing import Any
 
 from zerotoolsd.accounts.rights import opened, owner_of
 from zerotoolsd.attempts.spawning.transient_unit import is_in_unit
-from zerotoolsd.supervisor.cgroups.group import AttemptGroup, read_group
+from zerotoolsd.supervisor.cgroups.group import AttemptGroup, find_group, read_group
 from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json
 from zerotoolsd.supervisor.ending import family
 from zerotoolsd.supervisor.ending.family import FAMILY, Noted, read_note
@@ -87,12 +87,25 @@ def traces_of(run_dir: Path, token: str) -> Traces:
             run = read_json(base / RUN, LARGEST_RECORD) or {}
             noted = read_note(base / FAMILY, not_sessions=(os.getsid(0),))
     except (OSError, ValueError):
-        return Traces(token, uid=uid)
+        run, noted = {}, Noted()
     if run.get("token") != token or run.get("boot_id") != boot_id():
-        return Traces(token, uid=uid)
+        return Traces(token, group=None if uid is None else find_group(token), uid=uid)
     roots = frozenset(filter(None, map(identity, (run, run.get("keeper")))))
-    group = read_group(run.get("cgroup"), token)
+    group = find_group(token) if uid is not None else None
+    group = group or read_group(run.get("cgroup"), token)
     return Traces(token, roots, _ranks(run), noted if roots else Noted(), group, uid)
+
+
+def has_group_of_root(run_dir: Path) -> bool:
+    """Whether the attempt's control group, if it has one, is root's to remove."""
+    return owner_of(run_dir) is not None
+
+
+def remove_group(token: str) -> None:
+    """Remove the control group that root made for an attempt which is over."""
+    group = find_group(token)
+    if group is not None:
+        group.remove(0)
 
 
 def identity(tree: object) -> tuple[int, int] | None:

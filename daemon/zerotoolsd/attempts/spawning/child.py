@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from zerotoolsd.accounts.job_user import JobUser
 from zerotoolsd.accounts.rights import opened
@@ -38,13 +39,15 @@ def open_log(run_dir: Path) -> int:
         return os.open(base / SUPERVISOR_LOG, flags, 0o600)
 
 
-def spawn_child(run_dir: Path, user: JobUser | None = None) -> subprocess.Popen[bytes]:
-    """Start the supervisor of a prepared run directory, as `user` or as the daemon. Raises
-    OSError."""
+def spawn_child(
+    run_dir: Path, user: JobUser | None = None, group: Mapping[str, Any] | None = None
+) -> subprocess.Popen[bytes]:
+    """Start the supervisor of a prepared run directory, as `user`, in the control group `group`
+    (`as_user`), or as the daemon. Raises OSError."""
     command = supervisor_command(run_dir)
     with os.fdopen(open_log(run_dir), "wb") as log:
         return subprocess.Popen(
-            command if user is None else user.command(command),
+            command if user is None else user.command(command, group=group),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from zerotoolsd.attempts.spawning.child import spawn_child
 from zerotoolsd.attempts.spawning.transient_unit import UnitRequest, request_unit
 from zerotoolsd.attempts.spawning.way import CHILD, SYSTEMD, LaunchWay
 from zerotoolsd.queue.rows import AttemptRow
+from zerotoolsd.supervisor.cgroups.group import group_name
 
 PLAIN_SECONDS = 300.0
 """So long supervisors are children after systemd could not start one."""
@@ -51,14 +52,20 @@ class SupervisorSpawner:
         self._why: dict[str, str] = {}
         """Why systemd did not start an attempt's supervisor, by token."""
 
-    def spawn(self, attempt: AttemptRow, user: JobUser | None = None) -> Spawned:
+    def spawn(
+        self,
+        attempt: AttemptRow,
+        user: JobUser | None = None,
+        limits: Mapping[str, int] | None = None,
+    ) -> Spawned:
         """Start the supervisor of a prepared attempt, or have it started, as `user` or as the
-        daemon.
+        daemon. `limits`: of the control group that root makes for a child of another user; None:
+        none is made.
 
         Raises OSError and NotReady: nothing of it runs.
         """
         if self.way.program is None or self._clock() < self._plain_until:
-            return Spawned(spawn_child(Path(attempt.run_dir), user))
+            return self._child(attempt, user, limits)
         try:
             request = request_unit(self.way, attempt, self._grace_seconds, user)
         except FileNotFoundError as error:
@@ -67,8 +74,17 @@ class SupervisorSpawner:
             self._failed(f"there is no {self.way.program} any more")
             if not self.way.may_be_child:
                 raise NotReady(f"there is no {self.way.program} any more") from None
-            return Spawned(spawn_child(Path(attempt.run_dir), user))
+            return self._child(attempt, user, limits)
         return Spawned(request.process, request)
+
+    def _child(
+        self, attempt: AttemptRow, user: JobUser | None, limits: Mapping[str, int] | None
+    ) -> Spawned:
+        group = None
+        if limits is not None:
+            name = group_name(attempt.job_id, attempt.number, attempt.token)
+            group = {"name": name, "limits": dict(limits)}
+        return Spawned(spawn_child(Path(attempt.run_dir), user, group))
 
     def ended(self, token: str, request: UnitRequest) -> None:
         """Take note of what became of a request to systemd, which is closed."""

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from zerotoolsd.supervisor.cgroups import delegation, limits
-from zerotoolsd.supervisor.cgroups.delegation import PROCS, Delegation, NotDelegated, write
+from zerotoolsd.supervisor.cgroups.delegation import PREFIX, PROCS, Delegation, NotDelegated, write
 
-PREFIX = "zerotools-"
 REMOVE_SECONDS = 2.0
 OLD_SECONDS = 86400.0
 
@@ -130,6 +129,19 @@ def _clear(directory: Path) -> None:
             if entry.stat().st_mtime < time.time() - OLD_SECONDS:
                 with suppress(OSError):  # it is not empty
                     os.rmdir(entry.path)  # noqa: PTH106
+
+
+def find_group(token: str, root: Path = Path("/")) -> AttemptGroup | None:
+    """The group of the attempt with `token` that root has made below its own."""
+    try:
+        names = os.scandir(delegation.find(root).directory)
+    except (NotDelegated, OSError):
+        return None
+    with names:
+        for entry in names:
+            if entry.name.startswith(PREFIX) and entry.name.endswith(f"-{token[:8]}"):
+                return AttemptGroup(Path(entry.path))
+    return None
 
 
 def read_group(path: object, token: str, root: Path = Path("/")) -> AttemptGroup | None:
