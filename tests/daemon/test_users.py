@@ -30,7 +30,9 @@ from zerotoolsd.supervisor.durable import read_json
 from zerotoolsd.supervisor.procfs import is_of_uid, pids, read_process
 
 pytestmark = AS_ROOT
-PROCESSES = 120
+LOOKING = 1
+"""Processes of a user that look at files for the daemon: they stay for a while."""
+PROCESSES = 40
 """That one user may have at a time."""
 SUBMIT = """
 import json, sys
@@ -100,7 +102,9 @@ class Machine:
 def machine() -> Iterator[Machine]:
     with open_directory() as place, made_users(2) as users:
         python = open_interpreter(place)
-        with daemon_in(place / "state", CONFIG + f"[users]\nprocesses = {PROCESSES}\n") as daemon:
+        config = CONFIG.replace("grace_seconds = 20.0", "grace_seconds = 1.0")
+        config += f"[users]\nprocesses = {PROCESSES}\n"
+        with daemon_in(place / "state", config) as daemon:
             daemon.python = python
             daemon.start()
             yield Machine(daemon, users)
@@ -239,7 +243,7 @@ def test_a_fork_bomb_takes_nothing_from_others(machine: Machine) -> None:
     assert machine.daemon.wait_for_end(annas)["state"] == "succeeded"
     machine.daemon.client.cancel(berts)
     machine.daemon.wait_for_end(berts)
-    wait_for(lambda: processes_of(machine.bert) == 0, "all of it to end")
+    wait_for(lambda: processes_of(machine.bert) <= LOOKING, "all of it to end")
 
 
 def processes_of(user: Account) -> int:
@@ -272,7 +276,7 @@ def test_nothing_leaves_the_group_that_root_has_made(machine: Machine) -> None:
     machine.daemon.client.cancel(number)
     job = machine.daemon.wait_for_end(number)
     assert "of its processes were ended" in str(job["attempts"][0]["cause"])
-    wait_for(lambda: processes_of(machine.bert) == 0, "all of it to end")
+    wait_for(lambda: processes_of(machine.bert) <= LOOKING, "all of it to end")
     wait_for(lambda: find_group(token_of(machine, number)) is None, "its group to be removed")
 
 
