@@ -10,6 +10,7 @@ sentence for each rule that does not hold. It only reads, and needs no daemon:
 - a GPU is leased once as a whole, or in shares of its memory, and to attempts that are not over or
   left a process behind: no two share one that is leased as a whole;
 - no attempt began before the jobs that it was to start after had ended as they had to;
+- the jobs of an array are all there, as none of them was removed;
 - the events replay to the state that the job is in, each from where the last one led;
 - what lies under the name of a checkpoint verifies: every file has the size and the digest that the
   manifest says, so that nothing else can be offered to a job that goes on.
@@ -56,6 +57,7 @@ def broken(state_dir: Path, acknowledged: Collection[int] = ()) -> list[str]:
         *_leases(attempts, leases),
         *_events(jobs, events),
         *_dependencies(jobs, attempts, after),
+        *_arrays(jobs, events),
         *_checkpoints(jobs.values()),
     ]
 
@@ -173,6 +175,19 @@ def _events(jobs: Mapping[int, Row], events: list[sqlite3.Row]) -> Iterator[str]
     for number, job in jobs.items():
         if states.get(number) != job["state"]:
             yield f"job {number} is {job['state']}; its events say {states.get(number)}"
+
+
+def _arrays(jobs: Mapping[int, Row], events: list[sqlite3.Row]) -> Iterator[str]:
+    if any(event["kind"] == "clean" for event in events):
+        return
+    found: dict[int, list[Row]] = {}
+    for job in jobs.values():
+        if "array_id" in job.keys() and job["array_id"] is not None:  # noqa: SIM118  # of sqlite3
+            found.setdefault(job["array_id"], []).append(job)
+    for number, members in found.items():
+        known = sorted(job["array_index"] for job in members)
+        if known != list(range(members[0]["array_size"])):
+            yield f"array {number} of {members[0]['array_size']} jobs has those of index {known}"
 
 
 def _dependencies(

@@ -7,6 +7,7 @@ import logging
 import os
 import sqlite3
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,21 @@ class DispatcherService:
         job, new = await self._submission.submit(spec, uid=uid, key=idempotency_key, terms=terms)
         return self._view(job), new
 
+    async def submit_array(
+        self,
+        members: Sequence[tuple[JobSpec, str]],
+        *,
+        uid: int,
+        idempotency_key: str | None,
+        terms: QueueTerms = PLAIN_TERMS,
+    ) -> list[JobView]:
+        """See `JobService`."""
+        self._check_uid(uid)
+        jobs = await self._submission.submit_array(
+            members, uid=uid, key=idempotency_key, terms=terms
+        )
+        return [self._view(job) for job in jobs]
+
     async def check(
         self, spec: JobSpec, *, uid: int, model: bool = False, terms: QueueTerms = PLAIN_TERMS
     ) -> list[str]:
@@ -118,6 +134,7 @@ class DispatcherService:
         limit: int = 100,
         after: int | None = None,
         name: str | None = None,
+        array: int | None = None,
         uid: int | None = None,
     ) -> list[JobView]:
         """See `JobService`."""
@@ -125,7 +142,7 @@ class DispatcherService:
             raise BadRequest(f"state = {state}: must be one of {', '.join(states.STATES)}")
         wanted = None if state is None else [state]
         below = None if after is None else min(after, _LARGEST_ID)
-        found = self._store.jobs(wanted, limit=limit, after=below, name=name, uid=uid)
+        found = self._store.jobs(wanted, limit=limit, after=below, name=name, array=array, uid=uid)
         return [self._view(job) for job in found]
 
     async def job(self, job_id: int) -> JobView:

@@ -5,7 +5,7 @@ Times are seconds since the epoch, sizes are bytes. `to_json()` gives plain JSON
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -123,7 +123,8 @@ class JobView:
     `stage` is None for a program of the user's own; `spec` has its `env` values blanked;
     `set_keys` are the dotted keys that its author set, None of a job of the first version;
     `begin` is when it may start at the earliest, `after` the jobs that it starts after, each
-    `{"job", "condition", "state"}`;
+    `{"job", "condition", "state"}`; `array` is `{"id", "index", "size", "label"}` of one of several
+    that were submitted as one;
     `environment` says what its ranks begin with, where nothing was taken along at submit;
     `user` is the name of `uid`, where it is known; `masked`: who asked sees that it is there, and
     the rest is left out.
@@ -145,6 +146,7 @@ class JobView:
     priority: int = 0
     begin: float | None = None
     after: tuple[Mapping[str, Any], ...] = ()
+    array: Mapping[str, Any] | None = None
     latest_checkpoint: Mapping[str, Any] | None
     progress: Mapping[str, Any] | None
     phase: Mapping[str, Any] | None = None
@@ -266,6 +268,17 @@ class JobService(Protocol):
         Unavailable.
         """
 
+    async def submit_array(
+        self,
+        members: Sequence[tuple[JobSpec, str]],
+        *,
+        uid: int,
+        idempotency_key: str | None,
+        terms: QueueTerms = PLAIN_TERMS,
+    ) -> list[JobView]:
+        """As `submit`, of jobs that are queued together or not at all, each with what it has of its
+        own; where the key was seen, what was queued then."""
+
     async def check(
         self, spec: JobSpec, *, uid: int, model: bool = False, terms: QueueTerms = PLAIN_TERMS
     ) -> list[str]:
@@ -282,6 +295,7 @@ class JobService(Protocol):
         limit: int = 100,
         after: int | None = None,
         name: str | None = None,
+        array: int | None = None,
         uid: int | None = None,
     ) -> list[JobView]:
         """Jobs by descending id, those below `after` only, and those of this `name` and this `uid`.

@@ -7,13 +7,15 @@ import os
 import sqlite3
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest
+from zerotools.jobs.client.submissions import Submission, conflicts
 from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.accounts.job_user import JobUser
@@ -29,9 +31,9 @@ from zerotoolsd.cleaning.looks import CLEANING_LOOKS
 from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.looking.lookers import Ask
 from zerotoolsd.queue.changes import NewJob
-from zerotoolsd.queue.group_commit import GroupCommit
+from zerotoolsd.queue.group_commit import GroupCommit, when_free
 from zerotoolsd.queue.placement import memory_of_machine, need_of
-from zerotoolsd.queue.rows import JobRow
+from zerotoolsd.queue.rows import ArrayPlace, JobRow
 from zerotoolsd.queue.scheduling.gpus import impossible
 from zerotoolsd.queue.writers import Writers
 from zerotoolsd.rights.people import who_is
@@ -116,13 +118,60 @@ class Admittance:
     async def _submit(
         self, spec: JobSpec, uid: int, key: str | None, rehearse: bool, terms: QueueTerms
     ) -> tuple[JobRow, bool]:
+        async with self._looked_at(spec, uid, key, rehearse, terms) as new:
+            return await self._group.submit(new)
+
+    async def submit_array(
+        self,
+        members: Sequence[tuple[JobSpec, str]],
+        *,
+        uid: int,
+        key: str | None,
+        terms: QueueTerms = PLAIN_TERMS,
+    ) -> list[JobRow]:
+        """See `JobService.submit_array`."""
+        named = [Submission(label or str(spec.name), spec) for spec, label in members]
+        if (problem := next(conflicts(named), None)) is not None:
+            raise problem
+        async with AsyncExitStack() as stack:
+            jobs: list[NewJob] = []
+            for index, (spec, label) in enumerate(members):
+                first = index == 0
+                came = self._looked_at(spec, uid, key if first else None, first, terms, key)
+                new = await stack.enter_async_context(came)
+                place = ArrayPlace(id=0, index=index, size=len(members), label=label)
+                jobs.append(replace(new, array=place))
+
+            async def commit() -> list[JobRow]:
+                return self._dispatcher.store.submit_array(jobs)
+
+            try:
+                queued = await when_free(commit)
+            except sqlite3.OperationalError as error:
+                raise Unavailable(
+                    f"the jobs cannot be queued: writing the queue failed: {error}"
+                ) from None
+        self._dispatcher.announce()
+        return queued
+
+    @asynccontextmanager
+    async def _looked_at(
+        self,
+        spec: JobSpec,
+        uid: int,
+        key: str | None,
+        rehearse: bool,
+        terms: QueueTerms,
+        known: str | None = None,
+    ) -> AsyncIterator[NewJob]:
+        """The job, to be queued inside. One that was queued under the key, or under `known`, is not
+        looked at again: its files may be gone since."""
         tree = job_to_dict(spec)
         text = json.dumps(tree)
         user = self._dispatcher.users.of(uid)
         with self._dispatcher.needed.coming(text, uid) as coming:
             seen: Survey | None = None
-            # A job that was queued already is not checked again: its files may be gone since.
-            if self._dispatcher.store.by_key(uid, key) is None:
+            if self._dispatcher.store.by_key(uid, known or key) is None:
                 self._refuse_full()
                 terms = self._settled(terms, uid)
                 seen = await self._check(spec, text, user)
@@ -136,8 +185,7 @@ class Admittance:
 
             # Nothing gives way between these and the commit: two submits may come at once.
             checked = partial(self._check_last, spec, seen, terms, uid)
-            new = self._new_job(spec, tree, uid, key, checked, queued, terms)
-            return await self._group.submit(new)
+            yield self._new_job(spec, tree, uid, key, checked, queued, terms)
 
     def _settled(self, terms: QueueTerms, uid: int) -> QueueTerms:
         """The terms as they come to count. Raises BadRequest, Forbidden."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,7 @@ def job_view(
         output_dir=job.output_dir,
         priority=job.priority,
         begin=job.begin,
+        array=None if job.array is None else asdict(job.array),
         after=tuple(
             {"job": each.on_id, "condition": each.condition, "state": each.state} for each in after
         ),

@@ -44,6 +44,8 @@ class Wanted:
     end: str
     terms: Mapping[str, Any] = field(default_factory=dict)
     """How it is to wait; `after` names jobs of the story."""
+    members: int | None = None
+    """So many jobs of an array, of which the job file is this; they are called NAME-0, NAME-1."""
 
 
 @dataclass
@@ -148,6 +150,11 @@ class Place:
             if name not in self.acknowledged:
                 spec = job_from_dict(wanted.tree, source="job")
                 terms = self._terms(wanted)
+                if wanted.members is not None:
+                    key, count = str(spec.name), wanted.members
+                    several = self.client.submit_array(spec, {}, count, idempotency_key=key)
+                    self.acknowledged |= {str(job["name"]): int(job["id"]) for job in several}
+                    continue
                 taken = self.client.submit(spec, idempotency_key=name, terms=terms)
                 self.acknowledged[name] = taken["id"]
         found = {job["name"]: job for job in self.client.jobs()}

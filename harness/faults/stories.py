@@ -82,6 +82,15 @@ def on_hold(place: Place) -> dict[str, Wanted]:
     return {"held": held, "plain": place.script("plain", ONCE)}
 
 
+def several(place: Place) -> dict[str, Wanted]:
+    """Two jobs that are queued together."""
+    program = ONCE.replace("$LINES", "$LINES-$ZEROTOOLS_ARRAY_INDEX.lines")
+    one = place.script("both", program)
+    env = {"LINES": str(place.path / "both")}
+    one = replace(one, tree={**one.tree, "env": env}, members=2)
+    return {"both-0": one, "both-1": one}
+
+
 def judge(place: Place, jobs: Mapping[str, Wanted]) -> list[str]:
     """What is wrong after a fresh daemon has seen the jobs to their ends."""
     acknowledged = {n for name, n in place.acknowledged.items() if jobs[name].end != GONE}
@@ -114,6 +123,7 @@ def daemon_stories(tensors: Path) -> list[DaemonStory]:
         story("retry", lambda p: {"retried": p.script("retried", FAILS_ONCE)}),
         story("start after another", in_a_chain),
         story("hold and release", on_hold),
+        story("array", several),
         story("cancel", lambda p: {"cancelled": p.script("cancelled", SLEEPS, "cancelled")}),
         story("save and resume", lambda p: {"t": p.training("t", 3, env={"CRASH": "2"})}),
         story(

@@ -50,6 +50,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "submit": (
         "zerotools submit --follow job.toml",
         "zerotools submit job.toml --priority 5",
+        "zerotools submit job.toml --sweep train.learning_rate=1e-4,3e-4 --sweep train.seed=1,2",
         "zerotools submit second.toml --after first --begin 22:30",
         "zerotools submit first.toml second.toml",
         "zerotools submit job.toml --deepspeed ds_config.json --dry-run",
@@ -67,7 +68,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "explain": ("zerotools explain", "zerotools explain 7 --json"),
     "shares": ("zerotools shares", "zerotools shares --json"),
     "logs": ("zerotools logs -f", "zerotools logs 7 --tail 50 --rank all"),
-    "cancel": ("zerotools cancel 7", "zerotools cancel tiny wide --wait"),
+    "cancel": ("zerotools cancel 7", "zerotools cancel @7", "zerotools cancel tiny wide --wait"),
     "priority": ("zerotools priority tiny 5", "zerotools priority 7 -3"),
     "hold": ("zerotools hold 7", "zerotools hold tiny wide"),
     "release": ("zerotools release 7",),

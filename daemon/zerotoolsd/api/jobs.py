@@ -11,6 +11,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.priorities import why_not_priority
 from zerotools.jobs.states import STATES
+from zerotools.jobs.sweeps import MOST_MEMBERS, members_of
 from zerotools.jobs.text.secrets import HIDDEN
 from zerotoolsd.api import inputs
 from zerotoolsd.api.answers import answer, answer_unless_known
@@ -107,6 +108,42 @@ async def submit(request: web.Request) -> web.Response:
     return await _answer(request, view, 201 if is_new else 200)
 
 
+async def submit_array(request: web.Request) -> web.Response:
+    """POST /v1/arrays."""
+    uid = asked(request).uid
+    known = ("job", "sweep", "count", "idempotency_key", *TERMS)
+    body = await inputs.json_object(request, known=known)
+    if "job" not in body:
+        raise BadRequest("the key 'job' is missing")
+    key = inputs.idempotency_key(body.get("idempotency_key"))
+    job_from_dict(body["job"], source="job")  # refused as the job that it is, before it is many
+    members = members_of(body["job"], _sweep(body.get("sweep")), _members(body.get("count")))
+    jobs = [(job_from_dict(each.tree, source="job"), each.label) for each in members]
+    views = await request.app[SERVICE].submit_array(
+        jobs, uid=uid, idempotency_key=key, terms=terms_of(body)
+    )
+    by = asked(request)
+    return answer(
+        {"jobs": [_in_a_list(view, by) for view in await named(request, views)]}, status=201
+    )
+
+
+def _sweep(value: object) -> Mapping[str, list[Any]]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or not all(isinstance(each, list) for each in value.values()):
+        raise BadRequest("sweep: must be null or an object with a list of values for each key")
+    return value
+
+
+def _members(value: object) -> int | None:
+    if value is None:
+        return None
+    if type(value) is not int or not 1 <= value <= MOST_MEMBERS:
+        raise BadRequest(f"count: must be null or a whole number from 1 to {MOST_MEMBERS}")
+    return value
+
+
 async def check(request: web.Request) -> web.Response:
     """POST /v1/check."""
     uid = asked(request).uid
@@ -121,7 +158,7 @@ async def check(request: web.Request) -> web.Response:
 
 
 async def list_jobs(request: web.Request) -> web.Response:
-    """GET /v1/jobs?state=&limit=&after=&name=."""
+    """GET /v1/jobs?state=&limit=&after=&name=&array=."""
     state = request.query.get("state")
     if state is not None and state not in STATES:
         raise BadRequest(f"state={state[:40]!r}: must be one of {', '.join(STATES)}")
@@ -129,10 +166,11 @@ async def list_jobs(request: web.Request) -> web.Response:
     after = inputs.whole(request.query, "after", None, minimum=0)
     assert limit is not None
     by, name = asked(request), request.query.get("name")
+    array = inputs.whole(request.query, "array", None, minimum=1)
     # What somebody may not see, a question for its name does not tell either.
     of = by.uid if name is not None and by.access is not Access.ALLOWED else None
     views = await request.app[SERVICE].jobs(
-        state=state, limit=limit, after=after, name=name, uid=of
+        state=state, limit=limit, after=after, name=name, array=array, uid=of
     )
     after = views[-1].id if len(views) == limit else None
     views = await named(request, views)

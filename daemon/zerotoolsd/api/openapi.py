@@ -12,13 +12,13 @@ from typing import Any
 from aiohttp import web
 
 import zerotools
-from zerotools.jobs.priorities import LEAST_PRIORITY, MOST_PRIORITY
 from zerotools.jobs.states import STATES, TERMINAL
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.api.answers import answer
 from zerotoolsd.api.inputs import LARGEST_INT
 from zerotoolsd.api.json_schemas import Schema, of_answer, of_table, of_type
-from zerotoolsd.service import CONDITIONS, AttemptView, CleanedJob, Drain, Event, JobView, KeptJob
+from zerotoolsd.api.request_schemas import ARRAY_SCHEMA, PRIORITY_SCHEMA, TERMS_SCHEMA
+from zerotoolsd.service import AttemptView, CleanedJob, Drain, Event, JobView, KeptJob
 
 JSON, PROBLEM = "application/json", "application/problem+json"
 _COUNT: Schema = {"type": "integer", "minimum": 0, "maximum": LARGEST_INT}
@@ -26,23 +26,6 @@ _ANY_OBJECT: Schema = {"type": "object"}
 _REFUSALS = ("400", "401", "403", "404", "408", "409", "413", "422", "429", "500", "503")
 _TEXT_OR_NULL = {"type": ["string", "null"]}
 _KEY = {"type": ["string", "null"], "minLength": 1, "maxLength": 200, "pattern": "^[ -~]*$"}
-
-_PRIORITY = {"type": "integer", "minimum": LEAST_PRIORITY, "maximum": MOST_PRIORITY}
-_DEPENDENCY: Schema = {
-    "type": "object",
-    "properties": {
-        "job": {"type": "integer", "minimum": 1, "maximum": LARGEST_INT},
-        "condition": {"type": "string", "enum": list(CONDITIONS)},
-    },
-    "required": ["job"],
-    "additionalProperties": False,
-}
-_TERMS: dict[str, Schema] = {
-    "priority": {**_PRIORITY, "type": ["integer", "null"]},
-    "hold": {"type": "boolean"},
-    "begin": {"type": ["number", "null"], "minimum": 0, "exclusiveMaximum": LARGEST_INT},
-    "after": {"type": ["array", "null"], "items": _DEPENDENCY},
-}
 
 
 def _ref(name: str) -> Schema:
@@ -158,7 +141,9 @@ def _paths() -> dict[str, dict[str, Schema]]:
             "post": _operation(
                 "Queue a job, durably; 200: its idempotency key was seen before",
                 {"201": job, "200": job},
-                body=_closed(_object(("job",), job=_ref("Job"), idempotency_key=_KEY, **_TERMS)),
+                body=_closed(
+                    _object(("job",), job=_ref("Job"), idempotency_key=_KEY, **TERMS_SCHEMA)
+                ),
             ),
             "get": _operation(
                 "Jobs, the newest first",
@@ -170,6 +155,7 @@ def _paths() -> dict[str, dict[str, Schema]]:
                 _query("limit", {**_COUNT, "minimum": 1, "maximum": 1000}, "default: 100"),
                 _query("after", _COUNT, "ids below this: `next` of the page before"),
                 _query("name", text, "of this name alone"),
+                _query("array", {**_COUNT, "minimum": 1}, "of this array alone"),
                 _KNOWN,
             ),
         },
@@ -192,7 +178,7 @@ def _paths() -> dict[str, dict[str, Schema]]:
                 "Let it wait with another priority",
                 {"200": job},
                 _ID,
-                body=_closed(_object(priority=_PRIORITY)),
+                body=_closed(_object(priority=PRIORITY_SCHEMA)),
             )
         },
         "/v1/jobs/{id}/retry": {
@@ -234,7 +220,24 @@ def _paths() -> dict[str, dict[str, Schema]]:
             "post": _operation(
                 "What a submit would be refused for",
                 {"200": notes},
-                body=_closed(_object(("job",), job=_ref("Job"), model=of_type(bool), **_TERMS)),
+                body=_closed(
+                    _object(("job",), job=_ref("Job"), model=of_type(bool), **TERMS_SCHEMA)
+                ),
+            )
+        },
+        "/v1/arrays": {
+            "post": _operation(
+                "Queue a job many times, each with what it has of its own: all of them or none",
+                {"201": _object(jobs=_list(job))},
+                body=_closed(
+                    _object(
+                        ("job",),
+                        job=_ref("Job"),
+                        idempotency_key=_KEY,
+                        **TERMS_SCHEMA,
+                        **ARRAY_SCHEMA,
+                    )
+                ),
             )
         },
         "/v1/clean": {

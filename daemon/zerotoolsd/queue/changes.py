@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import zerotools
 from zerotools.jobs import states
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.queue import clocks
 from zerotoolsd.queue.booking.gpu_use import book_end
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.retrying.causes import KILLED
-from zerotoolsd.queue.rows import ENDED, RUNNING, AttemptRow, Fence, JobRow
-from zerotoolsd.service import Dependency
+from zerotoolsd.queue.rows import ENDED, RUNNING, ArrayPlace, AttemptRow, Fence, JobRow
+from zerotoolsd.service import Conflict, Dependency
 
 RunSql = Callable[..., sqlite3.Cursor]
 """(statement, values) -> cursor."""
@@ -35,7 +36,8 @@ class NewJob:
     """A job to be queued. Without `output_dir` it is `default_output / <id> / "output"`; without
     `name`, `job-<id>`. `now` in seconds since the epoch.
 
-    `hold` says why it is on hold from the start; `begin` and `after` what it waits for.
+    `array` says which of several it is; its id does not count yet. `hold` says why it is on hold
+    from the start; `begin` and `after` what it waits for.
     `tree` is `job_to_dict(spec)`, where that was made already.
     `check` is called last, in the transaction: what it raises refuses this job alone. `queued` is
     called with the job's row, before the commit.
@@ -52,6 +54,7 @@ class NewJob:
     hold: str | None = None
     begin: float | None = None
     after: tuple[Dependency, ...] = ()
+    array: ArrayPlace | None = None
     tree: Mapping[str, Any] | None = None
     check: Callable[[], None] = _nothing
     queued: Callable[[JobRow], None] = _nothing
@@ -63,6 +66,44 @@ class NewJob:
             return states.ON_HOLD
         waits = self.begin is not None or bool(self.after)
         return states.WAITING if waits else states.QUEUED
+
+
+def refuse_other_size(jobs: Sequence[NewJob], known: int) -> None:
+    """Raises Conflict: so many were queued under the key of these."""
+    if known != len(jobs):
+        raise Conflict(
+            f"the idempotency key {jobs[0].idempotency_key} was used for {known} jobs, and these "
+            f"are {len(jobs)}; use a new key"
+        )
+
+
+def insert_job(
+    run: RunSql, new: NewJob, spec_text: str, given_text: str, array_id: int | None
+) -> int:
+    """The row of a job, with its name and its place; its number. `array_id` is the array that it
+    joins, None: it is the first of one, or of none."""
+    job_id = run(
+        "INSERT INTO job (uid, name, spec, spec_given, spec_version, idempotency_key,"
+        " output_dir, state, reason, restarts_used, best_step, created, priority, begin_at)"
+        " VALUES (?, ?, ?, ?, ?, ?, '', ?, ?, 0, 0, ?, ?, ?)",
+        (
+            *(new.uid, new.name or "", spec_text, given_text, zerotools.__version__),
+            *(new.idempotency_key, new.state, new.hold, new.now, new.priority, new.begin),
+        ),
+    ).lastrowid
+    assert job_id is not None
+    place = new.output_dir or str(new.default_output / str(job_id) / "output")
+    run(
+        "UPDATE job SET name = ?, output_dir = ? WHERE id = ?",
+        (new.name or f"job-{job_id}", place, job_id),
+    )
+    if (array := new.array) is not None:
+        run(
+            "UPDATE job SET array_id = ?, array_index = ?, array_size = ?, array_label = ?"
+            " WHERE id = ?",
+            (array_id or job_id, array.index, array.size, array.label, job_id),
+        )
+    return job_id
 
 
 class Change:

@@ -25,6 +25,17 @@ _KEPT = 256
 
 
 @dataclass(frozen=True, kw_only=True)
+class ArrayPlace:
+    """Which of the jobs that were submitted as one it is: `index` of `size`, in the array `id`, the
+    number of its first job; `label` says what it has of its own."""
+
+    id: int
+    index: int
+    size: int
+    label: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class JobRow:
     """One job. Times are seconds since the epoch.
 
@@ -46,6 +57,7 @@ class JobRow:
     priority: int = 0
     begin: float | None = None
     """It does not start before this time."""
+    array: ArrayPlace | None = None
 
     @property
     def state(self) -> str:
@@ -181,6 +193,14 @@ def job_row(row: Mapping[str, Any]) -> JobRow:
         ended=row["ended"],
         priority=row["priority"],
         begin=row["begin_at"],
+        array=None
+        if row["array_id"] is None
+        else ArrayPlace(
+            id=row["array_id"],
+            index=row["array_index"],
+            size=row["array_size"],
+            label=row["array_label"] or "",
+        ),
     )
 
 

@@ -144,6 +144,15 @@ MIGRATIONS: tuple[str, ...] = (
     ALTER TABLE attempt ADD COLUMN booked REAL;
     ALTER TABLE attempt ADD COLUMN booked_clock REAL;
     """,
+    # Jobs that were submitted as one: the number of the first, which one of how many it is, and
+    # what it has of its own.
+    """
+    ALTER TABLE job ADD COLUMN array_id INTEGER;
+    ALTER TABLE job ADD COLUMN array_index INTEGER;
+    ALTER TABLE job ADD COLUMN array_size INTEGER;
+    ALTER TABLE job ADD COLUMN array_label TEXT;
+    CREATE INDEX job_array ON job (array_id) WHERE array_id IS NOT NULL;
+    """,
 )
 """Migration n (from 1) turns a database of `user_version` n-1 into one of n."""
 

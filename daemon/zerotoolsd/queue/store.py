@@ -11,12 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import zerotools
 from zerotools.jobs import states
 from zerotools.jobs.jobfile.parse import given_of, job_to_dict
 from zerotoolsd.queue import clocks
 from zerotoolsd.queue.booking.gpu_use import GpuUse, book_running
-from zerotoolsd.queue.changes import Change, Changed, NewJob
+from zerotoolsd.queue.changes import Change, Changed, NewJob, insert_job, refuse_other_size
 from zerotoolsd.queue.dependencies.dependency_table import DependencyTable
 from zerotoolsd.queue.dependencies.drain_table import DrainTable
 from zerotoolsd.queue.last_change import LastChange, newest_job
@@ -115,6 +114,20 @@ class Store:
             raise result
         return result
 
+    def submit_array(self, jobs: Sequence[NewJob]) -> list[JobRow]:
+        """Queue all of them, or none; or what was queued under the key of the first before.
+
+        Raises what `submit` does, of any of them.
+        """
+        with self._transaction():
+            first, new = self._submit(jobs[0])
+            if not new:
+                known = self.jobs(array=first.array.id)[::-1] if first.array else [first]
+                refuse_other_size(jobs, len(known))
+                return known
+            later = [self._submit(each, first.id)[0] for each in jobs[1:]]
+        return [first, *later]
+
     def submit_all(self, jobs: Sequence[NewJob]) -> list[tuple[JobRow, bool] | Exception]:
         """As `submit`, of many in one transaction: what each would return, or raise.
 
@@ -134,7 +147,7 @@ class Store:
                 self._sql("RELEASE one")
         return results
 
-    def _submit(self, new: NewJob) -> tuple[JobRow, bool]:
+    def _submit(self, new: NewJob, array_id: int | None = None) -> tuple[JobRow, bool]:
         tree = job_to_dict(new.spec) if new.tree is None else new.tree
         given = given_of(new.spec)
         given_text = _json(given)
@@ -149,22 +162,8 @@ class Store:
                 )
             return old, False
         new.check()
-        job_id = self._sql(
-            "INSERT INTO job (uid, name, spec, spec_given, spec_version, idempotency_key,"
-            " output_dir, state, reason, restarts_used, best_step, created, priority, begin_at)"
-            " VALUES (?, ?, ?, ?, ?, ?, '', ?, ?, 0, 0, ?, ?, ?)",
-            (
-                *(new.uid, new.name or "", _json(tree), given_text, zerotools.__version__),
-                *(new.idempotency_key, new.state, new.hold, new.now, new.priority, new.begin),
-            ),
-        ).lastrowid
-        assert job_id is not None
+        job_id = insert_job(self._sql, new, _json(tree), given_text, array_id)
         self._queued = job_id
-        place = new.output_dir or str(new.default_output / str(job_id) / "output")
-        self._sql(
-            "UPDATE job SET name = ?, output_dir = ? WHERE id = ?",
-            (new.name or f"job-{job_id}", place, job_id),
-        )
         self.dependencies.add(job_id, new.after)
         self._append(new.now, job_id, None, "submit", None, new.state, new.hold)
         job = self.job(job_id).with_reading(replace(new.spec, given=given))
@@ -306,17 +305,17 @@ class Store:
         limit: int = -1,
         after: int | None = None,
         name: str | None = None,
+        array: int | None = None,
         uid: int | None = None,
     ) -> list[JobRow]:
         """Jobs in the `wanted` states (default: all) by descending id; with an id below `after`,
-        and of this `name` and `uid`, where they are given."""
+        and of this `name`, `uid` and `array`, where they are given."""
         wanted = tuple(states.STATES if wanted is None else wanted)
         where = f"state IN ({', '.join('?' * len(wanted))}) AND id < ?"
         values = [*wanted, 2**63 - 1 if after is None else after]
-        if name is not None:
-            where, values = f"{where} AND name = ?", [*values, name]
-        if uid is not None:
-            where, values = f"{where} AND uid = ?", [*values, uid]
+        for column, value in (("name", name), ("uid", uid), ("array_id", array)):
+            if value is not None:
+                where, values = f"{where} AND {column} = ?", [*values, value]
         rows = self._sql(
             f"SELECT * FROM job WHERE {where} ORDER BY id DESC LIMIT ?", (*values, limit)
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -182,6 +183,21 @@ class FakeService:
             self.keys[idempotency_key] = job_id
         return self.views[job_id], True
 
+    async def submit_array(
+        self,
+        members: Sequence[tuple[JobSpec, str]],
+        *,
+        uid: int,
+        idempotency_key: str | None,
+        terms: QueueTerms = PLAIN_TERMS,
+    ) -> list[JobView]:
+        first, found = len(self.views) + 1, []
+        for index, (spec, label) in enumerate(members):
+            view, _ = await self.submit(spec, uid=uid, idempotency_key=None, terms=terms)
+            place = {"id": first, "index": index, "size": len(members), "label": label}
+            found.append(self.change(view.id, array=place))
+        return found
+
     async def check(
         self, spec: JobSpec, *, uid: int, model: bool = False, terms: QueueTerms = PLAIN_TERMS
     ) -> list[str]:
@@ -196,6 +212,7 @@ class FakeService:
         limit: int = 100,
         after: int | None = None,
         name: str | None = None,
+        array: int | None = None,
         uid: int | None = None,
     ) -> list[JobView]:
         found = [
@@ -204,6 +221,7 @@ class FakeService:
             if (state is None or view.state == state)
             and (after is None or job_id < after)
             and (name is None or view.name == name)
+            and (array is None or (view.array or {}).get("id") == array)
             and (uid is None or view.uid == uid)
         ]
         return found[:limit]

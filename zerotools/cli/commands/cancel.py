@@ -34,7 +34,7 @@ def command(references: tuple[str, ...], wait: bool, socket: Path | None, as_jso
     A program of your own (engine script) gets SIGTERM instead, and saves if it does so then. What
     still runs after stop.grace_seconds of the daemon's configuration, 120 unless set, is killed.
 
-    A JOB is a number, or the name of one that is not over.
+    A JOB is a number, or the name of one that is not over; @7 and @tiny are all jobs of an array.
 
     Only the user who submitted a job, and root, may cancel it.
     """

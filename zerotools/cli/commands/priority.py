@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
 
 from zerotools.cli.job_views.describe import title
-from zerotools.cli.job_views.job_reference import find_job, one_job_argument
+from zerotools.cli.job_views.job_reference import one_job_argument
+from zerotools.cli.job_views.several import ask_each, finish
 from zerotools.cli.options.shared import json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.jobs.client.daemon_client import DaemonClient
@@ -27,8 +29,9 @@ def command(reference: str, priority: int, socket: Path | None, as_json: bool) -
     may allow a user less than 10 ([priority.classes] of the daemon's configuration).
     """
     client = DaemonClient(socket)
-    job = client.set_priority(int(find_job(client, reference)["id"]), priority)
-    if as_json:
-        render.print_json(job)
-        return
-    click.echo(f"{title(job)} has priority {job['priority']}")
+    told = None if as_json else lambda job: f"{title(job)} has priority {job['priority']}"
+    asked = partial(client.set_priority, priority=priority)
+    jobs, errors = ask_each(client, [reference], asked, told)
+    if as_json and len(jobs) == 1:
+        render.print_json(jobs[0])
+    finish(jobs, errors, as_json=as_json and len(jobs) != 1)

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from zerotools.cli.job_views.array_folding import folded
 from zerotools.cli.job_views.describe import (
     Job,
     age,
@@ -46,7 +47,8 @@ def command(
 ) -> None:
     """List the jobs that wait or run, with what they wait for.
 
-    The age of a job that is over is the time since its end.
+    The age of a job that is over is the time since its end. The jobs of an array are one line, with
+    the number by which commands take all of them (@7); with --all, each has its own.
     """
     client = DaemonClient(socket)
     if name is not None:
@@ -60,7 +62,8 @@ def command(
     if as_json:
         render.print_json(jobs)
     elif jobs:
-        render.print_lines(table(jobs, render.terminal_columns(sys.stdout)))
+        shown = jobs if show_all else folded(jobs)
+        render.print_lines(table(shown, render.terminal_columns(sys.stdout)))
         if left_out:
             click.echo(f"... older jobs are left out (--limit {limit})")
     elif name is not None:

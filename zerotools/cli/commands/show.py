@@ -141,6 +141,9 @@ def _facts(job: Job) -> Iterator[tuple[str, str]]:
             yield "left", time_left(job["progress"])
     elif has_no_heartbeat(job):
         yield "heartbeat", "none: the program reports no steps (zerotools.worker can)"
+    if array := job.get("array"):
+        label = f": {array['label']}" if array["label"] else ""
+        yield "array", f"@{array['id']}, {array['index'] + 1} of {array['size']}{label}"
     yield "priority", str(job.get("priority") or "")
     yield "queued", render.moment(job["created"])
     if job["started"]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from zerotools.cli.job_views.array_submission import submit_array
 from zerotools.cli.job_views.describe import (
     Job,
     checkpoint_path,
@@ -25,6 +26,7 @@ from zerotools.cli.job_views.follow import Follower
 from zerotools.cli.job_views.job_reference import find_job
 from zerotools.cli.job_views.polling import Poller
 from zerotools.cli.job_views.queueing import check_all, queue_all
+from zerotools.cli.options.array_options import ArrayOptions, array_options
 from zerotools.cli.options.config_options import Configs, config_options, read_job_file
 from zerotools.cli.options.shared import json_option, socket_option
 from zerotools.cli.options.waiting_options import WaitingOptions, waiting_options
@@ -53,6 +55,7 @@ from zerotools.jobs.text.secrets import HIDDEN, mask_tree
     metavar="KEY",
     help="A word of your own for this submit: the same one twice queues one job.",
 )
+@array_options
 @waiting_options
 @click.option(
     "--env",
@@ -75,6 +78,7 @@ def command(
     name: str | None,
     idempotency_key: str | None,
     waiting: WaitingOptions,
+    array: ArrayOptions,
     env_options: tuple[str, ...],
     configs: Configs,
     dry_run: bool,
@@ -99,9 +103,17 @@ def command(
 
     With --follow, Ctrl-C leaves the job running, and the exit status is 6 if the job fails.
     """
-    single = {"--follow": follow, "--name": name, "--idempotency-key": idempotency_key}
+    single = {
+        "--follow": follow,
+        "--name": name,
+        "--idempotency-key": idempotency_key,
+        "--sweep or --array": array.asked,
+    }
     if len(job_files) > 1 and (option := next(filter(single.get, single), None)):
         raise BadRequest(f"{option} is for one job file; there are {len(job_files)}")
+    if array.asked and follow:
+        raise BadRequest("--follow follows one job; wait for all of an array: zerotools wait @JOB")
+    sweep = array.sweep()
     if dry_run and follow:
         raise BadRequest("--follow has nothing to follow with --dry-run; leave one out")
     if waiting.hold and follow:
@@ -114,6 +126,8 @@ def command(
     client = DaemonClient(socket)
     if terms := waiting.terms(lambda job: int(find_job(client, job)["id"])):
         jobs = [replace(each, terms=terms) for each in jobs]
+    if array.asked:
+        return submit_array(client, jobs[0], sweep, array.count, idempotency_key, dry_run, as_json)
     if dry_run:
         return _rehearse(client, jobs, as_json)
     queued = _queue(client, jobs, as_json, idempotency_key)

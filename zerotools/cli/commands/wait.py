@@ -9,7 +9,7 @@ import click
 
 from zerotools.cli.job_views.describe import Job, outcome, title
 from zerotools.cli.job_views.ending_watch import EndingWatch, stands_still
-from zerotools.cli.job_views.job_reference import find_job, jobs_argument
+from zerotools.cli.job_views.job_reference import find_jobs, jobs_argument
 from zerotools.cli.job_views.polling import Poller
 from zerotools.cli.options.shared import json_option, socket_option
 from zerotools.cli.output import render
@@ -42,7 +42,8 @@ def command(
     client = DaemonClient(socket)
     seconds = None if timeout is None else _seconds(timeout)
     deadline = None if seconds is None else time.monotonic() + seconds
-    numbers = {int(find_job(client, reference)["id"]): None for reference in references}
+    found = [job for reference in references for job in find_jobs(client, reference)]
+    numbers = {int(job["id"]): None for job in found}
     watch = EndingWatch(client, list(numbers), Poller())
     ended: list[Job] = []
     for job in watch.ends(deadline):

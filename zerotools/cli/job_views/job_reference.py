@@ -58,6 +58,24 @@ jobs_argument = click.argument(
 )
 
 
+def find_jobs(client: DaemonClient, reference: str) -> list[dict[str, Any]]:
+    """The job that `reference` means, or with an @ the jobs of an array that are not over, the
+    first one first: `@7` by the number of its first, `@tiny` by the name.
+
+    Raises BadRequest: there is none.
+    """
+    if not reference.startswith("@"):
+        return [find_job(client, reference)]
+    first = find_job(client, reference[1:] if is_number(reference[1:]) else f"{reference[1:]}-0")
+    if first.get("array") is None:
+        raise BadRequest(f"{reference}: job {first['id']} is not one of an array")
+    number = int(first["array"]["id"])
+    found = [job for job in client.jobs_of_array(number)[::-1] if job["state"] not in TERMINAL]
+    if not found:
+        raise BadRequest(f"{reference}: all jobs of the array {number} are over")
+    return found
+
+
 def find_job(client: DaemonClient, reference: str | None) -> dict[str, Any]:
     """The job that `reference` means.
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from zerotools.cli.job_views.describe import Job
-from zerotools.cli.job_views.job_reference import find_job
+from zerotools.cli.job_views.job_reference import find_jobs
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import say_error
 from zerotools.core.errors import ZerotoolsError
@@ -28,12 +28,18 @@ def ask_each(
     errors: list[ZerotoolsError] = []
     for reference in dict.fromkeys(references):
         try:
-            jobs.append(ask(int(find_job(client, reference)["id"])))
+            found = find_jobs(client, reference)
         except ZerotoolsError as error:  # the other jobs are asked all the same
             errors.append(error)
-        else:
-            if told is not None:
-                click.echo(told(jobs[-1]))
+            continue
+        for each in found:
+            try:
+                jobs.append(ask(int(each["id"])))
+            except ZerotoolsError as error:
+                errors.append(error)
+            else:
+                if told is not None:
+                    click.echo(told(jobs[-1]))
     return jobs, errors
 
 

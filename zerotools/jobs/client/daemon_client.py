@@ -32,6 +32,8 @@ TIMEOUT_SECONDS = 30.0
 MODEL_SECONDS = 150.0
 CONFIG_SECONDS = 30.0
 """More, where the daemon has a job's model built, or its examples tokenised."""
+ARRAY_SECONDS = 120.0
+"""More, where many jobs are looked at before any of them is queued."""
 PAGE = 1000
 """Jobs of one answer, at most."""
 CLEAN_SECONDS = 3600.0
@@ -107,6 +109,27 @@ class DaemonClient:
         body = {"job": given_of(spec), "idempotency_key": idempotency_key, **terms}
         return self._object("POST", "/v1/jobs", body=body, patience=_patience(spec))
 
+    def submit_array(
+        self,
+        spec: JobSpec,
+        sweep: Mapping[str, list[Any]],
+        count: int | None,
+        *,
+        idempotency_key: str | None = None,
+        terms: Mapping[str, Any] = MappingProxyType({}),
+    ) -> list[dict[str, Any]]:
+        """Queue a job for every combination of the values, `count` times, or none of them; the
+        jobs."""
+        from zerotools.jobs.jobfile.parse import given_of
+
+        asked = {"job": given_of(spec), "sweep": dict(sweep), "count": count}
+        body = {**asked, "idempotency_key": idempotency_key, **terms}
+        patience = _patience(spec) + ARRAY_SECONDS
+        jobs: list[dict[str, Any]] = self._object(
+            "POST", "/v1/arrays", body=body, patience=patience
+        )["jobs"]
+        return jobs
+
     def check(
         self,
         spec: JobSpec,
@@ -148,6 +171,10 @@ class DaemonClient:
             return []  # an older daemon, which has no job in a state that it does not know
         return jobs
 
+    def jobs_of_array(self, number: int) -> list[dict[str, Any]]:
+        """The jobs of an array, the newest first."""
+        return list(self._pages(None, number))
+
     def jobs_named(self, name: str) -> list[dict[str, Any]]:
         """All jobs of this name, the newest first."""
         try:
@@ -155,8 +182,8 @@ class DaemonClient:
         except BadRequest:  # an older daemon looks for no names
             return [job for job in self._pages(None) if job["name"] == name]
 
-    def _pages(self, name: str | None) -> Iterator[dict[str, Any]]:
-        query: dict[str, Any] = {"limit": PAGE, "name": name}
+    def _pages(self, name: str | None, array: int | None = None) -> Iterator[dict[str, Any]]:
+        query: dict[str, Any] = {"limit": PAGE, "name": name, "array": array}
         while True:
             answer = self._object("GET", "/v1/jobs", query)
             yield from answer["jobs"]

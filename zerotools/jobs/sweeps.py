@@ -1,0 +1,121 @@
+"""A job file as many jobs: every combination of the values that some of its keys are to take."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import itertools
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.binding.bind import dotted_keys, show
+from zerotools.jobs.tables.spec import JobSpec
+
+MOST_MEMBERS = 1000
+INDEX_VARIABLE = "ZEROTOOLS_ARRAY_INDEX"
+"""In the environment of each member's ranks: its number, from 0."""
+_ENV = "env."
+_OWN = frozenset({"name", "output_dir", "captured_env", "env"})
+"""Keys that each member has of its own anyway."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrayMember:
+    """One of the jobs; `label` says what it has of its own, such as `train.steps=40`."""
+
+    index: int
+    tree: Mapping[str, Any]
+    label: str
+
+
+def values_of(text: str) -> tuple[str, list[Any]]:
+    """The key and the values in `train.learning_rate=1e-4,3e-4`: TOML, or plain words.
+
+    Raises BadRequest.
+    """
+    key, equals, given = text.partition("=")
+    if not equals or not key.strip() or not given.strip():
+        raise BadRequest(f"--sweep {text}: must be KEY=VALUE,VALUE,... such as train.seed=1,2,3")
+    try:
+        values = tomllib.loads(f"v = [{given}]")["v"]
+    except (tomllib.TOMLDecodeError, RecursionError):
+        values = [_value(part.strip()) for part in given.split(",")]
+    return key.strip(), list(values)
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"v = {text}")["v"]
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return text
+
+
+def count_of(sweep: Mapping[str, Sequence[Any]], count: int | None) -> int:
+    """How many jobs these are. Raises BadRequest: too many, or none."""
+    for key, values in sweep.items():
+        if not values:
+            raise BadRequest(f"sweep: {key} has no values")
+        if len({show(value) for value in values}) < len(values):
+            raise BadRequest(f"sweep: {key} has a value twice")
+    members = math.prod(len(values) for values in sweep.values()) * (1 if count is None else count)
+    if not 1 <= members <= MOST_MEMBERS:
+        raise BadRequest(
+            f"these are {members} jobs, and an array has 1 to {MOST_MEMBERS}; leave out values, or "
+            "make several arrays"
+        )
+    return members
+
+
+def members_of(
+    tree: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]], count: int | None
+) -> list[ArrayMember]:
+    """The jobs of `tree`, each with its output directory and its name: every combination of the
+    values of `sweep`, `count` times (None: once). Nothing is made before all of it is checked.
+
+    Raises BadRequest: a key that the job file does not have, too many jobs.
+    """
+    count_of(sweep, count)
+    for key in sweep:
+        _check_key(key)
+    keys, found = list(sweep), []
+    choices = itertools.product(*sweep.values())
+    numbered = itertools.product(choices, range(1 if count is None else count))
+    for index, (chosen, _) in enumerate(numbered):
+        member = copy.deepcopy(dict(tree))
+        for key, value in zip(keys, chosen, strict=True):
+            _put(member, key, str(value) if key.startswith(_ENV) else value)
+        _put(member, f"{_ENV}{INDEX_VARIABLE}", str(index))
+        if isinstance(member.get("name"), str):
+            member["name"] = f"{member['name']}-{index}"[:200]
+        if isinstance(member.get("output_dir"), str):
+            member["output_dir"] = f"{member['output_dir']}/{index}"
+        label = ", ".join(f"{k}={show(v, bare=True)}" for k, v in zip(keys, chosen, strict=True))
+        found.append(ArrayMember(index=index, tree=member, label=label))
+    return found
+
+
+def _check_key(key: str) -> None:
+    known = dict(dotted_keys(JobSpec))
+    if key.startswith(_ENV) and len(key) > len(_ENV):
+        return
+    if key in _OWN:
+        raise BadRequest(f"sweep: {key}: each job of an array has its own already; leave it out")
+    if key not in known:
+        near = difflib.get_close_matches(key[:80], known, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise BadRequest(f"sweep: {show(key, bare=True)}: unknown key{hint}")
+
+
+def _put(tree: dict[str, Any], key: str, value: Any) -> None:
+    """A table that is something else in the job file is refused as that, when the job is read."""
+    *tables, last = key.split(".", 1) if key.startswith(_ENV) else key.split(".")
+    for name in tables:
+        below = tree.setdefault(name, {})
+        if not isinstance(below, dict):
+            return
+        tree = below
+    tree[last] = value
