@@ -28,6 +28,7 @@ from zerotoolsd.exposing.exposition import render
 from zerotoolsd.exposing.families import MetricsMoment, families
 from zerotoolsd.looking.lookers import Ask
 from zerotoolsd.operations.draining import Draining
+from zerotoolsd.operations.job_edits import JobEdits
 from zerotoolsd.operations.jobs_again import JobsAgain
 from zerotoolsd.operations.waiting_jobs import WaitingJobs
 from zerotoolsd.queue import clocks
@@ -35,8 +36,8 @@ from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.lifecycle import NotAllowed
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.scheduling.fences import with_fences
+from zerotoolsd.queue_terms import PLAIN_TERMS, JobEdit, QueueTerms
 from zerotoolsd.service import (
-    PLAIN_TERMS,
     Cleaned,
     CleanRequest,
     Conflict,
@@ -44,7 +45,6 @@ from zerotoolsd.service import (
     Forbidden,
     JobView,
     NotFound,
-    QueueTerms,
     Unavailable,
 )
 from zerotoolsd.submission import Admittance, InterpreterCheck, Rehearsal, newest_step
@@ -78,6 +78,7 @@ class DispatcherService:
         self._waiting_jobs = WaitingJobs(dispatcher, self._find)
         self._again = JobsAgain(dispatcher, self._submission, self._find, self._check_uid)
         self._draining = Draining(dispatcher)
+        self._edits = JobEdits(dispatcher, self._submission, self._find)
         self._started = time.monotonic()
 
     async def submit(
@@ -252,6 +253,11 @@ class DispatcherService:
         user = self._dispatcher.users.of(job.uid)
         found = await self._submission.look(job.spec, newest_step, job.output_dir, user=user)
         return None if found is None else int(found)
+
+    async def edit(self, job_id: int, edit: JobEdit, *, uid: int) -> JobView:
+        """See `JobService`."""
+        await self._edits.edit(job_id, edit, uid)
+        return self._view(self._find(job_id))
 
     async def retry(self, job_id: int, *, uid: int, output_dir: str | None = None) -> JobView:
         """See `JobService`."""

@@ -13,9 +13,7 @@ from typing import Any, Protocol
 from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotools.jobs.states import TERMINAL
 from zerotools.jobs.tables.spec import JobSpec
-
-OK, ANY = "ok", "any"
-CONDITIONS = (OK, ANY)
+from zerotoolsd.queue_terms import PLAIN_TERMS, JobEdit, QueueTerms
 
 
 class NotFound(BadRequest):
@@ -38,53 +36,6 @@ class Unavailable(ZerotoolsError):
     """The daemon cannot do it now: its disk is full, or it is stopping (HTTP 503)."""
 
     exit_code = 5
-
-
-@dataclass(frozen=True, kw_only=True)
-class Drain:
-    """Nothing starts: `since` when, and the words of who wanted it, if there were any."""
-
-    since: float
-    uid: int
-    why: str | None = None
-
-    @property
-    def sentence(self) -> str:
-        """What a job that waits is told."""
-        why = f" ({self.why})" if self.why else ""
-        return f"the queue is drained by uid {self.uid}{why}: nothing starts until it is undrained"
-
-    def to_json(self) -> dict[str, Any]:
-        """All fields, under their own names."""
-        return asdict(self)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Dependency:
-    """A job that is to be over before another starts: `condition` is OK, it has to succeed, or ANY,
-    it may end as it will."""
-
-    job_id: int
-    condition: str = OK
-
-
-@dataclass(frozen=True, kw_only=True)
-class QueueTerms:
-    """How a job is to wait.
-
-    `priority`: LEAST_PRIORITY to MOST_PRIORITY, the higher one goes first; None: 0, or what is
-    nearest to it of what its user may have. With `hold` it does not start before it is released,
-    with `begin` not before that time, and with `after` not before those jobs are over.
-    """
-
-    priority: int | None = None
-    hold: bool = False
-    begin: float | None = None
-    after: tuple[Dependency, ...] = ()
-
-
-PLAIN_TERMS = QueueTerms()
-"""Those of a job of which nothing was said."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -340,6 +291,12 @@ class JobService(Protocol):
 
         Raises NotFound, Forbidden, Conflict (it is not over, or another job writes to its
         directory), BadRequest (it cannot run any more), Unavailable.
+        """
+
+    async def edit(self, job_id: int, edit: JobEdit, *, uid: int) -> JobView:
+        """Change a job that has never started; all that `submit` looks at is looked at again.
+
+        Raises NotFound, Conflict (it has started, or was changed meanwhile), and as `submit`.
         """
 
     async def retry(self, job_id: int, *, uid: int, output_dir: str | None = None) -> JobView:

@@ -36,8 +36,9 @@ from zerotoolsd.queue.placement import memory_of_machine, need_of
 from zerotoolsd.queue.rows import ArrayPlace, JobRow
 from zerotoolsd.queue.scheduling.gpus import impossible
 from zerotoolsd.queue.writers import Writers
+from zerotoolsd.queue_terms import PLAIN_TERMS, QueueTerms
 from zerotoolsd.rights.people import who_is
-from zerotoolsd.service import PLAIN_TERMS, QueueTerms, Unavailable
+from zerotoolsd.service import Unavailable
 
 LOOK_SECONDS = 10.0
 """How long a look at the files of a job may take at submit."""
@@ -91,7 +92,7 @@ class Admittance:
         self._ask = ask
         self._group = GroupCommit(dispatcher.store)
         self._writers = Writers(dispatcher.store, dispatcher.jobs_dir)
-        self._dependable = DependableJobs(dispatcher.store)
+        self.dependable = DependableJobs(dispatcher.store)
         self._rehearsed: list[tuple[JobUser | None, str]] = []
 
     async def submit(
@@ -155,6 +156,14 @@ class Admittance:
         return queued
 
     @asynccontextmanager
+    async def edited(self, job: JobRow, spec: JobSpec) -> AsyncIterator[NewJob]:
+        """As `submit`, of what is to become of `job`; its caller changes it inside."""
+        async with self._looked_at(spec, job.uid, None, True, PLAIN_TERMS, own=job.id) as new:
+            yield new
+            self._writers.forget(job.id)
+            new.queued(job)
+
+    @asynccontextmanager
     async def _looked_at(
         self,
         spec: JobSpec,
@@ -163,6 +172,7 @@ class Admittance:
         rehearse: bool,
         terms: QueueTerms,
         known: str | None = None,
+        own: int | None = None,
     ) -> AsyncIterator[NewJob]:
         """The job, to be queued inside. One that was queued under the key, or under `known`, is not
         looked at again: its files may be gone since."""
@@ -184,13 +194,13 @@ class Admittance:
                 coming.taken(job)
 
             # Nothing gives way between these and the commit: two submits may come at once.
-            checked = partial(self._check_last, spec, seen, terms, uid)
+            checked = partial(self._check_last, spec, seen, terms, uid, own)
             yield self._new_job(spec, tree, uid, key, checked, queued, terms)
 
     def _settled(self, terms: QueueTerms, uid: int) -> QueueTerms:
         """The terms as they come to count. Raises BadRequest, Forbidden."""
         classes = self._dispatcher.priority_classes
-        self._dependable.refuse_hopeless(terms.after, uid)
+        self.dependable.refuse_hopeless(terms.after, uid)
         refuse_past(terms.begin, time.time())
         return replace(terms, priority=classes.priority_for(uid, terms.priority))
 
@@ -226,10 +236,12 @@ class Admittance:
         if (why := self._dispatcher.store.room.why_full()) is not None:
             raise Unavailable(f"the job cannot be queued: {why}; make room there")
 
-    def _check_last(self, spec: JobSpec, seen: Survey | None, terms: QueueTerms, uid: int) -> None:
-        self._dependable.refuse_hopeless(terms.after, uid)
+    def _check_last(
+        self, spec: JobSpec, seen: Survey | None, terms: QueueTerms, uid: int, own: int | None
+    ) -> None:
+        self.dependable.refuse_hopeless(terms.after, uid)
         if seen is not None:
-            self._writers.refuse_taken(spec, seen.place)
+            self._writers.refuse_taken(spec, seen.place, own)
             self._dispatcher.cleaner.refuse_going(seen.named)
 
     async def check(

@@ -44,6 +44,8 @@ class Wanted:
     end: str
     terms: Mapping[str, Any] = field(default_factory=dict)
     """How it is to wait; `after` names jobs of the story."""
+    edit: Mapping[str, Any] = field(default_factory=dict)
+    """Keys that are set while it is on hold; then it is released."""
     members: int | None = None
     """So many jobs of an array, of which the job file is this; they are called NAME-0, NAME-1."""
 
@@ -57,6 +59,7 @@ class Place:
     config: str = CONFIG
     acknowledged: dict[str, int] = field(default_factory=dict)
     held: dict[str, float] = field(default_factory=dict)
+    edited: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.path.mkdir(exist_ok=True)
@@ -165,6 +168,9 @@ class Place:
             if job is not None and wanted.end == GONE and job["state"] in TERMINAL:
                 self.client.clean({"jobs": [job["id"]], "outputs": True})
             if job is not None and job["state"] == "on_hold":
+                if wanted.edit and name not in self.edited:
+                    self.client.edit(job["id"], {"set": dict(wanted.edit)})
+                    self.edited.add(name)
                 self.client.release(job["id"])
             if job is not None and job["state"] == "held":
                 self._resume(name, job["id"])

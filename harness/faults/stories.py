@@ -91,6 +91,14 @@ def several(place: Place) -> dict[str, Wanted]:
     return {"both-0": one, "both-1": one}
 
 
+def edited(place: Place) -> dict[str, Wanted]:
+    """One that could not write its lines if it ran as it was submitted."""
+    job = place.script("edited", ONCE, max_restarts=0)
+    right = job.tree["env"]["LINES"]
+    tree = {**job.tree, "env": {"LINES": "/nowhere/lines"}}
+    return {"edited": replace(job, tree=tree, terms={"hold": True}, edit={"env.LINES": right})}
+
+
 def judge(place: Place, jobs: Mapping[str, Wanted]) -> list[str]:
     """What is wrong after a fresh daemon has seen the jobs to their ends."""
     acknowledged = {n for name, n in place.acknowledged.items() if jobs[name].end != GONE}
@@ -124,6 +132,7 @@ def daemon_stories(tensors: Path) -> list[DaemonStory]:
         story("start after another", in_a_chain),
         story("hold and release", on_hold),
         story("array", several),
+        story("edit", edited),
         story("cancel", lambda p: {"cancelled": p.script("cancelled", SLEEPS, "cancelled")}),
         story("save and resume", lambda p: {"t": p.training("t", 3, env={"CRASH": "2"})}),
         story(

@@ -35,6 +35,27 @@ def test_p1_an_acknowledged_submit_survives_a_kill_right_after_the_reply(daemon:
         assert daemon.wait_for_end(job_id)["state"] == "succeeded"
 
 
+def test_p1_what_jobs_wait_for_survives_a_kill(daemon: Daemon) -> None:
+    daemon.start()
+    first = daemon.client.submit(make_job("release exit=0", ranks=1))["id"]
+    daemon.wait_for_state(first, "running")
+    terms = {"after": [{"job": first}], "priority": 3}
+    after = daemon.client.submit(make_job("exit=0", ranks=1), terms=terms)["id"]
+    held = daemon.client.submit(make_job("exit=0", ranks=1), terms={"hold": True})["id"]
+    daemon.client.edit(held, {"set": {"name": "edited"}})
+    daemon.client.drain("a new driver")
+    daemon.kill()
+    daemon.start()
+    known = {job["id"]: (job["state"], job["priority"]) for job in daemon.client.jobs()}
+    assert known == {first: ("running", 0), after: ("waiting", 3), held: ("on_hold", 0)}
+    (daemon.run_dir() / "release").touch()
+    daemon.wait_for_end(first)
+    assert daemon.wait_for_state(after, "queued")["attempts"] == []
+    assert daemon.client.undrain()["drain"] is None
+    assert daemon.client.release(held)["name"] == "edited"
+    assert {daemon.wait_for_end(number)["state"] for number in (after, held)} == {"succeeded"}
+
+
 @pytest.mark.parametrize("point", [crashpoints.LAUNCHING_COMMITTED, crashpoints.SUPERVISOR_SPAWNED])
 def test_p2_an_attempt_starts_once_though_the_daemon_dies_while_starting_it(
     daemon: Daemon, point: str

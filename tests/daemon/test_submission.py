@@ -10,7 +10,8 @@ from tests.daemon.dispatchers import Running
 from tests.daemon.test_jobservice import ME, refusal, tell
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.service import Conflict, QueueTerms
+from zerotoolsd.queue_terms import QueueTerms
+from zerotoolsd.service import Conflict
 
 
 def members(place: Path, count: int = 3) -> list[tuple[JobSpec, str]]:

@@ -73,6 +73,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "hold": ("zerotools hold 7", "zerotools hold tiny wide"),
     "release": ("zerotools release 7",),
     "resume": ("zerotools resume 7", "zerotools resume tiny"),
+    "edit": ("zerotools edit 7", "zerotools edit tiny --set train.steps=80 --unset time_limit"),
     "retry": ("zerotools retry 7", "zerotools retry tiny --output-dir runs/tiny-again"),
     "wait": ("zerotools wait 7 8", "zerotools wait tiny wide --any --timeout 2h"),
     "clean": (

@@ -85,6 +85,9 @@ COMMANDS: dict[str, CommandEntry] = {
         "zerotools.cli.commands.release", JOBS, "Let jobs that are on hold start."
     ),
     "resume": CommandEntry("zerotools.cli.commands.resume", JOBS, "Resume a job that was stopped."),
+    "edit": CommandEntry(
+        "zerotools.cli.commands.edit", JOBS, "Change the job file of a job that has not started."
+    ),
     "retry": CommandEntry(
         "zerotools.cli.commands.retry", JOBS, "Run a job that is over again, from the start."
     ),

@@ -73,6 +73,9 @@ READY = "ready"
 PRIORITY = "priority"
 """Not a transition: another priority for a job that is not over."""
 
+EDIT = "edit"
+"""Not a transition: another job file for a job that has not started."""
+
 EVENTS = (
     *(ADMIT, STARTED, CANCEL, FINISHED, STOPPED, CRASHED, DEFERRED, GAVE_UP, RETRY, EXPIRED),
     *(HOLD, RESUME, TAKE_UP, STOP),

@@ -80,15 +80,19 @@ def members_of(
     """
     count_of(sweep, count)
     for key in sweep:
-        _check_key(key)
+        if key in _OWN:
+            raise BadRequest(
+                f"sweep: {key}: each job of an array has its own already; leave it out"
+            )
+        check_key(key, "sweep", _OWN)
     keys, found = list(sweep), []
     choices = itertools.product(*sweep.values())
     numbered = itertools.product(choices, range(1 if count is None else count))
     for index, (chosen, _) in enumerate(numbered):
         member = copy.deepcopy(dict(tree))
         for key, value in zip(keys, chosen, strict=True):
-            _put(member, key, str(value) if key.startswith(_ENV) else value)
-        _put(member, f"{_ENV}{INDEX_VARIABLE}", str(index))
+            put_key(member, key, str(value) if key.startswith(_ENV) else value)
+        put_key(member, f"{_ENV}{INDEX_VARIABLE}", str(index))
         if isinstance(member.get("name"), str):
             member["name"] = f"{member['name']}-{index}"[:200]
         if isinstance(member.get("output_dir"), str):
@@ -98,20 +102,22 @@ def members_of(
     return found
 
 
-def _check_key(key: str) -> None:
+def check_key(key: str, what: str, own: frozenset[str]) -> None:
+    """Raises BadRequest: the job file has no such key, or it is one of `own`."""
     known = dict(dotted_keys(JobSpec))
     if key.startswith(_ENV) and len(key) > len(_ENV):
         return
-    if key in _OWN:
-        raise BadRequest(f"sweep: {key}: each job of an array has its own already; leave it out")
+    if key in own:
+        raise BadRequest(f"{what}: {key}: cannot be set here; leave it out")
     if key not in known:
         near = difflib.get_close_matches(key[:80], known, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        raise BadRequest(f"sweep: {show(key, bare=True)}: unknown key{hint}")
+        raise BadRequest(f"{what}: {show(key, bare=True)}: unknown key{hint}")
 
 
-def _put(tree: dict[str, Any], key: str, value: Any) -> None:
-    """A table that is something else in the job file is refused as that, when the job is read."""
+def put_key(tree: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key. What stands in place of a table stays, and is refused as that when the job
+    is read."""
     *tables, last = key.split(".", 1) if key.startswith(_ENV) else key.split(".")
     for name in tables:
         below = tree.setdefault(name, {})
@@ -119,3 +125,13 @@ def _put(tree: dict[str, Any], key: str, value: Any) -> None:
             return
         tree = below
     tree[last] = value
+
+
+def remove_key(tree: dict[str, Any], key: str) -> None:
+    """Leave a dotted key to its default; nothing happens if it was."""
+    *tables, last = key.split(".", 1) if key.startswith(_ENV) else key.split(".")
+    at: Any = tree
+    for name in tables:
+        at = at.get(name) if isinstance(at, dict) else None
+    if isinstance(at, dict):
+        at.pop(last, None)

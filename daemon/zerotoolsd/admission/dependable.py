@@ -9,10 +9,11 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs import states
 from zerotools.jobs.binding.durations import LONGEST_SECONDS
 from zerotoolsd.queue.conditions.waiting_conditions import moment
-from zerotoolsd.queue.dependencies.dependency_table import how_it_ended
+from zerotoolsd.queue.dependencies.dependency_table import DependencyTable, how_it_ended
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.store import Store
-from zerotoolsd.service import OK, Conflict, Dependency
+from zerotoolsd.queue_terms import OK, Dependency
+from zerotoolsd.service import Conflict
 
 MOST_DEPENDENCIES = 256
 LATE_SECONDS = 120.0
@@ -28,6 +29,23 @@ def refuse_past(begin: float | None, now: float) -> None:
     if begin > now + LONGEST_SECONDS:
         days = LONGEST_SECONDS // 86400
         raise BadRequest(f"begin: {begin:.0f} s since 1970 is more than {days} days ahead")
+
+
+def refuse_ring(table: DependencyTable, job_id: int, after: Sequence[Dependency]) -> None:
+    """Raises BadRequest: the job would wait for itself, by way of others or at once."""
+    ways: dict[int, tuple[int, ...]] = {each.job_id: (each.job_id,) for each in after}
+    open_ones = list(ways)
+    while open_ones:
+        number = open_ones.pop()
+        if number == job_id:
+            way = ", which is to start after job ".join(map(str, ways[number]))
+            raise BadRequest(
+                f"after: job {job_id} would wait for itself: it starts after job {way}"
+            )
+        for row in table.of(number):
+            if row.on_id not in ways:
+                ways[row.on_id] = (*ways[number], row.on_id)
+                open_ones.append(row.on_id)
 
 
 class DependableJobs:

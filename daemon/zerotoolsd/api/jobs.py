@@ -18,8 +18,9 @@ from zerotoolsd.api.answers import answer, answer_unless_known
 from zerotoolsd.api.asking.asked import Asked, asked
 from zerotoolsd.api.keys import SERVICE
 from zerotoolsd.api.readers import named, view_for
+from zerotoolsd.queue_terms import CONDITIONS, OK, Dependency, JobEdit, QueueTerms
 from zerotoolsd.rights.policy import Access
-from zerotoolsd.service import CONDITIONS, OK, Dependency, JobView, QueueTerms
+from zerotoolsd.service import JobView
 
 MAX_JOBS = 1000
 TERMS = ("priority", "hold", "begin", "after")
@@ -195,6 +196,23 @@ async def cancel(request: web.Request) -> web.Response:
     await inputs.no_body(request)
     view = await request.app[SERVICE].cancel(job_id, uid=asked(request).uid)
     return await _answer(request, view, 202)
+
+
+async def edit(request: web.Request) -> web.Response:
+    """POST /v1/jobs/{id}/edit."""
+    job_id = inputs.job_id(request)
+    body = await inputs.json_object(request, known=("set", "unset", "after"))
+    changes, unset = body.get("set"), body.get("unset")
+    changes = {} if changes is None else changes
+    unset = [] if unset is None else unset
+    if not isinstance(changes, dict):
+        raise BadRequest("set: must be null or an object of dotted keys and their values")
+    if not isinstance(unset, list) or not all(isinstance(each, str) for each in unset):
+        raise BadRequest("unset: must be null or a list of dotted keys")
+    after = None if body.get("after") is None else _dependencies(body["after"])
+    wanted = JobEdit(set=changes, unset=tuple(unset), after=after)
+    view = await request.app[SERVICE].edit(job_id, wanted, uid=asked(request).uid)
+    return await _answer(request, view, 200)
 
 
 async def retry(request: web.Request) -> web.Response:

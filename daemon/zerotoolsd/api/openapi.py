@@ -12,13 +12,21 @@ from typing import Any
 from aiohttp import web
 
 import zerotools
-from zerotools.jobs.states import STATES, TERMINAL
+from zerotools.jobs.states import STATES
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.api.answers import answer
 from zerotoolsd.api.inputs import LARGEST_INT
 from zerotoolsd.api.json_schemas import Schema, of_answer, of_table, of_type
-from zerotoolsd.api.request_schemas import ARRAY_SCHEMA, PRIORITY_SCHEMA, TERMS_SCHEMA
-from zerotoolsd.service import AttemptView, CleanedJob, Drain, Event, JobView, KeptJob
+from zerotoolsd.api.request_schemas import (
+    ARRAY_SCHEMA,
+    CLEAN_SCHEMA,
+    EDIT_SCHEMA,
+    HEALTH_SCHEMA,
+    PRIORITY_SCHEMA,
+    TERMS_SCHEMA,
+    text_schema,
+)
+from zerotoolsd.service import AttemptView, CleanedJob, Event, JobView, KeptJob
 
 JSON, PROBLEM = "application/json", "application/problem+json"
 _COUNT: Schema = {"type": "integer", "minimum": 0, "maximum": LARGEST_INT}
@@ -54,10 +62,6 @@ _ID = {"name": "id", "in": "path", "required": True, "schema": {**_COUNT, "minim
 _KNOWN = {"name": "If-None-Match", "in": "header", "schema": {"type": "string"}}
 _ATTEMPT = _query("attempt", {**_COUNT, "minimum": 1}, "its number; default: the newest")
 _SINCE = _query("since", _COUNT, "`next` of the answer before")
-
-
-def _long_text(longest: int) -> Schema:
-    return {"type": ["string", "null"], "minLength": 1, "maxLength": longest}
 
 
 def _operation(
@@ -181,12 +185,20 @@ def _paths() -> dict[str, dict[str, Schema]]:
                 body=_closed(_object(priority=PRIORITY_SCHEMA)),
             )
         },
+        "/v1/jobs/{id}/edit": {
+            "post": _operation(
+                "Change one that has never started",
+                {"200": job},
+                _ID,
+                body=_closed(_object((), **EDIT_SCHEMA)),
+            )
+        },
         "/v1/jobs/{id}/retry": {
             "post": _operation(
                 "Queue one that is over once more, from the start",
                 {"201": job},
                 _ID,
-                body=_closed(_object((), output_dir=_long_text(4096))),
+                body=_closed(_object((), output_dir=text_schema(4096))),
             )
         },
         "/v1/jobs/{id}/hold": {
@@ -257,7 +269,7 @@ def _paths() -> dict[str, dict[str, Schema]]:
             "post": _operation(
                 "Let nothing start any more, also after a restart",
                 {"200": _ref("Health")},
-                body=_closed(_object((), why=_long_text(500))),
+                body=_closed(_object((), why=text_schema(500))),
             )
         },
         "/v1/undrain": {"post": _operation("Let jobs start again", {"200": _ref("Health")})},
@@ -326,35 +338,16 @@ def _paths() -> dict[str, dict[str, Schema]]:
 
 
 def _schemas() -> dict[str, Schema]:
-    nothing = of_type(type(None))
     attempt = {"anyOf": [_ref("AttemptView"), {"type": "null"}]}
     return {
         "Job": of_table(JobSpec),
         "JobView": of_answer(JobView, attempt=attempt),
         "AttemptView": of_answer(AttemptView),
         "Event": of_answer(Event),
-        "Health": _object(
-            ("version", "pid", "schema", "uptime_seconds"),
-            version=of_type(str),
-            pid=_COUNT,
-            schema=_COUNT,
-            uptime_seconds=of_type(float),
-            api_versions=_list(_COUNT),
-            last_event=_COUNT,
-            drain={"anyOf": [of_answer(Drain), nothing]},
-        ),
+        "Health": HEALTH_SCHEMA,
         "CleanedJob": of_answer(CleanedJob),
         "KeptJob": of_answer(KeptJob),
-        "CleanRequest": _closed(
-            _object(
-                (),
-                jobs={"anyOf": [nothing, _list(of_type(int))]},
-                states={"anyOf": [nothing, _list({"enum": sorted(TERMINAL)})]},
-                older_than_seconds={"type": ["number", "null"], "minimum": 0},
-                keep={"type": ["integer", "null"], "minimum": 0, "maximum": LARGEST_INT},
-                **{name: of_type(bool) for name in ("outputs", "logs_only", "dry_run")},
-            )
-        ),
+        "CleanRequest": CLEAN_SCHEMA,
         "Problem": _object(
             title=of_type(str), status=of_type(int), detail=of_type(str), code=of_type(str)
         ),

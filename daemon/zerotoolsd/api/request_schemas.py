@@ -1,12 +1,14 @@
-"""Schemas of what requests say of how jobs are to wait, and of how many they are."""
+"""Schemas that no dataclass has: how jobs are to wait, how many they are, what is cleaned, and how
+the daemon is."""
 
 from __future__ import annotations
 
 from zerotools.jobs.priorities import LEAST_PRIORITY, MOST_PRIORITY
+from zerotools.jobs.states import TERMINAL
 from zerotools.jobs.sweeps import MOST_MEMBERS
 from zerotoolsd.api.inputs import LARGEST_INT
-from zerotoolsd.api.json_schemas import Schema
-from zerotoolsd.service import CONDITIONS
+from zerotoolsd.api.json_schemas import Schema, of_answer, of_type
+from zerotoolsd.queue_terms import CONDITIONS, Drain
 
 PRIORITY_SCHEMA: Schema = {"type": "integer", "minimum": LEAST_PRIORITY, "maximum": MOST_PRIORITY}
 _DEPENDENCY: Schema = {
@@ -24,7 +26,44 @@ TERMS_SCHEMA: dict[str, Schema] = {
     "begin": {"type": ["number", "null"], "minimum": 0, "exclusiveMaximum": LARGEST_INT},
     "after": {"type": ["array", "null"], "items": _DEPENDENCY},
 }
+EDIT_SCHEMA: dict[str, Schema] = {
+    "set": {"type": ["object", "null"]},
+    "unset": {"type": ["array", "null"], "items": {"type": "string"}},
+    "after": TERMS_SCHEMA["after"],
+}
 ARRAY_SCHEMA: dict[str, Schema] = {
     "sweep": {"type": ["object", "null"], "additionalProperties": {"type": "array"}},
     "count": {"type": ["integer", "null"], "minimum": 1, "maximum": MOST_MEMBERS},
 }
+CLEAN_SCHEMA: Schema = {
+    "type": "object",
+    "properties": {
+        "jobs": {"anyOf": [{"type": "null"}, {"type": "array", "items": of_type(int)}]},
+        "states": {
+            "anyOf": [{"type": "null"}, {"type": "array", "items": {"enum": sorted(TERMINAL)}}]
+        },
+        "older_than_seconds": {"type": ["number", "null"], "minimum": 0},
+        "keep": {"type": ["integer", "null"], "minimum": 0, "maximum": LARGEST_INT},
+        **{name: of_type(bool) for name in ("outputs", "logs_only", "dry_run")},
+    },
+    "additionalProperties": False,
+}
+_COUNT: Schema = {"type": "integer", "minimum": 0, "maximum": LARGEST_INT}
+HEALTH_SCHEMA: Schema = {
+    "type": "object",
+    "properties": {
+        "version": of_type(str),
+        "pid": _COUNT,
+        "schema": _COUNT,
+        "uptime_seconds": of_type(float),
+        "api_versions": {"type": "array", "items": _COUNT},
+        "last_event": _COUNT,
+        "drain": {"anyOf": [of_answer(Drain), of_type(type(None))]},
+    },
+    "required": ["version", "pid", "schema", "uptime_seconds"],
+}
+
+
+def text_schema(longest: int) -> Schema:
+    """Text of at most so many characters, or null."""
+    return {"type": ["string", "null"], "minLength": 1, "maxLength": longest}

@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.queue.group_commit import when_free
-from zerotoolsd.service import Drain, Unavailable
+from zerotoolsd.queue_terms import Drain
+from zerotoolsd.service import Unavailable
 
 
 class Draining:

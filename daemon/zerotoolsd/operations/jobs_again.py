@@ -14,7 +14,8 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.operations.waiting_jobs import FindJob
 from zerotoolsd.queue.rows import JobRow
-from zerotoolsd.service import Conflict, QueueTerms
+from zerotoolsd.queue_terms import QueueTerms
+from zerotoolsd.service import Conflict
 from zerotoolsd.submission import Admittance
 
 

@@ -17,7 +17,8 @@ from zerotoolsd.queue.booking.gpu_use import book_end
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.retrying.causes import KILLED
 from zerotoolsd.queue.rows import ENDED, RUNNING, ArrayPlace, AttemptRow, Fence, JobRow
-from zerotoolsd.service import Conflict, Dependency
+from zerotoolsd.queue_terms import Dependency
+from zerotoolsd.service import Conflict
 
 RunSql = Callable[..., sqlite3.Cursor]
 """(statement, values) -> cursor."""
@@ -112,6 +113,14 @@ class Change:
     def __init__(self, run: RunSql, job_id: int) -> None:
         self._sql = run
         self._job_id = job_id
+
+    def set_spec(self, name: str, spec_text: str, given_text: str, output_dir: str) -> None:
+        """Another job file, as this version takes it."""
+        self._sql(
+            "UPDATE job SET name = ?, spec = ?, spec_given = ?, spec_version = ?, output_dir = ?"
+            " WHERE id = ?",
+            (name, spec_text, given_text, zerotools.__version__, output_dir, self._job_id),
+        )
 
     def set_priority(self, priority: int) -> None:
         """Which of the jobs that wait goes first."""

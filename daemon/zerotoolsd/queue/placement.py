@@ -147,6 +147,10 @@ class QueuePlacement:
         if request is not None:
             self._expected[job.id] = request
 
+    def forget(self, job_id: int) -> None:
+        """The job is no longer what it was when it was queued."""
+        self._expected.pop(job_id, None)
+
     def catch_up(self, seconds: float = LOOK_SECONDS) -> bool:
         """Bring the line up to date, for some time; False: there is more to read.
 

@@ -25,7 +25,8 @@ from zerotoolsd.queue.rows import ENDED, AttemptRow, Fence, JobRow, Lease, attem
 from zerotoolsd.queue.schema import open_database, refuse_older
 from zerotoolsd.queue.taking_in import Rebuild
 from zerotoolsd.queue.values import loaded_row, short, stored
-from zerotoolsd.service import Conflict, Drain, Event
+from zerotoolsd.queue_terms import Drain
+from zerotoolsd.service import Conflict, Event
 
 BUSY_MILLISECONDS = 20
 

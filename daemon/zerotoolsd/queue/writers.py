@@ -73,10 +73,15 @@ class Writers:
         found = self._own.fullmatch(place)
         return None if found is None else int(found[1])
 
-    def refuse_taken(self, spec: JobSpec, place: str | None) -> None:
-        """Raises Conflict: an unfinished job writes into `place`."""
+    def forget(self, job_id: int) -> None:
+        """The job writes somewhere else from now on; it is to be noted anew."""
+        for jobs in self._by_place.values():
+            jobs.discard(job_id)
+
+    def refuse_taken(self, spec: JobSpec, place: str | None, own: int | None = None) -> None:
+        """Raises Conflict: an unfinished job other than `own` writes into `place`."""
         for job in [] if place is None else self._jobs_at(place):
-            if job.state not in states.TERMINAL:
+            if job.state not in states.TERMINAL and job.id != own:
                 raise Conflict(
                     f"output_dir = {spec.output_dir}: job {job.id}, which is {job.state}, "
                     "writes there; name another directory"

@@ -40,6 +40,7 @@ def test_an_array_is_submitted_shown_and_changed_as_one(
     service.change(3, state="cancelled")
     done = zerotools("hold", "@2")
     assert (done.status, "all jobs of the array 2 are over" in done.err) == (2, True)
+    assert zerotools("wait", "@2").status == 6
     assert "job 1 is not one of an array" in zerotools("hold", "@1").err
 
 

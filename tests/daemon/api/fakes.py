@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import Any
 
 from zerotools.jobs.jobfile.parse import job_from_dict, job_to_dict
 from zerotools.jobs.states import TERMINAL
+from zerotools.jobs.sweeps import put_key, remove_key
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import GpuProcess
@@ -21,19 +23,17 @@ from zerotoolsd.exposing.families import MetricsMoment, families
 from zerotoolsd.exposing.tally import MetricsTally
 from zerotoolsd.queue.lifecycle import Standing
 from zerotoolsd.queue.rows import JobRow
+from zerotoolsd.queue_terms import PLAIN_TERMS, Drain, JobEdit, QueueTerms
 from zerotoolsd.service import (
-    PLAIN_TERMS,
     AttemptView,
     Cleaned,
     CleanedJob,
     CleanRequest,
     Conflict,
-    Drain,
     Event,
     JobView,
     KeptJob,
     NotFound,
-    QueueTerms,
 )
 
 JOB: dict[str, Any] = {
@@ -288,6 +288,18 @@ class FakeService:
         place = QueuePlace(position=1, of=2, what="GPUs", needs=2)
         holder = Holder(what="GPU 0", job_id=3, attempt=1, since=1.0, until=2.0)
         return explain(row, (), view, self.feed, place=place, holders=[holder])
+
+    async def edit(self, job_id: int, edit: JobEdit, *, uid: int) -> JobView:
+        view = await self.job(job_id)
+        if view.state not in ("queued", "waiting", "on_hold"):
+            raise Conflict(f"job {job_id} is {view.state}")
+        tree = copy.deepcopy(dict(view.spec))
+        for key in edit.unset:
+            remove_key(tree, key)
+        for key, value in edit.set.items():
+            put_key(tree, key, value)
+        spec = job_to_dict(job_from_dict(tree, source="job"))
+        return self.change(job_id, spec=spec, name=spec["name"])
 
     async def retry(self, job_id: int, *, uid: int, output_dir: str | None = None) -> JobView:
         view = await self.job(job_id)

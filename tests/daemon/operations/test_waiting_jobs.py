@@ -9,7 +9,8 @@ from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import Running
 from tests.daemon.test_jobservice import ME, refusal, submit, tell
 from zerotools.core.errors import BadRequest
-from zerotoolsd.service import Conflict, Dependency, JobView, QueueTerms
+from zerotoolsd.queue_terms import Dependency, QueueTerms
+from zerotoolsd.service import Conflict, JobView
 
 FIVE = {"ranks": 5, "train": {"steps": 1, "batch_size": 5}}
 

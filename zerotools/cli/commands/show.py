@@ -30,12 +30,12 @@ from zerotools.cli.job_views.describe import (
 )
 from zerotools.cli.job_views.job_reference import find_job, shown_jobs_argument
 from zerotools.cli.job_views.progress_line import figures, speed, time_left
+from zerotools.cli.job_views.set_keys import set_part
 from zerotools.cli.options.shared import json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import called
 from zerotools.cli.plots import picture, terminal_plot
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.binding.bind import plain
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import HELD, SUCCEEDED
 from zerotools.jobs.tables.eval import PREDICTIONS
@@ -199,31 +199,6 @@ def _exit(attempt: Mapping[str, Any]) -> str:
     if attempt["signal"] is not None:
         return f"signal {attempt['signal']}"
     return render.UNKNOWN if attempt["exit_code"] is None else str(attempt["exit_code"])
-
-
-def set_part(job: Job) -> dict[str, Any]:
-    """What of a job file its author set. Of a job whose daemon does not say that: the keys whose
-    values are not the defaults, and those that this version does not know."""
-    from zerotools.jobs.imports.reading.job_keys import default_of, job_keys
-
-    known = job_keys()
-    set_keys = job.get("set_keys")
-
-    def is_set(key: str, value: object) -> bool:
-        if set_keys is not None:
-            return key in set_keys
-        return key not in known or value not in (plain(default_of(key)), {})
-
-    def kept(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-        for name, value in tree.items():
-            key = f"{prefix}{name}"
-            if isinstance(value, Mapping) and (key not in known or set_keys is not None):
-                if inner := dict(kept(value, f"{key}.")):
-                    yield name, inner
-            elif is_set(key, value):
-                yield name, value
-
-    return dict(kept(job["spec"], ""))
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -42,7 +42,7 @@ def command(
     client = DaemonClient(socket)
     seconds = None if timeout is None else _seconds(timeout)
     deadline = None if seconds is None else time.monotonic() + seconds
-    found = [job for reference in references for job in find_jobs(client, reference)]
+    found = [job for each in references for job in find_jobs(client, each, over=True)]
     numbers = {int(job["id"]): None for job in found}
     watch = EndingWatch(client, list(numbers), Poller())
     ended: list[Job] = []

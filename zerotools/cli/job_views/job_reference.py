@@ -58,9 +58,9 @@ jobs_argument = click.argument(
 )
 
 
-def find_jobs(client: DaemonClient, reference: str) -> list[dict[str, Any]]:
-    """The job that `reference` means, or with an @ the jobs of an array that are not over, the
-    first one first: `@7` by the number of its first, `@tiny` by the name.
+def find_jobs(client: DaemonClient, reference: str, *, over: bool = False) -> list[dict[str, Any]]:
+    """The job that `reference` means, or with an @ the jobs of an array that are not over (with
+    `over` all of them), the first one first: `@7` by the number of its first, `@tiny` by the name.
 
     Raises BadRequest: there is none.
     """
@@ -70,7 +70,8 @@ def find_jobs(client: DaemonClient, reference: str) -> list[dict[str, Any]]:
     if first.get("array") is None:
         raise BadRequest(f"{reference}: job {first['id']} is not one of an array")
     number = int(first["array"]["id"])
-    found = [job for job in client.jobs_of_array(number)[::-1] if job["state"] not in TERMINAL]
+    known = client.jobs_of_array(number)[::-1]
+    found = [job for job in known if over or job["state"] not in TERMINAL]
     if not found:
         raise BadRequest(f"{reference}: all jobs of the array {number} are over")
     return found

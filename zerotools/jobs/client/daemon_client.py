@@ -207,6 +207,13 @@ class DaemonClient:
         """Queue a new job that goes on where one that is over stopped; the new job."""
         return self._object("POST", f"/v1/jobs/{job_id}/resume")
 
+    def edit(self, job_id: int, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Change a job that has never started, by `set`, `unset` and `after` of the request; the
+        job as it is then."""
+        patience = MODEL_SECONDS + CONFIG_SECONDS
+        body = dict(changes)
+        return self._object("POST", f"/v1/jobs/{job_id}/edit", body=body, patience=patience)
+
     def retry(self, job_id: int, *, output_dir: str | None = None) -> dict[str, Any]:
         """Queue a job that is over once more, from the start; the new job."""
         body = {} if output_dir is None else {"output_dir": output_dir}

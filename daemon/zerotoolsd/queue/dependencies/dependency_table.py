@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from zerotools.jobs import states
 from zerotoolsd.queue.changes import RunSql
 from zerotoolsd.queue.rows import JobRow
-from zerotoolsd.service import ANY, Dependency
+from zerotoolsd.queue_terms import ANY, Dependency
 
 _AT_ONCE = 500
 """Numbers in one statement."""
@@ -68,6 +68,11 @@ class DependencyTable:
                 "INSERT OR REPLACE INTO dependency (job_id, on_id, condition) VALUES (?, ?, ?)",
                 (job_id, each.job_id, each.condition),
             )
+
+    def replace(self, job_id: int, after: Iterable[Dependency]) -> None:
+        """`job_id` starts after these, and no others."""
+        self._sql("DELETE FROM dependency WHERE job_id = ?", (job_id,))
+        self.add(job_id, after)
 
     def drop(self, job_id: int, on_ids: Iterable[int]) -> None:
         """`job_id` does not wait for these any more."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from zerotoolsd.queue.changes import RunSql
 from zerotoolsd.queue.values import short
-from zerotoolsd.service import Drain
+from zerotoolsd.queue_terms import Drain
 
 
 class DrainTable:

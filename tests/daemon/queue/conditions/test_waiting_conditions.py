@@ -16,7 +16,7 @@ from zerotoolsd.queue.lifecycle import RetryPolicy, Standing
 from zerotoolsd.queue.parking import JobGuard
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.transitions import Transitions
-from zerotoolsd.service import Dependency
+from zerotoolsd.queue_terms import Dependency
 
 
 class Waits:

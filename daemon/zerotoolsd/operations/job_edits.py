@@ -1,0 +1,109 @@
+"""Changes of the job file of a job that has not started. All that a submit looks at is looked at
+again, and the job is changed in one transaction, unless it was started meanwhile."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from zerotools.core.errors import BadRequest
+from zerotools.jobs import states
+from zerotools.jobs.jobfile.parse import given_of, job_from_dict, job_to_dict
+from zerotools.jobs.sweeps import check_key, put_key, remove_key
+from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.admission.dependable import refuse_ring
+from zerotoolsd.dispatcher import Dispatcher
+from zerotoolsd.operations.waiting_jobs import FindJob
+from zerotoolsd.queue.changes import Changed
+from zerotoolsd.queue.group_commit import when_free
+from zerotoolsd.queue.rows import JobRow
+from zerotoolsd.queue_terms import Dependency, JobEdit
+from zerotoolsd.service import Conflict, Unavailable
+from zerotoolsd.submission import Admittance
+
+_EDITABLE = frozenset({states.ON_HOLD, states.WAITING, states.QUEUED})
+_OWN = frozenset({"captured_env"})
+
+
+class JobEdits:
+    """Edits of the dispatcher's jobs; `find` gives a job by its number."""
+
+    def __init__(self, dispatcher: Dispatcher, submission: Admittance, find: FindJob) -> None:
+        self._dispatcher = dispatcher
+        self._store = dispatcher.store
+        self._submission = submission
+        self._find = find
+
+    async def edit(self, job_id: int, edit: JobEdit, uid: int) -> None:
+        """See `JobService`."""
+        job = self._find(job_id)
+        self._refuse_started(job)
+        if edit.after is not None:
+            self._refuse_after(job, edit.after, uid)
+        spec = edited(job, edit)
+        async with self._submission.edited(job, spec) as new:
+
+            async def commit() -> None:
+                found = self._find(job.id)
+                self._refuse_started(found)
+                if (found.spec_text, found.state) != (job.spec_text, job.state):
+                    raise Conflict(
+                        f"job {job.id} was changed meanwhile; look at it, and edit again"
+                    )
+                new.check()
+                why = f"by uid {uid}: {', '.join(edit.words)}"
+                after, now = found.standing, time.time()
+                with self._store.change(found, after, states.EDIT, now=now, why=why) as change:
+                    place = spec.output_dir or str(new.default_output / str(job.id) / "output")
+                    tree, given = json.dumps(new.tree, sort_keys=True), given_of(spec)
+                    change.set_spec(
+                        spec.name or f"job-{job.id}", tree, json.dumps(given, sort_keys=True), place
+                    )
+                    if edit.after is not None:
+                        self._store.dependencies.replace(job.id, edit.after)
+
+            try:
+                await when_free(commit)
+            except Changed as error:
+                raise Conflict(f"job {job.id} cannot be edited: {error}") from None
+            except sqlite3.OperationalError as error:
+                raise Unavailable(
+                    f"job {job.id} cannot be edited: writing the queue failed: {error}"
+                ) from None
+        self._dispatcher.placement.forget(job.id)
+        self._dispatcher.announce()
+
+    def _refuse_started(self, job: JobRow) -> None:
+        if job.state not in _EDITABLE or self._store.attempts(job.id):
+            raise Conflict(
+                f"job {job.id} is {job.state.replace('_', ' ')}: only a job that has never started "
+                "can be edited; submit a new one"
+            )
+
+    def _refuse_after(self, job: JobRow, after: Sequence[Dependency], uid: int) -> None:
+        if job.state == states.QUEUED:
+            raise Conflict(
+                f"job {job.id} is queued, and may start at any time; before it is to start after "
+                f"others, put it on hold: zerotools hold {job.id}"
+            )
+        self._submission.dependable.refuse_hopeless(after, uid)
+        refuse_ring(self._store.dependencies, job.id, after)
+
+
+def edited(job: JobRow, edit: JobEdit) -> JobSpec:
+    """What the job becomes. Raises BadRequest, Unsupported, UnreadableSpec."""
+    tree: dict[str, Any]
+    tree = job_to_dict(job.spec) if job.given_text is None else json.loads(job.given_text)
+    for key in (*edit.set, *edit.unset):
+        check_key(key, "edit", _OWN)
+    for key in edit.unset:
+        remove_key(tree, key)
+    for key, value in edit.set.items():
+        put_key(tree, key, value)
+    spec = job_from_dict(tree, source="job")
+    if not edit.set and not edit.unset and edit.after is None:
+        raise BadRequest("nothing is to be changed; name a key in set or unset, or after")
+    return spec

@@ -1,0 +1,73 @@
+"""How jobs are to wait: what clients may say of it, and administrators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+OK, ANY = "ok", "any"
+CONDITIONS = (OK, ANY)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drain:
+    """Nothing starts: `since` when, and the words of who wanted it, if there were any."""
+
+    since: float
+    uid: int
+    why: str | None = None
+
+    @property
+    def sentence(self) -> str:
+        """What a job that waits is told."""
+        why = f" ({self.why})" if self.why else ""
+        return f"the queue is drained by uid {self.uid}{why}: nothing starts until it is undrained"
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields, under their own names."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dependency:
+    """A job that is to be over before another starts: `condition` is OK, it has to succeed, or ANY,
+    it may end as it will."""
+
+    job_id: int
+    condition: str = OK
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueTerms:
+    """How a job is to wait.
+
+    `priority`: LEAST_PRIORITY to MOST_PRIORITY, the higher one goes first; None: 0, or what is
+    nearest to it of what its user may have. With `hold` it does not start before it is released,
+    with `begin` not before that time, and with `after` not before those jobs are over.
+    """
+
+    priority: int | None = None
+    hold: bool = False
+    begin: float | None = None
+    after: tuple[Dependency, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobEdit:
+    """What is to change of a job that has not started: dotted keys of its job file, with their
+    values or to be left to their defaults, and the jobs that it starts after (None: as they are).
+    """
+
+    set: Mapping[str, Any] = field(default_factory=dict)
+    unset: tuple[str, ...] = ()
+    after: tuple[Dependency, ...] | None = None
+
+    @property
+    def words(self) -> list[str]:
+        """What was changed, without values, which may be secrets."""
+        return [*self.set, *self.unset, *(() if self.after is None else ("after",))]
+
+
+PLAIN_TERMS = QueueTerms()
+"""Those of a job of which nothing was said."""

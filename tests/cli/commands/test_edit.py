@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+from tests.daemon.api.fakes import FakeService
+
+KEYS = ("device", "ranks", "train.steps", "train.batch_size", "model.config", "data.text", "name")
+
+
+@pytest.fixture
+def jobs(service: FakeService) -> FakeService:
+    service.add(state="queued", name="tiny", set_keys=KEYS)
+    return service
+
+
+def editor(tmp_path: Path, program: str) -> str:
+    path = tmp_path / "editor"
+    path.write_text(f"#!/bin/sh\n{program}\n", encoding="utf-8")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def test_keys_are_set_and_left_to_their_defaults(zerotools: Command, jobs: FakeService) -> None:
+    done = zerotools("edit", "tiny", "--set", "train.steps=80", "--set", "seed=3")
+    assert done.out == "job 1 (tiny) is queued: 2 ranks on CPU, ZeRO stage 3, 80 steps\n"
+    assert (jobs.views[1].spec["train"]["steps"], jobs.views[1].spec["seed"]) == (80, 3)
+    assert zerotools("edit", "tiny", "--unset", "seed").status == 0
+    assert jobs.views[1].spec["seed"] == 0
+    done = zerotools("edit", "tiny", "--set", "steps")
+    assert (done.status, "--set steps: must be KEY=VALUE" in done.err) == (2, True)
+
+
+def test_what_the_editor_leaves_is_what_changes(
+    zerotools: Command, jobs: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = tmp_path / "shown.json"
+    program = f'cp "$1" {shown}; sed -i "s/40/44/" "$1"; touch -d @9 "$1"'
+    monkeypatch.setenv("VISUAL", editor(tmp_path, program))
+    assert zerotools("edit", "1").status == 0
+    assert jobs.views[1].spec["train"]["steps"] == 44
+    assert "env" not in json.loads(shown.read_text())
+    for program, said in (
+        ("true", "the editor left the job as it was"),
+        ('echo "{" > "$1"; touch -d @9 "$1"', "what the editor left is not JSON"),
+        ('echo "[]" > "$1"; touch -d @9 "$1"', "is not an object of JSON"),
+    ):
+        monkeypatch.setenv("VISUAL", editor(tmp_path, program))
+        done = zerotools("edit", "1")
+        assert (done.status, said in done.err) == (2, True), done.err
+    assert jobs.views[1].spec["train"]["steps"] == 44

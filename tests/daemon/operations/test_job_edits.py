@@ -1,0 +1,86 @@
+"""Changes of the job file of a job that has not started."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from tests.daemon.dispatchers import Running
+from tests.daemon.operations.test_waiting_jobs import FIVE, submit_under
+from tests.daemon.test_jobservice import ME, refusal, submit, tell
+from zerotools.core.errors import BadRequest
+from zerotoolsd.queue_terms import Dependency, JobEdit, QueueTerms
+from zerotoolsd.service import Conflict
+
+
+def test_a_queued_job_is_changed_as_a_submit_would_take_it(tmp_path: Path) -> None:
+    async def story(it: Running) -> None:
+        first = await submit(it, "release exit=0", **FIVE)
+        await it.reach(first.id, "running")
+        job = await submit(it, "exit=0", **FIVE, output_dir=str(tmp_path / "a"), env={"A": "s"})
+        assert (await it.waits(job.id)).startswith("needs 5 CPU ranks")
+        fewer = JobEdit(set={"ranks": 3, "train.batch_size": 3, "name": "few", "env.B": "x"})
+        edited = await it.service.edit(job.id, fewer, uid=ME)
+        assert (edited.name, edited.world_size, edited.output_dir) == ("few", 3, job.output_dir)
+        ended = await it.reach(job.id, "succeeded")
+        assert ended.attempts[0].number == 1
+        said = await refusal(it.service.edit(job.id, fewer, uid=ME), Conflict)
+        assert "only a job that has never started can be edited" in said
+        said = await refusal(it.service.edit(first.id, fewer, uid=ME), Conflict)
+        assert said.startswith(f"job {first.id} is running")
+        it.release(first.id)
+
+    tell(tmp_path / "state", story)
+
+
+def test_what_a_submit_would_refuse_changes_nothing(tmp_path: Path) -> None:
+    async def story(it: Running) -> None:
+        place = str(tmp_path / "a")
+        job = await submit_under(it, QueueTerms(hold=True), output_dir=place)
+        other = await submit_under(it, QueueTerms(hold=True), output_dir=str(tmp_path / "b"))
+        before = await it.service.job(job.id)
+        for changes, said in (
+            (JobEdit(set={"trian.steps": 2}), "edit: trian.steps: unknown key; did you mean"),
+            (JobEdit(set={"train.steps": "x"}), 'train.steps = "x": must be a whole number'),
+            (JobEdit(set={"data.text": ["/no/*.txt"]}), "no file matches"),
+            (JobEdit(set={"captured_env": {}}), "captured_env: cannot be set here"),
+            (JobEdit(unset=("train.batch_size",)), "train.batch_size: is missing"),
+            (JobEdit(), "nothing is to be changed"),
+        ):
+            assert said in await refusal(it.service.edit(job.id, changes, uid=ME), BadRequest)
+        taken = JobEdit(set={"output_dir": other.output_dir})
+        said = await refusal(it.service.edit(job.id, taken, uid=ME), Conflict)
+        assert f"job {other.id}, which is on_hold, writes there" in said
+        assert await it.service.job(job.id) == before
+        moved = JobEdit(set={"output_dir": str(tmp_path / "c")})
+        assert (await it.service.edit(job.id, moved, uid=ME)).output_dir == str(tmp_path / "c")
+        await submit_under(it, QueueTerms(hold=True), output_dir=place)  # it is free again
+        own = await it.service.edit(job.id, JobEdit(unset=("output_dir",)), uid=ME)
+        assert own.output_dir == str(tmp_path / "state" / "jobs" / str(job.id) / "output")
+        both = [it.service.edit(job.id, JobEdit(set={"seed": n}), uid=ME) for n in (1, 2)]
+        results = await asyncio.gather(*both, return_exceptions=True)
+        assert sorted(isinstance(each, Conflict) for each in results) == [False, True]
+
+    tell(tmp_path / "state", story)
+
+
+def test_a_ring_is_refused(tmp_path: Path) -> None:
+    async def story(it: Running) -> None:
+        first = await submit_under(it, QueueTerms(hold=True))
+        second = await submit_under(it, QueueTerms(after=(Dependency(job_id=first.id),)))
+        third = await submit_under(it, QueueTerms(after=(Dependency(job_id=second.id),)))
+        for on, way in (
+            (first.id, f"{first.id}"),
+            (third.id, f"{third.id}, which is to start after job {second.id}, which"),
+        ):
+            ring = JobEdit(after=(Dependency(job_id=on),))
+            said = await refusal(it.service.edit(first.id, ring, uid=ME), BadRequest)
+            head = f"after: job {first.id} would wait for itself: it starts after job {way}"
+            assert said.startswith(head)
+        free = await it.service.edit(third.id, JobEdit(after=()), uid=ME)
+        assert free.after == ()
+        await it.reach(third.id, "running")
+        it.release(third.id)
+        await it.reach(third.id, "succeeded")
+
+    tell(tmp_path / "state", story)

@@ -1,0 +1,102 @@
+"""`zerotools edit`: change the job file of a job that has not started."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from zerotools.cli.job_views.describe import Job, how_it_waits, plan, title
+from zerotools.cli.job_views.job_reference import find_job, one_job_argument
+from zerotools.cli.job_views.set_keys import set_part
+from zerotools.cli.options.shared import json_option, socket_option
+from zerotools.cli.options.waiting_options import dependencies
+from zerotools.cli.output import render
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.imports.reading.job_keys import job_keys
+from zerotools.jobs.sweeps import values_of
+
+_HIDDEN = ("env", "captured_env")
+
+
+@click.command("edit")
+@one_job_argument
+@click.option("--set", "given", metavar="KEY=VALUE", multiple=True, help="Set a key; repeatable.")
+@click.option("--unset", metavar="KEY", multiple=True, help="Leave a key to its default.")
+@click.option(
+    "--after", metavar="JOB[:ok|any]", multiple=True, help="Start after these jobs instead."
+)
+@socket_option
+@json_option
+def command(
+    reference: str,
+    given: tuple[str, ...],
+    unset: tuple[str, ...],
+    after: tuple[str, ...],
+    socket: Path | None,
+    as_json: bool,
+) -> None:
+    """Change a job that has never started: the keys of its job file, or the jobs it starts after.
+
+    Without options, the keys that it sets open in $EDITOR, as JSON. Values of --set are TOML, or
+    plain words. Everything that a submit checks is checked again. Environment variables are not
+    shown; --set env.NAME=VALUE sets one. --after is for a job that is on hold or waits.
+    """
+    client = DaemonClient(socket)
+    job = find_job(client, reference)
+    changes: dict[str, Any] = {}
+    if given or unset or after:
+        changes = {"set": dict(_one(text) for text in given), "unset": list(unset)}
+        if after:
+            changes["after"] = dependencies(lambda name: int(find_job(client, name)["id"]), after)
+    else:
+        changes = _from_editor(job)
+    edited = client.edit(int(job["id"]), changes)
+    if as_json:
+        render.print_json(edited)
+        return
+    click.echo(f"{title(edited)} is {how_it_waits(edited)}: {plan(edited)}")
+
+
+def _one(text: str) -> tuple[str, Any]:
+    try:
+        key, values = values_of(text)
+    except BadRequest:
+        raise BadRequest(f"--set {text}: must be KEY=VALUE, such as train.steps=80") from None
+    # A comma is a part of the value here, unless it divides a list of TOML.
+    return key, values[0] if len(values) == 1 else text.partition("=")[2].strip()
+
+
+def _from_editor(job: Job) -> dict[str, Any]:
+    """What whoever edits the keys changed. Raises BadRequest: nothing, or what is not JSON."""
+    before = {key: value for key, value in set_part(job).items() if key not in _HIDDEN}
+    text = click.edit(json.dumps(before, indent=2, ensure_ascii=False) + "\n", extension=".json")
+    if text is None:
+        raise BadRequest("the editor left the job as it was; nothing was changed")
+    try:
+        after = json.loads(text)
+    except ValueError as error:
+        raise BadRequest(
+            f"what the editor left is not JSON: {error}; nothing was changed"
+        ) from None
+    if not isinstance(after, dict):
+        raise BadRequest("what the editor left is not an object of JSON; nothing was changed")
+    old, new = dict(_flat(before)), dict(_flat(after))
+    changed = {key: value for key, value in new.items() if key not in old or old[key] != value}
+    gone = [key for key in old if key not in new]
+    if not changed and not gone:
+        raise BadRequest("the editor left the job as it was; nothing was changed")
+    return {"set": changed, "unset": gone}
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping) and key not in job_keys():
+            yield from _flat(value, f"{key}.")
+        else:
+            yield key, value
