@@ -18,6 +18,10 @@ from zerotoolsd.queue.parking import JobGuard
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.transitions import Transitions
 
+LOOK_SECONDS = 0.02
+"""How long waiting jobs are looked at before others get the event loop."""
+_AT_ONCE = 100
+
 
 def why_it_waits(begin: float | None, after: Sequence[DependencyRow], now: float) -> str | None:
     """What the job waits for, in one sentence; None: for nothing."""
@@ -59,6 +63,8 @@ class WaitingConditions:
         self._times: list[tuple[float, int]] = []
         """The times to come, the first one first; some may be of jobs that wait no more."""
         self._seen: int | None = None
+        self._unread: dict[int, None] = {}
+        """Jobs of which it is to be noted whether they wait."""
         self._due: set[int] = set()
         """Those that are to be looked at."""
 
@@ -71,19 +77,30 @@ class WaitingConditions:
         """Whether the time at which it may begin is to come."""
         return job.begin is not None and job.begin > self._calendar()
 
-    def settle(self) -> float | None:
-        """Let the jobs go on of which the time has come; seconds until the next time, if one is
-        to come. Raises sqlite3.OperationalError: not now."""
-        now = self._calendar()
-        self._due |= self._changed()
+    def settle(self, seconds: float = LOOK_SECONDS) -> float | None:
+        """Let the jobs go on of which the time has come, for some time; seconds until there is more
+        to do, if that is known. Raises sqlite3.OperationalError: not now."""
+        now, deadline = self._calendar(), time.monotonic() + seconds
+        self._note_changes()
+        while self._unread and time.monotonic() < deadline:
+            part = list(self._unread)[:_AT_ONCE]
+            for job_id in part:
+                self._note(job_id)
+            self._due |= {*part, *self._store.dependencies.dependents(part)}
+            for job_id in part:
+                del self._unread[job_id]
         while self._times and self._times[0][0] <= now:
             self._due.add(heapq.heappop(self._times)[1])
-        for job_id in sorted(self._due & self._waiting.keys()):
-            with self._guard.guard(job_id, parking.WAITING_FOR) as reach:
-                reach()
-                self._look_at(job_id, now)
+        for job_id in sorted(self._due):
+            if time.monotonic() > deadline:
+                break
+            if job_id in self._waiting:
+                with self._guard.guard(job_id, parking.WAITING_FOR) as reach:
+                    reach()
+                    self._look_at(job_id, now)
             self._due.discard(job_id)
-        self._due.clear()
+        if self._unread or self._due:
+            return 0.0
         return self._times[0][0] - now if self._times else None
 
     def _look_at(self, job_id: int, now: float) -> None:
@@ -98,18 +115,15 @@ class WaitingConditions:
         self._transitions.take(self._store.job(job_id), event)
         del self._waiting[job_id]
 
-    def _changed(self) -> set[int]:
-        """The waiting jobs that are to be looked at."""
+    def _note_changes(self) -> None:
         newest = self._store.last_change
         changed = None if self._seen is None else self._store.changed_since(self._seen)
         if changed is None:
             self._waiting.clear()
             self._times.clear()
             changed = self._store.ids(states.WAITING)
-        for job_id in changed:
-            self._note(job_id)
+        self._unread |= dict.fromkeys(changed)
         self._seen = newest
-        return {*changed, *self._store.dependencies.dependents(changed)}
 
     def _note(self, job_id: int) -> None:
         self._waiting.pop(job_id, None)
