@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.daemon.supervisor.cgroups.trees import FakeTree
+from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.tables.limits import LimitsSpec
-from zerotoolsd.attempts.job_limits import attempt_limits, why_refused
+from zerotoolsd.attempts.job_limits import attempt_limits, declared_limits, why_refused
 from zerotoolsd.attempts.spawning.way import CHILDREN, LaunchWay
 from zerotoolsd.config import LimitsConfig
 from zerotoolsd.supervisor.cgroups import delegation
@@ -71,3 +73,15 @@ def test_no_job_has_more_than_the_owner_lets_it(tmp_path: Path) -> None:
         "may have"
     )
     assert refusal(FakeTree(tmp_path / "b"), LimitsSpec(memory="7GiB"), STRICT) is None
+
+
+def test_what_a_job_declares_is_its_limit_unless_it_sets_one_and_no_more_than_it_may_have() -> None:
+    def declared(**tables: Any) -> dict[str, int]:
+        script = {"engine": "script", "script": {"command": ["true"], "directory": "/"}}
+        spec = job_from_dict({**script, **tables}, source="job")
+        return declared_limits(spec, LimitsConfig(job_memory="4GiB"))
+
+    assert declared() == {}
+    assert declared(memory={"host": "1GiB"}) == {"memory": 2**30}
+    assert declared(memory={"host": "9GiB"}) == {"memory": 4 * 2**30}
+    assert declared(memory={"host": "1GiB"}, limits={"memory": "2GiB"}) == {}

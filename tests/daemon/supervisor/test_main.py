@@ -372,3 +372,8 @@ def test_a_program_whose_checkpoints_are_all_damaged_is_not_begun(tmp_path: Path
     record = finish(run, supervise(run))
     assert (record["outcome"], record["cause"]) == ("bad_checkpoint", "/out/4 is cut off")
     assert record["ranks"] == []
+
+
+def test_limits_that_are_only_wished_keep_no_attempt_from_running(tmp_path: Path) -> None:
+    run = make_attempt(tmp_path / "run", "exit=0", wished_limits={"memory": 2**31})
+    assert finish(run, supervise(run))["outcome"] == "finished"
