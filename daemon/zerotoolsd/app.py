@@ -23,6 +23,8 @@ from zerotools.sensors.source import SnapshotSource
 from zerotoolsd import systemd
 from zerotoolsd.accounts.rights import drop_groups, let_through
 from zerotoolsd.accounts.serving import ServedUsers, why_alone
+from zerotoolsd.accounts.user_limits import LimitsOfUsers
+from zerotoolsd.accounts.users_config import limits_of_all
 from zerotoolsd.admission.interpreter import check_interpreter
 from zerotoolsd.api.doors.listen import open_socket, refuse_taken
 from zerotoolsd.api.doors.tcp import open_tcp
@@ -152,7 +154,7 @@ async def _serve(
         tcp = open_tcp(config.api)
         listening = inherited or _listen(path)
         service = DispatcherService(dispatcher, check_python=check_python, ask=lookers.ask)
-        rights = Rights(config.users.administrators)
+        rights = Rights(config.users.administrators, allow=config.users.allow)
         people = People(lookers.ask)
         server = ApiServer(
             service,
@@ -180,7 +182,8 @@ def _served_users(config: Config) -> ServedUsers:
         "job_processes": config.limits.job_processes,
         "job_memory": None if (most := config.limits.job_memory) is None else bytes_of(most),
     }
-    return ServedUsers(own=os.geteuid(), alone=why_alone(), limits=limits)
+    quotas = LimitsOfUsers(limits_of_all(config.users), config.users.limits)
+    return ServedUsers(own=os.geteuid(), alone=why_alone(), limits=limits, quotas=quotas)
 
 
 async def _lock(state_dir: Path, stop: asyncio.Event) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from zerotools.jobs.binding.declaration import key
 from zerotools.jobs.binding.durations import seconds_of
 from zerotools.jobs.priorities import LEAST_PRIORITY, MOST_PRIORITY, why_not_priority
 from zerotools.sensors.cores import usable_cores
+from zerotoolsd.accounts.users_config import UsersConfig, wrong_users
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,37 +222,6 @@ class DataCacheConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class UsersConfig:
-    """`[users]`: whose jobs are run, what their processes may have, and who may change whose.
-
-    Only a daemon that runs as root runs the jobs of others: each as the user who submitted it.
-    """
-
-    allow: str | tuple[str | int, ...] | None = key(
-        'Who may submit: `"all"`, or a list of names of users, of groups (`"@gpu"`) and of uids. '
-        "Not set: all whose jobs the daemon can run.",
-        default=None,
-    )
-    processes: int | None = key(
-        "Processes and threads that one user other than root may have on the whole machine when a "
-        "job starts one (RLIMIT_NPROC). Not set: what the daemon itself was given.",
-        default=None,
-        minimum=16,
-    )
-    open_files: int | None = key(
-        "Open files of one process of such a job (RLIMIT_NOFILE). Not set: what the daemon itself "
-        "was given.",
-        default=None,
-        minimum=64,
-    )
-    administrators: tuple[str | int, ...] = key(
-        "Who may see and change the jobs of all users, beside root and the user of the daemon: "
-        'names, groups (`"@admins"`) and uids.',
-        default=(),
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
 class PriorityConfig:
     """`[priority]`: which priorities users may give to their jobs."""
 
@@ -321,7 +291,7 @@ def load(path: Path | None) -> Config:
     config: Config | None = build(Config, tree, "", problems)
     if config is not None:
         problems += [*_wrong_spans(config.retention), *_wrong_sizes(config)]
-        problems += _wrong_users(config.users)
+        problems += wrong_users(config.users)
         problems += _wrong_classes(config.priority)
         problems += _wrong_shares(config.shares)
     if config is None or problems:
@@ -365,23 +335,6 @@ def _wrong_sizes(config: Config) -> Iterator[str]:
                 bytes_of(value)
         except ValueError as error:
             yield f"{name} = {show(value)}: {error}"
-
-
-def _wrong_users(users: UsersConfig) -> Iterator[str]:
-    if isinstance(users.allow, str) and users.allow != "all":
-        one = show([users.allow])
-        yield f'users.allow = {show(users.allow)}: must be "all" or a list, such as {one}'
-    yield from _wrong_entries("allow", users.allow)
-    yield from _wrong_entries("administrators", users.administrators)
-
-
-def _wrong_entries(name: str, entries: str | tuple[str | int, ...] | None) -> Iterator[str]:
-    for entry in entries if isinstance(entries, tuple) else ():
-        if isinstance(entry, int):
-            if not 0 <= entry < 2**32 - 1:
-                yield f"users.{name}: {entry} is not a uid"
-        elif entry in ("", "@"):
-            yield f"users.{name}: {show(entry)} names nobody; name a user, or a group as @group"
 
 
 def _wrong_spans(retention: RetentionConfig) -> Iterator[str]:

@@ -107,6 +107,7 @@ class Dispatcher:
             config.stop.grace_seconds,
             memory_of_machine(config),
             self.shares.ranks,
+            users.quotas,
         )
         calendar = clocks.SteadyCalendar(clock_is_synchronised)
         self.drained = store.drains.get()

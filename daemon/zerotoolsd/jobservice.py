@@ -153,13 +153,13 @@ class DispatcherService:
     def owner(self, job_id: int) -> int:
         """See `JobService`."""
         try:
-            return self._store.owner(min(job_id, _LARGEST_ID))
+            return self._store.of_user.owner(min(job_id, _LARGEST_ID))
         except KeyError:
             raise NotFound(f"there is no job {job_id}") from None
 
     def _owner_or_none(self, job_id: int) -> int | None:
         try:
-            return self._store.owner(job_id)
+            return self._store.of_user.owner(job_id)
         except KeyError:
             return None
 

@@ -19,6 +19,7 @@ from zerotools.jobs.client.submissions import Submission, conflicts
 from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.accounts.job_user import JobUser
+from zerotoolsd.accounts.user_limits import why_queued_too_much
 from zerotoolsd.admission import checkpoint_listing
 from zerotoolsd.admission.dependable import DependableJobs, refuse_past
 from zerotoolsd.admission.interpreter import Needs, check_interpreter
@@ -35,10 +36,12 @@ from zerotoolsd.queue.group_commit import GroupCommit, when_free
 from zerotoolsd.queue.placement import memory_of_machine, need_of
 from zerotoolsd.queue.rows import ArrayPlace, JobRow
 from zerotoolsd.queue.scheduling.gpus import impossible
+from zerotoolsd.queue.scheduling.user_room import never_within
 from zerotoolsd.queue.writers import Writers
 from zerotoolsd.queue_terms import PLAIN_TERMS, QueueTerms
-from zerotoolsd.rights.people import who_is
-from zerotoolsd.service import Unavailable
+from zerotoolsd.rights.people import uid_of, who_is
+from zerotoolsd.service import Conflict, Unavailable
+from zerotoolsd.supervisor.trouble import is_of_machine
 
 LOOK_SECONDS = 10.0
 """How long a look at the files of a job may take at submit."""
@@ -71,7 +74,10 @@ def _real(path: str) -> str:
         return os.path.normpath(path)
 
 
-LOOKS = {look.__name__: look for look in (survey, newest_step, real_paths, who_is, *CLEANING_LOOKS)}
+LOOKS = {
+    look.__name__: look
+    for look in (survey, newest_step, real_paths, who_is, uid_of, *CLEANING_LOOKS)
+}
 """What is done by a process that looks."""
 
 
@@ -183,6 +189,8 @@ class Admittance:
             seen: Survey | None = None
             if self._dispatcher.store.by_key(uid, known or key) is None:
                 self._refuse_full()
+                if own is None:
+                    self._refuse_over(uid, len(text))
                 terms = self._settled(terms, uid)
                 seen = await self._check(spec, text, user)
                 coming.seen(seen.named)
@@ -194,7 +202,7 @@ class Admittance:
                 coming.taken(job)
 
             # Nothing gives way between these and the commit: two submits may come at once.
-            checked = partial(self._check_last, spec, seen, terms, uid, own)
+            checked = partial(self._check_last, spec, seen, terms, uid, own, len(text))
             yield self._new_job(spec, tree, uid, key, checked, queued, terms)
 
     def _settled(self, terms: QueueTerms, uid: int) -> QueueTerms:
@@ -236,9 +244,29 @@ class Admittance:
         if (why := self._dispatcher.store.room.why_full()) is not None:
             raise Unavailable(f"the job cannot be queued: {why}; make room there")
 
+    def _refuse_over(self, uid: int, size: int) -> None:
+        """Raises Conflict: the user has as much of the queue as one may have."""
+        quota, rows = self._dispatcher.users.quotas.of(uid), self._dispatcher.store.of_user
+        why = why_queued_too_much(
+            quota,
+            queued=0 if quota.max_queued is None else rows.waiting(uid),
+            queue_bytes=0 if quota.queue_bytes is None else rows.text_bytes(uid),
+            new_bytes=size,
+        )
+        if why is not None:
+            raise Conflict(f"the job is not queued: {why}")
+
     def _check_last(
-        self, spec: JobSpec, seen: Survey | None, terms: QueueTerms, uid: int, own: int | None
+        self,
+        spec: JobSpec,
+        seen: Survey | None,
+        terms: QueueTerms,
+        uid: int,
+        own: int | None,
+        size: int,
     ) -> None:
+        if own is None:
+            self._refuse_over(uid, size)
         self.dependable.refuse_hopeless(terms.after, uid)
         if seen is not None:
             self._writers.refuse_taken(spec, seen.place, own)
@@ -271,6 +299,8 @@ class Admittance:
         if snapshot is not None and snapshot.gpus_silent:
             snapshot = None  # what there is shows when the driver answers: the job waits for that
         why = impossible(need_of(spec), snapshot, config.limits, memory_of_machine(config))
+        uid = self._dispatcher.users.own if user is None else user.account.uid
+        why = why or never_within(self._dispatcher.users.quotas.of(uid), need_of(spec))
         if why is not None:
             raise BadRequest(why)
         seen = survey_of(await self.look(spec, survey, spec, text, user=user))
@@ -313,8 +343,8 @@ class Admittance:
         *arguments: object,
         user: JobUser | None = None,
     ) -> Any:
-        """The value of a look at the files of `spec`, as `user`. Raises Unavailable: they do not
-        answer."""
+        """The value of a look at the files of `spec`, as `user`. Raises what the look raises;
+        BadRequest: they may not be read; Unavailable: they do not answer."""
         try:
             return await self._ask(LOOK_SECONDS, look, *arguments, user=user)
         except TimeoutError:
@@ -322,6 +352,13 @@ class Admittance:
                 f"the files of the job could not be read within {LOOK_SECONDS:g} s: a file system "
                 f"does not answer; it names {_places(spec)}, and its data"
             ) from None
+        except OSError as error:
+            who = "the daemon's user" if user is None else user.account.name
+            where = error.filename or _places(spec)
+            why = f"{where}: {error.strerror or error}, for {who}"
+            if is_of_machine(error):
+                raise Unavailable(f"the files of the job cannot be read now: {why}") from None
+            raise BadRequest(f"{why}; name another, or open it to that user") from None
 
 
 def _places(spec: JobSpec) -> str:

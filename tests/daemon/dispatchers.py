@@ -16,6 +16,7 @@ from tests.daemon.waiting import wait_async
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe
 from zerotools.sensors.source import SnapshotSource
+from zerotoolsd.accounts.serving import OWN_ONLY, ServedUsers
 from zerotoolsd.admission.rehearsal import rehearse
 from zerotoolsd.attempts import rebuilding
 from zerotoolsd.attempts.launch import RankCommand
@@ -80,6 +81,7 @@ async def running(
     command: RankCommand = command,
     rebuild: bool = False,
     way: LaunchWay = CHILDREN,
+    users: ServedUsers = OWN_ONLY,
 ) -> AsyncIterator[Running]:
     """An engine on `state`; in the end its attempts are killed, unless they are to be left."""
     state.mkdir(exist_ok=True)
@@ -96,6 +98,7 @@ async def running(
         command=command,
         touch=touch,
         way=way,
+        users=users,
     )
     stop = asyncio.Event()
     task = asyncio.create_task(engine.run(stop))

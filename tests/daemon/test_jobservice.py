@@ -8,6 +8,7 @@ import os
 import sqlite3
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,13 @@ from tests.daemon.waiting import wait_async
 from tests.golden_files import FOREIGN
 from tests.runs.test_checkpoint_dirs import make
 from zerotools.core.errors import BadRequest, ZerotoolsError
+from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe, fake_gpu
+from zerotoolsd.accounts.serving import OWN_ONLY
+from zerotoolsd.accounts.user_limits import LimitsOfUsers
 from zerotoolsd.queue.schema import DATABASE
-from zerotoolsd.service import Conflict, Forbidden, JobView, NotFound
+from zerotoolsd.service import CleanRequest, Conflict, Forbidden, JobView, NotFound
 
 ME = os.geteuid()
 Story = Callable[[Running], Awaitable[None]]
@@ -257,6 +261,32 @@ def test_jobs_of_other_users_are_refused(tmp_path: Path) -> None:
         assert f"you are uid {ME + 1}" in await refusal(attempt, Forbidden)
 
     tell(tmp_path / "state", story)
+
+
+def test_a_user_has_as_much_of_the_queue_as_the_administrator_lets_them_have(
+    tmp_path: Path,
+) -> None:
+    all_ranks: dict[str, Any] = {"ranks": 8, "train": {"steps": 1, "batch_size": 8}}
+    text = len(json.dumps(job_to_dict(make_job("exit=0", **all_ranks))))
+    users = replace(OWN_ONLY, quotas=LimitsOfUsers({"max_queued": 2, "queue_bytes": 5 * text}))
+
+    async def told() -> None:
+        async with running(tmp_path / "state", users=users) as it:
+            first = await submit(it, "release", **all_ranks)
+            await it.reach(first.id, "running")
+            waiting = [(await submit(it, **all_ranks)).id for _ in range(2)]
+            said = await refusal(submit(it, **all_ranks), Conflict)
+            assert said.startswith("the job is not queued: you have 2 jobs that wait, and users.")
+            await it.service.cancel(waiting[0], uid=ME)
+            over = await submit(it, **all_ranks)  # one that is over waits no more
+            await it.service.cancel(over.id, uid=ME)
+            said = await refusal(submit(it, **all_ranks), Conflict)
+            assert said.startswith("the job is not queued: your jobs take ")
+            wanted = CleanRequest(jobs=(over.id, waiting[0]))
+            await it.service.clean(wanted, uid=ME, of=None)
+            await submit(it, **all_ranks)  # and what is removed takes nothing
+
+    asyncio.run(told())
 
 
 def test_cancelling_a_queued_job_ends_it_at_once(tmp_path: Path) -> None:

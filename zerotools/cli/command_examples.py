@@ -59,6 +59,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "zerotools queue",
         "zerotools queue --all --limit 20",
         "zerotools queue --all --name tiny",
+        "zerotools queue --mine",
     ),
     "show": (
         "zerotools show",

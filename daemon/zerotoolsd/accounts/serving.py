@@ -14,6 +14,7 @@ from zerotoolsd.accounts import as_user
 from zerotoolsd.accounts.account import Account, UnknownAccount, find_account
 from zerotoolsd.accounts.job_user import JobUser
 from zerotoolsd.accounts.rights import file_rights
+from zerotoolsd.accounts.user_limits import LimitsOfUsers
 
 NEEDED = {"CHOWN": 0, "KILL": 5, "SETGID": 6, "SETUID": 7}
 """The capabilities without which nothing is run for others, and their numbers."""
@@ -30,12 +31,13 @@ class NotServed(BadRequest):
 @dataclass(frozen=True, kw_only=True)
 class ServedUsers:
     """`alone`: why only jobs of the daemon's `own` uid are run, a whole sentence; None: all are.
-    `limits` are fields of JobUser."""
+    `limits` are fields of JobUser, `quotas` what each user may have of the queue."""
 
     own: int
     alone: str | None
     limits: Mapping[str, int | None] = field(default_factory=dict)
     find: Callable[[int], Account] = find_account
+    quotas: LimitsOfUsers = field(default_factory=LimitsOfUsers)
 
     def of(self, uid: int) -> JobUser | None:
         """As whom a job of this uid runs; None: as the daemon itself.

@@ -16,13 +16,15 @@ from zerotools.jobs.text.secrets import HIDDEN
 from zerotoolsd.api import inputs
 from zerotoolsd.api.answers import answer, answer_unless_known
 from zerotoolsd.api.asking.asked import Asked, asked
-from zerotoolsd.api.keys import SERVICE
+from zerotoolsd.api.keys import PEOPLE, SERVICE
 from zerotoolsd.api.readers import named, view_for
 from zerotoolsd.queue_terms import CONDITIONS, OK, Dependency, JobEdit, QueueTerms
 from zerotoolsd.rights.policy import Access
 from zerotoolsd.service import JobView
 
 MAX_JOBS = 1000
+ME = "me"
+LONGEST_UID = 10
 TERMS = ("priority", "hold", "begin", "after")
 """Keys of a request that say how its job is to wait."""
 
@@ -159,7 +161,7 @@ async def check(request: web.Request) -> web.Response:
 
 
 async def list_jobs(request: web.Request) -> web.Response:
-    """GET /v1/jobs?state=&limit=&after=&name=&array=."""
+    """GET /v1/jobs?state=&limit=&after=&name=&array=&user=."""
     state = request.query.get("state")
     if state is not None and state not in STATES:
         raise BadRequest(f"state={state[:40]!r}: must be one of {', '.join(STATES)}")
@@ -168,8 +170,12 @@ async def list_jobs(request: web.Request) -> web.Response:
     assert limit is not None
     by, name = asked(request), request.query.get("name")
     array = inputs.whole(request.query, "array", None, minimum=1)
-    # What somebody may not see, a question for its name does not tell either.
-    of = by.uid if name is not None and by.access is not Access.ALLOWED else None
+    of = await _user(request, by)
+    # What somebody may not see, a question for its name or its array does not tell either.
+    if (name, array) != (None, None) and by.access is not Access.ALLOWED:
+        if of not in (None, by.uid):
+            return answer_unless_known(request, {"jobs": [], "next": None})
+        of = by.uid
     views = await request.app[SERVICE].jobs(
         state=state, limit=limit, after=after, name=name, array=array, uid=of
     )
@@ -177,6 +183,19 @@ async def list_jobs(request: web.Request) -> web.Response:
     views = await named(request, views)
     tree = {"jobs": [_in_a_list(view, by) for view in views], "next": after}
     return answer_unless_known(request, tree)
+
+
+async def _user(request: web.Request, by: Asked) -> int | None:
+    """Whose jobs are asked for, by uid; None: all. Raises BadRequest: there is no such user."""
+    text = request.query.get("user")
+    if text in (None, ME):
+        return by.uid if text else None
+    if text.isascii() and text.isdigit() and len(text) <= LONGEST_UID:
+        return int(text)
+    uid = None if text.isdigit() else await request.app[PEOPLE].uid_of(text)
+    if uid is None:
+        raise BadRequest(f"user={text[:40]!r}: there is no such user; give a name, a uid or {ME!r}")
+    return uid
 
 
 async def show(request: web.Request) -> web.Response:

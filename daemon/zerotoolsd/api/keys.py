@@ -7,6 +7,7 @@ from typing import Any
 
 from aiohttp import web
 
+from zerotoolsd.api.asking.turns import RequestTurns
 from zerotoolsd.api.doors.tokens import BearerTokens
 from zerotoolsd.rights.people import People
 from zerotoolsd.rights.policy import Action, Rights
@@ -15,6 +16,7 @@ from zerotoolsd.service import JobService
 TOKENS: web.AppKey[BearerTokens] = web.AppKey("tokens")
 SERVICE: web.AppKey[JobService] = web.AppKey("service")
 PEOPLE: web.AppKey[People] = web.AppKey("people")
+TURNS: web.AppKey[RequestTurns] = web.AppKey("turns")
 RIGHTS: web.AppKey[Rights] = web.AppKey("rights")
 ACTIONS: web.AppKey[Mapping[Any, Action]] = web.AppKey("actions")
 """What each handler of a route does."""

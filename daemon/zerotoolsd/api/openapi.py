@@ -160,6 +160,7 @@ def _paths() -> dict[str, dict[str, Schema]]:
                 _query("after", _COUNT, "ids below this: `next` of the page before"),
                 _query("name", text, "of this name alone"),
                 _query("array", {**_COUNT, "minimum": 1}, "of this array alone"),
+                _query("user", text, "of this user alone: a name, a uid, or `me`"),
                 _KNOWN,
             ),
         },

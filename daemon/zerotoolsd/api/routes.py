@@ -6,10 +6,11 @@ from aiohttp import web
 
 from zerotoolsd.api import cleaning, jobs, machine, openapi, outputs, stream
 from zerotoolsd.api.asking.gate import gate
+from zerotoolsd.api.asking.turns import RequestTurns
 from zerotoolsd.api.doors.rate import RateLimit
 from zerotoolsd.api.doors.tokens import BearerTokens
 from zerotoolsd.api.inputs import LARGEST_BODY
-from zerotoolsd.api.keys import ACTIONS, PEOPLE, RIGHTS, SERVICE, TOKENS
+from zerotoolsd.api.keys import ACTIONS, PEOPLE, RIGHTS, SERVICE, TOKENS, TURNS
 from zerotoolsd.api.problems import problems
 from zerotoolsd.rights.people import People
 from zerotoolsd.rights.policy import Action, Rights
@@ -57,6 +58,7 @@ def make_app(
     app[SERVICE] = service
     app[RIGHTS] = rights or Rights()
     app[PEOPLE] = people or People()
+    app[TURNS] = RequestTurns()
     app[ACTIONS] = {route.handler: action for route, action in ROUTES}
     if tokens is not None:
         app[TOKENS] = tokens

@@ -11,7 +11,8 @@ from pathlib import Path
 from aiohttp import web
 
 from zerotools.core.errors import ZerotoolsError
-from zerotoolsd.api.doors.connections import Door
+from zerotoolsd.api.doors.connection_shares import ConnectionShares
+from zerotoolsd.api.doors.connections import Door, room_for_connections
 from zerotoolsd.api.doors.listen import open_socket
 from zerotoolsd.api.doors.tcp import TcpDoor
 from zerotoolsd.api.routes import make_app
@@ -65,11 +66,13 @@ class ApiServer:
         """Accept connections."""
         await self._runner.setup()
         assert self._runner.server is not None
-        self.door = Door(self._first, self._runner.server, most=self._most)
+        most = room_for_connections() if self._most is None else self._most
+        shares = ConnectionShares(most)
+        self.door = Door(self._first, self._runner.server, most=most, shares=shares)
         if self._tcp is not None:
             found = self._tcp
             self._tcp_door = Door(
-                found.listening, self._runner.server, most=self._most, tls=found.tls
+                found.listening, self._runner.server, most=most, tls=found.tls, shares=shares
             )
         if self._path is not None:
             self._bound = _identity(self._path)

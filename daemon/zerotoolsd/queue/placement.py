@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -13,15 +14,23 @@ from zerotools.jobs import states
 from zerotools.jobs.binding.durations import seconds_of
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.snapshot import BF16_CAPABILITY, Snapshot
+from zerotoolsd.accounts.user_limits import LimitsOfUsers
 from zerotoolsd.config import Config, LimitsConfig
 from zerotoolsd.queue import clocks, parking, time_limit
 from zerotoolsd.queue.parking import JobGuard
-from zerotoolsd.queue.rows import JobRow
+from zerotoolsd.queue.rows import JobRow, Lease
 from zerotoolsd.queue.scheduling.declared import DeclaredMemory
 from zerotoolsd.queue.scheduling.demands import CapabilityNeed, Request, ResourceNeed
 from zerotoolsd.queue.scheduling.fences import with_fences
 from zerotoolsd.queue.scheduling.line import WaitingLine
-from zerotoolsd.queue.scheduling.scheduler import NOTHING_DECLARED, OddRequest, TickDecisions, tick
+from zerotoolsd.queue.scheduling.scheduler import (
+    ANYBODY,
+    NOTHING_DECLARED,
+    OddRequest,
+    TickDecisions,
+    tick,
+)
+from zerotoolsd.queue.scheduling.user_room import UsersNow, UserUse
 from zerotoolsd.queue.store import Store
 
 ATTENTION_CAPABILITIES = {
@@ -120,9 +129,11 @@ class QueuePlacement:
         grace_seconds: float = 0.0,
         memory: DeclaredMemory = NOTHING_DECLARED,
         ranks: RankUsers = lambda uids, now: {},
+        quotas: LimitsOfUsers | None = None,
     ) -> None:
         """`memory`: what the machine has of it for jobs that declare theirs. `ranks`: who goes
-        first among users."""
+        first among users. `quotas`: what each user may have."""
+        self._quotas = quotas
         self._ranks = ranks
         self._memory = memory
         self._store = store
@@ -213,7 +224,8 @@ class QueuePlacement:
         if snapshot is not None:
             snapshot = with_fences(snapshot, self._store.fences(), clocks.now())
         self.line.ranks = self._ranks(self.line.uids, now)
-        used, host = self._used()
+        running = self._running()
+        used, host = sum(ranks for _, ranks, _ in running), sum(memory for *_, memory in running)
         waiting = None if self._host_first is None else self.line.need_and_order(self._host_first)
         first = None if waiting is None else waiting[1]
         memory = replace(self._memory, own=own, host_used=host, host_first=first)
@@ -231,6 +243,7 @@ class QueuePlacement:
                     passed_over=passed_over,
                     elsewhere=elsewhere,
                     memory=memory,
+                    users=self._users_now(running, leases),
                     touch=lambda job_id: self._parking.touch(job_id, parking.PLACING),
                 )
                 self._host_first = found.host_first
@@ -252,11 +265,23 @@ class QueuePlacement:
                     found[job_id] = now + left + self._grace
         return found
 
-    def _used(self) -> tuple[int, int]:
-        """The CPU ranks of the jobs that run, and the host memory that they declared, in bytes."""
+    def _running(self) -> list[tuple[JobRow, int, int]]:
+        """The jobs that run: the CPU ranks of each, and the bytes of host memory it declared."""
         held = self._store.jobs_with_open_attempts(states.HELD)
-        found = [self._used_by(job) for job in (*self._store.jobs(states.ACTIVE), *held)]
-        return sum(ranks for ranks, _ in found), sum(memory for _, memory in found)
+        jobs = (*self._store.jobs(states.ACTIVE), *held)
+        return [(job, *self._used_by(job)) for job in jobs]
+
+    def _users_now(
+        self, running: Sequence[tuple[JobRow, int, int]], leases: Sequence[Lease]
+    ) -> UsersNow:
+        if self._quotas is None or not self._quotas.bound_running:
+            return ANYBODY
+        gpus = Counter(lease.job_id for lease in leases)
+        used: dict[int, UserUse] = {}
+        for job, ranks, _ in running:
+            before = used.get(job.uid, UserUse())
+            used[job.uid] = before.and_also(gpus=gpus[job.id], cpu_ranks=ranks)
+        return UsersNow(limits_of=self._quotas.of, used=used)
 
     def cpu_ranks_of(self, job: JobRow) -> int:
         """How many ranks of the CPU the job takes."""

@@ -16,6 +16,7 @@ from zerotools.jobs.jobfile.parse import given_of, job_to_dict
 from zerotoolsd.queue import clocks
 from zerotoolsd.queue.booking.gpu_use import GpuUse, book_running
 from zerotoolsd.queue.changes import Change, Changed, NewJob, insert_job, refuse_other_size
+from zerotoolsd.queue.counting.user_rows import UserRows
 from zerotoolsd.queue.dependencies.dependency_table import DependencyTable
 from zerotoolsd.queue.dependencies.drain_table import DrainTable
 from zerotoolsd.queue.last_change import LastChange, newest_job
@@ -42,6 +43,7 @@ class Store:
         """Raises BadFile, Unsupported: see `open_database`. `rebuild`: an older queue will do."""
         self._connection = open_database(state_dir, rebuild=rebuild)
         self.room, self.gpu_use = QueueRoom(state_dir, self._connection), GpuUse(self._connection)
+        self.of_user = UserRows(self._sql)
         self.on_commit: Callable[[float], None] = lambda seconds: None
         """Told how long each commit took."""
         self.dependencies, self.drains = DependencyTable(self._sql), DrainTable(self._sql)
@@ -100,6 +102,7 @@ class Store:
             if self._appended is not None:
                 self._mark.note(self._appended, self._queued)
         except BaseException as error:  # undone, and raised again
+            self.of_user.forget()
             if self._connection.in_transaction:
                 self._sql("ROLLBACK")
             self.room.heed(error)
@@ -275,6 +278,7 @@ class Store:
                 raise Changed(f"job {job.id} is no longer {job.state}")
             self._sql("DELETE FROM event WHERE job_id = ?", (job.id,))
             self.dependencies.removed(job)
+            self.of_user.forget()
             self._append(now, job.id, None, "clean", job.state, None, why)
 
     def remove_events(self, before: float) -> int:
@@ -291,13 +295,6 @@ class Store:
         if row is None:
             raise KeyError(job_id)
         return job_row(row)
-
-    def owner(self, job_id: int) -> int:
-        """The uid that submitted it. Raises KeyError."""
-        row = self._sql("SELECT uid FROM job WHERE id = ?", (job_id,)).fetchone()
-        if row is None:
-            raise KeyError(job_id)
-        return int(row["uid"])
 
     def jobs(
         self,

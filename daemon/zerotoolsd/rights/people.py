@@ -7,6 +7,7 @@ itself: a process does, and who asks waits a second at most. What was found is t
 from __future__ import annotations
 
 import asyncio
+import pwd
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -32,6 +33,14 @@ def who_is(uid: int) -> dict[str, Any]:
     except UnknownAccount:
         return {"name": None, "groups": []}
     return {"name": account.name, "groups": sorted(group_names(account))}
+
+
+def uid_of(name: str) -> int | None:
+    """The uid of the user with this name; None: there is none."""
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except (KeyError, ValueError, OSError):
+        return None
 
 
 @dataclass
@@ -84,3 +93,13 @@ class People:
         wanted = list(set(uids))
         found = await asyncio.gather(*map(self.find, wanted))
         return {caller.uid: caller.name for caller in found}
+
+    async def uid_of(self, name: str) -> int | None:
+        """The uid of the user with this name; None: there is none, or nobody answers."""
+        if self._ask is None:
+            return None
+        try:
+            found = await self._ask(LOOK_SECONDS, uid_of, name)
+        except TimeoutError:
+            return None
+        return None if found is None else int(found)

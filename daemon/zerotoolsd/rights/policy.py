@@ -11,12 +11,15 @@ import os
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum, unique
-from pathlib import Path
 
 from zerotoolsd.rights.caller import Caller, called
 
 OVERFLOW_UID = 65534
 """What the kernel says of a user that the daemon's user namespace does not have."""
+
+Allowed = str | tuple[str | int, ...] | None
+"""As `[users] allow`: "all", or names of users, `@` and the name of a group, and uids. None:
+nothing was said, and all may."""
 
 
 @unique
@@ -59,12 +62,14 @@ class Action(Enum):
     CANCEL = "cancel it", Reach.OWN
     RESUME = "resume it", Reach.OWN
     CLEAN = "remove it", Reach.GLANCE
-    USE_OUTPUT = "use what it wrote into the daemon's directory", Reach.OWN
-    WRITE_OUTPUT = "write where it wrote", Reach.OWN
 
     def __init__(self, words: str, reach: Reach) -> None:
         self.words = words
         self.reach = reach
+
+
+BEGINS = frozenset({Action.CHECK, Action.SUBMIT, Action.RESUME, Action.RETRY})
+"""What runs programs for the user: only those may whom `[users] allow` lets in."""
 
 
 @unique
@@ -97,17 +102,22 @@ class Rights:
     """The rules of one daemon, whose own uid is `own`. Entries of `administrators` are names, uids
     and, with an `@`, groups."""
 
-    def __init__(self, administrators: Collection[str | int] = (), own: int | None = None) -> None:
+    def __init__(
+        self,
+        administrators: Collection[str | int] = (),
+        own: int | None = None,
+        allow: Allowed = None,
+    ) -> None:
         self._own = os.geteuid() if own is None else own
-        words = [each for each in administrators if isinstance(each, str)]
-        self._uids = frozenset(each for each in administrators if isinstance(each, int))
-        self._names = frozenset(each for each in words if not each.startswith("@"))
-        self._groups = frozenset(each[1:] for each in words if each.startswith("@"))
+        self._administrators = _Named(administrators)
+        self._admitted = None if isinstance(allow, str | None) else _Named(allow)
 
     @property
     def name_people(self) -> bool:
         """Whether it matters what a caller is called."""
-        return bool(self._names or self._groups)
+        return self._administrators.name_people or (
+            self._admitted is not None and self._admitted.name_people
+        )
 
     def is_administrator(self, caller: Caller) -> bool:
         """Whether all jobs are as the caller's own to it."""
@@ -115,8 +125,7 @@ class Rights:
             return True
         if caller.uid == OVERFLOW_UID:
             return False
-        named = caller.uid in self._uids or caller.name in self._names
-        return named or not self._groups.isdisjoint(caller.groups)
+        return self._administrators.has(caller)
 
     def sees(self, caller: Caller, owner: int | None) -> bool:
         """Whether the caller may see all of a job of `owner` (None: nobody knows whose it was)."""
@@ -129,8 +138,10 @@ class Rights:
         and of those of others the answer shows what everybody may see."""
         if self.is_administrator(caller) or action.reach is Reach.NOBODY:
             return Decision(Access.ALLOWED)
+        if action in BEGINS and (why := self._why_not_user(caller)) is not None:
+            return Decision(Access.REFUSED, why)
         if action.reach is Reach.USERS:
-            return _known(caller)
+            return Decision(Access.ALLOWED)
         if owner is not None and self.sees(caller, owner.uid):
             return Decision(Access.ALLOWED)
         if action.reach is Reach.GLANCE:
@@ -145,22 +156,38 @@ class Rights:
             f"{action.words}",
         )
 
+    def _why_not_user(self, caller: Caller) -> str | None:
+        """Why nothing is run for somebody who is no administrator."""
+        if caller.uid == OVERFLOW_UID:
+            return (
+                f"you are uid {OVERFLOW_UID}, which is what the kernel says of all users that this "
+                "machine does not know, such as those of another user namespace: nobody could tell "
+                "your jobs from theirs; connect from outside it"
+            )
+        if self._admitted is None or self._admitted.has(caller):
+            return None
+        return (
+            f"users.allow of the daemon's configuration does not name you, "
+            f"{called(caller.uid, caller.name)}, nor a group of yours; ask the administrator of "
+            "this machine"
+        )
 
-def _known(caller: Caller) -> Decision:
-    if caller.uid != OVERFLOW_UID:
-        return Decision(Access.ALLOWED)
-    return Decision(
-        Access.REFUSED,
-        f"you are uid {OVERFLOW_UID}, which is what the kernel says of all users that this machine "
-        "does not know, such as those of another user namespace: nobody could tell your jobs from "
-        "theirs; connect from outside it",
-    )
 
+class _Named:
+    """Users by name, by uid and, with an `@`, by group."""
 
-def owner_of_path(path: str, jobs_dir: Path) -> int | None:
-    """The job whose directory below `jobs_dir` a path with no links in it lies in."""
-    try:
-        first = Path(path).relative_to(jobs_dir).parts[:1]
-    except ValueError:
-        return None
-    return int(first[0]) if first and first[0].isascii() and first[0].isdigit() else None
+    def __init__(self, entries: Collection[str | int]) -> None:
+        words = [each for each in entries if isinstance(each, str)]
+        self._uids = frozenset(each for each in entries if isinstance(each, int))
+        self._names = frozenset(each for each in words if not each.startswith("@"))
+        self._groups = frozenset(each[1:] for each in words if each.startswith("@"))
+
+    @property
+    def name_people(self) -> bool:
+        """Whether names count, and not only uids."""
+        return bool(self._names or self._groups)
+
+    def has(self, caller: Caller) -> bool:
+        """Whether an entry is about this user."""
+        named = caller.uid in self._uids or caller.name in self._names
+        return named or not self._groups.isdisjoint(caller.groups)

@@ -5,11 +5,17 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 from tests.cli.conftest import Command
 from tests.daemon.api.fakes import STEP, FakeService, a_job, a_view, an_attempt
 from zerotools.cli.commands.queue import table
+from zerotools.cli.commands.show import page
 from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotoolsd.api.asking.asked import Asked
+from zerotoolsd.api.readers import view_for
+from zerotoolsd.rights.caller import Caller
+from zerotoolsd.rights.policy import Access, Rights
 
 
 def test_the_queue_shows_what_is_not_over(zerotools: Command, service: FakeService) -> None:
@@ -77,3 +83,45 @@ def test_the_newest_alone(zerotools: Command, service: FakeService) -> None:
     lines = zerotools("queue", "--all", "--limit", "2").out.splitlines()
     assert [line.split()[0] for line in lines] == ["id", "3", "4", "..."]
     assert len(zerotools("queue", "--all", "-n", "4").out.splitlines()) == 5
+
+
+def test_whose_jobs_they_are_is_shown_where_there_are_several_users(
+    zerotools: Command, service: FakeService
+) -> None:
+    service.add(uid=os.geteuid(), created=time.time(), reason=None)
+    assert zerotools("queue").out.splitlines()[0].split()[:2] == ["id", "name"]
+    alone = zerotools("queue", "--mine").out.splitlines()
+    assert alone[0].split()[:3] == ["id", "user", "name"]
+    service.add(uid=os.geteuid() + 7, created=time.time(), reason=None)
+    lines = zerotools("queue").out.splitlines()
+    assert [line[4:11].strip() for line in lines] == [
+        "user",
+        f"uid {os.geteuid()}",
+        *[f"uid {os.geteuid() + 7}"],
+    ]
+    for options, ids in (
+        (("--mine",), [1]),
+        (("--user", "me"), [1]),
+        (("--user", str(os.geteuid() + 7)), [2]),
+        (("--user", "all"), [1, 2]),
+    ):
+        found = json.loads(zerotools("queue", "--all", "--json", *options).out)
+        assert [job["id"] for job in found] == ids
+    assert [job["uid"] for job in found] == [os.geteuid(), os.geteuid() + 7]
+    assert zerotools("queue", "--user", "4711").out == "no job that waits or runs is of 4711\n"
+    refused = zerotools("queue", "--user", "no-such-user")
+    assert (refused.status, "there is no such user" in refused.err) == (2, True)
+    assert zerotools("queue", "--mine", "--user", "4711").status == 2
+
+
+def test_a_job_of_somebody_else_is_one_line(service: FakeService) -> None:
+    attempt = an_attempt(gpu_uuids=("GPU-1",))
+    view = a_view(7, a_job(), uid=4711, state="running", attempts=(attempt,))
+    asked = Asked(Caller(uid=4712), Access.MASKED, Rights(own=4713))
+    seen = view_for(replace(view, user="anna"), asked).to_json()
+    assert table([seen], 100, shows_user=True)[1].split()[:4] == ["7", "anna", "job-7", "running"]
+    shown = "\n".join(page(seen, 100))
+    assert shown.startswith("job 7: running\n  user      anna (uid 4711)\n")
+    assert "GPU-1" in shown
+    assert "its owner and administrators see more" in shown
+    assert "log" not in shown

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from zerotoolsd.rights.caller import Caller
 from zerotoolsd.rights.policy import (
+    BEGINS,
     OVERFLOW_UID,
     Access,
     Action,
+    Allowed,
     Owner,
     Reach,
     Rights,
-    owner_of_path,
 )
 
 OWN, ANNA, BOB = 900, 1000, 1001
@@ -77,18 +76,18 @@ def test_users_that_nobody_can_tell_apart_have_no_jobs() -> None:
     assert all_of_them.decide(unknown, Action.LIST).access is Access.MASKED
 
 
-@pytest.mark.parametrize(
-    ("path", "job"),
-    [
-        ("/s/jobs/7/output/step-1", 7),
-        ("/s/jobs/7", 7),
-        ("/s/jobs", None),
-        ("/s/jobs/x/7", None),
-        ("/s/jobs/-7", None),
-        ("/s/jobs/\u0667", None),
-        ("/s/jobs7/7", None),
-        ("/home/anna", None),
-    ],
-)
-def test_whose_directory_a_path_lies_in(path: str, job: int | None) -> None:
-    assert owner_of_path(path, Path("/s/jobs")) == job
+@pytest.mark.parametrize("allow", [("anna",), (ANNA,), ("@staff", "@lab"), "all", None])
+def test_those_whom_the_administrator_lets_in_have_jobs(allow: Allowed) -> None:
+    found = Rights(own=OWN, allow=allow)
+    for action in BEGINS:
+        assert found.decide(anna, action, Owner(ANNA)).access is Access.ALLOWED
+
+
+@pytest.mark.parametrize("allow", [(), ("bob",), ("@staff",), ("1000",), ("lab", "@anna")])
+def test_others_begin_nothing_and_keep_what_they_have(allow: Allowed) -> None:
+    found = Rights(own=OWN, allow=allow)
+    for action in BEGINS:
+        assert "users.allow" in found.decide(anna, action, Owner(ANNA)).why
+        assert found.decide(Caller(uid=OWN), action, Owner(OWN)).access is Access.ALLOWED
+    assert found.decide(anna, Action.CANCEL, Owner(ANNA)).access is Access.ALLOWED
+    assert found.decide(anna, Action.READ_LOGS, Owner(ANNA)).access is Access.ALLOWED

@@ -20,16 +20,19 @@ from zerotools.cli.job_views.describe import (
     ranks,
     saved_step,
     steps,
+    user_of,
     why,
 )
 from zerotools.cli.options.shared import json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import called
+from zerotools.core.errors import BadRequest
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import STATES, TERMINAL
 
 PAGE = 1000
 HEADERS = ("id", "name", "state", "stage", "ranks", "step", "loss", "saved", "age", "why")
+USER, ME, ALL = "user", "me", "all"
 PRIORITY = "prio"
 """A column where any of the jobs has another than 0."""
 RIGHT = ("id", PRIORITY, "stage", "ranks", "step", "loss", "saved", "age")
@@ -39,22 +42,36 @@ LONGEST_NAME = 40
 @click.command("queue")
 @click.option("-a", "--all", "show_all", is_flag=True, help="Also jobs that have ended.")
 @click.option("--name", metavar="TEXT", help="Only jobs of this name.")
+@click.option("--user", metavar="NAME", help="Only jobs of this user (all, me, a name or a uid).")
+@click.option("--mine", is_flag=True, help="Only your own jobs.")
 @click.option("-n", "--limit", type=click.IntRange(min=1), metavar="N", help="Only the newest N.")
 @socket_option
 @json_option
 def command(
-    show_all: bool, name: str | None, limit: int | None, socket: Path | None, as_json: bool
+    show_all: bool,
+    name: str | None,
+    user: str | None,
+    mine: bool,
+    limit: int | None,
+    socket: Path | None,
+    as_json: bool,
 ) -> None:
     """List the jobs that wait or run, with what they wait for.
 
     The age of a job that is over is the time since its end. The jobs of an array are one line, with
-    the number by which commands take all of them (@7); with --all, each has its own.
+    the number by which commands take all of them (@7); with --all, each has its own. Whose a job is
+    is shown where there are jobs of several users, or with --user or --mine. Of jobs of others only
+    administrators see the name and more than their state.
     """
+    if mine and user not in (None, ME):
+        raise BadRequest(f"--mine and --user {user} contradict each other; leave one out")
+    shows_user = mine or user is not None
+    user = ME if mine else None if user == ALL else user
     client = DaemonClient(socket)
     if name is not None:
-        jobs = named_jobs(client, name, show_all=show_all)
+        jobs = named_jobs(client, name, user=user, show_all=show_all)
     else:
-        jobs = all_jobs(client, limit) if show_all else open_jobs(client)
+        jobs = all_jobs(client, limit, user=user) if show_all else open_jobs(client, user=user)
     left_out = 0 if limit is None else max(0, len(jobs) - limit)
     jobs = jobs[left_out:]
     if not as_json and (drained := drain_line(client.health().get("drain"))):
@@ -63,12 +80,16 @@ def command(
         render.print_json(jobs)
     elif jobs:
         shown = jobs if show_all else folded(jobs)
-        render.print_lines(table(shown, render.terminal_columns(sys.stdout)))
+        columns = render.terminal_columns(sys.stdout)
+        render.print_lines(table(shown, columns, shows_user=shows_user))
         if left_out:
             click.echo(f"... older jobs are left out (--limit {limit})")
     elif name is not None:
         which = "job" if show_all else "job that waits or runs"
         click.echo(f"no {which} has the name {render.clean(name)}")
+    elif user is not None:
+        which = "job" if show_all else "job that waits or runs"
+        click.echo(f"no {which} is {'yours' if user == ME else f'of {render.clean(user)}'}")
     elif show_all:
         click.echo(f"there are no jobs; queue one with: {called()} submit JOBFILE")
     else:
@@ -86,46 +107,54 @@ def drain_line(drain: Mapping[str, Any] | None) -> str | None:
     )
 
 
-def all_jobs(client: DaemonClient, most: int | None = None) -> list[dict[str, Any]]:
-    """Every job, or the newest `most` and one, the oldest first."""
+def all_jobs(
+    client: DaemonClient, most: int | None = None, *, user: str | None = None
+) -> list[dict[str, Any]]:
+    """Every job (of `user`), or the newest `most` and one, the oldest first."""
     found: list[dict[str, Any]] = []
-    page = client.jobs(limit=PAGE)
+    page = client.jobs(limit=PAGE, user=user)
     while page:
         found += page
         if most is not None and len(found) > most:
             break
-        page = client.jobs(limit=PAGE, after=page[-1]["id"]) if len(page) == PAGE else []
+        page = client.jobs(limit=PAGE, after=page[-1]["id"], user=user) if len(page) == PAGE else []
     return found[::-1]
 
 
-def named_jobs(client: DaemonClient, name: str, *, show_all: bool) -> list[dict[str, Any]]:
-    """The jobs of this name, the oldest first; without `show_all` those that are not over."""
-    found = client.jobs_named(name)[::-1]
+def named_jobs(
+    client: DaemonClient, name: str, *, user: str | None = None, show_all: bool
+) -> list[dict[str, Any]]:
+    """The jobs of this name (and this `user`), the oldest first; without `show_all` those that are
+    not over."""
+    found = client.jobs_named(name, user=user)[::-1]
     return [job for job in found if show_all or not is_over(job)]
 
 
-def open_jobs(client: DaemonClient) -> list[dict[str, Any]]:
-    """Every job that is not over, the oldest first.
+def open_jobs(client: DaemonClient, *, user: str | None = None) -> list[dict[str, Any]]:
+    """Every job (of `user`) that is not over, the oldest first.
 
     States are asked for in the order in which jobs pass through them, so that one that moves
     meanwhile is not missed; where it is seen twice, the later view counts.
     """
     found: dict[int, dict[str, Any]] = {}
     for state in (state for state in STATES if state not in TERMINAL):
-        for job in client.jobs(state=state, limit=PAGE):
+        for job in client.jobs(state=state, limit=PAGE, user=user):
             found[job["id"]] = job
     return [found[job_id] for job_id in sorted(found)]
 
 
-def table(jobs: Sequence[Job], columns: int | None) -> list[str]:
+def table(jobs: Sequence[Job], columns: int | None, *, shows_user: bool = False) -> list[str]:
     """Lines of the listing. Reasons that do not fit next to their jobs are shown in full below
-    them."""
+    them. Whose jobs they are is shown with `shows_user`, and where they are of several users."""
     headers: tuple[str, ...] = HEADERS
     rows = [_row(job) for job in jobs]
     if any(job.get("priority") for job in jobs):
         headers = (headers[0], PRIORITY, *headers[1:])
         shown = [str(job.get("priority", 0)) for job in jobs]
         rows = [(row[0], value, *row[1:]) for row, value in zip(rows, shown, strict=True)]
+    if shows_user or len({job["uid"] for job in jobs}) > 1:
+        headers = (headers[0], USER, *headers[1:])
+        rows = [(row[0], user_of(job), *row[1:]) for row, job in zip(rows, jobs, strict=True)]
     paint = {"state": partial(paint_state, stream=sys.stdout)}
     return render.table_and_remarks(headers, rows, right=RIGHT, columns=columns, paint=paint)
 

@@ -22,9 +22,11 @@ from zerotools.cli.job_views.describe import (
     loss,
     paint_state,
     plan,
+    ranks,
     since_step,
     steps,
     title,
+    user_of,
     verification,
     why,
 )
@@ -113,6 +115,8 @@ def _check_options(
 def page(job: Job, columns: int | None, *, whole_spec: bool = False) -> list[str]:
     """Lines of the page."""
     state = paint_state(str(job["state"]).replace("_", " "), sys.stdout)
+    if job.get("masked"):
+        return [f"job {job['id']}: {state}", *render.fields(_seen_by_others(job), indent=2)]
     lines = [f"{title(job)}: {state}"]
     lines += render.fields(_facts(job), indent=2)
     if job["attempts"]:
@@ -145,18 +149,14 @@ def _facts(job: Job) -> Iterator[tuple[str, str]]:
         label = f": {array['label']}" if array["label"] else ""
         yield "array", f"@{array['id']}, {array['index'] + 1} of {array['size']}{label}"
     yield "priority", str(job.get("priority") or "")
-    yield "queued", render.moment(job["created"])
-    if job["started"]:
-        yield "started", render.moment(job["started"])
-    if job["ended"]:
-        yield "ended", render.moment(job["ended"])
+    yield from _times(job)
     yield "output", str(job["output_dir"])
     yield "checkpoint", checkpoint_path(job) or "none yet"
     yield "verified", verification(job)
     if job["started"] and job["spec"].get("eval", {}).get("predict_with_generate"):
         yield "predictions", f"{job['output_dir']}/{PREDICTIONS}"
     yield "model", exported_model(job)
-    yield "user", f"uid {job['uid']}"
+    yield from _whose(job)
     yield "environment", str(job.get("environment") or "")
     if taken := job["spec"].get("captured_env"):
         count = len(taken)
@@ -166,6 +166,28 @@ def _facts(job: Job) -> Iterator[tuple[str, str]]:
     if (is_over(job) and not done and job["latest_checkpoint"]) or job["state"] == HELD:
         yield "go on", f"{called()} resume {job['id']}"
     yield "log", f"{called()} logs {'' if is_over(job) else '-f '}{job['id']}"
+
+
+def _times(job: Job) -> Iterator[tuple[str, str]]:
+    yield "queued", render.moment(job["created"])
+    if job["started"]:
+        yield "started", render.moment(job["started"])
+    if job["ended"]:
+        yield "ended", render.moment(job["ended"])
+
+
+def _whose(job: Job) -> Iterator[tuple[str, str]]:
+    yield "user", f"{user_of(job)} (uid {job['uid']})" if job.get("user") else user_of(job)
+
+
+def _seen_by_others(job: Job) -> Iterator[tuple[str, str]]:
+    """What a daemon says to other users."""
+    yield from _whose(job)
+    yield "ranks", f"{ranks(job)} ({job['device']})"
+    yield from _times(job)
+    if job["attempt"]:
+        yield "GPUs", ", ".join(job["attempt"]["gpu_uuids"])
+    yield "the rest", "its owner and administrators see more"
 
 
 def _attempt_row(attempt: Mapping[str, Any]) -> tuple[str, ...]:

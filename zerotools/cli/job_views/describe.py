@@ -49,6 +49,11 @@ def title(job: Job) -> str:
     return f"job {job['id']} ({name})" if name else f"job {job['id']}"
 
 
+def user_of(job: Job) -> str:
+    """The name of whose it is, or the uid where that has none."""
+    return render.clean(str(job.get("user") or f"uid {job['uid']}"))
+
+
 def why(job: Job, now: float | None = None) -> str:
     """Why it waits or how it ended; of one that runs, what it is at, since when, and whether it
     still moves: `loading the weights for 12 min 00 s, no progress for 5 min 00 s; the last log

@@ -125,7 +125,12 @@ def numbers_over(client: DaemonClient, references: Sequence[str]) -> list[int]:
 
 
 def _newest(client: DaemonClient) -> dict[str, Any]:
-    jobs = client.jobs(limit=1)
+    """Of the caller's own; of all where there is none, as for root beside another user's daemon."""
+    try:
+        jobs = client.jobs(limit=1, user="me")
+    except BadRequest:  # a daemon of an older version
+        jobs = []
+    jobs = jobs or client.jobs(limit=1)
     if not jobs:
         raise BadRequest(f"there are no jobs yet; submit one with: {called()} submit JOBFILE")
     return jobs[0]

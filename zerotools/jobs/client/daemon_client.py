@@ -159,13 +159,15 @@ class DaemonClient:
         limit: int = 100,
         after: int | None = None,
         name: str | None = None,
+        user: str | None = None,
     ) -> list[dict[str, Any]]:
-        """Jobs, the newest first; those with ids below `after` only, and those of this `name`."""
-        query = {"state": state, "limit": limit, "after": after, "name": name}
+        """Jobs, the newest first; those with ids below `after` only, and those of this `name` and
+        this `user` (a name, a uid, or `me`)."""
+        query = {"state": state, "limit": limit, "after": after, "name": name, "user": user}
         try:
             jobs: list[dict[str, Any]] = self._object("GET", "/v1/jobs", query)["jobs"]
         except BadRequest:
-            asked = state in api_versions.FIRST_STATES or name is not None
+            asked = state in api_versions.FIRST_STATES or name is not None or user is not None
             if asked or "api_versions" in self.health():
                 raise
             return []  # an older daemon, which has no job in a state that it does not know
@@ -175,15 +177,19 @@ class DaemonClient:
         """The jobs of an array, the newest first."""
         return list(self._pages(None, number))
 
-    def jobs_named(self, name: str) -> list[dict[str, Any]]:
-        """All jobs of this name, the newest first."""
+    def jobs_named(self, name: str, *, user: str | None = None) -> list[dict[str, Any]]:
+        """All jobs of this name, and this `user`, the newest first."""
+        if user is not None:
+            return list(self._pages(name, user=user))
         try:
             return list(self._pages(name))
         except BadRequest:  # an older daemon looks for no names
             return [job for job in self._pages(None) if job["name"] == name]
 
-    def _pages(self, name: str | None, array: int | None = None) -> Iterator[dict[str, Any]]:
-        query: dict[str, Any] = {"limit": PAGE, "name": name, "array": array}
+    def _pages(
+        self, name: str | None, array: int | None = None, user: str | None = None
+    ) -> Iterator[dict[str, Any]]:
+        query: dict[str, Any] = {"limit": PAGE, "name": name, "array": array, "user": user}
         while True:
             answer = self._object("GET", "/v1/jobs", query)
             yield from answer["jobs"]

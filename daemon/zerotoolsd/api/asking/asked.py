@@ -6,13 +6,14 @@ whose answer is masked cuts it down (`readers`).
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
 
 from zerotoolsd.api import inputs
-from zerotoolsd.api.keys import ACTIONS, PEOPLE, RIGHTS, SERVICE
+from zerotoolsd.api.keys import ACTIONS, PEOPLE, RIGHTS, SERVICE, TURNS
 from zerotoolsd.rights.caller import Caller
 from zerotoolsd.rights.policy import Access, Owner, Rights
 from zerotoolsd.service import Forbidden
@@ -66,3 +67,12 @@ def asked(request: web.Request) -> Asked:
     """What was decided of a request that has reached its handler."""
     found: Asked = request[_ASKED]
     return found
+
+
+def turn_of(request: web.Request) -> AbstractAsyncContextManager[None]:
+    """For the time of the request's handler, its body included: what one user sends at a time is
+    bounded. Administrators wait for nobody, and who only looks has nothing to send."""
+    by: Asked | None = request.get(_ASKED)
+    if by is None or request.method != "POST" or by.rights.is_administrator(by.caller):
+        return nullcontext()
+    return request.app[TURNS].turn(by.uid)

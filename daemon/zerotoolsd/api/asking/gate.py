@@ -11,7 +11,7 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from zerotoolsd.api import inputs
-from zerotoolsd.api.asking.asked import decide
+from zerotoolsd.api.asking.asked import decide, turn_of
 from zerotoolsd.api.asking.peer import peer_uid
 from zerotoolsd.api.doors.connections import Connection
 from zerotoolsd.api.doors.rate import RateLimit
@@ -51,7 +51,8 @@ def gate(rate: RateLimit) -> Middleware:
                 known = query_keys(resource.canonical, request.method)
                 inputs.check_query(request.query, known)
             await decide(request, uid)
-            return await handler(request)
+            async with turn_of(request):
+                return await handler(request)
         finally:
             if connection is not None:
                 connection.end()

@@ -20,8 +20,14 @@ def peer_uid(request: web.Request) -> int:
     Raises Unauthorized.
     """
     link = None if request.transport is None else request.transport.get_extra_info("socket")
-    if link is None or link.family != socket.AF_UNIX:
-        return _by_token(request)
+    uid = None if link is None else uid_of(link)
+    return _by_token(request) if uid is None else uid
+
+
+def uid_of(link: socket.socket) -> int | None:
+    """The uid at the other end of a Unix socket when it was connected; None: it is no such."""
+    if link.family != socket.AF_UNIX:
+        return None
     packed = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, uid, _ = _CREDENTIALS.unpack(packed)
     return int(uid)

@@ -3,5 +3,6 @@
 listen        the Unix socket
 tcp, tokens   an address, where the configuration has one: who may use it, and TLS
 connections   how many, and how slow
+connection_shares  how many of them one user may have
 rate          how often
 """

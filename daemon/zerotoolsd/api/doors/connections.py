@@ -19,11 +19,14 @@ import os
 import resource
 import socket
 import ssl
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from aiohttp import web
 
+from zerotoolsd.api.doors.connection_shares import ConnectionShares
 from zerotoolsd.api.problems import problem, problem_bytes
 
 log = logging.getLogger(__name__)
@@ -60,15 +63,27 @@ class Connection(web.RequestHandler):
     """One connection. `waiting_since` is when the head of a request began to come, or could have;
     None between requests, and while one is answered."""
 
-    __slots__ = ("busy", "stuck_bytes", "stuck_since", "waiting_since")
+    __slots__ = ("_left", "busy", "stuck_bytes", "stuck_since", "waiting_since")
 
-    def __init__(self, server: web.Server, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        server: web.Server,
+        loop: asyncio.AbstractEventLoop,
+        left: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`left` is called once it is closed."""
+        self._left = left
         no_log: Any = None
         super().__init__(server, loop=loop, keepalive_timeout=IDLE_SECONDS, access_log=no_log)
         self.waiting_since: float | None = loop.time()
         self.busy = False
         self.stuck_bytes = 0
         self.stuck_since = 0.0
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """See asyncio.Protocol."""
+        super().connection_lost(exc)
+        self._left()
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
@@ -128,10 +143,13 @@ class Door:
         *,
         most: int | None = None,
         tls: ssl.SSLContext | None = None,
+        shares: ConnectionShares | None = None,
     ) -> None:
+        """`shares`: of all doors to `server`."""
         self._loop = asyncio.get_running_loop()
         self._server = server
         self._most = room_for_connections() if most is None else most
+        self._shares = shares or ConnectionShares(self._most)
         self._tls = tls
         self._connecting: set[asyncio.Task[None]] = set()
         self._spare = _spare()
@@ -178,22 +196,27 @@ class Door:
             if len(self._server.connections) + len(self._connecting) >= self._most:
                 self._refuse(link, f"there are {self._most} connections already")
                 continue
+            uid, why = self._shares.enter(link)
+            if why is not None:
+                self._refuse(link, why)
+                continue
             link.setblocking(False)
-            task = self._loop.create_task(self._serve(link))
+            task = self._loop.create_task(self._serve(link, partial(self._shares.leave, uid)))
             self._connecting.add(task)
             task.add_done_callback(self._connecting.discard)
         self._sweep_later()
 
-    async def _serve(self, link: socket.socket) -> None:
+    async def _serve(self, link: socket.socket, left: Callable[[], None]) -> None:
         try:
             await self._loop.connect_accepted_socket(
-                lambda: Connection(self._server, self._loop),
+                lambda: Connection(self._server, self._loop, left),
                 link,
                 ssl=self._tls,
                 ssl_handshake_timeout=None if self._tls is None else HEAD_SECONDS,
             )
         except OSError as error:  # ssl.SSLError is one
             link.close()
+            left()
             log.warning("a connection was lost as it began: %s", error)
         self._sweep_later()
 

@@ -92,6 +92,11 @@ class WaitingLine:
         place = self._place_of.get(job_id)
         return None if place is None else (place[0].need, order_of(place[1], self.rank(place[0])))
 
+    def uid_of(self, job_id: int) -> int:
+        """Whose a job is that waits; -1: it does not."""
+        place = self._place_of.get(job_id)
+        return -1 if place is None else place[0].uid
+
     def rank(self, group: Group) -> int:
         """The rank of the group's user; all are the same where no GPUs are wanted."""
         return 0 if group.need.gpus is None else self.ranks.get(group.uid, 0)

@@ -42,9 +42,11 @@ from zerotoolsd.queue.scheduling.demands import (
 from zerotoolsd.queue.scheduling.floor import GpuFloor
 from zerotoolsd.queue.scheduling.gpus import blindness, occupied, usable
 from zerotoolsd.queue.scheduling.line import Group, WaitingLine
+from zerotoolsd.queue.scheduling.user_room import UserRoom, UsersNow
 from zerotoolsd.queue.scheduling.waits import CpuWaits, FloorHistory, Waits
 
 NOTHING_DECLARED = DeclaredMemory()
+ANYBODY = UsersNow()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +95,7 @@ def tick(
     passed_over: Mapping[int, str] = MappingProxyType({}),
     elsewhere: Mapping[str, str] = MappingProxyType({}),
     memory: DeclaredMemory = NOTHING_DECLARED,
+    users: UsersNow = ANYBODY,
     touch: Callable[[int], None] = _nothing,
 ) -> TickDecisions:
     """Decide over the jobs in `line`. Times are seconds since the epoch.
@@ -100,12 +103,13 @@ def tick(
     `ends` says when jobs that hold leases end at the latest, by job id, of those that have a limit.
     Jobs in `passed_over` may not start now, for the reason given there, and nothing waits for them.
     `elsewhere` says who has GPUs that are not this daemon's to give (`gpus.occupied`).
+    `users` says what each user has, and may have (`user_room`).
     `touch` is called for each job that is looked at. Raises OddRequest.
     """
     starts: list[Start] = []
     walk = _Walk(line, False, now, passed_over, touch)
-    host = HostRoom(memory)
-    cpus = _give_cpus(walk, cpu_ranks_used, limits, host, starts)
+    host, room_of_users = HostRoom(memory), UserRoom(users)
+    cpus = _give_cpus(walk, cpu_ranks_used, limits, host, room_of_users, starts)
     blind, history = None, FloorHistory()
     if line.wants_gpus:
         blind = blindness(snapshot, now, limits)
@@ -117,9 +121,10 @@ def tick(
                 if lease.held_by is None:
                     floor.runs_until(lease.gpu_uuid, ends.get(lease.job_id))
             walk = _Walk(line, True, now, passed_over, touch)
-            _give_gpus(walk, floor, now, history, host, starts)
+            _give_gpus(walk, floor, now, history, host, room_of_users, starts)
     started = frozenset(start.job_id for start in starts)
-    waits = Waits(line, started, passed_over, cpus, blind, history, host.said)
+    known = (cpus, blind, history, host.said, room_of_users.said)
+    waits = Waits(line, started, passed_over, *known)
     first = None if host.first is None else job_of(host.first)
     return TickDecisions(starts=starts, waits=waits, host_first=first)
 
@@ -167,11 +172,18 @@ class _Walk:
 
 
 def _give_cpus(
-    walk: _Walk, used: int, limits: LimitsConfig, host: HostRoom, starts: list[Start]
+    walk: _Walk,
+    used: int,
+    limits: LimitsConfig,
+    host: HostRoom,
+    users: UserRoom,
+    starts: list[Start],
 ) -> CpuWaits:
     while (found := walk.next()) is not None:
         request, group, place, order = found
         size = request.need.world_size
+        if not users.has(request):
+            continue  # nor do those of the same user and need
         # More than the limit was taken while that was higher: it runs alone.
         runs_alone = used == 0 < limits.cpu_ranks
         if used + size > limits.cpu_ranks and not runs_alone:
@@ -179,6 +191,7 @@ def _give_cpus(
         if not host.has(request, order):
             continue  # nor do those of the same need
         host.take(request.need)
+        users.take(request)
         used += size
         starts.append(Start(job_id=request.job_id))
         walk.go_on(group, place)
@@ -191,6 +204,7 @@ def _give_gpus(
     now: float,
     history: FloorHistory,
     host: HostRoom,
+    users: UserRoom,
     starts: list[Start],
 ) -> None:
     history.begin(floor.view())
@@ -201,6 +215,8 @@ def _give_gpus(
     while (found := walk.next()) is not None:
         request, group, place, order = found
         need = group.need
+        if not users.has(request):
+            continue  # nor do those of the same user and need
         if need in waiting and not _ends_by(request, now, latest_of[need]):
             walk.go_on(group, place, latest_of[need])  # of another user, or it is lent to no more
             continue
@@ -228,6 +244,7 @@ def _give_gpus(
                 )
             )
             host.take(need)
+            users.take(request)
         if changed:
             history.since(order, floor.view())
         if need in waiting:

@@ -76,8 +76,11 @@ class Waits(Mapping[int, str]):
         blind: str | None,
         history: FloorHistory,
         host: Mapping[ResourceNeed, str] = MappingProxyType({}),
+        users: Mapping[tuple[int, ResourceNeed], str] = MappingProxyType({}),
     ) -> None:
-        """`host`: why jobs of a need wait for host memory."""
+        """`host`: why jobs of a need wait for host memory; `users`: why those of a user and a need
+        wait for others of that user."""
+        self._users = users
         self._line = line
         self._started = started
         self._passed_over = passed_over
@@ -88,7 +91,7 @@ class Waits(Mapping[int, str]):
 
     def passing_over(self, passed_over: Mapping[int, str]) -> Waits:
         """The same, where these jobs are kept from their start for the reasons given."""
-        known = (self._cpus, self._blind, self._history, self._host)
+        known = (self._cpus, self._blind, self._history, self._host, self._users)
         return Waits(self._line, self._started, passed_over, *known)
 
     def __getitem__(self, job_id: int) -> str:
@@ -103,6 +106,8 @@ class Waits(Mapping[int, str]):
             return self._passed_over[job_id]
         if job_id in self._started:
             return None
+        if (whose := (self._line.uid_of(job_id), need)) in self._users:
+            return self._users[whose]
         if need in self._host:
             return self._host[need]
         if need.gpus is None:

@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.daemon.api.fakes import JOB, FakeService, an_attempt
 from tests.daemon.api.serving import serving
 from tests.daemon.api.test_every_route import OPERATIONS, Operation
 from zerotoolsd.api.asking.asked import decide
+from zerotoolsd.api.asking.turns import AT_ONCE
 from zerotoolsd.api.doors.tcp import open_tcp
 from zerotoolsd.api.routes import ROUTES, make_app
 from zerotoolsd.config import ApiConfig
@@ -119,9 +121,10 @@ def test_what_is_another_users_is_neither_seen_nor_changed(
         target = operation.path.replace("{id}", str(job))
         status, data, _ = bench.ask(operation.method, target, body)
         assert not [word for word in SECRETS if word in data], data
-        if "{id}" in operation.path and action.reach is Reach.OWN:
+        if action.reach is Reach.OWN:
             assert (status, json.loads(data)["code"]) == (403, "forbidden")
-            assert f"job {job} belongs to uid {BOBS}, and you are uid {ANNAS}" in data
+            why = f"job {job} belongs to uid {BOBS}, and you are uid {ANNAS}"
+            assert (why if "{id}" in operation.path else "only administrators may") in data
             assert bench.service.views == before[0]
         else:
             assert status < 300, data
@@ -183,3 +186,27 @@ def test_the_tag_of_what_one_user_sees_is_of_that_view(bench: Bench) -> None:
     assert bench.ask("GET", "/v1/jobs/1", **{"If-None-Match": tag})[0] == 200
     bench.service.views[1] = before
     assert json.loads(data)["masked"] is True
+
+
+def test_one_user_is_answered_sixteen_at_a_time(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside, most, full = 0, 0, asyncio.Event()
+
+    async def check(spec: Any, **terms: Any) -> list[str]:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        if inside == AT_ONCE:
+            full.set()
+        await full.wait()
+        inside -= 1
+        return []
+
+    monkeypatch.setattr(bench.service, "check", check)
+    with ThreadPoolExecutor(AT_ONCE + 4) as threads:
+        asked = [
+            threads.submit(bench.ask, "POST", "/v1/check", {"job": JOB}) for _ in range(AT_ONCE + 4)
+        ]
+        assert {each.result()[0] for each in asked} == {200}
+    assert most == AT_ONCE

@@ -43,6 +43,7 @@ def test_each_token_is_of_one_uid(tmp_path: Path) -> None:
         (f"root {ANNA}", 0o600, "line 1: must be a uid and a token"),
         (f"-1 {ANNA}", 0o600, "line 1: must be a uid and a token"),
         (f"4294967296 {ANNA}", 0o600, "line 1: must be a uid and a token"),
+        (f"4294967295 {ANNA}", 0o600, "line 1: must be a uid and a token"),
         (ANNA, 0o600, "line 1: must be a uid and a token"),
         (f"1 {ANNA}\n2 {ANNA}", 0o600, "line 2: another uid has the same token"),
         ("# nobody\n", 0o600, "has no tokens"),

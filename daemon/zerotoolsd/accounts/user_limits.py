@@ -1,0 +1,132 @@
+"""How much of the queue and of the machine one user may have, by `[users]`.
+
+The keys of `[users]` hold for everybody; a table in `[users.limits]` for one user, or for each
+member of a group. The own table of a user counts before those of groups, of which the most counts.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+
+from zerotools.core.counts import bytes_of
+from zerotoolsd.accounts.account import Account, UnknownAccount, find_account, group_names
+
+OTHERS_QUEUE_BYTES = 2**30
+"""Where nothing is set, of everybody but root and the user of the daemon."""
+KNOWN_SECONDS = 60.0
+"""How long the groups of a user are taken for what they were."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserLimits:
+    """The most that one user may have; None: as much as there is."""
+
+    max_queued: int | None = None
+    max_running: int | None = None
+    max_gpus: int | None = None
+    max_cpu_ranks: int | None = None
+    queue_bytes: int | None = None
+
+    @property
+    def bound_running(self) -> bool:
+        """Whether it matters what runs."""
+        return (self.max_running, self.max_gpus, self.max_cpu_ranks) != (None, None, None)
+
+
+NAMES = tuple(each.name for each in fields(UserLimits))
+
+
+def limits_in(tree: Mapping[str, int | str]) -> dict[str, int]:
+    """The limits of a table. Raises ValueError: one is not a number or a size."""
+    found = {}
+    for name, value in tree.items():
+        if name not in NAMES:
+            raise ValueError(f"{name}: unknown key; known keys: {', '.join(NAMES)}")
+        try:
+            number = bytes_of(value) if name == "queue_bytes" else value
+        except ValueError as error:
+            raise ValueError(f"{name} = {value!r}: {error}") from None
+        if not isinstance(number, int) or number < 0:
+            raise ValueError(f"{name} = {value!r}: must be a whole number of at least 0")
+        found[name] = number
+    return found
+
+
+class LimitsOfUsers:
+    """The limits of all, and `tables` of users and groups, asked by uid. `find` and `groups` say
+    who a uid is, `own` is the daemon's."""
+
+    def __init__(
+        self,
+        everybody: Mapping[str, int | str] = MappingProxyType({}),
+        tables: Mapping[str, Mapping[str, int | str]] = MappingProxyType({}),
+        own: int | None = None,
+        find: Callable[[int], Account] = find_account,
+        groups: Callable[[Account], frozenset[str]] = group_names,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Raises ValueError: see `limits_in`."""
+        self._everybody = limits_in(everybody)
+        self._tables = {name: limits_in(table) for name, table in tables.items()}
+        self._own = os.geteuid() if own is None else own
+        self._find, self._groups, self._clock = find, groups, clock
+        self._known: dict[int, tuple[float, UserLimits]] = {}
+        whole = (self._everybody, *self._tables.values())
+        self.bound_running = any(UserLimits(**table).bound_running for table in whole)
+        """Whether anybody is limited in what runs."""
+
+    def of(self, uid: int) -> UserLimits:
+        """The limits of this user."""
+        others = {} if uid in (0, self._own) else {"queue_bytes": OTHERS_QUEUE_BYTES}
+        everybody = {**others, **self._everybody}
+        if not self._tables:
+            return UserLimits(**everybody)
+        until, found = self._known.get(uid, (float("-inf"), UserLimits()))
+        if self._clock() < until:
+            return found
+        found = UserLimits(**{**everybody, **self._of_groups(uid), **self._of_user(uid)})
+        self._known[uid] = (self._clock() + KNOWN_SECONDS, found)
+        return found
+
+    def _of_user(self, uid: int) -> dict[str, int]:
+        names = {str(uid)}
+        with suppress(UnknownAccount):
+            names.add(self._find(uid).name)
+        tables = [table for name, table in self._tables.items() if name in names]
+        return {name: value for table in tables for name, value in table.items()}
+
+    def _of_groups(self, uid: int) -> dict[str, int]:
+        try:
+            groups = self._groups(self._find(uid))
+        except UnknownAccount:
+            return {}
+        found: dict[str, int] = {}
+        for entry, table in self._tables.items():
+            if entry.startswith("@") and entry[1:] in groups:
+                for name, value in table.items():
+                    found[name] = max(value, found.get(name, 0))
+        return found
+
+
+def why_queued_too_much(
+    limits: UserLimits, *, queued: int, queue_bytes: int, new_bytes: int
+) -> str | None:
+    """Why a user with so many jobs that wait, whose jobs take so many bytes of the queue, submits
+    nothing of `new_bytes`; None: it is within the limits."""
+    if limits.max_queued is not None and queued >= limits.max_queued:
+        return (
+            f"you have {queued} jobs that wait, and users.max_queued of the daemon's configuration "
+            f"lets you have {limits.max_queued}; wait until one starts, or cancel some"
+        )
+    if limits.queue_bytes is not None and queue_bytes + new_bytes > limits.queue_bytes:
+        return (
+            f"your jobs take {queue_bytes} bytes of the queue and this one {new_bytes}, and "
+            f"users.queue_bytes of the daemon's configuration lets you have {limits.queue_bytes}; "
+            "remove some that are over: zerotools clean"
+        )
+    return None

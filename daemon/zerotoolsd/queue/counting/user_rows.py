@@ -1,0 +1,56 @@
+"""What each user has in the queue."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+
+from zerotools.jobs import states
+
+RunSql = Callable[..., sqlite3.Cursor]
+_WAITING = [
+    state for state in states.STATES if state not in states.TERMINAL and state not in states.ACTIVE
+]
+_BYTES = "length(CAST(spec AS BLOB)) + coalesce(length(CAST(spec_given AS BLOB)), 0)"
+
+
+class UserRows:
+    """Whose jobs are, and counts of those of one user."""
+
+    def __init__(self, sql: RunSql) -> None:
+        self._sql = sql
+        self._known: dict[int, tuple[int, int]] = {}
+        """By uid: the newest job that was counted, and the bytes of all up to it."""
+
+    def owner(self, job_id: int) -> int:
+        """The uid that submitted a job. Raises KeyError."""
+        row = self._sql("SELECT uid FROM job WHERE id = ?", (job_id,)).fetchone()
+        if row is None:
+            raise KeyError(job_id)
+        return int(row["uid"])
+
+    def waiting(self, uid: int) -> int:
+        """How many jobs of this user wait or are held."""
+        marks = ", ".join("?" * len(_WAITING))
+        row = self._sql(
+            f"SELECT count(*) AS number FROM job WHERE state IN ({marks}) AND uid = ?",
+            (*_WAITING, uid),
+        ).fetchone()
+        return int(row["number"])
+
+    def text_bytes(self, uid: int) -> int:
+        """What the records of all jobs of this user take. Those that came since are all that is
+        read."""
+        newest, size = self._known.get(uid, (0, 0))
+        row = self._sql(
+            f"SELECT max(id) AS newest, sum({_BYTES}) AS size FROM job WHERE uid = ? AND id > ?",
+            (uid, newest),
+        ).fetchone()
+        if row["newest"] is not None:
+            newest, size = int(row["newest"]), size + int(row["size"])
+            self._known[uid] = newest, size
+        return size
+
+    def forget(self) -> None:
+        """Jobs are gone that may have been counted."""
+        self._known.clear()

@@ -1,0 +1,97 @@
+"""What the jobs of each user may still take of the machine during a pass, by the administrator's
+limits. A job beyond them waits and keeps nothing: jobs of other users go ahead.
+
+Jobs of the same user and need are the same to it, and in a pass what is left only becomes less. So
+once one of them waits, those behind it wait as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from zerotoolsd.accounts.user_limits import UserLimits
+from zerotoolsd.queue.scheduling.demands import Request, ResourceNeed, count
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserUse:
+    """What the running jobs of one user have: how many they are, their GPUs (each part of one
+    counts as one), and their CPU ranks."""
+
+    running: int = 0
+    gpus: int = 0
+    cpu_ranks: int = 0
+
+    def and_also(self, *, gpus: int, cpu_ranks: int) -> UserUse:
+        """With one job more."""
+        return replace(
+            self,
+            running=self.running + 1,
+            gpus=self.gpus + gpus,
+            cpu_ranks=self.cpu_ranks + cpu_ranks,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class UsersNow:
+    """What users have, by uid, and what they may have. `limits_of` None: as much as there is."""
+
+    limits_of: Callable[[int], UserLimits] | None = None
+    used: Mapping[int, UserUse] = field(default_factory=dict)
+
+
+class UserRoom:
+    """One pass."""
+
+    def __init__(self, users: UsersNow) -> None:
+        self._limits_of = users.limits_of
+        self._used = dict(users.used)
+        self.said: dict[tuple[int, ResourceNeed], str] = {}
+        """Why jobs of a user and a need wait."""
+
+    def has(self, request: Request) -> bool:
+        """Whether the job is within the limits of its user; else it waits."""
+        if self._limits_of is None:
+            return True
+        used = self._used.get(request.uid, UserUse())
+        why = why_beyond(self._limits_of(request.uid), used, request.need)
+        if why is None:
+            return True
+        self.said[request.uid, request.need] = why
+        return False
+
+    def take(self, request: Request) -> None:
+        """The job starts."""
+        if self._limits_of is not None:
+            size, is_gpu = request.need.world_size, request.need.gpus is not None
+            used = self._used.get(request.uid, UserUse())
+            taken = {"gpus": size, "cpu_ranks": 0} if is_gpu else {"gpus": 0, "cpu_ranks": size}
+            self._used[request.uid] = used.and_also(**taken)
+
+
+def why_beyond(limits: UserLimits, used: UserUse, need: ResourceNeed) -> str | None:
+    """Why a job of this need does not start beside those of its user; None: it may."""
+    if limits.max_running is not None and used.running >= limits.max_running:
+        return f"waits for jobs of its own user: {used.running} of users.max_running = " + (
+            f"{limits.max_running} run"
+        )
+    what, has, most = (
+        ("GPU", used.gpus, limits.max_gpus)
+        if need.gpus is not None
+        else ("CPU rank", used.cpu_ranks, limits.max_cpu_ranks)
+    )
+    if most is None or has + need.world_size <= most:
+        return None
+    name = "max_gpus" if need.gpus is not None else "max_cpu_ranks"
+    return (
+        f"needs {count(need.world_size, what)}: jobs of its own user have {has} of "
+        f"users.{name} = {most}"
+    )
+
+
+def never_within(limits: UserLimits, need: ResourceNeed) -> str | None:
+    """Why a job of this need is beyond the limits of its user also where nothing else runs; None:
+    it is not."""
+    why = why_beyond(limits, UserUse(), need)
+    return None if why is None else f"{why}; ask for less, or ask the administrator"
