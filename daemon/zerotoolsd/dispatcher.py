@@ -37,6 +37,7 @@ from zerotoolsd.gpu_sharing.arbiter import GpuArbiter
 from zerotoolsd.gpu_sharing.fair_shares import FairShares
 from zerotoolsd.gpu_sharing.over_use import SharedGpus
 from zerotoolsd.looking.lookers import Ask
+from zerotoolsd.looking.mounts import ReadMounts, read_mounts
 from zerotoolsd.machine import SnapshotCache
 from zerotoolsd.needed import NeededCheckpoints
 from zerotoolsd.queue import clocks, parking, time_limit
@@ -81,6 +82,7 @@ class Dispatcher:
         socket: Path | None = None,
         way: LaunchWay = CHILDREN,
         users: ServedUsers = OWN_ONLY,
+        mounted: ReadMounts = read_mounts,
     ) -> None:
         self.users = users
         self.state_dir = state_dir
@@ -151,6 +153,7 @@ class Dispatcher:
             lambda gpus: self.arbiter.told(gpus),
             self.tally.queue_waits.observe,
             users,
+            mounted,
         )
         self._left = LeftAttempts(store, self._guard, self._watcher, self._starter, self._pending)
         self._shared = SharedGpus(store, machine, config.gpus, self._watcher.live, self._tell_over)

@@ -24,6 +24,7 @@ from zerotoolsd.attempts.spawning.way import CHILDREN, LaunchWay
 from zerotoolsd.config import Config, GpusConfig, LimitsConfig
 from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.jobservice import DispatcherService
+from zerotoolsd.looking.mounts import ReadMounts, read_mounts
 from zerotoolsd.machine import SnapshotCache
 from zerotoolsd.queue.lifecycle import Standing
 from zerotoolsd.queue.parking import Touch
@@ -82,6 +83,7 @@ async def running(
     rebuild: bool = False,
     way: LaunchWay = CHILDREN,
     users: ServedUsers = OWN_ONLY,
+    mounted: ReadMounts = read_mounts,
 ) -> AsyncIterator[Running]:
     """An engine on `state`; in the end its attempts are killed, unless they are to be left."""
     state.mkdir(exist_ok=True)
@@ -99,6 +101,7 @@ async def running(
         touch=touch,
         way=way,
         users=users,
+        mounted=mounted,
     )
     stop = asyncio.Event()
     task = asyncio.create_task(engine.run(stop))

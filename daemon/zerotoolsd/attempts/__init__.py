@@ -2,7 +2,7 @@
 
 launch, starting           the run directory and the supervisor; `launching` is committed first
 watcher, reattach          the supervisors' pidfds; what has become of an attempt
-pending                    jobs that wait for the machine to be ready
+pending, mounted           jobs that wait for the machine, or for a file system, to be there
 rebuilding                 what the run directories know and the queue does not
 taking_up                  attempts of the last daemon, and of held jobs
 ending, settling           what a record says of the end; how the end is committed

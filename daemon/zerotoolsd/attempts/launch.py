@@ -23,6 +23,7 @@ from zerotoolsd.attempts.programs import command_of, finder_command, make_import
 from zerotoolsd.attempts.spawning import places
 from zerotoolsd.attempts.spawning.places import OWN
 from zerotoolsd.config import Config, DataCacheConfig
+from zerotoolsd.looking.mounts import MountPoint, mounts_of
 from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.supervisor.durable import sync_directory, write_json
 from zerotoolsd.supervisor.ending.requests import reserve_request
@@ -127,12 +128,13 @@ def prepare(
     socket: Path | None = None,
     gpu_locks: Mapping[str, Any] = MappingProxyType({}),
     user: JobUser | None = None,
+    mounted: Sequence[MountPoint] = (),
 ) -> None:
     """Make the run directory and write what its processes read. May be repeated. Raises OSError.
 
     `reported_before`: the checkpoints that earlier attempts reported, the newest first. `socket`
     is the daemon's. `gpu_locks`: what the supervisor is told of the locks of its GPUs. `user`:
-    whose job it is, if not the daemon's.
+    whose job it is, if not the daemon's. `mounted`: what is mounted now.
     """
     run_dir = Path(attempt.run_dir)
     importable = _make_places(run_dir, job, config, user)
@@ -143,7 +145,8 @@ def prepare(
         spec = replace(spec, stall=replace(spec.stall, action=REPORT))
     plan = _plan(spec, job, attempt, config, command, umask, user)
     thinning = thinning_command(spec, job.output_dir, job.id, socket)
-    plan = replace(plan, thinning=thinning, gpu_locks=gpu_locks)
+    mounts = tuple(sorted(mounts_of(spec, mounted)))
+    plan = replace(plan, thinning=thinning, gpu_locks=gpu_locks, mounts=mounts)
     if user is not None:
         places.note(run_dir, attempt, job_to_dict(spec))
     with opened(run_dir) as base:

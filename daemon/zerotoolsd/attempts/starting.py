@@ -17,10 +17,12 @@ from zerotools.jobs import states
 from zerotoolsd import crashpoints
 from zerotoolsd.accounts.serving import OWN_ONLY, ServedUsers
 from zerotoolsd.attempts import job_limits, last_report, launch
+from zerotoolsd.attempts.mounted import what_is_missing
 from zerotoolsd.attempts.pending import PendingJobs
 from zerotoolsd.attempts.spawning.spawner import NotReady
 from zerotoolsd.attempts.watcher import OnOver, Watcher
 from zerotoolsd.config import Config
+from zerotoolsd.looking.mounts import ReadMounts, read_mounts
 from zerotoolsd.queue import clocks, lifecycle
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.lifecycle import Admit, Started
@@ -51,6 +53,7 @@ class AttemptStarter:
         gpu_locks: Callable[[Sequence[str]], Mapping[str, Any]] = lambda gpus: {},
         waited: Callable[[float], None] = lambda seconds: None,
         users: ServedUsers = OWN_ONLY,
+        mounted: ReadMounts = read_mounts,
     ) -> None:
         """`waited` is told how many seconds a job was queued before its first launch."""
         self._users = users
@@ -66,6 +69,7 @@ class AttemptStarter:
         self._socket = socket
         self._gpu_locks = gpu_locks
         self._waited = waited
+        self._mounted = mounted
 
     def launch(
         self,
@@ -106,11 +110,15 @@ class AttemptStarter:
         job = self._store.job(attempt.job_id)
         before = self._store.attempts(job.id)[: attempt.number - 1]
         try:
+            mounted = self._mounted()
+            if missing := what_is_missing(before[-1] if before else None, mounted):
+                self._pending.put_off(job.id, missing)
+                return
             user = self._users.of(job.uid)
             known = last_report.checkpoints_before(before)
             launch.prepare(
                 *(job, attempt, self._config, self._command, self._umask, known),
-                *(self._socket, self._gpu_locks(attempt.gpu_uuids), user),
+                *(self._socket, self._gpu_locks(attempt.gpu_uuids), user, mounted),
             )
             self._watcher.start(attempt, user, None if user is None else self._held_by(job))
         except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import struct
 
@@ -27,6 +28,11 @@ def receive(link: socket.socket) -> bytes | None:
     """The next message; None at the end."""
     head = _exactly(link, HEAD)
     return None if head is None else _exactly(link, length_of(head))
+
+
+async def receive_from(reader: asyncio.StreamReader) -> bytes:
+    """The next message. Raises asyncio.IncompleteReadError and ConnectionError."""
+    return await reader.readexactly(length_of(await reader.readexactly(HEAD)))
 
 
 def _exactly(link: socket.socket, count: int) -> bytes | None:

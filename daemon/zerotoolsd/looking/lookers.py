@@ -4,8 +4,9 @@ One process of each user answers all of theirs in turn, with their rights. Where
 one (`PATIENCE_SECONDS`), those behind it go to another: so one job on a mount that hangs delays
 nobody else. A process that misses a deadline is killed; in the kernel's uninterruptible sleep it
 stays, holding nothing of the daemon's. While it does, the same question is not asked again, so that
-a client which repeats itself takes one process. `MOST` of those are the end: nothing is looked at
-until one of them is gone.
+a client which repeats itself takes one process, and a mount that does not answer is blamed as a
+whole (`signs_of_life`), so that different questions take few. Where `MOST` hang all the same,
+nothing is looked at until one of them is gone.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import pickle
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Mapping
@@ -25,7 +25,9 @@ from typing import Any
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotoolsd.accounts.job_user import JobUser
 from zerotoolsd.looking import frames, nursery
-from zerotoolsd.looking.nursery import Look
+from zerotoolsd.looking.mounts import ReadMounts, read_mounts
+from zerotoolsd.looking.nursery import Look, question_of
+from zerotoolsd.looking.signs_of_life import SignsOfLife
 
 PATIENCE_SECONDS = 0.25
 IDLE_SECONDS = 60.0
@@ -54,15 +56,22 @@ def value_of(answer: Mapping[str, Any]) -> Any:
 @dataclass(frozen=True)
 class _Question:
     data: bytes
+    named: object
     deadline: float
     answer: asyncio.Future[Any]
 
 
 class Lookers:
-    """The processes that look; `way` leads to their nursery."""
+    """The processes that look; `way` leads to their nursery, `mounted` says what is mounted."""
 
-    def __init__(self, way: socket.socket, looks: Mapping[str, Look]) -> None:
+    def __init__(
+        self,
+        way: socket.socket,
+        looks: Mapping[str, Look],
+        mounted: ReadMounts = read_mounts,
+    ) -> None:
         self._way = way
+        self._signs = SignsOfLife(partial(nursery.order, way), mounted)
         self._names = {look: name for name, look in looks.items()}
         self._teams: dict[JobUser | None, LookerTeam] = {}
 
@@ -73,27 +82,32 @@ class Lookers:
         error, and TimeoutError."""
         if user not in self._teams:
             order = partial(nursery.order, self._way, user)
-            self._teams[user] = LookerTeam(order, MOST if user is None else MOST_OF_USER)
-        data = frames.framed(pickle.dumps((self._names[look], arguments)))
-        return await self._teams[user].ask(seconds, data)
+            self._teams[user] = LookerTeam(
+                order, MOST if user is None else MOST_OF_USER, self._signs
+            )
+        data = question_of(self._names[look], arguments)
+        return await self._teams[user].ask(seconds, data, arguments)
 
     @property
     def dying(self) -> int:
         """Processes that were killed and are not gone yet."""
-        return sum(team.dying for team in self._teams.values())
+        return self._signs.hanging + sum(team.dying for team in self._teams.values())
 
     async def close(self) -> None:
         """End all of them; those that hang end when they can."""
         for team in self._teams.values():
             await team.close()
+        await self._signs.close()
         self._way.close()
 
 
 class LookerTeam:
-    """The processes that look as one user: `order` makes another one, of `most` at a time."""
+    """The processes that look as one user: `order` makes another one, of `most` at a time. `signs`
+    are those of the mounts."""
 
-    def __init__(self, order: Callable[[], socket.socket], most: int) -> None:
+    def __init__(self, order: Callable[[], socket.socket], most: int, signs: SignsOfLife) -> None:
         self._order = order
+        self._signs = signs
         self._most = most
         self._questions: asyncio.Queue[_Question] = asyncio.Queue()
         self._workers: set[asyncio.Task[None]] = set()
@@ -101,16 +115,16 @@ class LookerTeam:
         self._dying: dict[int, bytes | None] = {}
         """Processes that were killed, and what each was asked last, if it missed the deadline."""
 
-    async def ask(self, seconds: float, data: bytes) -> Any:
-        """The value that a process answers to the question `data`. Raises its error, and
-        TimeoutError."""
+    async def ask(self, seconds: float, data: bytes, named: object) -> Any:
+        """The value that a process answers to the question `data`, which names these paths. Raises
+        its error, and TimeoutError."""
         loop = asyncio.get_running_loop()
-        if data in self._dying.values():
-            raise TimeoutError
-        question = _Question(data, loop.time() + seconds, loop.create_future())
-        self._questions.put_nowait(question)
-        self._hire_if_needed()
+        question = _Question(data, named, loop.time() + seconds, loop.create_future())
         async with asyncio.timeout_at(question.deadline):
+            if data in self._dying.values() or not await self._signs.learn(named):
+                raise TimeoutError
+            self._questions.put_nowait(question)
+            self._hire_if_needed()
             return value_of(await question.answer)
 
     async def close(self) -> None:
@@ -149,7 +163,7 @@ class LookerTeam:
         pidfd: int | None = None
         missed: bytes | None = None
         try:
-            pidfd = os.pidfd_open(int(await _receive(reader)))
+            pidfd = os.pidfd_open(int(await frames.receive_from(reader)))
             while True:
                 async with asyncio.timeout(IDLE_SECONDS):
                     question = await self._questions.get()
@@ -168,13 +182,18 @@ class LookerTeam:
     ) -> None:
         if question.answer.done():  # whoever asked is gone
             return
+        if self._signs.is_silent(question.named):
+            question.answer.set_exception(TimeoutError())
+            return
         worker = asyncio.current_task()
         assert worker is not None
-        late = asyncio.get_running_loop().call_later(PATIENCE_SECONDS, self._note_slow, worker)
+        late = asyncio.get_running_loop().call_later(
+            PATIENCE_SECONDS, self._note_slow, worker, question
+        )
         try:
             writer.write(question.data)
             async with asyncio.timeout_at(question.deadline):
-                answer = json.loads(await _receive(reader))
+                answer = json.loads(await frames.receive_from(reader))
         except (ConnectionError, asyncio.IncompleteReadError):
             answer = {"error": None, "message": "the process that looks at files has died"}
             _settle(question, answer)
@@ -184,8 +203,9 @@ class LookerTeam:
         self._slow.discard(worker)
         _settle(question, answer)
 
-    def _note_slow(self, worker: asyncio.Task[None]) -> None:
+    def _note_slow(self, worker: asyncio.Task[None], question: _Question) -> None:
         self._slow.add(worker)
+        self._signs.suspect(question.named)
         self._hire_if_needed()
 
     def _end(self, pidfd: int, missed: bytes | None) -> None:
@@ -201,10 +221,6 @@ class LookerTeam:
         if not closing:
             self._dying.pop(pidfd, None)
             self._hire_if_needed()
-
-
-async def _receive(reader: asyncio.StreamReader) -> bytes:
-    return await reader.readexactly(frames.length_of(await reader.readexactly(frames.HEAD)))
 
 
 def _settle(question: _Question, answer: Mapping[str, Any]) -> None:

@@ -27,12 +27,14 @@ from typing import Any
 from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotoolsd.accounts import as_user
 from zerotoolsd.accounts.job_user import JobUser
-from zerotoolsd.looking import frames
+from zerotoolsd.looking import frames, mounts
 
 LONGEST_ORDER = 1 << 16
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
+SIGN_OF_LIFE = "sign of life"
+"""What every process that looks can be asked beside its looks: `mounts.answers`."""
 Look = Callable[..., Any]
 """What is looked at; its value is made of JSON's types. It raises ZerotoolsError and OSError."""
 
@@ -43,9 +45,14 @@ def start(looks: Mapping[str, Look]) -> socket.socket:
     daemon, pid = os.getpid(), os.fork()
     if pid == 0:
         ours.close()
-        _run(lambda: _nurse(theirs, looks), daemon)
+        _run(lambda: _nurse(theirs, {**looks, SIGN_OF_LIFE: mounts.answers}), daemon)
     theirs.close()
     return ours
+
+
+def question_of(name: str, arguments: tuple[object, ...]) -> bytes:
+    """The message that asks for a look by its name."""
+    return frames.framed(pickle.dumps((name, arguments)))
 
 
 def order(nursery: socket.socket, user: JobUser | None = None) -> socket.socket:

@@ -54,7 +54,8 @@ class Plan:
     `gpu_locks`: what `gpu_locks.attempt_locks` takes before anything begins.
     `kill_seconds`: what SIGKILL has not ended after so long is left behind, and named. `limits` are
     those of `cgroups.limits`; `wished_limits` come before them where they can be kept. `cgroups`: a
-    control group holds the processes together, where there may be one.
+    control group holds the processes together, where there may be one. `mounts`: the file systems
+    beside the root's on which the job has files.
     """
 
     job_id: int
@@ -79,6 +80,7 @@ class Plan:
     limits: Mapping[str, int] = field(default_factory=dict)
     cgroups: bool = True
     wished_limits: Mapping[str, int] = field(default_factory=dict)
+    mounts: tuple[str, ...] = ()
     gpu_locks: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -99,6 +101,6 @@ class Plan:
     def from_json(cls, tree: Mapping[str, Any]) -> Plan:
         """The plan that `to_json` wrote; keys of newer daemons are ignored."""
         known = {name: tree[name] for name in cls.__dataclass_fields__ if name in tree}
-        for name in ("argv", "gpu_uuids", "closing", "finder", "thinning"):
+        for name in ("argv", "gpu_uuids", "closing", "finder", "thinning", "mounts"):
             known[name] = tuple(known.get(name, ()))
         return cls(**known)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,8 +20,9 @@ from tests.daemon.asking import ask_thread
 from tests.daemon.hung_disks import hung_disk
 from tests.daemon.waiting import wait_async
 from zerotools.core.errors import BadFile, BadRequest
-from zerotoolsd.looking import lookers, nursery
+from zerotoolsd.looking import lookers, nursery, signs_of_life
 from zerotoolsd.looking.lookers import Lookers
+from zerotoolsd.looking.mounts import MountPoint, read_mounts
 
 
 def pid_of_looker() -> int:
@@ -57,11 +58,14 @@ KINDS = (pid_of_looker, read, double, refuse, die, descriptors, who_looks)
 LOOKS = {look.__name__: look for look in KINDS}
 
 
-def tell(story: Callable[[Lookers], Awaitable[None]]) -> None:
+def tell(
+    story: Callable[[Lookers], Awaitable[None]],
+    mounted: Callable[[], Sequence[MountPoint]] = list,
+) -> None:
     way = nursery.start(LOOKS)
 
     async def told() -> None:
-        asked = Lookers(way, LOOKS)
+        asked = Lookers(way, LOOKS, mounted)
         try:
             await story(asked)
         finally:
@@ -212,3 +216,54 @@ def test_who_cannot_become_the_user_looks_at_nothing(tmp_path: Path) -> None:
             await asked.ask(20, read, str(tmp_path / "file"), user=nobody)
 
     tell(story)
+
+
+def test_a_mount_that_answers_is_not_blamed_for_a_look_that_takes_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "hangs")
+    monkeypatch.setattr(lookers, "PATIENCE_SECONDS", 0.01)
+    mounted = [MountPoint("/", "8:1", "ext4"), MountPoint(str(tmp_path), "0:9", "nfs4")]
+
+    async def story(asked: Lookers) -> None:
+        (tmp_path / "file").write_text("text")
+        with pytest.raises(TimeoutError):
+            await asked.ask(0.2, read, str(tmp_path / "hangs"))
+        assert await asked.ask(20, read, str(tmp_path / "file")) == "text"
+
+    tell(story, lambda: mounted)
+
+
+def test_one_dead_mount_takes_few_processes_whatever_is_asked_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookers, "PATIENCE_SECONDS", 0.02)
+    monkeypatch.setattr(signs_of_life, "LIFE_SECONDS", 0.1)
+    with hung_disk(tmp_path / "disk") as disk:
+        if disk is None:
+            pytest.skip("no file system may be mounted here")
+
+        async def story(asked: Lookers) -> None:
+            disk.hang()
+            paths = (str(disk.door / str(number)) for number in range(4 * lookers.MOST))
+            first = [asked.ask(0.5, read, path) for path, _ in zip(paths, range(40), strict=False)]
+            answers = await asyncio.gather(*first, return_exceptions=True)
+            answers += [await _outcome(asked.ask(0.2, read, path)) for path in paths]
+            assert {type(answer) for answer in answers} == {TimeoutError}
+            assert asked.dying < lookers.MOST / 2
+            (tmp_path / "file").write_text("of another mount")
+            assert await asked.ask(20, read, str(tmp_path / "file")) == "of another mount"
+            disk.let_go()
+
+            async def is_gone() -> bool:
+                return not asked.dying
+
+            await wait_async(is_gone, "the processes that hung to end")
+            with pytest.raises(OSError, match="No such file"):
+                await asked.ask(20, read, str(disk.door / "file"))
+
+        tell(story, read_mounts)
+
+
+async def _outcome(asked: Awaitable[object]) -> object:
+    return (await asyncio.gather(asked, return_exceptions=True))[0]

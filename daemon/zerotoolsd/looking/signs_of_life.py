@@ -1,0 +1,100 @@
+"""Which mounts answer: each that a question names which takes long is asked for itself.
+
+While such a process hangs, its mount is silent, and nothing is looked at that names a path there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+
+from zerotoolsd.looking import frames
+from zerotoolsd.looking.mounts import ReadMounts, mounts_of
+from zerotoolsd.looking.nursery import SIGN_OF_LIFE, question_of
+
+LIFE_SECONDS = 2.0
+"""What a mount has for its answer."""
+
+
+class SignsOfLife:
+    """`order` makes a process that looks, and `mounted` says what is mounted."""
+
+    def __init__(self, order: Callable[[], socket.socket], mounted: ReadMounts) -> None:
+        self._order = order
+        self._mounted = mounted
+        self._asked: dict[str, asyncio.Task[None]] = {}
+        self._hanging: dict[int, str] = {}
+        """By the pidfd of the process that hangs: the mount that it asked."""
+
+    def suspect(self, named: object) -> None:
+        """Something that names these paths takes long: ask their mounts."""
+        for mount in mounts_of(named, self._mounted()) - self._asked.keys():
+            if mount not in self._hanging.values():
+                self._asked[mount] = asyncio.create_task(self._ask(mount))
+
+    async def learn(self, named: object) -> bool:
+        """Whether all mounts that are named may be looked at, as far as is known; mounts that are
+        asked just now are waited for."""
+        if not self._asked and not self._hanging:
+            return True
+        mounts = mounts_of(named, self._mounted())
+        asked = [task for mount, task in self._asked.items() if mount in mounts]
+        if asked:
+            await asyncio.wait(asked)
+        return mounts.isdisjoint(self._hanging.values())
+
+    def is_silent(self, named: object) -> bool:
+        """Whether a mount that is named does not answer."""
+        silent = self._hanging.values()
+        return bool(silent) and not mounts_of(named, self._mounted()).isdisjoint(silent)
+
+    @property
+    def hanging(self) -> int:
+        """Processes that wait for an answer for too long."""
+        return len(self._hanging)
+
+    async def close(self) -> None:
+        """Ask no more; those that hang end when they can."""
+        for task in self._asked.values():
+            task.cancel()
+        await asyncio.gather(*self._asked.values(), return_exceptions=True)
+        for pidfd in list(self._hanging):
+            self._answered(pidfd)
+
+    async def _ask(self, mount: str) -> None:
+        link = self._order()
+        link.setblocking(False)
+        reader, writer = await asyncio.open_unix_connection(sock=link)
+        pidfd: int | None = None
+        hangs = False
+        try:
+            pidfd = os.pidfd_open(int(await frames.receive_from(reader)))
+            writer.write(question_of(SIGN_OF_LIFE, (mount,)))
+            hangs = True
+            async with asyncio.timeout(LIFE_SECONDS):
+                await frames.receive_from(reader)
+            hangs = False
+        except (TimeoutError, ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+            del self._asked[mount]
+            if pidfd is not None and hangs:
+                self._hangs(pidfd, mount)
+            elif pidfd is not None:
+                os.close(pidfd)
+
+    def _hangs(self, pidfd: int, mount: str) -> None:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        self._hanging[pidfd] = mount
+        asyncio.get_running_loop().add_reader(pidfd, self._answered, pidfd)
+
+    def _answered(self, pidfd: int) -> None:
+        asyncio.get_running_loop().remove_reader(pidfd)
+        os.close(pidfd)
+        del self._hanging[pidfd]
