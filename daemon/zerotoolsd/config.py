@@ -161,6 +161,17 @@ class RetryConfig:
         default=3600.0,
         minimum=0,
     )
+    at_once: int = key(
+        "So many jobs that are started again load at the same time, as after a reboot; the others "
+        "wait for their turn, with their GPUs. A job loads until its first step.",
+        default=4,
+        minimum=1,
+    )
+    loading_seconds: float = key(
+        "A job that was started again and reports no step counts as one that loads for so long.",
+        default=30.0,
+        minimum=0,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 class _Wait:
     why: str
     tries: int
+    is_turn: bool
     due: float | None
     """None: it is being tried now."""
 
@@ -36,14 +37,19 @@ class PendingJobs:
         self._clock = clock
         self._waits: dict[int, _Wait] = {}
 
+    def wait_for_turn(self, job_id: int, why: str, seconds: float) -> None:
+        """Look at the job again after so long: it waits for others, and not for the machine."""
+        self._waits[job_id] = _Wait(why, 0, True, self._clock() + seconds)
+        self._wake()
+
     def put_off(self, job_id: int, why: str) -> None:
         """Look at the job again later: each time twice as late."""
         before = self._waits.get(job_id)
-        tries = 0 if before is None else before.tries + 1
+        tries = 0 if before is None or before.is_turn else before.tries + 1
         seconds = min(FIRST_SECONDS * 2 ** min(tries, 20), MOST_SECONDS)
         if before is None or before.why != why:
             log.warning("job %d waits: %s", job_id, _sentence(why))
-        self._waits[job_id] = _Wait(why, tries, self._clock() + seconds)
+        self._waits[job_id] = _Wait(why, tries, False, self._clock() + seconds)
         self._wake()
 
     def take_due(self) -> list[int]:
@@ -52,7 +58,7 @@ class PendingJobs:
         due = [j for j, wait in self._waits.items() if wait.due is not None and wait.due <= now]
         for job_id in due:
             wait = self._waits[job_id]
-            self._waits[job_id] = _Wait(wait.why, wait.tries, None)
+            self._waits[job_id] = _Wait(wait.why, wait.tries, wait.is_turn, None)
         return due
 
     def over(self, job_id: int) -> None:
@@ -71,7 +77,9 @@ class PendingJobs:
     def why(self, job_id: int) -> str | None:
         """What the job waits for: one sentence."""
         wait = self._waits.get(job_id)
-        return None if wait is None else _sentence(wait.why)
+        if wait is None:
+            return None
+        return wait.why if wait.is_turn else _sentence(wait.why)
 
 
 def _sentence(why: str) -> str:

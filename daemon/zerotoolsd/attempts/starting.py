@@ -17,6 +17,7 @@ from zerotools.jobs import states
 from zerotoolsd import crashpoints
 from zerotoolsd.accounts.serving import OWN_ONLY, ServedUsers
 from zerotoolsd.attempts import job_limits, last_report, launch
+from zerotoolsd.attempts.loading import TURN_SECONDS, LoadingAttempts
 from zerotoolsd.attempts.mounted import what_is_missing
 from zerotoolsd.attempts.pending import PendingJobs
 from zerotoolsd.attempts.spawning.spawner import NotReady
@@ -70,6 +71,7 @@ class AttemptStarter:
         self._gpu_locks = gpu_locks
         self._waited = waited
         self._mounted = mounted
+        self._loading = LoadingAttempts(config.retry, self._loads)
 
     def launch(
         self,
@@ -109,6 +111,9 @@ class AttemptStarter:
         """Start an attempt that is committed as launching; `failed` is called where that fails."""
         job = self._store.job(attempt.job_id)
         before = self._store.attempts(job.id)[: attempt.number - 1]
+        if why := self._loading.why_not_now(attempt):
+            self._pending.wait_for_turn(job.id, why, TURN_SECONDS)
+            return
         try:
             mounted = self._mounted()
             if missing := what_is_missing(before[-1] if before else None, mounted):
@@ -137,6 +142,7 @@ class AttemptStarter:
             failed(attempt, {"outcome": lifecycle.BAD_JOB, "cause": str(error)})
             return
         self._pending.over(job.id)
+        self._loading.began(attempt)
         crashpoints.reach(crashpoints.SUPERVISOR_SPAWNED)
         if self._watcher.follows(attempt):
             self.mark_running(attempt, clocks.now())
@@ -146,6 +152,11 @@ class AttemptStarter:
         there is to be none."""
         limits = job_limits.attempt_limits(job.spec.limits, self._config.limits)
         return limits if limits or self._config.limits.cgroups else None
+
+    def _loads(self, attempt: AttemptRow) -> bool:
+        if not self._watcher.watches(attempt):
+            return False
+        return last_report.report_so_far(Path(attempt.run_dir)).step is None
 
     def found_running(self, attempt: AttemptRow, began: Moment) -> None:
         """Commit that the attempt's supervisor runs since `began`, whatever was known of it."""

@@ -30,7 +30,7 @@ ReadMounts = Callable[[], Sequence[MountPoint]]
 
 
 def read_mounts(table: Path = MOUNTINFO) -> list[MountPoint]:
-    """What is mounted now, in the order in which it was mounted. Empty: the table cannot be read."""
+    """What is mounted now, in that order. Empty: the table cannot be read."""
     try:
         lines = table.read_text("utf-8", errors="surrogateescape").splitlines()
     except OSError:

@@ -1,0 +1,55 @@
+"""Jobs that are started again load their checkpoints a few at a time.
+
+After a reboot every job that ran is started again in the same minute, and all of them would read
+their checkpoints from one disk or file server at once, each slower than one after the other. An
+attempt loads from its start to its first step, or to its end; one that reports no steps counts for
+`seconds`. First attempts do not count and do not wait: they come when somebody submits them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from zerotoolsd.config import RetryConfig
+from zerotoolsd.queue.rows import AttemptRow
+
+TURN_SECONDS = 1.0
+"""How often a job that waits for its turn looks whether it has come."""
+
+
+class LoadingAttempts:
+    """Those that were started again and have not taken a step since. `is_loading` says so of one
+    that has begun."""
+
+    def __init__(
+        self,
+        config: RetryConfig,
+        is_loading: Callable[[AttemptRow], bool],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._most, self._seconds = config.at_once, config.loading_seconds
+        self._is_loading = is_loading
+        self._clock = clock
+        self._begun: dict[str, tuple[AttemptRow, float]] = {}
+
+    def why_not_now(self, attempt: AttemptRow) -> str | None:
+        """Why an attempt is not to begin yet: one sentence."""
+        if attempt.number == 1 or attempt.token in self._begun:
+            return None
+        now = self._clock()
+        self._begun = {
+            token: (each, began)
+            for token, (each, began) in self._begun.items()
+            if now - began < self._seconds and self._is_loading(each)
+        }
+        if len(self._begun) < self._most:
+            return None
+        jobs = ", ".join(str(each.job_id) for each, _ in self._begun.values())
+        which = f"job {jobs} loads" if len(self._begun) == 1 else f"jobs {jobs} load"
+        return f"waits for its turn to load: {which} now, and retry.at_once = {self._most}"
+
+    def began(self, attempt: AttemptRow) -> None:
+        """The attempt has begun."""
+        if attempt.number > 1:
+            self._begun[attempt.token] = (attempt, self._clock())
