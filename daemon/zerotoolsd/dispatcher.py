@@ -23,12 +23,12 @@ from zerotoolsd.admission.priority_classes import PriorityClasses
 from zerotoolsd.attempts import launch, rebuilding
 from zerotoolsd.attempts.enforcing.beside import BesideJobs
 from zerotoolsd.attempts.enforcing.overseer import LOOK_SECONDS, Overseer
-from zerotoolsd.attempts.pending import PendingJobs
 from zerotoolsd.attempts.settling import AttemptEnds
 from zerotoolsd.attempts.spawning.spawner import SupervisorSpawner
 from zerotoolsd.attempts.spawning.way import CHILDREN, LaunchWay
 from zerotoolsd.attempts.starting import AttemptStarter
 from zerotoolsd.attempts.taking_up import LeftAttempts
+from zerotoolsd.attempts.waiting.pending import PendingJobs
 from zerotoolsd.attempts.watcher import Watcher
 from zerotoolsd.cleaning.cleaner import Cleaner
 from zerotoolsd.config import Config

@@ -2,12 +2,11 @@
 
 launch, starting           the run directory and the supervisor; `launching` is committed first
 watcher, reattach          the supervisors' pidfds; what has become of an attempt
-pending, mounted           jobs that wait for the machine, or for a file system, to be there
+waiting                    why one does not begin yet
 rebuilding                 what the run directories know and the queue does not
 taking_up                  attempts of the last daemon, and of held jobs
 ending, settling           what a record says of the end; how the end is committed
 enforcing                  what ends attempts where their supervisors do not
-loading                    who starts again when many do at once
 last_report, movement      what the ranks reported; whether an attempt still moves
 programs                   the command of a user's own program
 

@@ -17,10 +17,10 @@ from zerotools.jobs import states
 from zerotoolsd import crashpoints
 from zerotoolsd.accounts.serving import OWN_ONLY, ServedUsers
 from zerotoolsd.attempts import job_limits, last_report, launch
-from zerotoolsd.attempts.loading import TURN_SECONDS, LoadingAttempts
-from zerotoolsd.attempts.mounted import what_is_missing
-from zerotoolsd.attempts.pending import PendingJobs
 from zerotoolsd.attempts.spawning.spawner import NotReady
+from zerotoolsd.attempts.waiting.loading import TURN_SECONDS, LoadingAttempts
+from zerotoolsd.attempts.waiting.mounted import what_is_missing
+from zerotoolsd.attempts.waiting.pending import PendingJobs
 from zerotoolsd.attempts.watcher import OnOver, Watcher
 from zerotoolsd.config import Config
 from zerotoolsd.looking.mounts import ReadMounts, read_mounts

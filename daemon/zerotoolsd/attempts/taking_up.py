@@ -6,8 +6,8 @@ import logging
 
 from zerotools.jobs import states
 from zerotoolsd.attempts import reattach
-from zerotoolsd.attempts.pending import PendingJobs
 from zerotoolsd.attempts.starting import AttemptStarter
+from zerotoolsd.attempts.waiting.pending import PendingJobs
 from zerotoolsd.attempts.watcher import Guard, Watcher
 from zerotoolsd.queue import clocks, lifecycle, parking
 from zerotoolsd.queue.rows import ENDED, AttemptRow, JobRow

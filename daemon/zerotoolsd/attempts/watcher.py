@@ -19,9 +19,9 @@ from zerotoolsd.accounts.job_user import JobUser
 from zerotoolsd.accounts.rights import opened
 from zerotoolsd.attempts import last_report, reattach
 from zerotoolsd.attempts.enforcing import claims, strays
-from zerotoolsd.attempts.pending import PendingJobs
 from zerotoolsd.attempts.spawning.spawner import Spawned, SupervisorSpawner
 from zerotoolsd.attempts.spawning.way import CHILDREN
+from zerotoolsd.attempts.waiting.pending import PendingJobs
 from zerotoolsd.queue import clocks, lifecycle
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.rows import AttemptRow

@@ -15,12 +15,13 @@ from zerotools.jobs.doctor.kernel import clock_is_synchronised
 from zerotoolsd import crashpoints
 from zerotoolsd.accounts.serving import OWN_ONLY, ServedUsers
 from zerotoolsd.cleaning import looks, removal
+from zerotoolsd.cleaning.named_paths import NamedPaths
 from zerotoolsd.cleaning.removal import Mention, RemovableFiles, Stays
 from zerotoolsd.config import RetentionConfig
 from zerotoolsd.looking.lookers import Ask
 from zerotoolsd.queue.changes import Changed
 from zerotoolsd.queue.clocks import SteadyCalendar
-from zerotoolsd.queue.rows import AttemptRow, JobRow
+from zerotoolsd.queue.rows import AttemptRow, EndedJob, JobRow
 from zerotoolsd.queue.store import Store
 from zerotoolsd.service import Cleaned, CleanedJob, CleanRequest, Conflict, KeptJob, Unavailable
 
@@ -30,7 +31,8 @@ REMOVE_SECONDS = 24 * 3600.0
 RETENTION_SECONDS = 3600.0
 """How often what is older than the retention settings is looked for."""
 
-_UNFINISHED = [state for state in states.STATES if state not in states.TERMINAL]
+AT_ONCE = 1000
+"""So many jobs are read before others get the event loop."""
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +57,6 @@ class Cleaner:
         self._turn = asyncio.Lock()
         self._left = removal.intents(state_dir)
         self._going = set(self._left)
-        self._named: dict[int, list[Mention]] = {}
 
     @property
     def _jobs_dir(self) -> Path:
@@ -77,22 +78,28 @@ class Cleaner:
         Raises Unavailable: paths that jobs name do not answer.
         """
         async with self._turn:
-            self._named.clear()
-            meant = removal.selected(self._over(request, owner), request, self._calendar.now())
+            named = NamedPaths(self._store, self._mentions, owner)
+            meant = removal.selected(
+                await self._over(request, owner), request, self._calendar.now()
+            )
             gone: list[CleanedJob] = []
             kept = self._left_out(request, {job.id for job in meant}, owner)
-            for job in meant:
+            for each in meant:
+                job = self._store.job(each.id)  # nobody else removes any
                 try:
-                    gone += await self._clean_one(job, request, who, owner)
+                    gone += await self._clean_one(job, request, named, who, owner)
                 except Stays as why:
                     kept.append(KeptJob(id=job.id, name=_name_for(owner, job), why=str(why)))
             return Cleaned(jobs=tuple(gone), kept=tuple(kept))
 
-    def _over(self, request: CleanRequest, owner: int | None) -> list[JobRow]:
+    async def _over(self, request: CleanRequest, owner: int | None) -> list[EndedJob]:
         """The jobs that are over, of `owner`; and of others those that are named, to say so."""
-        named = request.jobs or ()
-        found = self._store.jobs(states.TERMINAL)
-        return [job for job in found if owner in (None, job.uid) or job.id in named]
+        named, found, last = frozenset(request.jobs or ()), list[EndedJob](), 0
+        while more := self._store.ended(above=last, limit=AT_ONCE):
+            found += [job for job in more if owner in (None, job.uid) or job.id in named]
+            last = more[-1].id
+            await asyncio.sleep(0)
+        return found
 
     def _left_out(self, request: CleanRequest, meant: set[int], owner: int | None) -> list[KeptJob]:
         """Those that were named and that the other wishes leave out."""
@@ -113,12 +120,12 @@ class Cleaner:
         return found
 
     async def _clean_one(
-        self, job: JobRow, request: CleanRequest, who: str, owner: int | None
+        self, job: JobRow, request: CleanRequest, named: NamedPaths, who: str, owner: int | None
     ) -> list[CleanedJob]:
         if owner is not None and job.uid != owner:
             raise Stays(f"it belongs to uid {job.uid}")
         attempts = self._store.attempts(job.id)
-        files = await self._look(job, attempts, request, owner)
+        files = await self._look(job, attempts, request, named)
         outputs = files.outputs if request.outputs else ()
         if request.logs_only and not files.logs:
             return []
@@ -139,7 +146,7 @@ class Cleaner:
         job: JobRow,
         attempts: Sequence[AttemptRow],
         request: CleanRequest,
-        owner: int | None,
+        named: NamedPaths,
     ) -> RemovableFiles:
         """What goes. Looks again where a job was queued meanwhile. Raises Stays."""
         while True:
@@ -150,7 +157,7 @@ class Cleaner:
                     f"what it wrote lies in the state directory ({files.outputs[0]}); to remove "
                     f"that too, type: zerotools clean --outputs {job.id}"
                 )
-            await self._refuse_used(job, files, request, owner)
+            await self._refuse_used(job, files, request, named)
             if self._newest() == newest:
                 return files
 
@@ -176,35 +183,27 @@ class Cleaner:
             raise Stays(f"{error.filename}: {error.strerror}") from None
 
     async def _refuse_used(
-        self, job: JobRow, files: RemovableFiles, request: CleanRequest, owner: int | None
+        self, job: JobRow, files: RemovableFiles, request: CleanRequest, named: NamedPaths
     ) -> None:
-        for other in self._store.jobs(_UNFINISHED):
-            for mention in await self._mentions(other):
-                if mention.is_in(str(files.own)) or mention.is_in(job.output_dir):
-                    where = f"in {mention.key} = {mention.text}"
-                    if owner not in (None, other.uid):
-                        where = "and is of another user"
-                    raise Stays(f"job {other.id}, which is {other.state}, names it {where}")
-        if not request.outputs:
+        used = await named.by_unfinished((str(files.own), job.output_dir))
+        if used is not None:
+            other, mention = used
+            where = f"in {mention.key} = {mention.text}"
+            raise Stays(
+                f"job {other.id}, which is {other.state}, names it "
+                f"{where if named.owner in (None, other.uid) else 'and is of another user'}"
+            )
+        if not (request.outputs and files.outputs):
             return
-        for other in self._store.jobs(states.TERMINAL):
-            if other.id == job.id or other.id in (request.jobs or ()):
-                continue
-            for mention in await self._mentions(other):
-                if mention.key == "output_dir" and any(
-                    mention.is_in(str(path)) for path in files.outputs
-                ):
-                    raise Stays(
-                        f"job {other.id} wrote there too; to remove both, type: zerotools clean "
-                        f"--outputs {job.id} {other.id}"
-                    )
+        together = {job.id, *(request.jobs or ())}
+        writer = await named.by_others_output([str(path) for path in files.outputs], together)
+        if writer is not None:
+            raise Stays(
+                f"job {writer} wrote there too; to remove both, type: zerotools clean --outputs "
+                f"{job.id} {writer}"
+            )
 
     async def _mentions(self, job: JobRow) -> list[Mention]:
-        if job.id not in self._named:
-            self._named[job.id] = await self._mentions_now(job)
-        return self._named[job.id]
-
-    async def _mentions_now(self, job: JobRow) -> list[Mention]:
         try:
             return looks.mentions_in(
                 await self._ask(

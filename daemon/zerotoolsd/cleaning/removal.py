@@ -17,13 +17,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from zerotools.jobs import states
 from zerotools.runs.needed import is_within
 from zerotoolsd.attempts import last_report
 from zerotoolsd.attempts.launch import BEFORE
 from zerotoolsd.attempts.spawning.places import BEGUN, OWN
 from zerotoolsd.queue.parking import HELD_LOG
-from zerotoolsd.queue.rows import AttemptRow, JobRow
+from zerotoolsd.queue.rows import AttemptRow, EndedJob, JobRow
 from zerotoolsd.service import CleanRequest
 from zerotoolsd.supervisor.durable import read_json, sync_directory, write_json
 
@@ -53,14 +52,14 @@ class Stays(Exception):
     """The job cannot go; the message says why."""
 
 
-def selected(jobs: Sequence[JobRow], wanted: CleanRequest, now: float) -> list[JobRow]:
+def selected(jobs: Sequence[EndedJob], wanted: CleanRequest, now: float) -> list[EndedJob]:
     """Those of `jobs` that are meant, the oldest first; the `keep` that ended last stay."""
-    over = [job for job in jobs if job.state in states.TERMINAL and job.state in wanted.states]
+    over = [job for job in jobs if job.state in wanted.states]
     over.sort(key=lambda job: (job.ended or 0.0, job.id))
-    kept = over[-wanted.keep :] if wanted.keep else []
-    meant = [job for job in over if job not in kept]
+    meant = over[: -wanted.keep] if wanted.keep else over
     if wanted.jobs is not None:
-        meant = [job for job in meant if job.id in wanted.jobs]
+        named = frozenset(wanted.jobs)
+        meant = [job for job in meant if job.id in named]
     if wanted.older_than_seconds is not None:
         meant = [job for job in meant if now - (job.ended or now) > wanted.older_than_seconds]
     return meant

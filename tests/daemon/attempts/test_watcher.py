@@ -12,7 +12,7 @@ from typing import Any, TypeVarTuple
 from tests.daemon.daemons import processes_in
 from tests.daemon.made_attempts import TOKEN, make_attempt, wait_for_file
 from tests.daemon.waiting import wait_async, wait_for
-from zerotoolsd.attempts.pending import PendingJobs
+from zerotoolsd.attempts.waiting.pending import PendingJobs
 from zerotoolsd.attempts.watcher import Watcher
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow
 

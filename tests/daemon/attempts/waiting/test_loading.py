@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import CONFIG, running
 from tests.daemon.waiting import wait_async
-from zerotoolsd.attempts.loading import LoadingAttempts
+from zerotoolsd.attempts.waiting.loading import LoadingAttempts
 from zerotoolsd.config import RetryConfig
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow
 

@@ -18,7 +18,7 @@ from tests.daemon.small_disks import SmallDisk
 from tests.daemon.waiting import wait_async
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.attempts import watcher
-from zerotoolsd.attempts.pending import PendingJobs
+from zerotoolsd.attempts.waiting.pending import PendingJobs
 from zerotoolsd.config import RetryConfig
 from zerotoolsd.queue import parking
 from zerotoolsd.supervisor.last_word.reserved import room_of

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import CONFIG, running
 from tests.daemon.waiting import wait_async
-from zerotoolsd.attempts.mounted import what_is_missing
+from zerotoolsd.attempts.waiting.mounted import what_is_missing
 from zerotoolsd.config import RetryConfig
 from zerotoolsd.looking.mounts import MountPoint
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow
