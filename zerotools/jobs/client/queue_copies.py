@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zerotools.core.errors import BadFile, BadRequest
+from zerotools.jobs.client.unfinished_copies import unfinished_copy
 from zerotools.jobs.states import TERMINAL
 
 DATABASE = "zerotools.db"
@@ -97,27 +98,24 @@ def _restore(backup: Path, state_dir: Path, *, release: bool) -> tuple[QueueCopy
 
 
 def _copy(source: Path, out: Path) -> QueueCopy:
-    staged = out.with_name(f".{out.name}.{os.getpid()}.new")
-    os.close(os.open(staged, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    try:
-        with (
-            closing(sqlite3.connect(source, timeout=BUSY_SECONDS)) as old,
-            closing(sqlite3.connect(staged)) as new,
-        ):
-            old.execute("PRAGMA query_only = ON")
-            old.backup(new)
-            problem = new.execute("PRAGMA quick_check(1)").fetchone()[0]
-            if problem != "ok":
-                raise sqlite3.DatabaseError(problem)
-            new.execute("PRAGMA journal_mode = DELETE")
-            copy = _holds(new, out)
+    with unfinished_copy(out) as staged:
+        try:
+            with (
+                closing(sqlite3.connect(source, timeout=BUSY_SECONDS)) as old,
+                closing(sqlite3.connect(staged)) as new,
+            ):
+                old.execute("PRAGMA query_only = ON")
+                old.backup(new)
+                problem = new.execute("PRAGMA quick_check(1)").fetchone()[0]
+                if problem != "ok":
+                    raise sqlite3.DatabaseError(problem)
+                new.execute("PRAGMA journal_mode = DELETE")
+                copy = _holds(new, out)
+        except sqlite3.Error as error:
+            raise BadFile(f"{source} is not a queue that can be copied: {error}") from None
         _sync(staged)
         staged.rename(out)
         _sync(out.parent)
-    except sqlite3.Error as error:
-        raise BadFile(f"{source} is not a queue that can be copied: {error}") from None
-    finally:
-        staged.unlink(missing_ok=True)
     return QueueCopy(**{**vars(copy), "size_bytes": out.stat().st_size})
 
 
