@@ -99,6 +99,11 @@ def main(
             raise
         say_error(str(error))
         return error.exit_code
+    except MemoryError:
+        if options.debug:
+            raise
+        say_error("no memory is left: raise the limit of the service, or have less queued")
+        return EXIT_SYSTEM
     except (OSError, sqlite3.OperationalError) as error:
         # Room, a disk, descriptors: it passes, so no service manager is to take it for the end.
         if options.debug:

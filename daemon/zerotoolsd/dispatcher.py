@@ -59,6 +59,8 @@ REST = 4.0
 """So many times as long as a round took of the processor, the loop leaves it to others."""
 LONGEST_STEP_SECONDS = 120.0
 """A round that takes longer waits for what will not come: NVML and files have deadlines."""
+STARVED_ROUNDS = 5
+"""After so many rounds one after another without memory the daemon ends: a new one has some."""
 FAULT_SECONDS = 1.0
 """How often what could not be done is tried again."""
 
@@ -91,6 +93,7 @@ class Dispatcher:
         self.machine = machine
         self.waits: Mapping[int, str] = {}
         self._step_began: float | None = None
+        self._starved = 0
         self.changed = asyncio.Event()
         self._wake = asyncio.Event()
         self.tally = MetricsTally()
@@ -206,6 +209,8 @@ class Dispatcher:
                 self._overseer.look()
             except sqlite3.OperationalError as error:  # an end is tried again by `_step`
                 log.error("the queue cannot be written now: %s", error)
+            except Exception:  # of memory, or a defect: attempts must be overseen all the same
+                log.exception("attempts cannot be looked at now")
 
     def is_healthy(self, now: float) -> bool:
         """Whether the loop gets on, at `now` of the monotonic clock: no round takes for ever."""
@@ -213,7 +218,14 @@ class Dispatcher:
 
     async def _guarded_step(self) -> float:
         try:
-            return await self._step()
+            pause = await self._step()
+            self._starved = 0
+            return pause
+        except MemoryError:
+            self._starved += 1
+            if self._starved == STARVED_ROUNDS:
+                raise
+            log.error("no memory is left, next try in %g s", FAULT_SECONDS)
         except sqlite3.OperationalError as error:
             log.error("the queue cannot be written now, next try in %g s: %s", FAULT_SECONDS, error)
         except Exception:  # no job's, or it would be held; the jobs that run go on meanwhile

@@ -178,6 +178,8 @@ class DispatcherService:
                 quiet_seconds=self._dispatcher.config.watch.no_progress_seconds,
                 after=self._store.dependencies.of(job.id),
             )
+        except MemoryError:  # it is not the record that is odd
+            raise
         except Exception as error:  # one odd record must not hide all other jobs of a listing
             log.exception("job %d cannot be shown in full", job.id)
             return bare_view(job, f"{type(error).__name__}: {error}")

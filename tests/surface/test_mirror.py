@@ -56,6 +56,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
     "process": (
         "daemon/test_calendar",
         "daemon/test_hostile",
+        "daemon/test_no_memory",
         "daemon/test_promises",
         "daemon/test_recovery",
         "daemon/test_users",

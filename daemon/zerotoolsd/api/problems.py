@@ -53,6 +53,12 @@ def _body(status: int, code: str, detail: str) -> str:
     return json.dumps(tree)
 
 
+_NO_MEMORY = _body(
+    503, "unavailable", "zerotoolsd has no memory left for this request; send it again later"
+).encode()
+"""Made before it is needed: there is no room for it then."""
+
+
 @web.middleware
 async def problems(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Turn whatever a handler raises into a problem; the daemon goes on."""
@@ -65,6 +71,9 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
         return problem(500, "failed", str(error))
     except web.HTTPException as error:
         return _http_problem(request, error)
+    except MemoryError:
+        log.error("no memory is left for %s %s", request.method, request.path)
+        return web.Response(status=503, body=_NO_MEMORY, content_type=CONTENT_TYPE)
     except Exception:  # the last line of defence: one request fails, with its traceback in the log
         log.exception("a defect in zerotoolsd: %s %s failed", request.method, request.path)
         detail = "this is a defect in zerotoolsd; its log has the details"

@@ -29,7 +29,7 @@ from zerotoolsd.supervisor.durable import read_json, sync_directory, write_json
 CLEANING = "cleaning"
 _ATTEMPT = re.compile(r"attempt-[0-9]+")
 _KEPT_BY_DAEMON = re.compile(rf"{BEGUN}-[0-9]+\.json")
-_OURS = re.compile(
+OURS = re.compile(
     r"(attempt|spec|run|exit|ended|request|finder)\.json|progress\.jsonl|ledger|lock|stop|notify\.sock"
     r"|(rank-[0-9]+|supervisor|closing|thinning)\.log|importable|\..*\.(new|room)"
     r"|(tokens\.u32|eval\.u32|packs\.u64)(\.index)?"
@@ -123,7 +123,7 @@ def _holds_outputs(entry: Path, told_of: Sequence[Path]) -> bool:
     names = (each.name for each in entry.iterdir())
     if entry.name == OWN:
         return any(name != BEFORE for name in names)
-    return any(not _OURS.fullmatch(name) for name in names)
+    return any(not OURS.fullmatch(name) for name in names)
 
 
 def _is_empty(entry: Path) -> bool:

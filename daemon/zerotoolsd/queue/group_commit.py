@@ -67,13 +67,14 @@ class GroupCommit:
             self._timer.cancel()
             self._timer = None
         # Whoever gave up meanwhile has no use for a job that nobody told it of.
-        batch = [(new, answer) for new, answer in self._waiting if not answer.done()]
-        self._waiting = []
+        waiting, self._waiting = self._waiting, []
         try:
+            batch = [(new, answer) for new, answer in waiting if not answer.done()]
             results = self._store.submit_all([new for new, _ in batch])
-        except Exception as error:  # of the disk, or of another process: none of them was queued
-            for _, answer in batch:
-                answer.set_exception(error)
+        except Exception as error:  # of the disk, of memory, or of another process: none was queued
+            for _, answer in waiting:
+                if not answer.done():
+                    answer.set_exception(error)
             return
         for (_, answer), result in zip(batch, results, strict=True):
             if isinstance(result, Exception):

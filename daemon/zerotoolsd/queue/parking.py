@@ -77,6 +77,8 @@ class JobGuard:
         except UnreadableSpec as error:
             log.warning("%s", error)
             self._park(job_id, str(error))
+        except MemoryError:
+            self._defer(job_id, f"{doing} failed (the daemon has no memory left)")
         except OSError as error:
             if is_of_machine(error):
                 self._defer(job_id, f"{doing} failed ({error})")

@@ -100,6 +100,8 @@ class Store:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
+        if self._connection.in_transaction:  # undoing the one before failed, for lack of memory
+            self._sql("ROLLBACK")
         self._sql("BEGIN IMMEDIATE")
         self._appended: int | None = None
         self._queued = 0

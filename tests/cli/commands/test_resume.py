@@ -22,3 +22,13 @@ def test_a_job_that_is_not_over_is_left_alone(zerotools: Command, service: FakeS
     done = zerotools("resume", "1")
     assert (done.status, done.err) == (5, "error: job 1 is not over: it is running\n")
     assert zerotools("resume", "9").err == "error: there is no job 9\n"
+
+
+def test_another_run_of_a_program_that_has_succeeded_is_said_to_be_one(
+    zerotools: Command, service: FakeService
+) -> None:
+    service.add(state="succeeded", output_dir="/runs/mine")
+    queued, note = zerotools("resume", "1").out.splitlines()
+    assert queued.startswith("job 2 (tiny) is queued; it ")
+    assert note == "note: job 1 had succeeded: this is another run of its program"
+    assert "so it is run once more and told its" in zerotools("resume", "--help").out

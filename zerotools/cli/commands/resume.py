@@ -11,6 +11,7 @@ from zerotools.cli.job_views.job_reference import find_job, job_argument
 from zerotools.cli.options.shared import json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.states import SUCCEEDED
 
 
 @click.command("resume")
@@ -23,9 +24,14 @@ def command(reference: str | None, socket: Path | None, as_json: bool) -> None:
     It runs the same job file from the newest complete checkpoint, or from the start if there is
     none. A job that is held continues itself, where it was. JOB is a number or a name;
     without it, the newest job is meant.
+
+    A job that has succeeded is refused, as all its steps are done, but for a program of your own
+    (engine "script"): only you know whether it has more to do, so it is run once more and told its
+    newest checkpoint. To run one from its start, submit its job file again.
     """
     client = DaemonClient(socket)
-    job_id = int(find_job(client, reference)["id"])
+    before = find_job(client, reference)
+    job_id = int(before["id"])
     job = client.resume(job_id)
     if as_json:
         render.print_json(job)
@@ -37,3 +43,5 @@ def command(reference: str | None, socket: Path | None, as_json: bool) -> None:
         "resumes from the newest checkpoint" if job["spec"].get("resume_from") else "begins"
     )
     click.echo(f"{title(job)} is queued; it {from_where} in {job['output_dir']}")
+    if before["state"] == SUCCEEDED:
+        click.echo(f"note: job {job_id} had succeeded: this is another run of its program")
