@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.daemon.asking import ask_thread
 from tests.daemon.fake_daemon import check_python, command
 from tests.daemon.made_attempts import TOKEN
-from tests.daemon.run_files import unknown_names
+from tests.daemon.run_files import check_names
 from tests.daemon.waiting import wait_async
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe
@@ -119,7 +119,7 @@ async def running(
             _end_attempts(store)
         store.close()
         machine.close()
-    assert unknown_names(state / "jobs") == [], "a file of ours that `clean` does not know"
+    check_names(state / "jobs")
 
 
 def _end_attempts(store: Store) -> None:

@@ -12,10 +12,11 @@ from pathlib import Path
 
 from zerotoolsd.cleaning.removal import OURS
 
-OF_TESTS = re.compile(r"waiting-[0-9]+|release|.*\.pid|.*-pid|x|y|z")
+OF_TESTS = re.compile(r"waiting-[0-9]+|release|(escape|child|orphan)(\.new)?")
 
 
-def unknown_names(jobs_dir: Path) -> list[str]:
-    """The names in attempts' directories that neither `removal.OURS` nor a test accounts for."""
+def check_names(jobs_dir: Path) -> None:
+    """Raises AssertionError: a name that neither `removal.OURS` nor a test accounts for."""
     found = {path.name for path in jobs_dir.glob("[0-9]*/attempt-[0-9]*/*")}
-    return sorted(n for n in found if not OURS.fullmatch(n) and not OF_TESTS.fullmatch(n))
+    unknown = [n for n in found if not OURS.fullmatch(n) and not OF_TESTS.fullmatch(n)]
+    assert not unknown, f"files of ours that `clean` does not know: {sorted(unknown)}"
