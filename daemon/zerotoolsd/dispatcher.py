@@ -49,6 +49,7 @@ from zerotoolsd.queue.placement import QueuePlacement, memory_of_machine
 from zerotoolsd.queue.rows import JobRow, Lease
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.transitions import Transitions, policy_of
+from zerotoolsd.rounds import FAULT_SECONDS, GuardedRounds
 
 POLL_SECONDS = 2.0
 """How often the GPUs are looked at while a job waits for them."""
@@ -59,11 +60,6 @@ REST = 4.0
 """So many times as long as a round took of the processor, the loop leaves it to others."""
 LONGEST_STEP_SECONDS = 120.0
 """A round that takes longer waits for what will not come: NVML and files have deadlines."""
-STARVED_ROUNDS = 5
-"""After so many rounds one after another without memory the daemon ends: a new one has some."""
-FAULT_SECONDS = 1.0
-"""How often what could not be done is tried again."""
-
 log = logging.getLogger(__name__)
 
 
@@ -93,7 +89,7 @@ class Dispatcher:
         self.machine = machine
         self.waits: Mapping[int, str] = {}
         self._step_began: float | None = None
-        self._starved = 0
+        self._rounds = GuardedRounds()
         self.changed = asyncio.Event()
         self._wake = asyncio.Event()
         self.tally = MetricsTally()
@@ -183,7 +179,7 @@ class Dispatcher:
             while not stop.is_set():
                 self._wake.clear()
                 self._step_began, used = time.monotonic(), time.thread_time()
-                pause = await self._guarded_step()
+                pause = await self._rounds.go(self._step)
                 self._step_began = None
                 # A long queue takes a part of the processor, however often it changes.
                 await _until(stopping, REST * (time.thread_time() - used))
@@ -215,22 +211,6 @@ class Dispatcher:
     def is_healthy(self, now: float) -> bool:
         """Whether the loop gets on, at `now` of the monotonic clock: no round takes for ever."""
         return self._step_began is None or now - self._step_began < LONGEST_STEP_SECONDS
-
-    async def _guarded_step(self) -> float:
-        try:
-            pause = await self._step()
-            self._starved = 0
-            return pause
-        except MemoryError:
-            self._starved += 1
-            if self._starved == STARVED_ROUNDS:
-                raise
-            log.error("no memory is left, next try in %g s", FAULT_SECONDS)
-        except sqlite3.OperationalError as error:
-            log.error("the queue cannot be written now, next try in %g s: %s", FAULT_SECONDS, error)
-        except Exception:  # no job's, or it would be held; the jobs that run go on meanwhile
-            log.exception("a defect in zerotoolsd: next try in %g s", FAULT_SECONDS)
-        return FAULT_SECONDS
 
     async def _step(self) -> float:
         """One round; returns the seconds until the next is due by itself."""

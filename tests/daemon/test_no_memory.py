@@ -17,7 +17,7 @@ from tests.daemon.api.test_hostile import ask
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import Running, running
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotoolsd import dispatcher
+from zerotoolsd import rounds
 from zerotoolsd.queue import parking
 from zerotoolsd.service import JobView
 
@@ -110,24 +110,21 @@ def test_all_of_a_commit_that_fails_are_told_and_the_next_is_committed(
     asyncio.run(story())
 
 
-def test_a_daemon_that_has_none_for_long_ends_so_that_another_is_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(dispatcher, "FAULT_SECONDS", 0.01)
-    rounds = []
+def test_a_daemon_that_has_none_for_long_ends_so_that_another_is_started() -> None:
+    left = [*["starved"] * (rounds.STARVED_ROUNDS - 1), "fed", *["starved"] * 10]
 
-    def starve() -> None:
-        rounds.append(1)
-        raise MemoryError
+    async def step() -> float:
+        if left.pop(0) == "starved":
+            raise MemoryError
+        return 7.0
 
-    async def story() -> None:
-        async with running(tmp_path / "state") as it:
-            await it.reach(await submit(it), "succeeded")
-            monkeypatch.setattr(it.engine.store.room, "take", starve)
-            it.engine.announce()
-            while len(rounds) < dispatcher.STARVED_ROUNDS:
-                await asyncio.sleep(0)
+    async def story() -> list[float]:
+        loop = rounds.GuardedRounds()
+        pauses = [await loop.go(step) for _ in range(2 * rounds.STARVED_ROUNDS - 1)]
+        with pytest.raises(MemoryError):
+            await loop.go(step)
+        return pauses
 
-    with pytest.raises(MemoryError):
-        asyncio.run(story())
-    assert len(rounds) == dispatcher.STARVED_ROUNDS
+    pauses = asyncio.run(story())
+    once = [rounds.FAULT_SECONDS] * (rounds.STARVED_ROUNDS - 1)
+    assert pauses == [*once, 7.0, *once]
