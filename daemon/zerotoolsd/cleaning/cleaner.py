@@ -16,12 +16,12 @@ from zerotoolsd import crashpoints
 from zerotoolsd.accounts.serving import OWN_ONLY, ServedUsers
 from zerotoolsd.cleaning import looks, removal
 from zerotoolsd.cleaning.named_paths import NamedPaths
-from zerotoolsd.cleaning.removal import Mention, RemovableFiles, Stays
+from zerotoolsd.cleaning.removal import EndedJob, Mention, RemovableFiles, Stays
 from zerotoolsd.config import RetentionConfig
 from zerotoolsd.looking.lookers import Ask
 from zerotoolsd.queue.changes import Changed
 from zerotoolsd.queue.clocks import SteadyCalendar
-from zerotoolsd.queue.rows import AttemptRow, EndedJob, JobRow
+from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.queue.store import Store
 from zerotoolsd.service import Cleaned, CleanedJob, CleanRequest, Conflict, KeptJob, Unavailable
 
@@ -31,7 +31,7 @@ REMOVE_SECONDS = 24 * 3600.0
 RETENTION_SECONDS = 3600.0
 """How often what is older than the retention settings is looked for."""
 
-AT_ONCE = 1000
+AT_ONCE = 100
 """So many jobs are read before others get the event loop."""
 
 log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class Cleaner:
             gone: list[CleanedJob] = []
             kept = self._left_out(request, {job.id for job in meant}, owner)
             for each in meant:
-                job = self._store.job(each.id)  # nobody else removes any
+                job = self._store.job(each.id)
                 try:
                     gone += await self._clean_one(job, request, named, who, owner)
                 except Stays as why:
@@ -94,11 +94,14 @@ class Cleaner:
 
     async def _over(self, request: CleanRequest, owner: int | None) -> list[EndedJob]:
         """The jobs that are over, of `owner`; and of others those that are named, to say so."""
-        named, found, last = frozenset(request.jobs or ()), list[EndedJob](), 0
-        while more := self._store.ended(above=last, limit=AT_ONCE):
-            found += [job for job in more if owner in (None, job.uid) or job.id in named]
-            last = more[-1].id
-            await asyncio.sleep(0)
+        named, found = frozenset(request.jobs or ()), list[EndedJob]()
+        ids = [job_id for state in states.TERMINAL for job_id in self._store.ids(state)]
+        for count, job_id in enumerate(sorted(ids), 1):
+            job = self._store.job(job_id)  # nobody else removes any
+            if owner in (None, job.uid) or job_id in named:
+                found.append(EndedJob(job_id, job.state, job.ended))
+            if count % AT_ONCE == 0:
+                await asyncio.sleep(0)
         return found
 
     def _left_out(self, request: CleanRequest, meant: set[int], owner: int | None) -> list[KeptJob]:

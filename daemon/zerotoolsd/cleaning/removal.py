@@ -16,13 +16,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from zerotools.runs.needed import is_within
 from zerotoolsd.attempts import last_report
 from zerotoolsd.attempts.launch import BEFORE
 from zerotoolsd.attempts.spawning.places import BEGUN, OWN
 from zerotoolsd.queue.parking import HELD_LOG
-from zerotoolsd.queue.rows import AttemptRow, EndedJob, JobRow
+from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.service import CleanRequest
 from zerotoolsd.supervisor.durable import read_json, sync_directory, write_json
 
@@ -46,6 +47,14 @@ class RemovableFiles:
     outputs: tuple[Path, ...]
     size_bytes: int
     outputs_bytes: int
+
+
+class EndedJob(NamedTuple):
+    """What is asked of many jobs that are over: number, state, when it ended (since the epoch)."""
+
+    id: int
+    state: str
+    ended: float | None
 
 
 class Stays(Exception):

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import zerotools
 from zerotools.core.errors import Unsupported
@@ -137,15 +137,6 @@ class AttemptRow:
         if self.started is None:
             return None
         return Moment(self.started, self.started_clock, self.boot_id)
-
-
-class EndedJob(NamedTuple):
-    """What is asked of many jobs that are over: number, state, end (since the epoch), owner."""
-
-    id: int
-    state: str
-    ended: float | None
-    uid: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,16 +22,7 @@ from zerotoolsd.queue.dependencies.drain_table import DrainTable
 from zerotoolsd.queue.last_change import LastChange, newest_job
 from zerotoolsd.queue.lifecycle import Standing
 from zerotoolsd.queue.room import QueueRoom
-from zerotoolsd.queue.rows import (
-    ENDED,
-    AttemptRow,
-    EndedJob,
-    Fence,
-    JobRow,
-    Lease,
-    attempt_row,
-    job_row,
-)
+from zerotoolsd.queue.rows import ENDED, AttemptRow, Fence, JobRow, Lease, attempt_row, job_row
 from zerotoolsd.queue.schema import open_database, refuse_older
 from zerotoolsd.queue.taking_in import Rebuild
 from zerotoolsd.queue.values import loaded_row, short, stored
@@ -345,18 +336,6 @@ class Store:
         cursor.row_factory = None
         cursor.execute("SELECT id FROM job WHERE state = ? AND id > ? ORDER BY id", (state, above))
         return [row[0] for row in cursor]
-
-    def ended(self, *, above: int, limit: int) -> list[EndedJob]:
-        """Jobs that are over with a number above `above`, the oldest first."""
-        cursor = self._connection.cursor()
-        cursor.row_factory = None
-        over = ", ".join("?" * len(states.TERMINAL))
-        cursor.execute(
-            f"SELECT id, state, ended, uid FROM job WHERE id > ? AND state IN ({over}) ORDER BY id"
-            " LIMIT ?",
-            (above, *sorted(states.TERMINAL), limit),
-        )
-        return [EndedJob(*row) for row in cursor]
 
     def changed_since(self, seq: int) -> list[int] | None:
         """The jobs of which there are events after `seq`; None: some of these events may be gone.

@@ -11,8 +11,8 @@ from tests.daemon.cleaning.ended import ME, clean, ids, over, queued, tell
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import Running
 from zerotoolsd.cleaning.named_paths import NamedPaths
-from zerotoolsd.cleaning.removal import Mention, mentions, selected
-from zerotoolsd.queue.rows import EndedJob, JobRow
+from zerotoolsd.cleaning.removal import EndedJob, Mention, mentions, selected
+from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.service import CleanRequest
 
 COUNT = 40
