@@ -25,6 +25,7 @@ from zerotoolsd.accounts.rights import drop_groups, let_through
 from zerotoolsd.accounts.serving import ServedUsers, why_alone
 from zerotoolsd.accounts.user_limits import LimitsOfUsers
 from zerotoolsd.accounts.users_config import limits_of_all
+from zerotoolsd.admission import survey
 from zerotoolsd.admission.interpreter import check_interpreter
 from zerotoolsd.api.doors.listen import open_socket, refuse_taken
 from zerotoolsd.api.doors.tcp import open_tcp
@@ -91,7 +92,7 @@ def main(
     options = make_parser().parse_args(arguments)
     start_logging(debug=options.debug)
     # Before there is a lock, a database, a loop or a thread, of which it would get a copy.
-    way = nursery.start(LOOKS)
+    way = nursery.start(LOOKS, survey.NEEDS)
     try:
         asyncio.run(_serve(options, command, check_python, way))
     except ZerotoolsError as error:

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.admission import preflight
 from zerotoolsd.admission.interpreter import Needs, needs_of
 from zerotoolsd.admission.rehearsal import reads_data
 from zerotoolsd.cleaning.removal import Mention, mentions
@@ -33,6 +32,10 @@ class Survey:
         return asdict(self)
 
 
+NEEDS = ("zerotoolsd.admission.preflight",)
+"""Modules that `survey` imports: whoever makes processes that look imports them once for all."""
+
+
 def survey_of(tree: Mapping[str, Any]) -> Survey:
     """The survey of `Survey.to_json`."""
     needs = tree["needs"]
@@ -50,6 +53,8 @@ def survey(spec: JobSpec, text: str) -> dict[str, Any]:
 
     Raises BadRequest naming what is missing, BadFile, Unsupported.
     """
+    from zerotoolsd.admission import preflight  # readers of every format, for such a process alone
+
     preflight.check_files(spec)
     preflight.check_output(spec)
     return Survey(

@@ -16,17 +16,15 @@ from typing import Any
 
 from zerotoolsd.accounts.as_user import NOT_DROPPED
 from zerotoolsd.accounts.job_user import JobUser
-from zerotoolsd.accounts.rights import opened
 from zerotoolsd.attempts import last_report, reattach
 from zerotoolsd.attempts.enforcing import claims, strays
 from zerotoolsd.attempts.spawning.spawner import Spawned, SupervisorSpawner
 from zerotoolsd.attempts.spawning.way import CHILDREN
+from zerotoolsd.attempts.stops import StopRequests, has_begun
 from zerotoolsd.attempts.waiting.pending import PendingJobs
 from zerotoolsd.queue import clocks, lifecycle
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.rows import AttemptRow
-from zerotoolsd.supervisor.ending.requests import write_request
-from zerotoolsd.supervisor.plan import REQUEST, RUN
 
 STARTING_SECONDS = 0.1
 UNREADABLE_SECONDS = 1.0
@@ -89,12 +87,7 @@ class Watcher:
         """What was started for an attempt and cannot be watched now, by token."""
         self._live: dict[str, _Live] = {}
         self._later: dict[str, asyncio.TimerHandle] = {}
-        self._unasked: dict[str, str] = {}
-        """Reasons of stops that nobody was there to hear, by token."""
-        self._unwritten: dict[str, tuple[AttemptRow, str, str]] = {}
-        """Stops that could not be written down: attempt, reason, and what was in the way."""
-        self._asked: dict[str, float] = {}
-        """Since when attempts have been asked to stop, by the monotonic clock."""
+        self._stops = StopRequests()
         self.held: dict[int, str] = {}
         """Why nothing can be said of an attempt now, by job."""
 
@@ -187,7 +180,7 @@ class Watcher:
             self._on_running(attempt, began or clocks.now())
         except sqlite3.OperationalError as error:
             log.error("job %d: that it runs cannot be recorded yet: %s", attempt.job_id, error)
-        if (reason := self._unasked.pop(attempt.token, None)) is not None:
+        if (reason := self._stops.take_unheard(attempt)) is not None:
             self.request_stop(attempt, reason)
 
     def _ended(self, token: str, spawned: Spawned) -> None:
@@ -298,44 +291,33 @@ class Watcher:
 
     def request_stop(self, attempt: AttemptRow, reason: str) -> None:
         """Ask the attempt to save and stop; its supervisor sees to its end."""
-        self._asked.setdefault(attempt.token, time.monotonic())
-        run_dir = Path(attempt.run_dir)
-        before = self._unwritten.pop(attempt.token, None)
-        try:
-            with opened(run_dir) as base:
-                write_request(base, reason)
-        except OSError as error:
-            why = f"{run_dir / REQUEST}: {error.strerror}"
-            if before is None or before[2] != why:
-                log.error("job %d cannot be asked to stop yet: %s", attempt.job_id, why)
-            self._unwritten[attempt.token] = (attempt, reason, why)
-            self._unasked[attempt.token] = reason
+        self._stops.write(attempt, reason)
         live = self._live.get(attempt.token)
         if live is not None and live.is_request:
-            self._unasked[attempt.token] = reason  # its supervisor is asked once it is known
+            self._stops.keep(attempt, reason)
             self._kill_later(live, HURRIED_SECONDS)
             return
         # Before run.json a SIGTERM would end the supervisor itself; it finds the request later.
-        if live is not None and _has_begun(run_dir):
+        if live is not None and has_begun(Path(attempt.run_dir)):
             try:
                 signal.pidfd_send_signal(live.pidfd, signal.SIGTERM)
             except ProcessLookupError:
-                log.info("%s: has ended already", run_dir)
+                log.info("%s: has ended already", attempt.run_dir)
 
     def request_again(self) -> bool:
         """Ask those again that could not be asked; whether all are asked."""
-        for attempt, reason, _ in list(self._unwritten.values()):
+        for attempt, reason in self._stops.unwritten:
             if self.watches(attempt):
                 self.request_stop(attempt, reason)
             else:
-                del self._unwritten[attempt.token]  # it is over, or asked when it is found again
-        return not self._unwritten
+                self._stops.drop_unwritten(attempt)
+        return not self._stops.unwritten
 
     def live(self) -> list[tuple[AttemptRow, float | None]]:
         """The attempts whose supervisor is known to run, and since when each has been asked to
         stop, by the monotonic clock."""
         found = [each.attempt for each in self._live.values() if not each.is_request]
-        return [(attempt, self._asked.get(attempt.token)) for attempt in found]
+        return [(attempt, self._stops.since(attempt)) for attempt in found]
 
     def abandon(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
         """Report `record` as the end of an attempt whose supervisor runs, and cannot be ended."""
@@ -347,7 +329,7 @@ class Watcher:
         )
 
     def _over(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
-        self._asked.pop(attempt.token, None)
+        self._stops.over(attempt)
         if strays.has_group_of_root(Path(attempt.run_dir)):  # its supervisor is about to leave it
             loop = asyncio.get_running_loop()
             loop.call_later(LONGEST_LOOK_SECONDS, strays.remove_group, attempt.token)
@@ -379,12 +361,3 @@ def _disown(spawned: Spawned | None) -> None:
     spawned.process.returncode = 0
     if spawned.request is not None:
         spawned.request.close()
-
-
-def _has_begun(run_dir: Path) -> bool:
-    """Whether its supervisor takes SIGTERM for a request; its directory may have been removed."""
-    try:
-        with opened(run_dir) as base:
-            return os.path.lexists(base / RUN) or not base.exists()
-    except OSError:
-        return False

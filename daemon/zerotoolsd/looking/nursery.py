@@ -19,9 +19,10 @@ import os
 import pickle
 import signal
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 from zerotools.core.errors import BadRequest, ZerotoolsError
@@ -39,13 +40,14 @@ Look = Callable[..., Any]
 """What is looked at; its value is made of JSON's types. It raises ZerotoolsError and OSError."""
 
 
-def start(looks: Mapping[str, Look]) -> socket.socket:
-    """The way to the nursery, which ends when it is closed. To be called before threads exist."""
+def start(looks: Mapping[str, Look], modules: Sequence[str] = ()) -> socket.socket:
+    """The way to the nursery, which ends when it is closed. To be called before threads exist. It
+    imports `modules`, which the daemon itself need not hold in memory."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     daemon, pid = os.getpid(), os.fork()
     if pid == 0:
         ours.close()
-        _run(lambda: _nurse(theirs, {**looks, SIGN_OF_LIFE: mounts.answers}), daemon)
+        _run(lambda: _nurse(theirs, {**looks, SIGN_OF_LIFE: mounts.answers}, modules), daemon)
     theirs.close()
     return ours
 
@@ -90,8 +92,10 @@ def _die_with(parent: int) -> None:
         os._exit(1)
 
 
-def _nurse(orders: socket.socket, looks: Mapping[str, Look]) -> None:
+def _nurse(orders: socket.socket, looks: Mapping[str, Look], modules: Sequence[str]) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries them
+    for name in modules:
+        import_module(name)
     gc.freeze()
     nurse = os.getpid()
     while True:

@@ -31,6 +31,7 @@ from zerotoolsd.supervisor.procfs import oom_kills
 from zerotoolsd.supervisor.progress import Progress
 from zerotoolsd.supervisor.ranks import SupervisedRank, hold_port, spawn
 from zerotoolsd.supervisor.thinner import Thinner
+from zerotoolsd.supervisor.waking import SignalWaker
 
 TICK_SECONDS = 1.0
 _LONGEST_GRACE = 1e9
@@ -68,7 +69,6 @@ class RankMonitor:
         self._kill_at: float | None = None
         self._kill_why = ""
         self._give_up_at: float | None = None
-        self._asked = False
         self._untold: str | None = None
         """Why the ranks are to stop, where they could not be told yet."""
         self.finder: Finder | None = None
@@ -80,33 +80,13 @@ class RankMonitor:
         self._oom_kills = oom_kills()
         self._selector = selectors.DefaultSelector()
         self._selector.register(progress.socket, selectors.EVENT_READ, progress.drain)
-        self._listen_for_signals()
+        self._signals = SignalWaker()
+        self._selector.register(self._signals.socket, selectors.EVENT_READ, self._signals.clear)
         self._port: socket.socket | None = None
-
-    def _listen_for_signals(self) -> None:
-        """Signals only wake the loop; what they mean is looked up there."""
-        self._wake, waker = socket.socketpair()
-        self._wake.setblocking(False)
-        waker.setblocking(False)
-        self._waker = waker
-        signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGTERM, self._on_term)
-        self._selector.register(self._wake, selectors.EVENT_READ, self._clear_wake)
-
-    def _on_term(self, *_: object) -> None:
-        self._asked = True
-
-    def _clear_wake(self) -> None:
-        while True:
-            try:
-                self._wake.recv(4096)
-            except BlockingIOError:
-                return
 
     def stop_asked(self) -> bool:
         """Whether anybody wants an end, also if the ranks were not asked for it."""
-        return self._asked or Path(REQUEST).exists()
+        return self._signals.asked or Path(REQUEST).exists()
 
     def heed(self, finder: Finder) -> None:
         """Take in what `finder` finds while the ranks run."""
@@ -259,7 +239,7 @@ class RankMonitor:
             request = read_json(Path(REQUEST), LARGEST_RECORD)
         except (OSError, ValueError) as error:
             request = {"reason": f"an unreadable request ({error})"}
-        if request is None and not self._asked:
+        if request is None and not self._signals.asked:
             return
         request = request or {"reason": OUTSIDE}
         self.stop_reason = str(request.get("reason"))
@@ -332,7 +312,7 @@ class RankMonitor:
             rank.log.close()
         self.stalls.close()
         self._selector.close()
-        signal.set_wakeup_fd(-1)
+        self._signals.close()
 
 
 def hangs(what: str) -> str:

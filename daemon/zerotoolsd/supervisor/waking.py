@@ -1,0 +1,34 @@
+"""Signals that wake the supervisor's loop; what they mean is looked up there."""
+
+from __future__ import annotations
+
+import signal
+import socket
+
+
+class SignalWaker:
+    """`socket` can be read from after a SIGCHLD or SIGTERM; `asked`: there was a SIGTERM."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.socket, self._waker = socket.socketpair()
+        self.socket.setblocking(False)
+        self._waker.setblocking(False)
+        signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, self._on_term)
+
+    def _on_term(self, *_: object) -> None:
+        self.asked = True
+
+    def clear(self) -> None:
+        """Take what has come, so that the next signal wakes again."""
+        while True:
+            try:
+                self.socket.recv(4096)
+            except BlockingIOError:
+                return
+
+    def close(self) -> None:
+        """Wake nobody any more."""
+        signal.set_wakeup_fd(-1)
