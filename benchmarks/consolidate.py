@@ -11,13 +11,10 @@ DeepSpeed's script does not flush its output and ours does: both are measured wi
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -27,7 +24,7 @@ from benchmarks.measuring import (
     interleaved,
     machine,
     measure,
-    work_directory,
+    sized_benchmark,
     zerotools,
 )
 from benchmarks.runs import MIB, UNFLUSHED, Commands, Runs, checkpoint, fresh, middle, wall
@@ -172,24 +169,14 @@ def metadata(work: Path, runs: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("size", choices=("271M", "2B", "70B"))
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--work", type=work_directory, help="where to put checkpoints and outputs")
-    parser.add_argument("--deepspeed-python", default=sys.executable)
-    asked = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=asked.work) as temporary:
-        os.environ["PYTHONPYCACHEPREFIX"] = f"{temporary}/compiled"
-        os.environ["DS_ACCELERATOR"] = "cpu"
+    with sized_benchmark(__doc__, ("271M", "2B", "70B"), runs=5) as asked:
         print(f"{asked.size}: {machine()}; medians of {asked.runs}, interleaved\n")
         if asked.size == "271M":
-            small(Path(temporary), asked.runs, asked.deepspeed_python)
+            small(asked.work, asked.runs, asked.deepspeed_python)
         elif asked.size == "2B":
-            large(Path(temporary), asked.runs)
+            large(asked.work, asked.runs)
         else:
-            metadata(Path(temporary), asked.runs)
+            metadata(asked.work, asked.runs)
 
 
 if __name__ == "__main__":

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryFile
+from tempfile import TemporaryDirectory, TemporaryFile
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -28,6 +30,16 @@ class Measurement:
     peak_rss_bytes: int
     peak_anonymous_bytes: int = 0
     output: str = ""
+
+
+@dataclass(frozen=True)
+class SizedBenchmark:
+    """How large the checkpoint is to be, how often each is run, and where."""
+
+    size: str
+    runs: int
+    work: Path
+    deepspeed_python: str
 
 
 SAMPLE_SECONDS = 0.005
@@ -120,3 +132,21 @@ def work_directory(text: str) -> Path:
 
 def zerotools(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "zerotools", *map(str, arguments)]
+
+
+@contextmanager
+def sized_benchmark(about: str | None, sizes: Sequence[str], runs: int) -> Iterator[SizedBenchmark]:
+    """What the command line asks for, in a directory that is removed in the end. `about` is the
+    module's docstring, `runs` how often each is run by default."""
+    parser = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("size", choices=sizes)
+    parser.add_argument("--runs", type=int, default=runs)
+    parser.add_argument("--work", type=work_directory, help="where to put checkpoints and outputs")
+    parser.add_argument("--deepspeed-python", default=sys.executable)
+    asked = parser.parse_args()
+    with TemporaryDirectory(dir=asked.work) as temporary:
+        os.environ["PYTHONPYCACHEPREFIX"] = f"{temporary}/compiled"
+        os.environ["DS_ACCELERATOR"] = "cpu"
+        yield SizedBenchmark(asked.size, asked.runs, Path(temporary), asked.deepspeed_python)

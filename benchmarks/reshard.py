@@ -16,16 +16,13 @@ followed by a `sync` of each file. The other rows flush nothing.
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
 
-from benchmarks.measuring import Measurement, interleaved, machine, work_directory, zerotools
+from benchmarks.measuring import Measurement, interleaved, machine, sized_benchmark, zerotools
 from benchmarks.runs import (
     MIB,
     UNFLUSHED,
@@ -165,26 +162,17 @@ def large(work: Path, runs: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("size", choices=("271M", "universal", "small-files", "2B"))
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--work", type=work_directory, help="where to put checkpoints and outputs")
-    parser.add_argument("--deepspeed-python", default=sys.executable)
-    asked = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=asked.work) as temporary:
-        os.environ["PYTHONPYCACHEPREFIX"] = f"{temporary}/compiled"
-        os.environ["DS_ACCELERATOR"] = "cpu"
+    sizes = ("271M", "universal", "small-files", "2B")
+    with sized_benchmark(__doc__, sizes, runs=3) as asked:
         print(f"{asked.size}: {machine()}; {asked.runs} rounds\n")
         if asked.size == "271M":
-            medium(Path(temporary), asked.runs)
+            medium(asked.work, asked.runs)
         elif asked.size == "universal":
-            universal(Path(temporary), asked.runs, asked.deepspeed_python)
+            universal(asked.work, asked.runs, asked.deepspeed_python)
         elif asked.size == "small-files":
-            small_files(Path(temporary), asked.runs)
+            small_files(asked.work, asked.runs)
         else:
-            large(Path(temporary), asked.runs)
+            large(asked.work, asked.runs)
 
 
 if __name__ == "__main__":
