@@ -162,15 +162,9 @@ class RetryConfig:
         minimum=0,
     )
     at_once: int = key(
-        "So many jobs that are started again load at the same time, as after a reboot; the others "
-        "wait for their turn, with their GPUs. A job loads until its first step.",
+        "So many jobs that are started again load at the same time; others wait for their turn.",
         default=4,
         minimum=1,
-    )
-    loading_seconds: float = key(
-        "A job that was started again and reports no step counts as one that loads for so long.",
-        default=30.0,
-        minimum=0,
     )
 
 

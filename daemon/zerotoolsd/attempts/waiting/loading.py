@@ -3,7 +3,7 @@
 After a reboot every job that ran is started again in the same minute, and all of them would read
 their checkpoints from one disk or file server at once, each slower than one after the other. An
 attempt loads from its start to its first step, or to its end; one that reports no steps counts for
-`seconds`. First attempts do not count and do not wait: they come when somebody submits them.
+`LOADING_SECONDS`. First attempts do not count and do not wait: they come when somebody submits them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable
 from zerotoolsd.config import RetryConfig
 from zerotoolsd.queue.rows import AttemptRow
 
+LOADING_SECONDS = 30.0
 TURN_SECONDS = 1.0
 """How often a job that waits for its turn looks whether it has come."""
 
@@ -28,7 +29,7 @@ class LoadingAttempts:
         is_loading: Callable[[AttemptRow], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._most, self._seconds = config.at_once, config.loading_seconds
+        self._most = config.at_once
         self._is_loading = is_loading
         self._clock = clock
         self._begun: dict[str, tuple[AttemptRow, float]] = {}
@@ -41,7 +42,7 @@ class LoadingAttempts:
         self._begun = {
             token: (each, began)
             for token, (each, began) in self._begun.items()
-            if now - began < self._seconds and self._is_loading(each)
+            if now - began < LOADING_SECONDS and self._is_loading(each)
         }
         if len(self._begun) < self._most:
             return None

@@ -32,7 +32,7 @@ def attempt(job_id: int, number: int = 2) -> AttemptRow:
 
 def test_eight_jobs_after_a_reboot_load_two_at_a_time() -> None:
     now, stepped = [0.0], set[int]()
-    config = RetryConfig(at_once=2, loading_seconds=60.0)
+    config = RetryConfig(at_once=2)
     loading = LoadingAttempts(config, lambda each: each.job_id not in stepped, lambda: now[0])
 
     def begin(*job_ids: int) -> list[int]:
