@@ -44,12 +44,11 @@ from zerotoolsd.queue import clocks, parking, time_limit
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.conditions.waiting_conditions import WaitingConditions, why_it_waits
 from zerotoolsd.queue.lifecycle import Cancel, Hold, Resume, Retry
-from zerotoolsd.queue.parking import JobGuard, Touch
+from zerotoolsd.queue.parking import FAULT_SECONDS, GuardedRounds, JobGuard, Touch
 from zerotoolsd.queue.placement import QueuePlacement, memory_of_machine
 from zerotoolsd.queue.rows import JobRow, Lease
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.transitions import Transitions, policy_of
-from zerotoolsd.rounds import FAULT_SECONDS, GuardedRounds
 
 POLL_SECONDS = 2.0
 """How often the GPUs are looked at while a job waits for them."""

@@ -17,7 +17,6 @@ from tests.daemon.api.test_hostile import ask
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import Running, running
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotoolsd import rounds
 from zerotoolsd.queue import parking
 from zerotoolsd.service import JobView
 
@@ -111,7 +110,7 @@ def test_all_of_a_commit_that_fails_are_told_and_the_next_is_committed(
 
 
 def test_a_daemon_that_has_none_for_long_ends_so_that_another_is_started() -> None:
-    left = [*["starved"] * (rounds.STARVED_ROUNDS - 1), "fed", *["starved"] * 10]
+    left = [*["starved"] * (parking.STARVED_ROUNDS - 1), "fed", *["starved"] * 10]
 
     async def step() -> float:
         if left.pop(0) == "starved":
@@ -119,12 +118,12 @@ def test_a_daemon_that_has_none_for_long_ends_so_that_another_is_started() -> No
         return 7.0
 
     async def story() -> list[float]:
-        loop = rounds.GuardedRounds()
-        pauses = [await loop.go(step) for _ in range(2 * rounds.STARVED_ROUNDS - 1)]
+        loop = parking.GuardedRounds()
+        pauses = [await loop.go(step) for _ in range(2 * parking.STARVED_ROUNDS - 1)]
         with pytest.raises(MemoryError):
             await loop.go(step)
         return pauses
 
     pauses = asyncio.run(story())
-    once = [rounds.FAULT_SECONDS] * (rounds.STARVED_ROUNDS - 1)
+    once = [parking.FAULT_SECONDS] * (parking.STARVED_ROUNDS - 1)
     assert pauses == [*once, 7.0, *once]

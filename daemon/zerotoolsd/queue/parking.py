@@ -1,7 +1,8 @@
 """One job never takes the queue down: what is unexpected in one holds that job, and it alone.
 
 Whatever looks at a job's data does so inside `JobGuard.guard`. A job that is held keeps its reason,
-and `held.log` in its directory the traceback; the others go on.
+and `held.log` in its directory the traceback; the others go on. No round of the daemon's loop ends
+it (`GuardedRounds`), but where there is no memory for one after another.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import sqlite3
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,6 +30,11 @@ STARTING = "starting it"
 STOPPING = "asking it to stop"
 ENDING = "recording its end"
 RELEASING = "freeing its GPUs"
+
+FAULT_SECONDS = 1.0
+"""How often what could not be done is tried again."""
+STARVED_ROUNDS = 5
+"""After so many rounds one after another without memory the daemon ends: a new one has some."""
 
 HELD_LOG = "held.log"
 _MAX_LOG_BYTES = 1 << 20
@@ -127,3 +133,30 @@ def _append(path: Path, why: str, error: Exception) -> None:
             os.close(fd)
     except OSError as problem:
         log.error("%s cannot be written: %s", path, problem.strerror)
+
+
+class GuardedRounds:
+    """One round after another; the jobs that run go on, whatever happens in one."""
+
+    def __init__(self) -> None:
+        self._starved = 0
+
+    async def go(self, step: Callable[[], Awaitable[float]]) -> float:
+        """One round; the seconds until the next is due. Raises MemoryError: it was the last of
+        several for which there was no memory."""
+        try:
+            pause = await step()
+        except MemoryError:
+            self._starved += 1
+            if self._starved == STARVED_ROUNDS:
+                raise
+            log.error("no memory is left, next try in %g s", FAULT_SECONDS)
+            return FAULT_SECONDS
+        except sqlite3.OperationalError as error:
+            log.error("the queue cannot be written now, next try in %g s: %s", FAULT_SECONDS, error)
+            return FAULT_SECONDS
+        except Exception:  # no job's, or it would be held
+            log.exception("a defect in zerotoolsd: next try in %g s", FAULT_SECONDS)
+            return FAULT_SECONDS
+        self._starved = 0
+        return pause

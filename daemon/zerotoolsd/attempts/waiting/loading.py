@@ -3,7 +3,7 @@
 After a reboot every job that ran is started again in the same minute, and all of them would read
 their checkpoints from one disk or file server at once, each slower than one after the other. An
 attempt loads from its start to its first step, or to its end; one that reports no steps counts for
-`LOADING_SECONDS`. First attempts do not count and do not wait: they come when somebody submits them.
+`LOADING_SECONDS`. First attempts neither count nor wait: they come when somebody submits them.
 """
 
 from __future__ import annotations
