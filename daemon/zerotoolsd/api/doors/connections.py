@@ -27,6 +27,7 @@ from typing import Any
 from aiohttp import web
 
 from zerotoolsd.api.doors.connection_shares import ConnectionShares
+from zerotoolsd.api.doors.giving_back import RushWatch
 from zerotoolsd.api.problems import problem, problem_bytes
 
 log = logging.getLogger(__name__)
@@ -155,6 +156,7 @@ class Door:
         self._spare = _spare()
         self._listening = listening
         self._watch(listening)
+        self._rush = RushWatch()
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -249,6 +251,7 @@ class Door:
     def _sweep(self) -> None:
         self._timer = None
         self.close_slow(self._loop.time())
+        self._rush.look(len(self._server.connections))
         self._sweep_later()
 
     def close_slow(self, now: float) -> None:
