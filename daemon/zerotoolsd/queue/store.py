@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,15 +24,11 @@ from zerotoolsd.queue.room import QueueRoom
 from zerotoolsd.queue.rows import ENDED, AttemptRow, Fence, JobRow, Lease, attempt_row, job_row
 from zerotoolsd.queue.schema import open_database, refuse_older
 from zerotoolsd.queue.taking_in import Rebuild
-from zerotoolsd.queue.values import loaded_row, short, stored
+from zerotoolsd.queue.values import json_of, loaded_row, short, stored
 from zerotoolsd.queue_terms import Drain
 from zerotoolsd.service import Conflict, Event
 
 BUSY_MILLISECONDS = 20
-
-
-def _json(tree: Mapping[str, Any]) -> str:
-    return json.dumps(tree, sort_keys=True)
 
 
 class Store:
@@ -156,7 +151,7 @@ class Store:
     def _submit(self, new: NewJob, array_id: int | None = None) -> tuple[JobRow, bool]:
         tree = job_to_dict(new.spec) if new.tree is None else new.tree
         given = given_of(new.spec)
-        given_text = _json(given)
+        given_text = json_of(given)
         if (old := self.by_key(new.uid, new.idempotency_key)) is not None:
             read = old.reading.spec
             # Sent again after an upgrade, the same job may have got other defaults.
@@ -168,7 +163,7 @@ class Store:
                 )
             return old, False
         new.check()
-        job_id = insert_job(self._sql, new, _json(tree), given_text, array_id)
+        job_id = insert_job(self._sql, new, json_of(tree), given_text, array_id)
         self._queued = job_id
         self.dependencies.add(job_id, new.after)
         self._append(new.now, job_id, None, "submit", None, new.state, new.hold)

@@ -8,8 +8,10 @@ file afterwards.
 
 from __future__ import annotations
 
+import json
 import math
 import sqlite3
+from collections.abc import Mapping
 from typing import Any
 
 LONGEST_REASON = 4000
@@ -60,3 +62,8 @@ def short(sentence: str | None) -> str | None:
         return sentence
     half = LONGEST_REASON // 2
     return f"{sentence[:half]} … {sentence[-half:]}"
+
+
+def json_of(tree: Mapping[str, Any]) -> str:
+    """As it is stored: equal trees are equal texts."""
+    return json.dumps(tree, sort_keys=True)
