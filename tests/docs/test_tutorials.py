@@ -1,12 +1,18 @@
-"""The recipes of `docs/tutorial`, done word for word on CPUs."""
+"""The recipes of `docs/tutorial`, done word for word on CPUs.
+
+Their ranks find torch imported; those of the quick start (`test_readme.py`) import it themselves.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from harness import forked
+from harness.warm_interpreter import interpreter
 from tests.daemon.daemons import REAL, daemon_in
 from tests.docs.tutorials import ROOT, follow
 
@@ -15,18 +21,21 @@ TUTORIALS = ROOT / "docs" / "tutorial"
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 
 
-def done(name: str, directory: Path) -> str:
+def done(name: str, directory: Path, modules: Sequence[str]) -> str:
     work = directory / "work"
     work.mkdir()
-    with daemon_in(directory / "state", program=REAL) as daemon:
+    with (
+        interpreter(directory / "python", modules) as python,
+        daemon_in(directory / "state", program=REAL) as daemon,
+    ):
         daemon.start()
-        return follow(TUTORIALS / name, work, daemon.state / "api.sock")
+        return follow(TUTORIALS / name, work, daemon.state / "api.sock", python)
 
 
 @pytest.mark.dear(80, "real ranks of both engines, word for word")
 @pytest.mark.deepspeed
 def test_fine_tune_on_two_cards(tmp_path: Path) -> None:
-    said = done("fine-tune-on-two-cards.md", tmp_path)
+    said = done("fine-tune-on-two-cards.md", tmp_path, forked.DEEPSPEED)
     apart = re.search(r"^at most ([\d.]+)% apart$", said, re.M)
     assert apart is not None
     assert float(apart[1]) < 0.5
@@ -36,6 +45,6 @@ def test_fine_tune_on_two_cards(tmp_path: Path) -> None:
 
 @pytest.mark.dear(80, "three jobs of six million parameters, word for word")
 def test_a_model_that_does_not_fit(tmp_path: Path) -> None:
-    said = done("a-model-that-does-not-fit.md", tmp_path)
+    said = done("a-model-that-does-not-fit.md", tmp_path, forked.TORCH)
     assert "state of a rank: 12.3 MiB on the device" in said
     assert "resumed at step 8" in said

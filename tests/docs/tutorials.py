@@ -7,6 +7,7 @@ installs, or starts what the test has started.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -39,14 +40,17 @@ def blocks(page: str) -> Iterator[Block]:
         yield Block(match["language"], {name: value for name, _, value in words}, match["text"])
 
 
-def follow(page: Path, directory: Path, socket: Path) -> str:
-    """Do in `directory` what the page says, on CPUs; all that the commands printed.
+def follow(page: Path, directory: Path, socket: Path, python: Path | None = None) -> str:
+    """Do in `directory` what the page says, on CPUs; all that the commands printed. Jobs that ask
+    for GPUs are given `python`, where there is one.
 
     Raises:
         AssertionError: a command failed.
     """
     found = list(blocks(page.read_text("utf-8")))
     on_cpus = "".join(block.text for block in found if block.info.get("variant") == "cpu")
+    if python is not None:
+        on_cpus = f"python = {json.dumps(str(python))}\n{on_cpus}"
     said = []
     for block in found:
         if "file" in block.info:

@@ -1,0 +1,77 @@
+"""An interpreter for jobs of real daemons whose ranks and looks at models find torch imported.
+
+A job names it as its `python`. Importing takes each of them 4 to 8 s, and is shown by tests whose
+jobs have Python itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shlex
+import socket
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+from harness import forked
+
+CLIENT = Path(__file__).with_name("warm_client.py")
+WARM = ("trainer/entry.py", "trainer/rehearsal.py")
+LOOK_SECONDS = 0.05
+
+
+@contextmanager
+def interpreter(path: Path, modules: Sequence[str]) -> Iterator[Path]:
+    """Make `path` one whose programs of `WARM` find `modules` imported, as long as this lasts."""
+    address = uuid4().hex
+    words = (sys.executable, "-I", "-S", str(CLIENT), address)
+    path.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', "utf-8")
+    path.chmod(0o755)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(f"\0{address}")
+        listener.listen()
+        thread = threading.Thread(target=_serve, args=(listener, modules))
+        thread.start()
+        try:
+            yield path
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def _serve(listener: socket.socket, modules: Sequence[str]) -> None:
+    threads = []
+    while True:
+        try:
+            client, _ = listener.accept()
+        except OSError:  # it was shut down
+            break
+        threads.append(threading.Thread(target=_stand_behind, args=(client, modules)))
+        threads[-1].start()
+    for thread in threads:
+        thread.join()
+
+
+def _stand_behind(client: socket.socket, modules: Sequence[str]) -> None:
+    """Run what a client asks for, and tell it of the end; kill it when the client is gone."""
+    with ExitStack() as stack:
+        stack.enter_context(client)
+        data, [fd], *_ = socket.recv_fds(client, 1 << 20, 1)
+        out = stack.enter_context(os.fdopen(fd, "wb", buffering=0))
+        request = json.loads(data)
+        arguments: list[str] = request["arguments"]
+        if arguments[:1] != ["-P"] or not arguments[1].endswith(WARM):
+            return
+        cwd, env = Path(request["cwd"]), request["env"]
+        process = forked.start(modules, arguments, cwd=cwd, env=env, out=out, kept=True)
+        client.send(str(process.pid).encode())
+        while process.is_running():
+            if select.select([client], [], [], LOOK_SECONDS)[0]:
+                process.end()
+                return
+        client.send(str(process.returncode).encode())
