@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -187,6 +188,18 @@ def start(
             _servers[modules] = _Server(modules)
     request = {"arguments": list(arguments), "cwd": str(cwd), "env": dict(env)}
     return _servers[modules].start(request, out, kept=kept)
+
+
+def output(
+    modules: Sequence[str], arguments: Sequence[str], *, env: Mapping[str, str], timeout: float
+) -> str:
+    """What such a program prints until it ends. Raises AssertionError: not with status 0."""
+    with tempfile.TemporaryFile() as out:
+        status = start(modules, arguments, cwd=Path.cwd(), env=env, out=out).wait(timeout)
+        out.seek(0)
+        text = out.read().decode()
+    assert status == 0, text
+    return text
 
 
 def close_servers() -> None:

@@ -6,13 +6,13 @@ import asyncio
 import json
 import os
 import resource
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harness import forked
 from harness.launching import TINY_LLAMA
 from tests.daemon.trainer.model.test_pretrained import headless, other_names, saved
 from zerotools.core.errors import BadRequest
@@ -64,22 +64,19 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
         "from zerotools.core.errors import ZerotoolsError\n"
         "from zerotools.jobs.jobfile.parse import job_from_dict\n"
         "from zerotoolsd.trainer.rehearsal import rehearse\n"
-        "for name, tree in json.load(sys.stdin).items():\n"
+        "for name, tree in json.load(open(sys.argv[1])).items():\n"
         "    try:\n"
         "        said = {'notes': rehearse(job_from_dict(tree, source='job'))}\n"
         "    except ZerotoolsError as error:\n"
         "        said = {'problem': str(error)}\n"
-        "    print(json.dumps([name, said]))\n"
+        "    print('said', json.dumps([name, said]))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        input=json.dumps(jobs),
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return dict(json.loads(line) for line in done.stdout.splitlines())
+    (root / "program.py").write_text(program)
+    (root / "jobs.json").write_text(json.dumps(jobs))
+    arguments = ["-P", str(root / "program.py"), str(root / "jobs.json")]
+    printed = forked.output(forked.TORCH, arguments, env=os.environ, timeout=60).splitlines()
+    lines = [line.removeprefix("said ") for line in printed if line.startswith("said ")]
+    return dict(json.loads(line) for line in lines)
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
+from harness import forked
 from tests.jobs.imports.jobs import JOB, a_job, ds
 from zerotools.jobs.imports.reading.reader import TRAINER
 from zerotools.jobs.launcher_keys.deepspeed_keys import KEYS, SECTIONS
@@ -31,15 +30,10 @@ def peers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("taken")
     for name, job in TAKEN.items():
         (folder / name).write_text(json.dumps(ds(name, a_job(job)).deepspeed))
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.jobs.imports.peers", *(str(folder / n) for n in TAKEN)],
-        env={**os.environ, "DS_ACCELERATOR": "cpu", "LOCAL_RANK": "0"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.rsplit("\n", 1)[1])
+    program = ["-m", "tests.jobs.imports.peers", *(str(folder / name) for name in TAKEN)]
+    env = {**os.environ, "DS_ACCELERATOR": "cpu", "LOCAL_RANK": "0"}
+    said = forked.output(forked.DEEPSPEED, program, env=env, timeout=120)
+    told = json.loads(said.rsplit("\n", 1)[1])
     assert isinstance(told, dict)
     return told
 
