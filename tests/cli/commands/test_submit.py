@@ -264,3 +264,17 @@ def test_a_lost_answer_is_asked_for_again_with_the_same_key(
     assert capsys.readouterr().out.startswith("job 5 (tiny) is queued")
     assert bodies[0]["idempotency_key"]
     assert bodies[0] == bodies[1]
+
+
+def test_a_key_of_ones_own_queues_one_job(
+    zerotools: Command, service: FakeService, job_file: Path
+) -> None:
+    for said in ("job 1 (tiny) is queued: ", "job 1 (tiny) is running (it was submitted before): "):
+        done = zerotools("submit", str(job_file), "--idempotency-key", "tiny-1")
+        assert done.out.startswith(said)
+        service.change(1, state="running", attempts=(an_attempt(),))
+    assert len(service.views) == 1
+    done = zerotools("submit", str(job_file), str(job_file), "--idempotency-key", "x")
+    assert (done.status, "--idempotency-key is for one job file; there are 2" in done.err) == (
+        *(2, True),
+    )
