@@ -21,6 +21,9 @@ from zerotools.jobs.sweeps import count_of, members_of, values_of
         ('train.optimizer="adamw"', "train.optimizer", ["adamw"]),
         ("train.betas=[0.9, 0.95],[0.9, 0.99]", "train.betas", [[0.9, 0.95], [0.9, 0.99]]),
         ("env.NAME=a=b,c", "env.NAME", ["a=b", "c"]),
+        ("env.LR=1e-4,3e-4", "env.LR", ["1e-4", "3e-4"]),
+        ('env.LR="1,2",3', "env.LR", ['"1', '2"', "3"]),
+        ('env.LR="1,2","3"', "env.LR", ["1,2", "3"]),
         ("data.text=/a/x.txt,true", "data.text", ["/a/x.txt", True]),
     ],
 )

@@ -40,11 +40,14 @@ def values_of(text: str) -> tuple[str, list[Any]]:
     key, equals, given = text.partition("=")
     if not equals or not key.strip() or not given.strip():
         raise BadRequest(f"--sweep {text}: must be KEY=VALUE,VALUE,... such as train.seed=1,2,3")
+    key, plain = key.strip(), [part.strip() for part in given.split(",")]
     try:
         values = tomllib.loads(f"v = [{given}]")["v"]
     except (tomllib.TOMLDecodeError, RecursionError):
-        values = [_value(part.strip()) for part in given.split(",")]
-    return key.strip(), list(values)
+        values = list(map(_value, plain))
+    if key.startswith(_ENV) and not all(isinstance(value, str) for value in values):
+        values = plain  # as it was typed: 1e-4 stays 1e-4
+    return key, list(values)
 
 
 def _value(text: str) -> Any:

@@ -29,7 +29,8 @@ def test_keys_are_set_and_left_to_their_defaults(zerotools: Command, jobs: FakeS
     done = zerotools("edit", "tiny", "--set", "train.steps=80", "--set", "seed=3")
     assert done.out == "job 1 (tiny) is queued: 2 ranks on CPU, ZeRO stage 3, 80 steps\n"
     assert (jobs.views[1].spec["train"]["steps"], jobs.views[1].spec["seed"]) == (80, 3)
-    assert zerotools("edit", "tiny", "--unset", "seed").status == 0
+    assert zerotools("edit", "tiny", "--unset", "seed", "--set", "env.LR=1e-4,2").status == 0
+    assert jobs.views[1].spec["env"]["LR"] == "1e-4,2"
     assert jobs.views[1].spec["seed"] == 0
     done = zerotools("edit", "tiny", "--set", "steps")
     assert (done.status, "--set steps: must be KEY=VALUE" in done.err) == (2, True)

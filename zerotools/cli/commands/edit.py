@@ -67,6 +67,8 @@ def _one(text: str) -> tuple[str, Any]:
         key, values = values_of(text)
     except BadRequest:
         raise BadRequest(f"--set {text}: must be KEY=VALUE, such as train.steps=80") from None
+    if key.startswith("env."):
+        return key, text.partition("=")[2]
     # A comma is a part of the value here, unless it divides a list of TOML.
     return key, values[0] if len(values) == 1 else text.partition("=")[2].strip()
 
