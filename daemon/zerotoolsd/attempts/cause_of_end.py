@@ -27,9 +27,11 @@ _OF_OUTCOME: Mapping[str, str | None] = {
 }
 
 
-def cause_of(record: Mapping[str, Any], xids: Sequence[GpuXid] = ()) -> str | None:
+def cause_of(
+    record: Mapping[str, Any], xids: Sequence[GpuXid] = (), *, on_gpus: bool = True
+) -> str | None:
     """One of `causes`; None: the attempt did what it was to do. `xids` are those that the driver
-    reported of its GPUs while it ran."""
+    reported of its GPUs while it ran; `on_gpus` is whether it had any."""
     outcome = record.get("outcome")
     if outcome not in lifecycle.OUTCOMES:
         outcome = lifecycle.CRASHED
@@ -43,7 +45,8 @@ def cause_of(record: Mapping[str, Any], xids: Sequence[GpuXid] = ()) -> str | No
         return causes.USER_ERROR
     if record.get("out_of_host_memory") is True:
         return causes.HOST_MEMORY
-    if _GPU_MEMORY.search(f"{record.get('cause')}\n{record.get('last_lines')}"):
+    said = f"{record.get('cause')}\n{record.get('last_lines')}"
+    if on_gpus and _GPU_MEMORY.search(said):  # Java has an OutOfMemoryError, too
         return causes.GPU_MEMORY
     if xids:
         return causes.GPU_PROGRAM

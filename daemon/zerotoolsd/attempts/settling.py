@@ -111,7 +111,8 @@ class AttemptEnds:
         left = ending.what_is_left(record, attempt.gpu_uuids, self._gpu_name)
         xids = self._reported(row)
         record = with_xids(record, xids, self._gpu_name)
-        cause = cause_of(record, [each for found in xids.values() for each in found])
+        reported = [each for found in xids.values() for each in found]
+        cause = cause_of(record, reported, on_gpus=bool(row.gpu_uuids))
         end = ending.end_event(job, record, asked=asked, before=before, left=left, kind=cause)
         after, kind = self._transitions.after(job, end), lifecycle.name_of(job.standing, end)
         when = time_limit.end_of(record, attempt.began, now)

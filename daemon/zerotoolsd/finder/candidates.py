@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from zerotools.core.errors import BadRequest
 from zerotools.formats import FORMATS
 from zerotools.formats.detect import UNFINISHED, formats_in
-from zerotools.io.files.listing import names_in
+from zerotoolsd.supervisor.trouble import is_of_machine
 
 MAX_FILES = 100_000
 _TEMPORARY = re.compile(r"\..*|tmp[-_.].*|.*[-_.](tmp|temp|incomplete|partial)")
@@ -39,10 +40,16 @@ def candidates_in(directory: Path) -> list[Candidate]:
 
     Raises:
         BadRequest: it cannot be listed.
+        OSError: the disk or the file server gives errors that pass: nothing can be said of it now.
     """
-    if not directory.is_dir():
-        return []
-    every = names_in(directory)
+    try:
+        if not directory.is_dir():
+            return []
+        every = set(os.listdir(directory))  # noqa: PTH208  # names
+    except OSError as error:
+        if is_of_machine(error):
+            raise
+        raise BadRequest(f"{directory} cannot be listed: {error.strerror}") from None
     names = sorted(n for n in every if not _is_temporary(n) and not _is_alias(directory, n))
     inside = [directory / name for name in names if (directory / name).is_dir()]
     found = [path for path in inside if _may_be_checkpoint(path)]
@@ -74,8 +81,14 @@ def _may_be_checkpoint(path: Path) -> bool:
 def _names(path: Path) -> set[str]:
     try:
         return {entry.name for entry in os.scandir(path)}
-    except OSError:
+    except OSError as error:
+        _raise_if_it_passes(error)
         return set()
+
+
+def _raise_if_it_passes(error: OSError) -> None:
+    if is_of_machine(error):
+        raise error
 
 
 def _holds(path: Path, names: set[str]) -> bool:
@@ -85,7 +98,7 @@ def _holds(path: Path, names: set[str]) -> bool:
 
 
 def candidate_of(path: Path) -> Candidate | None:
-    """`path` as it is now; None: it is gone, or has no file."""
+    """`path` as it is now; None: it is gone, or has no file. Raises OSError, as `candidates_in`."""
     digest, changed, count = hashlib.sha256(), 0, 0
     try:
         for name, found in _files(path):
@@ -94,7 +107,8 @@ def candidate_of(path: Path) -> Candidate | None:
             changed, count = max(changed, found.st_mtime_ns), count + 1
             if count > MAX_FILES:
                 break
-    except OSError:
+    except OSError as error:
+        _raise_if_it_passes(error)
         return None  # it is being written, or deleted
     return Candidate(path, digest.hexdigest(), changed) if count else None
 
@@ -103,7 +117,7 @@ def _files(path: Path) -> Iterator[tuple[str, os.stat_result]]:
     if not path.is_dir():
         yield path.name, path.stat()
         return
-    for root, directories, names in os.walk(path):
+    for root, directories, names in os.walk(path, onerror=_raise_if_it_passes):
         directories.sort()
         for name in sorted(names):
             file = Path(root) / name

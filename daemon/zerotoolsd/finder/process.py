@@ -15,6 +15,7 @@ from zerotools.core.errors import ZerotoolsError
 from zerotools.ops.inspection.completeness import Completeness, check_completeness
 from zerotoolsd.finder.candidates import Candidate, candidate_of, candidates_in
 from zerotoolsd.supervisor.durable import read_json, write_json
+from zerotoolsd.supervisor.trouble import is_of_machine
 
 POLL_SECONDS = 2.0
 REST = 10
@@ -50,10 +51,13 @@ class Search:
         try:
             return candidates_in(self._directory)
         except ZerotoolsError as error:
-            if str(error) != self._unlisted:  # and not again at every look
-                print(error, file=sys.stderr)
-            self._unlisted = str(error)
+            self._say_once(error)
             return []
+
+    def _say_once(self, error: Exception) -> None:
+        if str(error) != self._unlisted:  # and not again at every look
+            print(error, file=sys.stderr)
+        self._unlisted = str(error)
 
     def _own(self) -> list[Candidate]:
         before = self._before
@@ -64,7 +68,8 @@ class Search:
 
         A directory that a crash left half-written is passed over, and the program begins anew. What
         its ranks had reported, or an earlier search had found whole, is another matter: where none
-        of that is whole any more, the job is not begun again."""
+        of that is whole any more, the job is not begun again. Raises OSError: the disk or the file
+        server gives errors that pass, and none of that is known."""
         passed_over: list[dict[str, str]] = []
         found = {each.path: each for each in self._own()}
         for path in self._reported:
@@ -92,15 +97,23 @@ class Search:
         """Checkpoints that have become whole, the oldest first.
 
         One that is written to is judged once it was the same in two looks; `at_rest` says that
-        nobody can be writing any more.
+        nobody can be writing any more. None, while the disk or the file server gives errors.
         """
+        try:
+            yield from self._news(at_rest)
+        except OSError as error:
+            if not is_of_machine(error):
+                raise
+            self._say_once(error)
+
+    def _news(self, at_rest: bool) -> Iterator[dict[str, Any]]:
         listed = self._own()
         for each in reversed(_newest_first(listed)):
             if self._judged.get(each.path) == each.fingerprint:
                 continue
             if at_rest or self._seen.get(each.path) == each.fingerprint:
-                self._judged[each.path] = each.fingerprint
                 seen = _judge(each.path)
+                self._judged[each.path] = each.fingerprint
                 if seen.is_checkpoint and seen.problem is None:
                     yield {"path": str(each.path), "step": _step(each, seen)}
         self._seen = {each.path: each.fingerprint for each in listed}
@@ -123,6 +136,10 @@ def _newest_first(found: Any) -> list[Candidate]:
 def _judge(path: Path) -> Completeness:
     try:
         return check_completeness(path)
+    except OSError as error:
+        if is_of_machine(error):
+            raise
+        return Completeness(True, problem=f"{path}: {error.strerror}")
     except Exception as error:  # one file that confuses a reader must not hide all the others
         return Completeness(True, problem=f"{path}: {type(error).__name__}: {error}")
 
@@ -131,12 +148,28 @@ def _step(candidate: Candidate, seen: Completeness) -> int | None:
     return candidate.number if seen.step is None else seen.step
 
 
+def begun(settings: Mapping[str, Any]) -> tuple[Search | None, dict[str, Any]]:
+    """The search, and what to go on from; no search, and why, where the disk or the file server
+    gives errors that pass."""
+    try:
+        search = Search(settings)
+        return search, search.choose()
+    except OSError as error:
+        if not is_of_machine(error):
+            raise
+        place = error.filename or settings["checkpoint_dir"]
+        why = f"{place} cannot be searched for checkpoints: {error.strerror}"
+        return None, {"not_ready": why}
+
+
 def main(arguments: Sequence[str]) -> int:
     """Search as the file `arguments[0]` says, until the input ends. Returns the exit status."""
     settings = read_json(Path(arguments[0]))
     assert settings is not None, f"{arguments[0]} does not exist"
-    search = Search(settings)
-    _say(search.choose())
+    search, answer = begun(settings)
+    _say(answer)
+    if search is None:
+        return 0
     took = 0.0
     while not _input_ended(max(POLL_SECONDS, REST * took)):
         began = time.monotonic()

@@ -1,7 +1,8 @@
 """The finder's parent: a process that looks into directories of users, which may never answer.
 
 It prints JSON lines: first `{"resume_from": path or null, "passed_over": [...], "lost": null or why
-the job is not to begin}`, then one object for every checkpoint that it finds. The end of its input
+the job is not to begin}`, then one object for every checkpoint that it finds; or `{"not_ready":
+why}`, where a disk gives errors, and nothing more. The end of its input
 asks for a last look, after which it ends.
 """
 
@@ -34,11 +35,13 @@ class NoAnswer(Exception):
 @dataclass(frozen=True)
 class FinderAnswer:
     """What to go on from, and the checkpoints that were passed over for it, with the reasons.
-    `lost`: why the job cannot go on, where it had a whole one and has none any more."""
+    `lost`: why the job cannot go on, where it had a whole one and has none any more. `not_ready`:
+    why nothing is known of them now."""
 
     resume_from: str | None
     passed_over: tuple[tuple[str, str], ...] = ()
     lost: str | None = None
+    not_ready: str | None = None
 
 
 class Finder:
@@ -122,5 +125,7 @@ def searched() -> str:
 
 
 def _choice(answer: dict[str, Any]) -> FinderAnswer:
+    if "not_ready" in answer:
+        return FinderAnswer(None, not_ready=answer["not_ready"])
     over = tuple((each["path"], each["why"]) for each in answer["passed_over"])
     return FinderAnswer(answer["resume_from"], over, answer.get("lost"))

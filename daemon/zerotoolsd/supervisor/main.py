@@ -240,6 +240,8 @@ def _find(watch: RankMonitor) -> Verdict | None:
         return Verdict("crashed", str(error))
     if choice is None:
         return Verdict("stopped", "stopped before it began")
+    if choice.not_ready is not None:
+        return Verdict(NOT_READY, choice.not_ready)
     for path, why in choice.passed_over:
         watch.progress.passed_over(path, why)
     if choice.lost is not None:

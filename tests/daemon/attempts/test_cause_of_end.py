@@ -39,6 +39,15 @@ def test_the_cause_of_each_end(record: dict[str, Any], cause: str | None) -> Non
     assert cause_of({"outcome": "crashed", **record}) == cause
 
 
+def test_what_has_no_gpu_ran_out_of_no_gpu_memory() -> None:
+    record = {
+        "outcome": "crashed",
+        "exit_code": 1,
+        "last_lines": "java.lang.OutOfMemoryError: Java heap space",
+    }
+    assert cause_of(record, on_gpus=False) == "rank_died"
+
+
 @pytest.mark.parametrize(
     ("codes", "record", "cause"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from tests.golden_files import DEEPSPEED, GOLDEN, JOB
 from zerotoolsd.finder.candidates import candidates_in
-from zerotoolsd.finder.process import Search
+from zerotoolsd.finder.process import Search, begun
 
 TRAINER = DEEPSPEED / "hf-trainer-z2-bf16-w2" / "checkpoint" / "checkpoint-2"
 TAG = DEEPSPEED / "z1-bf16-w2-offload" / "checkpoint"
@@ -168,6 +169,26 @@ def test_a_job_whose_reported_checkpoints_are_all_damaged_does_not_begin_anew(ou
     assert f"{newest / 'scheduler.pt'} is truncated" in lost
     put(TRAINER, out / "checkpoint-2", 1)
     assert search(out, newest).choose()["lost"] is None
+
+
+def test_while_the_machine_gives_errors_nothing_is_called_damaged_or_gone(out: Path) -> None:
+    one = search(out)
+    saved = put(TRAINER, out / "checkpoint-2", 1)
+    later = search(out, saved)
+    settings = {"checkpoint_dir": str(out), "before": str(out / "b"), "told": [], "given": None}
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            later.choose()
+        assert news(one) == []
+        found, answer = begun(settings)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert found is None
+    assert answer["not_ready"].endswith(" cannot be searched for checkpoints: Too many open files")
+    assert later.choose()["resume_from"] == str(saved)
+    assert news(one) == [("checkpoint-2", 2)]
 
 
 def test_a_directory_that_is_not_there_yet(out: Path) -> None:

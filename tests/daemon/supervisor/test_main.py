@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -364,13 +365,23 @@ def test_the_supervisor_imports_the_standard_library_alone() -> None:
     assert subprocess.check_output(command, text=True).strip() == "[]"
 
 
-def test_a_program_whose_checkpoints_are_all_damaged_is_not_begun(tmp_path: Path) -> None:
-    over = [{"path": "/out/4", "why": "cut"}]
-    answer = {"resume_from": None, "passed_over": over, "lost": "/out/4 is cut off"}
+@pytest.mark.parametrize(
+    ("answer", "outcome"),
+    [
+        (
+            {"resume_from": None, "passed_over": [{"path": "/4", "why": "cut"}], "lost": "/4: cut"},
+            ("bad_checkpoint", "/4: cut"),
+        ),
+        ({"not_ready": "/4: Input/output error"}, ("not_ready", "/4: Input/output error")),
+    ],
+)
+def test_a_program_whose_checkpoints_cannot_be_used_now_is_not_begun(
+    tmp_path: Path, answer: dict[str, Any], outcome: tuple[str, str]
+) -> None:
     finder = ("/bin/sh", "-c", f"echo '{json.dumps(answer)}'; cat")
     run = make_attempt(tmp_path / "run", "exit=0", finder=finder)
     record = finish(run, supervise(run))
-    assert (record["outcome"], record["cause"]) == ("bad_checkpoint", "/out/4 is cut off")
+    assert (record["outcome"], record["cause"]) == outcome
     assert record["ranks"] == []
 
 
