@@ -147,8 +147,7 @@ def supervise(plan: Plan, records: Records, ledger: RankLedger, refusal: str | N
     refused = None if refusal is None else Verdict(NOT_READY, refusal)
     failure = refused or _find(watch) or _start(watch)
     if failure is None:
-        pids = [{"rank": rank.index, "pid": rank.pid} for rank in watch.ranks]
-        write_json(Path(RUN), {**identity, "ranks": pids})
+        watch.note_ranks(identity)
         watch.run()
         failure = _not_started(watch)
     killed = kill_all(watch.kill_seconds, spare=watch.helpers, note=ledger.ended, group=group)

@@ -7,6 +7,7 @@ import selectors
 import signal
 import socket
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -15,7 +16,7 @@ from typing import Any
 
 from zerotoolsd.supervisor.cgroups.group import AttemptGroup
 from zerotoolsd.supervisor.children.spawning import CannotStart
-from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json
+from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json, write_json
 from zerotoolsd.supervisor.ending.family import FAMILY, FamilyNote
 from zerotoolsd.supervisor.ending.reaper import reap
 from zerotoolsd.supervisor.ending.stopping import terminate
@@ -72,6 +73,8 @@ class RankMonitor:
         self._untold: str | None = None
         """Why the ranks are to stop, where they could not be told yet."""
         self.finder: Finder | None = None
+        self._unnoted: dict[str, Any] | None = None
+        """What RUN is to say of the ranks, where it could not be written yet."""
         self._thinner = Thinner(plan, progress)
         self.stalls = Stalls(plan, progress)
         # A group is complete at every moment; without one, the note is all that is left.
@@ -127,6 +130,23 @@ class RankMonitor:
                 self._forget_start(rank)
             raise
 
+    def note_ranks(self, identity: Mapping[str, Any]) -> None:
+        """Add the ranks to the attempt's record, for whoever finds it without this process. Where
+        that cannot be written it is tried again: they run, and a full disk is not their fault."""
+        pids = [{"rank": rank.index, "pid": rank.pid} for rank in self.ranks]
+        self._unnoted = {**identity, "ranks": pids}
+        self._note_ranks()
+
+    def _note_ranks(self) -> None:
+        if self._unnoted is None:
+            return
+        try:
+            write_json(Path(RUN), self._unnoted)
+        except OSError as error:
+            say(f"{RUN}: {error}")
+        else:
+            self._unnoted = None
+
     def _add(self, rank: SupervisedRank) -> None:
         self._ledger.started(rank.index, rank.pid)
         self.ranks.append(rank)
@@ -178,6 +198,7 @@ class RankMonitor:
                 self._sample_memory()
                 self._tell_what_hangs(now)
                 self._tell_ranks()
+                self._note_ranks()
                 self._look_for_stall()
                 self._thinner.look()
                 next_sample = now + TICK_SECONDS

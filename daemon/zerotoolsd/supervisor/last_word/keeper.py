@@ -35,6 +35,7 @@ from zerotoolsd.supervisor.last_word.ledger import RankLedger
 from zerotoolsd.supervisor.last_word.reserved import ReservedRecord
 from zerotoolsd.supervisor.logs import say
 from zerotoolsd.supervisor.plan import ENDED, EXIT, LEDGER, NOTIFY, RUN, STOP, Plan
+from zerotoolsd.supervisor.trouble import NOT_READY, is_of_machine
 
 KILLED = "its supervisor was killed"
 
@@ -76,7 +77,14 @@ def keep(
     signal.signal(signal.SIGTERM, lambda *_: None)
     if os.WIFSIGNALED(status):  # else it has said why itself
         say(f"the supervisor, pid {child}, was ended by signal {os.WTERMSIG(status)}")
-    return _put_on_record(plan, records, ledger)
+    return _put_on_record(plan, records, ledger, _trouble(status))
+
+
+def _trouble(status: int) -> str | None:
+    """What the machine lacked, so that the supervisor ended with the wait status `status`."""
+    number = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 0
+    error = OSError(number, os.strerror(number))
+    return f"its supervisor could not go on: {error.strerror}" if is_of_machine(error) else None
 
 
 def _be_supervisor(
@@ -86,7 +94,10 @@ def _be_supervisor(
     try:
         supervise(records, ledger)
         status = 0
-    except BaseException:  # the parent is told by the status
+    except OSError as error:  # the parent is told by the status
+        status = error.errno if error.errno and is_of_machine(error) else 1
+        traceback.print_exc()
+    except BaseException:  # as above
         traceback.print_exc()
     finally:
         os._exit(status)
@@ -97,7 +108,9 @@ def _pass_on(child: int) -> None:
         os.kill(child, signal.SIGTERM)
 
 
-def _put_on_record(plan: Plan, records: Records, ledger: RankLedger) -> int:
+def _put_on_record(
+    plan: Plan, records: Records, ledger: RankLedger, trouble: str | None = None
+) -> int:
     # What a killed supervisor noted before: a SIGKILL after that came from its own death.
     told = {index for index, line in enumerate(ledger.lines()) if line.status is not None}
     killed = kill_all(plan.kill_seconds, note=ledger.ended, group=records.group)
@@ -114,6 +127,8 @@ def _put_on_record(plan: Plan, records: Records, ledger: RankLedger) -> int:
     record = _read(ENDED)
     if record is None:
         record = inferred(plan, ledger, told, run, stop_reason(Path(STOP)), KILLED)
+        if trouble is not None and record["outcome"] == "lost":
+            record |= {"outcome": NOT_READY, "cause": trouble}
         record |= {"by_keeper": True, "ended": time.time(), "ran_seconds": _ran(run)}
     if plan.closing and record["outcome"] == "finished":
         record["closing"] = {"why": f"{KILLED} before this had ended"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
@@ -15,13 +16,15 @@ import pytest
 from tests.daemon.made_attempts import TOKEN, is_alive, make_attempt
 from tests.daemon.waiting import wait_for
 from zerotoolsd.attempts import reattach
-from zerotoolsd.supervisor.durable import read_json
+from zerotoolsd.supervisor.durable import read_json, write_json
 from zerotoolsd.supervisor.last_word.keeper import Records, keep
 from zerotoolsd.supervisor.last_word.ledger import RankLedger
 from zerotoolsd.supervisor.last_word.reserved import ReservedRecord
 from zerotoolsd.supervisor.main import supervise
-from zerotoolsd.supervisor.plan import ATTEMPT, EXIT, Plan
+from zerotoolsd.supervisor.plan import ATTEMPT, EXIT, RUN, Plan
+from zerotoolsd.supervisor.progress import Progress
 from zerotoolsd.supervisor.ranks import become_subreaper
+from zerotoolsd.supervisor.watch import RankMonitor
 
 Act = Callable[[Plan, Records, RankLedger], None]
 
@@ -145,6 +148,52 @@ def test_an_error_of_the_supervisor_is_no_end_of_the_record(tmp_path: Path) -> N
     _, record = kept(run, fails)
     assert record is not None
     assert record["outcome"] == "finished"
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome", "cause"),
+    [
+        (
+            OSError(errno.ENOSPC, "full"),
+            "not_ready",
+            "its supervisor could not go on: No space left on device",
+        ),
+        (OSError(errno.EPERM, "no"), "lost", "lost: its supervisor was killed"),
+    ],
+)
+def test_a_supervisor_that_the_machine_lets_down_is_not_the_job_s_fault(
+    tmp_path: Path, error: OSError, outcome: str, cause: str
+) -> None:
+    def fails(plan: Plan, records: Records, ledger: RankLedger) -> None:
+        write_json(Path(RUN), {"token": plan.token})
+        ledger.begin()
+        raise error
+
+    _, record = kept(make_attempt(tmp_path / "run", ""), fails)
+    assert record is not None
+    assert (record["outcome"], record["cause"]) == (outcome, cause)
+
+
+def test_ranks_run_on_though_their_pids_cannot_be_noted_yet(tmp_path: Path) -> None:
+    def act(plan: Plan, records: Records, ledger: RankLedger) -> None:
+        monitor = RankMonitor(plan, Progress(), ledger)
+        monitor.spawn()
+        in_the_way = Path(f".{RUN}.{os.getpid()}.new")
+        in_the_way.mkdir()
+        monitor.note_ranks({"token": plan.token})
+        write_json(Path("seen.json"), {"before": Path(RUN).exists()})
+        in_the_way.rmdir()
+        monitor.run()
+
+    waits = "for i in $(seq 2000); do grep -qs ranks run.json && exit 0; sleep 0.01; done; exit 1"
+    argv, run_dir = ("/bin/sh", "-c", waits), tmp_path / "run"
+    made = make_attempt(run_dir, "", argv=argv, cwd=str(run_dir))
+    kept(made, act)
+    assert read_json(made / "seen.json") == {"before": False}
+    run = read_json(made / RUN)
+    assert run is not None
+    assert [line["rank"] for line in run["ranks"]] == list(range(len(run["ranks"])))
+    assert run["ranks"]
 
 
 def test_the_supervisor_needs_no_keeper(tmp_path: Path) -> None:
