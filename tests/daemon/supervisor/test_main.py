@@ -375,7 +375,7 @@ def test_the_supervisor_imports_the_standard_library_alone() -> None:
         ({"not_ready": "/4: Input/output error"}, ("not_ready", "/4: Input/output error")),
     ],
 )
-def test_a_program_whose_checkpoints_cannot_be_used_now_is_not_begun(
+def test_a_program_whose_checkpoints_are_all_damaged_is_not_begun(
     tmp_path: Path, answer: dict[str, Any], outcome: tuple[str, str]
 ) -> None:
     finder = ("/bin/sh", "-c", f"echo '{json.dumps(answer)}'; cat")
