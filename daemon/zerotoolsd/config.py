@@ -14,8 +14,10 @@ from zerotools.jobs.binding.bind import build, show
 from zerotools.jobs.binding.declaration import key
 from zerotools.jobs.binding.durations import seconds_of
 from zerotools.jobs.priorities import LEAST_PRIORITY, MOST_PRIORITY, why_not_priority
+from zerotools.jobs.tables.notify import wrong_sending
 from zerotools.sensors.cores import usable_cores
 from zerotoolsd.accounts.users_config import UsersConfig, wrong_users
+from zerotoolsd.config_tables.notify_config import NotifyConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,6 +281,7 @@ class Config:
     priority: PriorityConfig = key(
         "Which priorities users may give to their jobs.", factory=PriorityConfig
     )
+    notify: NotifyConfig = key("Where the daemon sends notifications.", factory=NotifyConfig)
     retention: RetentionConfig = key("What is removed automatically.", factory=RetentionConfig)
 
 
@@ -296,6 +299,7 @@ def load(path: Path | None) -> Config:
     config: Config | None = build(Config, tree, "", problems)
     if config is not None:
         problems += [*_wrong_spans(config.retention), *_wrong_sizes(config)]
+        problems += wrong_sending(config.notify)
         problems += wrong_users(config.users)
         problems += _wrong_classes(config.priority)
         problems += _wrong_shares(config.shares)

@@ -40,6 +40,7 @@ from zerotoolsd.looking.lookers import Ask
 from zerotoolsd.looking.mounts import ReadMounts, read_mounts
 from zerotoolsd.machine import SnapshotCache
 from zerotoolsd.needed import NeededCheckpoints
+from zerotoolsd.notifying.notifier import JobNotifier
 from zerotoolsd.queue import clocks, parking, time_limit
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.conditions.waiting_conditions import WaitingConditions, why_it_waits
@@ -157,6 +158,7 @@ class Dispatcher:
         self._shared = SharedGpus(store, machine, config.gpus, self._watcher.live, self._tell_over)
         self.arbiter = GpuArbiter(config.gpus.locks, self._left.lives_on, self._left.begins_on)
         self.priority_classes = PriorityClasses(config.priority)
+        self.notifier = JobNotifier(store, config.notify, self._guard, users)
         self.cleaner = Cleaner(state_dir, store, self.announce, ask, users)
         self.needed = NeededCheckpoints(state_dir, store, users)
         self._needs_settled = time.monotonic()
@@ -171,9 +173,9 @@ class Dispatcher:
         self._left.note_all()
         self.needed.begin()
         stopping = asyncio.create_task(stop.wait())
-        cleaning = asyncio.create_task(self.cleaner.keep_up(self.config.retention))
-        overseeing = asyncio.create_task(self._oversee())
-        sharing = asyncio.create_task(self._shared.keep_up())
+        cleaning = self.cleaner.keep_up(self.config.retention)
+        kept_up = (cleaning, self._oversee(), self._shared.keep_up(), self.notifier.keep_up())
+        beside = [asyncio.create_task(each) for each in kept_up]
         try:
             while not stop.is_set():
                 self._wake.clear()
@@ -189,9 +191,8 @@ class Dispatcher:
                 waking.cancel()
         finally:
             stopping.cancel()
-            cleaning.cancel()
-            overseeing.cancel()
-            sharing.cancel()
+            for task in beside:
+                task.cancel()
             self._watcher.close()
             self.arbiter.close()
 

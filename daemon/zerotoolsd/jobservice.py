@@ -320,6 +320,7 @@ class DispatcherService:
             self._store.attempts(job.id),
             self._view(job),
             self._store.events_of(job.id, EXPLAINING_EVENTS),
+            notices=self._store.outbox.of_job(job.id),
             place=place_of(engine.placement, job.id),
             holders=holders_for(self._store, engine.placement, engine.machine.gpu_name, job.id),
         )
@@ -366,6 +367,7 @@ class DispatcherService:
             fenced=[each.gpu_uuid for each in self._store.fences() if each.is_up(now)],
             snapshot=snapshot,
             uptime_seconds=time.monotonic() - self._started,
+            outbox=self._store.outbox.counts(),
         )
         return render(families(engine.tally, moment), openmetrics=openmetrics)
 

@@ -31,6 +31,7 @@ from zerotoolsd.attempts.job_limits import why_refused
 from zerotoolsd.cleaning.looks import CLEANING_LOOKS
 from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.looking.lookers import Ask
+from zerotoolsd.notifying.addresses import why_job_refused
 from zerotoolsd.queue.changes import NewJob
 from zerotoolsd.queue.group_commit import GroupCommit, when_free
 from zerotoolsd.queue.placement import memory_of_machine, need_of
@@ -293,6 +294,8 @@ class Admittance:
             raise BadRequest(refusal)
         config, way = self._dispatcher.config, self._dispatcher.spawner.way
         if (refused := why_refused(spec.limits, config.limits, way)) is not None:
+            raise BadRequest(refused)
+        if (refused := why_job_refused(spec.notify, config.notify)) is not None:
             raise BadRequest(refused)
         gpus = spec.device == "cuda"
         snapshot = await self._dispatcher.machine.snapshot() if gpus else None

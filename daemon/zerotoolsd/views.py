@@ -11,6 +11,7 @@ from typing import Any
 
 from zerotools.jobs import states
 from zerotools.jobs.jobfile.parse import job_to_dict, keys_set
+from zerotools.jobs.tables.notify import masked_url
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.jobs.text.secrets import HIDDEN, mask_text, mask_tree
 from zerotoolsd.accounts.account import find_name
@@ -136,6 +137,8 @@ def _without_secrets(spec: JobSpec, known: Sequence[str]) -> dict[str, Any]:
     tree = job_to_dict(spec)
     env = dict.fromkeys(tree.get("env", ()), HIDDEN)
     shown: dict[str, Any] = mask_tree(tree, known)
+    if spec.notify.webhook is not None:
+        shown["notify"] = {**shown["notify"], "webhook": masked_url(spec.notify.webhook)}
     return {**shown, "env": env}
 
 

@@ -41,6 +41,7 @@ OWN = {
 }
 THREADS = {
     "api/outputs.py": "logs in run directories",
+    "notifying/webhooks.py": "a host is looked up, in a thread that nobody waits for at the end",
     "machine.py": "waits, with a deadline, for the process that asks NVML",
 }
 """Who may start one: it must wait for nothing that can hang in the kernel."""
@@ -51,6 +52,7 @@ STARTS = {
     "attempts/spawning/child.py": "supervisors, as the job's user",
     "attempts/spawning/transient_unit.py": "systemd-run, whose unit is the job's user's",
     "looking/nursery.py": "processes that look, as the job's user",
+    "notifying/commands.py": "a program that a job names to be told of it, as its user",
     "supervisor": "of the job's user, as all that it starts",
 }
 """Who starts programs, and as whom: each is in docs/explanation/whose-rights.md."""

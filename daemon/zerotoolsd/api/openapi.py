@@ -26,6 +26,7 @@ from zerotoolsd.api.request_schemas import (
     TERMS_SCHEMA,
     text_schema,
 )
+from zerotoolsd.explaining.explanation import Holder, QueuePlace
 from zerotoolsd.service import AttemptView, CleanedJob, Event, JobView, KeptJob
 
 JSON, PROBLEM = "application/json", "application/problem+json"
@@ -91,15 +92,6 @@ def _operation(
 def _explanation() -> Schema:
     none, number = {"type": "null"}, {"type": ["number", "null"]}
     whole, text_or_null = {"type": ["integer", "null"]}, _TEXT_OR_NULL
-    place = _object(position=_COUNT, of=_COUNT, what={"enum": ["GPUs", "CPU ranks"]}, needs=_COUNT)
-    holder = _object(
-        what=of_type(str),
-        job_id=_COUNT,
-        attempt=whole,
-        since=number,
-        until=number,
-        process=text_or_null,
-    )
     retries = _object(
         used=_COUNT,
         max=_COUNT,
@@ -122,16 +114,24 @@ def _explanation() -> Schema:
         saved_step=whole,
         ended=number,
     )
+    notice = _object(
+        notice=of_type(str),
+        channel={"enum": ["webhook", "command"]},
+        tries=_COUNT,
+        next_try=of_type(float),
+        trouble=text_or_null,
+    )
     return _object(
         id=_COUNT,
         name=of_type(str),
         state=of_type(str),
         why=text_or_null,
-        place={"anyOf": [place, none]},
-        holders=_list(holder),
+        place={"anyOf": [of_answer(QueuePlace), none]},
+        holders=_list(of_answer(Holder)),
         retries=retries,
         end={"anyOf": [end, none]},
         resumed_from=text_or_null,
+        notifications=_list(notice),
         events=_list(_ref("Event")),
     )
 

@@ -9,6 +9,7 @@ from typing import Any
 from zerotools.jobs import states
 from zerotools.jobs.tables.spec import ALWAYS
 from zerotoolsd.attempts.cause_of_end import same_before, saved_step
+from zerotoolsd.queue.outbox.notices import Notice
 from zerotoolsd.queue.retrying.causes import USUAL, rule_of
 from zerotoolsd.queue.rows import ENDED, AttemptRow, JobRow
 from zerotoolsd.service import AttemptView, Event, JobView
@@ -45,11 +46,12 @@ def explain(
     view: JobView,
     events: Iterable[Event],
     *,
+    notices: Iterable[Notice] = (),
     place: QueuePlace | None,
     holders: Iterable[Holder],
 ) -> dict[str, Any]:
     """The explanation as JSON values. `view` is the job as its owner may see it; `place` is that of
-    a job that waits, and `holders` have what it waits for."""
+    a job that waits, and `holders` have what it waits for. `notices` were not delivered yet."""
     return {
         "id": job.id,
         "name": view.name,
@@ -60,6 +62,16 @@ def explain(
         "retries": _retries(job, attempts),
         "end": _last_end(attempts, view.attempts),
         "resumed_from": view.attempts[-1].resumed_from if view.attempts else None,
+        "notifications": [
+            {
+                "notice": each.notice,
+                "channel": each.channel,
+                "tries": each.tries,
+                "next_try": each.next_at,
+                "trouble": each.trouble,
+            }
+            for each in notices
+        ],
         "events": [event.to_json() for event in events],
     }
 

@@ -19,13 +19,15 @@ MOST_GPUS = 64
 @dataclass(frozen=True, kw_only=True)
 class MetricsMoment:
     """What is so when somebody asks. `jobs`: how many are in each state. `fenced`: UUIDs.
-    `uptime_seconds` of the daemon."""
+    `uptime_seconds` of the daemon. `outbox`: how many
+    notifications wait, and what became of the others."""
 
     jobs: Mapping[str, int]
     leases: Collection[Lease]
     fenced: Collection[str]
     snapshot: Snapshot | None
     uptime_seconds: float
+    outbox: Mapping[str, int]
 
 
 def families(tally: MetricsTally, now: MetricsMoment) -> Iterator[MetricFamily]:
@@ -57,6 +59,18 @@ def families(tally: MetricsTally, now: MetricsMoment) -> Iterator[MetricFamily]:
         "zerotools_loop_lag_seconds",
         "The longest that the daemon's event loop was late since it was asked last.",
         tally.take_lag(),
+    )
+    yield _gauge(
+        "zerotools_notifications_waiting",
+        "Notifications that were not delivered yet.",
+        now.outbox.get("waiting", 0),
+    )
+    ends = (
+        MetricSample(now.outbox.get(result, 0), {"result": result})
+        for result in ("delivered", "dropped", "expired")
+    )
+    yield MetricFamily(
+        "zerotools_notifications", COUNTER, "Notifications that were dealt with.", tuple(ends)
     )
 
 

@@ -153,6 +153,25 @@ MIGRATIONS: tuple[str, ...] = (
     ALTER TABLE job ADD COLUMN array_label TEXT;
     CREATE INDEX job_array ON job (array_id) WHERE array_id IS NOT NULL;
     """,
+    # What is to be told of jobs and has not been yet; how many of them never were, and why.
+    """
+    CREATE TABLE outbox (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        key TEXT NOT NULL UNIQUE,
+        uid INTEGER NOT NULL,
+        job_id INTEGER NOT NULL,
+        notice TEXT NOT NULL,
+        channel TEXT NOT NULL,
+        target TEXT NOT NULL,
+        body TEXT NOT NULL,
+        created REAL NOT NULL,
+        tries INTEGER NOT NULL DEFAULT 0,
+        next_at REAL NOT NULL,
+        trouble TEXT
+    );
+    CREATE INDEX outbox_uid ON outbox (uid);
+    CREATE TABLE outbox_count (what TEXT PRIMARY KEY, number INTEGER NOT NULL);
+    """,
 )
 """Migration n (from 1) turns a database of `user_version` n-1 into one of n."""
 

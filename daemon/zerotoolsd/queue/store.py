@@ -20,6 +20,7 @@ from zerotoolsd.queue.dependencies.dependency_table import DependencyTable
 from zerotoolsd.queue.dependencies.drain_table import DrainTable
 from zerotoolsd.queue.last_change import LastChange, newest_job
 from zerotoolsd.queue.lifecycle import Standing
+from zerotoolsd.queue.outbox.notices import Notice, Outbox
 from zerotoolsd.queue.room import QueueRoom
 from zerotoolsd.queue.rows import ENDED, AttemptRow, Fence, JobRow, Lease, attempt_row, job_row
 from zerotoolsd.queue.schema import open_database, refuse_older
@@ -39,8 +40,9 @@ class Store:
         self._connection = open_database(state_dir, rebuild=rebuild)
         self.room, self.gpu_use = QueueRoom(state_dir, self._connection), GpuUse(self._connection)
         self.of_user = UserRows(self._sql)
+        self.outbox = Outbox(self._sql, self._transaction)
+        self.tell: Callable[..., Iterable[Notice]] = lambda *change: ()
         self.on_commit: Callable[[float], None] = lambda seconds: None
-        """Told how long each commit took."""
         self.dependencies, self.drains = DependencyTable(self._sql), DrainTable(self._sql)
         self._connection.row_factory = loaded_row
         # Whoever waits for another process's lock does so without holding up the event loop.
@@ -212,6 +214,7 @@ class Store:
             self.gpu_use.bookings += 1
             said = reason if why is None else short(why)
             self._append(now, job.id, attempt, kind, job.state, after.state, said)
+            self.outbox.add(self.tell(job, after, self._appended or 0, attempt, now), now)
 
     def _append(self, now: float, *values: object) -> None:
         self._appended = self._sql(
@@ -252,10 +255,8 @@ class Store:
 
     def state_counts(self) -> dict[str, int]:
         """How many jobs are in each state that any is in."""
-        return {
-            row["state"]: row["jobs"]
-            for row in self._sql("SELECT state, count(*) AS jobs FROM job GROUP BY state")
-        }
+        rows = self._sql("SELECT state, count(*) AS jobs FROM job GROUP BY state")
+        return {row["state"]: row["jobs"] for row in rows}
 
     def states(self) -> dict[int, str]:
         """The state of every job, by its number."""
@@ -375,10 +376,8 @@ class Store:
 
     def events_of(self, job_id: int, limit: int) -> list[Event]:
         """The newest events of a job, the oldest of them first."""
-        rows = self._sql(
-            "SELECT * FROM event WHERE job_id = ? ORDER BY seq DESC LIMIT ?", (job_id, limit)
-        )
-        return [Event(**row) for row in rows][::-1]
+        newest = "SELECT * FROM event WHERE job_id = ? ORDER BY seq DESC LIMIT ?"
+        return [Event(**row) for row in self._sql(newest, (job_id, limit))][::-1]
 
     def fences(self) -> list[Fence]:
         """Every GPU that was fenced, also those whose time is over."""

@@ -48,6 +48,7 @@ TREE: dict[str, Any] = {
         "ended": 1000.0,
     },
     "resumed_from": "/out/step-30",
+    "notifications": [],
     "events": [EVENT],
 }
 
@@ -98,6 +99,17 @@ def test_holders_without_a_limit_and_what_outlived_a_job() -> None:
     assert "nobody knows until when" in lines_of(holders=[{**holder, "process": None}])["GPU"]
     said = lines_of(holders=[{**holder, "process": "pid 4 (cat)"}])["GPU"]
     assert said == "job 3, attempt 1: pid 4 (cat) outlived it"
+
+
+def test_who_was_not_told_yet() -> None:
+    notice = {"notice": "failed", "channel": "webhook", "tries": 0, "trouble": None}
+    waiting = {**notice, "tries": 2, "next_try": 1010.0, "trouble": "status 500"}
+    lines = page(JOB, {**TREE, "notifications": [{**notice, "next_try": 1.0}, waiting]}, 1000.0)
+    told = [line.split(None, 3)[3] for line in lines if line.startswith("  not told yet")]
+    assert told == [
+        "failed by webhook: on its way",
+        "failed by webhook: 2 tries, the next in 10 s: status 500",
+    ]
 
 
 def test_nobody_to_explain(zerotools: Command) -> None:

@@ -267,7 +267,9 @@ class FakeService:
         return self.change(again.id, spec={**view.spec, "resume_from": view.output_dir})
 
     async def metrics(self, *, openmetrics: bool) -> str:
-        moment = MetricsMoment(jobs={}, leases=(), fenced=(), snapshot=None, uptime_seconds=1.0)
+        moment = MetricsMoment(
+            jobs={}, leases=(), fenced=(), snapshot=None, uptime_seconds=1.0, outbox={}
+        )
         return render(families(MetricsTally(), moment), openmetrics=openmetrics)
 
     async def explain(self, job_id: int) -> dict[str, Any]:

@@ -38,6 +38,7 @@ MOMENT = MetricsMoment(
     fenced=["GPU-fake-2"],
     snapshot=Snapshot(0.0, HOST, GPUS, gpus_age_seconds=1.5),
     uptime_seconds=7.0,
+    outbox={"waiting": 1, "dropped": 2},
 )
 
 

@@ -63,6 +63,17 @@ def _facts(tree: Mapping[str, Any], now: float) -> Iterator[tuple[str, str]]:
     yield from _end(tree["end"])
     if tree["resumed_from"]:
         yield "resumed", f"from {render.clean(str(tree['resumed_from']))}"
+    for notice in tree["notifications"]:
+        yield "not told yet", _notice(notice, now)
+
+
+def _notice(notice: Mapping[str, Any], now: float) -> str:
+    told = f"{notice['notice']} by {notice['channel']}"
+    if not notice["tries"]:
+        return f"{told}: on its way"
+    left = render.duration(max(0.0, notice["next_try"] - now))
+    tries = "1 try" if notice["tries"] == 1 else f"{notice['tries']} tries"
+    return f"{told}: {tries}, the next in {left}: {render.clean(str(notice['trouble']))}"
 
 
 def _holder(holder: Mapping[str, Any], now: float) -> str:

@@ -40,6 +40,7 @@ from zerotools.jobs.client.submissions import Submission
 from zerotools.jobs.imports.combine import CONFIG
 from zerotools.jobs.imports.reading.job_keys import look_up
 from zerotools.jobs.jobfile.parse import job_from_tree, job_to_dict
+from zerotools.jobs.tables.notify import masked_url, wrong_url
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.jobs.text.secrets import HIDDEN, mask_tree
 
@@ -64,6 +65,11 @@ from zerotools.jobs.text.secrets import HIDDEN, mask_tree
     multiple=True,
     help="Give the job this variable too, with its value here, or another; may be repeated.",
 )
+@click.option(
+    "--notify",
+    metavar="URL",
+    help="Send what becomes of the jobs there; as notify.webhook of the job file.",
+)
 @config_options
 @click.option(
     "--dry-run",
@@ -80,6 +86,7 @@ def command(
     waiting: WaitingOptions,
     array: ArrayOptions,
     env_options: tuple[str, ...],
+    notify: str | None,
     configs: Configs,
     dry_run: bool,
     socket: Path | None,
@@ -123,6 +130,8 @@ def command(
     if name is not None:
         jobs = [replace(each, spec=replace(each.spec, name=name)) for each in jobs]
     jobs = _with_environment(jobs, env_options, machine)
+    if notify is not None:
+        jobs = [replace(each, spec=_with_webhook(each.spec, notify)) for each in jobs]
     client = DaemonClient(socket)
     if terms := waiting.terms(lambda job: int(find_job(client, job)["id"])):
         jobs = [replace(each, terms=terms) for each in jobs]
@@ -159,6 +168,16 @@ def _with_environment(
     return [
         replace(each, spec=with_environment(each.spec, captured.taken, named_ones)) for each in jobs
     ]
+
+
+def _with_webhook(spec: JobSpec, url: str) -> JobSpec:
+    """The job, which sends to `url`. Raises BadRequest."""
+    if (why := wrong_url(url)) is not None:
+        raise BadRequest(f"--notify {masked_url(url)}: {why}")
+    given = None
+    if spec.given is not None:
+        given = {**spec.given, "notify": {**spec.given.get("notify", {}), "webhook": url}}
+    return replace(spec, notify=replace(spec.notify, webhook=url), given=given)
 
 
 def _source(path: str) -> str:
@@ -230,6 +249,8 @@ def _rehearse(client: DaemonClient, jobs: Sequence[Submission], as_json: bool) -
 
 def _shown(spec: JobSpec) -> dict[str, Any]:
     tree: dict[str, Any] = mask_tree(job_to_dict(spec))
+    if spec.notify.webhook is not None:
+        tree["notify"] = {**tree["notify"], "webhook": masked_url(spec.notify.webhook)}
     return {**tree, "env": dict.fromkeys(spec.env, HIDDEN)}
 
 

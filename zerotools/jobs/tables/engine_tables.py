@@ -13,7 +13,7 @@ from zerotools.jobs.tables.spec import ENGINES, JobSpec
 SCRIPT = "script"
 NEEDED = ("model", "data", "train")
 """The tables that an engine of ours cannot do without."""
-SHARED = ("metrics", "stall", "limits", "memory")
+SHARED = ("metrics", "stall", "limits", "memory", "notify")
 """The tables that every engine has."""
 
 

@@ -14,6 +14,7 @@ from zerotools.jobs.tables.limits import check_limits
 from zerotools.jobs.tables.lora import check_lora
 from zerotools.jobs.tables.memory import check_memory
 from zerotools.jobs.tables.model import FLASH, check_model
+from zerotools.jobs.tables.notify import check_notify
 from zerotools.jobs.tables.offload import check_offload
 from zerotools.jobs.tables.script import check_script
 from zerotools.jobs.tables.spec import (
@@ -34,6 +35,7 @@ def check(spec: JobSpec) -> tuple[list[str], list[str]]:
     wrong += check_stall(spec.stall)
     wrong += check_limits(spec.limits)
     wrong += check_memory(spec.memory, spec.limits, spec.device)
+    wrong += check_notify(spec.notify)
     if spec.engine == "script":
         return [*wrong, *check_script(spec.script), *_check_launcher(spec)], []
     wrong += [

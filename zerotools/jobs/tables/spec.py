@@ -24,6 +24,7 @@ from zerotools.jobs.tables.lora import LoraSpec
 from zerotools.jobs.tables.memory import MemorySpec
 from zerotools.jobs.tables.metrics import MetricsSpec
 from zerotools.jobs.tables.model import ModelSpec
+from zerotools.jobs.tables.notify import NotifySpec
 from zerotools.jobs.tables.offload import OffloadSpec
 from zerotools.jobs.tables.script import ScriptSpec
 from zerotools.jobs.tables.stall import StallSpec
@@ -187,6 +188,9 @@ class JobSpec:
     )
     stall: StallSpec = key(
         "What happens if the ranks do not get on.", factory=StallSpec, imported=False
+    )
+    notify: NotifySpec = key(
+        "Who is told what becomes of the job.", factory=NotifySpec, imported=False
     )
     given: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
     """Not a key: the tree of which the job was made. What is not in it was left to the defaults."""

@@ -1,0 +1,90 @@
+"""A program that a job names, run once for a notice, as the job's user."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from zerotoolsd.accounts.job_user import USUAL_PATH, given_env
+from zerotoolsd.accounts.serving import OWN_ONLY, ServedUsers
+from zerotoolsd.notifying.webhooks import NotDelivered
+from zerotoolsd.queue.outbox.notices import Notice
+
+KILL_SECONDS = 5.0
+_EXECUTE = (
+    "import ctypes, os, sys\n"
+    "ctypes.CDLL(None).prctl(38, 1, 0, 0, 0)\n"  # PR_SET_NO_NEW_PRIVS
+    "try: os.execvp(sys.argv[1], sys.argv[1:])\n"
+    "except OSError as error: os._exit(127)\n"
+)
+_BY_SHELL = ("/bin/sh", "-c", 'exec "$@"', "sh")
+"""By either the program is looked for and opened in a process of its own: it may lie where nothing
+answers."""
+
+
+class CommandRunner:
+    """Runs commands for at most `timeout_seconds`, each as the user of `users` whose job it is."""
+
+    def __init__(self, timeout_seconds: float, users: ServedUsers = OWN_ONLY) -> None:
+        self._timeout = timeout_seconds
+        self._users = users
+
+    async def send(self, notice: Notice) -> None:
+        """Run it once, with the notice on standard input. Raises NotDelivered, and
+        BadRequest: nothing is run for its user."""
+        argv = json.loads(notice.target)
+        tree = json.loads(notice.body)
+        user = self._users.of(notice.uid)
+        environment = _environment(notice, tree)
+        command: Sequence[str] = (sys.executable, "-I", "-S", "-c", _EXECUTE, *argv)
+        if user is not None:
+            command = user.command((*_BY_SHELL, *argv), given=True)
+            environment = given_env({**environment, **user.least})
+        try:
+            child = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.DEVNULL,
+                cwd="/",
+                env=environment,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            raise NotDelivered(f"{argv[0]} cannot be started: {error}") from None
+        try:
+            async with asyncio.timeout(self._timeout):
+                await child.communicate(notice.body.encode())
+        except TimeoutError:
+            raise NotDelivered(f"{argv[0]} did not end within {self._timeout:g} s") from None
+        finally:
+            await _end(child)
+        if child.returncode:
+            raise NotDelivered(f"{argv[0]} ended with status {child.returncode}")
+
+
+def _environment(notice: Notice, tree: Mapping[str, Any]) -> dict[str, str]:
+    """Nothing of the daemon's own."""
+    return {
+        "PATH": USUAL_PATH,
+        "LANG": "C.UTF-8",
+        "ZEROTOOLS_NOTICE": notice.notice,
+        "ZEROTOOLS_NOTICE_ID": notice.key,
+        "ZEROTOOLS_JOB": str(notice.job_id),
+        "ZEROTOOLS_TEXT": str(tree["text"]).replace("\0", ""),
+    }
+
+
+async def _end(child: asyncio.subprocess.Process) -> None:
+    """End it, with its session, where it has not ended: until then its number is its own."""
+    if child.returncode is None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(child.wait(), KILL_SECONDS)

@@ -1,0 +1,67 @@
+"""All that tells of jobs, put together: for the dispatcher."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import time
+
+from zerotoolsd.accounts.serving import OWN_ONLY, ServedUsers
+from zerotoolsd.attempts.watcher import Guard
+from zerotoolsd.config_tables.notify_config import NotifyConfig
+from zerotoolsd.notifying.commands import CommandRunner
+from zerotoolsd.notifying.courier import Courier, NoticeSender
+from zerotoolsd.notifying.stall_watch import StallWatch
+from zerotoolsd.notifying.webhooks import WebhookSender
+from zerotoolsd.notifying.wording import JobTeller
+from zerotoolsd.queue.lifecycle import Standing
+from zerotoolsd.queue.outbox.notices import COMMAND, WEBHOOK, Notice
+from zerotoolsd.queue.rows import JobRow
+from zerotoolsd.queue.store import Store
+
+OUTBOX_SECONDS = 1.0
+"""How often the outbox is looked at."""
+STALL_SECONDS = 10.0
+"""How often it is looked whether jobs get on of which somebody wants to know."""
+
+log = logging.getLogger(__name__)
+
+
+class JobNotifier:
+    """Makes notices of the changes in `store`, and delivers them while `keep_up` runs."""
+
+    def __init__(
+        self, store: Store, config: NotifyConfig, guard: Guard, users: ServedUsers = OWN_ONLY
+    ) -> None:
+        self._teller = JobTeller(config)
+        self._stalls = StallWatch(store, self._teller, guard)
+        runner = CommandRunner(config.timeout_seconds, users)
+        senders: dict[str, NoticeSender] = {WEBHOOK: WebhookSender(config), COMMAND: runner}
+        self.courier = Courier(store.outbox, config, senders)
+        store.tell = self._tell
+
+    def _tell(
+        self, job: JobRow, after: Standing, event: int, attempt: int | None, now: float
+    ) -> list[Notice]:
+        try:
+            return list(self._teller.of_change(job, after, event, attempt, now))
+        except Exception:  # of an odd job: the change itself is what counts
+            log.exception("nobody is told of a change of job %d", job.id)
+            return []
+
+    async def keep_up(self) -> None:
+        """Deliver until it is cancelled; what is under way then is tried again by the next."""
+        looked = time.monotonic()
+        try:
+            while True:
+                await asyncio.sleep(OUTBOX_SECONDS)
+                try:
+                    if time.monotonic() - looked >= STALL_SECONDS:
+                        looked = time.monotonic()
+                        self._stalls.look()
+                    self.courier.begin_due()
+                except sqlite3.OperationalError as error:
+                    log.error("the outbox cannot be used now: %s", error)
+        finally:
+            self.courier.cancel()

@@ -1,0 +1,137 @@
+"""Notices that wait for their delivery: bounded, and written with the change that they tell of."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+RunSql = Callable[..., sqlite3.Cursor]
+
+WEBHOOK, COMMAND = "webhook", "command"
+DELIVERED, DROPPED, EXPIRED = "delivered", "dropped", "expired"
+"""What is counted: `dropped` as too many waited, `expired` as it could not be told in time."""
+_MOST_TROUBLE = 300
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notice:
+    """What is to be told of a job.
+
+    `key` is the same however often it is delivered, and no other notice has it. `target` is an
+    address, or a program and its arguments as JSON; `body` is JSON. It is due at `next_at`, after
+    `tries` that came to nothing, the last of them for `trouble`. Times in seconds since the epoch.
+    """
+
+    key: str
+    uid: int
+    job_id: int
+    notice: str
+    channel: str
+    target: str
+    body: str
+    created: float
+    next_at: float
+    tries: int = 0
+    trouble: str | None = None
+    id: int = 0
+
+
+class Outbox:
+    """The table. `most_per_user` of one user and `most` of all wait in it: the oldest go first."""
+
+    def __init__(
+        self, sql: RunSql, transaction: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        self._sql = sql
+        self._transaction = transaction
+        self.most_per_user, self.most = 200, 5000
+
+    def add(self, notices: Iterable[Notice], now: float) -> None:
+        """Put them in, in the caller's transaction. One that is there already stays as it is."""
+        for each in notices:
+            added = self._sql(
+                "INSERT OR IGNORE INTO outbox (key, uid, job_id, notice, channel, target, body,"
+                " created, next_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    *(each.key, each.uid, each.job_id, each.notice, each.channel),
+                    *(each.target, each.body, each.created, each.next_at),
+                ),
+            )
+            if added.rowcount:
+                self._make_room("WHERE uid = ?", (each.uid,), self.most_per_user)
+                self._make_room("", (), self.most)
+
+    def put(self, notices: Iterable[Notice], now: float) -> None:
+        """As `add`, in a transaction of its own."""
+        with self._transaction():
+            self.add(notices, now)
+
+    def _make_room(self, where: str, values: tuple[object, ...], most: int) -> None:
+        gone = self._sql(
+            f"DELETE FROM outbox WHERE id IN (SELECT id FROM outbox {where}"
+            " ORDER BY id DESC LIMIT -1 OFFSET ?)",
+            (*values, most),
+        ).rowcount
+        if gone:
+            self._count(DROPPED, gone)
+
+    def due(self, now: float, limit: int) -> list[Notice]:
+        """Those that are to be tried, the oldest first; of each user no more than a quarter of
+        `limit`, so that nobody's address keeps others waiting."""
+        rows = self._sql(
+            "SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY uid ORDER BY id) AS place"
+            " FROM outbox WHERE next_at <= ?) WHERE place <= ? ORDER BY id LIMIT ?",
+            (now, max(1, limit // 4), limit),
+        )
+        return [_notice(row) for row in rows]
+
+    def next_due(self) -> float | None:
+        """When the next is to be tried; None: there is none."""
+        row = self._sql("SELECT min(next_at) AS soonest FROM outbox").fetchone()
+        return None if row["soonest"] is None else float(row["soonest"])
+
+    def delivered(self, notice: Notice) -> None:
+        """It was told."""
+        self._remove(notice, DELIVERED)
+
+    def expired(self, notice: Notice) -> None:
+        """It could not be told in time."""
+        self._remove(notice, EXPIRED)
+
+    def _remove(self, notice: Notice, what: str) -> None:
+        with self._transaction():
+            if self._sql("DELETE FROM outbox WHERE id = ?", (notice.id,)).rowcount:
+                self._count(what, 1)
+
+    def failed(self, notice: Notice, next_at: float, trouble: str) -> None:
+        """A try came to nothing; the next is at `next_at`."""
+        with self._transaction():
+            self._sql(
+                "UPDATE outbox SET tries = tries + 1, next_at = ?, trouble = ? WHERE id = ?",
+                (next_at, trouble[:_MOST_TROUBLE], notice.id),
+            )
+
+    def of_job(self, job_id: int) -> list[Notice]:
+        """Those of a job that wait, the oldest first."""
+        rows = self._sql("SELECT * FROM outbox WHERE job_id = ? ORDER BY id", (job_id,))
+        return [_notice(row) for row in rows]
+
+    def counts(self) -> dict[str, int]:
+        """How many were delivered, dropped and expired, and how many wait."""
+        found = {row["what"]: row["number"] for row in self._sql("SELECT * FROM outbox_count")}
+        waiting = self._sql("SELECT count(*) AS number FROM outbox").fetchone()["number"]
+        return {**dict.fromkeys((DELIVERED, DROPPED, EXPIRED), 0), **found, "waiting": waiting}
+
+    def _count(self, what: str, number: int) -> None:
+        self._sql(
+            "INSERT INTO outbox_count (what, number) VALUES (?, ?)"
+            " ON CONFLICT (what) DO UPDATE SET number = number + excluded.number",
+            (what, number),
+        )
+
+
+def _notice(row: Mapping[str, Any]) -> Notice:
+    return Notice(**{name: row[name] for name in Notice.__dataclass_fields__})

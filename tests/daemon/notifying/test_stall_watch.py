@@ -1,0 +1,40 @@
+"""A job that runs and does not get on is told of once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from tests.daemon.daemons import make_job
+from tests.daemon.dispatchers import leave_attempt
+from zerotools.jobs.tables.notify import NotifySpec
+from zerotoolsd.config_tables.notify_config import NotifyConfig
+from zerotoolsd.notifying.stall_watch import StallWatch
+from zerotoolsd.notifying.wording import JobTeller
+from zerotoolsd.queue.store import Store
+from zerotoolsd.supervisor.heartbeats.heartbeats import FILE
+
+
+@contextmanager
+def no_guard(job_id: int, doing: str) -> Iterator[Callable[[], None]]:
+    yield lambda: None
+
+
+def test_a_stall_is_told_once(tmp_path: Path) -> None:
+    notify = NotifySpec(on=("stalled",), webhook="https://hooks.test/x")
+    run = leave_attempt(tmp_path / "state", replace(make_job(""), notify=notify))
+    with closing(Store(tmp_path / "state")) as store:
+        watch = StallWatch(store, JobTeller(NotifyConfig(), "box1"), no_guard)
+        watch.look()
+        (run / FILE).write_text("not JSON")
+        watch.look()
+        assert store.outbox.of_job(1) == []
+        (run / FILE).write_text(json.dumps({"stalled": {"seconds": 9.0}}))
+        for _ in range(3):
+            watch.look()
+        StallWatch(store, JobTeller(NotifyConfig(), "box1"), no_guard).look()  # of the next daemon
+        (notice,) = store.outbox.of_job(1)
+    assert (notice.notice, notice.channel) == ("stalled", "webhook")

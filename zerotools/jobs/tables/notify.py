@@ -1,0 +1,126 @@
+"""`[notify]`: who is told what becomes of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from ipaddress import ip_network
+from typing import Protocol
+from urllib.parse import urlsplit
+
+from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.declaration import key
+from zerotools.jobs.binding.durations import seconds_of
+from zerotools.jobs.text.program_strings import too_long
+from zerotools.jobs.text.secrets import HIDDEN
+
+NOTICES = (
+    *("started", "retried", "stalled", "preempted", "held"),
+    *("succeeded", "failed", "stopped", "cancelled"),
+)
+"""What may be told of a job."""
+USUAL_NOTICES = ("succeeded", "failed", "stopped", "held", "stalled")
+LONGEST_URL = 2000
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotifySpec:
+    """`[notify]`: who is told what becomes of the job; see
+    [be told what becomes of a job](../how-to/notifications.md)."""
+
+    on: tuple[str, ...] = key(
+        f"What is told: some of {', '.join(f'`{each}`' for each in NOTICES)}.",
+        default=USUAL_NOTICES,
+        stored_default=USUAL_NOTICES,
+    )
+    webhook: str | None = key(
+        "An `https://` address that gets each as JSON, in the form that Slack takes. The daemon's "
+        "administrator says which hosts there may be.",
+        default=None,
+        stored_default=None,
+    )
+    command: tuple[str, ...] = key(
+        "A program and its arguments, run as the job's user for each; it gets the JSON on standard "
+        "input.",
+        default=(),
+        stored_default=(),
+    )
+
+
+def check_notify(notify: NotifySpec) -> Iterator[str]:
+    """What is wrong with `[notify]`."""
+    yield from wrong_notices("notify.on", notify.on)
+    if notify.webhook is not None and (why := wrong_url(notify.webhook)) is not None:
+        yield f"notify.webhook = {show(masked_url(notify.webhook))}: {why}"
+    if notify.command and not notify.command[0]:
+        yield "notify.command: its first word is empty; it must name a program, or be left out"
+    for index, word in enumerate(notify.command):
+        if (why := too_long(word)) is not None:
+            yield f"notify.command: entry {index} ({show(word)}) is too long: {why}"
+
+
+def wrong_notices(name: str, notices: tuple[str, ...]) -> Iterator[str]:
+    """What is wrong with the value of a key `name` that lists notices."""
+    for each in notices:
+        if each not in NOTICES:
+            yield f"{name}: {show(each)} is not one of {', '.join(NOTICES)}"
+
+
+class SendingRules(Protocol):
+    """What `[notify]` of the daemon's configuration has."""
+
+    @property
+    def on(self) -> tuple[str, ...]: ...
+    @property
+    def allow(self) -> tuple[str, ...]: ...
+    @property
+    def networks(self) -> tuple[str, ...]: ...
+    @property
+    def webhook(self) -> str | None: ...
+    @property
+    def keep_trying(self) -> int | str: ...
+
+
+def wrong_sending(rules: SendingRules) -> Iterator[str]:
+    """What is wrong with `[notify]` of the daemon."""
+    yield from wrong_notices("notify.on", rules.on)
+    if rules.webhook is not None and (why := wrong_url(rules.webhook)) is not None:
+        yield f"notify.webhook: {why}"
+    for entry in rules.allow:
+        if (why := wrong_url(entry if "://" in entry else f"https://{entry}")) is not None:
+            yield f"notify.allow: {show(entry)} {why}"
+    for network in rules.networks:
+        try:
+            ip_network(network)
+        except ValueError as error:
+            yield f"notify.networks: {error}"
+    try:
+        seconds_of(rules.keep_trying)
+    except ValueError as error:
+        yield f"notify.keep_trying = {show(rules.keep_trying)}: {error}"
+
+
+def wrong_url(url: str) -> str | None:
+    """Why nothing can be sent to this address; None: it can, as far as its form says."""
+    if len(url) > LONGEST_URL or not url.isprintable() or not url.isascii() or " " in url:
+        return f"must be an address of at most {LONGEST_URL} printable ASCII characters"
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        return f"is not an address: {error}"
+    if parts.scheme not in ("https", "http") or not host:
+        return "must begin with https:// and a host"
+    if parts.username is not None or parts.password is not None:
+        return "must not have a user or a password before the host"
+    return "has port 0" if port == 0 else None
+
+
+def masked_url(url: str) -> str:
+    """The address without what is behind its host: for many services that is the key."""
+    try:
+        parts = urlsplit(url)
+        netloc = parts.netloc.rpartition("@")[2]
+    except ValueError:
+        return HIDDEN
+    return f"{parts.scheme}://{netloc}/{HIDDEN}" if netloc else HIDDEN
