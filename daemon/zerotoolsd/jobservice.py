@@ -52,10 +52,8 @@ from zerotoolsd.views import bare_view, job_view, share_view
 
 log = logging.getLogger(__name__)
 
-METRICS_AGE_SECONDS, METRICS_PATIENCE_SECONDS = 10.0, 0.2
-"""How old what `/metrics` says of the GPUs may be, and how long it waits for newer."""
+METRICS_AGE_SECONDS, METRICS_PATIENCE_SECONDS = 10.0, 0.2  # of what is said of the GPUs
 EXPLAINING_EVENTS = 100
-"""The newest events of a job that explain it."""
 _LARGEST_ID = 2**63 - 1
 
 
@@ -334,8 +332,8 @@ class DispatcherService:
 
     async def machine(self) -> dict[str, Any]:
         """See `JobService`."""
-        seen = await self._dispatcher.machine.snapshot()
-        snapshot = with_fences(seen, self._store.fences(), clocks.now())
+        snapshot = await self._dispatcher.machine.snapshot()
+        snapshot = with_fences(snapshot, self._store.fences(), clocks.now())
         leases = [
             {
                 "gpu_uuid": lease.gpu_uuid,
