@@ -178,7 +178,9 @@ def _make_places(run_dir: Path, job: JobRow, config: Config, user: JobUser | Non
         let_through(importable, places.JOB_MODE)
         return importable
     if config.data_cache.bytes:
-        places.make_cache(_cache_directory(run_dir, config.data_cache, user), user.account)
+        cache, is_own = config.data_cache, config.data_cache.directory is None
+        directory = _cache_directory(run_dir, cache, user)
+        places.make_cache(directory, user.account, is_own=is_own)
     return run_dir
 
 

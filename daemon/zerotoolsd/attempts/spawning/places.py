@@ -37,11 +37,15 @@ def make_of_job(own: Path, names: Iterable[str], account: Account) -> None:
     let_through(own.parent, JOBS_MODE)
 
 
-def make_cache(directory: Path, account: Account) -> None:
-    """Make a directory of the user in one that all users share. Raises OSError."""
-    if not directory.parent.exists():
-        directory.parent.mkdir(parents=True, mode=0o700)
-        let_through(directory.parent, JOBS_MODE)
+def make_cache(directory: Path, account: Account, *, is_own: bool) -> None:
+    """Make a directory of the user in one that all users share. `is_own`: the shared one is the
+    daemon's, which a job of root may have made for itself; the mode of another is its owner's
+    affair, unless it is made here. Raises OSError."""
+    shared = directory.parent
+    is_new = not shared.exists()
+    shared.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if is_new or is_own:
+        let_through(shared, JOBS_MODE)
     make_owned(directory, account)
 
 

@@ -88,3 +88,19 @@ def test_only_what_the_daemon_noted_is_an_attempt(state: Path) -> None:
         assert [(row.token, row.gpu_uuids) for row in store.attempts(7)] == [(TOKEN, ("GPU-1",))]
     finally:
         store.close()
+
+
+@pytest.mark.parametrize(
+    ("made", "is_own", "mode"),
+    [(False, True, 0o711), (False, False, 0o711), (True, True, 0o711), (True, False, 0o700)],
+)
+def test_a_cache_that_a_job_of_root_made_is_no_bar(
+    state: Path, made: bool, is_own: bool, mode: int
+) -> None:
+    shared = state / "data-cache"
+    if made:
+        shared.mkdir(mode=0o700)
+    for _ in range(2):
+        places.make_cache(shared / f"uid-{UID}", ACCOUNT, is_own=is_own)
+    assert stat.S_IMODE(shared.stat().st_mode) == mode
+    assert (shared / f"uid-{UID}").stat().st_uid == UID
