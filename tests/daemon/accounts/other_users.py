@@ -57,7 +57,7 @@ def made_users(count: int) -> Iterator[list[Account]]:
         yield [_account(name) for name in names]
     finally:
         for name in made:
-            run(("userdel", name), timeout=30, capture_output=True)
+            run(("userdel", "-f", name), timeout=30, capture_output=True)
 
 
 def _account(name: str) -> Account:
