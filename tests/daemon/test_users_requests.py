@@ -157,7 +157,9 @@ def ask(machine: Machine, user: Account, rows: list[list[Any]]) -> list[Any]:
 def state_of(machine: Machine) -> list[Any]:
     jobs = [machine.daemon.client.job(number) for number in (ROOTS, RUNNING, OVER)]
     kept = ("id", "state", "uid", "name", "reason", "priority", "output_dir", "set_keys")
-    files = sorted(str(path) for path in (machine.daemon.state / "jobs").rglob("*"))
+    found = (machine.daemon.state / "jobs").rglob("*")
+    # A supervisor notes in `family` what runs below it, as that comes, and takes room as it needs.
+    files = sorted(str(path) for path in found if path.name[0] != "." and path.name != "family")
     number = f"{machine.daemon.state}/jobs"
     return [
         *({key: each[key] for key in kept} for each in jobs),

@@ -59,6 +59,14 @@ _ATTEMPTS = "SELECT attempt.*, job.uid AS uid FROM attempt JOIN job ON job.id = 
 
 
 def _book(sql: RunSql, row: Mapping[str, Any], now: Moment, ended: float | None) -> bool:
+    try:
+        return _book_readable(sql, row, now, ended)
+    except (ValueError, TypeError):
+        # A damaged row keeps neither its job from an end nor the others from being booked.
+        return False
+
+
+def _book_readable(sql: RunSql, row: Mapping[str, Any], now: Moment, ended: float | None) -> bool:
     gpus = len(json.loads(row["gpu_uuids"]))
     if not gpus or row["started"] is None:
         return False

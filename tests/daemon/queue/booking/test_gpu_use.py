@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -137,3 +138,16 @@ def test_what_was_used_long_ago_is_read_once_and_what_is_new_is_seen(
     assert shares.ranks({5, 6}, later) == {5: 0, 6: 1}
     used = {each.uid: each.gpu_seconds for each in shares.view((), later)}
     assert used[5] == pytest.approx(2e4 * 2 ** (-3 / 7), rel=0.01)
+
+
+def test_a_damaged_row_keeps_nobody_else_from_being_booked(tmp_path: Path, opened: Open) -> None:
+    store, now = opened(tmp_path), clocks.now()
+    began = Moment(now.time - 600, (now.clock or 0) - 600, now.boot_id)
+    begin(store, began, "GPU-1")
+    begin(store, began, "GPU-2", uid=6)
+    with closing(sqlite3.connect(tmp_path / "zerotools.db")) as db, db:
+        db.execute("UPDATE attempt SET gpu_uuids = '{broken' WHERE job_id = 1")
+    store.book_gpu_use()
+    assert in_all(store) == {6: 600}
+    end(store, 1, now.time)
+    assert store.job(1).state == "failed"

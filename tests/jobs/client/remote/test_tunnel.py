@@ -7,6 +7,7 @@ import pytest
 
 from tests.jobs.client.remote.double import SshDouble
 from zerotools.core.errors import BadRequest, DaemonUnreachable
+from zerotools.jobs.client.location import Address
 from zerotools.jobs.client.remote.elsewhere import machine_behind, shown_socket
 from zerotools.jobs.client.remote.ssh_host import SshHost
 from zerotools.jobs.client.remote.tunnel import SshTunnel
@@ -20,7 +21,8 @@ def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SshDouble:
 def _listen(path: Path) -> socket.socket:
     path.parent.mkdir(parents=True, exist_ok=True)
     listening = socket.socket(socket.AF_UNIX)
-    listening.bind(str(path))
+    with Address(path) as address:  # that of a test may be longer than the kernel takes
+        listening.bind(address)
     listening.listen()
     return listening
 
