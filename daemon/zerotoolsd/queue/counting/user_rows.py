@@ -42,8 +42,9 @@ class UserRows:
         """What the records of all jobs of this user take. Those that came since are all that is
         read."""
         newest, size = self._known.get(uid, (0, 0))
+        # "+": by the number of the job. The index of the uid would have all of the user's read.
         row = self._sql(
-            f"SELECT max(id) AS newest, sum({_BYTES}) AS size FROM job WHERE uid = ? AND id > ?",
+            f"SELECT max(id) AS newest, sum({_BYTES}) AS size FROM job WHERE +uid = ? AND id > ?",
             (uid, newest),
         ).fetchone()
         if row["newest"] is not None:
