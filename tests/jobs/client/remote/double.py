@@ -31,6 +31,10 @@ class SshDouble:
         """From now on it ends with 255 and says `text`."""
         (self._notes / "says").write_text(text)
 
+    def hangs(self) -> None:
+        """From now on it never comes to an end of forwarding."""
+        (self._notes / "hangs").touch()
+
     @property
     def calls(self) -> list[str]:
         """The arguments of each call; `over` behind one that ran something there to its end."""

@@ -17,6 +17,7 @@ if [ -e "$SSH_DOUBLE/says" ]; then
     exit 255
 fi
 if [ "$operation" = forward ]; then
+    [ -e "$SSH_DOUBLE/hangs" ] && exec sleep 60
     exec ln -s "${forwarded#*:}" "${forwarded%%:*}"
 fi
 echo "Welcome to $host" # as files of a login shell may

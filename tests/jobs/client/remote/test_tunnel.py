@@ -87,3 +87,12 @@ def test_without_ssh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(BadRequest, match="install OpenSSH"):
         SshTunnel(SshHost("box"))
+
+
+def test_a_connection_that_hangs_is_given_up(ssh: SshDouble, tmp_path: Path) -> None:
+    ssh.hangs()
+    with (
+        _listen(tmp_path / "api.sock"),
+        pytest.raises(DaemonUnreachable, match="box did not answer within"),
+    ):
+        SshTunnel(SshHost("box", socket=str(tmp_path / "api.sock")), login_seconds=1.0)

@@ -76,8 +76,9 @@ class SshTunnel:
         BadRequest: there is no ssh here.
     """
 
-    def __init__(self, host: SshHost) -> None:
+    def __init__(self, host: SshHost, *, login_seconds: float = LOGIN_SECONDS) -> None:
         self.host = host
+        self._login_seconds = login_seconds
         self._directory = Path(tempfile.mkdtemp(prefix="zerotools-ssh-", dir=_short_directory()))
         self._control = self._directory / "ssh"
         self.socket = self._directory / "api.sock"
@@ -111,16 +112,19 @@ class SshTunnel:
         assert self._master is not None
         assert self._master.stdout is not None
         out = self._master.stdout.fileno()
-        said, deadline = b"", time.monotonic() + LOGIN_SECONDS
+        said, deadline = b"", time.monotonic() + self._login_seconds
         while not is_complete(said, mark):
             ready, _, _ = select.select([out], [], [], max(0.0, deadline - time.monotonic()))
             if not ready:
-                raise self._failed(f"did not answer within {LOGIN_SECONDS:g} s")
+                raise self._silent()
             part = os.read(out, 1 << 16)
             said += part
             if not part or len(said) > MAX_BYTES:
                 raise self._failed("cannot be reached by ssh")
         return said
+
+    def _silent(self) -> DaemonUnreachable:
+        return self._failed(f"did not answer within {self._login_seconds:g} s")
 
     def _failed(self, what: str) -> DaemonUnreachable:
         lines = (self._directory / "errors").read_text("utf-8", "replace").splitlines()
@@ -142,14 +146,17 @@ class SshTunnel:
         there = answer.sockets[0]
         # The user's configuration is the master's: what it forwards is not forwarded twice.
         words = [*self._words({}), "-F", "none", "-O", "forward", "-L", f"{self.socket}:{there}"]
-        done = subprocess.run(
-            [_ssh(), *words, "--", self.host.host],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            timeout=LOGIN_SECONDS,
-            check=False,
-        )
+        try:
+            done = subprocess.run(
+                [_ssh(), *words, "--", self.host.host],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                timeout=self._login_seconds,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise self._silent() from None
         if done.returncode != 0:
             raise DaemonUnreachable(
                 f"{self.host.shown} lets nobody reach a socket by ssh: "
