@@ -4,38 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import sqlite3
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import zerotools
 from zerotools.core.errors import BadRequest
 from zerotools.jobs import states
-from zerotools.jobs.client.api_versions import API_VERSION
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.accounts.account import UnknownAccount
 from zerotoolsd.admission.interpreter import check_interpreter
 from zerotoolsd.admission.rehearsal import rehearse
-from zerotoolsd.attempts import last_report
 from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.explaining.explanation import explain
 from zerotoolsd.explaining.holdings import holders_for, place_of
-from zerotoolsd.exposing.exposition import render
-from zerotoolsd.exposing.families import MetricsMoment, families
 from zerotoolsd.looking.lookers import Ask
 from zerotoolsd.operations.draining import Draining
 from zerotoolsd.operations.job_edits import JobEdits
 from zerotoolsd.operations.jobs_again import JobsAgain
+from zerotoolsd.operations.machine_state import MachineState
 from zerotoolsd.operations.waiting_jobs import WaitingJobs
-from zerotoolsd.queue import clocks
 from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.lifecycle import NotAllowed
 from zerotoolsd.queue.rows import JobRow
-from zerotoolsd.queue.scheduling.fences import with_fences
 from zerotoolsd.queue_terms import PLAIN_TERMS, JobEdit, QueueTerms
 from zerotoolsd.service import (
     Cleaned,
@@ -47,12 +39,11 @@ from zerotoolsd.service import (
     NotFound,
     Unavailable,
 )
-from zerotoolsd.submission import Admittance, InterpreterCheck, Rehearsal, newest_step
-from zerotoolsd.views import bare_view, job_view, share_view
+from zerotoolsd.submission import Admittance, InterpreterCheck, Rehearsal
+from zerotoolsd.views import bare_view, job_view
 
 log = logging.getLogger(__name__)
 
-METRICS_AGE_SECONDS, METRICS_PATIENCE_SECONDS = 10.0, 0.2  # of what is said of the GPUs
 EXPLAINING_EVENTS = 100
 _LARGEST_ID = 2**63 - 1
 
@@ -77,7 +68,7 @@ class DispatcherService:
         self._again = JobsAgain(dispatcher, self._submission, self._find, self._check_uid)
         self._draining = Draining(dispatcher)
         self._edits = JobEdits(dispatcher, self._submission, self._find)
-        self._started = time.monotonic()
+        self._state = MachineState(dispatcher)
 
     async def submit(
         self,
@@ -155,12 +146,6 @@ class DispatcherService:
         except KeyError:
             raise NotFound(f"there is no job {job_id}") from None
 
-    def _owner_or_none(self, job_id: int) -> int | None:
-        try:
-            return self._store.of_user.owner(job_id)
-        except KeyError:
-            return None
-
     def _find(self, job_id: int) -> JobRow:
         try:
             return self._store.job(min(job_id, _LARGEST_ID))
@@ -216,43 +201,7 @@ class DispatcherService:
 
     async def resume(self, job_id: int, *, uid: int) -> JobView:
         """See `JobService`."""
-        job = self._find(job_id)
-        if job.state == states.HELD:
-            return await self._resume(job)
-        if job.state == states.ON_HOLD:
-            raise Conflict(f"job {job_id} is on hold; let it start: zerotools release {job_id}")
-        if job.state not in states.TERMINAL:
-            raise Conflict(
-                f"job {job_id} is not over: it is {job.state.replace('_', ' ')}; wait for its end, "
-                "or cancel it"
-            )
-        if (
-            job.state == states.SUCCEEDED
-            and job.spec.engine != "script"
-            and not job.standing.reason
-        ):
-            raise Conflict(
-                f"job {job_id} has succeeded: all its steps are done; to train longer, submit its "
-                f'job file with more steps and resume_from = "{job.output_dir}"'
-            )
-        spec, begun = replace(job.spec, output_dir=job.output_dir), True
-        if spec.engine == "script":
-            found = last_report.latest_checkpoint(job, self._store.attempts(job.id))
-            spec = replace(spec, resume_from=str(found[1])) if found else spec
-        elif await self._newest_step(job) is not None:
-            spec = replace(spec, resume_from=job.output_dir)
-        else:
-            begun = False  # it begins as a new job does
-        # Whoever resumes it for another user, it is that user's program.
-        owner = job.uid if self._dispatcher.users.own == 0 else uid
-        self._check_uid(owner)
-        new, _ = await self._submission.submit(spec, uid=owner, key=None, rehearse=not begun)
-        return self._view(new)
-
-    async def _newest_step(self, job: JobRow) -> int | None:
-        user = self._dispatcher.users.of(job.uid)
-        found = await self._submission.look(job.spec, newest_step, job.output_dir, user=user)
-        return None if found is None else int(found)
+        return self._view(await self._again.resume(job_id, uid))
 
     async def edit(self, job_id: int, edit: JobEdit, *, uid: int) -> JobView:
         """See `JobService`."""
@@ -273,21 +222,6 @@ class DispatcherService:
         """See `JobService`."""
         await self._draining.undrain(uid)
         return self.health()
-
-    async def _resume(self, job: JobRow) -> JobView:
-        if not self._store.open_tokens(job.id):
-            _ = job.spec  # it would be held again at once, for the same reason
-
-        async def resume() -> None:
-            self._dispatcher.resume(self._find(job.id))
-
-        try:
-            await when_free(resume)
-        except sqlite3.OperationalError as error:
-            raise Unavailable(
-                f"job {job.id} cannot be resumed: writing the queue failed: {error}"
-            ) from None
-        return self._view(self._find(job.id))
 
     async def clean(self, request: CleanRequest, *, uid: int, of: int | None) -> Cleaned:
         """See `JobService`."""
@@ -332,68 +266,19 @@ class DispatcherService:
 
     async def machine(self) -> dict[str, Any]:
         """See `JobService`."""
-        snapshot = await self._dispatcher.machine.snapshot()
-        snapshot = with_fences(snapshot, self._store.fences(), clocks.now())
-        leases = [
-            {
-                "gpu_uuid": lease.gpu_uuid,
-                "job_id": lease.job_id,
-                "attempt": lease.attempt,
-                "held_by": lease.held_by,
-                "bytes": lease.bytes,
-                "uid": self._owner_or_none(lease.job_id),
-            }
-            for lease in self._store.leases()
-        ]
-        launch = self._dispatcher.spawner.to_json()
-        return {
-            "snapshot": snapshot.to_json(),
-            "leases": leases,
-            "launch": launch,
-            "gpu_locks": self._dispatcher.arbiter.to_json(),
-        }
+        return await self._state.machine()
 
     async def metrics(self, *, openmetrics: bool) -> str:
         """See `JobService`."""
-        engine, now = self._dispatcher, clocks.now()
-        snapshot = await engine.machine.snapshot(
-            most_age_seconds=METRICS_AGE_SECONDS, patience_seconds=METRICS_PATIENCE_SECONDS
-        )
-        moment = MetricsMoment(
-            jobs=self._store.state_counts(),
-            leases=self._store.leases(),
-            fenced=[each.gpu_uuid for each in self._store.fences() if each.is_up(now)],
-            snapshot=snapshot,
-            uptime_seconds=time.monotonic() - self._started,
-            outbox=self._store.outbox.counts(),
-        )
-        return render(families(engine.tally, moment), openmetrics=openmetrics)
+        return await self._state.metrics(openmetrics=openmetrics)
 
     def shares(self) -> dict[str, Any]:
         """See `JobService`."""
-        engine = self._dispatcher
-        waiting, gpus = engine.placement.line.waiting_for_gpus(), dict[int, float]()
-        for lease in self._store.leases():
-            uid = self._store.job(lease.job_id).uid
-            gpus[uid] = gpus.get(uid, 0) + 1
-        users = engine.shares.view({*waiting, *gpus}, time.time())
-        return {
-            "half_life_seconds": engine.shares.half_life,
-            "fair": engine.config.shares.fair,
-            "users": [share_view(each, gpus, waiting) for each in users],
-        }
+        return self._state.shares()
 
     def health(self) -> dict[str, Any]:
         """See `JobService`."""
-        return {
-            "version": zerotools.__version__,
-            "pid": os.getpid(),
-            "schema": self._store.schema,
-            "uptime_seconds": time.monotonic() - self._started,
-            "api_versions": [API_VERSION],
-            "last_event": self._store.last_change,
-            "drain": self._dispatcher.drained.to_json() if self._dispatcher.drained else None,
-        }
+        return self._state.health()
 
 
 def _how(state: str) -> str:

@@ -157,14 +157,19 @@ def ask(machine: Machine, user: Account, rows: list[list[Any]]) -> list[Any]:
 def state_of(machine: Machine) -> list[Any]:
     jobs = [machine.daemon.client.job(number) for number in (ROOTS, RUNNING, OVER)]
     kept = ("id", "state", "uid", "name", "reason", "priority", "output_dir", "set_keys")
-    found = (machine.daemon.state / "jobs").rglob("*")
-    # A supervisor notes in `family` what runs below it, as that comes, and takes room as it needs.
-    files = sorted(str(path) for path in found if path.name[0] != "." and path.name != "family")
-    number = f"{machine.daemon.state}/jobs"
+    # What a running job's supervisor writes meanwhile is its own: only files of one that is over
+    # stand still.
+    over = machine.daemon.state / "jobs" / str(OVER)
     return [
         *({key: each[key] for key in kept} for each in jobs),
-        [path for path in files if path.startswith((f"{number}/1/", f"{number}/3/"))],
+        sorted(path.name for path in over.rglob("*.json")),
+        *(_is_written(machine, number) for number in (ROOTS, RUNNING)),
     ]
+
+
+def _is_written(machine: Machine, job: int) -> list[bool]:
+    attempt = machine.daemon.state / "jobs" / str(job) / "attempt-1"
+    return [(attempt / name).exists() for name in ("spec.json", "rank-0.log", "exit.json", "stop")]
 
 
 def filled(value: Any, names: dict[str, str]) -> Any:

@@ -1,9 +1,10 @@
-"""A job that is over, once more from the start."""
+"""A job that is over once more: from where it came to, or from the start."""
 
 from __future__ import annotations
 
 import os
 import re
+import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +12,14 @@ from pathlib import Path
 from zerotools.core.errors import BadRequest
 from zerotools.jobs import states
 from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.attempts import last_report
 from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.operations.waiting_jobs import FindJob
+from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue_terms import QueueTerms
-from zerotoolsd.service import Conflict
-from zerotoolsd.submission import Admittance
+from zerotoolsd.service import Conflict, Unavailable
+from zerotoolsd.submission import Admittance, newest_step
 
 
 class JobsAgain:
@@ -30,6 +33,7 @@ class JobsAgain:
         check_uid: Callable[[int], None],
     ) -> None:
         self._dispatcher = dispatcher
+        self._store = dispatcher.store
         self._submission = submission
         self._find = find
         self._check_uid = check_uid
@@ -37,22 +41,79 @@ class JobsAgain:
     async def retry(self, job_id: int, uid: int, output_dir: str | None) -> JobRow:
         """See `JobService`."""
         job = self._find(job_id)
-        if job.state not in states.TERMINAL:
-            raise Conflict(
-                f"job {job_id} is not over: it is {job.state.replace('_', ' ')}; wait for its end, "
-                "or cancel it"
-            )
+        _check_over(job)
         if output_dir is not None and not Path(output_dir).is_absolute():
             raise BadRequest(f"output_dir = {output_dir}: must be an absolute path")
-        # Whoever runs it again for another user, it is that user's program.
-        owner = job.uid if self._dispatcher.users.own == 0 else uid
-        self._check_uid(owner)
+        owner = self._owner_of_next(job, uid)
         spec = from_the_start(job.spec, str(self._dispatcher.jobs_dir))
         spec = spec if output_dir is None else replace(spec, output_dir=output_dir)
         least, most = self._dispatcher.priority_classes.range_of(owner)
         terms = QueueTerms(priority=min(max(job.priority, least), most))
         new, _ = await self._submission.submit(spec, uid=owner, key=None, terms=terms)
         return new
+
+    async def resume(self, job_id: int, uid: int) -> JobRow:
+        """See `JobService`."""
+        job = self._find(job_id)
+        if job.state == states.HELD:
+            return await self._resume_held(job)
+        if job.state == states.ON_HOLD:
+            raise Conflict(f"job {job_id} is on hold; let it start: zerotools release {job_id}")
+        _check_over(job)
+        if (
+            job.state == states.SUCCEEDED
+            and job.spec.engine != "script"
+            and not job.standing.reason
+        ):
+            raise Conflict(
+                f"job {job_id} has succeeded: all its steps are done; to train longer, submit its "
+                f'job file with more steps and resume_from = "{job.output_dir}"'
+            )
+        spec, begun = replace(job.spec, output_dir=job.output_dir), True
+        if spec.engine == "script":
+            found = last_report.latest_checkpoint(job, self._store.attempts(job.id))
+            spec = replace(spec, resume_from=str(found[1])) if found else spec
+        elif await self._newest_step(job) is not None:
+            spec = replace(spec, resume_from=job.output_dir)
+        else:
+            begun = False  # it begins as a new job does
+        owner = self._owner_of_next(job, uid)
+        new, _ = await self._submission.submit(spec, uid=owner, key=None, rehearse=not begun)
+        return new
+
+    async def _newest_step(self, job: JobRow) -> int | None:
+        user = self._dispatcher.users.of(job.uid)
+        found = await self._submission.look(job.spec, newest_step, job.output_dir, user=user)
+        return None if found is None else int(found)
+
+    async def _resume_held(self, job: JobRow) -> JobRow:
+        if not self._store.open_tokens(job.id):
+            _ = job.spec  # it would be held again at once, for the same reason
+
+        async def resume() -> None:
+            self._dispatcher.resume(self._find(job.id))
+
+        try:
+            await when_free(resume)
+        except sqlite3.OperationalError as error:
+            raise Unavailable(
+                f"job {job.id} cannot be resumed: writing the queue failed: {error}"
+            ) from None
+        return self._find(job.id)
+
+    def _owner_of_next(self, job: JobRow, uid: int) -> int:
+        """Whoever runs it again for another user, it is that user's program. Raises Forbidden."""
+        owner = job.uid if self._dispatcher.users.own == 0 else uid
+        self._check_uid(owner)
+        return owner
+
+
+def _check_over(job: JobRow) -> None:
+    if job.state not in states.TERMINAL:
+        raise Conflict(
+            f"job {job.id} is not over: it is {job.state.replace('_', ' ')}; wait for its end, "
+            "or cancel it"
+        )
 
 
 def from_the_start(spec: JobSpec, jobs_dir: str) -> JobSpec:

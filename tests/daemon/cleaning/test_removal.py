@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import time
 from pathlib import Path
@@ -12,11 +13,13 @@ from typing import Any
 
 import pytest
 
+import zerotoolsd.supervisor
 from tests.daemon.cleaning.ended import ME, clean, ids, is_known, over, queued, submit, tell
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import Running
 from tests.daemon.waiting import wait_async
 from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.cleaning.removal import OURS
 from zerotoolsd.queue.lifecycle import Standing
 from zerotoolsd.service import CleanRequest, Conflict
 
@@ -315,3 +318,11 @@ def test_other_users_jobs_stay(tmp_path: Path) -> None:
         assert (answer.jobs, answer.kept) == ((), ())  # all that are over, of one's own
 
     tell(tmp_path / "state", story)
+
+
+def test_each_file_that_a_supervisor_names_is_known_to_be_ours() -> None:
+    sources = Path(zerotoolsd.supervisor.__path__[0]).rglob("*.py")
+    said = re.compile(r'^[A-Z_]+ = "([a-z-]+\.(?:json|jsonl|log|sock))"$', re.MULTILINE)
+    names = {name for source in sources for name in said.findall(source.read_text())}
+    assert {"heartbeats.json", "exit.json", "closing.log"} <= names
+    assert [name for name in sorted(names) if not OURS.fullmatch(name)] == []

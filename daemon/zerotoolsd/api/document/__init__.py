@@ -1,0 +1,1 @@
+"""The parts of the OpenAPI document: what `openapi` puts together."""

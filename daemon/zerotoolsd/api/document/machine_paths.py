@@ -1,0 +1,97 @@
+"""The requests about the daemon, the machine and what was committed."""
+
+from __future__ import annotations
+
+from zerotoolsd.api.document.operation_terms import (
+    ANY_OBJECT,
+    COUNT,
+    SINCE,
+    TEXT_OR_NULL,
+    closed,
+    list_of,
+    object_of,
+    operation,
+    query_of,
+    ref,
+)
+from zerotoolsd.api.json_schemas import Schema, of_type
+from zerotoolsd.api.request_schemas import text_schema
+
+
+def machine_paths() -> dict[str, dict[str, Schema]]:
+    """By path and method."""
+    events = object_of(events=list_of(ref("Event")), next=COUNT)
+    text: Schema = {"type": "string"}
+    return {
+        "/v1/drain": {
+            "post": operation(
+                "Let nothing start any more, also after a restart",
+                {"200": ref("Health")},
+                body=closed(object_of((), why=text_schema(500))),
+            )
+        },
+        "/v1/undrain": {"post": operation("Let jobs start again", {"200": ref("Health")})},
+        "/v1/events": {
+            "get": operation(
+                "What was committed since",
+                {"200": events},
+                SINCE,
+                query_of(
+                    "wait", {"type": "number", "minimum": 0}, "seconds for the first, up to 60"
+                ),
+            )
+        },
+        "/v1/events/stream": {
+            "get": operation(
+                "The events as they come; `id` is `seq`, `data` an Event",
+                {"200": text},
+                SINCE,
+                {"name": "Last-Event-ID", "in": "header", "schema": COUNT},
+                content="text/event-stream",
+            )
+        },
+        "/v1/machine": {
+            "get": operation(
+                "GPUs, memory and leases",
+                {
+                    "200": object_of(
+                        ("snapshot", "leases"),
+                        snapshot=ANY_OBJECT,
+                        leases=list_of(ANY_OBJECT),
+                        launch=object_of(("by", "why"), by=text, why=text, trouble=TEXT_OR_NULL),
+                        gpu_locks=ANY_OBJECT,
+                    )
+                },
+            )
+        },
+        "/v1/shares": {
+            "get": operation(
+                "What users have used of the GPUs, and who goes first",
+                {
+                    "200": object_of(
+                        ("half_life_seconds", "fair", "users"),
+                        half_life_seconds=of_type(float),
+                        fair=of_type(bool),
+                        users=list_of(ANY_OBJECT),
+                    )
+                },
+            )
+        },
+        "/v1/health": {
+            "get": operation(
+                "The daemon",
+                {
+                    "200": ref("Health"),
+                },
+            )
+        },
+        "/metrics": {
+            "get": operation(
+                "What monitoring reads, as text of Prometheus or as OpenMetrics",
+                {"200": text},
+                {"name": "Accept", "in": "header", "schema": {"type": "string"}},
+                content="text/plain",
+            )
+        },
+        "/v1/openapi.json": {"get": operation("This document", {"200": ANY_OBJECT})},
+    }
