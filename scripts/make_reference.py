@@ -193,6 +193,8 @@ def _type(hint: Any) -> str:
         return " or ".join(known)
     if origin is tuple:
         return "list of " + " or ".join(f"{name}s" for name in _type(arguments[0]).split(" or "))
+    if is_dataclass(hint):
+        return "table"
     assert origin is not None, f"{hint} has no name for people"
     assert issubclass(origin, Mapping), f"{hint} has no name for people"
     return "table"

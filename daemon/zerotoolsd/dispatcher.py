@@ -304,7 +304,9 @@ class Dispatcher:
                     if self._beside.keeps(job.id, self.store.attempts(job.id)):
                         kept = self._beside.waits()
                     else:
-                        self._starter.launch(job, start.gpu_uuids, start.gpu_bytes, start.gpu_part)
+                        self._starter.launch(
+                            job, start.gpu_uuids, start.gpu_bytes, start.gpu_part, start.size
+                        )
         self.waits = decisions.waits.passing_over(kept)
         all_start = len(decisions.starts) == len(line)
         return POLL_SECONDS if kept or (wants_gpus and not all_start) else IDLE_SECONDS

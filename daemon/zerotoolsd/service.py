@@ -41,7 +41,8 @@ class Unavailable(ZerotoolsError):
 @dataclass(frozen=True, kw_only=True)
 class AttemptView:
     """One start of a job. `state` is launching, running, or ended; `cause` says why it ended, and
-    `cause_kind` for which of `queue.retrying.causes`."""
+    `cause_kind` for which of `queue.retrying.causes`; `world_size` is None where an older version
+    began it."""
 
     number: int
     state: str
@@ -57,6 +58,7 @@ class AttemptView:
     steps_done: int
     run_dir: str
     cause_kind: str | None = None
+    world_size: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """All fields, under their own names."""
@@ -71,6 +73,8 @@ class JobView:
     the last step's datagram; `phase`, of a job whose ranks run, is `{"doing", "since",
     "last_progress", "quiet", "last_line"}` and what `standstill` says; `latest_checkpoint`
     is `{"step", "path", "verified", "not_verified"}`;
+    `world_size` is that of the newest attempt, or the one with which it starts at least; `sizes`
+    are those that an elastic job may have, None of one that has a single size;
     `stage` is None for a program of the user's own; `spec` has its `env` values blanked;
     `set_keys` are the dotted keys that its author set, None of a job of the first version;
     `begin` is when it may start at the earliest, `after` the jobs that it starts after, each
@@ -91,6 +95,7 @@ class JobView:
     ended: float | None
     attempts: tuple[AttemptView, ...]
     world_size: int
+    sizes: tuple[int, ...] | None = None
     device: str
     stage: int | None
     output_dir: str

@@ -59,7 +59,8 @@ def job_view(
         started=job.started,
         ended=job.ended,
         attempts=tuple(attempt_view(attempt, secrets) for attempt in attempts),
-        world_size=spec.world_size if spec else 0,
+        world_size=_world_size(spec, attempts),
+        sizes=spec.sizes if spec and spec.size_range is not None else None,
         device=spec.device if spec else "unknown",
         stage=spec.stage if spec else None,
         output_dir=job.output_dir,
@@ -76,6 +77,13 @@ def job_view(
         environment=NOT_CAPTURED if spec and spec.captured_env is None else None,
         set_keys=_set_keys(job),
     )
+
+
+def _world_size(spec: JobSpec | None, attempts: Sequence[AttemptRow]) -> int:
+    """That of the newest attempt; 0: it cannot be read."""
+    if spec is None or spec.size_range is None:
+        return spec.world_size if spec else 0
+    return (attempts[-1].world_size if attempts else None) or spec.world_size
 
 
 def _checkpoint(step: int, path: Path, attempts: Sequence[AttemptRow]) -> dict[str, Any]:
@@ -169,6 +177,7 @@ def attempt_view(attempt: AttemptRow, secrets: Sequence[str] = ()) -> AttemptVie
         steps_done=_whole(result.get("steps_done", step.get("step"))),
         run_dir=attempt.run_dir,
         cause_kind=attempt.cause,
+        world_size=attempt.world_size,
     )
 
 

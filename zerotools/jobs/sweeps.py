@@ -120,10 +120,12 @@ def check_key(key: str, what: str, own: frozenset[str]) -> None:
 
 def put_key(tree: dict[str, Any], key: str, value: Any) -> None:
     """Set a dotted key. What stands in place of a table stays, and is refused as that when the job
-    is read."""
+    is read; where it is a value that the key takes too (`gpus = 4`), the table takes its place."""
     *tables, last = key.split(".", 1) if key.startswith(_ENV) else key.split(".")
     for name in tables:
         below = tree.setdefault(name, {})
+        if not isinstance(below, dict) and name in dict(dotted_keys(JobSpec)):
+            below = tree[name] = {}
         if not isinstance(below, dict):
             return
         tree = below

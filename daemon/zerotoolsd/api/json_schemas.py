@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, get_args, get_origin
 
-from zerotools.jobs.binding.bind import MAX_INT, hints_of, is_required
+from zerotools.jobs.binding.bind import MAX_INT, hints_of, is_required, table_of
 from zerotools.jobs.binding.declaration import keys_of
 
 Schema = dict[str, Any]
@@ -61,6 +61,9 @@ def _key(item: Field[Any], hint: Any) -> Schema:
     if is_dataclass(hint) and isinstance(hint, type):
         return {**of_table(hint), "description": item.metadata["doc"]}
     schema = of_type(hint)
+    if (table := table_of(hint)) is not None:
+        others = [of_type(each) for each in get_args(hint) if each is not table]
+        schema = {"anyOf": [*others, of_table(table)]}
     bounds = {
         "minimum": item.metadata["minimum"],
         "maximum": item.metadata["maximum"],

@@ -41,8 +41,9 @@ async def logs(request: web.Request) -> web.Response:
     view = await request.app[SERVICE].job(inputs.job_id(request))
     attempt = _attempt(view, request)
     rank = inputs.whole(request.query, "rank", 0, minimum=0) or 0
-    if rank >= view.world_size > 0:  # 0: how many it has cannot be read, but their logs can
-        raise BadRequest(f"rank={rank}: job {view.id} has ranks 0 to {view.world_size - 1}")
+    ranks = max(view.sizes or (view.world_size,))  # this attempt may have had fewer
+    if rank >= ranks > 0:  # 0: how many it has cannot be read, but their logs can
+        raise BadRequest(f"rank={rank}: job {view.id} has ranks 0 to {ranks - 1}")
     offset = inputs.whole(request.query, "offset", 0, minimum=-inputs.LARGEST_INT) or 0
     limit = inputs.whole(request.query, "limit", USUAL_PART, minimum=0, maximum=LARGEST_PART)
     assert limit is not None

@@ -29,10 +29,11 @@ SEEN_OF_JOB = frozenset(
         "ended",
         "attempts",
         "world_size",
+        "sizes",
         "device",
     }
 )
-SEEN_OF_ATTEMPT = frozenset({"number", "state", "gpu_uuids", "started", "ended"})
+SEEN_OF_ATTEMPT = frozenset({"number", "state", "gpu_uuids", "started", "ended", "world_size"})
 _EMPTY: dict[str, Any] = {"output_dir": "", "spec": {}, "steps_done": 0, "run_dir": ""}
 """What hides a field that is never null."""
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import zerotools
 from zerotools.jobs.jobfile.parse import job_to_dict
+from zerotools.jobs.tables.elastic import at_size
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.jobs.tables.stall import limits_of
 from zerotools.runs import checkpoint_dirs
@@ -143,7 +144,8 @@ def prepare(
     spec = replace(job.spec, output_dir=job.output_dir)
     if spec.stall.action == END and not config.watch.end_stalled:
         spec = replace(spec, stall=replace(spec.stall, action=REPORT))
-    plan = _plan(spec, job, attempt, config, command, umask, user)
+    sized = at_size(spec, attempt.world_size or spec.world_size)
+    plan = _plan(sized, job, attempt, config, command, umask, user)
     thinning = thinning_command(spec, job.output_dir, job.id, socket)
     mounts = tuple(sorted(mounts_of(spec, mounted)))
     plan = replace(plan, thinning=thinning, gpu_locks=gpu_locks, mounts=mounts)

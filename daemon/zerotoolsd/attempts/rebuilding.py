@@ -25,6 +25,7 @@ from typing import Any
 
 from zerotools.jobs import states
 from zerotools.jobs.client.queue_copies import RESTORED
+from zerotools.jobs.tables.size_range import MOST_RANKS
 from zerotoolsd.accounts.rights import opened, owner_of
 from zerotoolsd.attempts import reattach
 from zerotoolsd.attempts.launch import SPEC
@@ -220,7 +221,7 @@ def _attempt(run_dir: Path, job_id: int, number: int, last: int) -> _Found | Non
     token = plan.get("token") if plan else None
     if plan is None or not isinstance(token, str) or plan.get("job_id") != job_id:
         return None
-    gpus = plan.get("gpu_uuids")
+    gpus, size = plan.get("gpu_uuids"), plan.get("world_size")
     status = reattach.run_dir_status(run_dir, token)
     if isinstance(status, reattach.Alive):
         os.close(status.pidfd)
@@ -240,6 +241,7 @@ def _attempt(run_dir: Path, job_id: int, number: int, last: int) -> _Found | Non
         started_clock=None if began is None else began.clock,
         boot_id=None if began is None else began.boot_id,
         host=os.uname().nodename,
+        world_size=size if type(size) is int and 0 < size <= MOST_RANKS else None,
     )
     is_alive = isinstance(status, (reattach.Alive, reattach.Starting))
     return _Found(row, is_alive, _read(run_dir, REQUEST).get("reason") == CANCEL)

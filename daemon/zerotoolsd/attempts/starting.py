@@ -79,9 +79,10 @@ class AttemptStarter:
         gpu_uuids: tuple[str, ...],
         gpu_bytes: int | None = None,
         gpu_part: float = 1.0,
+        size: int | None = None,
     ) -> None:
         """Commit the next attempt of `job` on these GPUs, or on so many bytes of each, which is
-        `gpu_part` of it; start it."""
+        `gpu_part` of it; start it. `size`: with how many ranks, of an elastic job."""
         attempts = self._store.attempts(job.id)
         number = len(attempts) + 1
         found = last_report.latest_checkpoint(job, attempts)
@@ -97,6 +98,7 @@ class AttemptStarter:
             ended=None,
             result=None,
             host=os.uname().nodename,
+            world_size=size or job.spec.world_size,
         )
         after, now = self._transitions.after(job, Admit()), time.time()
         with self._store.change(job, after, states.ADMIT, now=now, attempt=number) as change:

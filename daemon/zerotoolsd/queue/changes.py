@@ -137,10 +137,11 @@ class Change:
         row = attempt
         self._sql(
             "INSERT INTO attempt (job_id, number, token, state, run_dir, gpu_uuids, resumed_from,"
-            " host, gpu_part) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            " host, gpu_part, world_size) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 *(row.job_id, row.number, row.token, row.state, row.run_dir),
                 *(json.dumps(row.gpu_uuids), row.resumed_from, row.host, gpu_part),
+                row.world_size,
             ),
         )
         for uuid in row.gpu_uuids:

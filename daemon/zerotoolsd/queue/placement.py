@@ -56,16 +56,18 @@ def request_of(job: JobRow, grace_seconds: float = 0.0) -> Request:
 
 def need_of(spec: JobSpec) -> ResourceNeed:
     """What the scheduler has to find for a job."""
+    sizes = spec.sizes if spec.size_range is not None else ()
     if spec.device == "cpu":
         size, host = spec.world_size, spec.memory.host_bytes
-        return ResourceNeed(world_size=size, gpus=None, host_bytes=host)
-    gpus = spec.gpus if spec.gpus is not None else 1
+        return ResourceNeed(world_size=size, gpus=None, host_bytes=host, sizes=sizes)
+    gpus = spec.gpus if isinstance(spec.gpus, tuple) else spec.world_size
     return ResourceNeed(
         world_size=spec.world_size,
         gpus=gpus,
         capability=_capability_need(spec),
         gpu_bytes=spec.memory.per_gpu_bytes,
         host_bytes=spec.memory.host_bytes,
+        sizes=sizes,
     )
 
 
@@ -287,11 +289,17 @@ class QueuePlacement:
         """How many ranks of the CPU the job takes."""
         return self._used_by(job)[0]
 
+    def _size_now(self, job: JobRow, spec: JobSpec) -> int:
+        if spec.size_range is None:
+            return spec.world_size
+        attempts = self._store.attempts(job.id)
+        return (attempts[-1].world_size if attempts else None) or spec.world_size
+
     def _used_by(self, job: JobRow) -> tuple[int, int]:
         with self._parking.guard(job.id, parking.COUNTING) as reach:
             reach()
             spec = job.reading.spec
             if spec is not None:
-                ranks = spec.world_size if spec.device == "cpu" else 0
+                ranks = self._size_now(job, spec) if spec.device == "cpu" else 0
                 return ranks, spec.memory.host_bytes
         return 0, 0

@@ -130,6 +130,8 @@ class AttemptRow:
     boot_id: str | None = None
     host: str | None = None
     cause: str | None = None
+    world_size: int | None = None
+    """Its ranks; None: an older version has begun it, of a job that has one size."""
 
     @property
     def began(self) -> Moment | None:
@@ -221,4 +223,5 @@ def attempt_row(row: Mapping[str, Any]) -> AttemptRow:
         boot_id=row["boot_id"],
         host=row["host"],
         cause=row["cause"],
+        world_size=row["world_size"],
     )

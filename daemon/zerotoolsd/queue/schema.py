@@ -172,6 +172,8 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE INDEX outbox_uid ON outbox (uid);
     CREATE TABLE outbox_count (what TEXT PRIMARY KEY, number INTEGER NOT NULL);
     """,
+    # How many ranks an attempt has: of an elastic job, each may have another number.
+    "ALTER TABLE attempt ADD COLUMN world_size INTEGER;",
 )
 """Migration n (from 1) turns a database of `user_version` n-1 into one of n."""
 

@@ -110,12 +110,12 @@ def _add(sql: RunSql, row: AttemptRow) -> None:
     result = None if row.result is None else json.dumps(row.result)
     sql(
         "INSERT INTO attempt (job_id, number, token, state, run_dir, gpu_uuids, resumed_from,"
-        " started, ended, result, started_clock, boot_id, host)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " started, ended, result, started_clock, boot_id, host, world_size)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             *(row.job_id, row.number, row.token, row.state, row.run_dir),
             *(json.dumps(row.gpu_uuids), row.resumed_from, row.started, row.ended, result),
-            *(row.started_clock, row.boot_id, row.host),
+            *(row.started_clock, row.boot_id, row.host, row.world_size),
         ),
     )
     if row.state == ENDED:

@@ -114,6 +114,7 @@ def main(path: Path) -> None:
     module.make_importable()
     from zerotools.core.errors import ZerotoolsError
     from zerotools.jobs.jobfile.stored import read_stored
+    from zerotools.jobs.tables.elastic import largest
     from zerotoolsd.trainer.rank.failures import sentence
 
     # The rules were checked already, for a job that is resumed by an older version's.
@@ -121,7 +122,7 @@ def main(path: Path) -> None:
     problem, notes = "; ".join(unread) or None, []
     try:
         if spec is not None and problem is None:
-            notes = rehearse(spec)
+            notes = rehearse(largest(spec))  # what several ranks cannot run is said, too
     except ZerotoolsError as error:
         problem = sentence(error)
     print(json.dumps({"problem": problem, "notes": notes}))

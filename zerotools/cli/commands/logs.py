@@ -86,7 +86,8 @@ def command(
 
 def parse_ranks(text: str, job: Job) -> Sequence[int]:
     """The ranks that `text` names. Raises BadRequest."""
-    world_size = int(job["world_size"])  # 0: the daemon cannot read the job, and so not how many
+    # 0: the daemon cannot read the job, and so not how many. An elastic one has not always as many.
+    world_size = max(job.get("sizes") or (int(job["world_size"]),))
     if text == "all":
         return range(world_size or 1)
     if text.isascii() and text.isdigit() and (int(text) < world_size or not world_size):

@@ -120,15 +120,20 @@ def page(job: Job, columns: int | None, *, whole_spec: bool = False) -> list[str
     lines = [f"{title(job)}: {state}"]
     lines += render.fields(_facts(job), indent=2)
     if job["attempts"]:
-        rows = [_attempt_row(attempt) for attempt in job["attempts"]]
-        right = ("attempt", "lasted", "steps", "peak host", "peak GPU")
-        lines += [
-            "",
-            *render.table_and_remarks(ATTEMPT_HEADERS, rows, right=right, columns=columns),
-        ]
+        lines += ["", *_attempts(job, columns)]
     spec = job["spec"] if whole_spec else set_part(job)
     lines += ["", "job file" if whole_spec else "job file (its defaults: --spec)"]
     return lines + render.fields(flatten(spec), indent=2)
+
+
+def _attempts(job: Job, columns: int | None) -> list[str]:
+    headers, rows = ATTEMPT_HEADERS, [_attempt_row(attempt) for attempt in job["attempts"]]
+    if job.get("sizes"):
+        headers = (*headers[:2], "ranks", *headers[2:])
+        sizes = [str(each.get("world_size") or render.UNKNOWN) for each in job["attempts"]]
+        rows = [(*row[:2], size, *row[2:]) for row, size in zip(rows, sizes, strict=True)]
+    right = ("attempt", "ranks", "lasted", "steps", "peak host", "peak GPU")
+    return render.table_and_remarks(headers, rows, right=right, columns=columns)
 
 
 def _facts(job: Job) -> Iterator[tuple[str, str]]:

@@ -239,6 +239,7 @@ def _rehearse(client: DaemonClient, jobs: Sequence[Submission], as_json: bool) -
         job = {
             "spec": job_to_dict(spec),
             "world_size": spec.world_size,
+            "sizes": spec.sizes,
             "device": spec.device,
             "stage": spec.stage,
         }

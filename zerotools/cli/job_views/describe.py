@@ -124,16 +124,21 @@ def is_over(job: Job) -> bool:
 
 
 def ranks(job: Job) -> str:
-    """`2 GPU` or `2 CPU`."""
-    return f"{job['world_size']} {'GPU' if job['device'] == 'cuda' else 'CPU'}"
+    """`2 GPU` or `2 CPU`; of an elastic job `2-8 GPU`, and `2 of 2-8 GPU` once it has begun."""
+    what = "GPU" if job["device"] == "cuda" else "CPU"
+    if not (sizes := job.get("sizes")):
+        return f"{job['world_size']} {what}"
+    between = f"{sizes[0]}-{sizes[-1]} {what}"
+    return f"{job['world_size']} of {between}" if job.get("attempts") else between
 
 
 def plan(job: Job) -> str:
     """What it will do: `2 ranks on CPU, ZeRO stage 3, 40 steps`, or `..., its own program`."""
     steps = job["spec"].get("train", {}).get("steps")
-    count = job["world_size"]
     where = "GPU" if job["device"] == "cuda" else "CPU"
-    parts = [f"{counted(count, 'rank')} on {where}"]
+    sizes = job.get("sizes") or (job["world_size"],)
+    count = counted(sizes[-1], "rank")
+    parts = [f"{count if len(sizes) == 1 else f'{sizes[0]} to {count}'} on {where}"]
     parts.append(_what(job) if job["stage"] is None else f"ZeRO stage {job['stage']}")
     if steps is not None:
         parts.append(counted(steps, "step"))

@@ -69,6 +69,15 @@ def dotted_keys(kind: type[Any], prefix: str = "") -> Iterator[tuple[str, tuple[
             yield from dotted_keys(hint, f"{prefix}{item.name}.")
         else:
             yield prefix + item.name, (item, hint)
+            if (table := table_of(hint)) is not None:
+                yield from dotted_keys(table, f"{prefix}{item.name}.")
+
+
+def table_of(hint: Any) -> type[Any] | None:
+    """The dataclass among the types of a key that takes a table, or something else."""
+    return next(
+        (each for each in get_args(hint) if isinstance(each, type) and is_dataclass(each)), None
+    )
 
 
 def hints_of(kind: type[Any]) -> dict[str, Any]:
@@ -102,6 +111,8 @@ def _field(
             return build(hint, value, f"{where}{item.name}.", problems, root)
         problems.append(f"{where}{item.name}: must be a table, not {show(value)}")
         return None
+    if (table := table_of(hint)) is not None and isinstance(value, Mapping):
+        return build(table, value, f"{where}{item.name}.", problems, root)
     try:
         result = convert(hint, value)
         check_allowed(item, result)
@@ -126,7 +137,7 @@ def check_allowed(item: Field[Any], value: Any) -> None:
 
 def _check_bounds(item: Field[Any], value: Any) -> None:
     minimum, maximum, above = (item.metadata.get(name) for name in ("minimum", "maximum", "above"))
-    if value is None:
+    if value is None or is_dataclass(value):
         return
     if minimum is not None and value < minimum:
         raise Mismatch(f"must be at least {minimum}")
@@ -147,7 +158,17 @@ def convert(hint: Any, value: Any) -> Any:
         return _convert_mapping(get_args(hint)[1], value)
     if hint is Any:
         return plain(value)
+    if is_dataclass(hint) and isinstance(hint, type):
+        return _convert_table(hint, value)
     return _convert_scalar(hint, value)
+
+
+def _convert_table(kind: type[Any], value: Any) -> Any:
+    problems: list[str] = []
+    result = build(kind, value, "", problems)
+    if problems:
+        raise Mismatch("; ".join(problems))
+    return result
 
 
 def _convert_union(members: tuple[Any, ...], value: Any) -> Any:
@@ -166,7 +187,7 @@ def _same_shape(member: Any, value: Any) -> bool:
     origin = get_origin(member)
     if origin is tuple:
         return isinstance(value, (list, tuple))
-    if origin is not None:
+    if origin is not None or is_dataclass(member):
         return isinstance(value, Mapping)
     return isinstance(value, member) and not isinstance(value, bool)
 
@@ -175,7 +196,7 @@ def _describe(member: Any) -> str:
     origin = get_origin(member)
     if origin is tuple:
         return "a list"
-    return "a table" if origin is not None else _NAMES[member]
+    return "a table" if origin is not None or is_dataclass(member) else _NAMES[member]
 
 
 def _convert_tuple(member: Any, value: Any) -> tuple[Any, ...]:
@@ -236,6 +257,8 @@ def plain(value: Any, depth: int = 0) -> Any:
         return _convert_scalar(type(value), value)
     if isinstance(value, (list, tuple)):
         return [plain(entry, depth + 1) for entry in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        value = {item.name: getattr(value, item.name) for item in keys_of(value)}
     if isinstance(value, Mapping):
         return {_convert_scalar(str, k): plain(v, depth + 1) for k, v in value.items()}
     raise Mismatch(f"must not contain a {type(value).__name__}")

@@ -249,5 +249,7 @@ def _completed(tree: JobTree, missing: tuple[str, ...]) -> JobTree:
     if "train.batch_size" in missing:
         ranks = look_up(tree, "gpus") or look_up(tree, "ranks") or 1
         world = ranks if isinstance(ranks, int) else len(ranks)
+        if isinstance(ranks, Mapping):
+            world = ranks["max"] if isinstance(ranks.get("max"), int) else 1
         put(whole, "train.batch_size", world * (look_up(tree, "train.micro_batch_size") or 1))
     return whole

@@ -69,7 +69,7 @@ def _changed_keys_of(engine: str, table: Any, unset: Any, where: str) -> Iterato
         name = f"{where}{item.name}"
         if item.metadata["engine"] == engine and value != default:
             yield name
-        elif is_dataclass(value):
+        elif is_dataclass(default):
             yield from _changed_keys_of(engine, value, default, f"{name}.")
 
 

@@ -8,6 +8,7 @@ from pathlib import PurePath
 from zerotools.jobs.tables.checkpoint import check_checkpoint
 from zerotools.jobs.tables.data import BYTES, KINDS, check_data, kind_of, tokenizer_of
 from zerotools.jobs.tables.deepspeed_rules import check_deepspeed
+from zerotools.jobs.tables.elastic import check_sizes
 from zerotools.jobs.tables.eval import check_eval
 from zerotools.jobs.tables.fp16 import Fp16Spec, check_fp16
 from zerotools.jobs.tables.limits import check_limits
@@ -31,7 +32,7 @@ from zerotools.jobs.tables.zero import check_zero
 
 def check(spec: JobSpec) -> tuple[list[str], list[str]]:
     """What is wrong with `spec`, and what in it is legitimate but not supported."""
-    wrong = [*check_ranks(spec), *check_time_limit(spec), *check_names(spec)]
+    wrong = [*check_ranks(spec), *check_sizes(spec), *check_time_limit(spec), *check_names(spec)]
     wrong += check_stall(spec.stall)
     wrong += check_limits(spec.limits)
     wrong += check_memory(spec.memory, spec.limits, spec.device)
@@ -55,7 +56,7 @@ def check(spec: JobSpec) -> tuple[list[str], list[str]]:
         *_check_checkpoints(spec),
         *check_offload(spec.offload),
         *_check_stage(spec),
-        *check_zero(spec.zero, spec.world_size),
+        *check_zero(spec.zero, spec.world_size if spec.size_range is None else 0),
         *check_deepspeed(spec),
     ]
     return wrong, list(_check_supported(spec))
@@ -96,7 +97,7 @@ def _check_generation(spec: JobSpec) -> Iterator[str]:
 
 def _check_batch(spec: JobSpec) -> Iterator[str]:
     world, batch, micro = spec.world_size, spec.train.batch_size, spec.train.micro_batch_size
-    if world < 1:
+    if world < 1 or spec.size_range is not None:  # of a range, `check_sizes` says it
         return
     if batch % world:
         yield f"train.batch_size = {batch}: must be divisible by the {world} ranks"

@@ -27,6 +27,7 @@ from zerotools.jobs.tables.model import ModelSpec
 from zerotools.jobs.tables.notify import NotifySpec
 from zerotools.jobs.tables.offload import OffloadSpec
 from zerotools.jobs.tables.script import ScriptSpec
+from zerotools.jobs.tables.size_range import SizeRange
 from zerotools.jobs.tables.stall import StallSpec
 from zerotools.jobs.tables.train import TrainSpec
 from zerotools.jobs.tables.zero import ZeroSpec
@@ -86,14 +87,15 @@ class JobSpec:
         imported=False,
     )
     device: str = key("Where the ranks run.", default="cuda", allowed=DEVICES, accelerate="use_cpu")
-    gpus: int | tuple[int | str, ...] | None = key(
-        'GPUs of a `device = "cuda"` job, one rank each: a number, or a list of indices '
-        "or UUIDs; default 1.",
+    gpus: int | tuple[int | str, ...] | SizeRange | None = key(
+        'GPUs of a `device = "cuda"` job, one rank each: a number, a list of indices '
+        "or UUIDs, or `{min = 2, max = 8}`: an [elastic job](../how-to/elastic-jobs.md), which "
+        "takes what is free. Default 1.",
         default=None,
         accelerate="num_processes",
     )
-    ranks: int | None = key(
-        'Ranks of a `device = "cpu"` job; default 1.',
+    ranks: int | SizeRange | None = key(
+        'Ranks of a `device = "cpu"` job: a number, or `{min = 1, max = 4}`; default 1.',
         default=None,
         minimum=1,
         accelerate="num_processes",
@@ -201,13 +203,30 @@ class JobSpec:
         return None if self.engine == "script" else self.zero.stage
 
     @property
+    def size_range(self) -> SizeRange | None:
+        """The bounds of the world size of an elastic job; None: it has one size."""
+        wanted = self.ranks if self.device == "cpu" else self.gpus
+        return wanted if isinstance(wanted, SizeRange) else None
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The world sizes that the job may have, ascending: of an elastic job those that divide
+        its batch evenly. None of them: its range has no such size."""
+        wanted = self.size_range
+        if wanted is None:
+            return (self.world_size,)
+        train = self.train
+        return wanted.sizes(train.batch_size, train.micro_batch_size, self.zero.shard_size)
+
+    @property
     def world_size(self) -> int:
-        """Number of ranks."""
-        if self.device == "cpu":
-            return self.ranks or 1
-        if self.gpus is None:
+        """Number of ranks; of an elastic job, the fewest that it starts with."""
+        wanted = self.ranks if self.device == "cpu" else self.gpus
+        if wanted is None:
             return 1
-        return self.gpus if isinstance(self.gpus, int) else len(self.gpus)
+        if isinstance(wanted, SizeRange):
+            return max(1, wanted.min)
+        return wanted if isinstance(wanted, int) else len(wanted)
 
 
 def check_ranks(spec: JobSpec) -> Iterator[str]:

@@ -19,13 +19,27 @@ class ResourceNeed:
     """What a job needs: `world_size` of `gpus` (any of so many, or a list of indices and UUIDs),
     or so many CPU ranks. Of each GPU it takes `gpu_bytes`, or the whole (None); of the host's
     memory `host_bytes`. Jobs of the same need are the same to the scheduler, but for their age and
-    how long they last."""
+    how long they last.
+
+    An elastic job may start with any of `sizes`, ascending, of which `world_size` is the first: it
+    waits for that alone."""
 
     world_size: int
     gpus: int | tuple[int | str, ...] | None
     capability: CapabilityNeed | None = None
     gpu_bytes: int | None = None
     host_bytes: int = 0
+    sizes: tuple[int, ...] = ()
+
+    def size_within(self, most: int) -> int | None:
+        """The largest size that is at most `most`; None: there is none."""
+        fits = [size for size in self.sizes or (self.world_size,) if size <= most]
+        return fits[-1] if fits else None
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether it may have several sizes."""
+        return len(self.sizes) > 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from zerotools.jobs.tables.size_range import MOST_RANKS
 from zerotools.sensors.snapshot import Gpu
 from zerotoolsd.queue.scheduling.demands import Request, ResourceNeed
 from zerotoolsd.queue.scheduling.gpus import shortage, usable
@@ -86,24 +87,29 @@ class GpuFloor:
             shares=self._shares.copy(),
         )
 
-    def take(self, request: Request, wanted: Sequence[Gpu]) -> list[Gpu] | None:
-        """The GPUs on which `request` starts, in the order of `wanted`; None: it waits."""
+    def take(
+        self, request: Request, wanted: Sequence[Gpu], most: int = MOST_RANKS
+    ) -> list[Gpu] | None:
+        """The GPUs on which `request` starts, in the order of `wanted`: as many as it may have of
+        what is there, and no more than `most`. None: it waits."""
         if request.need.gpu_bytes is not None:
-            return self._take_shares(request, wanted)
+            return self._take_shares(request, wanted, most)
         free = [gpu.index for gpu in wanted if gpu.index not in self.occupied]
         lent = [gpu.index for gpu in wanted if self._is_lent(gpu.index, request)]
-        chosen = (free + lent)[: request.need.world_size]
-        if len(chosen) < request.need.world_size:
+        size = request.need.size_within(min(most, len(free) + len(lent)))
+        if size is None:
             return None
+        chosen = (free + lent)[:size]
         given = [gpu for gpu in wanted if gpu.index in chosen]
         self._give(given, request)
         return given
 
-    def _take_shares(self, request: Request, wanted: Sequence[Gpu]) -> list[Gpu] | None:
+    def _take_shares(self, request: Request, wanted: Sequence[Gpu], most: int) -> list[Gpu] | None:
         fits = self._shares.fitting(request, wanted)
-        if len(fits) < request.need.world_size:
+        size = request.need.size_within(min(most, len(fits)))
+        if size is None:
             return None
-        chosen = {gpu.index for gpu in fits[: request.need.world_size]}
+        chosen = {gpu.index for gpu in fits[:size]}
         end = None if request.lasts is None else self._now + request.lasts
         for index in chosen:
             self._kept.pop(index, None)  # it stays closed to those that do not end in time

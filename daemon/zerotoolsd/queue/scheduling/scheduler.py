@@ -18,6 +18,10 @@ sooner. And it changes nothing for others: the first one has kept all that is fr
 cannot keep anything, and then the later one cannot either, as what is free and what is ours are
 together the same. So of each need only the jobs that may start are looked at, and the first that
 waits. What the others are told is worked out when somebody asks, from the floor as each found it.
+
+An elastic job may have several sizes. In its turn it takes the largest that is there, and waits, or
+has something kept for it, for its smallest alone: to whoever comes behind, it is a job of its
+smallest size that takes more where that is free. So all of the above holds for it, too.
 """
 
 from __future__ import annotations
@@ -59,6 +63,8 @@ class Start:
     """Of each GPU; None: whole ones."""
     gpu_part: float = 1.0
     """Which part of a GPU that is, for what its user has used."""
+    size: int | None = None
+    """With how many ranks, of a job that may have several sizes; None: it has one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,19 +187,20 @@ def _give_cpus(
 ) -> CpuWaits:
     while (found := walk.next()) is not None:
         request, group, place, order = found
-        size = request.need.world_size
+        need, left = request.need, limits.cpu_ranks - used
         if not users.has(request):
             continue  # nor do those of the same user and need
         # More than the limit was taken while that was higher: it runs alone.
         runs_alone = used == 0 < limits.cpu_ranks
-        if used + size > limits.cpu_ranks and not runs_alone:
+        if need.world_size > left and not runs_alone:
             return CpuWaits(request.job_id, used, limits.cpu_ranks)
         if not host.has(request, order):
             continue  # nor do those of the same need
-        host.take(request.need)
-        users.take(request)
+        host.take(need)
+        size = need.size_within(min(left, users.most(request))) or need.world_size
+        users.take(request, size)
         used += size
-        starts.append(Start(job_id=request.job_id))
+        starts.append(Start(job_id=request.job_id, size=size if need.is_elastic else None))
         walk.go_on(group, place)
     return CpuWaits(None, used, limits.cpu_ranks)
 
@@ -226,7 +233,7 @@ def _give_gpus(
             if need not in wanted_by:
                 wanted_by[need] = usable(need, floor.gpus)[0]
             wanted = wanted_by[need]
-            given = floor.take(request, wanted)
+            given = floor.take(request, wanted, users.most(request))
             changed = given is not None or (need not in waiting and floor.keep(request, wanted))
         except Exception as error:  # of whatever kind: that job is set aside
             raise OddRequest(request.job_id) from error
@@ -241,10 +248,11 @@ def _give_gpus(
                     gpu_uuids=uuids,
                     gpu_bytes=need.gpu_bytes,
                     gpu_part=part,
+                    size=len(given) if need.is_elastic else None,
                 )
             )
             host.take(need)
-            users.take(request)
+            users.take(request, len(given))
         if changed:
             history.since(order, floor.view())
         if need in waiting:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from zerotools.jobs.tables.size_range import MOST_RANKS
 from zerotoolsd.accounts.user_limits import UserLimits
 from zerotoolsd.queue.scheduling.demands import Request, ResourceNeed, count
 
@@ -61,10 +62,19 @@ class UserRoom:
         self.said[request.uid, request.need] = why
         return False
 
-    def take(self, request: Request) -> None:
-        """The job starts."""
+    def most(self, request: Request) -> int:
+        """How many ranks the limits leave to a job that is within them."""
+        if self._limits_of is None or not request.need.is_elastic:
+            return MOST_RANKS
+        limits, used = self._limits_of(request.uid), self._used.get(request.uid, UserUse())
+        is_gpu = request.need.gpus is not None
+        limit = limits.max_gpus if is_gpu else limits.max_cpu_ranks
+        return MOST_RANKS if limit is None else limit - (used.gpus if is_gpu else used.cpu_ranks)
+
+    def take(self, request: Request, size: int) -> None:
+        """The job starts with so many ranks."""
         if self._limits_of is not None:
-            size, is_gpu = request.need.world_size, request.need.gpus is not None
+            is_gpu = request.need.gpus is not None
             used = self._used.get(request.uid, UserUse())
             taken = {"gpus": size, "cpu_ranks": 0} if is_gpu else {"gpus": 0, "cpu_ranks": size}
             self._used[request.uid] = used.and_also(**taken)

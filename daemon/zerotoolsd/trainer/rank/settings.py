@@ -10,6 +10,7 @@ from pathlib import Path
 
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.stored import read_stored
+from zerotools.jobs.tables.elastic import at_size
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.runs.needed import DIRECTORY, directory_of_user
 
@@ -48,7 +49,7 @@ def saved_before(environment: Mapping[str, str] = os.environ) -> int:
 
 
 def read_spec(run_dir: Path) -> JobSpec:
-    """The job in `run_dir`, with `output_dir` filled in.
+    """The job in `run_dir` as it runs with the ranks that there are, with `output_dir` filled in.
 
     Raises:
         BadRequest: it is not a job, or one that this trainer does not run.
@@ -62,7 +63,7 @@ def read_spec(run_dir: Path) -> JobSpec:
         raise BadRequest(f"{path}: this trainer does not run engine {spec.engine}")
     if spec.output_dir is None:
         raise BadRequest(f"{path} has no output_dir")
-    return spec
+    return at_size(spec, rank_from().world_size)
 
 
 def needed_by_others(run_dir: Path) -> Path:

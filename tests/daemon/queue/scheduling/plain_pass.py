@@ -51,16 +51,22 @@ def _cpus(
 ) -> None:
     first: int | None = None
     for request in requests:
-        size = request.need.world_size
-        head = f"needs {count(size, 'CPU rank')}"
+        least = request.need.world_size
+        head = f"needs {count(least, 'CPU rank')}"
         if first is not None:
             waits[request.job_id] = f"{head}: waits behind job {first}"
-        elif used + size <= limits.cpu_ranks or (used == 0 < limits.cpu_ranks):
+        elif used + least <= limits.cpu_ranks or (used == 0 < limits.cpu_ranks):
+            sizes = [size for size in request.need.sizes if used + size <= limits.cpu_ranks]
+            size = max(sizes, default=least)
             used += size
-            starts.append(Start(job_id=request.job_id))
+            starts.append(Start(job_id=request.job_id, size=_said(request, size)))
         else:
             first = request.job_id
             waits[first] = f"{head}: {used} of limits.cpu_ranks = {limits.cpu_ranks} are in use"
+
+
+def _said(request: Request, size: int) -> int | None:
+    return size if len(request.need.sizes) > 1 else None
 
 
 class _Floor:
@@ -75,8 +81,10 @@ class _Floor:
         free = [gpu for gpu in wanted if gpu.index not in self.taken]
         offered = free + [gpu for gpu in wanted if self._is_lent(gpu.index, request)]
         if missing is None and len(offered) >= need:
-            given = [gpu for gpu in wanted if gpu in offered[:need]]
-            starts.append(Start(job_id=job_id, gpu_uuids=tuple(str(gpu.uuid) for gpu in given)))
+            size = max((s for s in request.need.sizes if s <= len(offered)), default=need)
+            given = [gpu for gpu in wanted if gpu in offered[:size]]
+            uuids = tuple(str(gpu.uuid) for gpu in given)
+            starts.append(Start(job_id=job_id, gpu_uuids=uuids, size=_said(request, size)))
             for gpu in given:
                 self.kept.pop(gpu.index, None)
                 self.ours[gpu.index] = None if request.lasts is None else self.now + request.lasts

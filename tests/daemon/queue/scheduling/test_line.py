@@ -34,6 +34,16 @@ gpu_needs = st.builds(
     st.booleans(),
 )
 cpu_needs = st.builds(lambda size: ResourceNeed(world_size=size, gpus=None), st.integers(1, 5))
+sizes = st.lists(st.integers(1, 5), min_size=1, max_size=4, unique=True).map(
+    lambda each: tuple(sorted(each))
+)
+elastic_needs = st.builds(
+    lambda sizes, gpus: ResourceNeed(
+        world_size=sizes[0], gpus=sizes[0] if gpus else None, sizes=sizes
+    ),
+    sizes,
+    st.booleans(),
+)
 lasting = st.none() | st.sampled_from([0.0, 5.0, 10.0, 20.0, 20.5, 30.0])
 
 
@@ -59,7 +69,7 @@ def test_a_pass_comes_to_the_same_as_looking_at_every_job(data: st.DataObject) -
     ]
     ends = {900 + i: 110.0 + i for i, kind in enumerate(kinds) if kind == "ends"}
     ends |= {900 + i: 120.0 for i, kind in enumerate(kinds) if kind == "ends later"}
-    needs = data.draw(st.lists(gpu_needs | cpu_needs, min_size=1, max_size=4))
+    needs = data.draw(st.lists(gpu_needs | cpu_needs | elastic_needs, min_size=1, max_size=4))
     priorities = st.sampled_from([0, 0, 3, -10, 10])
     one = st.tuples(st.sampled_from(needs), lasting, priorities, st.integers(1, 3))
     asked = data.draw(st.lists(one, max_size=16))

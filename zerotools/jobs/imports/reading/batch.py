@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from zerotools.jobs.imports.reading.claims import Claim, Claims
@@ -67,6 +68,9 @@ def world_size(claims: Claims) -> BatchFact | None:
         return None
     if isinstance(claim.value, (list, tuple)):
         return BatchFact(len(claim.value), claim.place)
+    if isinstance(claim.value, Mapping):  # an elastic job: a config is made for all of its ranks
+        most = claim.value.get("max")
+        return BatchFact(most, claim.place) if type(most) is int and most > 0 else None
     return (
         BatchFact(claim.value, claim.place)
         if type(claim.value) is int and claim.value > 0

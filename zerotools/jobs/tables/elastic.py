@@ -1,0 +1,109 @@
+"""Elastic jobs: the world sizes that they may have, and the job that each size makes of them.
+
+Every size trains on the same sequences in the same order, as these depend on the seed and the step
+alone; what changes is how many of them a rank takes. A forward pass of an elastic job never has
+more sequences than at its largest size, unless `micro_batch_size` says so: with fewer ranks each
+accumulates more of them, and needs no more memory for activations. Example: with `batch_size` 24
+and `gpus = {min = 2, max = 8}` a rank of 8 has 3 sequences in one pass, one of 4 twice 3, one of 2
+four times 3; one of 6 twice 2, as 3 does not divide its 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from zerotools.jobs.binding.bind import show
+from zerotools.jobs.tables.size_range import MOST_RANKS, SizeRange
+from zerotools.jobs.tables.spec import JobSpec
+
+_MOST_LISTED = 12
+
+
+def at_size(spec: JobSpec, size: int) -> JobSpec:
+    """The job that an attempt of `size` ranks runs; a job of one size is that already."""
+    if spec.size_range is None:
+        return spec
+    spec, whole = _with_ranks(spec, size), spec
+    if spec.train.micro_batch_size is not None:
+        return spec
+    evaluated = replace(spec.eval, batch_size=spec.eval.batch_size or 1)  # as without a micro batch
+    train = replace(spec.train, micro_batch_size=_pass_of(whole, size))
+    return replace(spec, train=train, eval=evaluated)
+
+
+def _with_ranks(spec: JobSpec, size: int) -> JobSpec:
+    return replace(spec, ranks=size) if spec.device == "cpu" else replace(spec, gpus=size)
+
+
+def _pass_of(spec: JobSpec, size: int) -> int:
+    """Sequences in a forward pass: of those that divide the rank's, the most that a rank of the
+    largest size has."""
+    batch = spec.train.batch_size
+    whole, most = batch // size, batch // max((size, *spec.sizes))
+    return max((count for count in range(1, most + 1) if whole % count == 0), default=1)
+
+
+def largest(spec: JobSpec) -> JobSpec:
+    """The job at the most ranks that it may have."""
+    return at_size(spec, max(spec.sizes, default=spec.world_size))
+
+
+def check_sizes(spec: JobSpec) -> Iterator[str]:
+    """What is wrong with a range of ranks."""
+    wanted = spec.size_range
+    if wanted is None:
+        return
+    key = "ranks" if spec.device == "cpu" else "gpus"
+    if spec.engine != "torch":
+        yield f"{key} = {wanted}: {_why_rigid(spec.engine)} set one number, {key} = {wanted.max}"
+    elif wanted.min < 1:
+        yield f"{key}.min = {show(wanted.min)}: must be at least 1"
+    elif wanted.max > MOST_RANKS:
+        yield f"{key}.max = {show(wanted.max)}: must be at most {MOST_RANKS}"
+    elif wanted.min > wanted.max:
+        yield (
+            f"{key}.min = {wanted.min}: must be at most {key}.max, which is {wanted.max}; "
+            "exchange them"
+        )
+    else:
+        for name in dict.fromkeys(("min", "max")) if wanted.min < wanted.max else ("min",):
+            yield from _check_end(spec, key, name, wanted)
+
+
+def _check_end(spec: JobSpec, key: str, name: str, wanted: SizeRange) -> Iterator[str]:
+    size, sizes = getattr(wanted, name), spec.sizes
+    if size in sizes:
+        return
+    listed = ", ".join(map(str, sizes[:_MOST_LISTED])) + ", ..." * (len(sizes) > _MOST_LISTED)
+    do = (
+        f"from {wanted.min} to {wanted.max} these do: {listed}"
+        if sizes
+        else (f"from {wanted.min} to {wanted.max} none does; change {key} or train.batch_size")
+    )
+    yield f"{key}.{name} = {size}: {_why_uneven(spec, size)}; {do}"
+
+
+def _why_uneven(spec: JobSpec, size: int) -> str:
+    batch, micro = spec.train.batch_size, spec.train.micro_batch_size
+    if batch % size:
+        return f"does not divide train.batch_size = {batch} into whole sequences for each rank"
+    if micro is not None and (batch // size) % micro:
+        return (
+            f"leaves {batch // size} of the {batch} sequences of a step to a rank, which are not "
+            f"whole passes of train.micro_batch_size = {micro}"
+        )
+    return f"is not a multiple of zero.shard_size = {spec.zero.shard_size}"
+
+
+def _why_rigid(engine: str) -> str:
+    if engine == "deepspeed":
+        return (
+            'the number of ranks of an engine = "deepspeed" job cannot change while it runs, as '
+            "DeepSpeed does not load what another world size saved (zerotools reshard converts "
+            'such a checkpoint by hand); use engine = "torch", whose jobs may be elastic, or'
+        )
+    return (
+        'the number of ranks of an engine = "script" job cannot change while it runs, as zerotools '
+        "cannot divide the batch of your own program;"
+    )

@@ -1,0 +1,32 @@
+"""`gpus = {min = 2, max = 8}`: a number of ranks that may change while a job runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zerotools.jobs.binding.declaration import key
+
+MOST_RANKS = 1024
+"""More than one machine has GPUs, or cores for ranks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeRange:
+    """The fewest and the most ranks of an elastic job."""
+
+    min: int = key("The fewest ranks: the job waits until it can have so many.", imported=False)
+    max: int = key("The most ranks.", imported=False)
+
+    def __str__(self) -> str:
+        """As a job file has it."""
+        return f"{{min = {self.min}, max = {self.max}}}"
+
+    def sizes(self, batch: int, micro: int | None, shard: int | None) -> tuple[int, ...]:
+        """The world sizes in it, ascending, that divide the batch evenly: `batch` sequences of a
+        step, `micro` of a forward pass, and `shard` ranks that share one copy of the weights."""
+        found = range(max(1, self.min), min(self.max, batch, MOST_RANKS) + 1)
+        return tuple(
+            size
+            for size in found
+            if not (batch % size or (batch // size) % (micro or 1) or size % (shard or 1))
+        )
