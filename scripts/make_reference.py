@@ -19,6 +19,7 @@ import click
 
 from zerotools.cli.command_table import SECTIONS
 from zerotools.cli.main import build
+from zerotools.jobs.binding.bind import table_of
 from zerotools.jobs.binding.declaration import keys_of
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.api.openapi import document
@@ -165,9 +166,10 @@ def daemon() -> str:
 
 def _tables(spec: type) -> Iterator[str]:
     for name, hint in get_type_hints(spec).items():
-        if is_dataclass(hint):
-            assert isinstance(hint, type)
-            yield from _table(f"`[{name}]`", hint)
+        table = table_of(hint) or hint
+        if is_dataclass(table):
+            assert isinstance(table, type)
+            yield from _table(f"`[{name}]`", table)
 
 
 def _table(title: str, spec: type) -> Iterator[str]:

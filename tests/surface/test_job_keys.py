@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from zerotools.jobs.binding.bind import dotted_keys, hints_of
+from zerotools.jobs.binding.bind import dotted_keys, hints_of, table_of
 from zerotools.jobs.binding.declaration import keys_of
 from zerotools.jobs.imports.combine import Imported, JobFile, import_configs
 from zerotools.jobs.imports.reading.report import KeyOutcome
@@ -41,7 +41,8 @@ def test_it_is_documented_in_its_section_of_the_reference(key: str) -> None:
 @pytest.mark.parametrize("key", KEYS)
 def test_something_beside_its_checks_reads_it(key: str) -> None:
     table, _, name = key.rpartition(".")
-    kind = hints_of(JobSpec)[table].__name__ if table else "JobSpec"
+    hint = hints_of(JobSpec)[table] if table else JobSpec
+    kind = (table_of(hint) or hint).__name__
     readers = [
         path
         for path, names in words_of_files().items()

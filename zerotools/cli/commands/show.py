@@ -127,7 +127,8 @@ def page(job: Job, columns: int | None, *, whole_spec: bool = False) -> list[str
 
 
 def _attempts(job: Job, columns: int | None) -> list[str]:
-    headers, rows = ATTEMPT_HEADERS, [_attempt_row(attempt) for attempt in job["attempts"]]
+    headers: tuple[str, ...] = ATTEMPT_HEADERS
+    rows = [_attempt_row(attempt) for attempt in job["attempts"]]
     if job.get("sizes"):
         headers = (*headers[:2], "ranks", *headers[2:])
         sizes = [str(each.get("world_size") or render.UNKNOWN) for each in job["attempts"]]
