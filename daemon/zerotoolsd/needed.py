@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import secrets
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from zerotools.jobs import states
@@ -24,6 +26,8 @@ from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.store import Store
 
 _COMING = "coming-"
+MOST_SEEN, MOST_FORGOTTEN = 20_000, 1000
+"""Names of one user's directory, each time."""
 _UNFINISHED = [state for state in states.STATES if state not in states.TERMINAL]
 
 log = logging.getLogger(__name__)
@@ -104,14 +108,22 @@ class NeededCheckpoints:
             _forget(self._directory, live, coming=coming)
             for path in self._directory.glob(directory_of_user("*")):
                 with suppress(OSError), opened(path) as base:
-                    _forget(base, live, coming=coming)
+                    _forget(base, live, coming=coming, most=MOST_SEEN)
 
 
-def _forget(directory: Path, live: Container[str], *, coming: bool) -> None:
-    for path in directory.iterdir():
-        if path.name not in live and (coming or not path.name.startswith(_COMING)):
-            with suppress(OSError):
-                path.unlink()
+def _forget(
+    directory: Path, live: Container[str], *, coming: bool, most: int | None = None
+) -> None:
+    """`most`: of a user's directory a part is looked at each time, as anything may lie in it."""
+    gone = 0
+    with os.scandir(directory) as entries:
+        for entry in islice(entries, most):
+            if entry.name not in live and (coming or not entry.name.startswith(_COMING)):
+                with suppress(OSError):
+                    (directory / entry.name).unlink()
+                gone += 1
+            if most is not None and gone == MOST_FORGOTTEN:
+                return
 
 
 @dataclass(frozen=True)

@@ -168,6 +168,7 @@ class Admittance:
         async with self._looked_at(spec, job.uid, None, True, PLAIN_TERMS, own=job.id) as new:
             yield new
             self._writers.forget(job.id)
+            self._dispatcher.store.of_user.forget()
             new.queued(job)
 
     @asynccontextmanager
@@ -190,8 +191,7 @@ class Admittance:
             seen: Survey | None = None
             if self._dispatcher.store.by_key(uid, known or key) is None:
                 self._refuse_full()
-                if own is None:
-                    self._refuse_over(uid, len(text))
+                self._refuse_over(uid, len(text), own)
                 terms = self._settled(terms, uid)
                 seen = await self._check(spec, text, user)
                 coming.seen(seen.named)
@@ -245,9 +245,15 @@ class Admittance:
         if (why := self._dispatcher.store.room.why_full()) is not None:
             raise Unavailable(f"the job cannot be queued: {why}; make room there")
 
-    def _refuse_over(self, uid: int, size: int) -> None:
-        """Raises Conflict: the user has as much of the queue as one may have."""
+    def _refuse_over(self, uid: int, size: int, own: int | None) -> None:
+        """Raises Conflict: the user has as much of the queue as one may have. A job that becomes
+        another one (`own`) takes no place of a new one, and no bytes where it shrinks."""
         quota, rows = self._dispatcher.users.quotas.of(uid), self._dispatcher.store.of_user
+        if own is not None:
+            quota = replace(quota, max_queued=None)
+            size -= len(self._dispatcher.store.job(own).spec_text)
+            if size <= 0:
+                return
         why = why_queued_too_much(
             quota,
             queued=0 if quota.max_queued is None else rows.waiting(uid),
@@ -266,8 +272,7 @@ class Admittance:
         own: int | None,
         size: int,
     ) -> None:
-        if own is None:
-            self._refuse_over(uid, size)
+        self._refuse_over(uid, size, own)
         self.dependable.refuse_hopeless(terms.after, uid)
         if seen is not None:
             self._writers.refuse_taken(spec, seen.place, own)

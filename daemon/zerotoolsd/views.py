@@ -21,7 +21,7 @@ from zerotoolsd.attempts.movement.phases import phase_of
 from zerotoolsd.gpu_sharing.fair_shares import UserShare
 from zerotoolsd.queue.dependencies.dependency_table import DependencyRow
 from zerotoolsd.queue.rows import AttemptRow, JobRow, UnreadableSpec
-from zerotoolsd.queue.values import short
+from zerotoolsd.queue.values import one_line, short
 from zerotoolsd.service import AttemptView, JobView
 
 
@@ -138,7 +138,8 @@ def _phase(
     if job.state not in (states.RUNNING, states.STOPPING) or not attempts:
         return None
     run_dir = Path(attempts[-1].run_dir)
-    return phase_of(run_dir, known[0], quiet_seconds=quiet_seconds, now=time.time())
+    ranks = job.reading.spec.world_size if job.reading.spec else 1
+    return phase_of(run_dir, known[0], ranks=ranks, quiet_seconds=quiet_seconds, now=time.time())
 
 
 def _without_secrets(spec: JobSpec, known: Sequence[str]) -> dict[str, Any]:
@@ -168,7 +169,7 @@ def attempt_view(attempt: AttemptRow, secrets: Sequence[str] = ()) -> AttemptVie
         ended=attempt.ended,
         exit_code=_status(result.get("exit_code")),
         signal=_status(result.get("signal")),
-        cause=mask_text(short(str(result["cause"])) or "", secrets)
+        cause=mask_text(one_line(short(str(result["cause"])) or ""), secrets)
         if result.get("cause")
         else None,
         resumed_from=attempt.resumed_from,

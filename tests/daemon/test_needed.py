@@ -15,6 +15,7 @@ from tests.runs.test_checkpoint_dirs import make
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.runs.needed import DIRECTORY, Needed, read_needed
+from zerotoolsd import needed
 from zerotoolsd.needed import NeededCheckpoints
 from zerotoolsd.queue.store import Store
 from zerotoolsd.trainer.rank.settings import needed_by_others
@@ -85,3 +86,17 @@ def test_the_next_daemon_tells_it_again(tmp_path: Path) -> None:
     NeededCheckpoints(state, store).begin()
     store.close()
     assert told(state) == [Needed(2, "resume_from", str(checkpoint))]
+
+
+def test_a_directory_that_its_user_filled_is_cleared_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(needed, "MOST_FORGOTTEN", 3)
+    for number in range(8):
+        (tmp_path / f"{number}").mkdir() if number % 2 else (tmp_path / f"{number}").touch()
+    needed._forget(tmp_path, {"0"}, coming=False, most=0)
+    assert len(list(tmp_path.iterdir())) == 8
+    for _ in range(8):
+        needed._forget(tmp_path, {"0"}, coming=False, most=8)
+    assert (tmp_path / "0").exists()
+    assert len(list(tmp_path.iterdir())) < 8

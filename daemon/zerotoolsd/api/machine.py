@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
+from zerotools.core.errors import BadRequest
 from zerotoolsd.api import inputs
 from zerotoolsd.api.answers import answer
 from zerotoolsd.api.asking.asked import asked
@@ -43,6 +44,8 @@ async def drain(request: web.Request) -> web.Response:
     """POST /v1/drain."""
     body = await inputs.json_object(request, known=("why",))
     why = inputs.text(body, "why", LONGEST_WHY)
+    if why is not None and not why.isprintable():
+        raise BadRequest("why: must be one line of printable characters")
     return answer(await request.app[SERVICE].drain(why, uid=asked(request).uid))
 
 

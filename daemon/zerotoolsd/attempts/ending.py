@@ -16,6 +16,7 @@ from zerotoolsd.queue.lifecycle import Ended
 from zerotoolsd.queue.retrying import causes
 from zerotoolsd.queue.retrying.spreading import part_of_wait
 from zerotoolsd.queue.rows import AttemptRow, JobRow, UnreadableSpec
+from zerotoolsd.queue.values import one_line
 from zerotoolsd.supervisor.ending.left_behind import in_words, is_still_alive
 from zerotoolsd.supervisor.procfs import Process, boot_id
 from zerotoolsd.supervisor.trouble import NOT_READY
@@ -41,7 +42,7 @@ def end_event(
         unreadable = str(error)
     repeats = spec is None or spec.retry == ALWAYS
     known = secrets_of(spec)
-    cause = str(record.get("cause") or "its record does not say how it ended")
+    cause = one_line(str(record.get("cause") or "its record does not say how it ended"))
     note = _what_failed_after(record)
     if left is not None:
         cause, note = f"{cause}; {left}", left if note is None else f"{note}; {left}"
@@ -54,7 +55,7 @@ def end_event(
         time_limit=time_limit.that_ended(spec, record, asked=asked),
         note=note,
         unreadable=unreadable,
-        hopeless=hopeless and mask_text(hopeless, known),
+        hopeless=hopeless and mask_text(one_line(hopeless), known),
         not_ready_before=_not_ready_at_the_end(before),
         rule=causes.USUAL if repeats else causes.rule_of(kind),
         same_before=same_before(kind, before),
@@ -122,4 +123,8 @@ def _joined(words: Sequence[str]) -> str:
 def _what_failed_after(record: Mapping[str, Any]) -> str | None:
     closing = record.get("closing")
     why = closing.get("why") if isinstance(closing, Mapping) else None
-    return None if why is None else f"all its steps are done and saved; the export failed: {why}"
+    return (
+        None
+        if why is None
+        else "all its steps are done and saved; the export failed: " + one_line(str(why))
+    )

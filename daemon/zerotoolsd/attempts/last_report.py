@@ -18,6 +18,7 @@ from zerotoolsd.accounts.rights import opened
 from zerotoolsd.attempts.spawning.child import SUPERVISOR_LOG
 from zerotoolsd.queue import clocks
 from zerotoolsd.queue.rows import ENDED, AttemptRow, JobRow
+from zerotoolsd.queue.values import one_line
 from zerotoolsd.supervisor.durable import LARGEST_RECORD, open_regular, read_json
 from zerotoolsd.supervisor.plan import PROGRESS, RUN, SUMMARY
 
@@ -108,7 +109,7 @@ def last_line(path: Path) -> str | None:
     """The end of a log. A bar that redraws its line ends it with a carriage return."""
     text = b"\n".join(_last_lines(path)).decode("utf-8", "replace")
     lines = [line.strip() for line in text.replace("\r", "\n").split("\n")]
-    return next((line[:_LONGEST_LINE] for line in reversed(lines) if line), None)
+    return next((one_line(line[:_LONGEST_LINE]) for line in reversed(lines) if line), None)
 
 
 def report_so_far(run_dir: Path) -> LastReport:

@@ -19,6 +19,7 @@ from zerotoolsd.supervisor.last_word.ledger import RankLedger
 from zerotoolsd.supervisor.last_word.reserved import ReservedRecord
 from zerotoolsd.supervisor.plan import ATTEMPT, ENDED, EXIT, LEDGER, LOCK, RUN, STOP, Plan
 from zerotoolsd.supervisor.procfs import boot_id, open_process
+from zerotoolsd.supervisor.trouble import is_of_machine
 
 RESTARTED = "the machine was restarted"
 _PLAIN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -102,7 +103,11 @@ def run_dir_status(run_dir: Path, token: str) -> AttemptStatus:
     except ValueError as error:
         return Gone(f"its record cannot be read ({error})")
     except OSError as error:
-        return Unreadable(f"{error.filename or run_dir}: {error.strerror}")
+        why = f"{error.filename or run_dir}: {error.strerror}"
+        # Its user may take the daemon's way to it, or put anything there: nothing waits for that.
+        if owner_of(run_dir) is not None and not is_of_machine(error):
+            return Gone(f"its record cannot be read ({why})")
+        return Unreadable(why)
 
 
 def _look(run_dir: Path, token: str, uid: int | None) -> AttemptStatus:
@@ -153,7 +158,7 @@ def _last_word(run_dir: Path, token: str, why: str) -> Over | Gone:
 def _noted(run_dir: Path, run: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The record that the keeper would have written of ranks whose ends were noted."""
     try:
-        plan = Plan.from_json(read_json(run_dir / ATTEMPT) or {})
+        plan = Plan.from_json(read_json(run_dir / ATTEMPT, LARGEST_RECORD) or {})
         ledger = RankLedger.read(run_dir / LEDGER, plan.processes)
     except (OSError, TypeError, ValueError):  # an older version has started it, or a job wrote here
         return None

@@ -168,7 +168,9 @@ class AttemptStarter:
 
     def mark_running(self, attempt: AttemptRow, began: Moment) -> None:
         """Commit that the attempt's supervisor runs since `began`, unless that is known."""
-        job = self._store.job(attempt.job_id)
+        job, here = self._store.job(attempt.job_id), clocks.now()
+        if began.time > here.time or (began.clock or 0.0) > (here.clock or 0.0):
+            began = here  # the user's own record says it: no attempt begins in the future
         later = attempt.began is not None and began.seconds_since(attempt.began) > SAME_SECONDS
         # Later: the one that was started then ended before it began anything, for want of room, and
         # what the job waited since is not its running time.

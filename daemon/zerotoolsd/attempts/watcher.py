@@ -16,6 +16,7 @@ from typing import Any
 
 from zerotoolsd.accounts.as_user import NOT_DROPPED
 from zerotoolsd.accounts.job_user import JobUser
+from zerotoolsd.accounts.rights import owner_of
 from zerotoolsd.attempts import last_report, reattach
 from zerotoolsd.attempts.enforcing import claims, strays
 from zerotoolsd.attempts.spawning.spawner import Spawned, SupervisorSpawner
@@ -25,6 +26,7 @@ from zerotoolsd.attempts.waiting.pending import PendingJobs
 from zerotoolsd.queue import clocks, lifecycle
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.rows import AttemptRow
+from zerotoolsd.supervisor.procfs import send_signal
 
 STARTING_SECONDS = 0.1
 UNREADABLE_SECONDS = 1.0
@@ -299,10 +301,7 @@ class Watcher:
             return
         # Before run.json a SIGTERM would end the supervisor itself; it finds the request later.
         if live is not None and has_begun(Path(attempt.run_dir)):
-            try:
-                signal.pidfd_send_signal(live.pidfd, signal.SIGTERM)
-            except ProcessLookupError:
-                log.info("%s: has ended already", attempt.run_dir)
+            send_signal(live.pidfd, signal.SIGTERM, owner_of(Path(attempt.run_dir)))
 
     def request_again(self) -> bool:
         """Ask those again that could not be asked; whether all are asked."""

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from zerotools.sensors.snapshot import Gpu
+from zerotoolsd.accounts.rights import opened, owner_of
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json
 from zerotoolsd.supervisor.plan import RUN
-from zerotoolsd.supervisor.procfs import Process, boot_id, read_process
+from zerotoolsd.supervisor.procfs import Process, boot_id, is_of_uid, read_process
 
 Owner = tuple[int, int]
 """(job, attempt)."""
@@ -69,17 +70,21 @@ def _owner(pid: int, roots: Mapping[tuple[int, int], Owner], read: Read) -> Owne
 
 
 def _roots(attempt: AttemptRow) -> list[tuple[int, int]]:
-    """Supervisor and keeper, by pid and start."""
+    """Supervisor and keeper, by pid and start: of another user's attempt those alone that are that
+    user's, whatever the record says."""
+    run_dir = Path(attempt.run_dir)
     try:
-        run = read_json(Path(attempt.run_dir) / RUN, LARGEST_RECORD) or {}
+        with opened(run_dir) as base:
+            run = read_json(base / RUN, LARGEST_RECORD) or {}
     except (OSError, ValueError):
         return []
+    uid = owner_of(run_dir)
     if run.get("token") != attempt.token or run.get("boot_id") != boot_id():
         return []
     found = []
     for tree in (run, run.get("keeper")):
         named = tree if isinstance(tree, Mapping) else {}
         pid, start = named.get("pid"), named.get("start_ticks")
-        if type(pid) is int and type(start) is int:
+        if type(pid) is int and type(start) is int and (uid is None or is_of_uid(pid, uid)):
             found.append((pid, start))
     return found

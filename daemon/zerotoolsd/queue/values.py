@@ -64,6 +64,20 @@ def short(sentence: str | None) -> str | None:
     return f"{sentence[:half]} … {sentence[-half:]}"
 
 
+def one_line(said: str) -> str:
+    """What a program said, as part of a sentence, which is also written into the daemon's log: on
+    one line, and what a terminal would obey as an escape."""
+    return said if said.isprintable() else "".join(map(_plain, said))
+
+
+def _plain(letter: str) -> str:
+    if letter.isspace():
+        return " "
+    is_of_name = "\udc80" <= letter <= "\udcff"  # a byte of a file's name that is not UTF-8
+    shown = letter.isprintable() or is_of_name
+    return letter if shown else letter.encode("unicode_escape").decode()
+
+
 def json_of(tree: Mapping[str, Any]) -> str:
     """As it is stored: equal trees are equal texts."""
     return json.dumps(tree, sort_keys=True)

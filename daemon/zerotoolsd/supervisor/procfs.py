@@ -144,9 +144,9 @@ def open_process(pid: int, start_ticks: int, uid: int | None = None) -> int | No
     return fd
 
 
-def kill_process(process: Process) -> bool:
-    """SIGKILL exactly this process; False if it is gone. Raises PermissionError."""
-    return signal_process(process.pid, process.start_ticks, signal.SIGKILL)
+def kill_process(process: Process, uid: int | None = None) -> bool:
+    """SIGKILL exactly this process; see `signal_process`. Raises PermissionError."""
+    return signal_process(process.pid, process.start_ticks, signal.SIGKILL, uid)
 
 
 def signal_process(
@@ -158,9 +158,24 @@ def signal_process(
     if fd is None:
         return False
     try:
-        signal.pidfd_send_signal(fd, number)
-    except ProcessLookupError:
-        return False
+        return send_signal(fd, number)
     finally:
         os.close(fd)
+
+
+def send_signal(pidfd: int, number: signal.Signals, uid: int | None = None) -> bool:
+    """Send the process of `pidfd` a signal; False if it is gone, or not one of the user `uid` any
+    more: it may have executed a program that became somebody else. Raises PermissionError."""
+    if uid is not None and not is_of_uid(_pid_of(pidfd), uid):
+        return False
+    try:
+        signal.pidfd_send_signal(pidfd, number)
+    except ProcessLookupError:
+        return False
     return True
+
+
+def _pid_of(pidfd: int) -> int:
+    """-1: it is gone."""
+    lines = Path(f"/proc/self/fdinfo/{pidfd}").read_text(encoding="ascii").splitlines()
+    return next((int(line.split()[1]) for line in lines if line.startswith("Pid:")), -1)

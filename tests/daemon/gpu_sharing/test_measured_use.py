@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+from tests.daemon.accounts.other_users import AS_ROOT, UID
 from tests.daemon.made_attempts import TOKEN
 from zerotools.sensors.fake import fake_gpu
 from zerotools.sensors.snapshot import GpuProcess
@@ -63,3 +65,12 @@ def test_a_record_of_another_attempt_proves_nothing(tmp_path: Path) -> None:
     write_json(tmp_path / "run" / "run.json", {"pid": 21, "start_ticks": 210, "token": "other"})
     gpu = fake_gpu(0, processes=[GpuProcess(22, 5)])
     assert measure([gpu], [ours], PROCESSES.get).own == {"GPU-fake-0": 0}
+
+
+@AS_ROOT
+def test_a_forged_record_claims_nothing_that_others_use(tmp_path: Path) -> None:
+    ours = attempt(tmp_path / "7", 7, 21, 20)
+    for path in (tmp_path / "7", tmp_path / "7" / "run.json"):
+        os.chown(path, UID, UID)
+    gpu = fake_gpu(0, processes=[GpuProcess(22, 5)])
+    assert measure([gpu], [ours], PROCESSES.get).of_attempts == {}

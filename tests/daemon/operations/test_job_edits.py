@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
-from tests.daemon.dispatchers import Running
+from tests.daemon.dispatchers import Running, running
 from tests.daemon.operations.test_waiting_jobs import FIVE, submit_under
 from tests.daemon.test_jobservice import ME, refusal, submit, tell
 from zerotools.core.errors import BadRequest
+from zerotoolsd.accounts.serving import OWN_ONLY
+from zerotoolsd.accounts.user_limits import LimitsOfUsers
 from zerotoolsd.queue_terms import Dependency, JobEdit, QueueTerms
 from zerotoolsd.service import Conflict
 
@@ -62,6 +65,24 @@ def test_what_a_submit_would_refuse_changes_nothing(tmp_path: Path) -> None:
         assert sorted(isinstance(each, Conflict) for each in results) == [False, True]
 
     tell(tmp_path / "state", story)
+
+
+def test_an_edit_takes_no_more_of_the_queue_than_a_submit(tmp_path: Path) -> None:
+    users = replace(OWN_ONLY, quotas=LimitsOfUsers({"max_queued": 1, "queue_bytes": 20_000}))
+
+    async def story() -> None:
+        async with running(tmp_path / "state", users=users) as it:
+            job = await submit_under(it, QueueTerms(hold=True))
+            large = JobEdit(set={"env.A": "x" * 20_000})
+            said = await refusal(it.service.edit(job.id, large, uid=ME), Conflict)
+            assert said.startswith("the job is not queued: your jobs take ")
+            half = JobEdit(set={"env.A": "x" * 6_000})
+            await it.service.edit(job.id, half, uid=ME)
+            assert it.engine.store.of_user.text_bytes(ME) > 12_000
+            said = await refusal(it.service.edit(job.id, large, uid=ME), Conflict)
+            await it.service.edit(job.id, JobEdit(unset=("env.A",)), uid=ME)
+
+    asyncio.run(story())
 
 
 def test_a_ring_is_refused(tmp_path: Path) -> None:

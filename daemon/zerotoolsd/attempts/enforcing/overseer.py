@@ -52,7 +52,7 @@ class Hands:
     """How processes are looked at and told; a test has others."""
 
     read: Callable[[int], Process | None] = read_process
-    send: Callable[[int, int, signal.Signals], bool] = signal_process
+    send: Callable[[int, int, signal.Signals, int | None], bool] = signal_process
     find: Callable[[Traces], list[Process]] = strays.find
     sign: Callable[[Path], float | None] = lambda run_dir: _sign(run_dir)
 
@@ -61,6 +61,8 @@ class Hands:
 class _Watched:
     supervisor: tuple[int, int]
     keeper: tuple[int, int] | None
+    uid: int | None = None
+    """Whose they must be: a program may become another user's (sudo), and is not signalled then."""
     sign: float | None = None
     sign_seen: float = 0.0
     killed: list[tuple[str, float]] = field(default_factory=list)
@@ -122,7 +124,7 @@ class Overseer:
             for process in (supervisor, keeper):
                 if process is not None and process.state in _STOPPED:
                     log.warning("job %d: pid %d is stopped: SIGCONT", attempt.job_id, process.pid)
-                    self._send(process, signal.SIGCONT)
+                    self._send(process, signal.SIGCONT, watched.uid)
         if asked is not None:
             self._insist(attempt, watched, (supervisor, keeper), asked, now)
 
@@ -133,9 +135,9 @@ class Overseer:
             return None
         return found
 
-    def _send(self, process: Process, number: signal.Signals) -> None:
+    def _send(self, process: Process, number: signal.Signals, uid: int | None) -> None:
         with suppress(PermissionError):  # of another user: it is named in the end
-            self._hands.send(process.pid, process.start_ticks, number)
+            self._hands.send(process.pid, process.start_ticks, number, uid)
 
     def _what_is_wrong(
         self, attempt: AttemptRow, watched: _Watched, supervisor: Process | None, now: float
@@ -203,14 +205,14 @@ class Overseer:
             *(attempt.job_id, name, process.pid, process.state),
         )
         watched.killed.append((name, now))
-        self._send(process, signal.SIGKILL)
+        self._send(process, signal.SIGKILL, watched.uid)
 
     def _give_up(self, attempt: AttemptRow) -> None:
         """Neither ends by SIGKILL: name them, with all that is left."""
         traces, hands = strays.traces_of(Path(attempt.run_dir), attempt.token), self._hands
 
-        def kill(process: Process) -> bool:
-            return hands.send(process.pid, process.start_ticks, signal.SIGKILL)
+        def kill(process: Process, uid: int | None) -> bool:
+            return hands.send(process.pid, process.start_ticks, signal.SIGKILL, uid)
 
         sweep = Sweep(traces, kill=kill, find=hands.find)
         if sweep.look():
@@ -230,7 +232,7 @@ def _identities(attempt: AttemptRow) -> _Watched | None:
     supervisor, keeper = (_owned(tree, uid) for tree in (run, run.get("keeper")))
     if supervisor is None or run.get("token") != attempt.token:
         return None
-    return _Watched(supervisor, keeper, sign_seen=time.monotonic())
+    return _Watched(supervisor, keeper, uid, sign_seen=time.monotonic())
 
 
 def _owned(tree: object, uid: int | None) -> tuple[int, int] | None:

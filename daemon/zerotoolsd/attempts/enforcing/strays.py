@@ -151,7 +151,8 @@ class Sweep:
     """Ending what is left of one attempt: `look` again until nothing is."""
 
     traces: Traces
-    kill: Callable[[Process], object] = kill_process
+    kill: Callable[[Process, int | None], object] = kill_process
+    """Of a process and of whose it must be still: it may have become somebody else's."""
     find: Callable[[Traces], list[Process]] = find
     found: set[tuple[int, int]] = field(default_factory=set)
     """Everything that was found so far, by pid and start."""
@@ -167,7 +168,7 @@ class Sweep:
         for process in self.alive:
             self.found.add((process.pid, process.start_ticks))
             try:
-                self.kill(process)
+                self.kill(process, self.traces.uid)
             except PermissionError:
                 self.refused.add(process.pid)
         return bool(self.alive)

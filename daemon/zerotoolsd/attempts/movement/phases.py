@@ -12,18 +12,21 @@ from zerotoolsd.attempts.last_report import LastReport, last_line
 from zerotoolsd.attempts.movement.standstill import Clocks, standstill
 from zerotoolsd.supervisor.plan import PROGRESS
 
+MOST_RANKS = 1024
+
 
 def phase_of(
-    run_dir: Path, report: LastReport, *, quiet_seconds: float, now: float
+    run_dir: Path, report: LastReport, *, ranks: int, quiet_seconds: float, now: float
 ) -> dict[str, Any]:
-    """`JobView.phase` of the attempt in `run_dir`.
+    """`JobView.phase` of the attempt in `run_dir`, which has so many `ranks`: other files in it,
+    of which its user may make a million, are not looked at.
 
     It moves where a rank writes to its log, or reports anything, a heartbeat too, or where its
     memory grows. `quiet_seconds`: after so long without that it is quiet; 0: never.
     """
     logs, reported = [], None
     with suppress(OSError), opened(run_dir) as base:
-        logs = sorted((when, run_dir / path.name) for when, path in _times(base))
+        logs = sorted((when, run_dir / path.name) for when, path in _times(base, ranks))
         reported = _modified(base / PROGRESS)
     times = [when for when in (reported, *(when for when, _ in logs)) if when is not None]
     moved = min(max(times), now) if times else None
@@ -38,12 +41,9 @@ def phase_of(
     }
 
 
-def _times(run_dir: Path) -> Iterator[tuple[float, Path]]:
-    try:
-        paths = list(run_dir.glob("rank-*.log"))
-    except OSError:  # it was removed meanwhile
-        return
-    for path in paths:
+def _times(run_dir: Path, ranks: int) -> Iterator[tuple[float, Path]]:
+    for rank in range(min(ranks, MOST_RANKS)):
+        path = run_dir / f"rank-{rank}.log"
         if (when := _modified(path)) is not None:
             yield when, path
 

@@ -1,8 +1,9 @@
 """GPU-seconds of each user, booked by the hour, in the transaction in which they are known.
 
 What runs is booked every minute and at its end, from where it was booked last: so a restart loses
-nothing, and what a job's own record claims of its end can hide a minute at most. Attempts that
-share GPUs are booked for the part that they declared.
+nothing. What a job's own record claims of its end counts where nothing was booked for so long that
+no daemon can have run; else it ended when that was noticed. Attempts that share GPUs are booked for
+the part that they declared.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.rows import ENDED, RUNNING
 
 RunSql = Callable[..., sqlite3.Cursor]
+UNSEEN_SECONDS = 180.0
+"""Between two bookings while a daemon runs there is less."""
 _LONGEST_GAP = 366 * 86400.0
 """Of a calendar that was set, no more is booked at once."""
 
@@ -78,7 +81,7 @@ def _book_readable(sql: RunSql, row: Mapping[str, Any], now: Moment, ended: floa
     )
     seconds = min(now.seconds_since(since), _LONGEST_GAP)
     end = now.time
-    if ended is not None and ended < now.time:
+    if ended is not None and ended < now.time and seconds > UNSEEN_SECONDS:
         seconds, end = min(seconds, max(0.0, ended - since.time)), ended
     for hour, part in by_hour(end, seconds).items():
         sql(

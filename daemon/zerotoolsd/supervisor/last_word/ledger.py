@@ -19,6 +19,8 @@ from zerotoolsd.supervisor.durable import open_regular
 
 _LINE = struct.Struct("=iiBB")
 _STARTED, _ENDED = 1, 2
+MOST_RANKS = 1 << 16
+"""Of an attempt whose ledger is read."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class RankLedger:
     def read(cls, path: Path, ranks: int) -> RankLedger:
         """What a supervisor that is gone left in `path`. Raises OSError; ValueError: it is no
         ledger of so many ranks."""
+        if type(ranks) is not int or not 0 < ranks <= MOST_RANKS:
+            raise ValueError(f"{ranks} ranks")  # a job can write its plan anew, too
         size = (ranks + 1) * _LINE.size
         with os.fdopen(open_regular(path), "rb") as file:
             data = file.read(size + 1)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,16 @@ from tests.daemon.waiting import wait_for
 from zerotoolsd.accounts.rights import make_owned
 from zerotoolsd.attempts import reattach
 from zerotoolsd.attempts.enforcing import strays
-from zerotoolsd.attempts.enforcing.claims import believed
+from zerotoolsd.attempts.enforcing.claims import LARGEST_KEPT, believed
 from zerotoolsd.supervisor.durable import write_json
-from zerotoolsd.supervisor.procfs import boot_id, is_of_uid, read_process, signal_process
+from zerotoolsd.supervisor.plan import Plan
+from zerotoolsd.supervisor.procfs import (
+    boot_id,
+    is_of_uid,
+    read_process,
+    send_signal,
+    signal_process,
+)
 
 pytestmark = AS_ROOT
 TOKEN = "f0" * 16
@@ -88,3 +97,58 @@ def test_signals_reach_processes_of_that_user_alone() -> None:
     assert own.is_running()
     assert signal_process(pid, start, 9, uid=UID)  # type: ignore[arg-type]
     assert own.wait(timeout=20) != 0
+
+
+def as_user(place: Path) -> None:
+    for path in (place, *place.rglob("*")):
+        os.chown(path, UID, UID)
+
+
+WAYS = ("closed", "lock is a directory", "record is a directory", "ledger", "plan")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_directory_that_its_user_spoils_is_of_an_attempt_that_is_gone(
+    run_dir: Path, way: str
+) -> None:
+    """Nothing waits for such a directory: a lease on GPUs would never end."""
+    run = {"pid": 2**22 + 1, "start_ticks": 1, "token": TOKEN, "boot_id": boot_id()}
+    names = {"ranks": 10**9} if way == "plan" else {}
+    if way == "lock is a directory":
+        (run_dir / "lock").mkdir()
+    else:
+        write_json(run_dir / "run.json", run)
+    if way == "record is a directory":
+        (run_dir / "exit.json").mkdir()
+    if way in ("ledger", "plan"):
+        plan = Plan(
+            **{**dict.fromkeys(Plan.__dataclass_fields__), "env": {}, "token": TOKEN},  # type: ignore[arg-type]
+        )
+        tree = {**plan.__dict__, "launcher": False, "world_size": 10**9}
+        (run_dir / "attempt.json").write_text(json.dumps({**tree, **names}, default=str))
+        (run_dir / "ledger").touch()
+        os.truncate(run_dir / "ledger", (10**9 + 1) * 10)
+    as_user(run_dir)
+    if way == "closed":
+        run_dir.chmod(0)
+    assert isinstance(reattach.run_dir_status(run_dir, TOKEN), reattach.Gone)
+
+
+def test_a_record_takes_its_part_of_the_queue_and_no_more(run_dir: Path) -> None:
+    kept = {"outcome": "crashed", "cause": "why", "checkpoint": {"step": 3}}
+    record = {**kept, "last_lines": "x" * LARGEST_KEPT, "errors": ["y"] * LARGEST_KEPT}
+    assert believed(run_dir, record) == kept
+    assert believed(run_dir.parent, record) == record
+
+
+def test_a_signal_reaches_no_process_that_became_anothers() -> None:
+    own, _ = sleeper(UID)
+    pidfd = os.pidfd_open(own.pid)
+    try:
+        assert not send_signal(pidfd, signal.SIGKILL, OTHER_UID)
+        assert own.is_running()
+        assert send_signal(pidfd, signal.SIGKILL, UID)
+        assert own.wait(timeout=20) != 0
+        assert not send_signal(pidfd, signal.SIGKILL, UID)
+    finally:
+        os.close(pidfd)

@@ -58,7 +58,7 @@ class Machine:
             kill_seconds=KILL,
             hands=Hands(
                 read=self.there.get,
-                send=lambda pid, start, number: not self.sent.append((pid, number)),  # type: ignore[func-returns-value]
+                send=lambda pid, start, number, uid: not self.sent.append((pid, number)),  # type: ignore[func-returns-value]
                 find=lambda traces: list(self.there.values()),
                 sign=lambda run: self.sign,
             ),

@@ -87,7 +87,7 @@ def test_neither_this_process_nor_its_parents_are_ever_found(
 
 
 def test_a_sweep_names_what_it_may_not_end(tmp_path: Path, hidden: Process) -> None:
-    def refuse(process: Process) -> None:
+    def refuse(process: Process, uid: int | None) -> None:
         raise PermissionError
 
     sweep = strays.Sweep(traces(tmp_path, [hidden]), kill=refuse)
@@ -112,7 +112,7 @@ def test_what_the_control_group_ends_is_counted_too(tmp_path: Path, hidden: Proc
     def find(known: strays.Traces) -> list[Process]:
         return [] if done else strays.find(known)
 
-    sweep = strays.Sweep(found, kill=lambda process: None, find=find)
+    sweep = strays.Sweep(found, kill=lambda process, uid: None, find=find)
     assert sweep.look()
     assert sweep.found == {(hidden.pid, hidden.start_ticks)}
     assert not sweep.look()

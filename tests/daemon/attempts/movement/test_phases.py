@@ -33,7 +33,7 @@ def attempt(run_dir: Path, *, log: bytes = b"", at: float = 1000.0) -> Path:
 def phase(run_dir: Path, now: float, quiet: float = 300.0) -> dict[str, Any]:
     """What of it is not `standstill`'s."""
     report = last_report.report_so_far(run_dir)
-    found = phase_of(run_dir, report, quiet_seconds=quiet, now=now)
+    found = phase_of(run_dir, report, ranks=3, quiet_seconds=quiet, now=now)
     return {name: found[name] for name in KEYS}
 
 
@@ -54,6 +54,18 @@ def test_a_report_is_progress_too(tmp_path: Path) -> None:
     attempt(tmp_path, log=b"a line\n", at=1000.0)
     os.utime(tmp_path / "progress.jsonl", (1500.0, 1500.0))
     assert phase(tmp_path, 1700.0)["quiet"] is False
+
+
+def test_what_else_lies_there_is_not_looked_at(tmp_path: Path) -> None:
+    attempt(tmp_path, log=b"first\n", at=1420.0)
+    for name in ("rank-3.log", "rank-x.log"):  # of three ranks
+        (tmp_path / name).write_text("made up\n")
+    assert phase(tmp_path, 1500.0)["last_line"] == "first"
+
+
+def test_a_log_says_nothing_to_a_terminal(tmp_path: Path) -> None:
+    attempt(tmp_path, log="\x1b[2J\x9bm\u202e ok\n".encode(), at=1420.0)
+    assert phase(tmp_path, 1500.0)["last_line"] == r"\x1b[2J\x9bm\u202e ok"
 
 
 def test_a_bar_that_redraws_its_line_has_a_last_one(tmp_path: Path) -> None:

@@ -79,18 +79,17 @@ def test_a_restart_loses_nothing_and_nothing_is_booked_twice(tmp_path: Path, ope
     assert in_all(store) == {5: 100}
 
 
-def test_a_record_that_claims_an_early_end_hides_what_was_not_booked_alone(
-    tmp_path: Path, opened: Open
+@pytest.mark.parametrize(("unbooked", "whole"), [(60, 1000), (500, 500)])
+def test_a_record_that_claims_an_early_end_hides_nothing_while_a_daemon_runs(
+    tmp_path: Path, opened: Open, unbooked: int, whole: int
 ) -> None:
     store, now = opened(tmp_path), clocks.now()
     clock = now.clock or 0
     begin(store, Moment(now.time - 1000, clock - 1000, now.boot_id), "GPU-1")
     sql = store._sql
-    assert book_running(sql, Moment(now.time - 60, clock - 60, now.boot_id))
+    assert book_running(sql, Moment(now.time - unbooked, clock - unbooked, now.boot_id))
     book_end(sql, 1, 1, now, now.time - 900)
-    assert in_all(store) == {5: 940}
-    end(store, 1, now.time)
-    assert in_all(store) == {5: 1000 - 60}
+    assert in_all(store) == {5: whole}
 
 
 def test_a_calendar_that_was_set_books_what_the_clock_says(tmp_path: Path, opened: Open) -> None:
