@@ -32,7 +32,7 @@ from zerotools.runs import checkpoint_dirs
 from zerotools.runs.manifest import verify_manifest
 
 TERMINAL = frozenset({"succeeded", "failed", "cancelled", "stopped"})
-ACTIVE = frozenset({"launching", "running", "stopping", "held"})
+ACTIVE = frozenset({"launching", "running", "stopping", "pausing", "yielding", "held"})
 _TOKEN = b"ZEROTOOLS_TOKEN="
 
 Row = Mapping[str, Any]

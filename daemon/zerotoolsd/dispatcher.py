@@ -16,12 +16,9 @@ from pathlib import Path
 
 from zerotools.jobs import states
 from zerotools.jobs.doctor.kernel import clock_is_synchronised
-from zerotools.sensors.snapshot import Snapshot
-from zerotoolsd import crashpoints
 from zerotoolsd.accounts.serving import OWN_ONLY, ServedUsers
 from zerotoolsd.admission.priority_classes import PriorityClasses
 from zerotoolsd.attempts import launch, rebuilding
-from zerotoolsd.attempts.enforcing.beside import BesideJobs
 from zerotoolsd.attempts.enforcing.overseer import LOOK_SECONDS, Overseer
 from zerotoolsd.attempts.settling import AttemptEnds
 from zerotoolsd.attempts.spawning.spawner import SupervisorSpawner
@@ -32,6 +29,9 @@ from zerotoolsd.attempts.waiting.pending import PendingJobs
 from zerotoolsd.attempts.watcher import Watcher
 from zerotoolsd.cleaning.cleaner import Cleaner
 from zerotoolsd.config import Config
+from zerotoolsd.dispatching import placing_rounds
+from zerotoolsd.dispatching.placing_rounds import IDLE_SECONDS, PlacingRounds
+from zerotoolsd.dispatching.stop_asking import StopAsking
 from zerotoolsd.exposing.tally import MetricsTally
 from zerotoolsd.gpu_sharing.arbiter import GpuArbiter
 from zerotoolsd.gpu_sharing.fair_shares import FairShares
@@ -41,21 +41,16 @@ from zerotoolsd.looking.mounts import ReadMounts, read_mounts
 from zerotoolsd.machine import SnapshotCache
 from zerotoolsd.needed import NeededCheckpoints
 from zerotoolsd.notifying.notifier import JobNotifier
-from zerotoolsd.queue import clocks, parking, time_limit
-from zerotoolsd.queue.clocks import Moment
+from zerotoolsd.queue import clocks, parking
 from zerotoolsd.queue.conditions.waiting_conditions import WaitingConditions, why_it_waits
-from zerotoolsd.queue.lifecycle import Cancel, Hold, Resume, Retry
+from zerotoolsd.queue.lifecycle import Hold, Resume, Retry
 from zerotoolsd.queue.parking import FAULT_SECONDS, GuardedRounds, JobGuard, Touch
 from zerotoolsd.queue.placement import QueuePlacement, memory_of_machine
 from zerotoolsd.queue.rows import JobRow, Lease
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.transitions import Transitions, policy_of
+from zerotoolsd.queue.yielding.yield_table import YieldAsk
 
-POLL_SECONDS = 2.0
-"""How often the GPUs are looked at while a job waits for them."""
-GPU_PATIENCE_SECONDS = 0.2
-"""How long a round waits for the driver; an answer that comes later begins another."""
-IDLE_SECONDS = 60.0
 REST = 4.0
 """So many times as long as a round took of the processor, the loop leaves it to others."""
 LONGEST_STEP_SECONDS = 120.0
@@ -87,7 +82,6 @@ class Dispatcher:
         self.store = store
         self.config = config
         self.machine = machine
-        self.waits: Mapping[int, str] = {}
         self._step_began: float | None = None
         self._rounds = GuardedRounds()
         self.changed = asyncio.Event()
@@ -111,9 +105,7 @@ class Dispatcher:
             users.quotas,
         )
         calendar = clocks.SteadyCalendar(clock_is_synchronised)
-        self.drained = store.drains.get()
         self.conditions = WaitingConditions(self.transitions, self._parking, calendar.now)
-        self._beside = BesideJobs()
         self._ends = AttemptEnds(
             self.transitions,
             self._guard,
@@ -157,11 +149,23 @@ class Dispatcher:
         self._left = LeftAttempts(store, self._guard, self._watcher, self._starter, self._pending)
         self._shared = SharedGpus(store, machine, config.gpus, self._watcher.live, self._tell_over)
         self.arbiter = GpuArbiter(config.gpus.locks, self._left.lives_on, self._left.begins_on)
+        self._stopping = StopAsking(
+            self.transitions, self._watcher, self._left, self._pending, self._ends, self._guard
+        )
+        self.placing = PlacingRounds(
+            *(store, self.placement, machine, self.arbiter, self._shared),
+            *(self._starter, self._guard),
+        )
         self.priority_classes = PriorityClasses(config.priority)
         self.notifier = JobNotifier(store, config.notify, self._guard, users)
         self.cleaner = Cleaner(state_dir, store, self.announce, ask, users)
         self.needed = NeededCheckpoints(state_dir, store, users)
         self._needs_settled = time.monotonic()
+
+    @property
+    def waits(self) -> Mapping[int, str]:
+        """Why each queued job waits, as of the last round."""
+        return self.placing.waits
 
     @property
     def jobs_dir(self) -> Path:
@@ -226,15 +230,17 @@ class Dispatcher:
                 self._left.note(job.id)
         self._left.take_up()
         if self._ends.wants_look:
-            await self.machine.snapshot(most_age_seconds=0, patience_seconds=GPU_PATIENCE_SECONDS)
+            await self.machine.snapshot(
+                most_age_seconds=0, patience_seconds=placing_rounds.GPU_PATIENCE_SECONDS
+            )
             self._ends.looked()
         self._ends.retry()
-        pauses = [IDLE_SECONDS, *self._retry_due(), *self._stop_expired(clocks.now())]
+        pauses = [IDLE_SECONDS, *self._retry_due(), *self._stopping.ask_expired(clocks.now())]
         if (until := self.conditions.settle()) is not None:
             pauses.append(max(until, 0.0))
         while not self.placement.catch_up():
             await asyncio.sleep(0)
-        pauses.append(await self._schedule())
+        pauses.append(await self.placing.go())
         all_asked = self._watcher.request_again()
         if self._ends.release_freed() or not (self._ends.all_committed and all_held and all_asked):
             pauses.append(FAULT_SECONDS)
@@ -254,63 +260,6 @@ class Dispatcher:
                     self.transitions.take(job, Retry())
         return waits
 
-    def _stop_expired(self, now: Moment) -> list[float]:
-        """Ask jobs whose time limit is over to save and stop; the seconds that others have left."""
-        left: list[float] = []
-        for job in self.store.jobs([states.RUNNING]):
-            if job.id in self._pending:  # nothing of it runs: the machine is not ready
-                continue
-            with self._guard(job.id, parking.TIMING) as reach:
-                reach()
-                attempts = self.store.attempts(job.id)
-                seconds = time_limit.seconds_left(job.reading.spec, attempts, now)
-                if seconds is not None and seconds > 0:
-                    left.append(seconds)
-                elif seconds is not None and attempts[-1].token not in self._ends.expired:
-                    self._ends.expired.add(attempts[-1].token)
-                    self._watcher.request_stop(attempts[-1], time_limit.REASON)
-        return left
-
-    async def _schedule(self) -> float:
-        line = self.placement.line
-        leased = {lease.gpu_uuid for lease in self.store.leases()}
-        self.arbiter.keep(leased)
-        if not line.wants_gpus and not self.arbiter.lacks(leased):
-            return self._place(None, {})
-        snapshot = None
-        if line.wants_gpus:  # jobs that want none do not wait for a driver that does not answer
-            snapshot = await self.machine.snapshot(patience_seconds=GPU_PATIENCE_SECONDS)
-        async with self.arbiter.round(snapshot, leased) as elsewhere:
-            pause = self._place(snapshot, elsewhere)
-            self.arbiter.keep({lease.gpu_uuid for lease in self.store.leases()})
-        return pause
-
-    def _place(self, snapshot: Snapshot | None, elsewhere: Mapping[str, str]) -> float:
-        line = self.placement.line
-        if not line:
-            self.waits = {}
-            return IDLE_SECONDS
-        if self.drained is not None:
-            self.waits = dict.fromkeys(line, self.drained.sentence)
-            return IDLE_SECONDS
-        kept, wants_gpus = self._beside.waits(), line.wants_gpus
-        decisions = self.placement.decide(snapshot, kept, elsewhere, self._shared.own_use(snapshot))
-        for start in decisions.starts:
-            job = self.store.job(start.job_id)
-            # It may have been cancelled while the snapshot was taken.
-            if job.state == states.QUEUED and self.drained is None:
-                with self._guard(job.id, parking.STARTING) as reach:
-                    reach()
-                    if self._beside.keeps(job.id, self.store.attempts(job.id)):
-                        kept = self._beside.waits()
-                    else:
-                        self._starter.launch(
-                            job, start.gpu_uuids, start.gpu_bytes, start.gpu_part, start.size
-                        )
-        self.waits = decisions.waits.passing_over(kept)
-        all_start = len(decisions.starts) == len(line)
-        return POLL_SECONDS if kept or (wants_gpus and not all_start) else IDLE_SECONDS
-
     def _tell_over(self, lease: Lease, what: str) -> None:
         self.announce()
         job = self.store.job(lease.job_id)
@@ -320,11 +269,12 @@ class Dispatcher:
     def why_it_waits(self, job: JobRow) -> str | None:
         """What the job waits for: one sentence, where there is something to say."""
         if job.state == states.QUEUED:
-            return self.waits.get(job.id) or self._pending.why(job.id)
+            waits = self.waits.get(job.id) or self._pending.why(job.id)
+            return "; ".join(filter(None, (job.standing.reason, waits))) or None
         if job.state == states.WAITING:
             after = self.store.dependencies.of(job.id)
             return why_it_waits(job.begin, after, time.time())
-        if job.state == states.RUNNING and self._is_expired(job):
+        if job.state == states.RUNNING and self._stopping.is_expired(job):
             silent = self._overseer.silent.get(job.id)
             asked = "its time limit is over: it was asked to save and stop"
             return f"{asked}; {silent}" if silent else asked
@@ -334,10 +284,6 @@ class Dispatcher:
             why = "; ".join(filter(None, (job.standing.reason, why, *said)))
         return why if job.state in states.ACTIVE else None
 
-    def _is_expired(self, job: JobRow) -> bool:
-        expired = self._ends.expired
-        return bool(expired) and self.store.attempts(job.id)[-1].token in expired
-
     def expect(self, job: JobRow) -> None:
         """Wake the loop for a job that was queued."""
         self.placement.expect(job)
@@ -345,17 +291,11 @@ class Dispatcher:
 
     def cancel(self, job: JobRow, who: str) -> None:
         """End the job. Raises NotAllowed: it is over."""
-        event = Cancel(who=who, live=bool(self.store.open_tokens(job.id)))
-        after = self.transitions.after(job, event)
-        if job.state != states.STOPPING:
-            self.transitions.take(job, event)
-            crashpoints.reach(crashpoints.CANCEL_COMMITTED)
-        if after.state == states.STOPPING and (job.state == states.HELD or job.id in self._pending):
-            self._left.take_up_job(job.id)
-        elif after.state == states.STOPPING:
-            with self._guard(job.id, parking.STOPPING) as reach:
-                reach()
-                self._watcher.request_stop(self.store.attempts(job.id)[-1], "cancel")
+        self._stopping.cancel(job, who)
+
+    def yield_job(self, job: JobRow, purpose: str, why: str, *, for_job: int | None = None) -> None:
+        """Let the job save and end its attempt, and go on later: `StopAsking.give_way`."""
+        self._stopping.give_way(job, YieldAsk(purpose=purpose, for_job=for_job), why)
 
     def resume(self, job: JobRow) -> None:
         """Resume a held job where it was held, or take up what has become of it since. Raises

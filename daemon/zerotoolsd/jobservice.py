@@ -24,6 +24,7 @@ from zerotoolsd.operations.draining import Draining
 from zerotoolsd.operations.job_edits import JobEdits
 from zerotoolsd.operations.jobs_again import JobsAgain
 from zerotoolsd.operations.machine_state import MachineState
+from zerotoolsd.operations.pausing import PausedJobs
 from zerotoolsd.operations.waiting_jobs import WaitingJobs
 from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.lifecycle import NotAllowed
@@ -65,6 +66,7 @@ class DispatcherService:
             dispatcher, check_python=check_python, rehearse=rehearse, ask=ask
         )
         self._waiting_jobs = WaitingJobs(dispatcher, self._find)
+        self._paused_jobs = PausedJobs(dispatcher, self._find)
         self._again = JobsAgain(dispatcher, self._submission, self._find, self._check_uid)
         self._draining = Draining(dispatcher)
         self._edits = JobEdits(dispatcher, self._submission, self._find)
@@ -197,6 +199,16 @@ class DispatcherService:
     async def release(self, job_id: int, *, uid: int) -> JobView:
         """See `JobService`."""
         await self._waiting_jobs.release(job_id, uid)
+        return self._view(self._find(job_id))
+
+    async def pause(self, job_id: int, *, uid: int, lose_steps: bool = False) -> JobView:
+        """See `JobService`."""
+        await self._paused_jobs.pause(job_id, uid, lose_steps=lose_steps)
+        return self._view(self._find(job_id))
+
+    async def unpause(self, job_id: int, *, uid: int) -> JobView:
+        """See `JobService`."""
+        await self._paused_jobs.unpause(job_id, uid)
         return self._view(self._find(job_id))
 
     async def resume(self, job_id: int, *, uid: int) -> JobView:

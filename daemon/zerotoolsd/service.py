@@ -290,6 +290,20 @@ class JobService(Protocol):
         Raises NotFound, Forbidden, Conflict (it is not on hold), Unavailable.
         """
 
+    async def pause(self, job_id: int, *, uid: int, lose_steps: bool = False) -> JobView:
+        """Let a job save, end its attempt and wait until it is unpaused; one that waits is paused
+        at once. Twice is harmless. With `lose_steps` also one that is not known to save.
+
+        Raises NotFound, Conflict (it is over, being cancelled, held, on hold, or would not go on
+        where it is), Unavailable.
+        """
+
+    async def unpause(self, job_id: int, *, uid: int) -> JobView:
+        """Let a paused job take its old place in the queue.
+
+        Raises NotFound, Conflict (it is not paused), Unavailable.
+        """
+
     async def resume(self, job_id: int, *, uid: int) -> JobView:
         """Queue a new job that goes on where this one, which is over, stopped, in its directory;
         or let this one go on, if it is held.

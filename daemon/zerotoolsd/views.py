@@ -135,7 +135,7 @@ def _phase(
     known: Sequence[last_report.LastReport],
     quiet_seconds: float,
 ) -> dict[str, Any] | None:
-    if job.state not in (states.RUNNING, states.STOPPING) or not attempts:
+    if job.state not in states.ACTIVE - {states.LAUNCHING} or not attempts:
         return None
     run_dir = Path(attempts[-1].run_dir)
     ranks = job.reading.spec.world_size if job.reading.spec else 1

@@ -17,7 +17,8 @@ from zerotools.sensors.host import HostSensor
 from zerotools.sensors.nvml import GpuReading
 from zerotools.sensors.snapshot import Snapshot
 from zerotools.sensors.source import SnapshotSource
-from zerotoolsd import dispatcher, machine
+from zerotoolsd import machine
+from zerotoolsd.dispatching import placing_rounds
 from zerotoolsd.machine import SnapshotCache
 
 
@@ -78,7 +79,7 @@ def test_a_driver_that_is_always_slow_starves_no_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine, "PATIENCE_SECONDS", 0.01)
-    monkeypatch.setattr(dispatcher, "GPU_PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(placing_rounds, "GPU_PATIENCE_SECONDS", 0.01)
     probe, without = LateProbe(), SnapshotCache._without_answer
 
     def give_up(cache: SnapshotCache) -> Snapshot:

@@ -73,6 +73,8 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "priority": ("zerotools priority tiny 5", "zerotools priority 7 -3"),
     "hold": ("zerotools hold 7", "zerotools hold tiny wide"),
     "release": ("zerotools release 7",),
+    "pause": ("zerotools pause 7", "zerotools pause @7 tiny --wait"),
+    "unpause": ("zerotools unpause 7",),
     "resume": ("zerotools resume 7", "zerotools resume tiny"),
     "edit": ("zerotools edit 7", "zerotools edit tiny --set train.steps=80 --unset time_limit"),
     "retry": ("zerotools retry 7", "zerotools retry tiny --output-dir runs/tiny-again"),

@@ -84,6 +84,10 @@ COMMANDS: dict[str, CommandEntry] = {
     "release": CommandEntry(
         "zerotools.cli.commands.release", JOBS, "Let jobs that are on hold start."
     ),
+    "pause": CommandEntry(
+        "zerotools.cli.commands.pause", JOBS, "Let jobs save, and give their GPUs back for now."
+    ),
+    "unpause": CommandEntry("zerotools.cli.commands.unpause", JOBS, "Let paused jobs go on."),
     "resume": CommandEntry("zerotools.cli.commands.resume", JOBS, "Resume a job that was stopped."),
     "edit": CommandEntry(
         "zerotools.cli.commands.edit", JOBS, "Change the job file of a job that has not started."

@@ -17,6 +17,12 @@ QUEUED = "queued"
 LAUNCHING = "launching"
 RUNNING = "running"
 STOPPING = "stopping"
+PAUSING = "pausing"
+"""Asked to save and end its attempt; it is `paused` then."""
+YIELDING = "yielding"
+"""Asked to save and end its attempt; it is queued again then."""
+PAUSED = "paused"
+"""Put aside by its user with what it had saved, until it is unpaused. Nothing of it runs."""
 WAITING_RETRY = "waiting_retry"
 HELD = "held"
 """Set aside by the daemon with the reason, until somebody resumes or cancels it; an attempt may
@@ -34,6 +40,9 @@ STATES = (
     LAUNCHING,
     RUNNING,
     STOPPING,
+    PAUSING,
+    YIELDING,
+    PAUSED,
     WAITING_RETRY,
     HELD,
     SUCCEEDED,
@@ -42,7 +51,9 @@ STATES = (
     HALTED,
 )
 TERMINAL = frozenset({SUCCEEDED, FAILED, CANCELLED, HALTED})
-ACTIVE = frozenset({LAUNCHING, RUNNING, STOPPING})
+GIVING_WAY = frozenset({PAUSING, YIELDING})
+"""States in which an attempt was asked to end, and its job goes on later."""
+ACTIVE = frozenset({LAUNCHING, RUNNING, STOPPING, *GIVING_WAY})
 """States in which an attempt's processes may exist."""
 
 ADMIT = "admit"
@@ -66,9 +77,15 @@ STOP = "stop"
 PUT_ON_HOLD = "put_on_hold"
 RELEASED = "released"
 RELEASED_TO_WAIT = "released_to_wait"
-"""A released job, or a held one that is resumed, whose time or whose jobs have not come yet."""
+"""A released or unpaused job, or a held one that is resumed, whose time or whose jobs have not come
+yet."""
 READY = "ready"
 """What a job waited for has come."""
+
+PAUSE = "pause"
+YIELD = "yield"
+"""The job is to give way, and to be queued again."""
+UNPAUSED = "unpaused"
 
 PRIORITY = "priority"
 """Not a transition: another priority for a job that is not over."""
@@ -80,6 +97,7 @@ EVENTS = (
     *(ADMIT, STARTED, CANCEL, FINISHED, STOPPED, CRASHED, DEFERRED, GAVE_UP, RETRY, EXPIRED),
     *(HOLD, RESUME, TAKE_UP, STOP),
     *(PUT_ON_HOLD, RELEASED, RELEASED_TO_WAIT, READY),
+    *(PAUSE, YIELD, UNPAUSED),
 )
 
 TRANSITIONS: Mapping[tuple[str, str], str] = MappingProxyType(
@@ -92,14 +110,18 @@ TRANSITIONS: Mapping[tuple[str, str], str] = MappingProxyType(
         (WAITING, READY): QUEUED,
         (WAITING, PUT_ON_HOLD): ON_HOLD,
         (WAITING, CANCEL): CANCELLED,
+        (WAITING, PAUSE): PAUSED,
         (WAITING, HOLD): HELD,
         (QUEUED, PUT_ON_HOLD): ON_HOLD,
         (WAITING_RETRY, PUT_ON_HOLD): ON_HOLD,
         (QUEUED, ADMIT): LAUNCHING,
         (QUEUED, CANCEL): CANCELLED,
+        (QUEUED, PAUSE): PAUSED,
         (QUEUED, HOLD): HELD,
         (LAUNCHING, STARTED): RUNNING,
         (LAUNCHING, CANCEL): STOPPING,
+        (LAUNCHING, PAUSE): PAUSING,
+        (LAUNCHING, YIELD): YIELDING,
         (LAUNCHING, FINISHED): SUCCEEDED,
         (LAUNCHING, STOPPED): QUEUED,
         (LAUNCHING, CRASHED): WAITING_RETRY,
@@ -109,6 +131,8 @@ TRANSITIONS: Mapping[tuple[str, str], str] = MappingProxyType(
         (LAUNCHING, HOLD): HELD,
         (RUNNING, STARTED): RUNNING,
         (RUNNING, CANCEL): STOPPING,
+        (RUNNING, PAUSE): PAUSING,
+        (RUNNING, YIELD): YIELDING,
         (RUNNING, FINISHED): SUCCEEDED,
         (RUNNING, STOPPED): QUEUED,
         (RUNNING, CRASHED): WAITING_RETRY,
@@ -125,6 +149,34 @@ TRANSITIONS: Mapping[tuple[str, str], str] = MappingProxyType(
         (STOPPING, GAVE_UP): CANCELLED,
         (STOPPING, EXPIRED): CANCELLED,
         (STOPPING, HOLD): HELD,
+        (PAUSING, STARTED): PAUSING,
+        (PAUSING, PAUSE): PAUSING,
+        (PAUSING, UNPAUSED): YIELDING,
+        (PAUSING, CANCEL): STOPPING,
+        (PAUSING, FINISHED): SUCCEEDED,
+        (PAUSING, STOPPED): PAUSED,
+        (PAUSING, CRASHED): PAUSED,
+        (PAUSING, DEFERRED): PAUSED,
+        (PAUSING, GAVE_UP): FAILED,
+        (PAUSING, EXPIRED): HALTED,
+        (PAUSING, HOLD): HELD,
+        (YIELDING, STARTED): YIELDING,
+        (YIELDING, YIELD): YIELDING,
+        (YIELDING, PAUSE): PAUSING,
+        (YIELDING, CANCEL): STOPPING,
+        (YIELDING, FINISHED): SUCCEEDED,
+        (YIELDING, STOPPED): QUEUED,
+        (YIELDING, CRASHED): WAITING_RETRY,
+        (YIELDING, DEFERRED): WAITING_RETRY,
+        (YIELDING, GAVE_UP): FAILED,
+        (YIELDING, EXPIRED): HALTED,
+        (YIELDING, HOLD): HELD,
+        (PAUSED, PAUSE): PAUSED,
+        (PAUSED, UNPAUSED): QUEUED,
+        (PAUSED, RELEASED_TO_WAIT): WAITING,
+        (PAUSED, CANCEL): CANCELLED,
+        (PAUSED, HOLD): HELD,
+        (WAITING_RETRY, PAUSE): PAUSED,
         (WAITING_RETRY, RETRY): QUEUED,
         (WAITING_RETRY, CANCEL): CANCELLED,
         (WAITING_RETRY, HOLD): HELD,

@@ -270,6 +270,25 @@ async def release(request: web.Request) -> web.Response:
     return await _answer(request, view, 200)
 
 
+async def pause(request: web.Request) -> web.Response:
+    """POST /v1/jobs/{id}/pause."""
+    job_id = inputs.job_id(request)
+    body = await inputs.json_object(request, known=("lose_steps",))
+    if not isinstance(lose_steps := body.get("lose_steps", False), bool):
+        raise BadRequest("lose_steps: must be true or false")
+    uid = asked(request).uid
+    view = await request.app[SERVICE].pause(job_id, uid=uid, lose_steps=lose_steps)
+    return await _answer(request, view, 202)
+
+
+async def unpause(request: web.Request) -> web.Response:
+    """POST /v1/jobs/{id}/unpause."""
+    job_id = inputs.job_id(request)
+    await inputs.no_body(request)
+    view = await request.app[SERVICE].unpause(job_id, uid=asked(request).uid)
+    return await _answer(request, view, 200)
+
+
 async def resume(request: web.Request) -> web.Response:
     """POST /v1/jobs/{id}/resume."""
     job_id = inputs.job_id(request)

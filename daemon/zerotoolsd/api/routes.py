@@ -28,6 +28,8 @@ ROUTES: tuple[tuple[web.RouteDef, Action], ...] = (
     (web.post("/v1/jobs/{id}/priority", jobs.set_priority), Action.SET_PRIORITY),
     (web.post("/v1/jobs/{id}/hold", jobs.hold), Action.HOLD),
     (web.post("/v1/jobs/{id}/release", jobs.release), Action.RELEASE),
+    (web.post("/v1/jobs/{id}/pause", jobs.pause), Action.PAUSE),
+    (web.post("/v1/jobs/{id}/unpause", jobs.unpause), Action.UNPAUSE),
     (web.post("/v1/jobs/{id}/edit", jobs.edit), Action.EDIT),
     (web.post("/v1/jobs/{id}/retry", jobs.retry), Action.RETRY),
     (web.get("/v1/jobs/{id}/logs", outputs.logs), Action.READ_LOGS),

@@ -10,6 +10,7 @@ from zerotools.jobs.tables.spec import ALWAYS
 from zerotools.jobs.text.secrets import mask_text
 from zerotoolsd.attempts.cause_of_end import same_before, saved_step
 from zerotoolsd.attempts.environment import secrets_of
+from zerotoolsd.attempts.giving_way import losses
 from zerotoolsd.attempts.repeating import why_not_again
 from zerotoolsd.queue import lifecycle, time_limit
 from zerotoolsd.queue.lifecycle import Ended
@@ -32,10 +33,12 @@ def end_event(
     before: Sequence[AttemptRow] = (),
     left: str | None = None,
     kind: str | None = None,
+    attempt: AttemptRow | None = None,
 ) -> Ended:
     """The event; `asked`: this daemon has asked the attempt to stop at its time limit. `before`:
-    the attempts before it. `left`: the sentence of `what_is_left`. `kind`: the cause of the end."""
-    outcome, spec, unreadable = record.get("outcome"), job.reading.spec, None
+    the attempts before it. `left`: the sentence of `what_is_left`. `kind`: the cause of the end.
+    `attempt`: the attempt itself, where it is known."""
+    outcome, spec, unreadable = losses.outcome_of(job, record), job.reading.spec, None
     try:
         _ = job.spec
     except UnreadableSpec as error:
@@ -60,6 +63,7 @@ def end_event(
         rule=causes.USUAL if repeats else causes.rule_of(kind),
         same_before=same_before(kind, before),
         part_of_wait=part_of_wait(job.id, len(before) + 1),
+        steps_lost=losses.steps_lost(job, attempt, record),
     )
 
 

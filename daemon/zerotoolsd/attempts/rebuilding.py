@@ -34,18 +34,25 @@ from zerotoolsd.queue import clocks, lifecycle
 from zerotoolsd.queue.rows import ENDED, LAUNCHING, RUNNING, AttemptRow
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.taking_in import FoundJob, Rebuild
+from zerotoolsd.queue.yielding.yield_table import PAUSE, PREEMPT, RESIZE
 from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json
 from zerotoolsd.supervisor.plan import ATTEMPT, EXIT, REQUEST, RUN
 from zerotoolsd.supervisor.trouble import is_of_machine
 
 _ATTEMPT = re.compile(r"attempt-([1-9][0-9]{0,8})")
 _CRASHES = frozenset({lifecycle.CRASHED, lifecycle.KILLED, lifecycle.LOST})
-CANCEL = "cancel"
+_ASKED = {
+    "cancel": states.STOPPING,
+    PAUSE: states.PAUSING,
+    PREEMPT: states.YIELDING,
+    RESIZE: states.YIELDING,
+}
+"""In which state a job is whose attempt was asked to stop for this reason."""
 _ADVICE = "see what came of it, then zerotools resume or zerotools cancel"
 _MAY_BE_HELD = frozenset(
     {
-        *(states.ON_HOLD, states.WAITING, states.QUEUED, states.WAITING_RETRY),
-        *(states.LAUNCHING, states.RUNNING),
+        *(states.ON_HOLD, states.WAITING, states.QUEUED, states.WAITING_RETRY, states.PAUSED),
+        *(states.LAUNCHING, states.RUNNING, *states.GIVING_WAY),
     }
 )
 
@@ -56,7 +63,8 @@ log = logging.getLogger(__name__)
 class _Found:
     row: AttemptRow
     is_alive: bool
-    cancelled: bool
+    asked: str | None
+    """Why it was asked to stop."""
 
 
 def compare(state_dir: Path, store: Store, now: float) -> list[int]:
@@ -173,10 +181,8 @@ def _found(store: Store, own: Path, job_id: int, state: str | None) -> FoundJob 
         return None
     newest = found[-1]
     after = states.HELD
-    if newest.cancelled:
-        after = states.STOPPING
-    elif newest.is_alive:
-        after = states.RUNNING
+    if newest.asked == "cancel" or newest.is_alive:
+        after = _ASKED.get(newest.asked or "", states.RUNNING)
     closed = {row.number: _ended_record(row) for row in have if row.state != ENDED}
     records = [row.result or {} for row in (*have, *(each.row for each in found[:-1]))]
     return FoundJob(
@@ -244,7 +250,8 @@ def _attempt(run_dir: Path, job_id: int, number: int, last: int) -> _Found | Non
         world_size=size if type(size) is int and 0 < size <= MOST_RANKS else None,
     )
     is_alive = isinstance(status, (reattach.Alive, reattach.Starting))
-    return _Found(row, is_alive, _read(run_dir, REQUEST).get("reason") == CANCEL)
+    asked = _read(run_dir, REQUEST).get("reason")
+    return _Found(row, is_alive, asked if isinstance(asked, str) else None)
 
 
 def _as_ended(found: _Found) -> _Found:
@@ -253,7 +260,7 @@ def _as_ended(found: _Found) -> _Found:
     ended = clocks.seconds_in(record, "ended") or _made(Path(row.run_dir))
     values = {name: getattr(row, name) for name in row.__dataclass_fields__}
     row = AttemptRow(**{**values, "state": ENDED, "result": record, "ended": ended})
-    return _Found(row, is_alive=False, cancelled=False)
+    return _Found(row, is_alive=False, asked=None)
 
 
 def _ended_record(row: AttemptRow) -> Mapping[str, Any]:

@@ -13,15 +13,17 @@ from zerotools.jobs import states
 from zerotools.sensors.xids import GpuXid
 from zerotoolsd import crashpoints
 from zerotoolsd.attempts import ending
-from zerotoolsd.attempts.cause_of_end import cause_of
+from zerotoolsd.attempts.cause_of_end import cause_of, saved_step
 from zerotoolsd.attempts.enforcing import strays
 from zerotoolsd.attempts.gpu_blame import fences_of, with_xids
 from zerotoolsd.attempts.watcher import Guard
 from zerotoolsd.exposing.tally import MetricsTally
 from zerotoolsd.queue import clocks, lifecycle, parking, time_limit
+from zerotoolsd.queue.lifecycle import Ended
 from zerotoolsd.queue.retrying import causes
 from zerotoolsd.queue.rows import AttemptRow, JobRow, Lease
 from zerotoolsd.queue.transitions import Transitions
+from zerotoolsd.queue.yielding.yield_table import YieldEnd
 from zerotoolsd.supervisor.ending.left_behind import is_still_alive
 
 XID_SLACK_SECONDS = 1.0
@@ -113,13 +115,16 @@ class AttemptEnds:
         record = with_xids(record, xids, self._gpu_name)
         reported = [each for found in xids.values() for each in found]
         cause = cause_of(record, reported, on_gpus=bool(row.gpu_uuids))
-        end = ending.end_event(job, record, asked=asked, before=before, left=left, kind=cause)
+        end = ending.end_event(
+            job, record, asked=asked, before=before, left=left, kind=cause, attempt=row
+        )
         after, kind = self._transitions.after(job, end), lifecycle.name_of(job.standing, end)
         when = time_limit.end_of(record, attempt.began, now)
         with self._store.change(
             job, after, kind, now=now, attempt=attempt.number, ended=when
         ) as change:
             change.attempt_ended(attempt.number, when, record, ending.held_by(record), cause)
+            change.yields.over(job.id, attempt.number, _yield_end(end, record, when))
             if causes.rule_of(cause).fences:
                 for fence in fences_of(row, xids, when, self._fence_seconds):
                     change.fence(fence)
@@ -166,3 +171,12 @@ class AttemptEnds:
         attempt = self._store.attempts(lease.job_id)[lease.attempt - 1]
         if not any(map(is_still_alive, ending.holders(attempt.result or {}))):
             self._store.release(lease, time.time())
+
+
+def _yield_end(end: Ended, record: Mapping[str, Any], when: float) -> YieldEnd:
+    return YieldEnd(
+        ended=when,
+        outcome=end.outcome,
+        saved_step=saved_step(record) or None,
+        steps_lost=end.steps_lost,
+    )

@@ -69,8 +69,12 @@ class LeftAttempts:
             self._find_again(job, attempt)
         elif job.state == states.LAUNCHING and self._watcher.follows(attempt):
             self._starter.mark_running(attempt, clocks.now())
-        if self._store.job(job.id).state == states.STOPPING:
+        now = self._store.job(job.id).state
+        if now == states.STOPPING:
             self._watcher.request_stop(attempt, "cancel")
+        elif now in states.GIVING_WAY:
+            asked = self._store.yields.of(job.id)
+            self._watcher.request_stop(attempt, asked[-1].purpose if asked else states.YIELD)
 
     def lives_on(self, uuid: str) -> bool:
         """Whether an attempt that leases this GPU is known to live."""
@@ -91,6 +95,11 @@ class LeftAttempts:
         if isinstance(found, reattach.NeverStarted) and job.state == states.STOPPING:
             cause = "its supervisor ended before it started anything"
             self._watcher.give_up(attempt, {"outcome": lifecycle.LOST, "cause": cause})
+            return
+        if isinstance(found, reattach.NeverStarted) and job.state in states.GIVING_WAY:
+            cause = "stopped before it began"
+            record = {"outcome": lifecycle.STOPPED, "cause": cause, "steps_done": 0}
+            self._watcher.give_up(attempt, record)
             return
         if isinstance(found, reattach.NeverStarted):
             # The supervisor may still be on its way; of two, the lock lets one through.

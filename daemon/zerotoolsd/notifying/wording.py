@@ -13,7 +13,7 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotools.jobs.text.secrets import mask_text
 from zerotoolsd.attempts.environment import secrets_of
 from zerotoolsd.config_tables.notify_config import NotifyConfig
-from zerotoolsd.queue.lifecycle import Standing
+from zerotoolsd.queue.lifecycle import UNPAUSED_BY, Standing
 from zerotoolsd.queue.outbox.notices import COMMAND, WEBHOOK, Notice
 from zerotoolsd.queue.rows import JobRow
 
@@ -25,6 +25,7 @@ _OF_STATE: Mapping[str, str] = MappingProxyType(
         states.CANCELLED: "cancelled",
         states.HALTED: "stopped",
         states.HELD: "held",
+        states.PAUSED: "paused",
         states.WAITING_RETRY: "retried",
     }
 )
@@ -35,6 +36,7 @@ _WORDS: Mapping[str, str] = MappingProxyType(
         "stalled": "does not get on",
         "preempted": "made room for another job, and goes on later",
         "held": "is held",
+        "paused": "is paused",
         "succeeded": "has succeeded",
         "failed": "has failed",
         "stopped": "was stopped at its time limit",
@@ -43,14 +45,14 @@ _WORDS: Mapping[str, str] = MappingProxyType(
 )
 
 
-def notice_of(before: str, after: str) -> str | None:
-    """What a change of state is called; None: nobody is told of it."""
+def notice_of(before: str, after: str, why: str | None = None) -> str | None:
+    """What a change of state is called; None: nobody is told of it. `why`: the reason before."""
     if after == before:
         return None
     if after == states.RUNNING and before == states.LAUNCHING:
         return "started"
-    if after == states.QUEUED and before in (states.RUNNING, states.LAUNCHING):
-        return "preempted"
+    if after == states.QUEUED and before in states.ACTIVE:
+        return None if (why or "").startswith(UNPAUSED_BY) else "preempted"
     return _OF_STATE.get(after)
 
 
@@ -65,7 +67,7 @@ class JobTeller:
         self, job: JobRow, after: Standing, event: int, attempt: int | None, now: float
     ) -> Iterator[Notice]:
         """What is to be told of the change of `job` to `after`, which is event number `event`."""
-        notice = notice_of(job.state, after.state)
+        notice = notice_of(job.state, after.state, job.standing.reason)
         if notice is None:
             return
         name = f"{event}"

@@ -31,7 +31,7 @@ class Draining:
         async def change() -> None:
             drain = make()
             self._dispatcher.store.set_drain(drain, f"by uid {uid}", time.time())
-            self._dispatcher.drained = drain
+            self._dispatcher.placing.drained = drain
             self._dispatcher.announce()
 
         try:

@@ -59,6 +59,8 @@ class JobsAgain:
             return await self._resume_held(job)
         if job.state == states.ON_HOLD:
             raise Conflict(f"job {job_id} is on hold; let it start: zerotools release {job_id}")
+        if job.state in (states.PAUSING, states.PAUSED):
+            raise Conflict(f"job {job_id} is {job.state}; let it go on: zerotools unpause {job_id}")
         _check_over(job)
         if (
             job.state == states.SUCCEEDED

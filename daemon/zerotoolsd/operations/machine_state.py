@@ -81,6 +81,7 @@ class MachineState:
 
     def health(self) -> dict[str, Any]:
         """See `JobService`."""
+        drain = self._dispatcher.placing.drained
         return {
             "version": zerotools.__version__,
             "pid": os.getpid(),
@@ -88,7 +89,7 @@ class MachineState:
             "uptime_seconds": time.monotonic() - self._started,
             "api_versions": [API_VERSION],
             "last_event": self._store.last_change,
-            "drain": self._dispatcher.drained.to_json() if self._dispatcher.drained else None,
+            "drain": drain.to_json() if drain else None,
         }
 
     def _owner(self, job_id: int) -> int | None:

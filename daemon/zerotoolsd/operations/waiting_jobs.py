@@ -56,8 +56,12 @@ class WaitingJobs:
             if job.state in states.ACTIVE:
                 raise Conflict(
                     f"job {job.id} is {job.state}: only a job that waits can be put on hold; to "
-                    f"stop it, and go on with it later: zerotools cancel {job.id}, zerotools "
-                    f"resume {job.id}"
+                    f"let it save, give back what it has and go on later: zerotools pause {job.id}"
+                )
+            if job.state == states.PAUSED:
+                raise Conflict(
+                    f"job {job.id} is paused already, and starts when somebody unpauses it: "
+                    f"zerotools unpause {job.id}"
                 )
             self._dispatcher.transitions.take(job, PutOnHold(why=f"put on hold by uid {uid}"))
 
@@ -71,6 +75,11 @@ class WaitingJobs:
                 raise Conflict(
                     f"job {job.id} is held by the daemon ({job.standing.reason}); let it continue: "
                     f"zerotools resume {job.id}"
+                )
+            if job.state in (states.PAUSED, states.PAUSING):
+                raise Conflict(
+                    f"job {job.id} is {job.state}, not on hold; let it go on: zerotools unpause "
+                    f"{job.id}"
                 )
             if job.state != states.ON_HOLD:
                 raise Conflict(f"job {job.id} is not on hold: it is {_words(job.state)}")

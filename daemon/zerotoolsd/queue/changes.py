@@ -17,6 +17,7 @@ from zerotoolsd.queue.booking.gpu_use import book_end
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.retrying.causes import KILLED
 from zerotoolsd.queue.rows import ENDED, RUNNING, ArrayPlace, AttemptRow, Fence, JobRow
+from zerotoolsd.queue.yielding.yield_table import YieldTable
 from zerotoolsd.queue_terms import Dependency
 from zerotoolsd.service import Conflict
 
@@ -113,6 +114,7 @@ class Change:
     def __init__(self, run: RunSql, job_id: int) -> None:
         self._sql = run
         self._job_id = job_id
+        self.yields = YieldTable(run)
 
     def set_spec(self, name: str, spec_text: str, given_text: str, output_dir: str) -> None:
         """Another job file, as this version takes it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from zerotools.core.counts import counted
 from zerotools.jobs import states
 from zerotoolsd.queue.retrying.causes import USUAL, CauseRule
 from zerotoolsd.supervisor.trouble import NOT_READY
@@ -35,6 +36,9 @@ OUTCOMES = (
 """How an attempt ends. `killed`: asked to stop, it did not within its grace. `lost`: its processes
 are gone without a word. `not_started`: it cannot be started at all. `not_ready`: the machine could
 not start it now."""
+
+UNPAUSED_BY = "unpaused by"
+"""How the reason of a job begins that was unpaused while it was still saving."""
 
 MOST_MACHINE_SECONDS = 60.0
 """The longest wait for a machine that is not ready."""
@@ -128,6 +132,29 @@ class Release:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Pause:
+    """Somebody wants a job to save and end its attempt, and not to start before it is unpaused;
+    `why` is one sentence."""
+
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Yield:
+    """The job is to save and end its attempt, and to be queued again; `why` is one sentence."""
+
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unpause:
+    """Somebody wants a paused job to go on; `who` completes "unpaused by". `waits` as of Resume."""
+
+    who: str
+    waits: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Ready:
     """What the job waited for has come."""
 
@@ -146,6 +173,7 @@ class Ended:
     again; `hopeless` why it would end the same way again. `not_ready_before`: so many attempts
     before it ended as not_ready, one after another. `rule` is that of its cause, for which the job
     was started again `same_before` times since it last got on; `part_of_wait` of the wait are kept.
+    `steps_lost` were done and not saved; None: nobody knows how many.
     """
 
     outcome: str
@@ -160,10 +188,23 @@ class Ended:
     rule: CauseRule = USUAL
     same_before: int = 0
     part_of_wait: float = 1.0
+    steps_lost: int | None = None
 
 
 LifecycleEvent = (
-    Admit | Started | Cancel | Retry | Hold | Resume | PutOnHold | Release | Ready | Ended
+    Admit
+    | Started
+    | Cancel
+    | Retry
+    | Hold
+    | Resume
+    | PutOnHold
+    | Release
+    | Ready
+    | Pause
+    | Yield
+    | Unpause
+    | Ended
 )
 
 
@@ -174,10 +215,13 @@ def advance(job: Standing, event: LifecycleEvent, *, now: float, policy: RetryPo
     state = _follow(job.state, name_of(job, event))
     if isinstance(event, Cancel):
         return replace(job, state=state, reason=f"cancelled by {event.who}", eligible_at=None)
-    if isinstance(event, Hold | PutOnHold):
+    if isinstance(event, Hold | PutOnHold | Pause | Yield):
         return replace(job, state=state, reason=event.why, eligible_at=None)
     if isinstance(event, Started):
         return replace(job, state=state)
+    if isinstance(event, Unpause):
+        reason = f"{UNPAUSED_BY} {event.who}" if state == states.YIELDING else None
+        return replace(job, state=state, reason=reason)
     return replace(job, state=state, reason=None, eligible_at=None)
 
 
@@ -202,12 +246,21 @@ def name_of(job: Standing, event: LifecycleEvent) -> str:
             return states.RELEASED_TO_WAIT if event.waits else states.RELEASED
         case Ready():
             return states.READY
+        case Pause():
+            return states.PAUSE
+        case Yield():
+            return states.YIELD
+        case Unpause():
+            is_paused = job.state == states.PAUSED
+            return states.RELEASED_TO_WAIT if event.waits and is_paused else states.UNPAUSED
         case Retry():
             return states.RETRY
         case Ended(outcome="finished"):
             return states.FINISHED
         case Ended(outcome="stopped", time_limit=None):
             return states.STOPPED
+        case Ended(outcome="killed", time_limit=None) if job.state in states.GIVING_WAY:
+            return states.STOPPED  # after its grace: it ended as it was asked to, with a loss
     if event.outcome in _HOPELESS:
         return states.GAVE_UP
     if event.outcome == NOT_READY:
@@ -250,6 +303,9 @@ def _after_end(job: Standing, end: Ended, now: float, policy: RetryPolicy) -> St
         wait *= end.part_of_wait
         reason = f"the machine is not ready: {end.cause}; next try in {in_short(wait)} s"
         return replace(ended, eligible_at=now + wait, reason=reason)
+    if state == states.PAUSED and name == states.CRASHED:
+        used = ended.restarts_used + end.rule.counts
+        return replace(ended, restarts_used=used, reason=_closing_reason(job, end, name, state))
     if state == states.WAITING_RETRY:
         return _put_off(ended, end, 1 if progressed else end.same_before + 1, now, policy)
     return replace(ended, reason=_closing_reason(job, end, name, state))
@@ -279,6 +335,9 @@ def _closing_reason(job: Standing, end: Ended, name: str, state: str) -> str | N
         return f"{end.cause}; {end.unreadable or job.reason}"
     if state == states.CANCELLED:
         return f"{job.reason or 'cancelled'}; {end.cause}"
+    if state == states.PAUSED or (job.state == states.YIELDING and state == states.QUEUED):
+        lost = "" if end.steps_lost is None else f", {counted(end.steps_lost, 'step')} lost"
+        return f"{job.reason}; {end.cause}{lost}"
     if state == states.HALTED:
         return f"its time limit of {end.time_limit} is over; {end.cause}"
     if name == states.GAVE_UP and end.hopeless is not None and end.max_restarts:

@@ -174,6 +174,24 @@ MIGRATIONS: tuple[str, ...] = (
     """,
     # How many ranks an attempt has: of an elastic job, each may have another number.
     "ALTER TABLE attempt ADD COLUMN world_size INTEGER;",
+    # Attempts that were asked to end so that their jobs go on later: what for, for which other job,
+    # when that took its first step, and what it cost.
+    """
+    CREATE TABLE yield (
+        job_id INTEGER NOT NULL,
+        attempt INTEGER NOT NULL,
+        purpose TEXT NOT NULL,
+        for_job INTEGER,
+        asked REAL NOT NULL,
+        ended REAL,
+        outcome TEXT,
+        saved_step INTEGER,
+        steps_lost INTEGER,
+        first_step REAL,
+        PRIMARY KEY (job_id, attempt)
+    );
+    CREATE INDEX yield_for ON yield (for_job) WHERE for_job IS NOT NULL;
+    """,
 )
 """Migration n (from 1) turns a database of `user_version` n-1 into one of n."""
 

@@ -26,6 +26,7 @@ from zerotoolsd.queue.rows import ENDED, AttemptRow, Fence, JobRow, Lease, attem
 from zerotoolsd.queue.schema import open_database, refuse_older
 from zerotoolsd.queue.taking_in import Rebuild
 from zerotoolsd.queue.values import json_of, loaded_row, short, stored
+from zerotoolsd.queue.yielding.yield_table import YieldTable
 from zerotoolsd.queue_terms import Drain
 from zerotoolsd.service import Conflict, Event
 
@@ -44,6 +45,7 @@ class Store:
         self.tell: Callable[..., Iterable[Notice]] = lambda *change: ()
         self.on_commit: Callable[[float], None] = lambda seconds: None
         self.dependencies, self.drains = DependencyTable(self._sql), DrainTable(self._sql)
+        self.yields = YieldTable(self._sql)
         self._connection.row_factory = loaded_row
         # Whoever waits for another process's lock does so without holding up the event loop.
         self._connection.execute(f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}")
@@ -276,6 +278,7 @@ class Store:
                 raise Changed(f"job {job.id} is no longer {job.state}")
             self._sql("DELETE FROM event WHERE job_id = ?", (job.id,))
             self.dependencies.removed(job)
+            self.yields.removed(job.id)
             self.of_user.forget()
             self._append(now, job.id, None, "clean", job.state, None, why)
 

@@ -16,6 +16,12 @@ from zerotoolsd.queue.rows import ENDED, AttemptRow
 REBUILD = "rebuild"
 """Kind of the event of a job that was changed so."""
 
+_REASONS = {
+    states.STOPPING: "cancelled",
+    states.PAUSING: "paused",
+    states.YIELDING: "asked to make room",
+}
+
 RunSql = Callable[..., sqlite3.Cursor]
 Append = Callable[..., None]
 
@@ -90,7 +96,7 @@ def _take_in(sql: RunSql, job: FoundJob, hold: str | None) -> None:
                 *(output if isinstance(output, str) else job.default_output, job.created),
             ),
         )
-    reason = "cancelled" if job.after == states.STOPPING else None
+    reason = _REASONS.get(job.after)
     sql(
         "UPDATE job SET state = ?, reason = ?, restarts_used = ?, eligible_at = NULL WHERE id = ?",
         (job.after, hold if job.after == states.HELD else reason, job.restarts_used, job.id),
@@ -141,8 +147,8 @@ def _declared(sql: RunSql, job_id: int) -> int | None:
 
 def _waiting(sql: RunSql) -> list[int]:
     rows = sql(
-        "SELECT id FROM job WHERE state IN (?, ?, ?, ?)",
-        (states.ON_HOLD, states.WAITING, states.QUEUED, states.WAITING_RETRY),
+        "SELECT id FROM job WHERE state IN (?, ?, ?, ?, ?)",
+        (states.ON_HOLD, states.WAITING, states.QUEUED, states.WAITING_RETRY, states.PAUSED),
     ).fetchall()
     return [row["id"] for row in rows]
 

@@ -52,6 +52,8 @@ class Action(Enum):
     EXPLAIN = "ask why it waits or ended", Reach.OWN
     SET_PRIORITY = "change its priority", Reach.OWN
     HOLD = "put it on hold", Reach.OWN
+    PAUSE = "pause it", Reach.OWN
+    UNPAUSE = "unpause it", Reach.OWN
     EDIT = "edit it", Reach.OWN
     RETRY = "run it again", Reach.OWN
     DRAIN = "drain the queue", Reach.OWN

@@ -259,6 +259,19 @@ class FakeService:
             raise Conflict(f"job {job_id} is not on hold: it is {view.state}")
         return self.change(job_id, state="queued", reason=None)
 
+    async def pause(self, job_id: int, *, uid: int, lose_steps: bool = False) -> JobView:
+        view = await self.job(job_id)
+        if view.state in TERMINAL:
+            raise Conflict(f"job {job_id} is over: it is {view.state}")
+        said = "paused by uid" if not lose_steps else "paused, whatever is lost, by uid"
+        return self.change(job_id, state="pausing", reason=f"{said} {uid}")
+
+    async def unpause(self, job_id: int, *, uid: int) -> JobView:
+        view = await self.job(job_id)
+        if view.state not in ("paused", "pausing"):
+            raise Conflict(f"job {job_id} is not paused: it is {view.state}")
+        return self.change(job_id, state="queued", reason=None)
+
     async def resume(self, job_id: int, *, uid: int) -> JobView:
         view = await self.job(job_id)
         if view.state not in TERMINAL:

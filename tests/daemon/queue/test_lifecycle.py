@@ -17,6 +17,7 @@ from zerotoolsd.queue.lifecycle import (
     Ended,
     LifecycleEvent,
     NotAllowed,
+    Pause,
     PutOnHold,
     Ready,
     Release,
@@ -24,6 +25,8 @@ from zerotoolsd.queue.lifecycle import (
     RetryPolicy,
     Standing,
     Started,
+    Unpause,
+    Yield,
     advance,
     name_of,
 )
@@ -54,6 +57,10 @@ EVERY: tuple[LifecycleEvent, ...] = (
     Release(),
     Release(waits=True),
     Ready(),
+    Pause(why="paused by uid 1"),
+    Yield(why="makes room for job 9"),
+    Unpause(who="uid 1"),
+    Unpause(who="uid 1", waits=True),
     *(ended(outcome) for outcome in OUTCOMES),
     *(ended(outcome, restarts=0) for outcome in OUTCOMES),
     *(ended(outcome, time_limit="2 h") for outcome in OUTCOMES),
@@ -110,6 +117,51 @@ def test_where_the_time_limit_leads(outcome: str, running: str, stopping: str) -
         assert after.state == expected
         if expected == "stopped":
             assert after.reason == f"its time limit of 2 h is over; it {outcome}"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "pausing", "yielding"),
+    [
+        ("finished", "succeeded", "succeeded"),
+        ("stopped", "paused", "queued"),
+        ("killed", "paused", "queued"),
+        ("bad_job", "failed", "failed"),
+        ("bad_checkpoint", "failed", "failed"),
+        ("not_started", "failed", "failed"),
+        ("crashed", "paused", "waiting_retry"),
+        ("lost", "paused", "waiting_retry"),
+        ("not_ready", "paused", "waiting_retry"),
+    ],
+)
+def test_where_a_job_comes_that_gives_way(outcome: str, pausing: str, yielding: str) -> None:
+    for state, expected in (("pausing", pausing), ("yielding", yielding)):
+        after = advance(Standing(state=state), ended(outcome), now=0, policy=POLICY)
+        assert after.state == expected
+        counts = outcome in ("crashed", "lost")
+        assert after.restarts_used == counts, "what it was asked for costs no restart"
+    for state in ("pausing", "yielding"):
+        after = advance(Standing(state=state), ended(outcome, restarts=0), now=0, policy=POLICY)
+        assert after.state == ("failed" if counts else pausing if state == "pausing" else yielding)
+
+
+def test_a_job_that_gives_way_says_why_and_what_it_lost() -> None:
+    job = advance(Standing(state="running"), Pause(why="paused by uid 7"), now=0, policy=POLICY)
+    end = replace(ended("stopped", saved=12), steps_lost=0)
+    after = advance(job, end, now=0, policy=POLICY)
+    assert (after.reason, after.best_step) == ("paused by uid 7; it stopped, 0 steps lost", 12)
+    killed = advance(job, replace(ended("killed"), steps_lost=1), now=0, policy=POLICY)
+    assert killed.reason == "paused by uid 7; it killed, 1 step lost"
+    again = advance(job, Unpause(who="uid 7"), now=0, policy=POLICY)
+    assert (again.state, again.reason) == ("yielding", "unpaused by uid 7")
+    assert advance(after, Unpause(who="uid 7"), now=0, policy=POLICY).reason is None
+
+
+def test_a_cancel_wins_over_what_a_job_was_asked_for_before() -> None:
+    for event in (Pause(why="paused by uid 7"), Yield(why="makes room for job 9")):
+        job = advance(Standing(state="running"), event, now=0, policy=POLICY)
+        job = advance(job, Cancel(who="uid 1"), now=0, policy=POLICY)
+        job = advance(job, ended("stopped"), now=0, policy=POLICY)
+        assert (job.state, job.reason) == ("cancelled", "cancelled by uid 1; it stopped")
 
 
 def crash(job: Standing, *, saved: int = 0, restarts: int = 3) -> Standing:

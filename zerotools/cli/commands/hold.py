@@ -21,7 +21,7 @@ def command(references: tuple[str, ...], socket: Path | None, as_json: bool) -> 
     """Keep jobs that wait from starting, until zerotools release lets them go.
 
     A job that is on hold keeps its number, and so its place among those of its priority. A job that
-    runs cannot be put on hold: zerotools cancel saves and stops it, zerotools resume continues it.
+    runs cannot be put on hold: zerotools pause lets it save and give back what it has.
     Jobs that the daemon itself has set aside are held, not on hold: for them there is zerotools
     resume.
     """

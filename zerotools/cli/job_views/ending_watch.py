@@ -10,7 +10,7 @@ from typing import Any
 from zerotools.cli.job_views.describe import Job, is_over
 from zerotools.cli.job_views.polling import Poller
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.states import HELD, ON_HOLD
+from zerotools.jobs.states import HELD, ON_HOLD, PAUSED
 
 WAIT_SECONDS = 20.0
 """How long one question for events waits; the next one begins where it ended."""
@@ -20,7 +20,7 @@ PAUSE_SECONDS = 2.0
 
 def stands_still(job: Job) -> bool:
     """Whether it goes on only when somebody says so."""
-    return job["state"] in (HELD, ON_HOLD)
+    return job["state"] in (HELD, ON_HOLD, PAUSED)
 
 
 class EndingWatch:

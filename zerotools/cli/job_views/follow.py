@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from typing import Any, TextIO
 
 from zerotools.cli.job_views.describe import Job, is_over, outcome, title, why
+from zerotools.cli.job_views.ending_watch import stands_still
 from zerotools.cli.job_views.polling import Poller
 from zerotools.cli.job_views.progress_line import ProgressLine
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import called
 from zerotools.core.errors import JobFailed
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.states import HALTED, HELD, ON_HOLD, SUCCEEDED
+from zerotools.jobs.states import HALTED, HELD, ON_HOLD, PAUSED, SUCCEEDED
 
 
 class Follower:
@@ -29,7 +30,7 @@ class Follower:
         self._offset = 0
 
     def run(self) -> Job:
-        """Until the job is over, held or on hold: the job then. Raises JobFailed unless it
+        """Until the job is over, held, paused or on hold: the job then. Raises JobFailed unless it
         succeeded."""
         try:
             job = self._watch()
@@ -42,7 +43,7 @@ class Follower:
     def _watch(self) -> Job:
         for _ in self._poller.rounds():
             job = self._poller.ask(lambda: self._client.job(self._id))
-            ends = is_over(job) or job["state"] in (HELD, ON_HOLD)
+            ends = is_over(job) or stands_still(job)
             if not ends:
                 self._show_state(job)
                 self._show_phase(job)
@@ -102,6 +103,8 @@ def _what_now(job: Job) -> str:
         return f"resume it: {called()} resume {job['id']}"
     if job["state"] == ON_HOLD:
         return f"let it start: {called()} release {job['id']}"
+    if job["state"] == PAUSED:
+        return f"let it go on: {called()} unpause {job['id']}"
     if job["state"] == HELD:
         return (
             f"let it continue: {called()} resume {job['id']}, or end it: {called()} cancel "

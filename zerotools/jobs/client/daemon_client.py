@@ -247,6 +247,15 @@ class DaemonClient:
         """Let a job that is on hold take its turn; the job as it is then."""
         return self._object("POST", f"/v1/jobs/{job_id}/release")
 
+    def pause(self, job_id: int, *, lose_steps: bool = False) -> dict[str, Any]:
+        """Let a job save and wait until it is unpaused; the job as it is now."""
+        body = {"lose_steps": lose_steps}
+        return self._object("POST", f"/v1/jobs/{job_id}/pause", body=body)
+
+    def unpause(self, job_id: int) -> dict[str, Any]:
+        """Let a paused job take its turn again; the job as it is then."""
+        return self._object("POST", f"/v1/jobs/{job_id}/unpause")
+
     def clean(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
         """Remove jobs that are over: `{"jobs": [...], "kept": [...], "dry_run": bool}`."""
         return self._object("POST", "/v1/clean", body=dict(wanted), patience=CLEAN_SECONDS)

@@ -15,7 +15,7 @@ from zerotools.jobs.text.program_strings import too_long
 from zerotools.jobs.text.secrets import HIDDEN
 
 NOTICES = (
-    *("started", "retried", "stalled", "preempted", "held"),
+    *("started", "retried", "stalled", "preempted", "paused", "held"),
     *("succeeded", "failed", "stopped", "cancelled"),
 )
 """What may be told of a job."""

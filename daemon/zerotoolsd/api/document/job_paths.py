@@ -101,6 +101,17 @@ def job_paths() -> dict[str, dict[str, Schema]]:
         "/v1/jobs/{id}/release": {
             "post": operation("Let one that is on hold take its turn", {"200": job}, JOB_ID)
         },
+        "/v1/jobs/{id}/pause": {
+            "post": operation(
+                "Let it save, give back what it has, and wait until it is unpaused",
+                {"202": job},
+                JOB_ID,
+                body=closed(object_of((), lose_steps={"type": "boolean"})),
+            )
+        },
+        "/v1/jobs/{id}/unpause": {
+            "post": operation("Let a paused one take its old place", {"200": job}, JOB_ID)
+        },
         "/v1/jobs/{id}/logs": {
             "get": operation(
                 "Bytes of a rank's output; headers say where they lie",

@@ -1,0 +1,24 @@
+"""Whether a job goes on where it was, if its attempt is asked to save and end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from zerotoolsd.attempts import last_report
+from zerotoolsd.queue.rows import AttemptRow, JobRow
+
+
+def why_not_saved(job: JobRow, attempts: Sequence[AttemptRow]) -> str | None:
+    """Why nothing says that the job would save, in one sentence; None: it would. The built-in
+    trainer always saves; a program of the user's does where its checkpoints are known."""
+    spec = job.reading.spec
+    if spec is None:
+        return "its job file cannot be read"
+    if spec.engine != "script" or spec.script.checkpoint_dir is not None:
+        return None
+    if last_report.latest_checkpoint(job, attempts) is not None:
+        return None
+    return (
+        "its program has told of no checkpoint, and [script] names no checkpoint_dir, so it would "
+        "begin anew"
+    )

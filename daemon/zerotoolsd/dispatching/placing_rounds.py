@@ -1,0 +1,91 @@
+"""Who starts now: the GPUs are looked at, the scheduler decides, and what it starts is begun."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from zerotools.jobs import states
+from zerotools.sensors.snapshot import Snapshot
+from zerotoolsd.attempts.enforcing.beside import BesideJobs
+from zerotoolsd.attempts.starting import AttemptStarter
+from zerotoolsd.attempts.watcher import Guard
+from zerotoolsd.gpu_sharing.arbiter import GpuArbiter
+from zerotoolsd.gpu_sharing.over_use import SharedGpus
+from zerotoolsd.machine import SnapshotCache
+from zerotoolsd.queue import parking
+from zerotoolsd.queue.placement import QueuePlacement
+from zerotoolsd.queue.store import Store
+
+POLL_SECONDS = 2.0
+"""How often the GPUs are looked at while a job waits for them."""
+GPU_PATIENCE_SECONDS = 0.2
+"""How long a round waits for the driver; an answer that comes later begins another."""
+IDLE_SECONDS = 60.0
+
+
+class PlacingRounds:
+    """Rounds over the line of `placement`. `drained`: why nothing starts, None: jobs start.
+    `waits`: why each job of the line waits, since the last round."""
+
+    def __init__(
+        self,
+        store: Store,
+        placement: QueuePlacement,
+        machine: SnapshotCache,
+        arbiter: GpuArbiter,
+        shared: SharedGpus,
+        starter: AttemptStarter,
+        guard: Guard,
+    ) -> None:
+        self._store = store
+        self._placement = placement
+        self._machine = machine
+        self._arbiter = arbiter
+        self._shared = shared
+        self._starter = starter
+        self._guard = guard
+        self._beside = BesideJobs()
+        self.drained = store.drains.get()
+        self.waits: Mapping[int, str] = {}
+
+    async def go(self) -> float:
+        """One round; returns the seconds until the next is due by itself."""
+        line = self._placement.line
+        leased = {lease.gpu_uuid for lease in self._store.leases()}
+        self._arbiter.keep(leased)
+        if not line.wants_gpus and not self._arbiter.lacks(leased):
+            return self._place(None, {})
+        snapshot = None
+        if line.wants_gpus:  # jobs that want none do not wait for a driver that does not answer
+            snapshot = await self._machine.snapshot(patience_seconds=GPU_PATIENCE_SECONDS)
+        async with self._arbiter.round(snapshot, leased) as elsewhere:
+            pause = self._place(snapshot, elsewhere)
+            self._arbiter.keep({lease.gpu_uuid for lease in self._store.leases()})
+        return pause
+
+    def _place(self, snapshot: Snapshot | None, elsewhere: Mapping[str, str]) -> float:
+        line = self._placement.line
+        if not line:
+            self.waits = {}
+            return IDLE_SECONDS
+        if self.drained is not None:
+            self.waits = dict.fromkeys(line, self.drained.sentence)
+            return IDLE_SECONDS
+        kept, wants_gpus = self._beside.waits(), line.wants_gpus
+        own = self._shared.own_use(snapshot)
+        decisions = self._placement.decide(snapshot, kept, elsewhere, own)
+        for start in decisions.starts:
+            job = self._store.job(start.job_id)
+            # It may have been cancelled while the snapshot was taken.
+            if job.state == states.QUEUED and self.drained is None:
+                with self._guard(job.id, parking.STARTING) as reach:
+                    reach()
+                    if self._beside.keeps(job.id, self._store.attempts(job.id)):
+                        kept = self._beside.waits()
+                    else:
+                        self._starter.launch(
+                            job, start.gpu_uuids, start.gpu_bytes, start.gpu_part, start.size
+                        )
+        self.waits = decisions.waits.passing_over(kept)
+        all_start = len(decisions.starts) == len(line)
+        return POLL_SECONDS if kept or (wants_gpus and not all_start) else IDLE_SECONDS

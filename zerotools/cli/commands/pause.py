@@ -1,0 +1,82 @@
+"""`zerotools pause`: let jobs save, and give back what they have."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from zerotools.cli.job_views.describe import Job, checkpoint_path, how_it_stops, is_over, title
+from zerotools.cli.job_views.ending_watch import EndingWatch
+from zerotools.cli.job_views.job_reference import jobs_argument
+from zerotools.cli.job_views.polling import Poller
+from zerotools.cli.job_views.several import ask_each, finish
+from zerotools.cli.options.shared import json_option, socket_option
+from zerotools.cli.output import render
+from zerotools.cli.output.messages import called
+from zerotools.core.errors import JobFailed
+from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.states import PAUSED
+
+
+@click.command("pause")
+@jobs_argument
+@click.option(
+    "--lose-steps",
+    is_flag=True,
+    help="Also pause programs that are not known to save; they begin anew.",
+)
+@click.option("-w", "--wait", is_flag=True, help="Wait until the jobs have saved and are paused.")
+@socket_option
+@json_option
+def command(
+    references: tuple[str, ...],
+    lose_steps: bool,
+    wait: bool,
+    socket: Path | None,
+    as_json: bool,
+) -> None:
+    """Let jobs save and give back what they have, until zerotools unpause.
+
+    A job that trains saves at its next step; its GPUs are free then. It keeps its number, its
+    priority and its place, and goes on where it was when it is unpaused. A job that waits is paused
+    at once. What still runs after stop.grace_seconds of the daemon's configuration, 120 unless set,
+    is killed, and goes on from its newest checkpoint.
+
+    A program of your own (engine script) is paused only if it is known to save: if script names a
+    checkpoint_dir, or it has told of a checkpoint.
+    """
+    client = DaemonClient(socket)
+    ask = partial(client.pause, lose_steps=lose_steps)
+    jobs, errors = ask_each(client, references, ask, None if as_json else partial(_asked, wait))
+    if wait:
+        numbers = [int(job["id"]) for job in jobs]
+        ended = {int(job["id"]): job for job in EndingWatch(client, numbers, Poller()).ends(None)}
+        jobs = [ended[number] for number in numbers]
+        errors += [_not_paused(job) for job in jobs if job["state"] != PAUSED]
+        if not as_json:
+            _say(jobs)
+    finish(jobs, errors, as_json=as_json)
+
+
+def _asked(wait: bool, job: Job) -> str:
+    go_on = f"to let it go on: {called()} unpause {job['id']}"
+    if job["state"] == PAUSED:
+        return f"{title(job)} is paused; {go_on}"
+    then = "" if wait else f", and is paused then; {go_on}"
+    return f"{title(job)} {how_it_stops(job)}{then}"
+
+
+def _say(jobs: list[dict[str, Any]]) -> None:
+    for job in jobs:
+        if job["state"] == PAUSED:
+            path = checkpoint_path(job)
+            newest = f"; its newest checkpoint is {path}" if path else ""
+            click.echo(f"{title(job)} is paused: {render.clean(str(job['reason']))}{newest}")
+
+
+def _not_paused(job: Job) -> JobFailed:
+    how = "has ended before" if is_over(job) else "is not paused"
+    return JobFailed(f"{title(job)} {how}: it is {str(job['state']).replace('_', ' ')}")
