@@ -6,7 +6,7 @@ import asyncio
 import logging
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ from zerotoolsd.service import (
     Unavailable,
 )
 from zerotoolsd.submission import Admittance, InterpreterCheck, Rehearsal
-from zerotoolsd.views import bare_view, job_view
+from zerotoolsd.views import bare_view, glance, job_view
 
 log = logging.getLogger(__name__)
 
@@ -128,6 +128,7 @@ class DispatcherService:
         name: str | None = None,
         array: int | None = None,
         uid: int | None = None,
+        whole: Callable[[int], bool] | None = None,
     ) -> list[JobView]:
         """See `JobService`."""
         if state is not None and state not in states.STATES:
@@ -135,7 +136,12 @@ class DispatcherService:
         wanted = None if state is None else [state]
         below = None if after is None else min(after, _LARGEST_ID)
         found = self._store.jobs(wanted, limit=limit, after=below, name=name, array=array, uid=uid)
-        return [self._view(job) for job in found]
+        return [
+            self._view(job)
+            if whole is None or whole(job.uid)
+            else glance(job, self._store.attempts(job.id))
+            for job in found
+        ]
 
     async def job(self, job_id: int) -> JobView:
         """See `JobService`."""

@@ -5,7 +5,7 @@ Times are seconds since the epoch, sizes are bytes. `to_json()` gives plain JSON
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -253,9 +253,11 @@ class JobService(Protocol):
         name: str | None = None,
         array: int | None = None,
         uid: int | None = None,
+        whole: Callable[[int], bool] | None = None,
     ) -> list[JobView]:
         """Jobs by descending id, those below `after` only, and those of this `name` and this `uid`.
-        Raises BadRequest (unknown state)."""
+        Of a job whose uid is not `whole` (None: all are) there is only what everybody may see: no
+        file of such a job is opened. Raises BadRequest (unknown state)."""
 
     async def job(self, job_id: int) -> JobView:
         """Raises NotFound."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from zerotools.jobs.jobfile.parse import job_to_dict, keys_set
 from zerotools.jobs.tables.notify import masked_url
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.jobs.text.secrets import HIDDEN, mask_text, mask_tree
-from zerotoolsd.accounts.account import find_name
 from zerotoolsd.attempts import last_report
 from zerotoolsd.attempts.environment import NOT_CAPTURED, secrets_of
 from zerotoolsd.attempts.movement.phases import phase_of
@@ -103,6 +102,38 @@ def _set_keys(job: JobRow) -> tuple[str, ...] | None:
         return tuple(key for key in given if not key.startswith("captured_env."))
     except (ValueError, RecursionError):
         return None
+
+
+def glance(job: JobRow, attempts: Sequence[AttemptRow]) -> JobView:
+    """What everybody may see of a job, at the cost of its rows: no file of its user is opened."""
+    spec = job.reading.spec
+    return replace(
+        bare_view(job, ""),
+        reason=None,
+        output_dir="",
+        world_size=_world_size(spec, attempts),
+        sizes=spec.sizes if spec and spec.size_range is not None else None,
+        device=spec.device if spec else "unknown",
+        attempts=tuple(
+            AttemptView(
+                number=attempt.number,
+                state=attempt.state,
+                gpu_uuids=attempt.gpu_uuids,
+                started=attempt.started,
+                ended=attempt.ended,
+                exit_code=None,
+                signal=None,
+                cause=None,
+                resumed_from=None,
+                peak_gpu_bytes=None,
+                peak_host_bytes=None,
+                steps_done=0,
+                run_dir="",
+                world_size=attempt.world_size,
+            )
+            for attempt in attempts
+        ),
+    )
 
 
 def bare_view(job: JobRow, why: str) -> JobView:
@@ -197,7 +228,7 @@ def share_view(
     """One user, with the GPUs that jobs hold and how many wait, by uid."""
     return {
         "uid": share.uid,
-        "name": find_name(share.uid),
+        "name": f"uid {share.uid}",
         "weight": share.weight,
         "share": share.share,
         "used": share.used,

@@ -105,6 +105,23 @@ ROWS = (
     Row("cancel-negative", "POST", "/v1/jobs/-2/cancel", MISSING),
     Row("resume", "POST", "/v1/jobs/3/resume", FORBIDDEN),
     Row("priority", "POST", "/v1/jobs/2/priority", FORBIDDEN, {"priority": 5}),
+    Row("hold", "POST", "/v1/jobs/2/hold", FORBIDDEN, said="belongs to {anna}"),
+    Row("release", "POST", "/v1/jobs/2/release", FORBIDDEN),
+    Row("pause", "POST", "/v1/jobs/2/pause", FORBIDDEN, {"lose_steps": True}),
+    Row("pause-body", "POST", "/v1/jobs/2/pause", FORBIDDEN, {"lose_steps": 3}),
+    Row("unpause", "POST", "/v1/jobs/2/unpause", FORBIDDEN),
+    Row("edit", "POST", "/v1/jobs/2/edit", FORBIDDEN, {"set": {"name": "x"}}),
+    Row("edit-unset", "POST", "/v1/jobs/2/edit", FORBIDDEN, {"unset": ["output_dir"]}),
+    Row("retry", "POST", "/v1/jobs/3/retry", FORBIDDEN, {"output_dir": "/tmp/x"}),
+    Row("drain", "POST", "/v1/drain", FORBIDDEN, {"why": "x"}, "only administrators may drain"),
+    Row("undrain", "POST", "/v1/undrain", FORBIDDEN),
+    Row("none-there", "POST", "/v1/jobs/99/pause", MISSING, {}, "there is no job 99"),
+    Row("after", "POST", "/v1/jobs", (400,), {**job(), "after": [{"job": RUNNING}]}, "no job 2,"),
+    Row("after-none", "POST", "/v1/jobs", (400,), {**job(), "after": [{"job": 99}]}, "no job 99,"),
+    Row("shares", "GET", "/v1/shares", (200,), said='"users"'),
+    Row("health", "GET", "/v1/health", (200,)),
+    Row("list-array", "GET", "/v1/jobs?array=2", (200,), said='"jobs": []'),
+    Row("list-all", "GET", "/v1/jobs?limit=1000", (200,), said='"masked": true'),
     Row("clean", "POST", "/v1/clean", (200,), {"jobs": [OVER]}, "it belongs to uid"),
     Row("clean-all", "POST", "/v1/clean", (200,), {}, '{"jobs": [{"id": 4'),
     Row("clean-outputs", "POST", "/v1/clean", (200,), {"jobs": [3], "outputs": True}, '"jobs": []'),
@@ -230,7 +247,7 @@ def test_what_bert_is_answered(row: Row, asked: Asked) -> None:
     status, data = asked.answers[row.name]
     assert status in row.statuses, data
     assert filled(row.said, asked.names) in data
-    own = [filled(each, asked.names) for each in json.dumps(row.body).split('"')]
+    own = [filled(each, asked.names) for each in json.dumps(row.body).split('"')] + [row.path]
     hidden = [word for word in SECRETS if word in data and not any(word in each for each in own)]
     assert hidden == [], data
 

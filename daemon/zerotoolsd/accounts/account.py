@@ -60,14 +60,6 @@ def find_account(uid: int) -> Account:
     )
 
 
-def find_name(uid: int) -> str:
-    """What people call the user: the name, or `uid 1000` where the machine has none."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except (KeyError, OverflowError):
-        return f"uid {uid}"
-
-
 def group_names(account: Account) -> frozenset[str]:
     """The names of the groups of a user; one without a name is left out."""
     return frozenset(filter(None, map(_group_name, account.groups)))

@@ -35,7 +35,16 @@ SUPERVISED, FIRST = "0", "500"
 """Of a supervisor, whose ranks are ended before it; of what is only asked something."""
 _PR_SET_NO_NEW_PRIVS, _PR_GET_NO_NEW_PRIVS = 38, 39
 _CAPABILITIES = (b"CapPrm:", b"CapEff:", b"CapAmb:")
-_LATER = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EIO})
+_LATER = frozenset(
+    {
+        *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.ESTALE),
+        *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOBUFS, errno.ENOLCK),
+        *(errno.EADDRINUSE, errno.EADDRNOTAVAIL),
+        *(errno.ETIMEDOUT, errno.EHOSTDOWN, errno.ENODEV, errno.ENXIO, errno.EMLINK),
+        *(errno.ENOTCONN, errno.EREMOTEIO),
+    }
+)
+"""As `supervisor.trouble` has it, which the user might not be able to read: the job waits."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -49,7 +58,8 @@ class NoGroup(Exception):
 
 def become(uid: int, gid: int, groups: Collection[int]) -> None:
     """Make this process the user's: real, effective and saved ids, groups, and no way back. It may
-    be the user's already. Raises NotDropped."""
+    be the user's already. Raises NotDropped; OSError: the machine is in the way, and that passes.
+    """
     if uid <= 0 or gid < 0:
         raise NotDropped(f"uid {uid}, gid {gid}: a job of another user is not run so")
     if os.getresuid() != (uid, uid, uid) or os.getresgid() != (gid, gid, gid):
@@ -58,6 +68,8 @@ def become(uid: int, gid: int, groups: Collection[int]) -> None:
             os.setresgid(gid, gid, gid)
             os.setresuid(uid, uid, uid)
         except OSError as error:
+            if error.errno in _LATER:
+                raise
             raise NotDropped(
                 f"the daemon cannot become uid {uid}, gid {gid}: {error.strerror}; it needs "
                 "CAP_SETUID and CAP_SETGID"
@@ -145,6 +157,10 @@ def environment_of(who: Mapping[str, Any], found: Mapping[str, str]) -> dict[str
     return {name[len(PREFIX) :]: text for name, text in found.items() if name.startswith(PREFIX)}
 
 
+def _status_of(error: OSError) -> int:
+    return NOT_NOW if error.errno in _LATER else NOT_DROPPED
+
+
 def _fail(status: int, why: str) -> NoReturn:
     os.write(2, f"{why}\n".encode(errors="backslashreplace"))
     raise SystemExit(status)
@@ -167,7 +183,8 @@ def main(arguments: Sequence[str]) -> NoReturn:
     except NoGroup as error:
         _fail(NOT_NOW, f"it was not started: {error}")
     except OSError as error:
-        _fail(NOT_DROPPED, f"it was not started: a limit cannot be set: {error.strerror}")
+        why = f"uid {who['uid']}, its groups and limits cannot be had: {error.strerror}"
+        _fail(_status_of(error), f"it was not started: {why}")
     os.umask(int(who.get("umask", 0o077)))
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores, and passes on so
         signal.signal(number, signal.SIG_DFL)
@@ -177,9 +194,8 @@ def main(arguments: Sequence[str]) -> NoReturn:
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
         os.execve(program[0], program, environment_of(who, os.environ))
     except OSError as error:
-        status = NOT_NOW if error.errno in _LATER else NOT_DROPPED
         name = error.filename or program[0]
-        _fail(status, f"uid {who['uid']} cannot start {name}: {error.strerror}")
+        _fail(_status_of(error), f"uid {who['uid']} cannot start {name}: {error.strerror}")
 
 
 def _write_to(path: str) -> None:

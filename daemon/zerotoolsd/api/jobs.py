@@ -177,7 +177,7 @@ async def list_jobs(request: web.Request) -> web.Response:
             return answer_unless_known(request, {"jobs": [], "next": None})
         of = by.uid
     views = await request.app[SERVICE].jobs(
-        state=state, limit=limit, after=after, name=name, array=array, uid=of
+        state=state, limit=limit, after=after, name=name, array=array, uid=of, whole=by.sees
     )
     after = views[-1].id if len(views) == limit else None
     views = await named(request, views)

@@ -8,7 +8,7 @@ from zerotools.core.errors import BadRequest
 from zerotoolsd.api import inputs
 from zerotoolsd.api.answers import answer
 from zerotoolsd.api.asking.asked import asked
-from zerotoolsd.api.keys import SERVICE
+from zerotoolsd.api.keys import PEOPLE, SERVICE
 from zerotoolsd.api.readers import event_for, machine_for
 from zerotoolsd.exposing.exposition import OPENMETRICS_TYPE, TEXT_TYPE, wants_openmetrics
 
@@ -32,7 +32,10 @@ async def metrics(request: web.Request) -> web.Response:
 
 async def shares(request: web.Request) -> web.Response:
     """GET /v1/shares."""
-    return answer(request.app[SERVICE].shares())
+    tree = request.app[SERVICE].shares()
+    names = await request.app[PEOPLE].names(each["uid"] for each in tree["users"])
+    users = [{**each, "name": names[each["uid"]] or each["name"]} for each in tree["users"]]
+    return answer({**tree, "users": users})
 
 
 async def health(request: web.Request) -> web.Response:

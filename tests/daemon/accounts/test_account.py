@@ -12,7 +12,6 @@ from zerotoolsd.accounts.account import (
     UnknownAccount,
     account_of,
     find_account,
-    find_name,
     group_names,
 )
 
@@ -32,7 +31,6 @@ def test_a_user_has_what_the_machine_lists() -> None:
 def test_an_unknown_uid_is_refused_with_the_reason(uid: int) -> None:
     with pytest.raises(UnknownAccount, match=f"uid {uid} is not a user of this machine"):
         find_account(uid)
-    assert find_name(uid) == f"uid {uid}"
 
 
 def test_a_group_without_a_name_is_left_out() -> None:

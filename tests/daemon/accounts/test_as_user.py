@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -15,6 +16,7 @@ from harness.started import run
 from tests.daemon.accounts.other_users import AS_ROOT, UID, open_directory, user_of
 from zerotoolsd.accounts import as_user
 from zerotoolsd.accounts.job_user import given_env
+from zerotoolsd.supervisor import trouble
 
 SHOW = "cat /proc/self/status /proc/self/limits; umask; env; kill -PIPE $$; echo deaf"
 
@@ -91,6 +93,20 @@ def test_who_cannot_become_the_user_starts_nothing() -> None:
     assert done.returncode == as_user.NOT_DROPPED, done.stderr
     assert f"cannot become uid {UID + 7}" in done.stderr
     assert "started" not in done.stdout
+
+
+def test_trouble_of_the_machine_is_no_end_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk or quota where its log is to be, or no memory for another process of a user."""
+    assert as_user._LATER == trouble._OF_MACHINE
+    for code, status in ((errno.EDQUOT, as_user.NOT_NOW), (errno.EACCES, as_user.NOT_DROPPED)):
+        assert as_user._status_of(OSError(code, "why")) == status
+
+    def refuse(*ids: int) -> None:
+        raise OSError(errno.EAGAIN, "why")
+
+    monkeypatch.setattr(os, "setgroups", refuse)
+    with pytest.raises(OSError, match="why"):
+        as_user.become(UID, UID, (UID,))
 
 
 def test_a_process_with_a_way_back_is_refused() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -214,6 +214,7 @@ class FakeService:
         name: str | None = None,
         array: int | None = None,
         uid: int | None = None,
+        whole: Callable[[int], bool] | None = None,
     ) -> list[JobView]:
         found = [
             view
