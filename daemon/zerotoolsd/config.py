@@ -17,6 +17,7 @@ from zerotools.jobs.priorities import LEAST_PRIORITY, MOST_PRIORITY, why_not_pri
 from zerotools.jobs.tables.notify import wrong_sending
 from zerotools.sensors.cores import usable_cores
 from zerotoolsd.accounts.users_config import UsersConfig, wrong_users
+from zerotoolsd.config_tables.elastic_config import ElasticConfig
 from zerotoolsd.config_tables.notify_config import NotifyConfig
 
 
@@ -281,6 +282,7 @@ class Config:
     priority: PriorityConfig = key(
         "Which priorities users may give to their jobs.", factory=PriorityConfig
     )
+    elastic: ElasticConfig = key("When elastic jobs that run take more.", factory=ElasticConfig)
     notify: NotifyConfig = key("Where the daemon sends notifications.", factory=NotifyConfig)
     retention: RetentionConfig = key("What is removed automatically.", factory=RetentionConfig)
 

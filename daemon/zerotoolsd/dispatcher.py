@@ -30,6 +30,7 @@ from zerotoolsd.attempts.watcher import Watcher
 from zerotoolsd.cleaning.cleaner import Cleaner
 from zerotoolsd.config import Config
 from zerotoolsd.dispatching import placing_rounds
+from zerotoolsd.dispatching.growing import GrowingJobs
 from zerotoolsd.dispatching.placing_rounds import IDLE_SECONDS, PlacingRounds
 from zerotoolsd.dispatching.stop_asking import StopAsking
 from zerotoolsd.exposing.tally import MetricsTally
@@ -152,9 +153,10 @@ class Dispatcher:
         self._stopping = StopAsking(
             self.transitions, self._watcher, self._left, self._pending, self._ends, self._guard
         )
+        self.growing = GrowingJobs(store, config.elastic, self._guard, self._stopping.give_way)
         self.placing = PlacingRounds(
             *(store, self.placement, machine, self.arbiter, self._shared),
-            *(self._starter, self._guard),
+            *(self._starter, self._guard, self.growing),
         )
         self.priority_classes = PriorityClasses(config.priority)
         self.notifier = JobNotifier(store, config.notify, self._guard, users)

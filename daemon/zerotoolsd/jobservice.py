@@ -271,6 +271,7 @@ class DispatcherService:
             self._view(job),
             self._store.events_of(job.id, EXPLAINING_EVENTS),
             notices=self._store.outbox.of_job(job.id),
+            size=engine.growing.why(job),
             place=place_of(engine.placement, job.id),
             holders=holders_for(self._store, engine.placement, engine.machine.gpu_name, job.id),
         )

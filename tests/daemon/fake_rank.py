@@ -4,6 +4,7 @@
 done in order.
 
     steps=N        N step datagrams              exit=N         exit status N
+    left=N         N seconds are left, as the step of `stop` says
     release        wait for DIR/release          signal=N       end itself by a signal
     stop           wait for DIR/stop, save, 75   deaf           ignore SIGTERM from here on
     save=N         a checkpoint at step N        orphan         a detached, deaf grandchild
@@ -30,6 +31,7 @@ RUN_DIR = Path(os.environ["ZEROTOOLS_RUN_DIR"])
 RANK = int(os.environ["RANK"])
 PLAN = json.loads((RUN_DIR / "attempt.json").read_text())
 phase = "init"
+seconds_left: float | None = None
 
 
 def say(**message: object) -> None:
@@ -107,7 +109,7 @@ def escape() -> None:
 
 
 def do(word: str) -> None:
-    global phase
+    global phase, seconds_left
     name, _, value = word.partition("=")
     if name in ("rank", "attempt"):
         number, _, inner = value.partition(":")
@@ -122,10 +124,13 @@ def do(word: str) -> None:
         wait_for_file("release")
     elif name == "stop":
         phase = "train"
-        say(event="step", step=7, steps=100, loss=0.5, rss_bytes=1)
+        left = {} if seconds_left is None else {"seconds_left": seconds_left}
+        say(event="step", step=7, steps=100, loss=0.5, rss_bytes=1, **left)
         wait_for_file("stop")
         save(7)
         sys.exit(75)
+    elif name == "left":
+        seconds_left = float(value)
     elif name == "save":
         save(int(value))
     elif name == "train":

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from tests.daemon.daemons import make_job
-from tests.daemon.dispatchers import running
+from tests.daemon.dispatchers import CONFIG, Running, running
 from zerotools.cli.commands.show import page
 from zerotools.cli.job_views.describe import ranks
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe, fake_gpu
+from zerotoolsd.config import ElasticConfig
 from zerotoolsd.queue.store import Store
 
 RANGE = {"min": 1, "max": 4}
@@ -91,3 +93,99 @@ def test_the_size_survives_a_queue_that_is_rebuilt(tmp_path: Path) -> None:
     store = Store(state)
     assert [attempt.world_size for attempt in store.attempts(1)] == [4]
     store.close()
+
+
+AT_ONCE = replace(CONFIG, elastic=ElasticConfig(after_seconds=0))
+HAS_AN_HOUR = "left=3600 attempt=1:stop attempt=2:release exit=0"
+
+
+async def step_7(it: Running, job_id: int) -> None:
+    """Until the first attempt has said how long it still runs."""
+    progress = it.service.run_dir(job_id, 1) / "progress.jsonl"
+    while not (progress.exists() and '"step": 7' in progress.read_text()):
+        await asyncio.sleep(0.01)
+
+
+def test_a_job_grows_into_what_comes_free_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path / "state", config=AT_ONCE) as it:  # of 8 ranks
+            seven = make_job("release exit=0", ranks=7, train={"steps": 1, "batch_size": 7})
+            other, _ = await it.service.submit(seven, uid=0, idempotency_key=None)
+            await it.reach(other.id, "running")
+            spec = make_job(HAS_AN_HOUR, ranks=RANGE)
+            job, _ = await it.service.submit(spec, uid=0, idempotency_key=None)
+            assert (await it.reach(job.id, "running")).world_size == 1
+            await step_7(it, job.id)
+            said = (await it.service.explain(job.id))["size"]
+            assert said == "has 1, and takes 2 or 4 when so many are free that no job can use"
+            it.release(other.id)
+            while len(it.engine.store.attempts(job.id)) < 2:
+                await asyncio.sleep(0.01)
+            grown = await it.reach(job.id, "running")
+            assert grown.world_size == 4
+            assert grown.attempts[1].resumed_from == str(Path(job.output_dir) / "step-00000007")
+            (row,) = it.engine.store.yields.of(job.id)
+            assert (row.purpose, row.saved_step, row.steps_lost) == ("resize", 7, 0)
+            events = [each for each in await it.service.events(0, 0) if each.job_id == job.id]
+            assert [each.kind for each in events][3:6] == ["yield", "stopped", "admit"]
+            why = (
+                "grows from 1 to 4: that saves 2700 s of the 3600 s left, and the change costs 60 s"
+            )
+            assert events[3].why == why
+            assert events[4].why == f"{why}; saved at step 7 and stopped, 0 steps lost"
+            assert it.engine.store.job(job.id).standing.restarts_used == 0
+            said = (await it.service.explain(job.id))["size"]
+            assert said == "has 4, the most that it may have"
+            it.release(job.id, attempt=2)
+            await it.reach(job.id, "succeeded")
+
+    asyncio.run(story())
+
+
+def test_a_job_leaves_what_another_waits_for(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path / "state", config=AT_ONCE) as it:  # of 8 ranks
+            four = make_job("release exit=0", ranks=4, train={"steps": 1, "batch_size": 4})
+            first, _ = await it.service.submit(four, uid=0, idempotency_key=None)
+            three = make_job("release exit=0", ranks=3, train={"steps": 1, "batch_size": 3})
+            second, _ = await it.service.submit(three, uid=0, idempotency_key=None)
+            spec = make_job(HAS_AN_HOUR, ranks=RANGE)
+            job, _ = await it.service.submit(spec, uid=0, idempotency_key=None)
+            assert (await it.reach(job.id, "running")).world_size == 1
+            waits, _ = await it.service.submit(
+                make_job("exit=0", ranks=7, train={"steps": 1, "batch_size": 7}),
+                uid=0,
+                idempotency_key=None,
+            )
+            await step_7(it, job.id)
+            it.release(first.id)  # four are free, and kept for the job that waits for seven
+            await it.reach(first.id, "succeeded")
+            it.release(second.id)
+            await it.reach(waits.id, "succeeded")
+            (row,) = [*it.engine.store.yields.of(job.id)] or [None]
+            if row is not None:  # it grew only when nobody waited any more
+                assert row.asked >= (it.engine.store.attempts(waits.id)[0].ended or 0.0)
+
+    asyncio.run(story())
+
+
+def test_a_job_of_gpus_grows_into_those_that_a_stranger_leaves(tmp_path: Path) -> None:
+    mine = tuple(fake_gpu(i, used_gib=0) for i in (1, 2, 3))
+    strange = (fake_gpu(0, used_gib=30), *mine[:1], *(fake_gpu(i, used_gib=30) for i in (2, 3)))
+
+    async def story() -> None:
+        probe = FakeProbe(strange)
+        async with running(tmp_path / "state", probe, config=AT_ONCE) as it:
+            job, _ = await it.service.submit(gpu_job(HAS_AN_HOUR), uid=0, idempotency_key=None)
+            assert (await it.reach(job.id, "running")).world_size == 1
+            await step_7(it, job.id)
+            probe.gpus = (strange[0], *mine)
+            while len(it.engine.store.attempts(job.id)) < 2:
+                await asyncio.sleep(0.01)
+            grown = await it.reach(job.id, "running")
+            assert len(grown.attempts[1].gpu_uuids) == 2
+            assert "GPU-fake-0" not in grown.attempts[1].gpu_uuids
+            it.release(job.id, attempt=2)
+            await it.reach(job.id, "succeeded")
+
+    asyncio.run(story())

@@ -1,4 +1,5 @@
 """Tables of `zerotoolsd.toml` that are longer than most.
 
-notify_config   whom the daemon may tell what becomes of jobs
+elastic_config   when elastic jobs that run take more GPUs
+notify_config    whom the daemon may tell what becomes of jobs
 """

@@ -1,5 +1,6 @@
 """What the dispatcher's loop does in each round.
 
+growing          elastic jobs that run take more of what is free
 placing_rounds   who starts now, on what, of those that wait
 stop_asking      attempts that run are asked to save and stop: for a cancel, at a time limit, or as
                  their job is to go on later

@@ -9,6 +9,7 @@ from zerotools.sensors.snapshot import Snapshot
 from zerotoolsd.attempts.enforcing.beside import BesideJobs
 from zerotoolsd.attempts.starting import AttemptStarter
 from zerotoolsd.attempts.watcher import Guard
+from zerotoolsd.dispatching.growing import GrowingJobs, Wishes
 from zerotoolsd.gpu_sharing.arbiter import GpuArbiter
 from zerotoolsd.gpu_sharing.over_use import SharedGpus
 from zerotoolsd.machine import SnapshotCache
@@ -36,6 +37,7 @@ class PlacingRounds:
         shared: SharedGpus,
         starter: AttemptStarter,
         guard: Guard,
+        growing: GrowingJobs,
     ) -> None:
         self._store = store
         self._placement = placement
@@ -44,37 +46,44 @@ class PlacingRounds:
         self._shared = shared
         self._starter = starter
         self._guard = guard
+        self._growing = growing
         self._beside = BesideJobs()
         self.drained = store.drains.get()
         self.waits: Mapping[int, str] = {}
 
     async def go(self) -> float:
         """One round; returns the seconds until the next is due by itself."""
-        line = self._placement.line
+        wishes = Wishes() if self.drained is not None else self._growing.wishes()
+        wants_gpus = self._placement.line.wants_gpus or wishes.wants_gpus
         leased = {lease.gpu_uuid for lease in self._store.leases()}
         self._arbiter.keep(leased)
-        if not line.wants_gpus and not self._arbiter.lacks(leased):
-            return self._place(None, {})
+        if not wants_gpus and not self._arbiter.lacks(leased):
+            return self._place(None, {}, wishes)
         snapshot = None
-        if line.wants_gpus:  # jobs that want none do not wait for a driver that does not answer
+        if wants_gpus:  # jobs that want none do not wait for a driver that does not answer
             snapshot = await self._machine.snapshot(patience_seconds=GPU_PATIENCE_SECONDS)
         async with self._arbiter.round(snapshot, leased) as elsewhere:
-            pause = self._place(snapshot, elsewhere)
+            pause = self._place(snapshot, elsewhere, wishes)
             self._arbiter.keep({lease.gpu_uuid for lease in self._store.leases()})
         return pause
 
-    def _place(self, snapshot: Snapshot | None, elsewhere: Mapping[str, str]) -> float:
+    def _place(
+        self, snapshot: Snapshot | None, elsewhere: Mapping[str, str], wishes: Wishes
+    ) -> float:
         line = self._placement.line
-        if not line:
+        idle = IDLE_SECONDS if wishes.wait is None else min(IDLE_SECONDS, wishes.wait)
+        if not line and not wishes.requests:
             self.waits = {}
-            return IDLE_SECONDS
+            return idle
         if self.drained is not None:
             self.waits = dict.fromkeys(line, self.drained.sentence)
             return IDLE_SECONDS
-        kept, wants_gpus = self._beside.waits(), line.wants_gpus
+        kept, wants_gpus = self._beside.waits(), line.wants_gpus or wishes.wants_gpus
         own = self._shared.own_use(snapshot)
-        decisions = self._placement.decide(snapshot, kept, elsewhere, own)
-        for start in decisions.starts:
+        decisions = self._placement.decide(snapshot, kept, elsewhere, own, wishes.requests)
+        starts = [start for start in decisions.starts if start.job_id not in wishes.ids]
+        self._growing.give([start for start in decisions.starts if start.job_id in wishes.ids])
+        for start in starts:
             job = self._store.job(start.job_id)
             # It may have been cancelled while the snapshot was taken.
             if job.state == states.QUEUED and self.drained is None:
@@ -87,5 +96,5 @@ class PlacingRounds:
                             job, start.gpu_uuids, start.gpu_bytes, start.gpu_part, start.size
                         )
         self.waits = decisions.waits.passing_over(kept)
-        all_start = len(decisions.starts) == len(line)
-        return POLL_SECONDS if kept or (wants_gpus and not all_start) else IDLE_SECONDS
+        all_start = len(starts) == len(line) and not wishes.requests
+        return POLL_SECONDS if kept or (wants_gpus and not all_start) else idle

@@ -47,16 +47,19 @@ def explain(
     events: Iterable[Event],
     *,
     notices: Iterable[Notice] = (),
+    size: str | None = None,
     place: QueuePlace | None,
     holders: Iterable[Holder],
 ) -> dict[str, Any]:
     """The explanation as JSON values. `view` is the job as its owner may see it; `place` is that of
-    a job that waits, and `holders` have what it waits for. `notices` were not delivered yet."""
+    a job that waits, and `holders` have what it waits for. `notices` were not delivered yet.
+    `size`: whether an elastic job that runs would grow."""
     return {
         "id": job.id,
         "name": view.name,
         "state": view.state,
         "why": view.reason,
+        "size": size,
         "place": None if place is None else asdict(place),
         "holders": [asdict(holder) for holder in holders],
         "retries": _retries(job, attempts),

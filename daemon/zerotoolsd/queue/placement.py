@@ -220,8 +220,26 @@ class QueuePlacement:
         passed_over: Mapping[int, str] = MappingProxyType({}),
         elsewhere: Mapping[str, str] = MappingProxyType({}),
         own: Mapping[str, int] = MappingProxyType({}),
+        wishes: Collection[Request] = (),
     ) -> TickDecisions:
-        """The scheduler's decisions (`tick`); a job that confuses it is held."""
+        """The scheduler's decisions (`tick`); a job that confuses it is held. `wishes` are what
+        jobs that run ask for beside what they have; what is there for them is among the starts."""
+        for wish in wishes:
+            self.line.add(wish)
+        try:
+            return self._decide(snapshot, passed_over, elsewhere, own, wishes)
+        finally:
+            for wish in wishes:
+                self.line.remove(wish.job_id)
+
+    def _decide(
+        self,
+        snapshot: Snapshot | None,
+        passed_over: Mapping[int, str],
+        elsewhere: Mapping[str, str],
+        own: Mapping[str, int],
+        wishes: Collection[Request],
+    ) -> TickDecisions:
         leases, now = self._store.leases(), time.time()
         if snapshot is not None:
             snapshot = with_fences(snapshot, self._store.fences(), clocks.now())
@@ -232,6 +250,7 @@ class QueuePlacement:
         first = None if waiting is None else waiting[1]
         memory = replace(self._memory, own=own, host_used=host, host_first=first)
         ends = self.ends_of({lease.job_id for lease in leases}, now)
+        users = self._users_now(running, leases, {wish.job_id for wish in wishes})
         while True:
             try:
                 found = tick(
@@ -245,7 +264,7 @@ class QueuePlacement:
                     passed_over=passed_over,
                     elsewhere=elsewhere,
                     memory=memory,
-                    users=self._users_now(running, leases),
+                    users=users,
                     touch=lambda job_id: self._parking.touch(job_id, parking.PLACING),
                 )
                 self._host_first = found.host_first
@@ -274,15 +293,20 @@ class QueuePlacement:
         return [(job, *self._used_by(job)) for job in jobs]
 
     def _users_now(
-        self, running: Sequence[tuple[JobRow, int, int]], leases: Sequence[Lease]
+        self,
+        running: Sequence[tuple[JobRow, int, int]],
+        leases: Sequence[Lease],
+        again: Collection[int],
     ) -> UsersNow:
+        """`again`: jobs that run, and ask for more; they are not counted twice."""
         if self._quotas is None or not self._quotas.bound_running:
             return ANYBODY
         gpus = Counter(lease.job_id for lease in leases)
         used: dict[int, UserUse] = {}
         for job, ranks, _ in running:
             before = used.get(job.uid, UserUse())
-            used[job.uid] = before.and_also(gpus=gpus[job.id], cpu_ranks=ranks)
+            after = before.and_also(gpus=gpus[job.id], cpu_ranks=ranks)
+            used[job.uid] = replace(after, running=after.running - (job.id in again))
         return UsersNow(limits_of=self._quotas.of, used=used)
 
     def cpu_ranks_of(self, job: JobRow) -> int:

@@ -53,6 +53,8 @@ def page(job: Mapping[str, Any], tree: Mapping[str, Any], now: float) -> list[st
 
 def _facts(tree: Mapping[str, Any], now: float) -> Iterator[tuple[str, str]]:
     yield "why", render.clean(str(tree["why"] or ""))
+    if tree.get("size"):  # a daemon of an older version says nothing of it
+        yield "size", render.clean(str(tree["size"]))
     place = tree["place"]
     if place:
         jobs = "1 job that waits" if place["of"] == 1 else f"{place['of']} jobs that wait"

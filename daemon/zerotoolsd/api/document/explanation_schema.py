@@ -45,6 +45,7 @@ def explanation() -> Schema:
         state=of_type(str),
         why=text_or_null,
         place={"anyOf": [of_answer(QueuePlace), none]},
+        size=text_or_null,
         holders=list_of(of_answer(Holder)),
         retries=retries,
         end={"anyOf": [end, none]},
