@@ -1,9 +1,9 @@
 """Elastic jobs that run take more of what is free: what they ask of a pass, and what it gives them.
 
 Example: job 7 has 2 of 4 GPUs, and the job with the other two ends. In the next pass job 7 asks for
-2 more, last of all (`queue.scheduling.resizing`). It gets them, so it is asked to save and end; while
-it does, it asks for them in its own place, so that a job behind it does not get them. Then it is
-queued, and the pass starts it with what it may have: 4. Only the yield is in the queue: a daemon
+2 more, last of all (`queue.scheduling.resizing`). It gets them, so it is asked to save and end;
+while it does, it asks for them in its own place, so that a job behind it does not get them. Then it
+is queued, and the pass starts it with what it may have: 4. Only the yield is in the queue: a daemon
 that was killed asks for the same again.
 """
 

@@ -75,7 +75,11 @@ def growth(now: RunningSize, sizes: tuple[int, ...], rule: GrowthRule) -> Growth
                 f"{now.cost:.0f} s that a change costs"
             ),
         )
-    why = f"has {now.size}, and takes {_either(worth)} when so many are free that no job can use"
+    why = (
+        f"has {now.size}, and takes {_either(worth)} when so many are free that no job can use: "
+        f"{worth[-1]} would save {now.gain(worth[-1]):.0f} s of the {now.left:.0f} s left, and a "
+        f"change costs {now.cost:.0f} s"
+    )
     return Growth(sizes=worth, why=why)
 
 
