@@ -19,6 +19,7 @@ from zerotools.sensors.cores import usable_cores
 from zerotoolsd.accounts.users_config import UsersConfig, wrong_users
 from zerotoolsd.config_tables.elastic_config import ElasticConfig
 from zerotoolsd.config_tables.notify_config import NotifyConfig
+from zerotoolsd.config_tables.warm_config import WarmStartConfig, wrong_warm_start
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,6 +286,9 @@ class Config:
     elastic: ElasticConfig = key("When elastic jobs that run take more.", factory=ElasticConfig)
     notify: NotifyConfig = key("Where the daemon sends notifications.", factory=NotifyConfig)
     retention: RetentionConfig = key("What is removed automatically.", factory=RetentionConfig)
+    warm_start: WarmStartConfig = key(
+        "Jobs that find torch imported when they start.", factory=WarmStartConfig
+    )
 
 
 def load(path: Path | None) -> Config:
@@ -303,6 +307,7 @@ def load(path: Path | None) -> Config:
         problems += [*_wrong_spans(config.retention), *_wrong_sizes(config)]
         problems += wrong_sending(config.notify)
         problems += wrong_users(config.users)
+        problems += wrong_warm_start(config.warm_start)
         problems += _wrong_classes(config.priority)
         problems += _wrong_shares(config.shares)
     if config is None or problems:

@@ -26,6 +26,7 @@ from zerotoolsd.attempts.spawning.way import CHILDREN, LaunchWay
 from zerotoolsd.attempts.starting import AttemptStarter
 from zerotoolsd.attempts.taking_up import LeftAttempts
 from zerotoolsd.attempts.waiting.pending import PendingJobs
+from zerotoolsd.attempts.warming.servers import WarmServers
 from zerotoolsd.attempts.watcher import Watcher
 from zerotoolsd.cleaning.cleaner import Cleaner
 from zerotoolsd.config import Config
@@ -117,6 +118,7 @@ class Dispatcher:
             self.tally,
         )
         self.spawner = SupervisorSpawner(way, config.stop.grace_seconds)
+        self.warm = WarmServers(config.warm_start, way)
         self._watcher = Watcher(
             self._ends.over,
             self._guard,
@@ -146,6 +148,7 @@ class Dispatcher:
             self.tally.queue_waits.observe,
             users,
             mounted,
+            self.warm,
         )
         self._left = LeftAttempts(store, self._guard, self._watcher, self._starter, self._pending)
         self._shared = SharedGpus(store, machine, config.gpus, self._watcher.live, self._tell_over)
@@ -180,7 +183,8 @@ class Dispatcher:
         self.needed.begin()
         stopping = asyncio.create_task(stop.wait())
         cleaning = self.cleaner.keep_up(self.config.retention)
-        kept_up = (cleaning, self._oversee(), self._shared.keep_up(), self.notifier.keep_up())
+        warm = self.warm.keep_up(self._starter.loads)
+        kept_up = (cleaning, self._oversee(), self._shared.keep_up(), self.notifier.keep_up(), warm)
         beside = [asyncio.create_task(each) for each in kept_up]
         try:
             while not stop.is_set():
@@ -201,6 +205,7 @@ class Dispatcher:
                 task.cancel()
             self._watcher.close()
             self.arbiter.close()
+            self.warm.close()
 
     async def _oversee(self) -> None:
         while True:

@@ -130,8 +130,9 @@ def prepare(
     gpu_locks: Mapping[str, Any] = MappingProxyType({}),
     user: JobUser | None = None,
     mounted: Sequence[MountPoint] = (),
-) -> None:
-    """Make the run directory and write what its processes read. May be repeated. Raises OSError.
+) -> Plan:
+    """Make the run directory and write what its processes read; what its supervisor is told. May be
+    repeated. Raises OSError.
 
     `reported_before`: the checkpoints that earlier attempts reported, the newest first. `socket`
     is the daemon's. `gpu_locks`: what the supervisor is told of the locks of its GPUs. `user`:
@@ -163,6 +164,7 @@ def prepare(
         write_json(base / ATTEMPT, plan.to_json())
         reserve(base / EXIT, plan.processes)
         reserve_request(base)
+    return plan
 
 
 def _make_places(run_dir: Path, job: JobRow, config: Config, user: JobUser | None) -> Path:

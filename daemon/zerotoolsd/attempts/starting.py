@@ -18,11 +18,14 @@ from zerotoolsd import crashpoints
 from zerotoolsd.accounts.serving import OWN_ONLY, ServedUsers
 from zerotoolsd.attempts import job_limits, last_report, launch
 from zerotoolsd.attempts.spawning.spawner import NotReady
+from zerotoolsd.attempts.spawning.way import CHILDREN
 from zerotoolsd.attempts.waiting.loading import TURN_SECONDS, LoadingAttempts
 from zerotoolsd.attempts.waiting.mounted import what_is_missing
 from zerotoolsd.attempts.waiting.pending import PendingJobs
+from zerotoolsd.attempts.warming.servers import WarmServers
 from zerotoolsd.attempts.watcher import OnOver, Watcher
 from zerotoolsd.config import Config
+from zerotoolsd.config_tables.warm_config import WarmStartConfig
 from zerotoolsd.looking.mounts import ReadMounts, read_mounts
 from zerotoolsd.queue import clocks, lifecycle
 from zerotoolsd.queue.clocks import Moment
@@ -55,6 +58,7 @@ class AttemptStarter:
         waited: Callable[[float], None] = lambda seconds: None,
         users: ServedUsers = OWN_ONLY,
         mounted: ReadMounts = read_mounts,
+        warm: WarmServers | None = None,
     ) -> None:
         """`waited` is told how many seconds a job was queued before its first launch."""
         self._users = users
@@ -71,7 +75,10 @@ class AttemptStarter:
         self._gpu_locks = gpu_locks
         self._waited = waited
         self._mounted = mounted
-        self._loading = LoadingAttempts(config.retry, self._loads)
+        self._warm = warm or WarmServers(WarmStartConfig(), CHILDREN)
+        self._how: dict[str, str] = {}
+        """How attempts were started whose start is not committed yet, by token."""
+        self._loading = LoadingAttempts(config.retry, self.loads)
 
     def launch(
         self,
@@ -123,11 +130,13 @@ class AttemptStarter:
                 return
             user = self._users.of(job.uid)
             known = last_report.checkpoints_before(before)
-            launch.prepare(
+            plan = launch.prepare(
                 *(job, attempt, self._config, self._command, self._umask, known),
                 *(self._socket, self._gpu_locks(attempt.gpu_uuids), user, mounted),
             )
-            self._watcher.start(attempt, user, None if user is None else self._held_by(job))
+            warm, how = self._warm.start(attempt, plan, job.spec, user)
+            limits = None if user is None else self._held_by(job)
+            self._watcher.start(attempt, user, limits, warm)
         except OSError as error:
             cause = f"could not be started: {error.strerror}: {error.filename}"
             if is_of_machine(error, own_files=True):
@@ -143,6 +152,8 @@ class AttemptStarter:
         except ZerotoolsError as error:
             failed(attempt, {"outcome": lifecycle.BAD_JOB, "cause": str(error)})
             return
+        if how is not None:
+            self._how[attempt.token] = how
         self._pending.over(job.id)
         self._loading.began(attempt)
         crashpoints.reach(crashpoints.SUPERVISOR_SPAWNED)
@@ -155,7 +166,8 @@ class AttemptStarter:
         limits = job_limits.attempt_limits(job.spec.limits, self._config.limits)
         return limits if limits or self._config.limits.cgroups else None
 
-    def _loads(self, attempt: AttemptRow) -> bool:
+    def loads(self, attempt: AttemptRow) -> bool:
+        """Whether it runs and has not taken a step yet."""
         if not self._watcher.watches(attempt):
             return False
         return last_report.report_so_far(Path(attempt.run_dir)).step is None
@@ -178,7 +190,9 @@ class AttemptStarter:
             return
         after = self._transitions.after(job, Started())
         now, number = time.time(), attempt.number
-        with self._store.change(job, after, states.STARTED, now=now, attempt=number) as change:
+        why = self._how.pop(attempt.token, None)
+        kind = states.STARTED
+        with self._store.change(job, after, kind, now=now, attempt=number, why=why) as change:
             if attempt.state == LAUNCHING or later:
                 change.attempt_started(number, began)
         self._transitions.publish(job, after)

@@ -23,6 +23,7 @@ from zerotoolsd.attempts.spawning.spawner import Spawned, SupervisorSpawner
 from zerotoolsd.attempts.spawning.way import CHILDREN
 from zerotoolsd.attempts.stops import StopRequests, has_begun
 from zerotoolsd.attempts.waiting.pending import PendingJobs
+from zerotoolsd.attempts.warming.server import WarmSupervisor
 from zerotoolsd.queue import clocks, lifecycle
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.rows import AttemptRow
@@ -98,18 +99,18 @@ class Watcher:
         attempt: AttemptRow,
         user: JobUser | None = None,
         limits: Mapping[str, int] | None = None,
+        warm: WarmSupervisor | None = None,
     ) -> None:
         """Start the supervisor of a prepared attempt, or ask systemd to, as `user` or as the
-        daemon; see `SupervisorSpawner.spawn`.
+        daemon; see `SupervisorSpawner.spawn`. `warm`: it was forked already.
 
         Raises OSError and NotReady: nothing of it runs.
         """
-        spawned = self._spawner.spawn(attempt, user, limits)
+        spawned = Spawned(warm) if warm else self._spawner.spawn(attempt, user, limits)
         if (before := self._unwatched.pop(attempt.token, None)) and before.request is not None:
             before.request.close()
         try:
-            # A child that was not waited for keeps its pid.
-            live = _Live(attempt, os.pidfd_open(spawned.process.pid), spawned)
+            live = _Live(attempt, spawned.open_pidfd(), spawned)
             self._track(live)
             if spawned.request is not None:
                 self._kill_later(live, spawned.request.seconds)
@@ -354,9 +355,5 @@ def _kill(pidfd: int) -> None:
 
 
 def _disown(spawned: Spawned | None) -> None:
-    """It is not ours to wait for any more, and goes on."""
-    if spawned is None:
-        return
-    spawned.process.returncode = 0
-    if spawned.request is not None:
-        spawned.request.close()
+    if spawned is not None:
+        spawned.disown()

@@ -2,4 +2,5 @@
 
 elastic_config   when elastic jobs that run take more GPUs
 notify_config    whom the daemon may tell what becomes of jobs
+warm_config      jobs that find torch imported
 """

@@ -22,6 +22,7 @@ from typing import Any
 from zerotoolsd.supervisor import procfs, thinner
 from zerotoolsd.supervisor.cgroups.delegation import NotDelegated
 from zerotoolsd.supervisor.cgroups.group import AttemptGroup, group_name, make_group
+from zerotoolsd.supervisor.children.spawning import Execute, execute_program
 from zerotoolsd.supervisor.closing import run_closing
 from zerotoolsd.supervisor.durable import read_json, write_json
 from zerotoolsd.supervisor.ending import family
@@ -64,8 +65,9 @@ HELPERS_SECONDS = 2.0
 CUT_OFF = "it was cut off"
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Supervise the attempt in the directory `arguments[0]`. Returns the exit status."""
+def main(arguments: Sequence[str], execute: Execute = execute_program) -> int:
+    """Supervise the attempt in the directory `arguments[0]`, whose ranks become what they are by
+    `execute`. Returns the exit status."""
     os.umask(0o077)
     os.chdir(arguments[0])
     lock = _take_lock()
@@ -88,7 +90,9 @@ def main(arguments: Sequence[str]) -> int:
     # Before the fork of `keep`: two processes hold them, and the last of the two lets go of them.
     locks = take_locks(plan.gpu_locks)
     return keep(
-        plan, lambda records, ledger: supervise(plan, records, ledger, locks.refusal), group
+        plan,
+        lambda records, ledger: supervise(plan, records, ledger, locks.refusal, execute),
+        group,
     )
 
 
@@ -125,14 +129,20 @@ def _take_lock() -> int | None:
             return fd
 
 
-def supervise(plan: Plan, records: Records, ledger: RankLedger, refusal: str | None = None) -> None:
+def supervise(
+    plan: Plan,
+    records: Records,
+    ledger: RankLedger,
+    refusal: str | None = None,
+    execute: Execute = execute_program,
+) -> None:
     """Run the ranks to their end, end what they left behind, and write `exit.json`. `refusal`: why
     none may be started, which is not the job's fault."""
     become_subreaper()
     started, clock = time.time(), time.monotonic()
     progress = Progress()
     group = records.group
-    watch = RankMonitor(plan, progress, ledger, group)
+    watch = RankMonitor(plan, progress, ledger, group, execute)
     identity = {
         **_identity(os.getpid()),
         "keeper": _identity(os.getppid()),

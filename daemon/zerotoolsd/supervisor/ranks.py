@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotoolsd.supervisor.children import spawning
-from zerotoolsd.supervisor.children.spawning import BegunProgram
+from zerotoolsd.supervisor.children.spawning import BegunProgram, Execute, execute_program
 from zerotoolsd.supervisor.logs import RankLog
 from zerotoolsd.supervisor.plan import PORT, Plan
 
@@ -115,7 +115,12 @@ def _held(family: socket.AddressFamily, everywhere: str) -> socket.socket:
 
 
 def spawn(
-    plan: Plan, index: int, port: int, log_path: Path, entrance: str | None = None
+    plan: Plan,
+    index: int,
+    port: int,
+    log_path: Path,
+    entrance: str | None = None,
+    execute: Execute = execute_program,
 ) -> SupervisedRank:
     """Begin to start rank `index`, in the control group of `entrance`. Raises OSError: the machine
     cannot now."""
@@ -128,6 +133,7 @@ def spawn(
             output=log.write_fd,
             umask=plan.umask,
             entrance=entrance,
+            execute=execute,
         )
     except OSError:
         log.spawned()

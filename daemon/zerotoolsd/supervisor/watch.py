@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotoolsd.supervisor.cgroups.group import AttemptGroup
-from zerotoolsd.supervisor.children.spawning import CannotStart
+from zerotoolsd.supervisor.children.spawning import CannotStart, Execute, execute_program
 from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json, write_json
 from zerotoolsd.supervisor.ending.family import FAMILY, FamilyNote
 from zerotoolsd.supervisor.ending.reaper import reap
@@ -57,8 +57,10 @@ class RankMonitor:
         progress: Progress,
         ledger: RankLedger,
         group: AttemptGroup | None = None,
+        execute: Execute = execute_program,
     ) -> None:
         self._group = group
+        self._execute = execute
         self.plan = plan
         self.progress = progress
         self._ledger = ledger
@@ -124,7 +126,7 @@ class RankMonitor:
             for index in range(self.plan.processes):
                 log = Path(f"rank-{index}.log")
                 entrance = None if self._group is None else self._group.entrance
-                self._add(spawn(self.plan, index, port, log, entrance))
+                self._add(spawn(self.plan, index, port, log, entrance, self._execute))
         except OSError:
             for rank in self.ranks:  # the end takes descriptors, too
                 self._forget_start(rank)

@@ -38,8 +38,7 @@ def main(run_dir: Path, started: float) -> NoReturn:
     pulse.enter("importing")
     notifier = Notifier(os.environ.get("ZEROTOOLS_NOTIFY"), rank.index, pulse)
     notifier.enter("init")
-    for name, value in OF_LIBRARIES.items():
-        os.environ.setdefault(name, value)
+    set_library_defaults()
     try:
         status = _session()(run_dir, rank, notifier, started)
     except (SystemExit, KeyboardInterrupt):
@@ -50,6 +49,12 @@ def main(run_dir: Path, started: float) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
+
+
+def set_library_defaults() -> None:
+    """Before any of the libraries is imported."""
+    for name, value in OF_LIBRARIES.items():
+        os.environ.setdefault(name, value)
 
 
 def _print_stacks_when_asked(pulse: Pulse) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import time
 from collections.abc import Callable, Mapping
@@ -13,6 +14,7 @@ from zerotoolsd.accounts.job_user import JobUser
 from zerotoolsd.attempts.spawning.child import spawn_child
 from zerotoolsd.attempts.spawning.transient_unit import UnitRequest, request_unit
 from zerotoolsd.attempts.spawning.way import CHILD, SYSTEMD, LaunchWay
+from zerotoolsd.attempts.warming.server import WarmSupervisor
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.supervisor.cgroups.group import group_name
 
@@ -30,8 +32,22 @@ class NotReady(Exception):
 class Spawned:
     """A process that was started for an attempt: its supervisor, or the `request` to systemd."""
 
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | WarmSupervisor
     request: UnitRequest | None = None
+
+    def open_pidfd(self) -> int:
+        """Another descriptor of the process. Raises OSError."""
+        if isinstance(self.process, WarmSupervisor):
+            return os.dup(self.process.pidfd)
+        return os.pidfd_open(self.process.pid)  # a child that was not waited for keeps its pid
+
+    def disown(self) -> None:
+        """It is not ours to wait for any more, and goes on."""
+        if isinstance(self.process, WarmSupervisor):
+            self.process.close()
+        self.process.returncode = 0
+        if self.request is not None:
+            self.request.close()
 
 
 class SupervisorSpawner:

@@ -30,6 +30,14 @@ _PR_SET_PDEATHSIG = 1
 _DIRECTORY, _PROGRAM, _FAILED = b"d", b"p", b"!"
 _libc = ctypes.CDLL(None, use_errno=True)
 
+Execute = Callable[[Sequence[str], Mapping[str, str]], object]
+"""(argv, environment): what the child becomes in the end. It does not return."""
+
+
+def execute_program(argv: Sequence[str], env: Mapping[str, str]) -> None:
+    """Become the program. Raises OSError, and ValueError: there is a NUL in a word."""
+    os.execvpe(argv[0], list(argv), dict(env))
+
 
 class CannotStart(Exception):
     """A program cannot be executed; `error` is the system's, the message a sentence. `is_ours` says
@@ -94,6 +102,7 @@ def start(
     output: int,
     umask: int,
     entrance: str | None = None,
+    execute: Execute = execute_program,
 ) -> BegunProgram:
     """Begin to run `argv` in `cwd`; its output goes to the descriptor `output`. Raises OSError.
 
@@ -108,7 +117,8 @@ def start(
     try:
         pid = os.fork()
         if pid == 0:
-            _become(argv, env, cwd, output, die_with(parent, umask, entrance), writing)
+            arrange = die_with(parent, umask, entrance)
+            _become(argv, env, cwd, output, arrange, writing, execute)
     except OSError:
         os.close(reading)
         os.close(writing)
@@ -127,6 +137,7 @@ def _become(
     output: int,
     arrange: Callable[[], None],
     report: int,
+    execute: Execute,
 ) -> None:
     """The child: it never returns."""
     try:
@@ -143,7 +154,7 @@ def _become(
         os.write(report, _DIRECTORY)
         os.chdir(cwd)
         os.write(report, _PROGRAM)
-        os.execvpe(argv[0], list(argv), dict(env))
+        execute(argv, env)
     except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
         code = getattr(error, "errno", None) or errno.EINVAL
         os.write(report, _FAILED + str(code).encode())

@@ -1,0 +1,96 @@
+"""Which attempts may start warm, and which fork server is theirs. Pure.
+
+A server is of a kind: its interpreter, what it imports, and every variable that it was executed
+with. A library may read any variable while it is imported, so a job with another value of one has
+another server; those that no import reads, or that differ between attempts, are left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.accounts.job_user import JobUser
+from zerotoolsd.attempts.spawning.way import LaunchWay
+from zerotoolsd.supervisor.plan import Plan
+from zerotoolsd.supervisor.warming.program import NO_TOKEN, THREADS, TOKEN, is_program
+
+COMMON = ("zerotoolsd.trainer.process:set_library_defaults",)
+TORCH = (
+    "torch.distributed.checkpoint.state_dict",
+    "torch.distributed.fsdp",
+    "zerotoolsd.trainer.session",
+    "zerotoolsd.trainer.engine_torch.engine",
+)
+"""What ranks of the trainer import."""
+DEEPSPEED = (
+    *TORCH,
+    "safetensors.torch",
+    "torch.utils.cpp_extension",
+    "torch._inductor.compile_fx",  # which it imports with the first engine
+    "deepspeed",
+    "zerotoolsd.trainer.engine_deepspeed.engine",
+)
+"""What those of DeepSpeed do, its own and the trainer's."""
+MODULES = {"torch": TORCH, "deepspeed": DEEPSPEED}
+"""Of each engine that may start warm."""
+
+_PER_ATTEMPT = ("CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME")
+_OURS = "ZEROTOOLS_"
+_FOR_SERVERS = {THREADS: "1", TOKEN: NO_TOKEN}
+"""One thread, as a fork has only the one that forks: ranks take theirs afterwards."""
+_PRELOADS = ("LD_PRELOAD", "LD_AUDIT")
+
+
+@dataclass(frozen=True)
+class ServerKind:
+    """What a server is executed with, beside the modules that it imports."""
+
+    python: str
+    modules: tuple[str, ...]
+    env: tuple[tuple[str, str], ...]
+
+    @property
+    def name(self) -> str:
+        """Short, the same for the same kind, and without any of its variables' values."""
+        text = json.dumps([self.python, self.modules, self.env])
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+
+
+def kind_of(plan: Plan, spec: JobSpec) -> ServerKind:
+    """The kind of the server from which an attempt of `spec` may be forked."""
+    env = {**server_environment(plan.env), **_FOR_SERVERS}
+    modules = (*COMMON, *MODULES[spec.engine])
+    return ServerKind(plan.argv[0], modules, tuple(sorted(env.items())))
+
+
+def server_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """What of a rank's environment decides which server is its."""
+    return {
+        name: value
+        for name, value in env.items()
+        if not name.startswith(_OURS) and name not in (*_PER_ATTEMPT, THREADS)
+    }
+
+
+def why_cold(plan: Plan, spec: JobSpec, way: LaunchWay, user: JobUser | None) -> str | None:
+    """Why an attempt is not to be forked from any server; None: it may be."""
+    if spec.engine not in MODULES:
+        return "its program is the user's own"
+    if spec.train.compile:
+        return "train.compile starts processes and threads of its own"
+    if not is_program(plan.argv):
+        return "its command is not that of the trainer"
+    if way.program is not None:
+        return f"supervisors are {way.why}, each in a unit of its own"
+    if user is not None:
+        return "it is a job of another user than the daemon's"
+    preload = next((name for name in _PRELOADS if plan.env.get(name)), None)
+    if preload is not None:
+        return f"{preload} is set, and what it loads may not bear a fork"
+    if not plan.env.get(THREADS, "").isdecimal():
+        return f'{THREADS} = "{plan.env.get(THREADS, "")}" is not one number'
+    return None

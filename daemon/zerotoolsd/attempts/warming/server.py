@@ -1,0 +1,172 @@
+"""One fork server, from its start to its end (`supervisor/warming` is its other side)."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zerotoolsd.attempts.spawning.child import open_log, supervisor_environment
+from zerotoolsd.attempts.warming.kinds import ServerKind
+from zerotoolsd.queue.rows import AttemptRow
+from zerotoolsd.supervisor.warming import entry
+
+ANSWER_SECONDS = 2.0
+"""A fork takes milliseconds, and the daemon does nothing else meanwhile."""
+LONGEST = 1 << 16
+_EXECUTE = (
+    *(sys.executable, "-I", "-S", "-c"),
+    "import os, sys; os.execv(sys.argv[1], sys.argv[1:])",
+)
+"""To execute a program of users may take for ever, and whoever forks waits for that."""
+
+log = logging.getLogger(__name__)
+
+
+class NoServer(Exception):
+    """The server cannot be used, now or at all; the text says why."""
+
+
+@dataclass
+class WarmSupervisor:
+    """The keeper of an attempt, as far as `subprocess.Popen` of it is used. Its parent is the
+    server: so it is not waited for."""
+
+    pid: int
+    pidfd: int
+    returncode: int | None = None
+
+    def wait(self) -> None:
+        """It has ended: `pidfd` was readable."""
+        self.close()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Let go of it; it goes on by itself."""
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+            self.pidfd = -1
+
+
+class ForkServer:
+    """A process of `kind`, which imports first."""
+
+    def __init__(self, kind: ServerKind, now: float) -> None:
+        """Start it. Raises OSError."""
+        self.kind = kind
+        self.used = now
+        self.jobs = 0
+        self.bytes: int | None = None
+        """The memory that it holds, once it has imported."""
+        self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._link.setblocking(False)
+        try:
+            self._process = subprocess.Popen(
+                (*_EXECUTE, kind.python, "-P", str(entry.__file__), *kind.modules),
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                env=dict(kind.env),
+                start_new_session=True,
+            )
+        except OSError:
+            self._link.close()
+            raise
+        finally:
+            theirs.close()
+        log.info("fork server %s, pid %d, imports for %s", kind.name, self.pid, kind.python)
+
+    @property
+    def pid(self) -> int:
+        """The process."""
+        pid: int = self._process.pid
+        return pid
+
+    def is_ready(self) -> bool:
+        """Whether it has imported. Raises NoServer: it has ended, or refuses."""
+        while (answer := self._heard()) is not None:
+            if "ready" in answer:
+                self.bytes = int(answer["ready"])
+                log.info("fork server %s is ready after %.1f s", self.kind.name, answer["seconds"])
+        return self.bytes is not None
+
+    def start(self, attempt: AttemptRow) -> WarmSupervisor:
+        """Have it become the supervisor of a prepared attempt.
+
+        Raises NoServer: it has not, or has not said so; its attempt may be started otherwise, as
+        the attempt's lock lets one of two go on. Raises OSError.
+        """
+        request = {
+            "token": attempt.token,
+            "run_dir": attempt.run_dir,
+            "env": supervisor_environment(),
+        }
+        output = open_log(Path(attempt.run_dir))
+        try:
+            socket.send_fds(self._link, [json.dumps(request).encode()], [output])
+        except OSError as error:
+            raise NoServer(f"its fork server cannot be asked: {error.strerror}") from None
+        finally:
+            os.close(output)
+        return self._answered(attempt)
+
+    def _answered(self, attempt: AttemptRow) -> WarmSupervisor:
+        deadline = time.monotonic() + ANSWER_SECONDS
+        while (left := deadline - time.monotonic()) > 0:
+            if not select.select([self._link], [], [], left)[0]:
+                break
+            answer = self._heard()
+            if answer is not None and answer.get("token") == attempt.token:
+                self.jobs += 1
+                return WarmSupervisor(int(answer["pid"]), int(answer["pidfd"]))
+        raise NoServer(f"its fork server has not answered within {ANSWER_SECONDS:g} s")
+
+    def _heard(self) -> dict[str, Any] | None:
+        """What it has said, a descriptor as `pidfd`; None: nothing. Raises NoServer."""
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self._link, LONGEST, 1)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise NoServer(f"its fork server cannot be heard: {error.strerror}") from None
+        if not data:
+            raise NoServer(self._how_it_ended())
+        try:
+            answer = json.loads(data)
+        except (ValueError, RecursionError):
+            answer = {}
+        if not isinstance(answer, Mapping) or answer.keys() & {"refused"}:
+            raise NoServer(str(dict(answer).get("refused")))
+        return {**answer, **({"pidfd": descriptors[0]} if descriptors else {})}
+
+    def _how_it_ended(self) -> str:
+        try:
+            status = self._process.wait(0.5)
+        except subprocess.TimeoutExpired:
+            return "its fork server says nothing any more"
+        how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
+        return f"its fork server {how}"
+
+    def end(self) -> None:
+        """End it; what was forked goes on."""
+        self._link.close()
+        self._process.kill()
+        # It was killed and holds nothing: a short wait, and the rest is left to `poll`.
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(1.0)
