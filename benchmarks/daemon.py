@@ -44,12 +44,13 @@ JOB: dict[str, Any] = {
 
 
 @contextmanager
-def daemon(state: Path) -> Iterator[tuple[int, DaemonClient]]:
-    """A zerotoolsd on `state`: its pid, and a client."""
-    with (state.parent / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "zerotoolsd", "--state-dir", str(state)], stderr=log
-        )
+def daemon(state: Path, config: str = "") -> Iterator[tuple[int, DaemonClient]]:
+    """A zerotoolsd on `state` with this configuration: its pid, and a client."""
+    written = state.with_suffix(".toml")
+    written.write_text(config)
+    command = [sys.executable, "-m", "zerotoolsd", "--state-dir", str(state)]
+    with state.with_suffix(".log").open("wb") as log:
+        process = subprocess.Popen([*command, "--config", str(written)], stderr=log)
     try:
         client = DaemonClient(state / "api.sock")
         while True:

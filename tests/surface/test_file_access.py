@@ -51,6 +51,7 @@ STARTS = {
     "admission/interpreter.py": "the job's interpreter at submit, as its user",
     "attempts/spawning/child.py": "supervisors, as the job's user",
     "attempts/spawning/transient_unit.py": "systemd-run, whose unit is the job's user's",
+    "attempts/warming/fork_server.py": "fork servers, of the daemon's own user for its own jobs",
     "looking/nursery.py": "processes that look, as the job's user",
     "notifying/commands.py": "a program that a job names to be told of it, as its user",
     "supervisor": "of the job's user, as all that it starts",

@@ -79,7 +79,11 @@ def machine_for(tree: dict[str, Any], by: Asked) -> dict[str, Any]:
     launch = tree.get("launch")
     if launch is not None and by.access is not Access.ALLOWED:
         launch = {**launch, "trouble": None}  # it may quote what was started
-    return {**tree, "leases": leases, **({} if launch is None else {"launch": launch})}
+    tree = {**tree, "leases": leases, **({} if launch is None else {"launch": launch})}
+    warm = tree.get("warm_start")
+    if warm is not None and by.access is not Access.ALLOWED:  # whose interpreters, and what failed
+        tree["warm_start"] = {**warm, "trouble": None, "servers": []}
+    return tree
 
 
 def _lease_for(lease: dict[str, Any], by: Asked) -> dict[str, Any]:

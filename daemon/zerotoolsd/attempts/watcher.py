@@ -23,7 +23,7 @@ from zerotoolsd.attempts.spawning.spawner import Spawned, SupervisorSpawner
 from zerotoolsd.attempts.spawning.way import CHILDREN
 from zerotoolsd.attempts.stops import StopRequests, has_begun
 from zerotoolsd.attempts.waiting.pending import PendingJobs
-from zerotoolsd.attempts.warming.server import WarmSupervisor
+from zerotoolsd.attempts.warming.fork_server import WarmSupervisor
 from zerotoolsd.queue import clocks, lifecycle
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.rows import AttemptRow

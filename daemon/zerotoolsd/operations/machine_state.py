@@ -46,6 +46,7 @@ class MachineState:
             "snapshot": snapshot.to_json(),
             "leases": leases,
             "launch": launch,
+            "warm_start": self._dispatcher.warm.to_json(),
             "gpu_locks": self._dispatcher.arbiter.to_json(),
         }
 

@@ -93,3 +93,12 @@ def test_others_see_which_job_has_a_gpu_and_not_by_which_program() -> None:
     assert seen["leases"] == [{**lease, "held_by": "a process that outlived it"}]
     administrator = Asked(Caller(uid=0), Access.ALLOWED, Rights())
     assert machine_for(tree, administrator) == tree
+
+
+def test_others_see_that_jobs_may_start_warm_and_not_from_what() -> None:
+    warm = {"enabled": True, "trouble": SECRET, "servers": [{"python": SECRET}]}
+    tree = {"snapshot": None, "leases": [], "warm_start": warm}
+    seen = machine_for(tree, by(STRANGER))
+    assert seen["warm_start"] == {"enabled": True, "trouble": None, "servers": []}
+    administrator = Asked(Caller(uid=0), Access.ALLOWED, Rights())
+    assert machine_for(tree, administrator) == tree

@@ -17,6 +17,7 @@ from zerotools.core.errors import DaemonError
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.client.location import default_socket, default_state_dir
 from zerotools.jobs.doctor.finding import LEVELS, OK, PROBLEM, DoctorFinding
+from zerotools.jobs.doctor.fork_servers import look_at_fork_servers
 from zerotools.jobs.doctor.gpu_locks import look_at_gpu_locks
 from zerotools.jobs.doctor.gpus import look_at_fences, look_at_gpus
 from zerotools.jobs.doctor.kernel import look_at_kernel
@@ -68,6 +69,7 @@ def examine(python: str, socket: Path) -> Iterator[DoctorFinding]:
     launch, uid = told.get("launch"), os.geteuid()
     yield from look_at_kernel(manager=manager_group(launch, uid))
     yield from look_at_service(launch, uid)
+    yield from look_at_fork_servers(told.get("warm_start"), launch)
     places = {
         "the queue": state_dir,
         "this directory": Path.cwd(),

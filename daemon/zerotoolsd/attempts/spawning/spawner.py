@@ -14,7 +14,7 @@ from zerotoolsd.accounts.job_user import JobUser
 from zerotoolsd.attempts.spawning.child import spawn_child
 from zerotoolsd.attempts.spawning.transient_unit import UnitRequest, request_unit
 from zerotoolsd.attempts.spawning.way import CHILD, SYSTEMD, LaunchWay
-from zerotoolsd.attempts.warming.server import WarmSupervisor
+from zerotoolsd.attempts.warming.fork_server import WarmSupervisor
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.supervisor.cgroups.group import group_name
 

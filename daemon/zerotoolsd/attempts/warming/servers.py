@@ -18,8 +18,8 @@ from zerotools.jobs.binding.durations import in_words, seconds_of
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.accounts.job_user import JobUser
 from zerotoolsd.attempts.spawning.way import LaunchWay
+from zerotoolsd.attempts.warming.fork_server import ForkServer, NoServer, WarmSupervisor
 from zerotoolsd.attempts.warming.kinds import ServerKind, kind_of, why_cold
-from zerotoolsd.attempts.warming.server import ForkServer, NoServer, WarmSupervisor
 from zerotoolsd.config_tables.warm_config import WarmStartConfig
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.supervisor.plan import Plan

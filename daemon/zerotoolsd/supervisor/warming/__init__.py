@@ -7,6 +7,6 @@ which may be killed at any moment.
 
 loaded    what was imported, and whether it may be forked
 program   a rank that is not executed: it goes on in the memory that it was forked with
-server    the process: imports, answers the daemon, forks
+forking   the process: imports, answers the daemon, forks
 entry     its start
 """

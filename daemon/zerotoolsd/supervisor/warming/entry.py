@@ -10,7 +10,7 @@ from pathlib import Path
 if __name__ == "__main__":
     trainer = Path(__file__).resolve().parents[2] / "trainer" / "entry.py"
     runpy.run_path(str(trainer))["make_importable"]()
-    from zerotoolsd.supervisor.warming.server import main
+    from zerotoolsd.supervisor.warming.forking import main
 
     status = main(sys.argv[1:])
     sys.stdout.flush()

@@ -41,7 +41,7 @@ _FIRST = "800"
 """When memory runs out, a server goes before any rank: it costs a few seconds."""
 
 
-class ForkServer:
+class AttemptForker:
     """Answers over `requests`, after importing."""
 
     def __init__(self, requests: socket.socket, files: LoadedFiles, score: str) -> None:
@@ -141,5 +141,5 @@ def main(modules: Sequence[str]) -> int:
         return 1
     seconds = time.monotonic() - began
     say(requests, {"ready": resident_bytes(), "seconds": seconds})
-    ForkServer(requests, files, score).serve()
+    AttemptForker(requests, files, score).serve()
     return 0
