@@ -14,7 +14,7 @@ from zerotools.jobs.binding.durations import seconds_of
 @dataclass(frozen=True, kw_only=True)
 class WarmStartConfig:
     """`[warm_start]`: jobs of the built-in trainer that find torch imported; see
-    [start jobs in a fraction of a second](../how-to/warm-start.md)."""
+    [start jobs without waiting for imports](../how-to/warm-start.md)."""
 
     enabled: bool = key(
         "Keep a process for each Python environment that has torch and transformers imported, and "
