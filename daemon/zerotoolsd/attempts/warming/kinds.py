@@ -26,16 +26,7 @@ TORCH = (
     "zerotoolsd.trainer.engine_torch.engine",
 )
 """What ranks of the trainer import."""
-DEEPSPEED = (
-    *TORCH,
-    "safetensors.torch",
-    "torch.utils.cpp_extension",
-    "torch._inductor.compile_fx",  # which it imports with the first engine
-    "deepspeed",
-    "zerotoolsd.trainer.engine_deepspeed.engine",
-)
-"""What those of DeepSpeed do, its own and the trainer's."""
-MODULES = {"torch": TORCH, "deepspeed": DEEPSPEED}
+MODULES = {"torch": TORCH}
 """Of each engine that may start warm."""
 
 _PER_ATTEMPT = ("CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME")
@@ -78,8 +69,10 @@ def server_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 def why_cold(plan: Plan, spec: JobSpec, way: LaunchWay, user: JobUser | None) -> str | None:
     """Why an attempt is not to be forked from any server; None: it may be."""
-    if spec.engine not in MODULES:
+    if spec.engine == "script":
         return "its program is the user's own"
+    if spec.engine not in MODULES:
+        return f"engine {spec.engine} is not known to bear a fork"
     if spec.train.compile:
         return "train.compile starts processes and threads of its own"
     if not is_program(plan.argv):
