@@ -199,6 +199,41 @@ def test_a_forged_end_is_of_that_job_alone(machine: Machine) -> None:
     machine.daemon.wait_for_end(annas)
 
 
+def test_forged_steps_and_checkpoints_change_that_job_alone(machine: Machine) -> None:
+    """Bert's rank says that it did more steps than there are, and saved in anna's directory."""
+    out = machine.home(machine.anna) / "forged-out"
+    annas = machine.submit(machine.anna, make_job("hang", output_dir=str(out)))
+    machine.daemon.wait_for_state(annas, "running")
+    before = machine.daemon.client.job(annas)
+    end = {
+        "token": "$ZEROTOOLS_TOKEN",
+        "outcome": "stopped",
+        "stop_reason": "yield",
+        "steps_done": 10**30,
+        "progress": {"step": 10**30},
+        "checkpoint": {"step": 2**62, "path": str(out / "step-99999999")},
+    }
+    forge = (
+        'cd "$ZEROTOOLS_RUN_DIR"; rm -f .exit.json.room progress.jsonl\n'
+        f"cat > progress.jsonl <<END\n{json.dumps({'type': 'step', 'step': 10**30})}\nEND\n"
+        f"cat > exit.json <<END\n{json.dumps(end)}\nEND\n"
+        "keeper=$(cut -d' ' -f4 /proc/$PPID/stat); kill -9 $keeper $PPID"
+    )
+    berts = machine.submit(machine.bert, script(forge))
+    wait_for(lambda: len(machine.daemon.client.job(berts)["attempts"]) > 1, "a second attempt")
+    machine.daemon.client.cancel(berts)
+    own = machine.daemon.wait_for_end(berts)
+    assert own["attempts"][0]["state"] == "ended"
+    assert [attempt["steps_done"] for attempt in own["attempts"]] == [0] * len(own["attempts"])
+    assert [job["id"] for job in machine.daemon.client.jobs(limit=1000)][:2] == [berts, annas]
+    after = machine.daemon.client.job(annas)
+    kept = ("state", "reason", "latest_checkpoint", "output_dir")
+    assert {key: after[key] for key in kept} == {key: before[key] for key in kept}
+    assert [*machine.home(machine.anna).glob("forged-out/step-9*")] == []
+    machine.daemon.client.cancel(annas)
+    machine.daemon.wait_for_end(annas)
+
+
 def start_of(pid: int) -> int:
     found = read_process(pid)
     assert found is not None
