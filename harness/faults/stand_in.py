@@ -8,6 +8,7 @@ goes on from the newest checkpoint that verifies, as the trainer chooses it.
     PACE=SECONDS   for a step (default 0)
     CRASH=N        SIGKILL to itself after step N, in the first attempt alone
     WAIT=N         after step N, wait for a request to stop
+    ALONE=N        after step N, wait for a request to stop if it is the only rank
 
 Where an attempt has several ranks, they do not wait for each other. What is told and saved is what
 the first one does; the others take as long.
@@ -97,7 +98,8 @@ class StandIn:
             time.sleep(float(os.environ.get("PACE", "0")))
             self.note(f"step {step}")
             self.notifier.step = step
-            self.notifier.event("step", steps=self.steps, loss=1.0 / step)
+            left = 60.0 * (self.steps - step)  # said, so that an elastic job has reason to grow
+            self.notifier.event("step", steps=self.steps, loss=1.0 / step, seconds_left=left)
             asked = (self.run_dir / "stop").exists()
             due = step % int(os.environ.get("EVERY", "1")) == 0
             if (
@@ -132,7 +134,8 @@ class StandIn:
         """What the job wants to happen after `step`."""
         if self.attempt == 1 and step == int(os.environ.get("CRASH", "0")):
             os.kill(os.getpid(), signal.SIGKILL)
-        if step == int(os.environ.get("WAIT", "0")):
+        alone = os.environ.get("ALONE", "0") if os.environ.get("WORLD_SIZE") == "1" else "0"
+        if step in (int(os.environ.get("WAIT", "0")), int(alone)):
             while not (self.run_dir / "stop").exists():
                 time.sleep(0.005)
 

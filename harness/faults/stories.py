@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.faults.daemons import GONE, Place, Wanted
+from harness.faults.daemons import CONFIG, GONE, Place, Wanted
 from harness.faults.points import Found
 from harness.faults.tracing import CrashPoint, Injection, counted
 from harness.invariants import broken, failed
@@ -21,6 +21,11 @@ ONCE = "echo began >> $LINES; echo done >> $LINES"
 FAILS_ONCE = (
     "echo began >> $LINES; test -e $LINES.once || { : > $LINES.once; exit 5; }; echo done >> $LINES"
 )
+UNTIL_STEP_2 = (
+    "echo began >> $LINES; until grep -qx 'step 2' $OTHER; do sleep 0.02; done; echo done >> $LINES"
+)
+TWO_RANKS = CONFIG.replace("cpu_ranks = 8", "cpu_ranks = 2")
+GROWS_AT_ONCE = TWO_RANKS + "[elastic]\nafter_seconds = 0\ngain = 1\nchange_seconds = 1\n"
 SLEEPS = "echo began >> $LINES; exec sleep 600"
 
 Jobs = Callable[[Place], dict[str, Wanted]]
@@ -99,6 +104,18 @@ def edited(place: Place) -> dict[str, Wanted]:
     return {"edited": replace(job, tree=tree, terms={"hold": True}, edit={"env.LINES": right})}
 
 
+def growing(place: Place) -> dict[str, Wanted]:
+    """An elastic one that has one of two ranks, and both when the job with the other one ends. It
+    comes to its end only with both, or if it starts after that."""
+    other = {"LINES": str(place.path / "other.lines"), "OTHER": str(place.path / "t.lines")}
+    first = place.script("other", UNTIL_STEP_2)
+    ranks = {"min": 1, "max": 2}
+    return {
+        "other": replace(first, tree={**first.tree, "env": other}),
+        "t": place.training("t", 4, env={"ALONE": "2"}, ranks=ranks),
+    }
+
+
 def judge(place: Place, jobs: Mapping[str, Wanted]) -> list[str]:
     """What is wrong after a fresh daemon has seen the jobs to their ends."""
     acknowledged = {n for name, n in place.acknowledged.items() if jobs[name].end != GONE}
@@ -134,6 +151,7 @@ def daemon_stories(tensors: Path) -> list[DaemonStory]:
         story("array", several),
         story("edit", edited),
         story("cancel", lambda p: {"cancelled": p.script("cancelled", SLEEPS, "cancelled")}),
+        DaemonStory("grow", tensors, growing, lambda path: Place(path, tensors, GROWS_AT_ONCE)),
         story("save and resume", lambda p: {"t": p.training("t", 3, env={"CRASH": "2"})}),
         story(
             "time limit",

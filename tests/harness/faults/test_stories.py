@@ -16,6 +16,7 @@ POINTS = [
     ("retry", crashpoints.LAUNCHING_COMMITTED),
     ("cancel", crashpoints.CANCEL_COMMITTED),
     ("save and resume", crashpoints.END_SEEN),
+    ("grow", crashpoints.YIELD_COMMITTED),
     ("time limit", crashpoints.END_SEEN),
 ]
 
