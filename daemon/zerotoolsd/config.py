@@ -20,6 +20,7 @@ from zerotoolsd.accounts.users_config import UsersConfig, wrong_users
 from zerotoolsd.config_tables.elastic_config import ElasticConfig
 from zerotoolsd.config_tables.notify_config import NotifyConfig
 from zerotoolsd.config_tables.warm_config import WarmStartConfig, wrong_warm_start
+from zerotoolsd.config_tables.preemption_config import PreemptionConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,6 +285,9 @@ class Config:
         "Which priorities users may give to their jobs.", factory=PriorityConfig
     )
     elastic: ElasticConfig = key("When elastic jobs that run take more.", factory=ElasticConfig)
+    preemption: PreemptionConfig = key(
+        "Whether jobs make room for those of higher priority.", factory=PreemptionConfig
+    )
     notify: NotifyConfig = key("Where the daemon sends notifications.", factory=NotifyConfig)
     retention: RetentionConfig = key("What is removed automatically.", factory=RetentionConfig)
     warm_start: WarmStartConfig = key(

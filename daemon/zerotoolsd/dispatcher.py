@@ -33,6 +33,7 @@ from zerotoolsd.config import Config
 from zerotoolsd.dispatching import placing_rounds
 from zerotoolsd.dispatching.growing import GrowingJobs
 from zerotoolsd.dispatching.placing_rounds import IDLE_SECONDS, PlacingRounds
+from zerotoolsd.dispatching.room_making import RoomMaking
 from zerotoolsd.dispatching.stop_asking import StopAsking
 from zerotoolsd.exposing.tally import MetricsTally
 from zerotoolsd.gpu_sharing.arbiter import GpuArbiter
@@ -157,9 +158,13 @@ class Dispatcher:
             self.transitions, self._watcher, self._left, self._pending, self._ends, self._guard
         )
         self.growing = GrowingJobs(store, config.elastic, self._guard, self._stopping.give_way)
+        self._room = RoomMaking(
+            *(store, self.placement, self._shared, config.preemption, self._guard),
+            self._stopping.give_way,
+        )
         self.placing = PlacingRounds(
             *(store, self.placement, machine, self.arbiter, self._shared),
-            *(self._starter, self._guard, self.growing),
+            *(self._starter, self._guard, self.growing, self._room),
         )
         self.priority_classes = PriorityClasses(config.priority)
         self.notifier = JobNotifier(store, config.notify, self._guard, users)
@@ -214,6 +219,7 @@ class Dispatcher:
             self.tally.late(max(0.0, time.monotonic() - due))
             try:
                 self._overseer.look()
+                self._room.note_first_steps()
             except sqlite3.OperationalError as error:  # an end is tried again by `_step`
                 log.error("the queue cannot be written now: %s", error)
             except Exception:  # of memory, or a defect: attempts must be overseen all the same

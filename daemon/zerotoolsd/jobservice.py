@@ -18,7 +18,7 @@ from zerotoolsd.admission.interpreter import check_interpreter
 from zerotoolsd.admission.rehearsal import rehearse
 from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.explaining.explanation import explain
-from zerotoolsd.explaining.holdings import holders_for, place_of
+from zerotoolsd.explaining.holdings import holders_for, place_of, room_of
 from zerotoolsd.looking.lookers import Ask
 from zerotoolsd.operations.draining import Draining
 from zerotoolsd.operations.job_edits import JobEdits
@@ -271,6 +271,7 @@ class DispatcherService:
             self._view(job),
             self._store.events_of(job.id, EXPLAINING_EVENTS),
             notices=self._store.outbox.of_job(job.id),
+            room=room_of(self._store, job),
             size=engine.growing.why(job),
             place=place_of(engine.placement, job.id),
             holders=holders_for(self._store, engine.placement, engine.machine.gpu_name, job.id),

@@ -131,6 +131,13 @@ def report_so_far(run_dir: Path) -> LastReport:
     )
 
 
+def first_step_time(run_dir: Path) -> float | None:
+    """When the first step was done of those that are in reach, in seconds since the epoch; None:
+    none is."""
+    steps = [m for m in _newest_first(run_dir / PROGRESS) if m.get("event") == "step"]
+    return _time(steps[-1].get("time")) if steps else None
+
+
 def told(attempt: AttemptRow) -> dict[str, Any]:
     """What the supervisor kept of what the ranks told, for a record that it did not write."""
     known = report_so_far(Path(attempt.run_dir))

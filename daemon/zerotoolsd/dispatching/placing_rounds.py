@@ -10,6 +10,7 @@ from zerotoolsd.attempts.enforcing.beside import BesideJobs
 from zerotoolsd.attempts.starting import AttemptStarter
 from zerotoolsd.attempts.watcher import Guard
 from zerotoolsd.dispatching.growing import GrowingJobs, Wishes
+from zerotoolsd.dispatching.room_making import RoomMaking
 from zerotoolsd.gpu_sharing.arbiter import GpuArbiter
 from zerotoolsd.gpu_sharing.over_use import SharedGpus
 from zerotoolsd.machine import SnapshotCache
@@ -38,6 +39,7 @@ class PlacingRounds:
         starter: AttemptStarter,
         guard: Guard,
         growing: GrowingJobs,
+        room: RoomMaking,
     ) -> None:
         self._store = store
         self._placement = placement
@@ -47,6 +49,7 @@ class PlacingRounds:
         self._starter = starter
         self._guard = guard
         self._growing = growing
+        self._room = room
         self._beside = BesideJobs()
         self.drained = store.drains.get()
         self.waits: Mapping[int, str] = {}
@@ -96,5 +99,7 @@ class PlacingRounds:
                             job, start.gpu_uuids, start.gpu_bytes, start.gpu_part, start.size
                         )
         self.waits = decisions.waits.passing_over(kept)
+        if line and not starts:
+            idle = min(idle, self._room.go(snapshot, kept, elsewhere, own))
         all_start = len(starts) == len(line) and not wishes.requests
         return POLL_SECONDS if kept or (wants_gpus and not all_start) else idle

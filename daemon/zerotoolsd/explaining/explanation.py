@@ -40,6 +40,26 @@ class Holder:
     process: str | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class RoomMade:
+    """Attempt `attempt` of `job_id` was asked to save and end, for `for_job` where one needed what
+    it had (`purpose`: `pause`, `preempt` or `resize`).
+
+    Times are seconds since the epoch; None: not yet, or not known, as with steps that are another
+    user's. `first_step` is when `for_job` took its first step.
+    """
+
+    job_id: int
+    attempt: int
+    purpose: str
+    for_job: int | None
+    asked: float
+    ended: float | None
+    saved_step: int | None
+    steps_lost: int | None
+    first_step: float | None
+
+
 def explain(
     job: JobRow,
     attempts: Sequence[AttemptRow],
@@ -47,6 +67,7 @@ def explain(
     events: Iterable[Event],
     *,
     notices: Iterable[Notice] = (),
+    room: Iterable[RoomMade] = (),
     size: str | None = None,
     place: QueuePlace | None,
     holders: Iterable[Holder],
@@ -65,6 +86,7 @@ def explain(
         "retries": _retries(job, attempts),
         "end": _last_end(attempts, view.attempts),
         "resumed_from": view.attempts[-1].resumed_from if view.attempts else None,
+        "room": [asdict(each) for each in room],
         "notifications": [
             {
                 "notice": each.notice,

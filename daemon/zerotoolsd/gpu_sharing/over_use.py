@@ -86,6 +86,13 @@ class SharedGpus:
             return {}
         return measure([gpu for gpu in snapshot.gpus if gpu.uuid in shared], self._running()).own
 
+    def use_of_jobs(self, snapshot: Snapshot | None) -> MeasuredUse:
+        """What each attempt uses of the GPUs that are leased, where that is known."""
+        leased = {lease.gpu_uuid for lease in self._store.leases()}
+        if snapshot is None or not leased:
+            return MeasuredUse()
+        return measure([gpu for gpu in snapshot.gpus if gpu.uuid in leased], self._running())
+
     async def keep_up(self) -> None:
         """Look every LOOK_SECONDS, where GPUs are shared, and book what users use of them."""
         booked = time.monotonic()

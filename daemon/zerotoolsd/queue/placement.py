@@ -19,18 +19,13 @@ from zerotoolsd.config import Config, LimitsConfig
 from zerotoolsd.queue import clocks, parking, time_limit
 from zerotoolsd.queue.parking import JobGuard
 from zerotoolsd.queue.rows import JobRow, Lease
-from zerotoolsd.queue.scheduling.declared import DeclaredMemory
+from zerotoolsd.queue.scheduling.declared import NOTHING_DECLARED, DeclaredMemory
 from zerotoolsd.queue.scheduling.demands import CapabilityNeed, Request, ResourceNeed
 from zerotoolsd.queue.scheduling.fences import with_fences
 from zerotoolsd.queue.scheduling.line import WaitingLine
-from zerotoolsd.queue.scheduling.scheduler import (
-    ANYBODY,
-    NOTHING_DECLARED,
-    OddRequest,
-    TickDecisions,
-    tick,
-)
-from zerotoolsd.queue.scheduling.user_room import UsersNow, UserUse
+from zerotoolsd.queue.scheduling.machine_now import MachineNow, RunningJob
+from zerotoolsd.queue.scheduling.scheduler import OddRequest, TickDecisions
+from zerotoolsd.queue.scheduling.user_room import ANYBODY, UsersNow, UserUse
 from zerotoolsd.queue.store import Store
 
 ATTENTION_CAPABILITIES = {
@@ -224,55 +219,83 @@ class QueuePlacement:
     ) -> TickDecisions:
         """The scheduler's decisions (`tick`); a job that confuses it is held. `wishes` are what
         jobs that run ask for beside what they have; what is there for them is among the starts."""
+        machine = self.machine_now(snapshot, passed_over, elsewhere, own, wishes)
         for wish in wishes:
             self.line.add(wish)
         try:
-            return self._decide(snapshot, passed_over, elsewhere, own, wishes)
+            return self._decide(machine)
         finally:
             for wish in wishes:
                 self.line.remove(wish.job_id)
 
-    def _decide(
-        self,
-        snapshot: Snapshot | None,
-        passed_over: Mapping[int, str],
-        elsewhere: Mapping[str, str],
-        own: Mapping[str, int],
-        wishes: Collection[Request],
-    ) -> TickDecisions:
-        leases, now = self._store.leases(), time.time()
-        if snapshot is not None:
-            snapshot = with_fences(snapshot, self._store.fences(), clocks.now())
-        self.line.ranks = self._ranks(self.line.uids, now)
-        running = self._running()
-        used, host = sum(ranks for _, ranks, _ in running), sum(memory for *_, memory in running)
-        waiting = None if self._host_first is None else self.line.need_and_order(self._host_first)
-        first = None if waiting is None else waiting[1]
-        memory = replace(self._memory, own=own, host_used=host, host_first=first)
-        ends = self.ends_of({lease.job_id for lease in leases}, now)
-        users = self._users_now(running, leases, {wish.job_id for wish in wishes})
+    def _decide(self, machine: MachineNow) -> TickDecisions:
         while True:
             try:
-                found = tick(
-                    self.line,
-                    now=now,
-                    snapshot=snapshot,
-                    leases=leases,
-                    cpu_ranks_used=used,
-                    limits=self._limits,
-                    ends=ends,
-                    passed_over=passed_over,
-                    elsewhere=elsewhere,
-                    memory=memory,
-                    users=users,
-                    touch=lambda job_id: self._parking.touch(job_id, parking.PLACING),
+                found = machine.decide(
+                    self.line, lambda job_id: self._parking.touch(job_id, parking.PLACING)
                 )
                 self._host_first = found.host_first
                 return found
             except OddRequest as odd:
-                passed_over = {**passed_over, odd.job_id: f"{parking.PLACING} failed"}
+                why = f"{parking.PLACING} failed"
+                machine = replace(machine, passed_over={**machine.passed_over, odd.job_id: why})
                 with self._parking.guard(odd.job_id, parking.PLACING):
                     raise odd.__cause__ or odd from None
+
+    def machine_now(
+        self,
+        snapshot: Snapshot | None,
+        passed_over: Mapping[int, str] = MappingProxyType({}),
+        elsewhere: Mapping[str, str] = MappingProxyType({}),
+        own: Mapping[str, int] = MappingProxyType({}),
+        wishes: Collection[Request] = (),
+    ) -> MachineNow:
+        """What a pass goes by now; the line's ranks are those of now, too."""
+        leases, now = self._store.leases(), time.time()
+        if snapshot is not None:
+            snapshot = with_fences(snapshot, self._store.fences(), clocks.now())
+        self.line.ranks = self._ranks(self.line.uids | {wish.uid for wish in wishes}, now)
+        running = self._running()
+        used, host = sum(ranks for _, ranks, _ in running), sum(memory for *_, memory in running)
+        waiting = None if self._host_first is None else self.line.need_and_order(self._host_first)
+        first = None if waiting is None else waiting[1]
+        return MachineNow(
+            now=now,
+            snapshot=snapshot,
+            leases=leases,
+            cpu_ranks_used=used,
+            limits=self._limits,
+            ends=self.ends_of({lease.job_id for lease in leases}, now),
+            passed_over=passed_over,
+            elsewhere=elsewhere,
+            memory=replace(self._memory, own=own, host_used=host, host_first=first),
+            users=self._users_now(running, leases, {wish.job_id for wish in wishes}),
+        )
+
+    def running_jobs(
+        self, gpu_use: Mapping[tuple[int, int], Mapping[str, int]]
+    ) -> list[RunningJob]:
+        """The jobs that run or were asked to end, with what each gives back at its end. `gpu_use`:
+        bytes of GPUs by UUID, of attempts of which that is known, by job and number."""
+        now, found = clocks.now(), []
+        for job, ranks, host in self._running():
+            if job.state not in (states.RUNNING, states.STOPPING, *states.GIVING_WAY):
+                continue
+            attempt, spec = self._store.attempts(job.id)[-1], job.reading.spec
+            found.append(
+                RunningJob(
+                    job_id=job.id,
+                    uid=job.uid,
+                    priority=job.priority,
+                    cpu_ranks=ranks,
+                    host_bytes=host,
+                    gpu_use=gpu_use.get((job.id, attempt.number), {}),
+                    ran_seconds=0.0 if attempt.began is None else now.seconds_since(attempt.began),
+                    leaves=job.state != states.RUNNING,
+                    can_shrink=spec is not None and (attempt.world_size or 0) > spec.world_size,
+                )
+            )
+        return found
 
     def ends_of(self, job_ids: set[int], now: float) -> dict[int, float]:
         """When jobs that run end at the latest, of those that have a time limit."""

@@ -115,3 +115,16 @@ def test_who_was_not_told_yet() -> None:
 def test_nobody_to_explain(zerotools: Command) -> None:
     done = zerotools("explain", "3")
     assert (done.status, done.err) == (2, "error: there is no job 3\n")
+
+
+def test_who_made_room_for_whom_and_what_that_cost() -> None:
+    room = {"job_id": 7, "attempt": 2, "purpose": "preempt", "for_job": 9, "asked": 100.0}
+    room |= {"ended": 103.25, "saved_step": 412, "steps_lost": 0, "first_step": 108.5}
+    text = "\n".join(page(JOB, {**TREE, "room": [room]}, now=1000.0))
+    assert "for job 9: step 412 saved, 0 steps lost; free after 3.2 s, first step of job 9" in text
+    others = {**room, "job_id": 3, "for_job": 7, "saved_step": None, "steps_lost": None}
+    text = "\n".join(page(JOB, {**TREE, "room": [others]}, now=1000.0))
+    assert "by job 3, attempt 2, " in text
+    assert "; free after 3.2 s, first step of job 7 after 8.5 s" in text
+    saves = {**room, "purpose": "pause", "for_job": None, "ended": None, "first_step": None}
+    assert "for a pause: it saves" in "\n".join(page(JOB, {**TREE, "room": [saves]}, now=1000.0))

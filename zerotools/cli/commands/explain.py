@@ -61,6 +61,8 @@ def _facts(tree: Mapping[str, Any], now: float) -> Iterator[tuple[str, str]]:
         yield "place", f"{place['position']} of {jobs} for {place['what']}; needs {place['needs']}"
     for holder in tree["holders"]:
         yield str(holder["what"]), _holder(holder, now)
+    for room in tree.get("room", ()):  # a daemon of an older version says nothing of it
+        yield "gave way" if room["job_id"] == tree["id"] else "room made", _room(room, tree["id"])
     yield from _retries(tree["retries"], now)
     yield from _end(tree["end"])
     if tree["resumed_from"]:
@@ -89,6 +91,29 @@ def _holder(holder: Mapping[str, Any], now: float) -> str:
         return f"{who}{since}; it has no time limit, so nobody knows until when"
     left = render.duration(max(0.0, holder["until"] - now))
     return f"{who}{since}; until {render.moment(holder['until'])} at the latest (in {left})"
+
+
+_PURPOSES = {"pause": "for a pause", "resize": "to go on with another size"}
+
+
+def _room(room: Mapping[str, Any], own: int) -> str:
+    whose = "" if room["job_id"] == own else f"by job {room['job_id']}, "
+    said = f"{whose}attempt {room['attempt']}, {render.moment(room['asked'])}"
+    if room["for_job"] not in (None, own):
+        said += f", for job {room['for_job']}"
+    elif room["for_job"] is None:
+        said += f", {_PURPOSES.get(room['purpose'], '')}"
+    if room["ended"] is None:
+        return f"{said}: it saves"
+    if room["steps_lost"] is not None:
+        saved = "" if room["saved_step"] is None else f"step {room['saved_step']} saved, "
+        lost = "1 step lost" if room["steps_lost"] == 1 else f"{room['steps_lost']} steps lost"
+        said += f": {saved}{lost}"
+    said += f"; free after {room['ended'] - room['asked']:.1f} s"
+    if room["first_step"] is not None:
+        said += f", first step of job {room['for_job']} after "
+        said += f"{room['first_step'] - room['asked']:.1f} s"
+    return said
 
 
 def _retries(retries: Mapping[str, Any], now: float) -> Iterator[tuple[str, str]]:

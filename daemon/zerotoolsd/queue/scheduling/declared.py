@@ -40,6 +40,9 @@ class DeclaredMemory:
         return declared + self.context
 
 
+NOTHING_DECLARED = DeclaredMemory()
+
+
 def rooms(
     gpus: Sequence[Gpu],
     leases: Sequence[Lease],

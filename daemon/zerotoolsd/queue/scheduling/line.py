@@ -14,7 +14,13 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 
-from zerotoolsd.queue.scheduling.demands import Request, ResourceNeed, order_of, turns_before
+from zerotoolsd.queue.scheduling.demands import (
+    Request,
+    ResourceNeed,
+    order_of,
+    request_at,
+    turns_before,
+)
 
 
 class Group:
@@ -118,6 +124,12 @@ class WaitingLine:
     def groups(self, *, gpus: bool) -> list[Group]:
         """Those that need GPUs, or those that need none."""
         return [each for each in self._groups.values() if (each.need.gpus is not None) == gpus]
+
+    @property
+    def highest_priority(self) -> int | None:
+        """That of the first job; None: none waits."""
+        firsts = [request_at(each.turns[0], each.need, None) for each in self._groups.values()]
+        return max((first.priority for first in firsts), default=None)
 
     @property
     def wants_gpus(self) -> bool:

@@ -35,7 +35,7 @@ from types import MappingProxyType
 from zerotools.sensors.snapshot import Gpu, Snapshot
 from zerotoolsd.config import LimitsConfig
 from zerotoolsd.queue.rows import Lease
-from zerotoolsd.queue.scheduling.declared import DeclaredMemory, HostRoom, rooms
+from zerotoolsd.queue.scheduling.declared import NOTHING_DECLARED, DeclaredMemory, HostRoom, rooms
 from zerotoolsd.queue.scheduling.demands import (
     Request,
     ResourceNeed,
@@ -46,11 +46,8 @@ from zerotoolsd.queue.scheduling.demands import (
 from zerotoolsd.queue.scheduling.floor import GpuFloor
 from zerotoolsd.queue.scheduling.gpus import blindness, occupied, usable
 from zerotoolsd.queue.scheduling.line import Group, WaitingLine
-from zerotoolsd.queue.scheduling.user_room import UserRoom, UsersNow
+from zerotoolsd.queue.scheduling.user_room import ANYBODY, UserRoom, UsersNow
 from zerotoolsd.queue.scheduling.waits import CpuWaits, FloorHistory, Waits
-
-NOTHING_DECLARED = DeclaredMemory()
-ANYBODY = UsersNow()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +82,7 @@ class OddRequest(Exception):
         self.job_id = job_id
 
 
-def _nothing(job_id: int) -> None:
+def nobody(job_id: int) -> None:
     """Told to nobody."""
 
 
@@ -102,7 +99,7 @@ def tick(
     elsewhere: Mapping[str, str] = MappingProxyType({}),
     memory: DeclaredMemory = NOTHING_DECLARED,
     users: UsersNow = ANYBODY,
-    touch: Callable[[int], None] = _nothing,
+    touch: Callable[[int], None] = nobody,
 ) -> TickDecisions:
     """Decide over the jobs in `line`. Times are seconds since the epoch.
 

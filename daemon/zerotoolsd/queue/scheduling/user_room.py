@@ -7,7 +7,7 @@ once one of them waits, those behind it wait as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from zerotools.jobs.tables.size_range import MOST_RANKS
@@ -40,6 +40,22 @@ class UsersNow:
 
     limits_of: Callable[[int], UserLimits] | None = None
     used: Mapping[int, UserUse] = field(default_factory=dict)
+
+
+ANYBODY = UsersNow()
+
+
+def without_jobs(users: UsersNow, jobs: Iterable[tuple[int, int, int]]) -> UsersNow:
+    """`users` once these jobs are over: of each its uid, its GPUs and its CPU ranks."""
+    used = dict(users.used)
+    for uid, gpus, cpu_ranks in jobs:
+        has = used.get(uid, UserUse())
+        used[uid] = UserUse(
+            running=max(0, has.running - 1),
+            gpus=max(0, has.gpus - gpus),
+            cpu_ranks=max(0, has.cpu_ranks - cpu_ranks),
+        )
+    return replace(users, used=used)
 
 
 class UserRoom:

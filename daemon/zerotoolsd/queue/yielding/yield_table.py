@@ -7,6 +7,8 @@ import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from zerotools.jobs import states
+
 RunSql = Callable[..., sqlite3.Cursor]
 
 PAUSE = "pause"
@@ -94,8 +96,12 @@ class YieldTable:
         return self._rows("WHERE for_job = ? ORDER BY asked, job_id", job_id)
 
     def unanswered(self) -> list[YieldRow]:
-        """Those for a job that has not taken its first step since, as far as is known."""
-        return self._rows("WHERE for_job IS NOT NULL AND first_step IS NULL ORDER BY asked")
+        """Those for a job that runs and has not taken its first step since, as far as is known."""
+        return self._rows(
+            "WHERE for_job IS NOT NULL AND first_step IS NULL AND EXISTS"
+            " (SELECT 1 FROM job WHERE id = for_job AND state = ?) ORDER BY asked",
+            states.RUNNING,
+        )
 
     def removed(self, job_id: int) -> None:
         """The job is gone."""

@@ -1,0 +1,111 @@
+"""Jobs that run make room for one of higher priority that waits, where the administrator lets them;
+and when that job took its first step is noted, so that the cost can be said."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from zerotools.jobs import states
+from zerotools.sensors.snapshot import Snapshot
+from zerotoolsd.attempts import last_report
+from zerotoolsd.attempts.giving_way.savable import why_not_saved
+from zerotoolsd.attempts.watcher import Guard
+from zerotoolsd.config_tables.preemption_config import PreemptionConfig
+from zerotoolsd.gpu_sharing.over_use import SharedGpus
+from zerotoolsd.queue import parking
+from zerotoolsd.queue.lifecycle import NotAllowed
+from zerotoolsd.queue.placement import QueuePlacement
+from zerotoolsd.queue.rows import JobRow
+from zerotoolsd.queue.scheduling.preemption import (
+    MakesRoom,
+    PreemptionRules,
+    next_look,
+    who_makes_room,
+)
+from zerotoolsd.queue.store import Store
+from zerotoolsd.queue.yielding.yield_table import PREEMPT, YieldAsk
+
+log = logging.getLogger(__name__)
+
+GiveWay = Callable[[JobRow, YieldAsk, str], None]
+
+
+class RoomMaking:
+    """After each pass that starts nothing."""
+
+    def __init__(
+        self,
+        store: Store,
+        placement: QueuePlacement,
+        shared: SharedGpus,
+        config: PreemptionConfig,
+        guard: Guard,
+        give_way: GiveWay,
+    ) -> None:
+        self._store = store
+        self._placement = placement
+        self._shared = shared
+        self._enabled = config.enabled
+        self._rules = PreemptionRules(
+            after_seconds=config.after_seconds, own_only=config.among == "own"
+        )
+        self._guard = guard
+        self._give_way = give_way
+
+    def go(
+        self,
+        snapshot: Snapshot | None,
+        passed_over: Mapping[int, str],
+        elsewhere: Mapping[str, str],
+        own: Mapping[str, int],
+    ) -> float:
+        """One round, after a pass that went by these and started nothing; returns the seconds until
+        one may be asked that had to be left alone."""
+        if not self._enabled or not self._can_help():
+            return math.inf
+        measured = self._shared.use_of_jobs(snapshot)
+        running = self._placement.running_jobs(measured.of_attempts)
+        machine = self._placement.machine_now(snapshot, passed_over, elsewhere, own)
+        line = self._placement.line
+        for each in who_makes_room(line, machine, running, self._rules, self._saves):
+            with self._guard(each.job_id, parking.STOPPING) as reach:
+                reach()
+                self._ask_one(each)
+        return next_look(running, self._rules)
+
+    def _can_help(self) -> bool:
+        """Whether any job that waits has a priority above that of one that runs."""
+        highest = self._placement.line.highest_priority
+        running = self._store.jobs([states.RUNNING])
+        return highest is not None and any(job.priority < highest for job in running)
+
+    def _saves(self, job_id: int) -> bool:
+        return why_not_saved(self._store.job(job_id), self._store.attempts(job_id)) is None
+
+    def _ask_one(self, each: MakesRoom) -> None:
+        job = self._store.job(each.job_id)
+        why = f"makes room for job {each.for_job} of priority {each.priority}"
+        try:
+            self._give_way(job, YieldAsk(purpose=PREEMPT, for_job=each.for_job), why)
+        except NotAllowed:  # it has ended meanwhile
+            log.info("job %d has given back what it had already", each.job_id)
+
+    def note_first_steps(self) -> None:
+        """Note of jobs for which others made room when they took their first step since."""
+        for row in self._store.yields.unanswered():
+            with self._guard(row.job_id, parking.COUNTING) as reach:
+                reach()
+                when = self._first_step(row.for_job or 0, row.asked)
+                if when is not None:
+                    self._store.note_first_step(row, when)
+
+    def _first_step(self, job_id: int, asked: float) -> float | None:
+        attempts = self._store.attempts(job_id)
+        if not attempts or (attempts[-1].started or 0.0) < asked:
+            return None
+        first = last_report.first_step_time(Path(attempts[-1].run_dir))
+        return None if first is None else min(max(first, asked), time.time())

@@ -1,0 +1,174 @@
+"""Which jobs that run make room for one of higher priority that waits. Pure.
+
+A job that waits is asked for in the terms of the scheduler itself: it would start, in a pass over
+it and all that come before it, if these jobs gave back what they have (`MachineNow.without`). So
+whatever else keeps a job from its start (a stranger on a GPU, a fence, the limits of its user, jobs
+before it for which GPUs are kept) keeps others from making room for it, too: nobody saves and waits
+for nothing.
+
+Of jobs with a lower priority those of the lowest make room first; of one priority elastic ones that
+have more than their least, as they are queued again and go on at once with the GPUs that are left;
+then the one that has run for the shortest time. Each is added until the job would start; then those
+that turn out not to be needed are left alone again, the dearest first. Example: on 4 GPUs job 1 has
+2 of them (priority 0, for 5 hours), job 2 has 1 (priority 0, for 10 minutes), job 3 has 1 (priority
+-5); job 4 of 2 GPUs and priority 3 comes. Job 3 is asked, then job 2: that is enough. Had job 4
+asked for 3 GPUs, job 1 would be added, and job 2 left alone again, as 1 and 3 are enough.
+
+Those that were asked already count as gone, so that no round asks more than are needed. One round
+looks at the first MOST_LOOKED_AT jobs of each need and user, and ends after as many of these for
+which nobody can make room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from zerotoolsd.queue.scheduling.demands import Request, ResourceNeed, order_of, request_at
+from zerotoolsd.queue.scheduling.line import Group, WaitingLine
+from zerotoolsd.queue.scheduling.machine_now import MachineNow, RunningJob
+
+MOST_LOOKED_AT = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class MakesRoom:
+    """Job `job_id` is to save and give back what it has, for `for_job`, of `priority`."""
+
+    job_id: int
+    for_job: int
+    priority: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreemptionRules:
+    """Who may be asked: attempts that have run for `after_seconds`, of anybody or (`own_only`) of
+    the user of the job that waits."""
+
+    after_seconds: float
+    own_only: bool = False
+
+    def allow(self, job: RunningJob, request: Request) -> bool:
+        """Whether `job` is to make room for one that waits, if that needs it."""
+        return (
+            not job.leaves
+            and job.priority < request.priority
+            and job.ran_seconds >= self.after_seconds
+            and (not self.own_only or job.uid == request.uid)
+        )
+
+
+def who_makes_room(
+    line: WaitingLine,
+    machine: MachineNow,
+    running: Sequence[RunningJob],
+    rules: PreemptionRules,
+    saves: Callable[[int], bool],
+) -> list[MakesRoom]:
+    """Whom to ask. `saves` says of a job that runs whether it goes on where it was, if it is asked
+    to end: no other one is asked. Nothing of `line` starts by itself now."""
+    asked: list[MakesRoom] = []
+    leave = [job for job in running if job.leaves]
+    lowest = min((job.priority for job in running if not job.leaves), default=None)
+    if lowest is None:
+        return []
+    waits: set[tuple[ResourceNeed, int]] = set()
+    for request, order in _candidates(line, machine, lowest):
+        if (request.need, request.uid) in waits:
+            continue  # as one before it, for which nobody can make room
+        if len(waits) == MOST_LOOKED_AT:
+            break
+        place = _Place(request, _before(line, machine, order), machine)
+        if leave and place.is_free(leave):
+            continue
+        may = [job for job in running if rules.allow(job, request) and job not in leave]
+        chosen = place.fewest(leave, sorted((x for x in may if saves(x.job_id)), key=_dearness))
+        if not chosen:
+            waits.add((request.need, request.uid))
+        leave += chosen
+        asked += [
+            MakesRoom(job_id=job.job_id, for_job=request.job_id, priority=request.priority)
+            for job in chosen
+        ]
+    return asked
+
+
+class _Place:
+    """What one job needs, behind those that come before it."""
+
+    def __init__(self, request: Request, before: WaitingLine, machine: MachineNow) -> None:
+        self._job_id, self._line, self._machine = request.job_id, before, machine
+        before.add(request)
+
+    def is_free(self, gone: Sequence[RunningJob]) -> bool:
+        """Whether the job would start, if these gave back what they have."""
+        decisions = self._machine.without(gone).decide(self._line)
+        return any(start.job_id == self._job_id for start in decisions.starts)
+
+    def fewest(self, leave: Sequence[RunningJob], jobs: Sequence[RunningJob]) -> list[RunningJob]:
+        """Of `jobs`, the cheapest first, those that are enough beside `leave`; empty: all of them
+        are not."""
+        if not jobs or not self.is_free([*leave, *jobs]):
+            return []
+        chosen: list[RunningJob] = []
+        for job in jobs:
+            chosen.append(job)
+            if self.is_free([*leave, *chosen]):
+                break
+        for job in reversed(chosen[:-1]):
+            fewer = [each for each in chosen if each is not job]
+            if self.is_free([*leave, *fewer]):
+                chosen = fewer
+        return chosen
+
+
+def next_look(running: Sequence[RunningJob], rules: PreemptionRules) -> float:
+    """Seconds until an attempt has run for long enough that has not yet; inf: there is none."""
+    left = [rules.after_seconds - job.ran_seconds for job in running if not job.leaves]
+    return min((seconds for seconds in left if seconds > 0), default=float("inf"))
+
+
+def _dearness(job: RunningJob) -> tuple[int, bool, float, int]:
+    return job.priority, not job.can_shrink, job.ran_seconds, -job.job_id
+
+
+def _candidates(
+    line: WaitingLine, machine: MachineNow, lowest: int
+) -> Iterator[tuple[Request, int]]:
+    """Those with a priority above `lowest`, in the order of their turns, and where they come: of
+    each group no more than are looked at."""
+    found = []
+    for group in _groups(line):
+        rank = line.rank(group)
+        for place, turn in enumerate(group.turns[:MOST_LOOKED_AT]):
+            request = _request(group, place)
+            if request.priority <= lowest:
+                break
+            if request.job_id not in machine.passed_over:
+                found.append((order_of(turn, rank), request))
+    for order, request in sorted(found, key=lambda pair: pair[0]):
+        yield request, order
+
+
+def _before(line: WaitingLine, machine: MachineNow, order: int) -> WaitingLine:
+    """Those of `line` that come before `order`. Of each group no more than could ever start."""
+    gpus = 0 if machine.snapshot is None else len(machine.snapshot.gpus)
+    most = 1 + max(gpus, machine.limits.cpu_ranks)
+    found = WaitingLine()
+    found.ranks = line.ranks
+    for group in _groups(line):
+        rank = line.rank(group)
+        for place, turn in enumerate(group.turns[:most]):
+            if order_of(turn, rank) >= order:
+                break
+            found.add(_request(group, place))
+    return found
+
+
+def _groups(line: WaitingLine) -> Iterator[Group]:
+    yield from line.groups(gpus=True)
+    yield from line.groups(gpus=False)
+
+
+def _request(group: Group, place: int) -> Request:
+    return request_at(group.turns[place], group.need, group.lasts(place), group.uid)
