@@ -19,8 +19,8 @@ from zerotools.sensors.cores import usable_cores
 from zerotoolsd.accounts.users_config import UsersConfig, wrong_users
 from zerotoolsd.config_tables.elastic_config import ElasticConfig
 from zerotoolsd.config_tables.notify_config import NotifyConfig
-from zerotoolsd.config_tables.warm_config import WarmStartConfig, wrong_warm_start
 from zerotoolsd.config_tables.preemption_config import PreemptionConfig
+from zerotoolsd.config_tables.warm_config import WarmStartConfig, wrong_warm_start
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -95,6 +95,23 @@ def test_gpus_are_given_back_by_as_many_as_it_needs_and_kept_for_it(tmp_path: Pa
     asyncio.run(story())
 
 
+def test_an_elastic_job_goes_on_at_once_with_what_is_left(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path / "state", config=config(AT_ONCE, cpu_ranks=4)) as it:
+            sizes = {"ranks": {"min": 1, "max": 4}}
+            low = await submit(it, "attempt=1:stop attempt=2:release exit=0", **sizes)
+            assert (await it.reach(low.id, "running")).world_size == 4
+            high = await submit(it, "release exit=0", priority=3, ranks=2)
+            await it.reach(high.id, "running")
+            went_on = await it.reach(low.id, "running")
+            assert [each.world_size for each in went_on.attempts] == [4, 2]
+            it.release(high.id)
+            it.release(low.id, attempt=2)
+            await it.reach(low.id, "succeeded")
+
+    asyncio.run(story())
+
+
 def test_nobody_is_asked_unless_the_administrator_says_so(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(tmp_path / "state", config=config(PreemptionConfig())) as it:
