@@ -101,7 +101,7 @@ class RoomMaking:
                 reach()
                 when = self._first_step(row.for_job or 0, row.asked)
                 if when is not None:
-                    self._store.note_first_step(row, when)
+                    self._store.yields.note_first_step(row, when)
 
     def _first_step(self, job_id: int, asked: float) -> float | None:
         attempts = self._store.attempts(job_id)

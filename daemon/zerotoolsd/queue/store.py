@@ -26,7 +26,7 @@ from zerotoolsd.queue.rows import ENDED, AttemptRow, Fence, JobRow, Lease, attem
 from zerotoolsd.queue.schema import open_database, refuse_older
 from zerotoolsd.queue.taking_in import Rebuild
 from zerotoolsd.queue.values import json_of, loaded_row, short, stored
-from zerotoolsd.queue.yielding.yield_table import YieldRow, YieldTable
+from zerotoolsd.queue.yielding.yield_table import YieldTable
 from zerotoolsd.queue_terms import Drain
 from zerotoolsd.service import Conflict, Event
 
@@ -45,7 +45,7 @@ class Store:
         self.tell: Callable[..., Iterable[Notice]] = lambda *change: ()
         self.on_commit: Callable[[float], None] = lambda seconds: None
         self.dependencies, self.drains = DependencyTable(self._sql), DrainTable(self._sql)
-        self.yields = YieldTable(self._sql)
+        self.yields = YieldTable(self._sql, self._transaction)
         self._connection.row_factory = loaded_row
         # Whoever waits for another process's lock does so without holding up the event loop.
         self._connection.execute(f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}")
@@ -229,11 +229,6 @@ class Store:
         """An event of an attempt, by a lease of its, that changes nothing."""
         with self._transaction():
             self._append(now, lease.job_id, lease.attempt, kind, None, None, short(why))
-
-    def note_first_step(self, row: YieldRow, when: float) -> None:
-        """The job for which an attempt gave way took its first step."""
-        with self._transaction():
-            self.yields.first_step(row.job_id, row.attempt, when)
 
     def set_drain(self, drain: Drain | None, who: str, now: float) -> None:
         """Let nothing start any more, or jobs again."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from zerotools.jobs import states
@@ -58,10 +59,13 @@ class YieldEnd:
 
 
 class YieldTable:
-    """The table, in the caller's transaction."""
+    """The table, in the caller's transaction, or (`note_first_step`) one of its own."""
 
-    def __init__(self, sql: RunSql) -> None:
+    def __init__(
+        self, sql: RunSql, transaction: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> None:
         self._sql = sql
+        self._transaction = transaction
 
     def ask(self, job_id: int, attempt: int, ask: YieldAsk, now: float) -> None:
         """The attempt is asked. One that was asked before keeps that time, and for whom."""
@@ -80,12 +84,13 @@ class YieldTable:
             (end.ended, end.outcome, end.saved_step, end.steps_lost, job_id, attempt),
         )
 
-    def first_step(self, job_id: int, attempt: int, when: float) -> None:
+    def note_first_step(self, row: YieldRow, when: float) -> None:
         """The job for which the attempt was asked took its first step."""
-        self._sql(
-            "UPDATE yield SET first_step = ? WHERE job_id = ? AND attempt = ?",
-            (when, job_id, attempt),
-        )
+        with self._transaction():
+            self._sql(
+                "UPDATE yield SET first_step = ? WHERE job_id = ? AND attempt = ?",
+                (when, row.job_id, row.attempt),
+            )
 
     def of(self, job_id: int) -> list[YieldRow]:
         """Those of a job, the oldest first."""
