@@ -9,6 +9,9 @@ from typing import Any
 OK, ANY = "ok", "any"
 CONDITIONS = (OK, ANY)
 
+AT_ANY_TIME = 0.0
+"""The `begin` of an edit that takes the time from a job."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Drain:
@@ -56,17 +59,21 @@ class QueueTerms:
 @dataclass(frozen=True, kw_only=True)
 class JobEdit:
     """What is to change of a job that has not started: dotted keys of its job file, with their
-    values or to be left to their defaults, and the jobs that it starts after (None: as they are).
+    values or to be left to their defaults, the jobs that it starts after, and the time before which
+    it does not start (None: as they are; AT_ANY_TIME: there is no such time any more).
     """
 
     set: Mapping[str, Any] = field(default_factory=dict)
     unset: tuple[str, ...] = ()
     after: tuple[Dependency, ...] | None = None
+    begin: float | None = None
 
     @property
     def words(self) -> list[str]:
         """What was changed, without values, which may be secrets."""
-        return [*self.set, *self.unset, *(() if self.after is None else ("after",))]
+        terms = {"after": self.after, "begin": self.begin}
+        named = [name for name, value in terms.items() if value is not None]
+        return [*self.set, *self.unset, *named]
 
 
 PLAIN_TERMS = QueueTerms()

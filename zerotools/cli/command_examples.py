@@ -76,7 +76,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "pause": ("zerotools pause 7", "zerotools pause @7 tiny --wait"),
     "unpause": ("zerotools unpause 7",),
     "resume": ("zerotools resume 7", "zerotools resume tiny"),
-    "edit": ("zerotools edit 7", "zerotools edit tiny --set train.steps=80 --unset time_limit"),
+    "edit": (
+        "zerotools edit 7",
+        "zerotools edit tiny --set train.steps=80 --unset time_limit",
+        "zerotools edit tiny --begin 22:30",
+    ),
     "retry": ("zerotools retry 7", "zerotools retry tiny --output-dir runs/tiny-again"),
     "wait": ("zerotools wait 7 8", "zerotools wait tiny wide --any --timeout 2h"),
     "clean": (

@@ -220,7 +220,7 @@ async def cancel(request: web.Request) -> web.Response:
 async def edit(request: web.Request) -> web.Response:
     """POST /v1/jobs/{id}/edit."""
     job_id = inputs.job_id(request)
-    body = await inputs.json_object(request, known=("set", "unset", "after"))
+    body = await inputs.json_object(request, known=("set", "unset", "after", "begin"))
     changes, unset = body.get("set"), body.get("unset")
     changes = {} if changes is None else changes
     unset = [] if unset is None else unset
@@ -229,7 +229,8 @@ async def edit(request: web.Request) -> web.Response:
     if not isinstance(unset, list) or not all(isinstance(each, str) for each in unset):
         raise BadRequest("unset: must be null or a list of dotted keys")
     after = None if body.get("after") is None else _dependencies(body["after"])
-    wanted = JobEdit(set=changes, unset=tuple(unset), after=after)
+    begin = inputs.moment(body, "begin")
+    wanted = JobEdit(set=changes, unset=tuple(unset), after=after, begin=begin)
     view = await request.app[SERVICE].edit(job_id, wanted, uid=asked(request).uid)
     return await _answer(request, view, 200)
 

@@ -30,6 +30,7 @@ EDIT_SCHEMA: dict[str, Schema] = {
     "set": {"type": ["object", "null"]},
     "unset": {"type": ["array", "null"], "items": {"type": "string"}},
     "after": TERMS_SCHEMA["after"],
+    "begin": TERMS_SCHEMA["begin"],
 }
 ARRAY_SCHEMA: dict[str, Schema] = {
     "sweep": {"type": ["object", "null"], "additionalProperties": {"type": "array"}},

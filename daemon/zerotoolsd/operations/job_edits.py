@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Sequence
 from typing import Any
 
 from zerotools.core.errors import BadRequest
@@ -14,13 +13,13 @@ from zerotools.jobs import states
 from zerotools.jobs.jobfile.parse import given_of, job_from_dict, job_to_dict
 from zerotools.jobs.sweeps import check_key, put_key, remove_key
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.admission.dependable import refuse_ring
+from zerotoolsd.admission.dependable import refuse_past, refuse_ring
 from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.operations.waiting_jobs import FindJob
 from zerotoolsd.queue.changes import Changed
 from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.rows import JobRow
-from zerotoolsd.queue_terms import Dependency, JobEdit
+from zerotoolsd.queue_terms import AT_ANY_TIME, JobEdit
 from zerotoolsd.service import Conflict, Unavailable
 from zerotoolsd.submission import Admittance
 
@@ -41,8 +40,7 @@ class JobEdits:
         """See `JobService`."""
         job = self._find(job_id)
         self._refuse_started(job)
-        if edit.after is not None:
-            self._refuse_after(job, edit.after, uid)
+        self._refuse_terms(job, edit, uid)
         spec = edited(job, edit)
         async with self._submission.edited(job, spec) as new:
 
@@ -53,6 +51,8 @@ class JobEdits:
                     raise Conflict(
                         f"job {job.id} was changed meanwhile; look at it, and edit again"
                     )
+                # Others may have been edited, or have ended, while the job file was looked at.
+                self._refuse_terms(found, edit, uid)
                 new.check()
                 why = f"by uid {uid}: {', '.join(edit.words)}"
                 after, now = found.standing, time.time()
@@ -64,6 +64,8 @@ class JobEdits:
                     )
                     if edit.after is not None:
                         self._store.dependencies.replace(job.id, edit.after)
+                    if edit.begin is not None:
+                        change.set_begin(None if edit.begin == AT_ANY_TIME else edit.begin)
 
             try:
                 await when_free(commit)
@@ -83,14 +85,19 @@ class JobEdits:
                 "can be edited; submit a new one"
             )
 
-    def _refuse_after(self, job: JobRow, after: Sequence[Dependency], uid: int) -> None:
-        if job.state == states.QUEUED:
+    def _refuse_terms(self, job: JobRow, edit: JobEdit, uid: int) -> None:
+        """Raises BadRequest, Conflict: the job cannot wait for what it is to wait for."""
+        if job.state == states.QUEUED and (edit.after or edit.begin):
+            waits = "after others" if edit.after else "at a time"
             raise Conflict(
-                f"job {job.id} is queued, and may start at any time; before it is to start after "
-                f"others, put it on hold: zerotools hold {job.id}"
+                f"job {job.id} is queued, and may start at any time; before it is to start "
+                f"{waits}, put it on hold: zerotools hold {job.id}"
             )
-        self._submission.dependable.refuse_hopeless(after, uid)
-        refuse_ring(self._store.dependencies, job.id, after)
+        if edit.begin != AT_ANY_TIME:
+            refuse_past(edit.begin, time.time())
+        if edit.after is not None:
+            self._submission.dependable.refuse_hopeless(edit.after, uid)
+            refuse_ring(self._store.dependencies, job.id, edit.after)
 
 
 def edited(job: JobRow, edit: JobEdit) -> JobSpec:
@@ -104,6 +111,6 @@ def edited(job: JobRow, edit: JobEdit) -> JobSpec:
     for key, value in edit.set.items():
         put_key(tree, key, value)
     spec = job_from_dict(tree, source="job")
-    if not edit.set and not edit.unset and edit.after is None:
-        raise BadRequest("nothing is to be changed; name a key in set or unset, or after")
+    if not edit.words:
+        raise BadRequest("nothing is to be changed; name a key in set or unset, after or begin")
     return spec

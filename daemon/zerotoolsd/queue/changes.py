@@ -124,6 +124,10 @@ class Change:
             (name, spec_text, given_text, zerotools.__version__, output_dir, self._job_id),
         )
 
+    def set_begin(self, begin: float | None) -> None:
+        """The time before which it does not start."""
+        self._sql("UPDATE job SET begin_at = ? WHERE id = ?", (begin, self._job_id))
+
     def set_priority(self, priority: int) -> None:
         """Which of the jobs that wait goes first."""
         self._sql("UPDATE job SET priority = ? WHERE id = ?", (priority, self._job_id))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import stat
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -54,3 +55,22 @@ def test_what_the_editor_leaves_is_what_changes(
         done = zerotools("edit", "1")
         assert (done.status, said in done.err) == (2, True), done.err
     assert jobs.views[1].spec["train"]["steps"] == 44
+
+
+def test_a_job_starts_at_another_time_or_at_any(zerotools: Command, jobs: FakeService) -> None:
+    jobs.change(1, state="waiting")
+    assert zerotools("edit", "tiny", "--begin", "2099-01-31T22:30").status == 0
+    assert jobs.views[1].begin == datetime(2099, 1, 31, 22, 30).timestamp()
+    assert zerotools("edit", "tiny", "--begin", "now").status == 0
+    assert jobs.views[1].begin is None
+    for given, said in (
+        ("", "--begin : is not a time"),
+        ("+nan", "--begin +nan: "),
+        ("+99999999999999d", "--begin +99999999999999d: "),
+        ("nan", "--begin nan: is not a time"),
+        ("-5", "--begin -5: is not a time"),
+        ("2001-01-01", "--begin 2001-01-01: is over; it is"),
+    ):
+        done = zerotools("edit", "tiny", "--begin", given)
+        assert (done.status, said in done.err) == (2, True), done.err
+    assert jobs.views[1].begin is None

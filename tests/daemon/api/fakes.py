@@ -315,7 +315,8 @@ class FakeService:
         for key, value in edit.set.items():
             put_key(tree, key, value)
         spec = job_to_dict(job_from_dict(tree, source="job"))
-        return self.change(job_id, spec=spec, name=spec["name"])
+        begin = view.begin if edit.begin is None else edit.begin or None
+        return self.change(job_id, spec=spec, name=spec["name"], begin=begin)
 
     async def retry(self, job_id: int, *, uid: int, output_dir: str | None = None) -> JobView:
         view = await self.job(job_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from tests.daemon.test_jobservice import ME, refusal, submit, tell
 from zerotools.core.errors import BadRequest
 from zerotoolsd.accounts.serving import OWN_ONLY
 from zerotoolsd.accounts.user_limits import LimitsOfUsers
-from zerotoolsd.queue_terms import Dependency, JobEdit, QueueTerms
+from zerotoolsd.queue_terms import AT_ANY_TIME, Dependency, JobEdit, QueueTerms
 from zerotoolsd.service import Conflict
 
 
@@ -103,5 +104,47 @@ def test_a_ring_is_refused(tmp_path: Path) -> None:
         await it.reach(third.id, "running")
         it.release(third.id)
         await it.reach(third.id, "succeeded")
+
+    tell(tmp_path / "state", story)
+
+
+def test_a_job_waits_for_another_time_or_for_none(tmp_path: Path) -> None:
+    async def story(it: Running) -> None:
+        soon = time.time() + 3600
+        job = await submit_under(it, QueueTerms(begin=soon))
+        later = await it.service.edit(job.id, JobEdit(begin=soon + 60), uid=ME)
+        assert (later.state, later.begin) == ("waiting", soon + 60)
+        said = await refusal(
+            it.service.edit(job.id, JobEdit(begin=soon - 7200), uid=ME), BadRequest
+        )
+        assert said.startswith("begin: ")
+        assert " is over; it is " in said
+        said = await refusal(it.service.edit(job.id, JobEdit(begin=soon * 3), uid=ME), BadRequest)
+        assert "days ahead" in said
+        assert (await it.service.edit(job.id, JobEdit(begin=AT_ANY_TIME), uid=ME)).begin is None
+        await it.reach(job.id, "running")
+        said = await refusal(it.service.edit(job.id, JobEdit(begin=soon), uid=ME), Conflict)
+        assert said.startswith(f"job {job.id} is running")
+        large = await submit(it, "exit=0", **FIVE)
+        said = await refusal(it.service.edit(large.id, JobEdit(begin=soon), uid=ME), Conflict)
+        assert "before it is to start at a time, put it on hold: zerotools hold" in said
+        it.release(job.id)
+
+    tell(tmp_path / "state", story)
+
+
+def test_two_edits_at_once_make_no_ring(tmp_path: Path) -> None:
+    async def story(it: Running) -> None:
+        one, two = [await submit_under(it, QueueTerms(hold=True)) for _ in range(2)]
+        both = [
+            it.service.edit(job.id, JobEdit(after=(Dependency(job_id=on.id),)), uid=ME)
+            for job, on in ((one, two), (two, one))
+        ]
+        results = await asyncio.gather(*both, return_exceptions=True)
+        refused = [str(each) for each in results if isinstance(each, BadRequest)]
+        assert len(refused) == 1, results
+        assert "would wait for itself" in refused[0]
+        after = [it.engine.store.dependencies.of(job.id) for job in (one, two)]
+        assert sorted(map(len, after)) == [0, 1]
 
     tell(tmp_path / "state", story)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from zerotools.cli.job_views.describe import Job, how_it_waits, plan, title
 from zerotools.cli.job_views.job_reference import find_job, one_job_argument
 from zerotools.cli.job_views.set_keys import set_part
 from zerotools.cli.options.shared import json_option, socket_option
-from zerotools.cli.options.waiting_options import dependencies
+from zerotools.cli.options.waiting_options import dependencies, time_of
 from zerotools.cli.output import render
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.client.daemon_client import DaemonClient
@@ -21,6 +22,7 @@ from zerotools.jobs.imports.reading.job_keys import job_keys
 from zerotools.jobs.sweeps import values_of
 
 _HIDDEN = ("env", "captured_env")
+_NOW = "now"
 
 
 @click.command("edit")
@@ -30,6 +32,13 @@ _HIDDEN = ("env", "captured_env")
 @click.option(
     "--after", metavar="JOB[:ok|any]", multiple=True, help="Start after these jobs instead."
 )
+@click.option(
+    "--begin",
+    "--at",
+    "begin",
+    metavar="WHEN",
+    help="Not before this time instead: +2h, 22:30, 2027-01-31T22:30; now: as soon as it can.",
+)
 @socket_option
 @json_option
 def command(
@@ -37,22 +46,26 @@ def command(
     given: tuple[str, ...],
     unset: tuple[str, ...],
     after: tuple[str, ...],
+    begin: str | None,
     socket: Path | None,
     as_json: bool,
 ) -> None:
-    """Change a job that has never started: the keys of its job file, or the jobs it starts after.
+    """Change a job that has never started: the keys of its job file, or what it waits for.
 
     Without options, the keys that it sets open in $EDITOR, as JSON. Values of --set are TOML, or
     plain words. Everything that a submit checks is checked again. Environment variables are not
-    shown; --set env.NAME=VALUE sets one. --after is for a job that is on hold or waits.
+    shown; --set env.NAME=VALUE sets one. --after and --begin are for a job that is on hold or
+    waits. `priority`, `hold` and `release` change the rest.
     """
     client = DaemonClient(socket)
     job = find_job(client, reference)
     changes: dict[str, Any] = {}
-    if given or unset or after:
+    if given or unset or after or begin is not None:
         changes = {"set": dict(_one(text) for text in given), "unset": list(unset)}
         if after:
             changes["after"] = dependencies(lambda name: int(find_job(client, name)["id"]), after)
+        if begin is not None:
+            changes["begin"] = 0 if begin == _NOW else time_of(begin, time.time())
     else:
         changes = _from_editor(job)
     edited = client.edit(int(job["id"]), changes)

@@ -214,8 +214,8 @@ class DaemonClient:
         return self._object("POST", f"/v1/jobs/{job_id}/resume")
 
     def edit(self, job_id: int, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """Change a job that has never started, by `set`, `unset` and `after` of the request; the
-        job as it is then."""
+        """Change a job that has never started, by `set`, `unset`, `after` and `begin` of the
+        request; the job as it is then."""
         patience = MODEL_SECONDS + CONFIG_SECONDS
         body = dict(changes)
         return self._object("POST", f"/v1/jobs/{job_id}/edit", body=body, patience=patience)
