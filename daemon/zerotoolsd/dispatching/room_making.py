@@ -31,6 +31,9 @@ from zerotoolsd.queue.yielding.yield_table import PREEMPT, YieldAsk
 
 log = logging.getLogger(__name__)
 
+ENDED_SECONDS = 60.0
+"""So long after a job's end it is still looked at when it took its first step."""
+
 GiveWay = Callable[[JobRow, YieldAsk, str], None]
 
 
@@ -96,7 +99,7 @@ class RoomMaking:
 
     def note_first_steps(self) -> None:
         """Note of jobs for which others made room when they took their first step since."""
-        for row in self._store.yields.unanswered():
+        for row in self._store.yields.unanswered(time.time() - ENDED_SECONDS):
             with self._guard(row.job_id, parking.COUNTING) as reach:
                 reach()
                 when = self._first_step(row.for_job or 0, row.asked)

@@ -100,12 +100,15 @@ class YieldTable:
         """Those that gave way to a job."""
         return self._rows("WHERE for_job = ? ORDER BY asked, job_id", job_id)
 
-    def unanswered(self) -> list[YieldRow]:
-        """Those for a job that runs and has not taken its first step since, as far as is known."""
+    def unanswered(self, since: float) -> list[YieldRow]:
+        """Those for a job that runs, or ended after `since`, of which the first step is not known
+        yet."""
         return self._rows(
             "WHERE for_job IS NOT NULL AND first_step IS NULL AND EXISTS"
-            " (SELECT 1 FROM job WHERE id = for_job AND state = ?) ORDER BY asked",
+            " (SELECT 1 FROM job WHERE id = for_job AND (state = ? OR job.ended > ?))"
+            " ORDER BY asked",
             states.RUNNING,
+            since,
         )
 
     def removed(self, job_id: int) -> None:
