@@ -23,7 +23,7 @@ from benchmarks.queue.warm_start import COLD, WARM, run, server
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.jobfile.parse import job_from_dict
 
-ROOM = '[limits]\ncpu_ranks = 1\n[preemption]\nenabled = true\nafter_seconds = 0\n'
+ROOM = "[limits]\ncpu_ranks = 1\n[preemption]\nenabled = true\nafter_seconds = 0\n"
 LONG: dict[str, Any] = {**JOB, "ranks": 1, "train": {"steps": 1_000_000, "batch_size": 4}}
 URGENT: dict[str, Any] = {**JOB, "ranks": 1}
 WAYS = ("with", "without")

@@ -69,6 +69,24 @@ def test_a_job_saves_for_one_of_higher_priority_and_goes_on_after_it(tmp_path: P
     asyncio.run(story())
 
 
+def test_the_first_step_is_noted_of_a_job_that_is_over_soon_after_it(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path / "state", config=config(AT_ONCE)) as it:
+            low = await submit(it, SAVES)
+            await it.reach(low.id, "running")
+            high = await submit(it, "steps=2 exit=0", priority=3)
+            await it.reach(high.id, "succeeded")
+
+            async def noted() -> bool:
+                return it.engine.store.yields.of(low.id)[0].first_step is not None
+
+            await wait_async(noted, "the first step of the other job")
+            it.release(low.id, attempt=2)
+            await it.reach(low.id, "succeeded")
+
+    asyncio.run(story())
+
+
 def test_gpus_are_given_back_by_as_many_as_it_needs_and_kept_for_it(tmp_path: Path) -> None:
     train = {"steps": 1, "batch_size": 6}
     gpu: dict[str, Any] = {"device": "cuda", "ranks": None, "train": train}
