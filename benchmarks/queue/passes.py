@@ -8,9 +8,10 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from benchmarks.daemon import JOB
 from zerotools.jobs.client.queue_copies import DATABASE
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.tables.spec import JobSpec
@@ -24,12 +25,14 @@ from zerotoolsd.queue.lifecycle import Standing
 from zerotoolsd.queue.parking import JobGuard
 from zerotoolsd.queue.placement import QueuePlacement
 from zerotoolsd.queue.rows import AttemptRow
+from zerotoolsd.queue.scheduling.preemption import PreemptionRules, who_makes_room
 from zerotoolsd.queue.store import Store
 
 GPUS = 8
 RUNNING = 6
 """Of the GPUs, those that jobs hold; the others are kept for the first that waits."""
 PASSES = 100
+ROOM = PreemptionRules(after_seconds=0.0)
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,21 @@ def shared_job(number: int) -> JobSpec:
     """One that shares GPUs: 60 different needs of memory, on one or two of them."""
     declared = {"per_gpu": f"{1 + number % 30}GiB", "host": "1GiB"}
     return _job({"gpus": 1 + number // 30 % 2, "memory": declared})
+
+
+def mixed_job(number: int) -> JobSpec:
+    """A quarter of each of these, and a quarter elastic ones of 28 ranges."""
+    makers = (cpu_job, gpu_job, shared_job, elastic_job)
+    return makers[number % 4](number // 4)
+
+
+def elastic_job(number: int) -> JobSpec:
+    """Of each pair of sizes that divide 840."""
+    pairs = [(least, most) for most in range(2, GPUS + 1) for least in range(1, most)]
+    least, most = pairs[number % len(pairs)]
+    train = {"steps": 1, "batch_size": 840}
+    tree = {**JOB, "ranks": None, "device": "cuda", "gpus": {"min": least, "max": most}}
+    return job_from_dict({**tree, "train": train}, source="job")
 
 
 def _job(keys: dict[str, object]) -> JobSpec:
@@ -154,9 +172,11 @@ def _snapshot() -> Snapshot:
     )
 
 
-def measure_passes(make: Callable[[int], JobSpec], jobs: int, users: int = 1) -> Passes:
+def measure_passes(
+    make: Callable[[int], JobSpec], jobs: int, users: int = 1, *, preempts: bool = False
+) -> Passes:
     """Passes as the dispatcher makes them, over `jobs` queued jobs of so many users. Nothing is
-    started."""
+    started. `preempts`: the choice of those that make room, too."""
     with _queue(make, jobs, users) as (store, placement):
         snapshot = _snapshot()
 
@@ -165,6 +185,10 @@ def measure_passes(make: Callable[[int], JobSpec], jobs: int, users: int = 1) ->
             while not placement.catch_up():
                 pass
             placement.decide(snapshot)
+            if preempts:
+                running = [replace(job, priority=-10) for job in placement.running_jobs({})]
+                machine = placement.machine_now(snapshot)
+                who_makes_room(placement.line, machine, running, ROOM, lambda job_id: True)
             return (time.thread_time() - began) * 1e3
 
         reading = one_pass()

@@ -88,9 +88,14 @@ def job_of(turn: int) -> int:
     return turn % _IDS
 
 
+def priority_of(turn: int) -> int:
+    """The priority of the job that has this turn."""
+    return -(turn // _IDS)
+
+
 def request_at(turn: int, need: ResourceNeed, lasts: float | None, uid: int = 0) -> Request:
     """The request of the job that has this turn."""
-    return Request(job_id=turn % _IDS, need=need, lasts=lasts, priority=-(turn // _IDS), uid=uid)
+    return Request(job_id=turn % _IDS, need=need, lasts=lasts, priority=priority_of(turn), uid=uid)
 
 
 def count(number: int, what: str) -> str:

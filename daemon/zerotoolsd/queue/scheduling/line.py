@@ -18,7 +18,7 @@ from zerotoolsd.queue.scheduling.demands import (
     Request,
     ResourceNeed,
     order_of,
-    request_at,
+    priority_of,
     turns_before,
 )
 
@@ -128,8 +128,8 @@ class WaitingLine:
     @property
     def highest_priority(self) -> int | None:
         """That of the first job; None: none waits."""
-        firsts = [request_at(each.turns[0], each.need, None) for each in self._groups.values()]
-        return max((first.priority for first in firsts), default=None)
+        first = min((each.turns[0] for each in self._groups.values()), default=None)
+        return None if first is None else priority_of(first)
 
     @property
     def wants_gpus(self) -> bool:

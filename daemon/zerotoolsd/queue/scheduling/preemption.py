@@ -14,18 +14,25 @@ that turn out not to be needed are left alone again, the dearest first. Example:
 -5); job 4 of 2 GPUs and priority 3 comes. Job 3 is asked, then job 2: that is enough. Had job 4
 asked for 3 GPUs, job 1 would be added, and job 2 left alone again, as 1 and 3 are enough.
 
-Those that were asked already count as gone, so that no round asks more than are needed. One round
-looks at the first MOST_LOOKED_AT jobs of each need and user, and ends after as many of these for
-which nobody can make room.
+Those that were asked already count as gone, so that no round asks more than are needed. Jobs are
+looked at in their turn, until there are MOST_LOOKED_AT needs and users for which nobody can make
+room.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from zerotoolsd.queue.scheduling.demands import Request, ResourceNeed, order_of, request_at
-from zerotoolsd.queue.scheduling.line import Group, WaitingLine
+from zerotoolsd.queue.scheduling.demands import (
+    Request,
+    ResourceNeed,
+    order_of,
+    priority_of,
+    request_at,
+)
+from zerotoolsd.queue.scheduling.line import WaitingLine
 from zerotoolsd.queue.scheduling.machine_now import MachineNow, RunningJob
 
 MOST_LOOKED_AT = 8
@@ -72,38 +79,51 @@ def who_makes_room(
     lowest = min((job.priority for job in running if not job.leaves), default=None)
     if lowest is None:
         return []
-    waits: set[tuple[ResourceNeed, int]] = set()
-    for request, order in _candidates(line, machine, lowest):
-        if (request.need, request.uid) in waits:
-            continue  # as one before it, for which nobody can make room
-        if len(waits) == MOST_LOOKED_AT:
-            break
-        place = _Place(request, _before(line, machine, order), machine)
-        if leave and place.is_free(leave):
+    place = _Place(line, machine)
+    for request in _in_turn(line, machine, lowest):
+        if place.comes_to(request) or (leave and place.is_free(leave)):
             continue
         may = [job for job in running if rules.allow(job, request) and job not in leave]
         chosen = place.fewest(leave, sorted((x for x in may if saves(x.job_id)), key=_dearness))
-        if not chosen:
-            waits.add((request.need, request.uid))
         leave += chosen
         asked += [
             MakesRoom(job_id=job.job_id, for_job=request.job_id, priority=request.priority)
             for job in chosen
         ]
+        if not chosen and place.waits() == MOST_LOOKED_AT:
+            break
     return asked
 
 
 class _Place:
-    """What one job needs, behind those that come before it."""
+    """What one job after another needs, behind those that come before it."""
 
-    def __init__(self, request: Request, before: WaitingLine, machine: MachineNow) -> None:
-        self._job_id, self._line, self._machine = request.job_id, before, machine
-        before.add(request)
+    def __init__(self, line: WaitingLine, machine: MachineNow) -> None:
+        self._machine = machine
+        self._before = WaitingLine()
+        self._before.ranks = line.ranks
+        self._now: Request | None = None
+        self._hopeless: set[tuple[ResourceNeed, int]] = set()
+
+    def comes_to(self, request: Request) -> bool:
+        """`request` is next. Whether nobody can make room for it, as for one before it of the same
+        need and user."""
+        self._now = request
+        self._before.add(request)
+        return (request.need, request.uid) in self._hopeless
+
+    def waits(self) -> int:
+        """Nobody can make room for this one. For how many that was found, of each need and user
+        once."""
+        assert self._now is not None
+        self._hopeless.add((self._now.need, self._now.uid))
+        return len(self._hopeless)
 
     def is_free(self, gone: Sequence[RunningJob]) -> bool:
         """Whether the job would start, if these gave back what they have."""
-        decisions = self._machine.without(gone).decide(self._line)
-        return any(start.job_id == self._job_id for start in decisions.starts)
+        assert self._now is not None
+        decisions = self._machine.without(gone).decide(self._before)
+        return any(start.job_id == self._now.job_id for start in decisions.starts)
 
     def fewest(self, leave: Sequence[RunningJob], jobs: Sequence[RunningJob]) -> list[RunningJob]:
         """Of `jobs`, the cheapest first, those that are enough beside `leave`; empty: all of them
@@ -132,43 +152,25 @@ def _dearness(job: RunningJob) -> tuple[int, bool, float, int]:
     return job.priority, not job.can_shrink, job.ran_seconds, -job.job_id
 
 
-def _candidates(
-    line: WaitingLine, machine: MachineNow, lowest: int
-) -> Iterator[tuple[Request, int]]:
-    """Those with a priority above `lowest`, in the order of their turns, and where they come: of
-    each group no more than are looked at."""
-    found = []
-    for group in _groups(line):
-        rank = line.rank(group)
-        for place, turn in enumerate(group.turns[:MOST_LOOKED_AT]):
-            request = _request(group, place)
-            if request.priority <= lowest:
-                break
-            if request.job_id not in machine.passed_over:
-                found.append((order_of(turn, rank), request))
-    for order, request in sorted(found, key=lambda pair: pair[0]):
-        yield request, order
-
-
-def _before(line: WaitingLine, machine: MachineNow, order: int) -> WaitingLine:
-    """Those of `line` that come before `order`. Of each group no more than could ever start."""
+def _in_turn(line: WaitingLine, machine: MachineNow, lowest: int) -> Iterator[Request]:
+    """Those with a priority above `lowest`, in the order of their turns; of each need and user no
+    more than could ever start."""
     gpus = 0 if machine.snapshot is None else len(machine.snapshot.gpus)
     most = 1 + max(gpus, machine.limits.cpu_ranks)
-    found = WaitingLine()
-    found.ranks = line.ranks
-    for group in _groups(line):
-        rank = line.rank(group)
-        for place, turn in enumerate(group.turns[:most]):
-            if order_of(turn, rank) >= order:
-                break
-            found.add(_request(group, place))
-    return found
-
-
-def _groups(line: WaitingLine) -> Iterator[Group]:
-    yield from line.groups(gpus=True)
-    yield from line.groups(gpus=False)
-
-
-def _request(group: Group, place: int) -> Request:
-    return request_at(group.turns[place], group.need, group.lasts(place), group.uid)
+    groups = [*line.groups(gpus=True), *line.groups(gpus=False)]
+    ranks = [line.rank(group) for group in groups]
+    heads = [
+        (order_of(group.turns[0], ranks[number]), 0, number) for number, group in enumerate(groups)
+    ]
+    heapq.heapify(heads)
+    while heads:
+        _, place, number = heapq.heappop(heads)
+        group, turn = groups[number], groups[number].turns[place]
+        if priority_of(turn) <= lowest:
+            return
+        if place + 1 < min(most, len(group.turns)):
+            order = order_of(group.turns[place + 1], ranks[number])
+            heapq.heappush(heads, (order, place + 1, number))
+        request = request_at(turn, group.need, group.lasts(place), group.uid)
+        if request.job_id not in machine.passed_over:
+            yield request
