@@ -7,7 +7,7 @@ goes on from the newest checkpoint that verifies, as the trainer chooses it.
     EVERY=N        a checkpoint each N steps (default 1)
     PACE=SECONDS   for a step (default 0)
     CRASH=N        SIGKILL to itself after step N, in the first attempt alone
-    WAIT=N         after step N, wait for a request to stop
+    WAIT=N         after step N, wait for a request to stop, or for the file OTHER, if it is named
     ALONE=N        after step N, wait for a request to stop if it is the only rank
 
 Where an attempt has several ranks, they do not wait for each other. What is told and saved is what
@@ -136,7 +136,10 @@ class StandIn:
             os.kill(os.getpid(), signal.SIGKILL)
         alone = os.environ.get("ALONE", "0") if os.environ.get("WORLD_SIZE") == "1" else "0"
         if step in (int(os.environ.get("WAIT", "0")), int(alone)):
+            other = os.environ.get("OTHER")
             while not (self.run_dir / "stop").exists():
+                if other and Path(other).exists():
+                    return
                 time.sleep(0.005)
 
 

@@ -26,6 +26,10 @@ UNTIL_STEP_2 = (
 )
 TWO_RANKS = CONFIG.replace("cpu_ranks = 8", "cpu_ranks = 2")
 GROWS_AT_ONCE = TWO_RANKS + "[elastic]\nafter_seconds = 0\ngain = 1\nchange_seconds = 1\n"
+PREEMPTS = (
+    CONFIG.replace("cpu_ranks = 8", "cpu_ranks = 1")
+    + "[preemption]\nenabled = true\nafter_seconds = 0\n"
+)
 SLEEPS = "echo began >> $LINES; exec sleep 600"
 
 Jobs = Callable[[Place], dict[str, Wanted]]
@@ -116,6 +120,21 @@ def growing(place: Place) -> dict[str, Wanted]:
     }
 
 
+def making_room(place: Place) -> dict[str, Wanted]:
+    """One that makes room after its second step for one of higher priority; and goes on then."""
+    high = place.script("high", ONCE)
+    env = {"WAIT": "2", "OTHER": str(place.path / "high.lines")}
+    return {
+        "t": place.training("t", 4, env=env),
+        "high": replace(high, terms={"priority": 5}),
+    }
+
+
+def pausing(place: Place) -> dict[str, Wanted]:
+    """One that is paused after its second step, and goes on."""
+    return {"t": replace(place.training("t", 4, env={"WAIT": "2"}), pauses=True)}
+
+
 def judge(place: Place, jobs: Mapping[str, Wanted]) -> list[str]:
     """What is wrong after a fresh daemon has seen the jobs to their ends."""
     acknowledged = {n for name, n in place.acknowledged.items() if jobs[name].end != GONE}
@@ -152,6 +171,8 @@ def daemon_stories(tensors: Path) -> list[DaemonStory]:
         story("edit", edited),
         story("cancel", lambda p: {"cancelled": p.script("cancelled", SLEEPS, "cancelled")}),
         DaemonStory("grow", tensors, growing, lambda path: Place(path, tensors, GROWS_AT_ONCE)),
+        DaemonStory("make room", tensors, making_room, lambda path: Place(path, tensors, PREEMPTS)),
+        story("pause", pausing),
         story("save and resume", lambda p: {"t": p.training("t", 3, env={"CRASH": "2"})}),
         story(
             "time limit",

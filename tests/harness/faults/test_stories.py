@@ -17,6 +17,8 @@ POINTS = [
     ("cancel", crashpoints.CANCEL_COMMITTED),
     ("save and resume", crashpoints.END_SEEN),
     ("grow", crashpoints.YIELD_COMMITTED),
+    ("make room", crashpoints.YIELD_COMMITTED),
+    ("pause", crashpoints.YIELD_COMMITTED),
     ("time limit", crashpoints.END_SEEN),
 ]
 
