@@ -1,6 +1,6 @@
 """What elastic jobs gain over two simulated days of a lab's queue, beside the same jobs rigid.
 
-    python -m benchmarks.elastic_traces [--seeds 10]
+    python -m benchmarks.queue.elastic_traces [--seeds 10]
 
 The scheduler is the daemon's own (`tick`), as are the rule by which jobs grow (`growth`, `wish`)
 and the choice of those that make room (`who_makes_room`): only time, GPUs and jobs are told of. On
