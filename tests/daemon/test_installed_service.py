@@ -236,7 +236,8 @@ def test_each_job_runs_as_its_user_in_a_unit_that_it_cannot_leave(tmp_path: Path
         run = json.loads((machine.state / f"jobs/{job}/attempt-1/run.json").read_text())
         systemd.run(f"kill -KILL {run['keeper']['pid']} {run['pid']}")
         second = machine.state / f"jobs/{job}/attempt-2/rank-0.log"
-        wait_for(second.exists, "the next attempt")
+        # A stop during `cat` would end that alone: its shell goes on for the grace of the job.
+        wait_for(lambda: second.exists() and "waiting" in second.read_text(), "the next attempt")
         assert not (systemd.root / f"proc/{stray}").exists()
         machine.client.cancel(job)
         assert machine.end(job)["state"] == "cancelled"
