@@ -87,7 +87,10 @@ class RoomMaking:
         return highest is not None and any(job.priority < highest for job in running)
 
     def _saves(self, job_id: int) -> bool:
-        return why_not_saved(self._store.job(job_id), self._store.attempts(job_id)) is None
+        with self._guard(job_id, parking.STOPPING) as reach:
+            reach()
+            return why_not_saved(self._store.job(job_id), self._store.attempts(job_id)) is None
+        return False
 
     def _ask_one(self, each: MakesRoom) -> None:
         job = self._store.job(each.job_id)
@@ -100,9 +103,10 @@ class RoomMaking:
     def note_first_steps(self) -> None:
         """Note of jobs for which others made room when they took their first step since."""
         for row in self._store.yields.unanswered(time.time() - ENDED_SECONDS):
-            with self._guard(row.job_id, parking.COUNTING) as reach:
+            asked_for = row.for_job or 0
+            with self._guard(asked_for, parking.COUNTING) as reach:  # whose files are read
                 reach()
-                when = self._first_step(row.for_job or 0, row.asked)
+                when = self._first_step(asked_for, row.asked)
                 if when is not None:
                     self._store.yields.note_first_step(row, when)
 

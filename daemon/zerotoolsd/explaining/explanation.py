@@ -12,6 +12,7 @@ from zerotoolsd.attempts.cause_of_end import same_before, saved_step
 from zerotoolsd.queue.outbox.notices import Notice
 from zerotoolsd.queue.retrying.causes import USUAL, rule_of
 from zerotoolsd.queue.rows import ENDED, AttemptRow, JobRow
+from zerotoolsd.queue.yielding.yield_table import YieldRow
 from zerotoolsd.service import AttemptView, Event, JobView
 
 
@@ -40,26 +41,6 @@ class Holder:
     process: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class RoomMade:
-    """Attempt `attempt` of `job_id` was asked to save and end, for `for_job` where one needed what
-    it had (`purpose`: `pause`, `preempt` or `resize`).
-
-    Times are seconds since the epoch; None: not yet, or not known, as with steps that are another
-    user's. `first_step` is when `for_job` took its first step.
-    """
-
-    job_id: int
-    attempt: int
-    purpose: str
-    for_job: int | None
-    asked: float
-    ended: float | None
-    saved_step: int | None
-    steps_lost: int | None
-    first_step: float | None
-
-
 def explain(
     job: JobRow,
     attempts: Sequence[AttemptRow],
@@ -67,7 +48,7 @@ def explain(
     events: Iterable[Event],
     *,
     notices: Iterable[Notice] = (),
-    room: Iterable[RoomMade] = (),
+    room: Iterable[YieldRow] = (),
     size: str | None = None,
     place: QueuePlace | None,
     holders: Iterable[Holder],

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from zerotools.jobs import states
-from zerotoolsd.explaining.explanation import Holder, QueuePlace, RoomMade
+from zerotoolsd.explaining.explanation import Holder, QueuePlace
 from zerotoolsd.queue.placement import QueuePlacement
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.scheduling.demands import count
 from zerotoolsd.queue.store import Store
+from zerotoolsd.queue.yielding.yield_table import YieldRow, without_steps
 
 MOST_HOLDERS = 64
 
@@ -47,29 +48,16 @@ def holders_for(
     ]
 
 
-def room_of(store: Store, job: JobRow) -> list[RoomMade]:
+def room_of(store: Store, job: JobRow) -> list[YieldRow]:
     """What the job gave back so that others start, and others for it; the newest MOST_HOLDERS. What
     steps another user's job has made is not said."""
-    rows = sorted(
-        [*store.yields.of(job.id), *store.yields.for_job(job.id)], key=lambda row: row.asked
-    )
-    found = []
-    for row in rows[-MOST_HOLDERS:]:
-        is_own = row.job_id == job.id or store.job(row.job_id).uid == job.uid
-        found.append(
-            RoomMade(
-                job_id=row.job_id,
-                attempt=row.attempt,
-                purpose=row.purpose,
-                for_job=row.for_job,
-                asked=row.asked,
-                ended=row.ended,
-                saved_step=row.saved_step if is_own else None,
-                steps_lost=row.steps_lost if is_own else None,
-                first_step=row.first_step,
-            )
-        )
-    return found
+    rows = [*store.yields.of(job.id), *store.yields.for_job(job.id)]
+    newest = sorted(rows, key=lambda row: row.asked)[-MOST_HOLDERS:]
+    return [row if _is_told(store, row, job) else without_steps(row) for row in newest]
+
+
+def _is_told(store: Store, row: YieldRow, job: JobRow) -> bool:
+    return row.job_id == job.id or store.job(row.job_id).uid == job.uid
 
 
 def _of_gpus(store: Store) -> Iterator[Holder]:

@@ -14,6 +14,7 @@ from tests.daemon.waiting import wait_async
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotoolsd.config import LimitsConfig
 from zerotoolsd.config_tables.preemption_config import PreemptionConfig
+from zerotoolsd.explaining.holdings import room_of
 from zerotoolsd.queue.yielding.yield_table import PREEMPT
 from zerotoolsd.queue_terms import QueueTerms
 from zerotoolsd.service import JobView
@@ -157,5 +158,26 @@ def test_the_job_that_asked_is_cancelled_meanwhile(tmp_path: Path) -> None:
             ended = await it.reach(low.id, "succeeded")
             assert len(ended.attempts) == 2
             assert (await it.service.job(high.id)).state == "cancelled"
+
+    asyncio.run(story())
+
+
+def test_what_another_user_s_job_has_made_is_not_said(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path / "state", config=config(AT_ONCE)) as it:
+            low = await submit(it, SAVES)
+            await it.reach(low.id, "running")
+            high = await submit(it, "steps=2 release exit=0", priority=3)
+            await it.reach(high.id, "running")
+            store = it.engine.store
+            (own,) = room_of(store, store.job(high.id))
+            assert (own.steps_lost, own.outcome) == (0, "stopped")
+            (others,) = room_of(store, replace(store.job(high.id), uid=ME + 1))
+            assert (others.job_id, others.ended) == (low.id, own.ended)
+            assert (others.saved_step, others.steps_lost, others.outcome) == (None, None, None)
+            for job in (low, high):
+                await it.service.cancel(job.id, uid=ME)
+            it.release(high.id)
+            await it.reach(low.id, "cancelled")
 
     asyncio.run(story())

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from zerotoolsd.api.document.operation_terms import COUNT, TEXT_OR_NULL, list_of, object_of, ref
 from zerotoolsd.api.json_schemas import Schema, of_answer, of_type
-from zerotoolsd.explaining.explanation import Holder, QueuePlace, RoomMade
+from zerotoolsd.explaining.explanation import Holder, QueuePlace
+from zerotoolsd.queue.yielding.yield_table import YieldRow
 
 
 def explanation() -> Schema:
@@ -50,7 +51,7 @@ def explanation() -> Schema:
         retries=retries,
         end={"anyOf": [end, none]},
         resumed_from=text_or_null,
-        room=list_of(of_answer(RoomMade)),
+        room=list_of(of_answer(YieldRow)),
         notifications=list_of(notice),
         events=list_of(ref("Event")),
     )

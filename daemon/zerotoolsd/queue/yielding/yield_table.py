@@ -6,7 +6,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from zerotools.jobs import states
 
@@ -46,6 +46,11 @@ class YieldRow:
     saved_step: int | None = None
     steps_lost: int | None = None
     first_step: float | None = None
+
+
+def without_steps(row: YieldRow) -> YieldRow:
+    """The row as people may see it who may not see the job."""
+    return replace(row, outcome=None, saved_step=None, steps_lost=None)
 
 
 @dataclass(frozen=True, kw_only=True)
