@@ -20,6 +20,7 @@ from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.explaining.explanation import explain
 from zerotoolsd.explaining.holdings import holders_for, place_of, room_of
 from zerotoolsd.looking.lookers import Ask
+from zerotoolsd.operations.adopting import Adopting
 from zerotoolsd.operations.draining import Draining
 from zerotoolsd.operations.job_edits import JobEdits
 from zerotoolsd.operations.jobs_again import JobsAgain
@@ -31,6 +32,8 @@ from zerotoolsd.queue.lifecycle import NotAllowed
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue_terms import PLAIN_TERMS, JobEdit, QueueTerms
 from zerotoolsd.service import (
+    AdoptedView,
+    Adoption,
     Cleaned,
     CleanRequest,
     Conflict,
@@ -68,6 +71,7 @@ class DispatcherService:
         self._waiting_jobs = WaitingJobs(dispatcher, self._find)
         self._paused_jobs = PausedJobs(dispatcher, self._find)
         self._again = JobsAgain(dispatcher, self._submission, self._find, self._check_uid)
+        self._adopting = Adopting(dispatcher, self._submission, ask)
         self._draining = Draining(dispatcher)
         self._edits = JobEdits(dispatcher, self._submission, self._find)
         self._state = MachineState(dispatcher)
@@ -230,6 +234,13 @@ class DispatcherService:
         """See `JobService`."""
         new = await self._again.retry(job_id, uid, output_dir)
         return self._view(new)
+
+    async def adopt(self, wanted: Adoption, *, uid: int) -> AdoptedView:
+        """See `JobService`."""
+        self._check_uid(uid)
+        found = await self._adopting.adopt(wanted, uid)
+        view = self._view(self._find(found.job.id))
+        return AdoptedView(job=view, below=found.below, gpu_uuids=found.gpu_uuids)
 
     async def drain(self, why: str | None, *, uid: int) -> dict[str, Any]:
         """See `JobService`."""

@@ -203,6 +203,26 @@ class Cleaned:
         }
 
 
+@dataclass(frozen=True, kw_only=True)
+class Adoption:
+    """A process that somebody started by hand and that a job is to watch."""
+
+    pid: int
+    name: str | None = None
+    time_limit: int | str | None = None
+    checkpoint_dir: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdoptedView:
+    """The job that watches a process, the pids of what runs below that, and the GPUs that all of
+    them use now, by UUID."""
+
+    job: JobView
+    below: tuple[int, ...]
+    gpu_uuids: tuple[str, ...]
+
+
 class JobService(Protocol):
     """The daemon, as its HTTP handlers see it. Every refusal is a `ZerotoolsError`.
 
@@ -325,6 +345,13 @@ class JobService(Protocol):
         `output_dir`, or where the job file said.
 
         Raises NotFound, Forbidden, Conflict (it is not over), and what `submit` does.
+        """
+
+    async def adopt(self, wanted: Adoption, *, uid: int) -> AdoptedView:
+        """Queue a job that watches a process of the user's, which goes on as it is.
+
+        Raises BadRequest (there is no such process, or it is another user's), Conflict (it is
+        watched already), and what `submit` does.
         """
 
     async def drain(self, why: str | None, *, uid: int) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.accounts.job_user import JobUser
 from zerotoolsd.accounts.user_limits import why_queued_too_much
 from zerotoolsd.admission import checkpoint_listing
+from zerotoolsd.admission.adoptable import look_at_process
 from zerotoolsd.admission.dependable import DependableJobs, refuse_past
 from zerotoolsd.admission.interpreter import Needs, check_interpreter
 from zerotoolsd.admission.program_room import too_large
@@ -77,7 +78,7 @@ def _real(path: str) -> str:
 
 LOOKS = {
     look.__name__: look
-    for look in (survey, newest_step, real_paths, who_is, uid_of, *CLEANING_LOOKS)
+    for look in (survey, newest_step, real_paths, who_is, uid_of, look_at_process, *CLEANING_LOOKS)
 }
 """What is done by a process that looks."""
 

@@ -82,6 +82,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "zerotools edit tiny --begin 22:30",
     ),
     "retry": ("zerotools retry 7", "zerotools retry tiny --output-dir runs/tiny-again"),
+    "adopt": (
+        "zerotools adopt 81234",
+        "zerotools adopt 81234 --time-limit 12h --checkpoint-dir runs/tiny",
+    ),
     "wait": ("zerotools wait 7 8", "zerotools wait tiny wide --any --timeout 2h"),
     "clean": (
         "zerotools clean --older-than 30d --dry-run",

@@ -95,6 +95,9 @@ COMMANDS: dict[str, CommandEntry] = {
     "retry": CommandEntry(
         "zerotools.cli.commands.retry", JOBS, "Run a job that is over again, from the start."
     ),
+    "adopt": CommandEntry(
+        "zerotools.cli.commands.adopt", JOBS, "Watch a training that was started by hand."
+    ),
     "wait": CommandEntry("zerotools.cli.commands.wait", JOBS, "Wait until jobs have ended."),
     "clean": CommandEntry(
         "zerotools.cli.commands.clean", JOBS, "Remove records and logs of jobs that have ended."

@@ -14,7 +14,7 @@ from zerotools.jobs.tables.checkpoint import EXPORT
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.ops.foreign.run import is_foreign, was_made_elsewhere
 from zerotools.runs import checkpoint_dirs
-from zerotoolsd.admission import checkpoint_listing, preflight_data, preflight_model
+from zerotoolsd.admission import adoptable, checkpoint_listing, preflight_data, preflight_model
 from zerotoolsd.admission.needs import lacking
 from zerotoolsd.attempts.environment import job_environment
 
@@ -50,6 +50,9 @@ def _missing(spec: JobSpec) -> Iterator[str]:
 
 
 def _missing_of_script(spec: JobSpec) -> Iterator[str]:
+    if (process := spec.script.process) is not None:
+        yield from adoptable.missing(process)
+        return
     script, first = spec.script, spec.script.command[0]
     directory = Path(script.directory)
     if not directory.is_dir():

@@ -18,13 +18,15 @@ from zerotoolsd.api.answers import answer, answer_unless_known
 from zerotoolsd.api.asking.asked import Asked, asked
 from zerotoolsd.api.keys import PEOPLE, SERVICE
 from zerotoolsd.api.readers import named, view_for
+from zerotoolsd.api.request_schemas import LARGEST_PID, LONGEST_SPAN
 from zerotoolsd.queue_terms import CONDITIONS, OK, Dependency, JobEdit, QueueTerms
 from zerotoolsd.rights.policy import Access
-from zerotoolsd.service import JobView
+from zerotoolsd.service import Adoption, JobView
 
 MAX_JOBS = 1000
 ME = "me"
 LONGEST_UID = 10
+ADOPTION_TEXTS = ("name", "checkpoint_dir")
 TERMS = ("priority", "hold", "begin", "after")
 """Keys of a request that say how its job is to wait."""
 
@@ -243,6 +245,22 @@ async def retry(request: web.Request) -> web.Response:
     uid = asked(request).uid
     view = await request.app[SERVICE].retry(job_id, uid=uid, output_dir=output_dir)
     return await _answer(request, view, 201)
+
+
+async def adopt(request: web.Request) -> web.Response:
+    """POST /v1/adoptions."""
+    body = await inputs.json_object(request, known=("pid", *ADOPTION_TEXTS, "time_limit"))
+    pid, limit = body.get("pid"), body.get("time_limit")
+    if type(pid) is not int or not 0 < pid <= LARGEST_PID:
+        raise BadRequest(f"pid: must be a whole number from 1 to {LARGEST_PID}")
+    if limit is not None and type(limit) is not int:
+        limit = inputs.text(body, "time_limit", LONGEST_SPAN)
+    texts = {name: inputs.text(body, name) for name in ADOPTION_TEXTS}
+    wanted = Adoption(pid=pid, time_limit=limit, **texts)
+    found = await request.app[SERVICE].adopt(wanted, uid=asked(request).uid)
+    (view,) = await named(request, [found.job])
+    watched = {"pid": pid, "below": list(found.below), "gpu_uuids": list(found.gpu_uuids)}
+    return answer({"job": view_json(view), "watched": watched}, status=201)
 
 
 async def set_priority(request: web.Request) -> web.Response:

@@ -10,6 +10,12 @@ from zerotoolsd.api.inputs import LARGEST_INT
 from zerotoolsd.api.json_schemas import Schema, of_answer, of_type
 from zerotoolsd.queue_terms import CONDITIONS, Drain
 
+
+def text_schema(longest: int) -> Schema:
+    """Text of at most so many characters, or null."""
+    return {"type": ["string", "null"], "minLength": 1, "maxLength": longest}
+
+
 PRIORITY_SCHEMA: Schema = {"type": "integer", "minimum": LEAST_PRIORITY, "maximum": MOST_PRIORITY}
 _DEPENDENCY: Schema = {
     "type": "object",
@@ -35,6 +41,15 @@ EDIT_SCHEMA: dict[str, Schema] = {
 ARRAY_SCHEMA: dict[str, Schema] = {
     "sweep": {"type": ["object", "null"], "additionalProperties": {"type": "array"}},
     "count": {"type": ["integer", "null"], "minimum": 1, "maximum": MOST_MEMBERS},
+}
+LARGEST_PID = 2**22
+"""`/proc/sys/kernel/pid_max` of 64-bit Linux, at most (proc(5))."""
+LONGEST_SPAN = 40
+ADOPTION_SCHEMA: dict[str, Schema] = {
+    "pid": {"type": "integer", "minimum": 1, "maximum": LARGEST_PID},
+    "name": text_schema(4096),
+    "checkpoint_dir": text_schema(4096),
+    "time_limit": {**text_schema(LONGEST_SPAN), "type": ["integer", "string", "null"]},
 }
 CLEAN_SCHEMA: Schema = {
     "type": "object",
@@ -63,8 +78,3 @@ HEALTH_SCHEMA: Schema = {
     },
     "required": ["version", "pid", "schema", "uptime_seconds"],
 }
-
-
-def text_schema(longest: int) -> Schema:
-    """Text of at most so many characters, or null."""
-    return {"type": ["string", "null"], "minLength": 1, "maxLength": longest}

@@ -19,6 +19,7 @@ from zerotoolsd.service import JobService
 ROUTES: tuple[tuple[web.RouteDef, Action], ...] = (
     (web.post("/v1/jobs", jobs.submit), Action.SUBMIT),
     (web.post("/v1/arrays", jobs.submit_array), Action.SUBMIT),
+    (web.post("/v1/adoptions", jobs.adopt), Action.ADOPT),
     (web.post("/v1/check", jobs.check), Action.CHECK),
     (web.get("/v1/jobs", jobs.list_jobs), Action.LIST),
     (web.get("/v1/jobs/{id}", jobs.show), Action.SHOW),

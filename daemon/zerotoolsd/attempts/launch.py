@@ -20,7 +20,12 @@ from zerotoolsd.accounts.job_user import JobUser
 from zerotoolsd.accounts.rights import let_through, opened
 from zerotoolsd.attempts.environment import job_environment
 from zerotoolsd.attempts.job_limits import attempt_limits, declared_limits
-from zerotoolsd.attempts.programs import command_of, finder_command, make_importable
+from zerotoolsd.attempts.programs import (
+    command_of,
+    finder_command,
+    make_importable,
+    watching_command,
+)
 from zerotoolsd.attempts.spawning import places
 from zerotoolsd.attempts.spawning.places import OWN
 from zerotoolsd.config import Config, DataCacheConfig
@@ -244,7 +249,11 @@ def _for_program(
     if spec.script.checkpoint_dir or reported_before or spec.resume_from:
         finder = finder_command(run_dir / FINDER)
     launcher = spec.script.launcher != "plain"
-    return replace(plan, env=env, own_program=True, launcher=launcher, finder=finder)
+    plan = replace(plan, env=env, own_program=True, launcher=launcher, finder=finder)
+    if (process := spec.script.process) is None:
+        return plan
+    argv = watching_command(process, plan.grace_seconds)
+    return replace(plan, argv=argv, cwd=str(run_dir), watches=True)
 
 
 def _finder_settings(spec: JobSpec, reported: Sequence[str], before: Path) -> dict[str, Any]:

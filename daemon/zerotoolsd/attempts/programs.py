@@ -8,10 +8,15 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from zerotools.jobs.tables.adopted import AdoptedProcess
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.supervisor.plan import PORT
 
 FINDER_ENTRY = Path(__file__).parents[1] / "finder" / "entry.py"
+ADOPTED_ENTRY = Path(__file__).parents[1] / "adopted" / "entry.py"
+LAST_SECONDS = 5.0
+LAST_PART = 0.3
+"""Of its grace, and of so many seconds at most: what is left for SIGKILL to be followed by an end."""
 IMPORTABLE = "importable"
 """The directory of a run directory in which a program finds zerotools, and nothing else."""
 
@@ -63,6 +68,14 @@ def _deepspeed(spec: JobSpec, gpu_uuids: Sequence[str]) -> tuple[str, ...]:
 
 
 _LAUNCHERS = {"torchrun": _torchrun, "accelerate": _accelerate, "deepspeed": _deepspeed}
+
+
+def watching_command(process: AdoptedProcess, grace_seconds: float) -> tuple[str, ...]:
+    """The process that watches one which somebody started by hand."""
+    kill_after = grace_seconds - min(LAST_SECONDS, grace_seconds * LAST_PART)
+    identity = (str(process.pid), str(process.start_ticks), process.boot_id)
+    # Not by a PYTHONPATH of the job's, which is for programs of its own.
+    return (sys.executable, "-E", "-P", str(ADOPTED_ENTRY), *identity, f"{kill_after:g}")
 
 
 def finder_command(settings: Path) -> tuple[str, ...]:

@@ -31,6 +31,7 @@ class PausedJobs:
         async def pause() -> None:
             job = self._find(job_id)
             _refuse(job)
+            _refuse_watched(job)
             if not lose_steps:
                 self._refuse_loss(job)
             self._dispatcher.yield_job(job, PAUSE, f"paused by uid {uid}")
@@ -77,6 +78,17 @@ def _refuse(job: JobRow) -> None:
         raise Conflict(
             f"job {job.id} is on hold already, and starts when it is released: zerotools release "
             f"{job.id}"
+        )
+
+
+def _refuse_watched(job: JobRow) -> None:
+    """Raises Conflict: it is not the daemon's to stop and to start again."""
+    spec = job.reading.spec
+    if spec is not None and (process := spec.script.process) is not None:
+        raise Conflict(
+            f"job {job.id} watches process {process.pid}, which somebody started by hand: nothing "
+            f"could start it again; to stop and continue it: kill -STOP {process.pid}, and later "
+            f"kill -CONT {process.pid}"
         )
 
 

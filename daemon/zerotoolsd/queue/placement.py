@@ -12,6 +12,7 @@ from types import MappingProxyType
 from zerotools.core.counts import bytes_of
 from zerotools.jobs import states
 from zerotools.jobs.binding.durations import seconds_of
+from zerotools.jobs.priorities import MOST_PRIORITY
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.snapshot import BF16_CAPABILITY, Snapshot
 from zerotoolsd.accounts.user_limits import LimitsOfUsers
@@ -37,6 +38,10 @@ ATTENTION_CAPABILITIES = {
 which torch compiles flex_attention."""
 
 
+WATCHED_PRIORITY = 2 * MOST_PRIORITY
+"""Of a process that somebody started by hand: it takes nothing of others, and waits for nobody."""
+
+
 def request_of(job: JobRow, grace_seconds: float = 0.0) -> Request:
     """What the scheduler has to find for a job, which may save for `grace_seconds` at its limit.
 
@@ -44,13 +49,15 @@ def request_of(job: JobRow, grace_seconds: float = 0.0) -> Request:
     """
     spec = job.spec
     limit = None if spec.time_limit is None else seconds_of(spec.time_limit) + grace_seconds
-    return Request(
-        job_id=job.id, need=need_of(spec), lasts=limit, priority=job.priority, uid=job.uid
-    )
+    first = spec.script.process is not None  # it runs already
+    priority = WATCHED_PRIORITY if first else job.priority
+    return Request(job_id=job.id, need=need_of(spec), lasts=limit, priority=priority, uid=job.uid)
 
 
 def need_of(spec: JobSpec) -> ResourceNeed:
     """What the scheduler has to find for a job."""
+    if spec.script.process is not None:
+        return ResourceNeed(world_size=0, gpus=None)
     sizes = spec.sizes if spec.size_range is not None else ()
     if spec.device == "cpu":
         size, host = spec.world_size, spec.memory.host_bytes
@@ -195,7 +202,7 @@ class QueuePlacement:
             self.line.remove(job_id)
             return
         request = self._expected.get(job_id)
-        if request is None or request.priority != job.priority:
+        if request is None or request.priority not in (job.priority, WATCHED_PRIORITY):
             request = self._request_of(job)
         self.line.remove(job_id)  # where it waited already, something about it was changed
         if request is None:
@@ -347,6 +354,7 @@ class QueuePlacement:
             reach()
             spec = job.reading.spec
             if spec is not None:
-                ranks = self._size_now(job, spec) if spec.device == "cpu" else 0
+                takes_cpus = spec.device == "cpu" and spec.script.process is None
+                ranks = self._size_now(job, spec) if takes_cpus else 0
                 return ranks, spec.memory.host_bytes
         return 0, 0

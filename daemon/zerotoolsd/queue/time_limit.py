@@ -9,9 +9,9 @@ from zerotools.jobs.binding.durations import in_words, seconds_of
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.queue.clocks import Moment, seconds_in
 from zerotoolsd.queue.rows import ENDED, AttemptRow
-from zerotoolsd.supervisor.plan import OUTSIDE
+from zerotoolsd.supervisor.plan import OUTSIDE, TIME_LIMIT
 
-REASON = "time limit"
+REASON = TIME_LIMIT
 """Why an attempt is asked to stop, as its ranks and its supervisor are told."""
 
 

@@ -43,6 +43,7 @@ class Action(Enum):
 
     CHECK = "have jobs checked", Reach.USERS
     SUBMIT = "submit jobs", Reach.USERS
+    ADOPT = "have a process watched", Reach.USERS
     LIST = "list it", Reach.GLANCE
     SHOW = "see all of it", Reach.GLANCE
     FOLLOW_EVENTS = "see why it changed", Reach.GLANCE
@@ -70,7 +71,7 @@ class Action(Enum):
         self.reach = reach
 
 
-BEGINS = frozenset({Action.CHECK, Action.SUBMIT, Action.RESUME, Action.RETRY})
+BEGINS = frozenset({Action.CHECK, Action.SUBMIT, Action.ADOPT, Action.RESUME, Action.RETRY})
 """What runs programs for the user: only those may whom `[users] allow` lets in."""
 
 

@@ -34,8 +34,7 @@ from zerotoolsd.supervisor.last_word.ledger import RankLedger
 from zerotoolsd.supervisor.last_word.reserved import room_of
 from zerotoolsd.supervisor.last_word.verdict import (
     Verdict,
-    judge_program,
-    judge_ranks,
+    judge_of,
     judge_stalled,
     was_out_of_memory,
     with_limits,
@@ -171,7 +170,7 @@ def supervise(
         if rank.status is None:
             rank.status, rank.killed = killed.statuses.get(rank.pid), True
     watch.close()
-    judge = judge_program if plan.own_program else judge_ranks
+    judge = judge_of(plan)
     verdict = failure or judge(
         watch.ranks, progress, stop=watch.stop_reason, killed_because=watch.killed_because
     )

@@ -21,6 +21,9 @@ PROGRESS = "progress.jsonl"
 SUMMARY = "summary"
 """The event of the supervisor's own lines in `progress.jsonl`: what an attempt came to so far."""
 
+TIME_LIMIT = "time limit"
+"""The reason of a stop at the job's time limit."""
+
 OUTSIDE = "SIGTERM"
 """The reason of a stop that the daemon did not ask for."""
 
@@ -49,7 +52,8 @@ class Plan:
 
     `own_program`: it is a program of the user's: a stop comes as SIGTERM too, status 0 after one is
     a stop, and ranks may end long after one another. `launcher`: `argv` is one process that starts
-    the ranks. `finder` is the command that looks for checkpoints, where somebody has to. `stall`
+    the ranks. `watches`: the one rank watches a process that somebody started by hand, and says how
+    that ended. `finder` is the command that looks for checkpoints, where somebody has to. `stall`
     says when ranks do not get on (`heartbeats.rank_phases.StallLimits`).
     `gpu_locks`: what `gpu_locks.attempt_locks` takes before anything begins.
     `kill_seconds`: what SIGKILL has not ended after so long is left behind, and named. `limits` are
@@ -74,6 +78,7 @@ class Plan:
     thinning: tuple[str, ...] = ()
     own_program: bool = False
     launcher: bool = False
+    watches: bool = False
     finder: tuple[str, ...] = ()
     kill_seconds: float = 30.0
     stall: Mapping[str, Any] = field(default_factory=dict)

@@ -161,6 +161,8 @@ class Progress:
             self.phases[message["rank"]] = phase
         self.told.take(message)
         step, peak = message.get("step"), message.get("gpu_peak_bytes")
+        if _is_count(watched := message.get("watched_bytes")):
+            self.used_host(watched)
         if _is_count(step):
             self.steps_done = max(self.steps_done, step)
         if _is_count(peak):

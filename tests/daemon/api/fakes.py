@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict, job_to_dict
 from zerotools.jobs.states import TERMINAL
 from zerotools.jobs.sweeps import put_key, remove_key
@@ -25,6 +26,8 @@ from zerotoolsd.queue.lifecycle import Standing
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue_terms import PLAIN_TERMS, Drain, JobEdit, QueueTerms
 from zerotoolsd.service import (
+    AdoptedView,
+    Adoption,
     AttemptView,
     Cleaned,
     CleanedJob,
@@ -119,6 +122,10 @@ def a_view(job_id: int, spec: JobSpec, *, uid: int = 0, **changes: Any) -> JobVi
         spec=job_to_dict(spec),
     )
     return replace(usual, **changes)
+
+
+ADOPTABLE = 4711
+"""The one process that can be watched."""
 
 
 class FakeService:
@@ -317,6 +324,12 @@ class FakeService:
         spec = job_to_dict(job_from_dict(tree, source="job"))
         begin = view.begin if edit.begin is None else edit.begin or None
         return self.change(job_id, spec=spec, name=spec["name"], begin=begin)
+
+    async def adopt(self, wanted: Adoption, *, uid: int) -> AdoptedView:
+        if wanted.pid != ADOPTABLE:
+            raise BadRequest(f"there is no process {wanted.pid} on this machine, or it has ended")
+        job = self.add(name=wanted.name or "train")
+        return AdoptedView(job=job, below=(ADOPTABLE + 1,), gpu_uuids=("GPU-a",))
 
     async def retry(self, job_id: int, *, uid: int, output_dir: str | None = None) -> JobView:
         view = await self.job(job_id)

@@ -227,6 +227,11 @@ class DaemonClient:
         patience = MODEL_SECONDS + CONFIG_SECONDS
         return self._object("POST", f"/v1/jobs/{job_id}/retry", body=body, patience=patience)
 
+    def adopt(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
+        """Have a process watched: `pid`, and `name`, `time_limit`, `checkpoint_dir`; the job, and
+        what is `watched`."""
+        return self._object("POST", "/v1/adoptions", body=dict(wanted), patience=CONFIG_SECONDS)
+
     def drain(self, why: str | None = None) -> dict[str, Any]:
         """Let nothing start any more; as `health`."""
         return self._object("POST", "/v1/drain", body={} if why is None else {"why": why})

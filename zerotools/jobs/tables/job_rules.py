@@ -38,7 +38,8 @@ def check(spec: JobSpec) -> tuple[list[str], list[str]]:
     wrong += check_memory(spec.memory, spec.limits, spec.device)
     wrong += check_notify(spec.notify)
     if spec.engine == "script":
-        return [*wrong, *check_script(spec.script), *_check_launcher(spec)], []
+        wrong += [*check_script(spec.script), *_check_launcher(spec), *_check_adopted(spec)]
+        return wrong, []
     wrong += [
         *check_model(spec.model),
         *_check_attention(spec),
@@ -67,6 +68,21 @@ def _check_launcher(spec: JobSpec) -> Iterator[str]:
         yield (
             f"ranks = {spec.world_size}: accelerate launch starts one process on CPUs; set "
             'script.launcher = "torchrun"'
+        )
+
+
+def _check_adopted(spec: JobSpec) -> Iterator[str]:
+    if spec.script.adopted is None:
+        return
+    if spec.device != "cpu" or spec.ranks not in (None, 1):
+        yield (
+            "script.adopted: a process that is watched takes nothing of the daemon; set device = "
+            '"cpu", and leave ranks out'
+        )
+    if spec.max_restarts != 0:
+        yield (
+            f"max_restarts = {spec.max_restarts}: a process that is watched cannot be started "
+            "again; set it to 0"
         )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from zerotools.jobs.binding.bind import show
 from zerotools.jobs.binding.declaration import key
+from zerotools.jobs.tables.adopted import AdoptedProcess, adopted_process
 from zerotools.jobs.text.program_strings import too_long
 
 LAUNCHERS = ("plain", "torchrun", "accelerate", "deepspeed")
@@ -40,6 +41,17 @@ class ScriptSpec:
         default=None,
         path=True,
     )
+    adopted: str | None = key(
+        "A process that somebody started by hand, and that this job watches: `zerotools adopt` "
+        "fills it in, and `command` and `directory` with what it is. Nothing is started.",
+        default=None,
+        stored_default=None,
+    )
+
+    @property
+    def process(self) -> AdoptedProcess | None:
+        """The process that the job watches; None: it starts one."""
+        return None if self.adopted is None else adopted_process(self.adopted)
 
 
 def check_script(script: ScriptSpec) -> Iterator[str]:
@@ -51,6 +63,8 @@ def check_script(script: ScriptSpec) -> Iterator[str]:
         for index, word in enumerate(getattr(script, name)):
             if (why := too_long(word)) is not None:
                 yield f"script.{name}: entry {index} ({show(word)}) is too long: {why}"
+    if script.adopted is not None:
+        yield from _check_adopted(script.adopted, script.launcher)
     if script.launcher == "plain":
         if script.launcher_options:
             yield (
@@ -62,3 +76,12 @@ def check_script(script: ScriptSpec) -> Iterator[str]:
             f"script.command = {show(script.command)}: {script.launcher} starts the interpreter "
             f"itself; leave {show(first)} out, and name another one in python"
         )
+
+
+def _check_adopted(adopted: str, launcher: str) -> Iterator[str]:
+    try:
+        adopted_process(adopted)
+    except ValueError as error:
+        yield f"script.adopted = {show(adopted)}: {error}"
+    if launcher != "plain":
+        yield f'script.launcher = "{launcher}": nothing is started; leave it out'

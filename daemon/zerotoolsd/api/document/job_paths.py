@@ -21,12 +21,16 @@ from zerotoolsd.api.document.operation_terms import (
 )
 from zerotoolsd.api.json_schemas import Schema, of_type
 from zerotoolsd.api.request_schemas import (
+    ADOPTION_SCHEMA,
     ARRAY_SCHEMA,
     EDIT_SCHEMA,
     PRIORITY_SCHEMA,
     TERMS_SCHEMA,
     text_schema,
 )
+
+PID: Schema = {**COUNT, "minimum": 1}
+WATCHED = object_of(pid=PID, below=list_of(PID), gpu_uuids=list_of({"type": "string"}))
 
 
 def job_paths() -> dict[str, dict[str, Schema]]:
@@ -56,6 +60,13 @@ def job_paths() -> dict[str, dict[str, Schema]]:
                 query_of("user", text, "of this user alone: a name, a uid, or `me`"),
                 KNOWN,
             ),
+        },
+        "/v1/adoptions": {
+            "post": operation(
+                "Have a process watched that somebody started by hand",
+                {"201": object_of(job=job, watched=WATCHED)},
+                body=closed(object_of(("pid",), **ADOPTION_SCHEMA)),
+            )
         },
         "/v1/jobs/{id}": {"get": operation("A job", {"200": job, "304": None}, JOB_ID, KNOWN)},
         "/v1/jobs/{id}/explain": {

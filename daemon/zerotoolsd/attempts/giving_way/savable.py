@@ -14,6 +14,8 @@ def why_not_saved(job: JobRow, attempts: Sequence[AttemptRow]) -> str | None:
     spec = job.reading.spec
     if spec is None:
         return "its job file cannot be read"
+    if (process := spec.script.process) is not None:
+        return f"it watches process {process.pid}, which it has not started and cannot start again"
     if spec.engine != "script" or spec.script.checkpoint_dir is not None:
         return None
     if last_report.latest_checkpoint(job, attempts) is not None:

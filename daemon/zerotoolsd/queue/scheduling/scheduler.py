@@ -189,7 +189,7 @@ def _give_cpus(
             continue  # nor do those of the same user and need
         # More than the limit was taken while that was higher: it runs alone.
         runs_alone = used == 0 < limits.cpu_ranks
-        if need.world_size > left and not runs_alone:
+        if need.world_size > max(0, left) and not runs_alone:
             return CpuWaits(request.job_id, used, limits.cpu_ranks)
         if not host.has(request, order):
             continue  # nor do those of the same need

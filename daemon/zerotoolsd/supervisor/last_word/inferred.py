@@ -11,7 +11,7 @@ from typing import Any
 
 from zerotoolsd.supervisor.durable import open_regular
 from zerotoolsd.supervisor.last_word.ledger import RankLedger
-from zerotoolsd.supervisor.last_word.verdict import Verdict, is_abnormal, judge_program, judge_ranks
+from zerotoolsd.supervisor.last_word.verdict import Verdict, is_abnormal, judge_of
 from zerotoolsd.supervisor.plan import Plan
 from zerotoolsd.supervisor.ranks import KnownRank
 from zerotoolsd.supervisor.trouble import NOT_READY
@@ -76,8 +76,7 @@ def _verdict(
     cut_off = len(ranks) < plan.processes or any(rank.killed for rank in ranks)
     if cut_off and not any(map(is_abnormal, ranks)):
         return Verdict("lost", f"lost: {killed}")
-    judge = judge_program if plan.own_program else judge_ranks
-    return judge(ranks, _NothingTold(), stop=stop, killed_because=None)
+    return judge_of(plan)(ranks, _NothingTold(), stop=stop, killed_because=None)
 
 
 def stop_reason(path: Path) -> str | None:

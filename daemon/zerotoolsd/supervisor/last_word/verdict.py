@@ -16,7 +16,7 @@ from zerotoolsd.supervisor.last_word.blame import (
     Initiator,
     initiator,
 )
-from zerotoolsd.supervisor.plan import OUTSIDE
+from zerotoolsd.supervisor.plan import OUTSIDE, TIME_LIMIT, Plan
 from zerotoolsd.supervisor.trouble import NOT_READY
 
 EXIT_STOPPED = 75
@@ -51,6 +51,20 @@ class Verdict:
     def exit_code(self) -> int | None:
         """That of the rank that began it, or the one that all ranks had."""
         return self.status if self.rank is None else self.rank.exit_code
+
+
+class Judge(Protocol):
+    """The verdict over ranks that have all ended. `stop` is the reason why the attempt was asked to
+    stop; `killed_because` why its ranks were killed when none had failed by itself."""
+
+    def __call__(
+        self,
+        ranks: Sequence[EndedRank],
+        progress: Told,
+        *,
+        stop: str | None,
+        killed_because: str | None,
+    ) -> Verdict: ...
 
 
 def is_abnormal(rank: EndedRank) -> bool:
@@ -115,6 +129,33 @@ def judge_program(
     if stop == OUTSIDE:
         return Verdict("crashed", f"{how} by a SIGTERM that the daemon did not send", status=0)
     return Verdict("stopped", how, status=0)
+
+
+def judge_watched(
+    ranks: Sequence[EndedRank],
+    progress: Told,
+    *,
+    stop: str | None,
+    killed_because: str | None,
+) -> Verdict:
+    """The verdict over a process that somebody started by hand, by what its watcher says of it."""
+    verdict = judge_program(ranks, progress, stop=stop, killed_because=killed_because)
+    said = progress.errors[-1].get("message") if progress.errors else None
+    if verdict.outcome == "crashed" and verdict.rank is not None and isinstance(said, str):
+        return replace(verdict, cause=said)
+    if verdict.rank is not None or stop is None:
+        return verdict
+    if stop == TIME_LIMIT:
+        return replace(verdict, cause="ended as it was asked to")
+    why = ": its watcher got a SIGTERM that the daemon did not send" if stop == OUTSIDE else ""
+    return replace(verdict, cause=f"watched no more{why}; the process goes on")
+
+
+def judge_of(plan: Plan) -> Judge:
+    """How the ends of the attempt's ranks are judged."""
+    if plan.watches:
+        return judge_watched
+    return judge_program if plan.own_program else judge_ranks
 
 
 def judge_stalled(

@@ -1,0 +1,148 @@
+"""Whether a process that somebody started by hand can be watched, looked at with its user's rights.
+
+Asked in a process that looks as that user: /proc tells it of that user's own processes alone what
+their command, directory and environment are.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.tables.adopted import AdoptedProcess
+from zerotoolsd.supervisor.procfs import (
+    Process,
+    boot_id,
+    descendants,
+    is_of_uid,
+    processes,
+    read_process,
+    read_stat,
+)
+
+_KERNEL_THREAD = 0x00200000
+"""PF_KTHREAD of include/linux/sched.h, in the ninth field of /proc/PID/stat."""
+_OURS = (b"ZEROTOOLS_TOKEN=", b"ZEROTOOLS_RUN_DIR=")
+_SUPERVISOR = b"/zerotoolsd/supervisor/entry.py"
+_LONGEST = 4096
+_MOST_WORDS = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adoptable:
+    """A process that can be watched: who it is, what it runs, and the pids of what runs below it."""
+
+    adopted: str
+    command: tuple[str, ...]
+    directory: str
+    below: tuple[int, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values."""
+        return asdict(self)
+
+
+def look_at_process(pid: int, daemon_pid: int) -> dict[str, Any]:
+    """The process `pid`, as an `Adoptable`. Raises BadRequest: it cannot be watched."""
+    table = processes()
+    process = _there(pid, table)
+    _refuse_ours(process, table, daemon_pid)
+    identity = AdoptedProcess(pid, process.start_ticks, boot_id())
+    words = _read(Path(f"/proc/{pid}/cmdline")).rstrip(b"\0").split(b"\0")[:_MOST_WORDS]
+    command = [os.fsdecode(word[:_LONGEST]).replace("\n", " ") for word in words if word]
+    try:
+        directory = os.readlink(f"/proc/{pid}/cwd")  # noqa: PTH115  # "… (deleted)"
+    except OSError:
+        directory = "/"
+    return Adoptable(
+        adopted=str(identity),
+        command=tuple(command) or (process.name,),
+        directory=directory,
+        below=tuple(sorted(each.pid for each in descendants(pid, table))),
+    ).to_json()
+
+
+def missing(process: AdoptedProcess) -> Iterator[str]:
+    """Why a process that was adopted is not there any more."""
+    gone = f"script.adopted: process {process.pid} is gone"
+    if process.boot_id != boot_id():
+        yield f"{gone}: the machine was started again"
+        return
+    now = read_process(process.pid)
+    if now is None or now.is_over or now.start_ticks != process.start_ticks:
+        yield f"{gone}: it has ended, and cannot be watched again"
+    elif not is_of_uid(process.pid, os.getuid()):
+        yield f"script.adopted: process {process.pid} is another user's"
+
+
+def _there(pid: int, table: dict[int, Process]) -> Process:
+    process = table.get(pid) or read_process(pid)
+    if process is None:
+        raise BadRequest(f"there is no process {pid} on this machine, or it has ended")
+    if (thread_of := _status(pid, b"Tgid:")) not in (None, pid):
+        raise BadRequest(f"{pid} is a thread of process {thread_of}; name that")
+    if int(_fields(pid)[6]) & _KERNEL_THREAD:
+        raise BadRequest(
+            f"process {pid} ({process.name}) is a thread of the kernel, and no program"
+        )
+    if process.is_over:
+        raise BadRequest(f"process {pid} ({process.name}) has ended already")
+    if not is_of_uid(pid, os.getuid()):
+        owner = _status(pid, b"Uid:")
+        raise BadRequest(
+            f"process {pid} ({process.name}) is of uid {owner}, and you are uid {os.getuid()}: its "
+            "own user alone can have it watched"
+        )
+    return process
+
+
+def _refuse_ours(process: Process, table: dict[int, Process], daemon_pid: int) -> None:
+    """Raises BadRequest: it is part of zerotools, or the daemon is below it."""
+    if daemon_pid in (process.pid, *(each.pid for each in descendants(process.pid, table))):
+        what = "is the daemon itself" if daemon_pid == process.pid else "has started the daemon"
+        raise BadRequest(f"process {process.pid} ({process.name}) {what}; name the training")
+    each: Process | None = process
+    seen: set[int] = set()
+    while each is not None and each.pid not in seen:
+        seen.add(each.pid)
+        if _is_ours(each.pid):
+            raise BadRequest(
+                f"process {process.pid} ({process.name}) belongs to a job of zerotools already; "
+                "zerotools monitor shows which"
+            )
+        each = table.get(each.parent)
+
+
+def _is_ours(pid: int) -> bool:
+    """Whether it is a process of a job, as far as this user may know."""
+    variables = _read(Path(f"/proc/{pid}/environ")).split(b"\0")
+    if any(variable.startswith(_OURS) for variable in variables):
+        return True
+    return any(
+        word.endswith(_SUPERVISOR) for word in _read(Path(f"/proc/{pid}/cmdline")).split(b"\0")
+    )
+
+
+def _fields(pid: int) -> list[bytes]:
+    """Of /proc/PID/stat, from the third on. A process that has ended meanwhile has none."""
+    try:
+        text = read_stat(pid)
+    except OSError:
+        raise BadRequest(f"process {pid} has just ended") from None
+    return text[text.rindex(b")") + 2 :].split()
+
+
+def _status(pid: int, name: bytes) -> int | None:
+    lines = _read(Path(f"/proc/{pid}/status")).splitlines()
+    return next((int(line.split()[1]) for line in lines if line.startswith(name)), None)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""

@@ -1,0 +1,83 @@
+"""How a process ended that is not our child, by its pidfd.
+
+From Linux 6.15 on the kernel keeps the exit status of a process for whoever has a pidfd of it:
+`ioctl(PIDFD_GET_INFO)` with `PIDFD_INFO_EXIT` gives it once the parent has collected it
+(include/uapi/linux/pidfd.h). Until then, while it is a zombie, the last field of /proc/PID/stat
+says the same to its own user (`exit_code`, proc(5)). On an older kernel that is all there is, and
+most parents collect at once: then nobody knows.
+
+    struct pidfd_info { u64 mask, cgroupid; u32 pid, tgid, ppid, ruid, rgid, euid, egid, suid,
+                        sgid, fsuid, fsgid; s32 exit_code; }                        64 bytes
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import struct
+from dataclasses import dataclass
+
+from zerotoolsd.supervisor.procfs import read_stat
+
+_INFO = struct.Struct("=QQ11Ii")
+_EXIT = 1 << 3
+PIDFD_GET_INFO = 3 << 30 | _INFO.size << 16 | 0xFF << 8 | 11
+"""`_IOWR(PIDFS_IOCTL_MAGIC, 11, struct pidfd_info)`."""
+COLLECTED_SECONDS = 5.0
+"""How long the parent of a process that has ended may take to collect its status."""
+
+
+@dataclass(frozen=True)
+class ExitStatus:
+    """As wait(2) encodes it."""
+
+    status: int
+
+    @property
+    def exit_code(self) -> int | None:
+        """None: a signal ended it."""
+        return None if os.WIFSIGNALED(self.status) else os.waitstatus_to_exitcode(self.status)
+
+    @property
+    def signal(self) -> int | None:
+        """None: it ended by itself."""
+        return os.WTERMSIG(self.status) if os.WIFSIGNALED(self.status) else None
+
+
+def exit_status(pidfd: int, pid: int, start_ticks: int) -> ExitStatus | None:
+    """Of a process that has ended; None: nobody knows it any more."""
+    if (found := _kept(pidfd)) is not None:
+        return found
+    found = _of_zombie(pid, start_ticks)
+    if found is None:  # it was collected meanwhile, or is about to be
+        _await_collected(pidfd)
+        found = _kept(pidfd)
+    return found
+
+
+def _kept(pidfd: int) -> ExitStatus | None:
+    room = bytearray(_INFO.pack(_EXIT, *(0,) * 13))
+    try:
+        fcntl.ioctl(pidfd, PIDFD_GET_INFO, room)
+    except OSError:
+        return None  # an older kernel
+    mask, *_, code = _INFO.unpack(room)
+    return ExitStatus(code & 0xFFFF) if mask & _EXIT else None
+
+
+def _of_zombie(pid: int, start_ticks: int) -> ExitStatus | None:
+    try:
+        text = read_stat(pid)
+    except OSError:
+        return None
+    parts = text[text.rindex(b")") + 2 :].split()
+    if parts[0] != b"Z" or int(parts[19]) != start_ticks or len(parts) < 50:
+        return None
+    return ExitStatus(int(parts[49]) & 0xFFFF)
+
+
+def _await_collected(pidfd: int) -> None:
+    waiting = select.poll()
+    waiting.register(pidfd, 0)  # POLLHUP comes unasked, when the status was collected
+    waiting.poll(COLLECTED_SECONDS * 1000)

@@ -1,0 +1,70 @@
+"""`zerotools adopt`: watch a training that somebody started by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from zerotools.cli.job_views.describe import title
+from zerotools.cli.options.shared import json_option, socket_option
+from zerotools.cli.output import render
+from zerotools.core.counts import counted
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.binding.durations import in_words, seconds_of
+from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.client.remote.elsewhere import machine_behind
+
+LARGEST_PID = 2**22
+
+
+@click.command("adopt")
+@click.argument("pid", type=click.IntRange(1, LARGEST_PID))
+@click.option("--name", metavar="NAME", help="What the job is called; default: its program.")
+@click.option(
+    "--time-limit", metavar="SPAN", help="End it after so long from now, such as 90m or 1d12h."
+)
+@click.option(
+    "--checkpoint-dir", type=click.Path(), metavar="DIR", help="Where it writes its checkpoints."
+)
+@socket_option
+@json_option
+def command(
+    pid: int,
+    name: str | None,
+    time_limit: str | None,
+    checkpoint_dir: str | None,
+    socket: Path | None,
+    as_json: bool,
+) -> None:
+    """Watch the process PID, which you started by hand, as a job.
+
+    It is in the queue then, with its memory and its newest checkpoint; whoever is told of your jobs
+    is told how it ended, and other jobs can wait for it. It stays yours: zerotools starts nothing,
+    reads none of its output, and ends it for one reason alone, the time limit that you give (with
+    SIGTERM first). zerotools cancel stops the watching, and the process goes on.
+
+    Name the process that ends last: torchrun rather than one of its ranks.
+    """
+    wanted: dict[str, Any] = {"pid": pid, "name": name, "time_limit": _limit(time_limit)}
+    if checkpoint_dir is not None and machine_behind(socket) is None:
+        checkpoint_dir = str(Path.cwd() / checkpoint_dir)
+    wanted["checkpoint_dir"] = checkpoint_dir
+    answer = DaemonClient(socket).adopt({k: v for k, v in wanted.items() if v is not None})
+    if as_json:
+        render.print_json(answer)
+        return
+    job, watched = answer["job"], answer["watched"]
+    below, gpus = len(watched["below"]), len(watched["gpu_uuids"])
+    more = f" and {counted(below, 'process', 'processes')} below it" if below else ""
+    click.echo(f"{title(job)} watches process {pid}{more}; GPUs that it uses now: {gpus or 'none'}")
+    if (limit := wanted["time_limit"]) is not None:
+        click.echo(f"it is ended in {in_words(limit)}, if it still runs then")
+
+
+def _limit(text: str | None) -> int | None:
+    try:
+        return None if text is None else seconds_of(text)
+    except ValueError as error:
+        raise BadRequest(f"--time-limit {text}: {error}") from None
