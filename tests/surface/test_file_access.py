@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2] / "daemon/zerotoolsd"
 PROCESSES = {
     "trainer": "ranks",
     "finder": "the finder, which the supervisor starts",
+    "adopted": "a rank, as its user",
     "supervisor": "supervisors, which work in their run directory",
     "looking": "the processes that look, and their side in the daemon",
     "accounts/as_user.py": "a program of its own, which becomes the user first",

@@ -34,7 +34,7 @@ _MOST_WORDS = 200
 
 @dataclass(frozen=True, kw_only=True)
 class Adoptable:
-    """A process that can be watched: who it is, what it runs, and the pids of what runs below it."""
+    """A process that can be watched: who it is, what it runs, and what runs below it, by pid."""
 
     adopted: str
     command: tuple[str, ...]

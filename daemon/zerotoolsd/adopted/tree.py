@@ -8,7 +8,7 @@ from zerotoolsd.supervisor.procfs import Process, descendants, kill_process, pro
 
 
 class WatchedTree:
-    """The process (`pid`, `start_ticks`), and all that was ever seen below it: what it leaves behind
+    """The process (`pid`, `start_ticks`), and all that was ever seen below it: what is left behind
     has another parent by then."""
 
     def __init__(

@@ -16,7 +16,7 @@ FINDER_ENTRY = Path(__file__).parents[1] / "finder" / "entry.py"
 ADOPTED_ENTRY = Path(__file__).parents[1] / "adopted" / "entry.py"
 LAST_SECONDS = 5.0
 LAST_PART = 0.3
-"""Of its grace, and of so many seconds at most: what is left for SIGKILL to be followed by an end."""
+"""Of its grace, and of so many seconds at most: the time for an end after SIGKILL."""
 IMPORTABLE = "importable"
 """The directory of a run directory in which a program finds zerotools, and nothing else."""
 

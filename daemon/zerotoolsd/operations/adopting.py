@@ -49,8 +49,8 @@ class Adopting:
             )
         except TimeoutError:
             raise Unavailable(
-                f"process {wanted.pid} could not be looked at within {LOOK_SECONDS:g} s: /proc does "
-                "not answer"
+                f"process {wanted.pid} could not be looked at within {LOOK_SECONDS:g} s: "
+                "/proc does not answer"
             ) from None
         spec = job_from_dict(_tree(found, wanted), source=f"process {wanted.pid}")
         async with self._turn:

@@ -316,6 +316,8 @@ class RankMonitor:
         return max(LAST_KILL_SECONDS, self._give_up_at - time.monotonic())
 
     def _sample_memory(self) -> None:
+        if self.plan.watches:
+            return  # what it watches holds the memory, and its watcher tells of that
         try:
             used = self._memory.measure({*self.helpers, self._thinner.pid, *self.stalls.pids})
         except OSError as error:  # no descriptors: the ranks have nothing to do with it

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Command
-from tests.daemon.api.fakes import FakeService, an_attempt
+from tests.daemon.api.fakes import FakeService
+from tests.daemon.api.made_views import an_attempt
 
 TRAINS: dict[str, Any] = {
     "doing": None,

@@ -8,7 +8,8 @@ import time
 from dataclasses import replace
 
 from tests.cli.conftest import Command
-from tests.daemon.api.fakes import STEP, FakeService, a_job, a_view, an_attempt
+from tests.daemon.api.fakes import FakeService
+from tests.daemon.api.made_views import STEP, a_job, a_view, an_attempt
 from zerotools.cli.commands.queue import table
 from zerotools.cli.commands.show import page
 from zerotools.jobs.client.daemon_client import DaemonClient

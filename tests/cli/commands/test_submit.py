@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Command
-from tests.daemon.api.fakes import STEP, FakeService, a_job, a_view, an_attempt
+from tests.daemon.api.fakes import FakeService
+from tests.daemon.api.made_views import STEP, a_job, a_view, an_attempt
 from zerotools.cli.main import build, run
 from zerotools.core.errors import BadRequest
 

@@ -11,7 +11,8 @@ import click
 import pytest
 
 from tests.cli.conftest import Command
-from tests.daemon.api.fakes import FakeService, an_attempt
+from tests.daemon.api.fakes import FakeService
+from tests.daemon.api.made_views import an_attempt
 from zerotools.cli.main import build
 from zerotools.jobs.client.daemon_client import DaemonClient
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Command
-from tests.daemon.api.fakes import FakeService, an_attempt
+from tests.daemon.api.fakes import FakeService
+from tests.daemon.api.made_views import an_attempt
 from zerotools.cli.job_views.curves import Curves, curves_of, history
 from zerotools.cli.output.braille_chart import ROWS, Series, chart
 from zerotools.cli.plots.terminal_plot import charts

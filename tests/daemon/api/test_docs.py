@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.daemon.api.fakes import FakeService, a_job, a_view, an_attempt
+from tests.daemon.api.fakes import FakeService
+from tests.daemon.api.made_views import a_job, a_view, an_attempt
 from zerotoolsd.api import problems
 from zerotoolsd.api.routes import make_app
 

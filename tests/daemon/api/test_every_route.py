@@ -12,7 +12,8 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.daemon.api.fakes import JOB, FakeService, an_attempt
+from tests.daemon.api.fakes import ADOPTABLE, FakeService
+from tests.daemon.api.made_views import JOB, an_attempt
 from tests.daemon.api.test_openapi import misfits
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.client.location import connect
@@ -56,7 +57,7 @@ class Operation(NamedTuple):
         """One that is right."""
         if self.method == "get":
             return None
-        right = {"job": JOB, "priority": 3}
+        right = {"job": JOB, "priority": 3, "pid": ADOPTABLE}
         needed = resolved(self._schema).get("required", ())
         return {name: copy.deepcopy(right[name]) for name in needed}
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.daemon.api.fakes import JOB, FakeService
+from tests.daemon.api.fakes import FakeService
+from tests.daemon.api.made_views import JOB
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.client.location import connect
 

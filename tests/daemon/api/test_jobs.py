@@ -5,7 +5,8 @@ import os
 
 import pytest
 
-from tests.daemon.api.fakes import JOB, FakeService, a_job, an_attempt
+from tests.daemon.api.fakes import FakeService
+from tests.daemon.api.made_views import JOB, a_job, an_attempt
 from zerotools.core.errors import BadRequest, DaemonRefused, Unsupported
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotoolsd.service import Unavailable

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.daemon.api.fakes import JOB, FakeService, an_attempt
+from tests.daemon.api.fakes import FakeService
+from tests.daemon.api.made_views import JOB, an_attempt
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.client.location import connect
 from zerotoolsd.api.openapi import document

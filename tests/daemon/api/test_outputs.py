@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon.api.fakes import STEP, FakeService, an_attempt
+from tests.daemon.api.fakes import FakeService
+from tests.daemon.api.made_views import STEP, an_attempt
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.client.daemon_client import DaemonClient, LogBytes
 from zerotoolsd.api.outputs import LARGEST_PART, parse_records

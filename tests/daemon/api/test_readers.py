@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import fields
 
-from tests.daemon.api.fakes import a_job, a_view, an_attempt
+from tests.daemon.api.made_views import a_job, a_view, an_attempt
 from zerotoolsd.api.asking.asked import Asked
 from zerotoolsd.api.readers import (
     SEEN_OF_ATTEMPT,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tests.daemon.api.fakes import a_job, a_view
+from tests.daemon.api.made_views import a_job, a_view
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import CONFIG, running
 from tests.daemon.made_attempts import an_attempt_row

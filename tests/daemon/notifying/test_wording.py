@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.daemon.api.fakes import a_job
+from tests.daemon.api.made_views import a_job
 from zerotools.jobs.states import STATES, TRANSITIONS
 from zerotools.jobs.tables.notify import NOTICES
 from zerotoolsd.config_tables.notify_config import NotifyConfig

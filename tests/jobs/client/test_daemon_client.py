@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 import zerotools
-from tests.daemon.api.fakes import JOB, FakeService, a_job, a_view
+from tests.daemon.api.fakes import FakeService
+from tests.daemon.api.made_views import JOB, a_job, a_view
 from tests.daemon.api.serving import serving
 from zerotools.core.errors import BadRequest, DaemonRefused, DaemonUnreachable
 from zerotools.jobs.client import api_versions

@@ -6,14 +6,14 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
 import click
 
-from zerotools.cli.job_views.describe import title
+from zerotools.cli.job_views.describe import title, watched_process
 from zerotools.cli.job_views.machine_screen import MonitorView, draw
 from zerotools.cli.job_views.process_owners import find_owners
 from zerotools.cli.options.shared import json_option, socket_option
@@ -21,6 +21,7 @@ from zerotools.cli.output import render
 from zerotools.core.errors import EXIT_INTERRUPTED, DaemonError
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import ACTIVE
+from zerotools.jobs.tables.adopted import AdoptedProcess
 from zerotools.sensors.snapshot import Snapshot
 from zerotools.sensors.source import SnapshotSource
 
@@ -92,7 +93,16 @@ def _no_daemon(error: DaemonError, client: DaemonClient) -> str:
 def lines_of(view: MonitorView, columns: int | None) -> list[str]:
     """The screen, with the owners of processes looked up now."""
     run_dirs = {job["attempt"]["run_dir"]: title(job) for job in view.jobs if job["attempt"]}
-    return draw(view, find_owners(run_dirs), columns)
+    return draw(view, find_owners(run_dirs, _watched(view.jobs)), columns)
+
+
+def _watched(jobs: Sequence[Mapping[str, Any]]) -> dict[str, AdoptedProcess]:
+    """Processes that jobs watch, by the run directory of the attempt."""
+    return {
+        job["attempt"]["run_dir"]: watched
+        for job in jobs
+        if job["attempt"] and (watched := watched_process(job)) is not None
+    }
 
 
 def _watch(source: SnapshotSource, client: DaemonClient, interval: float, as_json: bool) -> None:

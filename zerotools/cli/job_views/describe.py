@@ -13,6 +13,7 @@ from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile
 from zerotools.jobs import states
 from zerotools.jobs.states import SUCCEEDED, TERMINAL
+from zerotools.jobs.tables.adopted import AdoptedProcess, adopted_process
 from zerotools.jobs.tables.checkpoint import EXPORT
 from zerotools.runs.thinned import read_thinned
 
@@ -86,7 +87,7 @@ def is_late(job: Job) -> bool:
 def has_no_heartbeat(job: Job) -> bool:
     """Whether it runs and says nothing of how it gets on, as a program of its user's may."""
     phase = job.get("phase")
-    own = bool(job["spec"].get("script"))
+    own = bool(job["spec"].get("script")) and watched_process(job) is None
     return bool(phase) and own and "name" in (phase or {}) and (phase or {})["name"] is None
 
 
@@ -129,14 +130,24 @@ def is_over(job: Job) -> bool:
 def ranks(job: Job) -> str:
     """`2 GPU` or `2 CPU`; of an elastic job `2-8 GPU`, and `2 of 2-8 GPU` once it has begun."""
     what = "GPU" if job["device"] == "cuda" else "CPU"
+    if (watched := watched_process(job)) is not None:
+        return f"pid {watched.pid}"
     if not (sizes := job.get("sizes")):
         return f"{job['world_size']} {what}"
     between = f"{sizes[0]}-{sizes[-1]} {what}"
     return f"{job['world_size']} of {between}" if job.get("attempts") else between
 
 
+def watched_process(job: Job) -> AdoptedProcess | None:
+    """The process that the job watches; None: it starts one."""
+    adopted = (job["spec"].get("script") or {}).get("adopted")
+    return None if adopted is None else adopted_process(adopted)
+
+
 def plan(job: Job) -> str:
     """What it will do: `2 ranks on CPU, ZeRO stage 3, 40 steps`, or `..., its own program`."""
+    if (watched := watched_process(job)) is not None:
+        return f"watches process {watched.pid}, which was started by hand"
     steps = job["spec"].get("train", {}).get("steps")
     where = "GPU" if job["device"] == "cuda" else "CPU"
     sizes = job.get("sizes") or (job["world_size"],)
@@ -213,6 +224,9 @@ def how_it_waits(job: Job) -> str:
 def how_it_stops(job: Job) -> str:
     """What becomes of one that was asked to stop: `saves at its next step, then stops`. It depends
     on who trains, and on how far it is."""
+    if (watched := watched_process(job)) is not None:
+        pid = watched.pid
+        return f"watches process {pid} no more; that goes on (kill {pid} ends it)"
     grace = "what still runs after stop.grace_seconds is killed"
     if job["spec"].get("script") is not None:
         return (

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
+
+from zerotools.jobs.tables.adopted import AdoptedProcess
 
 RUN_DIR_VARIABLE = "ZEROTOOLS_RUN_DIR"
 
@@ -64,6 +67,30 @@ def find_ranks(processes: Iterable[psutil.Process]) -> dict[int, RankProcess]:
     return found
 
 
-def find_owners(jobs_by_run_dir: Mapping[str, str]) -> Owners:
-    """The processes now."""
-    return Owners(jobs_by_run_dir, find_ranks(psutil.process_iter()))
+def find_watched(run_dir: str, watched: AdoptedProcess) -> dict[int, RankProcess]:
+    """A process that a job watches, and what runs below it, by pid; nothing if it has ended."""
+    found = {}
+    try:
+        root = psutil.Process(watched.pid)
+        if _start_ticks(watched.pid) != watched.start_ticks:
+            return {}
+        for process in (root, *root.children(recursive=True)):
+            found[process.pid] = RankProcess(run_dir, process.memory_info().rss)
+    except (psutil.Error, OSError):
+        pass  # what has ended meanwhile is not shown
+    return found
+
+
+def _start_ticks(pid: int) -> int:
+    text = Path(f"/proc/{pid}/stat").read_bytes()
+    return int(text[text.rindex(b")") + 2 :].split()[19])
+
+
+def find_owners(
+    jobs_by_run_dir: Mapping[str, str], watched: Mapping[str, AdoptedProcess] | None = None
+) -> Owners:
+    """The processes now; `watched` are those that jobs have not started, by run directory."""
+    ranks = find_ranks(psutil.process_iter())
+    for run_dir, process in (watched or {}).items():
+        ranks |= find_watched(run_dir, process)
+    return Owners(jobs_by_run_dir, ranks)

@@ -15,7 +15,8 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 
 from tests.daemon.api.doors.test_tokens import ANNA, written
-from tests.daemon.api.fakes import JOB, FakeService, an_attempt
+from tests.daemon.api.fakes import FakeService
+from tests.daemon.api.made_views import JOB, an_attempt
 from tests.daemon.api.serving import serving
 from tests.daemon.api.test_every_route import OPERATIONS, Operation
 from zerotoolsd.api.asking.asked import decide

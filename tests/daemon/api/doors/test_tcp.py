@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from tests.daemon.api.doors.test_tokens import ANNA, written
-from tests.daemon.api.fakes import JOB, FakeService
+from tests.daemon.api.fakes import FakeService
+from tests.daemon.api.made_views import JOB
 from tests.daemon.api.serving import serving
 from zerotools.core.errors import BadRequest
 from zerotoolsd.api.asking import gate

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import json
+
+from tests.cli.conftest import Command
+from tests.daemon.api.fakes import ADOPTABLE, FakeService
+
+
+def test_a_process_is_watched(zerotools: Command, service: FakeService) -> None:
+    done = zerotools("adopt", str(ADOPTABLE), "--name", "tiny", "--time-limit", "90m")
+    assert done.out == (
+        f"job 1 (tiny) watches process {ADOPTABLE} and 1 process below it; GPUs that it uses now: 1"
+        "\nit is ended in 1 h 30 min, if it still runs then\n"
+    )
+    answer = json.loads(zerotools("adopt", str(ADOPTABLE), "--json").out)
+    assert answer["watched"]["below"] == [ADOPTABLE + 1]
+    assert answer["job"]["id"] == 2
+
+
+def test_what_cannot_be_watched(zerotools: Command, service: FakeService) -> None:
+    done = zerotools("adopt", "12")
+    assert (done.status, done.out) == (2, "")
+    assert done.err.startswith("error: there is no process 12 on this machine")
+    for word in ("0", "-3", "x", "99999999"):
+        assert zerotools("adopt", word).status == 2
+    done = zerotools("adopt", str(ADOPTABLE), "--time-limit", "soon")
+    assert (done.status, service.views) == (2, {})
+    assert done.err.startswith("error: --time-limit soon: must be seconds")
