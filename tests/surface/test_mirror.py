@@ -62,6 +62,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "daemon/test_promises",
         "daemon/test_recovery",
         "daemon/test_users",
+        "daemon/test_users_adopting",
         "daemon/test_users_requests",
         "daemon/test_users_starving",
         "daemon/test_restarts",

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -14,11 +15,19 @@ from tests.cli.conftest import Command
 from tests.daemon.api.fakes import FakeService
 from tests.daemon.api.made_views import STEP, a_job, a_view, an_attempt
 from zerotools.cli.job_views.machine_screen import MonitorView, draw
-from zerotools.cli.job_views.process_owners import Owners, RankProcess, find_ranks
+from zerotools.cli.job_views.process_owners import (
+    Owners,
+    RankProcess,
+    find_owners,
+    find_ranks,
+    find_watched,
+)
 from zerotools.cli.main import build, run
+from zerotools.jobs.tables.adopted import AdoptedProcess
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import Gpu, GpuProcess, Snapshot
 from zerotools.sensors.source import SnapshotSource
+from zerotoolsd.supervisor.procfs import read_process
 
 
 def test_the_screen() -> None:
@@ -117,3 +126,24 @@ def test_what_the_driver_does_not_tell_is_said() -> None:
     lines = draw(MonitorView(snapshot, daemon="none"), Owners({}, {}), None)
     assert lines[2] == "     the driver does not tell its memory (NVML: Not Supported)"
     assert Snapshot.from_json(snapshot.to_json()).gpus == snapshot.gpus
+
+
+def test_what_a_job_only_watches_is_its_own_with_all_below_it(tmp_path: Path) -> None:
+    child = Started(["sh", "-c", "sleep 1000 & echo; wait"], stdout=subprocess.PIPE)
+    try:
+        assert child.stdout is not None
+        child.stdout.readline()
+        root = psutil.Process(child.pid)
+        (below,) = root.children()
+        process = read_process(child.pid)
+        assert process is not None
+        watched = AdoptedProcess(child.pid, process.start_ticks, "0")
+        found = find_watched("/run", watched)
+        assert set(found) == {child.pid, below.pid}
+        assert {each.run_dir for each in found.values()} == {"/run"}
+        assert find_watched("/run", replace(watched, start_ticks=1)) == {}  # took over its pid
+        owners = find_owners({"/run": "job 3 (tiny)"}, {"/run": watched})
+        assert owners.of(below.pid) == "job 3 (tiny)"
+    finally:
+        child.end()
+    assert find_watched("/run", watched) == {}

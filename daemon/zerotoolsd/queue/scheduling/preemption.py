@@ -59,6 +59,7 @@ class PreemptionRules:
         """Whether `job` is to make room for one that waits, if that needs it."""
         return (
             not job.leaves
+            and request.need.world_size > 0  # what is only watched needs no room
             and job.priority < request.priority
             and job.ran_seconds >= self.after_seconds
             and (not self.own_only or job.uid == request.uid)

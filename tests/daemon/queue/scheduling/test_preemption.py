@@ -162,3 +162,9 @@ def test_nobody_who_is_asked_could_be_spared(priorities: list[int], size: int, m
     lower = [each for each in running if each.priority < mine]
     assert len(found) == (size if len(lower) >= size else 0)
     assert all(each.priority < mine for each in running if each.job_id in found)
+
+
+def test_nobody_stops_for_a_process_that_is_only_watched() -> None:
+    watched = Request(job_id=9, need=ResourceNeed(world_size=0, gpus=None), priority=20)
+    assert not RULES.allow(job(1), watched)
+    assert RULES.allow(job(1), replace(watched, need=ResourceNeed(world_size=1, gpus=None)))
