@@ -20,8 +20,8 @@ from harness.faults.daemons import Place, Wanted, make_tensors
 from harness.forked import close_servers
 from harness.left_groups import remove_groups
 from harness.soak import rounds
-from harness.soak.tally import Tally
 from harness.soak.trouble import Machine, nvml_library
+from zerotools.jobs.drill.tally import Tally
 
 CONFIG = (
     "[limits]\ncpu_ranks = 4\n[retry]\nfirst_seconds = 0.1\nmost_seconds = 1.0\n"

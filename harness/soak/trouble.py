@@ -6,7 +6,6 @@ order; what they meet depends on the machine.
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import resource
@@ -14,14 +13,14 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from threading import Event, RLock
-from typing import Any
 
 from harness.faults.daemons import Place
 from harness.forked import Forked
+from zerotools.jobs.drill.own_processes import LiveAttempt, live_attempts, signal_own
 
 GPUS = ("gpu GPU-a 81920 512 0", "gpu GPU-b 81920 512 0")
 NVML_FAULTS = (("hang", *GPUS), ("crash", *GPUS), ("init 999",), ("gpu GPU-a 81920 0 15",))
@@ -82,50 +81,27 @@ class Machine:
                 act()
                 self.done[name] += 1
 
-    def _live(self) -> Iterator[dict[str, int]]:
-        """Pids of attempts that are not over, by what they are."""
-        for run in sorted(self.place.state.glob("jobs/*/attempt-*/run.json")):
-            if (run.parent / "exit.json").exists():
-                continue
-            with suppress(OSError, ValueError, KeyError):
-                tree: dict[str, Any] = json.loads(run.read_text())
-                yield {
-                    "supervisor": tree["pid"],
-                    "keeper": tree["keeper"]["pid"],
-                    "rank": tree["ranks"][0]["pid"],
-                }
-
-    def _signal(self, pid: int, number: int) -> None:
-        """Only to a process of this state directory: a pid may be another one's by now."""
-        pidfd = os.pidfd_open(pid)
-        try:
-            said = Path(f"/proc/{pid}/cmdline").read_bytes()
-            said += Path(f"/proc/{pid}/environ").read_bytes()
-            if os.fsencode(self.place.path) in said:
-                signal.pidfd_send_signal(pidfd, number)
-        finally:
-            os.close(pidfd)
-
-    def _kill(self, *names: str) -> None:
-        live = list(self._live())
+    def _chosen(self) -> LiveAttempt:
+        live = list(live_attempts(self.place.state, self.place.path))
         if not live:
             raise ChildProcessError("nothing runs")
-        chosen = self.random.choice(live)
+        return self.random.choice(live)
+
+    def _signal(self, pid: int, number: int) -> None:
+        signal_own(pid, number, self.place.path)
+
+    def _kill(self, *names: str) -> None:
+        chosen = self._chosen()
         for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first: both die in one moment
             for name in names:
-                # One that an earlier fault killed must not leave the other stopped for ever.
-                with suppress(OSError):
-                    self._signal(chosen[name], number)
+                self._signal(chosen.pid_of(name), number)
 
     def _kill_both(self) -> None:
         self.daemon.kill()
         self._kill("supervisor")
 
     def _pause(self, name: str) -> None:
-        live = list(self._live())
-        if not live:
-            raise ChildProcessError("nothing runs")
-        pid = self.random.choice(live)[name]
+        pid = self._chosen().pid_of(name)
         self._signal(pid, signal.SIGSTOP)
         try:
             self.calm.wait(self.random.uniform(0.5, 4))

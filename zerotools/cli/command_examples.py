@@ -100,6 +100,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "drain": ("zerotools drain", "zerotools drain --why 'new driver at 18:00'"),
     "undrain": ("zerotools undrain",),
     "doctor": ("zerotools doctor", "zerotools doctor --python /opt/train/bin/python"),
+    "chaos": ("zerotools chaos", "zerotools chaos --minutes 10 --directory /data --seed 7"),
 }
 
 

@@ -118,4 +118,10 @@ COMMANDS: dict[str, CommandEntry] = {
     "doctor": CommandEntry(
         "zerotools.cli.commands.doctor", MACHINE, "Find what could stop jobs, and what to do.", True
     ),
+    "chaos": CommandEntry(
+        "zerotools.cli.commands.chaos",
+        MACHINE,
+        "Make trouble for toy jobs, and see what holds.",
+        True,
+    ),
 }

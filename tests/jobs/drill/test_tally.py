@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.soak.tally import Tally
+from zerotools.jobs.drill.tally import Tally
 
 TWICE = [
     *("began 1 from 0", "step 1", "step 2", "saved 2", "step 3"),

@@ -1,0 +1,23 @@
+"""Trouble that finds nothing to hit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from zerotools.jobs.drill.faults import Fault, FaultMaker
+from zerotools.jobs.drill.private_daemon import PrivateDaemon
+from zerotools.jobs.drill.request import DrillRequest
+from zerotools.jobs.drill.toy_queue import ToyQueue
+
+
+def test_where_nothing_runs_nothing_is_counted(tmp_path: Path) -> None:
+    daemon = PrivateDaemon(tmp_path, 1)
+    queue = ToyQueue(tmp_path, daemon.client, DrillRequest(seed=1, directory=tmp_path))
+    faults = FaultMaker(daemon, queue, seed=1, every=0.001)
+    assert [faults.make() for _ in range(50)] == [None] * 50
+    faults.stop()
+    assert faults.made == []
+
+
+def test_a_fault_is_one_line() -> None:
+    assert str(Fault(3.25, "SIGSTOP of a rank", "job 1")) == "   3.2 s  SIGSTOP of a rank: job 1"

@@ -1,0 +1,71 @@
+"""The program of the toy jobs, outside of a daemon."""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import sys
+from pathlib import Path
+
+from harness.started import Started
+from zerotools.jobs.drill import toy_program
+from zerotools.jobs.drill.notes import NotedRun, read_notes
+from zerotools.jobs.drill.toy_program import EXIT_BESIDE, ToyProgram, advanced, final_state
+from zerotools.ops.inspection.completeness import check_completeness
+
+
+def options(tmp_path: Path, **changes: object) -> argparse.Namespace:
+    usual = {"steps": 6, "pace": 0.0, "every": 2, "notes": tmp_path / "notes"}
+    return argparse.Namespace(**{**usual, "checkpoints": tmp_path / "checkpoints", **changes})
+
+
+def test_a_whole_run(tmp_path: Path) -> None:
+    assert ToyProgram(options(tmp_path)).run() == 0
+    lines = read_notes(tmp_path / "notes")
+    assert lines[0] == "began 0 from 0"
+    assert lines[-2:] == ["saved 6", f"done {final_state(6)}"]
+    run = NotedRun(lines, 6)
+    assert (run.lost, run.again, list(run.unfinished()), run.saved) == ([], [], [], 6)
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [
+        *("step-00000002", "step-00000004", "step-00000006")
+    ]
+
+
+def test_what_it_saves_is_a_checkpoint_from_which_it_goes_on(tmp_path: Path) -> None:
+    program = ToyProgram(options(tmp_path, steps=4))
+    program.run()
+    newest = tmp_path / "checkpoints" / "step-00000004"
+    seen = check_completeness(newest)
+    assert (seen.is_checkpoint, seen.problem) == (True, None)
+    assert program.load(str(newest)) == (4, final_state(4))
+    assert program.load(None) == (0, 0)
+
+
+def test_it_keeps_few_checkpoints_also_where_a_kill_left_half_of_one(tmp_path: Path) -> None:
+    half = tmp_path / "checkpoints" / ".old-step-00000001"
+    half.mkdir(parents=True)
+    (half / "model.safetensors").touch()
+    ToyProgram(options(tmp_path, every=1)).run()
+    assert len(list((tmp_path / "checkpoints").iterdir())) == toy_program.KEPT
+
+
+def test_it_notices_another_attempt(tmp_path: Path) -> None:
+    lock = os.open(tmp_path / "notes.lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    assert ToyProgram(options(tmp_path)).run() == EXIT_BESIDE
+    os.close(lock)
+    assert read_notes(tmp_path / "notes") == ["beside 0"]
+
+
+def test_the_state_knows_the_order_of_the_steps() -> None:
+    assert advanced(advanced(0, 1), 2) == final_state(2)
+    assert advanced(advanced(0, 2), 1) != final_state(2)
+
+
+def test_it_runs_by_its_path(tmp_path: Path) -> None:
+    command = [sys.executable, "-P", toy_program.__file__, "--steps", "1", "--pace", "0"]
+    places = ["--notes", tmp_path / "notes", "--checkpoints", tmp_path / "checkpoints"]
+    with Started([*command, "--every", "1", *places]) as process:
+        assert process.wait(20) == 0
+    assert read_notes(tmp_path / "notes")[-1] == f"done {final_state(1)}"

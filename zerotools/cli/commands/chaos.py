@@ -1,0 +1,144 @@
+"""`zerotools chaos`: does the daemon keep its word on this machine?"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from zerotools.cli.options.shared import json_option
+from zerotools.cli.output import render
+from zerotools.cli.output.messages import say as say_message
+from zerotools.cli.output.style import paint
+from zerotools.core.counts import counted
+from zerotools.core.errors import EXIT_DIFFERENCES, EXIT_DONE
+from zerotools.jobs.drill.drill import run
+from zerotools.jobs.drill.drill_report import DrillReport
+from zerotools.jobs.drill.request import DrillRequest, make_request
+
+MEANING = (
+    "Effective training time: of each second from the first start of a job to its",
+    "end, the part that went into steps which its result is made of.",
+)
+SHOWN = 5
+"""Sentences of one broken promise."""
+
+
+@click.command("chaos")
+@click.option(
+    "--minutes",
+    type=float,
+    metavar="MINUTES",
+    default=2.0,
+    show_default=True,
+    help="How long trouble is made.",
+)
+@click.option("--seed", type=int, metavar="N", help="Make the same kinds of trouble in this order.")
+@click.option(
+    "--every",
+    type=float,
+    metavar="SECONDS",
+    default=3.0,
+    show_default=True,
+    help="Mean time between two faults.",
+)
+@click.option(
+    "--jobs",
+    type=int,
+    metavar="N",
+    default=4,
+    show_default=True,
+    help="Toy jobs that run at a time.",
+)
+@click.option(
+    "--directory",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Where it makes its own directory; default: that of temporary files.",
+)
+@click.option("--keep", is_flag=True, help="Keep its directory.")
+@json_option
+def command(
+    minutes: float,
+    seed: int | None,
+    every: float,
+    jobs: int,
+    directory: Path | None,
+    keep: bool,
+    as_json: bool,
+) -> int:
+    """Make trouble for a daemon of its own on this machine, and look if it keeps its promises.
+
+    A zerotoolsd of its own, in a directory of its own, runs toy jobs on the CPU, while their
+    processes and the daemon are killed and stopped, and jobs are paused and cancelled. Your queue,
+    jobs and GPUs are not touched. The exit status is 1 if a promise was broken.
+    """
+    request = make_request(
+        minutes=minutes, seed=seed, every=every, jobs=jobs, directory=directory, keep=keep
+    )
+    return perform(request, as_json=as_json)
+
+
+def perform(request: DrillRequest, *, as_json: bool) -> int:
+    """Make the drill and print how it goes, on stderr where stdout is for JSON."""
+    stream = sys.stderr if as_json else sys.stdout
+    say = functools.partial(print, file=stream, flush=True)
+    say(
+        f"{counted(request.jobs, 'toy job')} at a time, {render.duration(request.trouble_seconds)} "
+        f"of trouble, a fault each {request.every:g} s, seed {request.seed}"
+    )
+    try:
+        report = run(request, say)
+    except KeyboardInterrupt:
+        say_message("note", "interrupted; everything that was started is ended")
+        raise
+    if as_json:
+        render.print_json(report.to_json())
+    else:
+        render.print_lines(lines_of(report))
+    return EXIT_DONE if report.held else EXIT_DIFFERENCES
+
+
+def lines_of(report: DrillReport) -> Iterator[str]:
+    """The page at the end."""
+    tally = report.tally
+    yield ""
+    rows = [(kind, str(count)) for kind, count in report.by_kind.items()]
+    yield from render.table(
+        ("fault", "times"), [*rows, ("all", str(len(report.faults)))], right=("times",)
+    )
+    yield ""
+    ends = ", ".join(f"{count} {state}" for state, count in sorted(report.states.items()))
+    kept = f" ({tally.kept:.1%})" if tally.steps_run else ""
+    yield from render.fields(
+        [
+            ("jobs", f"{sum(report.states.values())}: {ends}"),
+            ("restarts", f"{report.restarts} of jobs, {report.daemon_starts - 1} of the daemon"),
+            ("resumed", f"{report.resumed} jobs that the daemon held" if report.resumed else ""),
+            ("steps run", str(tally.steps_run)),
+            ("steps kept", f"{tally.steps_kept}{kept}"),
+            ("effective training time", f"{tally.effective:.1%}" if tally.seconds else "-"),
+            ("took", render.duration(report.seconds)),
+        ]
+    )
+    yield from MEANING
+    yield ""
+    for promise in report.promises:
+        word, meaning = ("held", "good") if promise.held else ("broken", "bad")
+        yield f"{paint(word.ljust(6), meaning, sys.stdout)}  {promise.text}"
+        for sentence in promise.broken[:SHOWN]:
+            for line in sentence.splitlines():
+                yield f"        {render.clean(line)}"
+        if len(promise.broken) > SHOWN:
+            yield f"        and {len(promise.broken) - SHOWN} more"
+    yield ""
+    broken = sum(not promise.held for promise in report.promises)
+    if broken:
+        yield f"{counted(broken, 'promise')} of {len(report.promises)} broken."
+    else:
+        yield f"All {len(report.promises)} promises held."
+    if report.place is not None:
+        yield f"The queue, logs and notes are in {render.clean(str(report.place))}"

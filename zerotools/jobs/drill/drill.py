@@ -1,0 +1,157 @@
+"""A drill, from its directory to its report. Whatever ends it, nothing of it stays behind.
+
+One thread does all in turn: it keeps the daemon and the jobs going, and makes the next fault.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from zerotools.core.errors import BadRequest, DaemonError
+from zerotools.jobs.drill import promises
+from zerotools.jobs.drill.drill_report import DrillReport
+from zerotools.jobs.drill.faults import FaultMaker
+from zerotools.jobs.drill.interrupts import ending_signals, uninterrupted
+from zerotools.jobs.drill.notes import NotedRun
+from zerotools.jobs.drill.own_processes import own_processes, remove_groups, signal_own
+from zerotools.jobs.drill.private_daemon import PrivateDaemon
+from zerotools.jobs.drill.promises import Promise
+from zerotools.jobs.drill.request import DrillRequest
+from zerotools.jobs.drill.tally import Tally
+from zerotools.jobs.drill.toy_queue import ToyQueue
+
+PREFIX = "zerotools-drill-"
+PAUSE = 0.05
+LOOK_SECONDS = 0.25
+SWEEP_SECONDS = 20.0
+
+Say = Callable[[str], None]
+
+
+def run(request: DrillRequest, say: Say = lambda line: None) -> DrillReport:
+    """Make a drill; `say` is told how it goes, a line at a time.
+
+    Raises DaemonUnreachable: no daemon can be started here. Raises BadRequest: there is no room for
+    its directory.
+    """
+    try:
+        place = Path(tempfile.mkdtemp(prefix=PREFIX, dir=request.directory)).resolve()
+    except OSError as error:
+        raise BadRequest(
+            f"--directory {request.directory}: a directory cannot be made in it: {error.strerror}"
+        ) from None
+    report: DrillReport | None = None
+    with ending_signals():
+        try:
+            report = _Drill(place, request, say).run()
+        finally:
+            with uninterrupted():
+                end_all(place)
+                if not request.keep and (report is None or report.held):
+                    shutil.rmtree(place, ignore_errors=True)
+    return report
+
+
+def end_all(place: Path) -> None:
+    """Kill every process of the drill in `place`, and remove what it had of control groups."""
+    deadline = time.monotonic() + SWEEP_SECONDS
+    while (found := own_processes(place)) and time.monotonic() < deadline:
+        for pid in found:
+            signal_own(pid, signal.SIGKILL, place)
+        time.sleep(0.02)
+    remove_groups(place / "state")
+
+
+class _Drill:
+    def __init__(self, place: Path, request: DrillRequest, say: Say) -> None:
+        self._place = place
+        self._request = request
+        self._say = say
+        self._daemon = PrivateDaemon(place, request.jobs)
+        self._queue = ToyQueue(place, self._daemon.client, request)
+        self._look_at = 0.0
+
+    def run(self) -> DrillReport:
+        """All of it."""
+        request, began = self._request, time.monotonic()
+        self._daemon.begin()
+        try:
+            self._queue.fill()
+            faults = FaultMaker(self._daemon, self._queue, request.seed, request.every)
+            end = time.monotonic() + request.trouble_seconds
+            while time.monotonic() < end:
+                self._go_on(self._queue.fill)
+                if (fault := faults.make()) is not None:
+                    self._say(str(fault))
+            faults.stop()
+            late = self._finish()
+            judged = self._judge(late)
+        finally:
+            with uninterrupted():
+                self._daemon.end()
+        judged.append(promises.of_processes(self._place))
+        held = all(promise.held for promise in judged)
+        attempts = [len(job.view.get("attempts", ())) for job in self._queue.jobs]
+        return DrillReport(
+            seed=request.seed,
+            seconds=time.monotonic() - began,
+            faults=faults.made,
+            states=Counter(str(job.view.get("state", "late")) for job in self._queue.jobs),
+            attempts=sum(attempts),
+            began=sum(count > 0 for count in attempts),
+            resumed=self._queue.resumed,
+            daemon_starts=self._daemon.starts,
+            tally=self._tally(),
+            promises=judged,
+            place=None if held and not request.keep else self._place,
+        )
+
+    def _go_on(self, submit: Callable[[], None]) -> None:
+        """Keep the daemon up, and see how the jobs are, for a moment."""
+        self._daemon.keep_up()
+        if time.monotonic() >= self._look_at and not self._daemon.is_stopped:
+            with suppress(DaemonError):  # it was killed: it is asked again
+                submit()
+                self._queue.look()
+            self._look_at = time.monotonic() + LOOK_SECONDS
+        time.sleep(PAUSE)
+
+    def _finish(self) -> str | None:
+        """See the jobs to their ends; None, or what is to be said of those that came to none."""
+        queue, seconds = self._queue, self._request.end_seconds
+        left = sum(not job.is_over for job in queue.jobs)
+        self._say(f"trouble is over: {left} jobs have {seconds:.0f} s to come to their ends")
+        deadline = time.monotonic() + seconds
+        while any(not job.is_over for job in queue.jobs):
+            if time.monotonic() > deadline:
+                late = f"came to no end within {seconds:.0f} s: {queue.said_of_live()}"
+                self._say(f"{late}; all is ended now")
+                return late
+            self._go_on(queue.submit)
+        return None
+
+    def _judge(self, late: str | None) -> list[Promise]:
+        jobs = self._queue.jobs
+        runs = {job.name: NotedRun(job.lines(), job.steps) for job in jobs}
+        ends = promises.of_ends(jobs, runs, late)
+        try:
+            once = promises.of_queue(jobs, list(self._queue.listed()))
+        except DaemonError as error:
+            once = Promise(promises.ONCE, [f"the daemon cannot be asked: {error}"])
+        daemon = promises.of_daemon(self._daemon.own_ends)
+        return [once, ends, *promises.of_runs(jobs, runs), daemon]
+
+    def _tally(self) -> Tally:
+        tally = Tally()
+        for job in self._queue.jobs:
+            tally.jobs[str(job.view.get("state", "late"))] += 1
+            tally.add(job.lines(), job.pace)
+            tally.seconds += job.seconds
+        return tally

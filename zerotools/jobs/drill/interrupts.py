@@ -1,0 +1,44 @@
+"""Signals that end a drill, which ends everything of its own first."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
+
+
+def _leave(number: int, _: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+@contextmanager
+def ending_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP raise SystemExit, as Ctrl-C raises KeyboardInterrupt."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, _leave) for number in _ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Inside, none of them is heard: somebody presses Ctrl-C twice, and nothing may stay behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    deaf = (signal.SIGINT, *_ENDING)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in deaf}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

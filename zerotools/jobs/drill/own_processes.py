@@ -1,0 +1,122 @@
+"""Which processes are of a drill, and signals to those alone.
+
+A pid may be another process's by the time that a signal is sent. So a pidfd is opened first, then
+it is looked at what runs under that pid, and the signal goes to the pidfd: if the process that was
+looked at is not the one of the pidfd, that one is over, and the signal reaches nobody.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+VARIABLE = "ZEROTOOLS_DRILL"
+"""It names the directory of the drill, in the environment of the daemon and of its jobs."""
+_RUN_DIR = b"ZEROTOOLS_RUN_DIR"
+_SUPERVISOR = b"/supervisor/entry.py"
+
+
+class LiveAttempt(NamedTuple):
+    """The processes of an attempt that is not over, by what they are."""
+
+    job: int
+    supervisor: int
+    keeper: int
+    rank: int
+
+    def pid_of(self, role: str) -> int:
+        """The pid of `supervisor`, `keeper` or `rank`."""
+        return int(getattr(self, role))
+
+
+def live_attempts(state_dir: Path, place: Path) -> Iterator[LiveAttempt]:
+    """Those of the drill in `place` whose first rank runs, and which are not on record as over."""
+    for run in sorted(state_dir.glob("jobs/*/attempt-*/run.json")):
+        if (run.parent / "exit.json").exists():
+            continue
+        with suppress(OSError, ValueError, KeyError, IndexError, TypeError):
+            tree: dict[str, Any] = json.loads(run.read_text("utf-8"))
+            rank = int(tree["ranks"][0]["pid"])
+            if is_own(rank, place):
+                job, keeper = int(run.parent.parent.name), int(tree["keeper"]["pid"])
+                yield LiveAttempt(job, int(tree["pid"]), keeper, rank)
+
+
+def is_own(pid: int, place: Path) -> bool:
+    """Whether what runs as `pid` says that it is of the drill in `place`: its environment names the
+    directory, or it is the supervisor of an attempt there, which has an environment of no one."""
+    own = os.fsencode(place)
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    for variable in variables:
+        name, _, value = variable.partition(b"=")
+        if name == os.fsencode(VARIABLE) and value == own:
+            return True
+        if name == _RUN_DIR and value.startswith(own + b"/"):
+            return True
+    after = next((n for n, word in enumerate(words) if word.endswith(_SUPERVISOR)), None)
+    return after is not None and any(word.startswith(own + b"/") for word in words[after + 1 :])
+
+
+def signal_own(pid: int, number: int, place: Path) -> bool:
+    """Send a signal to `pid` if it is of the drill in `place`; whether it was sent."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except OSError:
+        return False
+    try:
+        if not is_own(pid, place):
+            return False
+        signal.pidfd_send_signal(pidfd, number)
+    except OSError:
+        return False
+    finally:
+        os.close(pidfd)
+    return True
+
+
+def own_processes(place: Path) -> list[int]:
+    """The pids of all processes of the drill in `place` that are not over."""
+    pids = (int(entry.name) for entry in os.scandir("/proc") if entry.name.isdecimal())
+    return [pid for pid in pids if pid != os.getpid() and is_own(pid, place) and not _is_over(pid)]
+
+
+def _is_over(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
+    except (OSError, IndexError):
+        return True
+    return state in (b"Z", b"X")
+
+
+def describe(pid: int) -> str:
+    """What `pid` runs, for people."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return f"pid {pid}"
+    return f"pid {pid} ({' '.join(word.decode('utf-8', 'backslashreplace') for word in words[:6])})"
+
+
+def remove_groups(state_dir: Path) -> None:
+    """Remove the control groups of attempts of which everything was killed. They are known by the
+    tokens of the attempts; one that is not empty stays."""
+    names, places = set(), set()
+    for plan in state_dir.glob("jobs/*/attempt-*/attempt.json"):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            tree: dict[str, Any] = json.loads(plan.read_text("utf-8"))
+            names.add(f"zerotools-{tree['job_id']}-{tree['attempt']}-{tree['token'][:8]}")
+            run: dict[str, Any] = json.loads(plan.with_name("run.json").read_text("utf-8"))
+            places.add(Path(run["cgroup"]).parent)
+    for place in places:
+        for name in names:
+            with suppress(OSError):
+                (place / name).rmdir()

@@ -1,0 +1,166 @@
+"""A zerotoolsd of the drill's own: with its own state, socket and configuration."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from zerotools.core.errors import DaemonError, DaemonUnreachable
+from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.drill.own_processes import VARIABLE
+
+START_SECONDS = 60.0
+STOP_SECONDS = 15.0
+ANSWER_SECONDS = 10.0
+PAUSE = 0.02
+LOG_LINES = 12
+CONFIG = """\
+[limits]
+cpu_ranks = {jobs}
+[gpus]
+locks = ""
+[launch]
+by = "child"
+[retry]
+first_seconds = 0.2
+factor = 2.0
+most_seconds = 1.0
+at_once = {jobs}
+[stop]
+grace_seconds = 10
+"""
+_OF_A_SERVICE = ("NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_", "INVOCATION_ID", "CREDENTIALS_DIRECTORY")
+_PR_SET_PDEATHSIG = 1
+
+
+class PrivateDaemon:
+    """The daemon of a drill in `place`, which may run `jobs` jobs at a time."""
+
+    def __init__(self, place: Path, jobs: int) -> None:
+        self.place = place
+        self.state = place / "state"
+        self.log = place / "zerotoolsd.log"
+        self.starts = 0
+        self.own_ends: list[str] = []
+        """How it ended where nobody had killed it."""
+        self.is_stopped = False
+        """By SIGSTOP: there is no use in asking it."""
+        self._config = place / "zerotoolsd.toml"
+        self._config.write_text(CONFIG.format(jobs=jobs), "utf-8")
+        self._process: subprocess.Popen[bytes] | None = None
+        self._start_at: float | None = None
+        self._libc = ctypes.CDLL(None)
+        self.client = DaemonClient(self.state / "api.sock", timeout_seconds=ANSWER_SECONDS)
+
+    def begin(self) -> None:
+        """Start it for the first time, and wait until it answers. Raises DaemonUnreachable."""
+        if importlib.util.find_spec("zerotoolsd") is None:
+            raise DaemonUnreachable(
+                f"{sys.executable} has no zerotoolsd, which this needs: install zerotools for it "
+                "as a whole (pip install zerotools)"
+            )
+        self._start()
+        deadline = time.monotonic() + START_SECONDS
+        while not self.answers():
+            if not self.is_running():
+                raise DaemonUnreachable(f"zerotoolsd cannot be started here: {self.last_words()}")
+            if time.monotonic() > deadline:
+                raise DaemonUnreachable(
+                    f"zerotoolsd did not answer within {START_SECONDS:.0f} s: {self.last_words()}"
+                )
+            time.sleep(PAUSE)
+
+    def _start(self) -> None:
+        self.starts += 1
+        self._start_at, self.is_stopped = None, False
+        arguments = ("--state-dir", self.state, "--socket", self.client.socket)
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                # -P: a zerotoolsd.py in the directory of the caller is not meant.
+                [sys.executable, "-P", "-m", "zerotoolsd", *arguments, "--config", self._config],
+                cwd=self.place,
+                env=self._environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is for the drill, which ends it then
+                preexec_fn=self._end_with_the_drill,
+            )
+
+    def _end_with_the_drill(self) -> None:
+        """If the drill is killed, its daemon does not stay; toy jobs end by themselves."""
+        self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+    def _environment(self) -> dict[str, str]:
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("ZEROTOOLS_", *_OF_A_SERVICE))
+        }
+        return {**kept, VARIABLE: str(self.place)}
+
+    def is_running(self) -> bool:
+        """Whether its process is there, stopped or not."""
+        return self._process is not None and self._process.poll() is None
+
+    def answers(self) -> bool:
+        """Whether it is there for its clients."""
+        if self.is_stopped:
+            return False
+        try:
+            self.client.health()
+        except DaemonError:
+            return False
+        return True
+
+    def send(self, number: signal.Signals) -> bool:
+        """Send it a signal: a child that was not waited for keeps its pid. Whether it runs."""
+        if self._process is None or not self.is_running():
+            return False
+        self._process.send_signal(number)
+        return True
+
+    def kill(self, again_in: float) -> bool:
+        """SIGKILL; it is started again after so many seconds. Whether it ran."""
+        if not self.send(signal.SIGKILL) or self._process is None:
+            return False
+        self._process.wait()
+        self._start_at = time.monotonic() + again_in
+        return True
+
+    def keep_up(self) -> None:
+        """Start it again when it is over and its time has come, as a service manager does."""
+        if self.is_running():
+            return
+        if self._start_at is None:
+            status = None if self._process is None else self._process.returncode
+            self.own_ends.append(f"it ended with status {status}: {self.last_words()}")
+            self._start_at = time.monotonic() + 1.0
+        if time.monotonic() >= self._start_at:
+            self._start()
+
+    def last_words(self) -> str:
+        """The end of its log, one line after another."""
+        try:
+            lines = self.log.read_text("utf-8", "replace").splitlines()
+        except OSError:
+            lines = []
+        return "\n".join(lines[-LOG_LINES:]) or "it said nothing"
+
+    def end(self) -> None:
+        """End it: by SIGTERM, or SIGKILL if that takes long."""
+        if self._process is None:
+            return
+        for number in (signal.SIGCONT, signal.SIGTERM):
+            self.send(number)
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.send(signal.SIGKILL)
+            self._process.wait()

@@ -1,0 +1,67 @@
+"""What a drill is asked for, and what may be asked."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerotools.core.errors import BadRequest
+
+LEAST_MINUTES, MOST_MINUTES = 0.1, 120
+LEAST_EVERY, MOST_EVERY = 0.1, 600
+MOST_JOBS = 64
+MOST_SEED = 2**32 - 1
+END_SECONDS = 120.0
+"""So long the jobs have to come to their ends after the trouble."""
+TOY_PROGRAM = Path(__file__).with_name("toy_program.py")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrillRequest:
+    """A drill. `every`: mean seconds between two faults; `jobs`: so many run at a time;
+    `directory`: where its own is made; `program` is what its jobs run."""
+
+    minutes: float = 2.0
+    seed: int
+    every: float = 3.0
+    jobs: int = 4
+    directory: Path
+    keep: bool = False
+    end_seconds: float = END_SECONDS
+    program: Path = TOY_PROGRAM
+
+    @property
+    def trouble_seconds(self) -> float:
+        """How long trouble is made."""
+        return 60.0 * self.minutes
+
+
+def make_request(
+    *,
+    minutes: float,
+    seed: int | None,
+    every: float,
+    jobs: int,
+    directory: Path | None,
+    keep: bool,
+) -> DrillRequest:
+    """The drill that a user asks for. Raises BadRequest."""
+    _check("--minutes", minutes, LEAST_MINUTES, MOST_MINUTES)
+    _check("--every", every, LEAST_EVERY, MOST_EVERY)
+    _check("--jobs", jobs, 1, MOST_JOBS)
+    if seed is None:
+        seed = random.SystemRandom().randrange(10_000)
+    _check("--seed", seed, 0, MOST_SEED)
+    place = Path(tempfile.gettempdir()) if directory is None else directory.absolute()
+    if not place.is_dir():
+        raise BadRequest(f"--directory {place}: is not a directory; make it, or name another one")
+    return DrillRequest(
+        minutes=minutes, seed=seed, every=every, jobs=jobs, directory=place, keep=keep
+    )
+
+
+def _check(option: str, value: float, least: float, most: float) -> None:
+    if not least <= value <= most:  # also nan
+        raise BadRequest(f"{option} {value}: must be between {least} and {most}")

@@ -1,0 +1,150 @@
+"""A training program that trains nothing: it counts steps, saves, and goes on where it was.
+
+    python -P toy_program.py --steps N --pace SECONDS --every N --notes FILE --checkpoints DIR
+
+Each step adds its number to a state that depends on all steps and their order, so that one which
+was lost or done twice shows in the last state. A checkpoint is a directory with a safetensors file
+of step and state, flushed, and renamed to its name. It is noted in a file what happens, a line at a
+time:
+
+    began ATTEMPT from STEP    step N    saved N    stopped    done STATE    beside ATTEMPT
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import os
+import shutil
+import struct
+import sys
+import time
+from pathlib import Path
+
+from zerotools import worker
+
+MODULUS = 2**61 - 1
+FACTOR = 6364136223846793005
+HEADER = json.dumps({"toy": {"dtype": "I64", "shape": [2], "data_offsets": [0, 16]}}).encode()
+FILE = "model.safetensors"
+KEPT = 3
+"""Checkpoints that are kept: the daemon may have been told of the newest one and not yet know."""
+EXIT_BESIDE = 70
+
+
+def advanced(state: int, step: int) -> int:
+    """The state after `step`."""
+    return (state * FACTOR + step) % MODULUS
+
+
+def final_state(steps: int) -> int:
+    """The state of a program that nothing happened to."""
+    state = 0
+    for step in range(1, steps + 1):
+        state = advanced(state, step)
+    return state
+
+
+class ToyProgram:
+    """One attempt of a toy job."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.steps: int = options.steps
+        self.pace: float = options.pace
+        self.every: int = options.every
+        self.notes: Path = options.notes
+        self.checkpoints: Path = options.checkpoints
+        self.attempt = Path(os.environ.get("ZEROTOOLS_RUN_DIR", "attempt-0")).name.split("-")[-1]
+
+    def note(self, line: str) -> None:
+        """One write, which is there or is not, whatever kills this process."""
+        fd = os.open(self.notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(fd, f"{line}\n".encode("ascii"))
+        finally:
+            os.close(fd)
+
+    def run(self) -> int:
+        """All steps that are left; the exit status."""
+        lock = os.open(f"{self.notes}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.note(f"beside {self.attempt}")
+            return EXIT_BESIDE
+        begin, state = self.load(worker.resume_from())
+        self.note(f"began {self.attempt} from {begin}")
+        for step in range(begin + 1, self.steps + 1):
+            time.sleep(self.pace)
+            state = self.advance(state, step)
+            self.note(f"step {step}")
+            worker.report(step, steps=self.steps, loss=1.0 / step)
+            asked = worker.should_stop()
+            if asked or step % self.every == 0 or step == self.steps:
+                self.save(step, state)
+            if asked and step < self.steps:
+                self.note("stopped")
+                return 0
+        self.note(f"done {state}")
+        return 0
+
+    def advance(self, state: int, step: int) -> int:
+        """What a step does."""
+        return advanced(state, step)
+
+    def load(self, path: str | None) -> tuple[int, int]:
+        """Step and state of a checkpoint, or of the beginning."""
+        if path is None:
+            return 0, 0
+        step, state = struct.unpack("<qq", (Path(path) / FILE).read_bytes()[-16:])
+        return step, state
+
+    def save(self, step: int, state: int) -> None:
+        """A checkpoint, whole under its name or not there."""
+        path = self.checkpoints / f"step-{step:08}"
+        staging = self.checkpoints / f".{path.name}"
+        staging.mkdir(parents=True, exist_ok=True)
+        with (staging / FILE).open("wb") as file:
+            file.write(struct.pack("<Q", len(HEADER)) + HEADER + struct.pack("<qq", step, state))
+            file.flush()
+            os.fsync(file.fileno())
+        if not path.exists():  # a killed attempt may have come so far, and not have been believed
+            staging.rename(path)
+        for directory in (path, self.checkpoints):
+            _sync(directory)
+        self.note(f"saved {step}")
+        worker.checkpoint_written(path, step)
+        for old in sorted(self.checkpoints.glob("step-*"))[:-KEPT]:
+            _remove(old)
+
+
+def _remove(checkpoint: Path) -> None:
+    """Its name goes first, so that half of it is never seen."""
+    gone = checkpoint.with_name(f".old-{checkpoint.name}")
+    shutil.rmtree(gone, ignore_errors=True)  # of an attempt that was killed here
+    checkpoint.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def _sync(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def main(arguments: list[str] | None = None, program: type[ToyProgram] = ToyProgram) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Counts steps, saves, and goes on.")
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--pace", type=float, required=True)
+    parser.add_argument("--every", type=int, required=True)
+    parser.add_argument("--notes", type=Path, required=True)
+    parser.add_argument("--checkpoints", type=Path, required=True)
+    return program(parser.parse_args(arguments)).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

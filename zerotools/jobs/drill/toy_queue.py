@@ -1,0 +1,182 @@
+"""The toy jobs of a drill: so many at a time, each submitted until it is acknowledged."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from zerotools.jobs import states
+from zerotools.jobs.client.daemon_client import PAGE, DaemonClient
+from zerotools.jobs.drill.notes import read_notes
+from zerotools.jobs.drill.own_processes import VARIABLE
+from zerotools.jobs.drill.request import DrillRequest
+from zerotools.jobs.jobfile.parse import job_from_dict
+from zerotools.jobs.tables.spec import JobSpec
+
+SHORTEST, LONGEST = 2.0, 20.0
+"""Seconds of steps in the longest jobs of a drill; the shortest have half of them."""
+PACES = (0.05, 0.1, 0.2)
+EVERY = (5, 10, 20)
+MOST_RESTARTS = 1000
+PAUSED_SECONDS = (0.5, 3.0)
+HELD_SECONDS = 5.0
+
+
+@dataclass
+class ToyJob:
+    """A job, and what is known of it. `ends`: the states in which it may end."""
+
+    name: str
+    steps: int
+    pace: float
+    every: int
+    notes: Path
+    number: int | None = None
+    state: str | None = None
+    ends: frozenset[str] = frozenset({states.SUCCEEDED})
+    view: dict[str, Any] = field(default_factory=dict)
+    """What the daemon says of it when it is over."""
+    due: float = 0.0
+    """When it is let go on, if it is paused or held."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has come to its end, of whatever kind."""
+        return bool(self.view)
+
+    @property
+    def seconds(self) -> float:
+        """From its first start to its end."""
+        started, ended = self.view.get("started"), self.view.get("ended")
+        return max(0.0, ended - started) if started and ended else 0.0
+
+    def lines(self) -> list[str]:
+        """What its program noted."""
+        return read_notes(self.notes)
+
+
+class ToyQueue:
+    """All jobs of the drill in `place`."""
+
+    def __init__(self, place: Path, client: DaemonClient, request: DrillRequest) -> None:
+        self.jobs: list[ToyJob] = []
+        self.resumed = 0
+        """How often a job that the daemon held was resumed."""
+        self._place = place / "jobs"
+        self._place.mkdir()
+        self._drill = place
+        self._client = client
+        self._request = request
+        self._random = random.Random(f"jobs {request.seed}")
+
+    def live(self) -> list[ToyJob]:
+        """Those that are acknowledged, and not over as far as is known."""
+        return [job for job in self.jobs if job.number is not None and not job.is_over]
+
+    def fill(self) -> None:
+        """Make jobs so that there is the number that was asked for. Raises DaemonError: some are
+        not acknowledged yet."""
+        while sum(not job.is_over for job in self.jobs) < self._request.jobs:
+            self.jobs.append(self._make())
+        self.submit()
+
+    def submit(self) -> None:
+        """Submit what is not acknowledged. Raises DaemonError."""
+        for job in self.jobs:
+            if job.number is None:
+                taken = self._client.submit(self._spec(job), idempotency_key=job.name)
+                job.number = int(taken["id"])
+
+    def _make(self) -> ToyJob:
+        name = f"toy-{len(self.jobs) + 1}"
+        most = min(max(self._request.trouble_seconds / 3, SHORTEST), LONGEST)
+        seconds, pace = self._random.uniform(most / 2, most), self._random.choice(PACES)
+        every = self._random.choice(EVERY)
+        return ToyJob(name, round(seconds / pace), pace, every, self._place / f"{name}.notes")
+
+    def _spec(self, job: ToyJob) -> JobSpec:
+        checkpoints = self._place / f"{job.name}.checkpoints"
+        command = [
+            *(sys.executable, "-P", str(self._request.program)),
+            *("--steps", str(job.steps), "--pace", str(job.pace), "--every", str(job.every)),
+            *("--notes", str(job.notes), "--checkpoints", str(checkpoints)),
+        ]
+        tree: dict[str, Any] = {
+            "name": job.name,
+            "engine": "script",
+            "device": "cpu",
+            "ranks": 1,
+            "max_restarts": MOST_RESTARTS,
+            "retry": "always",
+            "env": {VARIABLE: str(self._drill), **_libraries()},
+            "script": {
+                "command": command,
+                "directory": str(self._place),
+                "checkpoint_dir": str(checkpoints),
+            },
+        }
+        return job_from_dict(tree, source=job.name)
+
+    def look(self) -> None:
+        """See what became of the jobs, and let those go on that are paused or held. Raises
+        DaemonError."""
+        live = self.live()
+        listed = {int(each["id"]): each for each in self._client.jobs(limit=3 * len(live) + 20)}
+        for job in live:
+            assert job.number is not None
+            view = listed.get(job.number) or self._client.job(job.number)
+            job.state = str(view["state"])
+            if job.state in states.TERMINAL:
+                job.view = self._client.job(job.number)
+            elif job.state in (states.PAUSED, states.HELD):
+                self._let_go_on(job, job.number)
+            else:
+                job.due = 0.0
+
+    def _let_go_on(self, job: ToyJob, number: int) -> None:
+        now = time.monotonic()
+        if not job.due:
+            wait = self._random.uniform(*PAUSED_SECONDS)
+            job.due = now + (HELD_SECONDS if job.state == states.HELD else wait)
+        elif now >= job.due:
+            job.due = 0.0
+            if job.state == states.PAUSED:
+                self._client.unpause(number)
+            else:
+                self._client.resume(number)
+                self.resumed += 1
+
+    def pause(self, job: ToyJob) -> None:
+        """Let a job save and wait; `look` lets it go on. Raises DaemonError."""
+        assert job.number is not None
+        self._client.pause(job.number)
+
+    def cancel(self, job: ToyJob) -> None:
+        """Cancel a job; it may be done before it hears of it. Raises DaemonError."""
+        assert job.number is not None
+        job.ends |= {states.CANCELLED}  # before it is asked: the answer may be lost
+        self._client.cancel(job.number)
+
+    def listed(self) -> Iterator[dict[str, Any]]:
+        """All jobs that the daemon has. Raises DaemonError."""
+        after: int | None = None
+        while found := self._client.jobs(limit=PAGE, after=after):
+            yield from found
+            after = int(found[-1]["id"])
+
+    def said_of_live(self) -> str:
+        """What is known of those that are not over."""
+        last = {job.name: job.state or "not acknowledged" for job in self.jobs if not job.is_over}
+        return ", ".join(f"{name} is {state.replace('_', ' ')}" for name, state in last.items())
+
+
+def _libraries() -> dict[str, str]:
+    """What this interpreter may need to start; nothing else of the user's environment."""
+    names = ("LD_LIBRARY_PATH", "PYTHONHOME")
+    return {name: os.environ[name] for name in names if name in os.environ}
