@@ -43,6 +43,10 @@ UNPAUSED_BY = "unpaused by"
 MOST_MACHINE_SECONDS = 60.0
 """The longest wait for a machine that is not ready."""
 
+_ASKED = frozenset({states.STOPPING, *states.GIVING_WAY, states.HELD})
+"""States in which an attempt may have been asked to stop. That is committed before it is asked: one
+that says so in another state, as its user may have it do, has crashed and waits as after a crash,
+or it would begin again at once, for ever."""
 _HOPELESS = frozenset({BAD_JOB, BAD_CHECKPOINT, NOT_STARTED})
 
 
@@ -257,7 +261,7 @@ def name_of(job: Standing, event: LifecycleEvent) -> str:
             return states.RETRY
         case Ended(outcome="finished"):
             return states.FINISHED
-        case Ended(outcome="stopped", time_limit=None):
+        case Ended(outcome="stopped", time_limit=None) if job.state in _ASKED:
             return states.STOPPED
         case Ended(outcome="killed", time_limit=None) if job.state in states.GIVING_WAY:
             return states.STOPPED  # after its grace: it ended as it was asked to, with a loss

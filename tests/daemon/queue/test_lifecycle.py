@@ -84,7 +84,7 @@ def test_every_state_takes_exactly_the_events_of_the_table(
     ("outcome", "running", "stopping"),
     [
         ("finished", "succeeded", "succeeded"),
-        ("stopped", "queued", "cancelled"),
+        ("stopped", "waiting_retry", "cancelled"),  # nobody has asked one that runs
         ("bad_job", "failed", "cancelled"),
         ("bad_checkpoint", "failed", "cancelled"),
         ("not_started", "failed", "cancelled"),
