@@ -84,9 +84,11 @@ class Run:
 
         of_users = f"{self.jobs:,} GPU jobs of {USERS} users"
         mixed = f"{self.jobs:,} jobs of all kinds and {USERS} users, with who makes room"
+        chained = f"{self.jobs:,} jobs of all kinds and {USERS} users, a fifth after others"
         for name, found in (
             (of_users, measure_passes(gpu_job, self.jobs, USERS)),
             (mixed, measure_passes(mixed_job, self.jobs, USERS, preempts=True)),
+            (chained, measure_passes(mixed_job, self.jobs, USERS, dependent=self.jobs // 5)),
         ):
             line(f"a pass over {name}", found.text())
             most = max(found.after_a_change) / 1e3

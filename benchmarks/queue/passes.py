@@ -21,12 +21,15 @@ from zerotoolsd.config import LimitsConfig, SharesConfig
 from zerotoolsd.gpu_sharing.fair_shares import FairShares
 from zerotoolsd.queue.changes import NewJob
 from zerotoolsd.queue.clocks import now
-from zerotoolsd.queue.lifecycle import Standing
+from zerotoolsd.queue.conditions.waiting_conditions import WaitingConditions
+from zerotoolsd.queue.lifecycle import RetryPolicy, Standing
 from zerotoolsd.queue.parking import JobGuard
 from zerotoolsd.queue.placement import QueuePlacement
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.queue.scheduling.preemption import PreemptionRules, who_makes_room
 from zerotoolsd.queue.store import Store
+from zerotoolsd.queue.transitions import Transitions
+from zerotoolsd.queue_terms import ANY, Dependency
 
 GPUS = 8
 RUNNING = 6
@@ -95,13 +98,25 @@ def _job(keys: dict[str, object]) -> JobSpec:
 
 @contextmanager
 def _queue(
-    make: Callable[[int], JobSpec], jobs: int, users: int
+    make: Callable[[int], JobSpec], jobs: int, users: int, dependent: int = 0
 ) -> Iterator[tuple[Store, QueuePlacement]]:
     with tempfile.TemporaryDirectory() as work:
         store = Store(Path(work))
         guard = JobGuard(Path(work), lambda job_id, why: None, lambda job_id, doing: None)
         numbers = range(RUNNING + jobs)
         store.submit_all([_new(make(number), number // 50 % users, number) for number in numbers])
+        # Each of the first that wait is what many others wait for.
+        store.submit_all(
+            [
+                _new(
+                    make(number),
+                    number // 50 % users,
+                    number,
+                    after=(Dependency(job_id=RUNNING + 1 + number % PASSES, condition=ANY),),
+                )
+                for number in range(RUNNING + jobs, RUNNING + jobs + dependent)
+            ]
+        )
         for number in range(RUNNING):
             _start(store, number)
         try:
@@ -121,7 +136,7 @@ def _use(state: Path, users: int) -> None:
         queue.executemany("INSERT INTO gpu_use (uid, hour, gpu_seconds) VALUES (?, ?, ?)", rows)
 
 
-def _new(spec: JobSpec, uid: int, number: int) -> NewJob:
+def _new(spec: JobSpec, uid: int, number: int, after: tuple[Dependency, ...] = ()) -> NewJob:
     """A job that waits, of one of three priorities; those that run have the highest."""
     return NewJob(
         priority=10 if number < RUNNING else number % 3,
@@ -132,6 +147,7 @@ def _new(spec: JobSpec, uid: int, number: int) -> NewJob:
         default_output=Path("/nowhere"),
         idempotency_key=None,
         now=1.0,
+        after=after,
     )
 
 
@@ -173,15 +189,27 @@ def _snapshot() -> Snapshot:
 
 
 def measure_passes(
-    make: Callable[[int], JobSpec], jobs: int, users: int = 1, *, preempts: bool = False
+    make: Callable[[int], JobSpec],
+    jobs: int,
+    users: int = 1,
+    *,
+    preempts: bool = False,
+    dependent: int = 0,
 ) -> Passes:
     """Passes as the dispatcher makes them, over `jobs` queued jobs of so many users. Nothing is
-    started. `preempts`: the choice of those that make room, too."""
-    with _queue(make, jobs, users) as (store, placement):
+    started. `preempts`: the choice of those that make room, too. `dependent`: so many of the jobs
+    wait for others among them; each change ends one that many wait for, and those come into the
+    line in the same pass."""
+    with _queue(make, jobs - dependent, users, dependent) as (store, placement):
         snapshot = _snapshot()
+        guard = JobGuard(Path("/nowhere"), lambda job_id, why: None, lambda job_id, doing: None)
+        transitions = Transitions(store, RetryPolicy(), lambda: None)
+        conditions = WaitingConditions(transitions, guard, time.time)
 
         def one_pass() -> float:
             began = time.thread_time()
+            while dependent and conditions.settle() == 0.0:
+                pass
             while not placement.catch_up():
                 pass
             placement.decide(snapshot)
