@@ -14,6 +14,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs import states
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.accounts.account import UnknownAccount
+from zerotoolsd.accounts.name_service import SilentNames
 from zerotoolsd.admission.interpreter import check_interpreter
 from zerotoolsd.admission.rehearsal import rehearse
 from zerotoolsd.dispatcher import Dispatcher
@@ -120,6 +121,8 @@ class DispatcherService:
             )
         try:
             users.of(uid)
+        except SilentNames as error:
+            raise Unavailable(f"{error}; ask again") from None
         except UnknownAccount as error:
             raise Forbidden(str(error)) from None
 

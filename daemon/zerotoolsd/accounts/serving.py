@@ -11,8 +11,9 @@ from pathlib import Path
 
 from zerotools.core.errors import BadRequest
 from zerotoolsd.accounts import as_user
-from zerotoolsd.accounts.account import Account, UnknownAccount, find_account
+from zerotoolsd.accounts.account import Account, UnknownAccount
 from zerotoolsd.accounts.job_user import JobUser
+from zerotoolsd.accounts.name_service import NAME_SERVICE
 from zerotoolsd.accounts.rights import file_rights
 from zerotoolsd.accounts.user_limits import LimitsOfUsers
 
@@ -36,13 +37,13 @@ class ServedUsers:
     own: int
     alone: str | None
     limits: Mapping[str, int | None] = field(default_factory=dict)
-    find: Callable[[int], Account] = find_account
+    find: Callable[[int], Account] = NAME_SERVICE.find
     quotas: LimitsOfUsers = field(default_factory=LimitsOfUsers)
 
     def of(self, uid: int) -> JobUser | None:
         """As whom a job of this uid runs; None: as the daemon itself.
 
-        Raises NotServed, UnknownAccount: nothing is run for this uid.
+        Raises NotServed, UnknownAccount: nothing is run for this uid. SilentNames: not now.
         """
         if uid == self.own or self.own != 0:
             return None  # a daemon of a user runs all that it has taken as that user

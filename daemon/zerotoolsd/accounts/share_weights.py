@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from zerotoolsd.accounts.account import Account, UnknownAccount, find_account, group_names
+from zerotoolsd.accounts.account import Account, UnknownAccount
+from zerotoolsd.accounts.name_service import NAME_SERVICE, SilentNames
 
 EVERYBODY = "*"
 
@@ -15,8 +16,8 @@ class ShareWeights:
     def __init__(
         self,
         weights: Mapping[str, float],
-        find: Callable[[int], Account] = find_account,
-        groups: Callable[[Account], frozenset[str]] = group_names,
+        find: Callable[[int], Account] = NAME_SERVICE.find,
+        groups: Callable[[Account], frozenset[str]] = NAME_SERVICE.groups,
     ) -> None:
         self._weights = weights
         self._find, self._groups = find, groups
@@ -25,9 +26,13 @@ class ShareWeights:
     def of(self, uid: int) -> float:
         """The own entry of a user, else the largest of those of their groups, else that of
         everybody, which is 1 where it is not set."""
-        if uid not in self._known:
-            self._known[uid] = self._look_up(uid)
-        return self._known[uid]
+        if uid in self._known:
+            return self._known[uid]
+        try:
+            found = self._known[uid] = self._look_up(uid)
+        except SilentNames:  # it is looked up again
+            found = self._weights.get(EVERYBODY, 1.0)
+        return found
 
     def _look_up(self, uid: int) -> float:
         everybody = self._weights.get(EVERYBODY, 1.0)
@@ -36,6 +41,8 @@ class ShareWeights:
         names, groups = {str(uid)}, frozenset[str]()
         try:
             account = self._find(uid)
+        except SilentNames:
+            raise
         except UnknownAccount:  # it has the weight of everybody else
             pass
         else:

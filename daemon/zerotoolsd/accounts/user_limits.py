@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, fields
 from types import MappingProxyType
 
 from zerotools.core.counts import bytes_of
-from zerotoolsd.accounts.account import Account, UnknownAccount, find_account, group_names
+from zerotoolsd.accounts.account import Account, UnknownAccount
+from zerotoolsd.accounts.name_service import NAME_SERVICE, SilentNames
 
 OTHERS_QUEUE_BYTES = 2**30
 """Where nothing is set, of everybody but root and the user of the daemon."""
@@ -66,8 +66,8 @@ class LimitsOfUsers:
         everybody: Mapping[str, int | str] = MappingProxyType({}),
         tables: Mapping[str, Mapping[str, int | str]] = MappingProxyType({}),
         own: int | None = None,
-        find: Callable[[int], Account] = find_account,
-        groups: Callable[[Account], frozenset[str]] = group_names,
+        find: Callable[[int], Account] = NAME_SERVICE.find,
+        groups: Callable[[Account], frozenset[str]] = NAME_SERVICE.groups,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Raises ValueError: see `limits_in`."""
@@ -89,20 +89,30 @@ class LimitsOfUsers:
         until, found = self._known.get(uid, (float("-inf"), UserLimits()))
         if self._clock() < until:
             return found
-        found = UserLimits(**{**everybody, **self._of_groups(uid), **self._of_user(uid)})
+        try:
+            own = {**self._of_groups(uid), **self._of_user(uid)}
+        except SilentNames:  # what was known last, and it is looked up again
+            return found if uid in self._known else UserLimits(**everybody)
+        found = UserLimits(**{**everybody, **own})
         self._known[uid] = (self._clock() + KNOWN_SECONDS, found)
         return found
 
     def _of_user(self, uid: int) -> dict[str, int]:
         names = {str(uid)}
-        with suppress(UnknownAccount):
+        try:
             names.add(self._find(uid).name)
+        except SilentNames:
+            raise
+        except UnknownAccount:  # its uid alone counts
+            pass
         tables = [table for name, table in self._tables.items() if name in names]
         return {name: value for table in tables for name, value in table.items()}
 
     def _of_groups(self, uid: int) -> dict[str, int]:
         try:
             groups = self._groups(self._find(uid))
+        except SilentNames:
+            raise
         except UnknownAccount:
             return {}
         found: dict[str, int] = {}

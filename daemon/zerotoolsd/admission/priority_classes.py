@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.priorities import LEAST_PRIORITY, MOST_PRIORITY, why_not_priority
-from zerotoolsd.accounts.account import Account, UnknownAccount, find_account, group_names
+from zerotoolsd.accounts.account import Account, UnknownAccount
+from zerotoolsd.accounts.name_service import NAME_SERVICE
 from zerotoolsd.config import PriorityConfig
 from zerotoolsd.service import Forbidden
 
@@ -24,8 +25,8 @@ class PriorityClasses:
     def __init__(
         self,
         config: PriorityConfig,
-        find: Callable[[int], Account] = find_account,
-        groups: Callable[[Account], frozenset[str]] = group_names,
+        find: Callable[[int], Account] = NAME_SERVICE.find,
+        groups: Callable[[Account], frozenset[str]] = NAME_SERVICE.groups,
     ) -> None:
         self._classes = config.classes
         self._find, self._groups = find, groups
@@ -37,11 +38,10 @@ class PriorityClasses:
         names, groups = {str(uid)}, frozenset[str]()
         try:
             account = self._find(uid)
-        except UnknownAccount:  # it has the class of everybody else
-            pass
-        else:
             names.add(account.name)
             groups = self._groups(account)
+        except UnknownAccount:  # it has the class of everybody else
+            pass
         own = [bounds for name, bounds in self._classes.items() if name in names]
         of_groups = [
             bounds

@@ -7,12 +7,13 @@ cloud's, a registry's) and settings (a proxy, a CUDA) that its jobs' authors do 
 from __future__ import annotations
 
 import os
-import pwd
 from collections.abc import Mapping
 
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.jobs.text.secrets import is_secret_name, secret_arguments
+from zerotoolsd.accounts.account import UnknownAccount
 from zerotoolsd.accounts.job_user import USUAL_PATH, JobUser
+from zerotoolsd.accounts.name_service import NAME_SERVICE
 
 NOT_CAPTURED = (
     "PATH, HOME and LANG, and what [env] sets: nothing of its submitter's environment was taken "
@@ -31,8 +32,8 @@ def least_environment(environment: Mapping[str, str] = os.environ) -> dict[str, 
 
 def _home() -> str | None:
     try:
-        return pwd.getpwuid(os.geteuid()).pw_dir
-    except KeyError:  # a uid without an entry, as containers have
+        return NAME_SERVICE.find(os.geteuid()).home
+    except UnknownAccount:  # a uid without an entry, as containers have
         return None
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs import states
 from zerotoolsd import crashpoints
+from zerotoolsd.accounts.name_service import SilentNames
 from zerotoolsd.accounts.serving import OWN_ONLY, ServedUsers
 from zerotoolsd.attempts import job_limits, last_report, launch
 from zerotoolsd.attempts.spawning.spawner import NotReady
@@ -144,7 +145,7 @@ class AttemptStarter:
                 return
             failed(attempt, {"outcome": lifecycle.CRASHED, "cause": cause})
             return
-        except NotReady as error:
+        except (NotReady, SilentNames) as error:
             self._pending.put_off(job.id, str(error))
             return
         except UnreadableSpec:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from zerotoolsd.accounts.job_user import USUAL_PATH, given_env
+from zerotoolsd.accounts.name_service import SilentNames
 from zerotoolsd.accounts.serving import OWN_ONLY, ServedUsers
 from zerotoolsd.notifying.webhooks import NotDelivered
 from zerotoolsd.queue.outbox.notices import Notice
@@ -40,7 +41,10 @@ class CommandRunner:
         BadRequest: nothing is run for its user."""
         argv = json.loads(notice.target)
         tree = json.loads(notice.body)
-        user = self._users.of(notice.uid)
+        try:
+            user = self._users.of(notice.uid)
+        except SilentNames as error:  # it is tried again
+            raise NotDelivered(str(error)) from None
         environment = _environment(notice, tree)
         command: Sequence[str] = (sys.executable, "-I", "-S", "-c", _EXECUTE, *argv)
         if user is not None:

@@ -1,0 +1,119 @@
+"""The machine's lists of users and groups, which may not answer.
+
+With LDAP, SSSD or NIS a lookup asks another program or machine (nsswitch.conf(5)). It cannot be
+given a deadline, and holds up whoever calls it. So each is made by a thread of its own, and the
+event loop waits for it for a moment only. Where nothing comes, what was known last counts for an
+hour, and after that `SilentNames` is raised. The lookup goes on, and its answer counts for whoever
+asks next. Example:
+
+    0.0 s  a job of uid 1000 starts: asked, answered in 1 ms
+    9.0 s  another one: asked, nothing for 0.5 s; the answer of 0.0 s counts
+    9.5 s  one of uid 1001: asked, but as an answer is due already it is not waited for: SilentNames
+
+Where `MOST` threads hang nothing more is asked, and they hold nothing up: they end with the daemon.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
+
+from zerotoolsd.accounts.account import Account, UnknownAccount, find_account, group_names
+
+WAIT_SECONDS = 0.5
+KEPT_SECONDS = 3600.0
+MOST = 8
+MOST_KNOWN = 4096
+
+Value = TypeVar("Value")
+
+
+class SilentNames(UnknownAccount):
+    """Nobody says who a uid is now, which says nothing about the user."""
+
+
+@dataclass
+class _Asked:
+    """A lookup that is under way, or has just ended."""
+
+    done: threading.Event = field(default_factory=threading.Event)
+    value: Any = None
+    error: UnknownAccount | None = None
+
+
+class NameService:
+    """Asks `find` and `groups`, and waits for each for at most `wait_seconds`."""
+
+    def __init__(
+        self,
+        find: Callable[[int], Account] = find_account,
+        groups: Callable[[Account], frozenset[str]] = group_names,
+        clock: Callable[[], float] = time.monotonic,
+        wait_seconds: float = WAIT_SECONDS,
+    ) -> None:
+        self._find, self._groups, self._clock = find, groups, clock
+        self._wait_seconds = wait_seconds
+        self._asked: dict[Hashable, _Asked] = {}
+        self._known: dict[Hashable, tuple[float, Any]] = {}
+
+    def find(self, uid: int) -> Account:
+        """The user with this uid. Raises UnknownAccount: there is none; SilentNames."""
+        return self._ask(uid, lambda: self._find(uid))
+
+    def groups(self, account: Account) -> frozenset[str]:
+        """The names of the user's groups. Raises SilentNames."""
+        return self._ask(("groups", account), lambda: self._groups(account))
+
+    def _ask(self, key: Hashable, look: Callable[[], Value]) -> Value:
+        self._forget_answered()
+        asked = self._asked.get(key)
+        if asked is None and len(self._asked) < MOST:
+            is_silent = bool(self._asked)  # some answer is due already
+            asked = self._asked[key] = _Asked()
+            threading.Thread(target=_look, args=(asked, look), daemon=True).start()
+            asked.done.wait(0 if is_silent else self._wait_seconds)
+        if asked is None or not asked.done.is_set():
+            return cast(Value, self._last(key))
+        self._forget_answered()
+        if asked.error is not None:
+            raise asked.error
+        return cast(Value, asked.value)
+
+    def _forget_answered(self) -> None:
+        """Take in the answers that have come."""
+        for key, asked in list(self._asked.items()):
+            if not asked.done.is_set():
+                continue
+            del self._asked[key]
+            self._known.pop(key, None)
+            if asked.error is None:
+                if len(self._known) >= MOST_KNOWN:
+                    self._known.clear()
+                self._known[key] = (self._clock(), asked.value)
+
+    def _last(self, key: Hashable) -> Any:
+        then, value = self._known.get(key, (float("-inf"), None))
+        if self._clock() - then > KEPT_SECONDS:
+            raise SilentNames(
+                "the machine's list of users does not answer (getent passwd shows it; look at "
+                "sssd, nscd or the LDAP server)"
+            )
+        return value
+
+
+def _look(asked: _Asked, look: Callable[[], Any]) -> None:
+    try:
+        asked.value = look()
+    except UnknownAccount as error:
+        asked.error = error
+    except BaseException as error:
+        asked.error = UnknownAccount(f"it cannot be looked up who a user is: {error}")
+    finally:
+        asked.done.set()
+
+
+NAME_SERVICE = NameService()
+"""Of this process."""
