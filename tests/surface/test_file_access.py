@@ -41,6 +41,7 @@ OWN = {
     "state_directory.py": "the state directory",
 }
 THREADS = {
+    "accounts/name_service.py": "a user is looked up, in a thread that nobody waits for at the end",
     "api/outputs.py": "logs in run directories",
     "notifying/webhooks.py": "a host is looked up, in a thread that nobody waits for at the end",
     "machine.py": "waits, with a deadline, for the process that asks NVML",

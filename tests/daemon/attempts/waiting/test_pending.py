@@ -12,18 +12,26 @@ from pathlib import Path
 import pytest
 
 from tests.daemon import fake_daemon
+from tests.daemon.accounts.other_users import AS_ROOT
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import CONFIG, Running, running
 from tests.daemon.small_disks import SmallDisk
 from tests.daemon.waiting import wait_async
 from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.accounts.account import Account
+from zerotoolsd.accounts.name_service import SilentNames
+from zerotoolsd.accounts.serving import ServedUsers
 from zerotoolsd.attempts import watcher
 from zerotoolsd.attempts.waiting.pending import PendingJobs
 from zerotoolsd.config import RetryConfig
 from zerotoolsd.queue import parking
+from zerotoolsd.queue.store import Store
+from zerotoolsd.service import Unavailable
 from zerotoolsd.supervisor.last_word.reserved import room_of
 
 UID = os.geteuid()
+OTHER = 65534
+"""Nobody's."""
 SOON = replace(CONFIG, retry=RetryConfig(first_seconds=0.01))
 
 
@@ -206,5 +214,37 @@ def test_ranks_that_the_machine_does_not_start_are_started_again_without_a_resta
             after = await it.reach(job_id, "succeeded")
             assert after.attempts[0].cause == record["cause"]
             (run / "release").touch()
+
+    asyncio.run(story())
+
+
+@AS_ROOT
+def test_a_job_of_a_user_whom_nobody_knows_now_waits_and_is_not_failed(tmp_path: Path) -> None:
+    def find(uid: int) -> Account:
+        raise SilentNames("the machine's list of users does not answer")
+
+    state, users = tmp_path / "state", ServedUsers(own=0, alone=None, find=find)
+    state.mkdir()
+    store, spec = Store(state), make_job("exit=0")
+    job, _ = store.submit(
+        uid=OTHER,
+        name=spec.name,
+        spec=spec,
+        output_dir=None,
+        default_output=state / "jobs",
+        idempotency_key=None,
+        now=1.0,
+    )
+    store.close()
+
+    async def story() -> None:
+        async with running(state, users=users) as it:
+            await why(it, job.id, "not ready: the machine's list of users does not answer")
+            found = await it.service.job(job.id)
+            assert (found.state, len(found.attempts)) == ("launching", 1)
+            with pytest.raises(Unavailable, match="does not answer; ask again"):
+                await it.service.submit(spec, uid=OTHER, idempotency_key=None)
+            await it.service.cancel(job.id, uid=OTHER)
+            assert (await it.reach(job.id, "cancelled")).attempts[0].steps_done == 0
 
     asyncio.run(story())
