@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.started import Started
+from tests.daemon.waiting import wait_for
 from tests.jobs.drill import lying_program
 from zerotools.cli.commands.chaos import lines_of, perform
 from zerotools.cli.main import build, run
@@ -85,7 +86,9 @@ def test_a_program_that_loses_a_step_is_exit_status_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program = Path(str(lying_program.__file__))
-    request = DrillRequest(minutes=0.005, seed=1, jobs=1, directory=tmp_path, program=program)
+    request = DrillRequest(  # no fault comes so soon
+        minutes=0.005, every=600.0, seed=1, jobs=1, directory=tmp_path, program=program
+    )
     assert perform(request, as_json=False) == 1
     out = capsys.readouterr().out
     assert "\nbroken  no saved step was lost\n        job 1 (toy-1): its last state is " in out
@@ -108,6 +111,19 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     assert said == "note: interrupted; everything that was started is ended\n"
     assert list(tmp_path.iterdir()) == []
     assert running(tmp_path) == []
+
+
+def test_a_drill_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
+    command = [*RUN, "--directory", tmp_path, "--every", "0.1"]
+    with Started(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        for _ in range(2):
+            assert process.stdout.readline()
+        assert running(tmp_path)
+        process.kill()
+        assert process.wait(30) == -signal.SIGKILL
+    wait_for(lambda: running(tmp_path) == [], "all of it to be ended")
+    assert [path.name for path in tmp_path.glob("*/state/zerotools.db")] == ["zerotools.db"]
 
 
 def running(place: Path) -> list[Path]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,8 @@ MEANING = (
     "Effective training time: of each second from the first start of a job to its",
     "end, the part that went into steps which its result is made of.",
 )
+COLUMNS = 80
+INDENT = " " * 8
 SHOWN = 5
 """Sentences of one broken promise."""
 
@@ -130,10 +133,9 @@ def lines_of(report: DrillReport) -> Iterator[str]:
         word, meaning = ("held", "good") if promise.held else ("broken", "bad")
         yield f"{paint(word.ljust(6), meaning, sys.stdout)}  {promise.text}"
         for sentence in promise.broken[:SHOWN]:
-            for line in sentence.splitlines():
-                yield f"        {render.clean(line)}"
+            yield from _wrapped(sentence)
         if len(promise.broken) > SHOWN:
-            yield f"        and {len(promise.broken) - SHOWN} more"
+            yield f"{INDENT}and {len(promise.broken) - SHOWN} more"
     yield ""
     broken = sum(not promise.held for promise in report.promises)
     if broken:
@@ -142,3 +144,16 @@ def lines_of(report: DrillReport) -> Iterator[str]:
         yield f"All {len(report.promises)} promises held."
     if report.place is not None:
         yield f"The queue, logs and notes are in {render.clean(str(report.place))}"
+
+
+def _wrapped(sentence: str) -> Iterator[str]:
+    """A sentence below its promise; what it quotes of a log has lines of its own."""
+    for line in sentence.splitlines():
+        yield from textwrap.wrap(
+            render.clean(line),
+            COLUMNS - 1,
+            initial_indent=INDENT,
+            subsequent_indent=INDENT,
+            break_long_words=False,  # a path stays whole, so that it can be copied
+            break_on_hyphens=False,
+        )

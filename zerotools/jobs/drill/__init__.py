@@ -14,5 +14,6 @@ own_processes   which processes are the drill's own; signals to those alone
 notes           what the toy programs noted, line by line
 promises        what must hold at the end
 tally           steps that were run, and those that counted
+last_sweep      the end of every process of a drill, also of one that was killed
 interrupts      signals that end a drill
 """

@@ -6,7 +6,6 @@ One thread does all in turn: it keeps the daemon and the jobs going, and makes t
 from __future__ import annotations
 
 import shutil
-import signal
 import tempfile
 import time
 from collections import Counter
@@ -19,8 +18,8 @@ from zerotools.jobs.drill import promises
 from zerotools.jobs.drill.drill_report import DrillReport
 from zerotools.jobs.drill.faults import FaultMaker
 from zerotools.jobs.drill.interrupts import ending_signals, uninterrupted
+from zerotools.jobs.drill.last_sweep import LastSweep, end_all
 from zerotools.jobs.drill.notes import NotedRun
-from zerotools.jobs.drill.own_processes import own_processes, remove_groups, signal_own
 from zerotools.jobs.drill.private_daemon import PrivateDaemon
 from zerotools.jobs.drill.promises import Promise
 from zerotools.jobs.drill.request import DrillRequest
@@ -30,7 +29,6 @@ from zerotools.jobs.drill.toy_queue import ToyQueue
 PREFIX = "zerotools-drill-"
 PAUSE = 0.05
 LOOK_SECONDS = 0.25
-SWEEP_SECONDS = 20.0
 
 Say = Callable[[str], None]
 
@@ -49,24 +47,18 @@ def run(request: DrillRequest, say: Say = lambda line: None) -> DrillReport:
         ) from None
     report: DrillReport | None = None
     with ending_signals():
+        sweep = None
         try:
+            sweep = LastSweep(place)
             report = _Drill(place, request, say).run()
         finally:
             with uninterrupted():
                 end_all(place)
+                if sweep is not None:
+                    sweep.end()
                 if not request.keep and (report is None or report.held):
                     shutil.rmtree(place, ignore_errors=True)
     return report
-
-
-def end_all(place: Path) -> None:
-    """Kill every process of the drill in `place`, and remove what it had of control groups."""
-    deadline = time.monotonic() + SWEEP_SECONDS
-    while (found := own_processes(place)) and time.monotonic() < deadline:
-        for pid in found:
-            signal_own(pid, signal.SIGKILL, place)
-        time.sleep(0.02)
-    remove_groups(place / "state")
 
 
 class _Drill:
@@ -96,6 +88,8 @@ class _Drill:
         finally:
             with uninterrupted():
                 self._daemon.end()
+        if late is not None:
+            end_all(self._place)  # jobs go on without a daemon, as they are to
         judged.append(promises.of_processes(self._place))
         held = all(promise.held for promise in judged)
         attempts = [len(job.view.get("attempts", ())) for job in self._queue.jobs]
@@ -131,9 +125,9 @@ class _Drill:
         deadline = time.monotonic() + seconds
         while any(not job.is_over for job in queue.jobs):
             if time.monotonic() > deadline:
-                late = f"came to no end within {seconds:.0f} s: {queue.said_of_live()}"
-                self._say(f"{late}; all is ended now")
-                return late
+                late = f"no end came within {seconds:.0f} s"
+                self._say(f"{late}: all is ended now")
+                return f"{late}: {queue.said_of_live()}"
             self._go_on(queue.submit)
         return None
 
@@ -151,7 +145,8 @@ class _Drill:
     def _tally(self) -> Tally:
         tally = Tally()
         for job in self._queue.jobs:
-            tally.jobs[str(job.view.get("state", "late"))] += 1
-            tally.add(job.lines(), job.pace)
-            tally.seconds += job.seconds
+            if job.is_over:  # of others it is not known when they would have ended
+                tally.jobs[str(job.view["state"])] += 1
+                tally.add(job.lines(), job.pace)
+                tally.seconds += job.seconds
         return tally

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,6 +44,26 @@ class _Undo(NamedTuple):
     act: Callable[[], object]
 
 
+class KindBag:
+    """Kinds in a random order, each once before any comes again, and the times between them."""
+
+    def __init__(self, kinds: Iterable[str], seed: int, every: float) -> None:
+        self._kinds = list(kinds)
+        self._random = random.Random(f"kinds {seed}")
+        self._every = every
+        self._bag: list[str] = []
+
+    def first_wait(self) -> float:
+        """Seconds before the first of them: one comes in any case."""
+        return self._random.uniform(0, self._every)
+
+    def draw(self) -> tuple[str, float]:
+        """The next kind, and how many seconds are to pass after it."""
+        if not self._bag:
+            self._bag = self._random.sample(self._kinds, len(self._kinds))
+        return self._bag.pop(), self._random.expovariate(1 / self._every)
+
+
 class FaultMaker:
     """Makes faults, at random times with a mean of `every` seconds between two."""
 
@@ -53,11 +73,7 @@ class FaultMaker:
         self._queue = queue
         self._place: Path = daemon.place
         self._random = random.Random(f"faults {seed}")
-        self._every = every
         self._began = time.monotonic()
-        self._next_at = self._began + self._random.expovariate(1 / every)
-        self._bag: list[str] = []
-        self._tried_since: float | None = None
         self._undo: list[_Undo] = []
         self._kinds: dict[str, Callable[[], str | None]] = {
             "SIGKILL of a rank": lambda: self._kill(RANK),
@@ -72,6 +88,10 @@ class FaultMaker:
             "pause of a job": self._pause,
             "cancel of a job": self._cancel,
         }
+        self._bag = KindBag(self._kinds, seed, every)
+        self._next_at = self._began + self._bag.first_wait()
+        self._kind, self._wait = self._bag.draw()
+        self._tried_since: float | None = None
 
     def make(self) -> Fault | None:
         """Make the next fault if its time has come and there is what it hits."""
@@ -79,26 +99,19 @@ class FaultMaker:
         self._undo_until(now)
         if now < self._next_at:
             return None
-        kind = self._chosen()
-        what = self._kinds[kind]()
-        since = self._tried_since = self._tried_since or now
-        if what is None and now - since < PATIENCE_SECONDS:
+        kind, what = self._kind, self._kinds[self._kind]()
+        self._tried_since = self._tried_since or now
+        if what is None and now - self._tried_since < PATIENCE_SECONDS:
             self._next_at = now + TRY_SECONDS
             return None
-        self._bag.pop()
+        self._next_at = now + self._wait
+        self._kind, self._wait = self._bag.draw()
         self._tried_since = None
-        self._next_at = now + self._random.expovariate(1 / self._every)
         if what is None:
             return None
         fault = Fault(now - self._began, kind, what)
         self.made.append(fault)
         return fault
-
-    def _chosen(self) -> str:
-        if not self._bag:
-            self._bag = list(self._kinds)
-            self._random.shuffle(self._bag)
-        return self._bag[-1]
 
     def stop(self) -> None:
         """No more trouble: what is stopped goes on."""
@@ -188,4 +201,4 @@ class FaultMaker:
 
 
 def _told(attempt: LiveAttempt, pids: list[int]) -> str:
-    return f"job {attempt.job}, pid {' and '.join(map(str, pids)) or 'gone'}"
+    return f"job {attempt.job}, pid {', '.join(map(str, pids)) or 'gone'}"

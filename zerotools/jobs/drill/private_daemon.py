@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
 import os
 import signal
@@ -36,7 +35,6 @@ at_once = {jobs}
 grace_seconds = 10
 """
 _OF_A_SERVICE = ("NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_", "INVOCATION_ID", "CREDENTIALS_DIRECTORY")
-_PR_SET_PDEATHSIG = 1
 
 
 class PrivateDaemon:
@@ -55,7 +53,6 @@ class PrivateDaemon:
         self._config.write_text(CONFIG.format(jobs=jobs), "utf-8")
         self._process: subprocess.Popen[bytes] | None = None
         self._start_at: float | None = None
-        self._libc = ctypes.CDLL(None)
         self.client = DaemonClient(self.state / "api.sock", timeout_seconds=ANSWER_SECONDS)
 
     def begin(self) -> None:
@@ -90,12 +87,7 @@ class PrivateDaemon:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,  # Ctrl-C is for the drill, which ends it then
-                preexec_fn=self._end_with_the_drill,
             )
-
-    def _end_with_the_drill(self) -> None:
-        """If the drill is killed, its daemon does not stay; toy jobs end by themselves."""
-        self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
     def _environment(self) -> dict[str, str]:
         kept = {

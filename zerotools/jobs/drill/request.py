@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ LEAST_MINUTES, MOST_MINUTES = 0.1, 120
 LEAST_EVERY, MOST_EVERY = 0.1, 600
 MOST_JOBS = 64
 MOST_SEED = 2**32 - 1
+LEAST_ROOM = 64 << 20
 END_SECONDS = 120.0
 """So long the jobs have to come to their ends after the trouble."""
 TOY_PROGRAM = Path(__file__).with_name("toy_program.py")
@@ -50,6 +52,11 @@ def make_request(
     """The drill that a user asks for. Raises BadRequest."""
     _check("--minutes", minutes, LEAST_MINUTES, MOST_MINUTES)
     _check("--every", every, LEAST_EVERY, MOST_EVERY)
+    if every > 60 * minutes:
+        raise BadRequest(
+            f"--every {every}: is longer than the {60 * minutes:g} s of --minutes {minutes}, so "
+            "nothing may happen; choose a shorter one"
+        )
     _check("--jobs", jobs, 1, MOST_JOBS)
     if seed is None:
         seed = random.SystemRandom().randrange(10_000)
@@ -57,6 +64,7 @@ def make_request(
     place = Path(tempfile.gettempdir()) if directory is None else directory.absolute()
     if not place.is_dir():
         raise BadRequest(f"--directory {place}: is not a directory; make it, or name another one")
+    check_room(place, shutil.disk_usage(place).free)
     return DrillRequest(
         minutes=minutes, seed=seed, every=every, jobs=jobs, directory=place, keep=keep
     )
@@ -65,3 +73,12 @@ def make_request(
 def _check(option: str, value: float, least: float, most: float) -> None:
     if not least <= value <= most:  # also nan
         raise BadRequest(f"{option} {value}: must be between {least} and {most}")
+
+
+def check_room(place: Path, free: int) -> None:
+    """Refuse a disk on which so few bytes are free that it would be full. Raises BadRequest."""
+    if free < LEAST_ROOM:
+        raise BadRequest(
+            f"--directory {place}: {free >> 20} MiB are free there, and a drill needs "
+            f"{LEAST_ROOM >> 20} MiB; make room, or name another one"
+        )

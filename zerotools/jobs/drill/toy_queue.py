@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from zerotools.core.errors import DaemonRefused
 from zerotools.jobs import states
 from zerotools.jobs.client.daemon_client import PAGE, DaemonClient
 from zerotools.jobs.drill.notes import read_notes
@@ -39,6 +40,8 @@ class ToyJob:
     notes: Path
     number: int | None = None
     state: str | None = None
+    reason: str | None = None
+    """Why it is in that state, or not acknowledged, as the daemon says."""
     ends: frozenset[str] = frozenset({states.SUCCEEDED})
     view: dict[str, Any] = field(default_factory=dict)
     """What the daemon says of it when it is over."""
@@ -90,7 +93,11 @@ class ToyQueue:
         """Submit what is not acknowledged. Raises DaemonError."""
         for job in self.jobs:
             if job.number is None:
-                taken = self._client.submit(self._spec(job), idempotency_key=job.name)
+                try:
+                    taken = self._client.submit(self._spec(job), idempotency_key=job.name)
+                except DaemonRefused as error:
+                    job.reason = str(error)
+                    raise
                 job.number = int(taken["id"])
 
     def _make(self) -> ToyJob:
@@ -131,7 +138,7 @@ class ToyQueue:
         for job in live:
             assert job.number is not None
             view = listed.get(job.number) or self._client.job(job.number)
-            job.state = str(view["state"])
+            job.state, job.reason = str(view["state"]), view.get("reason")
             if job.state in states.TERMINAL:
                 job.view = self._client.job(job.number)
             elif job.state in (states.PAUSED, states.HELD):
@@ -172,8 +179,12 @@ class ToyQueue:
 
     def said_of_live(self) -> str:
         """What is known of those that are not over."""
-        last = {job.name: job.state or "not acknowledged" for job in self.jobs if not job.is_over}
-        return ", ".join(f"{name} is {state.replace('_', ' ')}" for name, state in last.items())
+        return "; ".join(_standing(job) for job in self.jobs if not job.is_over)
+
+
+def _standing(job: ToyJob) -> str:
+    state = (job.state or "not acknowledged").replace("_", " ")
+    return f"{job.name} is {state}" + (f" ({job.reason})" if job.reason else "")
 
 
 def _libraries() -> dict[str, str]:
