@@ -35,7 +35,7 @@ def test_every_promise_holds_and_nothing_is_left(tmp_path: Path) -> None:
     )
     assert [each.broken for each in report.promises] == [[]] * 8
     assert report.held
-    assert len(report.faults) >= 3
+    assert report.faults
     assert [str(fault) for fault in report.faults] == said[:-1]
     kinds = [fault.kind for fault in report.faults][:11]
     assert len(set(kinds)) == len(kinds)
