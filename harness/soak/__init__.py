@@ -2,5 +2,4 @@
 
 - `rounds`: the jobs of a round, of several kinds, and what they have to come to.
 - `trouble`: what is done to daemon, supervisors, ranks, disk, descriptors and NVML.
-- `tally`: steps that were run and steps that were kept.
 """
