@@ -12,6 +12,7 @@ the ranks; they save at their next step and end. Its end is committed as any oth
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from zerotools.jobs import states
 from zerotoolsd import crashpoints
@@ -47,15 +48,21 @@ class StopAsking:
         self._ends = ends
         self._guard = guard
 
+    @property
+    def _then(self) -> Callable[[Callable[[], None]], None]:
+        """Whom to tell what is to be done once a change is on the disk."""
+        return self._store.transactions.when_committed
+
     def cancel(self, job: JobRow, who: str) -> None:
         """End the job. Raises NotAllowed: it is over."""
         event = Cancel(who=who, live=bool(self._store.open_tokens(job.id)))
         after = self._transitions.after(job, event)
         if job.state != states.STOPPING:
             self._transitions.take(job, event)
-            crashpoints.reach(crashpoints.CANCEL_COMMITTED)
+            self._then(lambda: crashpoints.reach(crashpoints.CANCEL_COMMITTED))
         if after.state == states.STOPPING:
-            self._ask(job, "cancel", of_held=job.state == states.HELD)
+            of_held = job.state == states.HELD
+            self._then(lambda: self._ask(job, "cancel", of_held=of_held))
 
     def give_way(self, job: JobRow, ask: YieldAsk, why: str) -> None:
         """Let the job save and end its attempt; `why` is one sentence. It is paused then, or queued
@@ -73,8 +80,8 @@ class StopAsking:
             with self._store.change(job, after, kind, now=now, attempt=number) as change:
                 change.yields.ask(job.id, number, ask, now)
             self._transitions.publish(job, after)
-            crashpoints.reach(crashpoints.YIELD_COMMITTED)
-        self._ask(job, ask.purpose)
+            self._then(lambda: crashpoints.reach(crashpoints.YIELD_COMMITTED))
+        self._then(lambda: self._ask(job, ask.purpose))
 
     def _ask(self, job: JobRow, reason: str, *, of_held: bool = False) -> None:
         if of_held or job.id in self._pending:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from zerotools.jobs import states
 from zerotoolsd.attempts.giving_way.savable import why_not_saved
 from zerotoolsd.dispatcher import Dispatcher
-from zerotoolsd.operations.waiting_jobs import FindJob
+from zerotoolsd.operations.waiting_jobs import ChangeJob, FindJob
 from zerotoolsd.queue.changes import Changed
 from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.lifecycle import NotAllowed, Unpause
@@ -27,16 +27,24 @@ class PausedJobs:
 
     async def pause(self, job_id: int, uid: int, *, lose_steps: bool = False) -> None:
         """See `JobService`."""
+        change = self.pausing(uid, lose_steps=lose_steps)
 
         async def pause() -> None:
-            job = self._find(job_id)
+            change(self._find(job_id))
+
+        await _made(pause, f"job {job_id} cannot be paused")
+
+    def pausing(self, uid: int, *, lose_steps: bool = False) -> ChangeJob:
+        """The change of one job."""
+
+        def change(job: JobRow) -> None:
             _refuse(job)
             _refuse_watched(job)
             if not lose_steps:
                 self._refuse_loss(job)
             self._dispatcher.yield_job(job, PAUSE, f"paused by uid {uid}")
 
-        await _made(pause, f"job {job_id} cannot be paused")
+        return change
 
     def _refuse_loss(self, job: JobRow) -> None:
         """Raises Conflict: it runs, and what it did since it began would be lost."""
@@ -51,16 +59,24 @@ class PausedJobs:
 
     async def unpause(self, job_id: int, uid: int) -> None:
         """See `JobService`."""
+        change = self.unpausing(uid)
 
         async def unpause() -> None:
-            job = self._find(job_id)
+            change(self._find(job_id))
+
+        await _made(unpause, f"job {job_id} cannot be unpaused")
+
+    def unpausing(self, uid: int) -> ChangeJob:
+        """The change of one job."""
+
+        def change(job: JobRow) -> None:
             if job.state not in (states.PAUSED, states.PAUSING):
                 raise Conflict(f"job {job.id} is not paused: it is {_words(job.state)}{_do(job)}")
             waits = self._dispatcher.conditions.waits(job)
             event = Unpause(who=f"uid {uid}", waits=waits)
             self._dispatcher.transitions.take(job, event)
 
-        await _made(unpause, f"job {job_id} cannot be unpaused")
+        return change
 
 
 def _refuse(job: JobRow) -> None:

@@ -18,6 +18,10 @@ FindJob = Callable[[int], JobRow]
 """Raises NotFound."""
 
 
+ChangeJob = Callable[[JobRow], None]
+"""What is done to a job that is not over. Raises Conflict, NotAllowed, Changed."""
+
+
 class WaitingJobs:
     """The operations on the dispatcher's jobs; `find` gives a job by its number."""
 
@@ -28,7 +32,11 @@ class WaitingJobs:
 
     async def set_priority(self, job_id: int, priority: int, uid: int) -> None:
         """See `JobService`."""
-        job = self._find(job_id)
+        change = self.prioritising(priority, uid)
+        await self._change(self._find(job_id), change, "get another priority")
+
+    def prioritising(self, priority: int, uid: int) -> ChangeJob:
+        """The change of one job. Raises BadRequest, Forbidden."""
         self._dispatcher.priority_classes.priority_for(uid, priority)
 
         def change(job: JobRow) -> None:
@@ -38,12 +46,16 @@ class WaitingJobs:
             after, now = job.standing, time.time()
             with self._store.change(job, after, states.PRIORITY, now=now, why=why) as changed:
                 changed.set_priority(priority)
-            self._dispatcher.announce()
+            self._store.transactions.when_committed(self._dispatcher.announce)
 
-        await self._change(job, change, "get another priority")
+        return change
 
     async def hold(self, job_id: int, uid: int) -> None:
         """See `JobService`."""
+        await self._change(self._find(job_id), self.holding(uid), "be put on hold")
+
+    def holding(self, uid: int) -> ChangeJob:
+        """The change of one job."""
 
         def change(job: JobRow) -> None:
             if job.state == states.ON_HOLD:
@@ -65,10 +77,14 @@ class WaitingJobs:
                 )
             self._dispatcher.transitions.take(job, PutOnHold(why=f"put on hold by uid {uid}"))
 
-        await self._change(self._find(job_id), change, "be put on hold")
+        return change
 
     async def release(self, job_id: int, uid: int) -> None:
         """See `JobService`."""
+        await self._change(self._find(job_id), self.releasing(uid), "be released")
+
+    def releasing(self, uid: int) -> ChangeJob:
+        """The change of one job."""
 
         def change(job: JobRow) -> None:
             if job.state == states.HELD:
@@ -96,9 +112,9 @@ class WaitingJobs:
                 self._store.dependencies.drop(job.id, spoiled)
             self._dispatcher.transitions.publish(job, to)
 
-        await self._change(self._find(job_id), change, "be released")
+        return change
 
-    async def _change(self, job: JobRow, change: Callable[[JobRow], None], what: str) -> None:
+    async def _change(self, job: JobRow, change: ChangeJob, what: str) -> None:
         """Make a change of a job that is not over, as it is when the queue is free. Raises
         Conflict, Unavailable, NotFound."""
 

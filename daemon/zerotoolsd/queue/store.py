@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,10 +14,11 @@ from zerotools.jobs.jobfile.parse import given_of, job_to_dict
 from zerotoolsd.queue import clocks
 from zerotoolsd.queue.booking.gpu_use import GpuUse, book_running
 from zerotoolsd.queue.changes import Change, Changed, NewJob, insert_job, refuse_other_size
+from zerotoolsd.queue.committing.last_change import LastChange, newest_job
+from zerotoolsd.queue.committing.transactions import Transactions
 from zerotoolsd.queue.counting.user_rows import UserRows
 from zerotoolsd.queue.dependencies.dependency_table import DependencyTable
 from zerotoolsd.queue.dependencies.drain_table import DrainTable
-from zerotoolsd.queue.last_change import LastChange, newest_job
 from zerotoolsd.queue.lifecycle import Standing
 from zerotoolsd.queue.outbox.notices import Notice, Outbox
 from zerotoolsd.queue.room import QueueRoom
@@ -39,6 +39,8 @@ class Store:
     def __init__(self, state_dir: Path, *, rebuild: bool = False) -> None:
         """Raises BadFile, Unsupported: see `open_database`. `rebuild`: an older queue will do."""
         self._connection = open_database(state_dir, rebuild=rebuild)
+        self.transactions = Transactions(self._connection, self._note_commit, self._note_undone)
+        self._transaction = self.transactions.one
         self.room, self.gpu_use = QueueRoom(state_dir, self._connection), GpuUse(self._connection)
         self.of_user = UserRows(self._sql)
         self.outbox = Outbox(self._sql, self._transaction)
@@ -88,26 +90,13 @@ class Store:
         """Version of the database's layout."""
         return int(self._sql("PRAGMA user_version").fetchone()["user_version"])
 
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        if self._connection.in_transaction:  # undoing the one before failed, for lack of memory
-            self._sql("ROLLBACK")
-        self._sql("BEGIN IMMEDIATE")
-        self._appended: int | None = None
-        self._queued = 0
-        try:
-            yield
-            began = time.perf_counter()
-            self._sql("COMMIT")
-            self.on_commit(time.perf_counter() - began)
-            if self._appended is not None:
-                self._mark.note(self._appended, self._queued)
-        except BaseException as error:  # undone, and raised again
-            self.of_user.forget()
-            if self._connection.in_transaction:
-                self._sql("ROLLBACK")
-            self.room.heed(error)
-            raise
+    def _note_commit(self, seconds: float) -> None:
+        self.on_commit(seconds)
+        self._mark.note(self.last_change, self.highest_id)
+
+    def _note_undone(self, error: BaseException) -> None:
+        self.of_user.forget()
+        self.room.heed(error)
 
     def submit(self, **values: Any) -> tuple[JobRow, bool]:
         """Queue `NewJob(**values)`; or, False, the job that its uid submitted under the same key.
@@ -168,7 +157,6 @@ class Store:
             return old, False
         new.check()
         job_id = insert_job(self._sql, new, json_of(tree), given_text, array_id)
-        self._queued = job_id
         self.dependencies.add(job_id, new.after)
         self._append(new.now, job_id, None, "submit", None, new.state, new.hold)
         job = self.job(job_id).with_reading(replace(new.spec, given=given))
@@ -215,15 +203,17 @@ class Store:
             yield Change(self._sql, job.id)
             self.gpu_use.bookings += 1
             said = reason if why is None else short(why)
-            self._append(now, job.id, attempt, kind, job.state, after.state, said)
-            self.outbox.add(self.tell(job, after, self._appended or 0, attempt, now), now)
+            seq = self._append(now, job.id, attempt, kind, job.state, after.state, said)
+            self.outbox.add(self.tell(job, after, seq, attempt, now), now)
 
-    def _append(self, now: float, *values: object) -> None:
-        self._appended = self._sql(
+    def _append(self, now: float, *values: object) -> int:
+        """The number of the event."""
+        cursor = self._sql(
             "INSERT INTO event (time, job_id, attempt, kind, from_state, to_state, why)"
             " VALUES (?, ?, ?, ?, ?, ?, ?)",
             (now, *values),
-        ).lastrowid
+        )
+        return cursor.lastrowid or 0
 
     def note(self, lease: Lease, kind: str, why: str, now: float) -> None:
         """An event of an attempt, by a lease of its, that changes nothing."""

@@ -23,7 +23,7 @@ _REASONS = {
 }
 
 RunSql = Callable[..., sqlite3.Cursor]
-Append = Callable[..., None]
+Append = Callable[..., object]
 
 
 @dataclass(frozen=True, kw_only=True)

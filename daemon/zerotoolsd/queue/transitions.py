@@ -41,6 +41,9 @@ class Transitions:
 
     def publish(self, job: JobRow, after: Standing) -> None:
         """Log a change that was committed, and announce it."""
+        self.store.transactions.when_committed(lambda: self._publish(job, after))
+
+    def _publish(self, job: JobRow, after: Standing) -> None:
         because = f": {after.reason}" if after.reason else ""
         log.info("job %d (%s): %s -> %s%s", job.id, job.name, job.state, after.state, because)
         self._announce()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from zerotools.jobs.client.queue_copies import DATABASE, LAST_CHANGE
-from zerotoolsd.queue.last_change import LastChange, last_change, newest_job
+from zerotoolsd.queue.committing.last_change import LastChange, last_change, newest_job
 
 
 def test_what_was_noted_is_read_whatever_became_of_the_process(tmp_path: Path) -> None:

@@ -1,0 +1,96 @@
+"""Transactions of the queue's database, and several changes as one.
+
+Every change is one transaction (`one`). Within `together` all of them are: on the disk together, or
+none of them. A change that fails there is undone by itself, and whoever asked for it may go on with
+the others. What is to follow a change in the world (a log line, a signal to a process) must wait
+for the commit: `when_committed` calls it then, in order, or at once outside of `together`. Example:
+
+    together                       BEGIN IMMEDIATE
+      change of job 7              SAVEPOINT, UPDATE, INSERT, RELEASE
+      change of job 8, refused     SAVEPOINT, ROLLBACK TO
+      change of job 9              SAVEPOINT, UPDATE, INSERT, RELEASE
+                                   COMMIT; then what follows for 7 and 9
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+Committed = Callable[[float], None]
+"""(seconds that the commit took)."""
+Undone = Callable[[BaseException], None]
+"""(why): nothing of the transaction is in the database."""
+
+
+class Transactions:
+    """Those of one connection, which commits nothing by itself."""
+
+    def __init__(
+        self, connection: sqlite3.Connection, committed: Committed, undone: Undone
+    ) -> None:
+        self._connection = connection
+        self._committed, self._undone = committed, undone
+        self._is_together = False
+        self._then: list[Callable[[], None]] = []
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """The body is one transaction, or within `together` a part of that."""
+        if self._is_together:
+            with self._part():
+                yield
+            return
+        if self._connection.in_transaction:  # undoing the one before failed, for lack of memory
+            self._connection.execute("ROLLBACK")
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            began = time.perf_counter()
+            self._connection.execute("COMMIT")
+            self._committed(time.perf_counter() - began)
+        except BaseException as error:  # undone, and raised again
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            self._undone(error)
+            raise
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """All changes in the body are one transaction. Not within another one."""
+        try:
+            with self.one():
+                self._is_together = True
+                try:
+                    yield
+                finally:
+                    self._is_together = False
+        except BaseException:
+            self._then.clear()
+            raise
+        then, self._then = self._then, []
+        for act in then:
+            act()
+
+    def when_committed(self, act: Callable[[], None]) -> None:
+        """Call `act` once what was changed is on the disk; not at all if that is undone."""
+        if self._is_together:
+            self._then.append(act)
+        else:
+            act()
+
+    @contextmanager
+    def _part(self) -> Iterator[None]:
+        self._connection.execute("SAVEPOINT part")
+        followed = len(self._then)
+        try:
+            yield
+        except BaseException:
+            del self._then[followed:]
+            if self._connection.in_transaction:  # a full disk undoes all of it
+                self._connection.execute("ROLLBACK TO part")
+                self._connection.execute("RELEASE part")
+            raise
+        self._connection.execute("RELEASE part")
