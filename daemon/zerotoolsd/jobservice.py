@@ -27,22 +27,22 @@ from zerotoolsd.operations.job_edits import JobEdits
 from zerotoolsd.operations.jobs_again import JobsAgain
 from zerotoolsd.operations.machine_state import MachineState
 from zerotoolsd.operations.pausing import PausedJobs
-from zerotoolsd.operations.waiting_jobs import WaitingJobs
+from zerotoolsd.operations.waiting_jobs import ChangeJob, WaitingJobs
+from zerotoolsd.operations.whole_arrays import WholeArrays, cancelling
 from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.lifecycle import NotAllowed
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue_terms import PLAIN_TERMS, JobEdit, QueueTerms
-from zerotoolsd.service import (
+from zerotoolsd.service.refusals import Conflict, Forbidden, NotFound, Unavailable
+from zerotoolsd.service.views import (
     AdoptedView,
     Adoption,
+    ArrayView,
+    ArrayWish,
     Cleaned,
     CleanRequest,
-    Conflict,
     Event,
-    Forbidden,
     JobView,
-    NotFound,
-    Unavailable,
 )
 from zerotoolsd.submission import Admittance, InterpreterCheck, Rehearsal
 from zerotoolsd.views import bare_view, glance, job_view
@@ -72,6 +72,7 @@ class DispatcherService:
         self._waiting_jobs = WaitingJobs(dispatcher, self._find)
         self._paused_jobs = PausedJobs(dispatcher, self._find)
         self._again = JobsAgain(dispatcher, self._submission, self._find, self._check_uid)
+        self._arrays = WholeArrays(dispatcher, self._find)
         self._adopting = Adopting(dispatcher, self._submission, ask)
         self._draining = Draining(dispatcher)
         self._edits = JobEdits(dispatcher, self._submission, self._find)
@@ -237,6 +238,36 @@ class DispatcherService:
         """See `JobService`."""
         new = await self._again.retry(job_id, uid, output_dir)
         return self._view(new)
+
+    async def change_array(self, job_id: int, wish: ArrayWish, *, uid: int) -> ArrayView:
+        """See `JobService`."""
+        change = self._array_change(wish, uid)
+        found = await self._arrays.change(job_id, change)
+        views = tuple(self._view(self._find(number)) for number in found.changed)
+        return ArrayView(jobs=views, kept=found.kept)
+
+    def _array_change(self, wish: ArrayWish, uid: int) -> ChangeJob:
+        match wish.do:
+            case "cancel":
+                return cancelling(self._dispatcher, uid)
+            case "hold":
+                return self._waiting_jobs.holding(uid)
+            case "release":
+                return self._waiting_jobs.releasing(uid)
+            case "pause":
+                return self._paused_jobs.pausing(uid, lose_steps=wish.lose_steps)
+            case "unpause":
+                return self._paused_jobs.unpausing(uid)
+            case _:
+                return self._waiting_jobs.prioritising(wish.priority or 0, uid)
+
+    async def retry_array(
+        self, job_id: int, *, uid: int, output_dir: str | None = None
+    ) -> list[JobView]:
+        """See `JobService`."""
+        members = self._arrays.members(job_id)
+        jobs = await self._again.retry_array(members, uid, output_dir)
+        return [self._view(job) for job in jobs]
 
     async def adopt(self, wanted: Adoption, *, uid: int) -> AdoptedView:
         """See `JobService`."""

@@ -42,7 +42,7 @@ from zerotoolsd.queue.scheduling.user_room import never_within
 from zerotoolsd.queue.writers import Writers
 from zerotoolsd.queue_terms import PLAIN_TERMS, QueueTerms
 from zerotoolsd.rights.people import uid_of, who_is
-from zerotoolsd.service import Conflict, Unavailable
+from zerotoolsd.service.refusals import Conflict, Unavailable
 from zerotoolsd.supervisor.trouble import is_of_machine
 
 LOOK_SECONDS = 10.0

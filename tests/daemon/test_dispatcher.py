@@ -23,7 +23,7 @@ from zerotoolsd.attempts import launch
 from zerotoolsd.config import Config, LimitsConfig, RetryConfig
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.store import Store
-from zerotoolsd.service import Conflict
+from zerotoolsd.service.refusals import Conflict
 from zerotoolsd.supervisor.durable import write_json
 from zerotoolsd.supervisor.ending.left_behind import left_behind
 from zerotoolsd.supervisor.procfs import read_process

@@ -11,7 +11,7 @@ from tests.daemon.test_jobservice import ME, refusal, tell
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.queue_terms import QueueTerms
-from zerotoolsd.service import Conflict
+from zerotoolsd.service.refusals import Conflict
 
 
 def members(place: Path, count: int = 3) -> list[tuple[JobSpec, str]]:

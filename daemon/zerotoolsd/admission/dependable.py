@@ -13,7 +13,7 @@ from zerotoolsd.queue.dependencies.dependency_table import DependencyTable, how_
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue_terms import OK, Dependency
-from zerotoolsd.service import Conflict
+from zerotoolsd.service.refusals import Conflict
 
 MOST_DEPENDENCIES = 256
 LATE_SECONDS = 120.0

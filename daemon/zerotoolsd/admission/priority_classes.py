@@ -10,7 +10,7 @@ from zerotools.jobs.priorities import LEAST_PRIORITY, MOST_PRIORITY, why_not_pri
 from zerotoolsd.accounts.account import Account, UnknownAccount
 from zerotoolsd.accounts.name_service import NAME_SERVICE
 from zerotoolsd.config import PriorityConfig
-from zerotoolsd.service import Forbidden
+from zerotoolsd.service.refusals import Forbidden
 
 EVERYBODY = "*"
 ALL = LEAST_PRIORITY, MOST_PRIORITY

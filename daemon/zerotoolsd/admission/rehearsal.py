@@ -17,7 +17,7 @@ from zerotoolsd.accounts.job_user import JobUser
 from zerotoolsd.accounts.rights import rights_of
 from zerotoolsd.admission.interpreter import ask
 from zerotoolsd.admission.preflight_data import needs_pyarrow
-from zerotoolsd.service import Unavailable
+from zerotoolsd.service.refusals import Unavailable
 
 PROGRAM = Path(__file__).parents[1] / "trainer" / "rehearsal.py"
 DEADLINE_SECONDS = 120.0

@@ -14,7 +14,7 @@ from typing import Any
 from aiohttp import web
 
 from zerotools.core.errors import BadRequest
-from zerotoolsd.service import NotFound
+from zerotoolsd.service.refusals import NotFound
 
 LARGEST_BODY = 1 << 20
 BODY_SECONDS = 30.0

@@ -21,7 +21,7 @@ from zerotoolsd.api.readers import named, view_for
 from zerotoolsd.api.request_schemas import LARGEST_PID, LONGEST_SPAN
 from zerotoolsd.queue_terms import CONDITIONS, OK, Dependency, JobEdit, QueueTerms
 from zerotoolsd.rights.policy import Access
-from zerotoolsd.service import Adoption, JobView
+from zerotoolsd.service.views import Adoption, JobView
 
 MAX_JOBS = 1000
 ME = "me"
@@ -41,7 +41,7 @@ def view_json(view: JobView) -> dict[str, Any]:
     return {**tree, "spec": spec}
 
 
-def _in_a_list(view: JobView, by: Asked) -> dict[str, Any]:
+def in_a_list(view: JobView, by: Asked) -> dict[str, Any]:
     """A job in a list: without what a page of a hundred would repeat a hundred times."""
     tree = view_json(view_for(view, by))
     tree["spec"].pop("captured_env", None)
@@ -54,7 +54,7 @@ def terms_of(body: Mapping[str, Any]) -> QueueTerms:
     if not isinstance(hold, bool):
         raise BadRequest("hold: must be true or false")
     return QueueTerms(
-        priority=_priority(body),
+        priority=priority_of(body),
         hold=hold,
         begin=inputs.moment(body, "begin"),
         after=_dependencies(body.get("after")),
@@ -84,7 +84,8 @@ def _dependency(tree: object) -> Dependency:
     return Dependency(job_id=job_id, condition=str(condition))
 
 
-def _priority(body: Mapping[str, Any]) -> int | None:
+def priority_of(body: Mapping[str, Any]) -> int | None:
+    """The priority of a body; None: it has none. Raises BadRequest."""
     value = body.get("priority")
     if value is None:
         return None
@@ -129,7 +130,7 @@ async def submit_array(request: web.Request) -> web.Response:
     )
     by = asked(request)
     return answer(
-        {"jobs": [_in_a_list(view, by) for view in await named(request, views)]}, status=201
+        {"jobs": [in_a_list(view, by) for view in await named(request, views)]}, status=201
     )
 
 
@@ -183,7 +184,7 @@ async def list_jobs(request: web.Request) -> web.Response:
     )
     after = views[-1].id if len(views) == limit else None
     views = await named(request, views)
-    tree = {"jobs": [_in_a_list(view, by) for view in views], "next": after}
+    tree = {"jobs": [in_a_list(view, by) for view in views], "next": after}
     return answer_unless_known(request, tree)
 
 
@@ -267,7 +268,7 @@ async def set_priority(request: web.Request) -> web.Response:
     """POST /v1/jobs/{id}/priority."""
     job_id = inputs.job_id(request)
     body = await inputs.json_object(request, known=("priority",))
-    if (priority := _priority(body)) is None:
+    if (priority := priority_of(body)) is None:
         raise BadRequest("the key 'priority' is missing")
     view = await request.app[SERVICE].set_priority(job_id, priority, uid=asked(request).uid)
     return await _answer(request, view, 200)

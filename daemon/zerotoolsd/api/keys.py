@@ -11,7 +11,7 @@ from zerotoolsd.api.asking.turns import RequestTurns
 from zerotoolsd.api.doors.tokens import BearerTokens
 from zerotoolsd.rights.people import People
 from zerotoolsd.rights.policy import Action, Rights
-from zerotoolsd.service import JobService
+from zerotoolsd.service.protocol import JobService
 
 TOKENS: web.AppKey[BearerTokens] = web.AppKey("tokens")
 SERVICE: web.AppKey[JobService] = web.AppKey("service")

@@ -9,6 +9,7 @@ from zerotools.jobs.sweeps import MOST_MEMBERS
 from zerotoolsd.api.inputs import LARGEST_INT
 from zerotoolsd.api.json_schemas import Schema, of_answer, of_type
 from zerotoolsd.queue_terms import CONDITIONS, Drain
+from zerotoolsd.service.views import ARRAY_OPERATIONS
 
 
 def text_schema(longest: int) -> Schema:
@@ -37,6 +38,11 @@ EDIT_SCHEMA: dict[str, Schema] = {
     "unset": {"type": ["array", "null"], "items": {"type": "string"}},
     "after": TERMS_SCHEMA["after"],
     "begin": TERMS_SCHEMA["begin"],
+}
+ARRAY_CHANGE_SCHEMA: dict[str, Schema] = {
+    "do": {"type": "string", "enum": list(ARRAY_OPERATIONS)},
+    "priority": TERMS_SCHEMA["priority"],
+    "lose_steps": {"type": "boolean"},
 }
 ARRAY_SCHEMA: dict[str, Schema] = {
     "sweep": {"type": ["object", "null"], "additionalProperties": {"type": "array"}},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from zerotoolsd.api import cleaning, jobs, machine, openapi, outputs, stream
+from zerotoolsd.api import arrays, cleaning, jobs, machine, openapi, outputs, stream
 from zerotoolsd.api.asking.gate import gate
 from zerotoolsd.api.asking.turns import RequestTurns
 from zerotoolsd.api.doors.rate import RateLimit
@@ -14,7 +14,7 @@ from zerotoolsd.api.keys import ACTIONS, PEOPLE, RIGHTS, SERVICE, TOKENS, TURNS
 from zerotoolsd.api.problems import problems
 from zerotoolsd.rights.people import People
 from zerotoolsd.rights.policy import Action, Rights
-from zerotoolsd.service import JobService
+from zerotoolsd.service.protocol import JobService
 
 ROUTES: tuple[tuple[web.RouteDef, Action], ...] = (
     (web.post("/v1/jobs", jobs.submit), Action.SUBMIT),
@@ -31,6 +31,8 @@ ROUTES: tuple[tuple[web.RouteDef, Action], ...] = (
     (web.post("/v1/jobs/{id}/release", jobs.release), Action.RELEASE),
     (web.post("/v1/jobs/{id}/pause", jobs.pause), Action.PAUSE),
     (web.post("/v1/jobs/{id}/unpause", jobs.unpause), Action.UNPAUSE),
+    (web.post("/v1/jobs/{id}/array", arrays.change), Action.CHANGE_ARRAY),
+    (web.post("/v1/jobs/{id}/array/retry", arrays.retry), Action.RETRY),
     (web.post("/v1/jobs/{id}/edit", jobs.edit), Action.EDIT),
     (web.post("/v1/jobs/{id}/retry", jobs.retry), Action.RETRY),
     (web.get("/v1/jobs/{id}/logs", outputs.logs), Action.READ_LOGS),

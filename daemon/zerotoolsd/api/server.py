@@ -18,7 +18,7 @@ from zerotoolsd.api.doors.tcp import TcpDoor
 from zerotoolsd.api.routes import make_app
 from zerotoolsd.rights.people import People
 from zerotoolsd.rights.policy import Rights
-from zerotoolsd.service import JobService
+from zerotoolsd.service.protocol import JobService
 
 CLOSE_SECONDS = 2.0
 LOOK_SECONDS = 5.0

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue_terms import Drain
-from zerotoolsd.service import Unavailable
+from zerotoolsd.service.refusals import Unavailable
 
 
 class Draining:

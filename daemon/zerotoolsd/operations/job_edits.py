@@ -20,7 +20,7 @@ from zerotoolsd.queue.changes import Changed
 from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue_terms import AT_ANY_TIME, JobEdit
-from zerotoolsd.service import Conflict, Unavailable
+from zerotoolsd.service.refusals import Conflict, Unavailable
 from zerotoolsd.submission import Admittance
 
 _EDITABLE = frozenset({states.ON_HOLD, states.WAITING, states.QUEUED})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from zerotoolsd.operations.waiting_jobs import FindJob
 from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue_terms import QueueTerms
-from zerotoolsd.service import Conflict, Unavailable
+from zerotoolsd.service.refusals import Conflict, Unavailable
 from zerotoolsd.submission import Admittance, newest_step
 
 
@@ -51,6 +51,26 @@ class JobsAgain:
         terms = QueueTerms(priority=min(max(job.priority, least), most))
         new, _ = await self._submission.submit(spec, uid=owner, key=None, terms=terms)
         return new
+
+    async def retry_array(
+        self, members: Sequence[JobRow], uid: int, output_dir: str | None
+    ) -> list[JobRow]:
+        """See `JobService`."""
+        for job in members:
+            _check_over(job)
+        if output_dir is not None and not Path(output_dir).is_absolute():
+            raise BadRequest(f"output_dir = {output_dir}: must be an absolute path")
+        owner = self._owner_of_next(members[0], uid)
+        specs = []
+        for job in members:
+            assert job.array is not None
+            spec = from_the_start(job.spec, str(self._dispatcher.jobs_dir))
+            if output_dir is not None:
+                spec = replace(spec, output_dir=str(Path(output_dir) / str(job.array.index)))
+            specs.append((spec, job.array.label))
+        least, most = self._dispatcher.priority_classes.range_of(owner)
+        terms = QueueTerms(priority=min(max(members[0].priority, least), most))
+        return await self._submission.submit_array(specs, uid=owner, key=None, terms=terms)
 
     async def resume(self, job_id: int, uid: int) -> JobRow:
         """See `JobService`."""

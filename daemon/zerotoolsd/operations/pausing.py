@@ -14,7 +14,7 @@ from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.lifecycle import NotAllowed, Unpause
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.yielding.yield_table import PAUSE
-from zerotoolsd.service import Conflict, Unavailable
+from zerotoolsd.service.refusals import Conflict, Unavailable
 
 
 class PausedJobs:

@@ -12,7 +12,7 @@ from zerotoolsd.queue.changes import Changed
 from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.lifecycle import NotAllowed, PutOnHold, Release, name_of
 from zerotoolsd.queue.rows import JobRow
-from zerotoolsd.service import Conflict, Unavailable
+from zerotoolsd.service.refusals import Conflict, Unavailable
 
 FindJob = Callable[[int], JobRow]
 """Raises NotFound."""

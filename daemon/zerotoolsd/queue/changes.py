@@ -19,7 +19,7 @@ from zerotoolsd.queue.retrying.causes import KILLED
 from zerotoolsd.queue.rows import ENDED, RUNNING, ArrayPlace, AttemptRow, Fence, JobRow
 from zerotoolsd.queue.yielding.yield_table import YieldTable
 from zerotoolsd.queue_terms import Dependency
-from zerotoolsd.service import Conflict
+from zerotoolsd.service.refusals import Conflict
 
 RunSql = Callable[..., sqlite3.Cursor]
 """(statement, values) -> cursor."""

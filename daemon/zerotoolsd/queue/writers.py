@@ -11,7 +11,7 @@ from zerotools.jobs import states
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.store import Store
-from zerotoolsd.service import Conflict
+from zerotoolsd.service.refusals import Conflict
 
 
 class Writers:

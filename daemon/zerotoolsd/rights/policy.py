@@ -56,6 +56,7 @@ class Action(Enum):
     PAUSE = "pause it", Reach.OWN
     UNPAUSE = "unpause it", Reach.OWN
     EDIT = "edit it", Reach.OWN
+    CHANGE_ARRAY = "change its array", Reach.OWN
     RETRY = "run it again", Reach.OWN
     DRAIN = "drain the queue", Reach.OWN
     RELEASE = "release it", Reach.OWN

@@ -9,7 +9,8 @@ import pytest
 
 from tests.cli.conftest import Command
 from tests.daemon.api.fakes import FakeService
-from zerotoolsd.service import Cleaned, CleanRequest, Unavailable
+from zerotoolsd.service.refusals import Unavailable
+from zerotoolsd.service.views import Cleaned, CleanRequest
 
 
 @pytest.fixture

@@ -40,9 +40,46 @@ def test_an_array_is_submitted_shown_and_changed_as_one(
     assert service.views[1].state == "queued"
     service.change(3, state="cancelled")
     done = zerotools("hold", "@2")
-    assert (done.status, "all jobs of the array 2 are over" in done.err) == (2, True)
+    assert (done.status, "all 4 jobs of the array are over" in done.err) == (5, True)
     assert zerotools("wait", "@2").status == 6
     assert "job 1 is not one of an array" in zerotools("hold", "@1").err
+    again = zerotools("retry", "@2", "--output-dir", str(tmp_path)).out.splitlines()
+    assert len(again) == 5
+    assert again[0] == f"job 6 (tiny-0) is queued; it begins from the start in {tmp_path}"
+
+
+def test_what_is_refused_of_one_job_of_an_array_does_not_keep_the_others_from_it(
+    zerotools: Command, service: FakeService, tmp_path: Path
+) -> None:
+    job_file = tmp_path / "tiny.toml"
+    job_file.write_text(JOB, encoding="utf-8")
+    zerotools("submit", str(job_file), "--array", "3")
+    service.change(2, state="running", reason=None, attempts=(an_attempt(),))
+    done = zerotools("hold", "@1")
+    assert done.out.splitlines() == [f"job {n} (tiny-{n - 1}) is on hold" for n in (1, 3)]
+    assert (done.status, done.err) == (5, "error: job 2 is running\n")
+    assert [service.views[n].state for n in (1, 2, 3)] == ["on_hold", "running", "on_hold"]
+    for words, state in (
+        (("release", "@1"), "queued"),
+        (("pause", "@1"), "paused"),
+        (("unpause", "@1"), "queued"),
+        (("cancel", "@1"), "cancelled"),
+    ):
+        assert zerotools(*words).status == 0, words
+        assert {service.views[n].state for n in (1, 3)} == {state}
+
+
+def test_a_job_waits_for_a_whole_array(
+    zerotools: Command, service: FakeService, tmp_path: Path
+) -> None:
+    job_file = tmp_path / "tiny.toml"
+    job_file.write_text(JOB, encoding="utf-8")
+    zerotools("submit", str(job_file), "--array", "3")
+    zerotools("submit", str(job_file), "--after", "@1:any")
+    after = service.views[4].after
+    assert [(each["job"], each["condition"]) for each in after] == [
+        *((1, "any"), (2, "any"), (3, "any")),
+    ]
 
 
 def test_what_no_array_can_be_is_refused_before_anything_is_queued(

@@ -52,19 +52,26 @@ def test_what_is_no_time_to_come(text: str, sentence: str) -> None:
     assert sentence in str(info.value)
 
 
-NUMBERS = {"3": 3, "tiny": 7, "a:b": 8}
+NUMBERS = {"3": [3], "tiny": [7], "a:b": [8], "@4": [4, 5]}
+jobs_of = NUMBERS.__getitem__
 
 
 def test_jobs_are_named_with_what_they_have_to_do() -> None:
-    assert dependencies(NUMBERS.__getitem__, ["3", "tiny:any", "a:b", "3:ok"]) == [
+    assert dependencies(jobs_of, ["3", "tiny:any", "a:b", "3:ok"]) == [
         {"job": 3, "condition": "ok"},
         {"job": 7, "condition": "any"},
         {"job": 8, "condition": "ok"},
     ]
+    assert dependencies(jobs_of, ["@4:any"]) == [
+        {"job": 4, "condition": "any"},
+        {"job": 5, "condition": "any"},
+    ]
+    with pytest.raises(BadRequest, match="job 5 is named twice"):
+        dependencies(lambda word: [5] if word == "5" else jobs_of(word), ["@4", "5:any"])
     with pytest.raises(BadRequest, match="--after 3:done: 'done' is neither ok nor any"):
-        dependencies(NUMBERS.__getitem__, ["3:done"])
+        dependencies(jobs_of, ["3:done"])
     with pytest.raises(BadRequest, match="job 3 is named twice, as ok and as any"):
-        dependencies(NUMBERS.__getitem__, ["3", "3:any"])
+        dependencies(jobs_of, ["3", "3:any"])
 
 
 def test_a_job_is_submitted_after_another_and_on_hold(

@@ -8,7 +8,7 @@ from zerotools.core.errors import BadRequest
 from zerotoolsd.accounts.account import Account, UnknownAccount
 from zerotoolsd.admission.priority_classes import PriorityClasses
 from zerotoolsd.config import PriorityConfig
-from zerotoolsd.service import Forbidden
+from zerotoolsd.service.refusals import Forbidden
 
 CLASSES = {"anna": (-5, 3), "1003": (0, 0), "@lab": (-10, 5), "@big": (-2, 7), "*": (-10, -1)}
 

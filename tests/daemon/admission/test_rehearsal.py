@@ -18,7 +18,7 @@ from tests.daemon.trainer.model.test_pretrained import headless, other_names, sa
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotoolsd.admission import rehearsal
-from zerotoolsd.service import Unavailable
+from zerotoolsd.service.refusals import Unavailable
 
 pytestmark = pytest.mark.torch
 

@@ -26,17 +26,18 @@ from zerotoolsd.exposing.tally import MetricsTally
 from zerotoolsd.queue.lifecycle import Standing
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue_terms import PLAIN_TERMS, Drain, JobEdit, QueueTerms
-from zerotoolsd.service import (
+from zerotoolsd.service.refusals import Conflict, NotFound
+from zerotoolsd.service.views import (
     AdoptedView,
     Adoption,
+    ArrayView,
+    ArrayWish,
     Cleaned,
     CleanedJob,
     CleanRequest,
-    Conflict,
     Event,
     JobView,
     KeptJob,
-    NotFound,
 )
 
 ADOPTABLE = 4711  # the one process that can be watched
@@ -238,6 +239,38 @@ class FakeService:
         spec = job_to_dict(job_from_dict(tree, source="job"))
         begin = view.begin if edit.begin is None else edit.begin or None
         return self.change(job_id, spec=spec, name=spec["name"], begin=begin)
+
+    def _members(self, view: JobView) -> list[JobView]:
+        if view.array is None:
+            raise Conflict(f"job {view.id} is not one of an array")
+        number = view.array["id"]
+        return [one for one in self.views.values() if one.array and one.array["id"] == number]
+
+    async def change_array(self, job_id: int, wish: ArrayWish, *, uid: int) -> ArrayView:
+        members = self._members(await self.job(job_id))
+        changes: dict[str, dict[str, Any]] = {
+            "cancel": {"state": "cancelled"},
+            "hold": {"state": "on_hold"},
+            "release": {"state": "queued"},
+            "pause": {"state": "paused"},
+            "unpause": {"state": "queued"},
+            "priority": {"priority": wish.priority},
+        }
+        open_ones = [one for one in members if one.state not in TERMINAL]
+        if not open_ones:
+            raise Conflict(f"all {len(members)} jobs of the array are over")
+        kept = [one.id for one in open_ones if wish.do == "hold" and one.state == "running"]
+        asked = [self.change(one.id, **changes[wish.do]) for one in open_ones if one.id not in kept]
+        said = tuple((number, f"job {number} is running") for number in kept)
+        return ArrayView(jobs=tuple(asked), kept=said)
+
+    async def retry_array(
+        self, job_id: int, *, uid: int, output_dir: str | None = None
+    ) -> list[JobView]:
+        members = self._members(await self.job(job_id))
+        new = [await self.retry(one.id, uid=uid, output_dir=output_dir) for one in members]
+        arrays = ({**(one.array or {}), "id": new[0].id} for one in members)
+        return [self.change(one.id, array=array) for one, array in zip(new, arrays, strict=True)]
 
     async def adopt(self, wanted: Adoption, *, uid: int) -> AdoptedView:
         if wanted.pid != ADOPTABLE:

@@ -11,7 +11,7 @@ from pathlib import Path
 from zerotoolsd.api.doors.listen import open_socket
 from zerotoolsd.api.doors.tcp import TcpDoor
 from zerotoolsd.api.server import ApiServer
-from zerotoolsd.service import JobService
+from zerotoolsd.service.protocol import JobService
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from tests.daemon.api.fakes import FakeService
 from tests.daemon.api.made_views import JOB, a_job, an_attempt
 from zerotools.core.errors import BadRequest, DaemonRefused, Unsupported
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotoolsd.service import Unavailable
+from zerotoolsd.service.refusals import Unavailable
 
 
 def test_submit_is_by_the_uid_of_the_socket(service: FakeService, client: DaemonClient) -> None:

@@ -14,7 +14,7 @@ from zerotools.core.errors import BadRequest
 from zerotoolsd.accounts.serving import OWN_ONLY
 from zerotoolsd.accounts.user_limits import LimitsOfUsers
 from zerotoolsd.queue_terms import AT_ANY_TIME, Dependency, JobEdit, QueueTerms
-from zerotoolsd.service import Conflict
+from zerotoolsd.service.refusals import Conflict
 
 
 def test_a_queued_job_is_changed_as_a_submit_would_take_it(tmp_path: Path) -> None:

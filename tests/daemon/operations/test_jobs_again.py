@@ -11,7 +11,7 @@ from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import Running
 from tests.daemon.test_jobservice import ME, refusal, submit, tell
 from zerotoolsd.operations.jobs_again import from_the_start
-from zerotoolsd.service import Conflict
+from zerotoolsd.service.refusals import Conflict
 
 
 @pytest.mark.parametrize(

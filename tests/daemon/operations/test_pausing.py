@@ -14,7 +14,7 @@ from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotoolsd.config import LimitsConfig
 from zerotoolsd.queue.yielding.yield_table import PREEMPT
 from zerotoolsd.queue_terms import QueueTerms
-from zerotoolsd.service import Conflict
+from zerotoolsd.service.refusals import Conflict
 
 SAVES = "attempt=1:stop attempt=2:release exit=0"
 ONE = {"ranks": 1}

@@ -17,7 +17,7 @@ from zerotoolsd.queue.group_commit import GroupCommit
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.schema import DATABASE
 from zerotoolsd.queue.store import Store
-from zerotoolsd.service import Conflict
+from zerotoolsd.service.refusals import Conflict
 
 
 class CountingStore(Store):

@@ -21,7 +21,7 @@ from zerotoolsd.queue.lifecycle import Standing
 from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.values import Unstorable
-from zerotoolsd.service import Conflict
+from zerotoolsd.service.refusals import Conflict
 
 Open = Callable[[Path], Store]
 

@@ -17,7 +17,7 @@ from zerotools.jobs.binding.durations import in_words, seconds_of
 from zerotoolsd.queue import time_limit
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.rows import AttemptRow
-from zerotoolsd.service import Conflict
+from zerotoolsd.service.refusals import Conflict
 from zerotoolsd.supervisor.durable import write_json
 
 ATTEMPT = AttemptRow(

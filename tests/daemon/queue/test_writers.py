@@ -12,7 +12,7 @@ from zerotoolsd.queue.lifecycle import Standing
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.writers import Writers
-from zerotoolsd.service import Conflict
+from zerotoolsd.service.refusals import Conflict
 
 SPEC = make_job("exit=0")
 

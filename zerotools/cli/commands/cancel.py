@@ -40,7 +40,7 @@ def command(references: tuple[str, ...], wait: bool, socket: Path | None, as_jso
     """
     client = DaemonClient(socket)
     told = None if as_json else lambda job: _asked(job, wait)
-    jobs, errors = ask_each(client, references, client.cancel, told)
+    jobs, errors = ask_each(client, references, client.cancel, told, {"do": "cancel"})
     if wait:
         jobs = [_until_over(client, job, as_json) for job in jobs]
     finish(jobs, errors, as_json=as_json)

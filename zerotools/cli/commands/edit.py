@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from zerotools.cli.job_views.describe import Job, how_it_waits, plan, title
-from zerotools.cli.job_views.job_reference import find_job, one_job_argument
+from zerotools.cli.job_views.job_reference import find_job, numbers_of, one_job_argument
 from zerotools.cli.job_views.set_keys import set_part
 from zerotools.cli.options.shared import json_option, socket_option
 from zerotools.cli.options.waiting_options import dependencies, time_of
@@ -63,7 +63,7 @@ def command(
     if given or unset or after or begin is not None:
         changes = {"set": dict(_one(text) for text in given), "unset": list(unset)}
         if after:
-            changes["after"] = dependencies(lambda name: int(find_job(client, name)["id"]), after)
+            changes["after"] = dependencies(lambda word: numbers_of(client, word), after)
         if begin is not None:
             changes["begin"] = 0 if begin == _NOW else time_of(begin, time.time())
     else:

@@ -27,4 +27,5 @@ def command(references: tuple[str, ...], socket: Path | None, as_json: bool) -> 
     """
     client = DaemonClient(socket)
     told = None if as_json else lambda job: f"{title(job)} is on hold"
-    finish(*ask_each(client, references, client.hold, told), as_json=as_json)
+    done = ask_each(client, references, client.hold, told, {"do": "hold"})
+    finish(*done, as_json=as_json)

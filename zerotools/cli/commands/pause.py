@@ -50,7 +50,9 @@ def command(
     """
     client = DaemonClient(socket)
     ask = partial(client.pause, lose_steps=lose_steps)
-    jobs, errors = ask_each(client, references, ask, None if as_json else partial(_asked, wait))
+    told = None if as_json else partial(_asked, wait)
+    body = {"do": "pause", "lose_steps": lose_steps}
+    jobs, errors = ask_each(client, references, ask, told, body)
     if wait:
         numbers = [int(job["id"]) for job in jobs]
         ended = {int(job["id"]): job for job in EndingWatch(client, numbers, Poller()).ends(None)}

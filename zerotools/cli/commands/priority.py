@@ -31,7 +31,8 @@ def command(reference: str, priority: int, socket: Path | None, as_json: bool) -
     client = DaemonClient(socket)
     told = None if as_json else lambda job: f"{title(job)} has priority {job['priority']}"
     asked = partial(client.set_priority, priority=priority)
-    jobs, errors = ask_each(client, [reference], asked, told)
+    body = {"do": "priority", "priority": priority}
+    jobs, errors = ask_each(client, [reference], asked, told, body)
     if as_json and len(jobs) == 1:
         render.print_json(jobs[0])
     finish(jobs, errors, as_json=as_json and len(jobs) != 1)

@@ -25,9 +25,8 @@ def command(references: tuple[str, ...], socket: Path | None, as_json: bool) -> 
     longer waits for a job that ended otherwise than it had to.
     """
     client = DaemonClient(socket)
-    finish(
-        *ask_each(client, references, client.release, None if as_json else _told), as_json=as_json
-    )
+    told = None if as_json else _told
+    finish(*ask_each(client, references, client.release, told, {"do": "release"}), as_json=as_json)
 
 
 def _told(job: Job) -> str:

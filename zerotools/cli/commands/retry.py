@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from zerotools.cli.job_views.describe import title
-from zerotools.cli.job_views.job_reference import find_job, one_job_argument
+from zerotools.cli.job_views.job_reference import find_job, member_of, one_job_argument
 from zerotools.cli.options.shared import json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.jobs.client.daemon_client import DaemonClient
@@ -26,14 +26,28 @@ def command(reference: str, output_dir: str | None, socket: Path | None, as_json
 
     It gets a number and, where the job had one, an output directory of its own. A job that named an
     output_dir with checkpoints needs another one, as a new submit would: they are never replaced.
-    To continue from the newest checkpoint instead, there is zerotools resume.
+    To continue from the newest checkpoint instead, there is zerotools resume. @7 and @tiny are all
+    jobs of an array, which become a new array together, each with DIR/INDEX of --output-dir.
     """
-    client = DaemonClient(socket)
-    place = output_dir
+    client, place = DaemonClient(socket), output_dir
     if place is not None and machine_behind(socket) is None:
         place = str(Path.cwd() / place)
+    if reference.startswith("@"):
+        _retry_array(client, reference, place, as_json=as_json)
+        return
     job = client.retry(int(find_job(client, reference)["id"]), output_dir=place)
     if as_json:
         render.print_json(job)
         return
     click.echo(f"{title(job)} is queued; it begins from the start in {job['output_dir']}")
+
+
+def _retry_array(client: DaemonClient, reference: str, place: str | None, *, as_json: bool) -> None:
+    body = {} if place is None else {"output_dir": place}
+    jobs = client.of_array(member_of(client, reference), body, "/retry")["jobs"]
+    if as_json:
+        render.print_json(jobs)
+        return
+    for job in jobs:
+        click.echo(f"{title(job)} is queued; it begins from the start in {job['output_dir']}")
+    click.echo(f"they are the array @{jobs[0]['array']['id']}")

@@ -23,7 +23,7 @@ from zerotools.cli.job_views.describe import (
     title,
 )
 from zerotools.cli.job_views.follow import Follower
-from zerotools.cli.job_views.job_reference import find_job
+from zerotools.cli.job_views.job_reference import numbers_of
 from zerotools.cli.job_views.polling import Poller
 from zerotools.cli.job_views.queueing import check_all, queue_all
 from zerotools.cli.options.array_options import ArrayOptions, array_options
@@ -133,7 +133,7 @@ def command(
     if notify is not None:
         jobs = [replace(each, spec=_with_webhook(each.spec, notify)) for each in jobs]
     client = DaemonClient(socket)
-    if terms := waiting.terms(lambda job: int(find_job(client, job)["id"])):
+    if terms := waiting.terms(lambda word: numbers_of(client, word)):
         jobs = [replace(each, terms=terms) for each in jobs]
     if array.asked:
         return submit_array(client, jobs[0], sweep, array.count, idempotency_key, dry_run, as_json)

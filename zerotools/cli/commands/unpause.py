@@ -25,9 +25,8 @@ def command(references: tuple[str, ...], socket: Path | None, as_json: bool) -> 
     queued again as soon as it has saved.
     """
     client = DaemonClient(socket)
-    finish(
-        *ask_each(client, references, client.unpause, None if as_json else _told), as_json=as_json
-    )
+    told = None if as_json else _told
+    finish(*ask_each(client, references, client.unpause, told, {"do": "unpause"}), as_json=as_json)
 
 
 def _told(job: Job) -> str:

@@ -66,15 +66,32 @@ def find_jobs(client: DaemonClient, reference: str, *, over: bool = False) -> li
     """
     if not reference.startswith("@"):
         return [find_job(client, reference)]
-    first = find_job(client, reference[1:] if is_number(reference[1:]) else f"{reference[1:]}-0")
-    if first.get("array") is None:
-        raise BadRequest(f"{reference}: job {first['id']} is not one of an array")
-    number = int(first["array"]["id"])
+    number = int(_first_of(client, reference)["array"]["id"])
     known = client.jobs_of_array(number)[::-1]
     found = [job for job in known if over or job["state"] not in TERMINAL]
     if not found:
         raise BadRequest(f"{reference}: all jobs of the array {number} are over")
     return found
+
+
+def numbers_of(client: DaemonClient, reference: str) -> list[int]:
+    """The jobs that `reference` means, with an @ all of an array, those that are over, too. Raises
+    BadRequest: there is none."""
+    return [int(job["id"]) for job in find_jobs(client, reference, over=True)]
+
+
+def member_of(client: DaemonClient, reference: str) -> int:
+    """The number of a job of the array that `reference`, `@7` or `@tiny`, means. Raises BadRequest:
+    there is none."""
+    return int(_first_of(client, reference)["id"])
+
+
+def _first_of(client: DaemonClient, reference: str) -> dict[str, Any]:
+    word = reference[1:]
+    first = find_job(client, word if is_number(word) else f"{word}-0")
+    if first.get("array") is None:
+        raise BadRequest(f"{reference}: job {first['id']} is not one of an array")
+    return first
 
 
 def find_job(client: DaemonClient, reference: str | None) -> dict[str, Any]:

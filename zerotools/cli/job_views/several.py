@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
 
 from zerotools.cli.job_views.describe import Job
-from zerotools.cli.job_views.job_reference import find_jobs
+from zerotools.cli.job_views.job_reference import find_job, member_of
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import say_error
-from zerotools.core.errors import ZerotoolsError
+from zerotools.core.errors import DaemonRefused, ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
 
 
@@ -21,26 +21,38 @@ def ask_each(
     references: Sequence[str],
     ask: Callable[[int], dict[str, Any]],
     told: Callable[[Job], str] | None,
+    of_array: Mapping[str, Any],
 ) -> tuple[list[dict[str, Any]], list[ZerotoolsError]]:
     """`ask` of each job once, in order, and print what `told` says of it (None: nothing). The jobs
-    as they are then, and what was refused."""
+    as they are then, and what was refused. An array (`@7`) is asked as a whole, by one request with
+    the body `of_array`: what is refused of a job of it does not keep the others from it, either."""
     jobs: list[dict[str, Any]] = []
     errors: list[ZerotoolsError] = []
     for reference in dict.fromkeys(references):
         try:
-            found = find_jobs(client, reference)
+            found = _asked(client, reference, ask, of_array, errors)
         except ZerotoolsError as error:  # the other jobs are asked all the same
             errors.append(error)
             continue
-        for each in found:
-            try:
-                jobs.append(ask(int(each["id"])))
-            except ZerotoolsError as error:
-                errors.append(error)
-            else:
-                if told is not None:
-                    click.echo(told(jobs[-1]))
+        jobs += found
+        if told is not None:
+            for job in found:
+                click.echo(told(job))
     return jobs, errors
+
+
+def _asked(
+    client: DaemonClient,
+    reference: str,
+    ask: Callable[[int], dict[str, Any]],
+    of_array: Mapping[str, Any],
+    errors: list[ZerotoolsError],
+) -> list[dict[str, Any]]:
+    if not reference.startswith("@"):
+        return [ask(int(find_job(client, reference)["id"]))]
+    answer = client.of_array(member_of(client, reference), of_array)
+    errors += [DaemonRefused(kept["why"], status=409, code="conflict") for kept in answer["kept"]]
+    return list(answer["jobs"])
 
 
 def finish(jobs: Sequence[Job], errors: Sequence[ZerotoolsError], *, as_json: bool) -> None:

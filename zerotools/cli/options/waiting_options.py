@@ -29,9 +29,9 @@ class WaitingOptions:
     begin: str | None = None
     after: tuple[str, ...] = ()
 
-    def terms(self, number_of: Callable[[str], int]) -> dict[str, Any]:
-        """The keys of a request that say so; `number_of` gives that of a job that is named. Raises
-        BadRequest."""
+    def terms(self, numbers_of: Callable[[str], Sequence[int]]) -> dict[str, Any]:
+        """The keys of a request that say so; `numbers_of` gives those of the jobs that a word
+        names. Raises BadRequest."""
         found: dict[str, Any] = {}
         if self.priority is not None:
             found["priority"] = self.priority
@@ -40,7 +40,7 @@ class WaitingOptions:
         if self.begin is not None:
             found["begin"] = time_of(self.begin, time.time())
         if self.after:
-            found["after"] = dependencies(number_of, self.after)
+            found["after"] = dependencies(numbers_of, self.after)
         return found
 
 
@@ -108,8 +108,11 @@ def time_of(text: str, now: float) -> float:
     return found
 
 
-def dependencies(number_of: Callable[[str], int], given: Sequence[str]) -> list[dict[str, Any]]:
-    """What --after means. Raises BadRequest: there is no such job, or none such condition."""
+def dependencies(
+    numbers_of: Callable[[str], Sequence[int]], given: Sequence[str]
+) -> list[dict[str, Any]]:
+    """What --after means; `numbers_of` gives the jobs that a word names. Raises BadRequest: there
+    is no such job, or none such condition."""
     found: dict[int, dict[str, Any]] = {}
     for text in given:
         reference, colon, condition = text.rpartition(":")
@@ -119,8 +122,8 @@ def dependencies(number_of: Callable[[str], int], given: Sequence[str]) -> list[
             if reference.isdecimal():
                 raise BadRequest(f"--after {text}: {condition!r} is neither ok nor any")
             reference, condition = text, CONDITIONS[0]  # a name may have a colon
-        job_id = number_of(reference)
-        if job_id in found and found[job_id]["condition"] != condition:
-            raise BadRequest(f"--after {text}: job {job_id} is named twice, as ok and as any")
-        found[job_id] = {"job": job_id, "condition": condition}
+        for job_id in numbers_of(reference):
+            if job_id in found and found[job_id]["condition"] != condition:
+                raise BadRequest(f"--after {text}: job {job_id} is named twice, as ok and as any")
+            found[job_id] = {"job": job_id, "condition": condition}
     return list(found.values())

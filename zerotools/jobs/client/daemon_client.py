@@ -216,16 +216,20 @@ class DaemonClient:
     def edit(self, job_id: int, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Change a job that has never started, by `set`, `unset`, `after` and `begin` of the
         request; the job as it is then."""
-        patience = MODEL_SECONDS + CONFIG_SECONDS
-        body = dict(changes)
-        return self._object("POST", f"/v1/jobs/{job_id}/edit", body=body, patience=patience)
+        path, patience = f"/v1/jobs/{job_id}/edit", MODEL_SECONDS + CONFIG_SECONDS
+        return self._object("POST", path, body=dict(changes), patience=patience)
+
+    def of_array(self, job_id: int, body: Mapping[str, Any], request: str = "") -> dict[str, Any]:
+        """Ask the same of all jobs of the array that a job is of: those that were asked (`jobs`),
+        and why others were not (`kept`); with the request `/retry` a new array."""
+        path, patience = f"/v1/jobs/{job_id}/array{request}", MODEL_SECONDS + CONFIG_SECONDS
+        return self._object("POST", path, body=dict(body), patience=patience)
 
     def retry(self, job_id: int, *, output_dir: str | None = None) -> dict[str, Any]:
         """Queue a job that is over once more, from the start; the new job."""
         body = {} if output_dir is None else {"output_dir": output_dir}
-        # Its interpreter may be asked, as at a submit.
-        patience = MODEL_SECONDS + CONFIG_SECONDS
-        return self._object("POST", f"/v1/jobs/{job_id}/retry", body=body, patience=patience)
+        path, patience = f"/v1/jobs/{job_id}/retry", MODEL_SECONDS + CONFIG_SECONDS
+        return self._object("POST", path, body=body, patience=patience)
 
     def adopt(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
         """Have a process watched: `pid`, and `name`, `time_limit`, `checkpoint_dir`; the job, and

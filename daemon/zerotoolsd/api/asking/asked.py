@@ -16,7 +16,7 @@ from zerotoolsd.api import inputs
 from zerotoolsd.api.keys import ACTIONS, PEOPLE, RIGHTS, SERVICE, TURNS
 from zerotoolsd.rights.caller import Caller
 from zerotoolsd.rights.policy import Access, Owner, Rights
-from zerotoolsd.service import Forbidden
+from zerotoolsd.service.refusals import Forbidden
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from zerotoolsd.api.doors.connections import Connection
 from zerotoolsd.api.doors.rate import RateLimit
 from zerotoolsd.api.openapi import query_keys
 from zerotoolsd.api.problems import problem
-from zerotoolsd.service import Unauthorized
+from zerotoolsd.service.refusals import Unauthorized
 
 WRONG_TOKENS = 10.0
 """Requests without a right token that are looked at, in a second."""

@@ -8,7 +8,7 @@ import struct
 from aiohttp import web
 
 from zerotoolsd.api.keys import TOKENS
-from zerotoolsd.service import Unauthorized
+from zerotoolsd.service.refusals import Unauthorized
 
 _CREDENTIALS = struct.Struct("iII")
 """`struct ucred`: pid, uid, gid (unix(7)); a uid is unsigned."""

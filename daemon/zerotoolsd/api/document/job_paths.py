@@ -22,6 +22,7 @@ from zerotoolsd.api.document.operation_terms import (
 from zerotoolsd.api.json_schemas import Schema, of_type
 from zerotoolsd.api.request_schemas import (
     ADOPTION_SCHEMA,
+    ARRAY_CHANGE_SCHEMA,
     ARRAY_SCHEMA,
     EDIT_SCHEMA,
     PRIORITY_SCHEMA,
@@ -30,6 +31,7 @@ from zerotoolsd.api.request_schemas import (
 )
 
 PID: Schema = {**COUNT, "minimum": 1}
+KEPT = object_of(job=PID, why={"type": "string"})
 WATCHED = object_of(pid=PID, below=list_of(PID), gpu_uuids=list_of({"type": "string"}))
 
 
@@ -102,6 +104,22 @@ def job_paths() -> dict[str, dict[str, Schema]]:
             "post": operation(
                 "Queue one that is over once more, from the start",
                 {"201": job},
+                JOB_ID,
+                body=closed(object_of((), output_dir=text_schema(4096))),
+            )
+        },
+        "/v1/jobs/{id}/array": {
+            "post": operation(
+                "Do the same to all jobs of the array that it is of, or to none",
+                {"200": object_of(jobs=list_of(job), kept=list_of(KEPT))},
+                JOB_ID,
+                body=closed(object_of(("do",), **ARRAY_CHANGE_SCHEMA)),
+            )
+        },
+        "/v1/jobs/{id}/array/retry": {
+            "post": operation(
+                "Queue all jobs of the array that it is of once more, as a new array, or none",
+                {"201": object_of(jobs=list_of(job))},
                 JOB_ID,
                 body=closed(object_of((), output_dir=text_schema(4096))),
             )

@@ -26,7 +26,7 @@ from zerotoolsd.attempts.waiting.pending import PendingJobs
 from zerotoolsd.config import RetryConfig
 from zerotoolsd.queue import parking
 from zerotoolsd.queue.store import Store
-from zerotoolsd.service import Unavailable
+from zerotoolsd.service.refusals import Unavailable
 from zerotoolsd.supervisor.last_word.reserved import room_of
 
 UID = os.geteuid()

@@ -12,7 +12,7 @@ from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import Running, running
 from tests.daemon.small_disks import SmallDisk
 from tests.daemon.waiting import wait_async
-from zerotoolsd.service import Unavailable
+from zerotoolsd.service.refusals import Unavailable
 from zerotoolsd.supervisor.durable import read_json
 from zerotoolsd.supervisor.ending.requests import reserve_request, write_request
 

@@ -1,0 +1,49 @@
+"""Handlers of /v1/jobs/{id}/array: the same for all jobs of the array that a job is of."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from zerotools.core.errors import BadRequest
+from zerotoolsd.api import inputs
+from zerotoolsd.api.answers import answer
+from zerotoolsd.api.asking.asked import asked
+from zerotoolsd.api.jobs import in_a_list, priority_of
+from zerotoolsd.api.keys import SERVICE
+from zerotoolsd.api.readers import named
+from zerotoolsd.service.views import ARRAY_OPERATIONS, ArrayWish
+
+
+async def change(request: web.Request) -> web.Response:
+    """POST /v1/jobs/{id}/array."""
+    job_id = inputs.job_id(request)
+    body = await inputs.json_object(request, known=("do", "priority", "lose_steps"))
+    by = asked(request)
+    found = await request.app[SERVICE].change_array(job_id, _wish(body), uid=by.uid)
+    jobs = [in_a_list(view, by) for view in await named(request, found.jobs)]
+    return answer({"jobs": jobs, "kept": [{"job": job, "why": why} for job, why in found.kept]})
+
+
+def _wish(body: dict[str, object]) -> ArrayWish:
+    do, lose_steps = body.get("do"), body.get("lose_steps", False)
+    if do not in ARRAY_OPERATIONS:
+        raise BadRequest(f"do: must be one of {', '.join(ARRAY_OPERATIONS)}")
+    if not isinstance(lose_steps, bool):
+        raise BadRequest("lose_steps: must be true or false")
+    if lose_steps and do != "pause":
+        raise BadRequest("lose_steps: is for pause alone")
+    priority = priority_of(body)
+    if (priority is None) is (do == "priority"):
+        raise BadRequest("priority: is for do = priority, which needs it")
+    return ArrayWish(do=str(do), priority=priority, lose_steps=lose_steps)
+
+
+async def retry(request: web.Request) -> web.Response:
+    """POST /v1/jobs/{id}/array/retry."""
+    job_id = inputs.job_id(request)
+    body = await inputs.json_object(request, known=("output_dir",))
+    output_dir, by = inputs.text(body, "output_dir"), asked(request)
+    views = await request.app[SERVICE].retry_array(job_id, uid=by.uid, output_dir=output_dir)
+    return answer(
+        {"jobs": [in_a_list(each, by) for each in await named(request, views)]}, status=201
+    )

@@ -1,0 +1,218 @@
+"""What the daemon is asked with, and what it answers.
+
+Times are seconds since the epoch, sizes are bytes. `to_json()` gives plain JSON values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from zerotools.jobs.states import TERMINAL
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptView:
+    """One start of a job. `state` is launching, running, or ended; `cause` says why it ended, and
+    `cause_kind` for which of `queue.retrying.causes`; `world_size` is None where an older version
+    began it."""
+
+    number: int
+    state: str
+    gpu_uuids: tuple[str, ...]
+    started: float | None
+    ended: float | None
+    exit_code: int | None
+    signal: int | None
+    cause: str | None
+    resumed_from: str | None
+    peak_gpu_bytes: int | None
+    peak_host_bytes: int | None
+    steps_done: int
+    run_dir: str
+    cause_kind: str | None = None
+    world_size: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields, under their own names."""
+        return {**asdict(self), "gpu_uuids": list(self.gpu_uuids)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobView:
+    """A job as clients see it.
+
+    `reason` says why it waits, what it does before its first step, or why it ended; `progress` is
+    the last step's datagram; `phase`, of a job whose ranks run, is `{"doing", "since",
+    "last_progress", "quiet", "last_line"}` and what `standstill` says; `latest_checkpoint`
+    is `{"step", "path", "verified", "not_verified"}`;
+    `world_size` is that of the newest attempt, or the one with which it starts at least; `sizes`
+    are those that an elastic job may have, None of one that has a single size;
+    `stage` is None for a program of the user's own; `spec` has its `env` values blanked;
+    `set_keys` are the dotted keys that its author set, None of a job of the first version;
+    `begin` is when it may start at the earliest, `after` the jobs that it starts after, each
+    `{"job", "condition", "state"}`; `array` is `{"id", "index", "size", "label"}` of one of several
+    that were submitted as one;
+    `environment` says what its ranks begin with, where nothing was taken along at submit;
+    `user` is the name of `uid`, where it is known; `masked`: who asked sees that it is there, and
+    the rest is left out.
+    """
+
+    id: int
+    name: str
+    state: str
+    reason: str | None
+    uid: int
+    created: float
+    started: float | None
+    ended: float | None
+    attempts: tuple[AttemptView, ...]
+    world_size: int
+    sizes: tuple[int, ...] | None = None
+    device: str
+    stage: int | None
+    output_dir: str
+    priority: int = 0
+    begin: float | None = None
+    after: tuple[Mapping[str, Any], ...] = ()
+    array: Mapping[str, Any] | None = None
+    latest_checkpoint: Mapping[str, Any] | None
+    progress: Mapping[str, Any] | None
+    phase: Mapping[str, Any] | None = None
+    spec: Mapping[str, Any]
+    set_keys: tuple[str, ...] | None = None
+    environment: str | None = None
+    user: str | None = None
+    masked: bool = False
+
+    @property
+    def attempt(self) -> AttemptView | None:
+        """The newest attempt."""
+        return self.attempts[-1] if self.attempts else None
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields under their own names, and `attempt`, the newest of `attempts`."""
+        attempts = [attempt.to_json() for attempt in self.attempts]
+        return {
+            **{name: getattr(self, name) for name in self.__dataclass_fields__},
+            "attempts": attempts,
+            "attempt": attempts[-1] if attempts else None,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """One committed change. `seq` orders the feed; `kind` is the lifecycle event's name; `uid` is
+    whose job it is, None where that was removed since."""
+
+    seq: int
+    time: float
+    job_id: int | None
+    attempt: int | None
+    kind: str
+    from_state: str | None
+    to_state: str | None
+    why: str | None
+    uid: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields, under their own names."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CleanRequest:
+    """Which jobs that are over are to go.
+
+    `jobs`: these alone; else all in `states` that ended `older_than_seconds` ago, but for the
+    `keep` that ended last. `outputs`: with what they wrote into the state directory. `logs_only`:
+    their records stay. `dry_run`: nothing goes.
+    """
+
+    jobs: tuple[int, ...] | None = None
+    states: frozenset[str] = TERMINAL
+    older_than_seconds: float | None = None
+    keep: int = 0
+    outputs: bool = False
+    logs_only: bool = False
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class CleanedJob:
+    """A job that goes, or is gone, with `size_bytes` of files; `outputs` are those among them that
+    its ranks wrote."""
+
+    id: int
+    name: str
+    state: str
+    ended: float | None
+    size_bytes: int
+    outputs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptJob:
+    """A job that was meant and stays; `why` is a sentence. `gone`: there is none of this number."""
+
+    id: int
+    name: str
+    why: str
+    gone: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cleaned:
+    """What a clean removed, or would."""
+
+    jobs: tuple[CleanedJob, ...]
+    kept: tuple[KeptJob, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields, under their own names."""
+        return {
+            "jobs": [{**asdict(job), "outputs": list(job.outputs)} for job in self.jobs],
+            "kept": [asdict(job) for job in self.kept],
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adoption:
+    """A process that somebody started by hand and that a job is to watch."""
+
+    pid: int
+    name: str | None = None
+    time_limit: int | str | None = None
+    checkpoint_dir: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdoptedView:
+    """The job that watches a process, the pids of what runs below that, and the GPUs that all of
+    them use now, by UUID."""
+
+    job: JobView
+    below: tuple[int, ...]
+    gpu_uuids: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrayWish:
+    """What is to be done to all jobs of an array: one of `ARRAY_OPERATIONS`."""
+
+    do: str
+    priority: int | None = None
+    lose_steps: bool = False
+
+
+ARRAY_OPERATIONS = ("cancel", "hold", "release", "pause", "unpause", "priority")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrayView:
+    """The jobs of an array that were asked, as they are then, and those that stay as they were: the
+    number, and why. Those that are over are in neither."""
+
+    jobs: tuple[JobView, ...]
+    kept: tuple[tuple[int, str], ...]

@@ -1,0 +1,180 @@
+"""What is done to all jobs of an array, in a daemon whose ranks pretend."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.invariants import broken
+from tests.daemon.daemons import make_job
+from tests.daemon.dispatchers import CONFIG, Running, running
+from tests.daemon.test_jobservice import ME, Story, refusal, submit
+from zerotools.jobs.sweeps import MOST_MEMBERS
+from zerotoolsd.config import LimitsConfig
+from zerotoolsd.queue import store as queue_store
+from zerotoolsd.queue_terms import QueueTerms
+from zerotoolsd.service.refusals import Conflict, Forbidden, Unavailable
+from zerotoolsd.service.views import ArrayWish, JobView
+
+
+def tell(state: Path, story: Story) -> None:
+    async def told() -> None:
+        config = replace(CONFIG, limits=LimitsConfig(cpu_ranks=1))
+        async with running(state, config=config) as it:
+            await story(it)
+
+    asyncio.run(told())
+
+
+async def array(it: Running, fakes: list[str], *, hold: bool = False) -> list[JobView]:
+    members = [
+        (make_job(fake, ranks=1, name=f"a-{index}"), f"label {index}")
+        for index, fake in enumerate(fakes)
+    ]
+    return await it.service.submit_array(
+        members, uid=ME, idempotency_key=None, terms=QueueTerms(hold=hold)
+    )
+
+
+async def states(it: Running, jobs: list[JobView]) -> list[str]:
+    return [(await it.service.job(job.id)).state for job in jobs]
+
+
+async def kinds(it: Running, job_id: int) -> list[str]:
+    return [each.kind for each in await it.service.events(0, 0) if each.job_id == job_id]
+
+
+def test_those_that_wait_are_changed_and_the_one_that_runs_says_why_not(tmp_path: Path) -> None:
+    async def story(it: Running) -> None:
+        jobs = await array(it, ["release exit=0", "exit=0", "exit=0"])
+        await it.reach(jobs[0].id, "running")
+        found = await it.service.change_array(jobs[2].id, ArrayWish(do="hold"), uid=ME)
+        assert [view.id for view in found.jobs] == [jobs[1].id, jobs[2].id]
+        ((kept, why),) = found.kept
+        assert (kept, "only a job that waits can be put on hold" in why) == (jobs[0].id, True)
+        assert await states(it, jobs) == ["running", "on_hold", "on_hold"]
+        await it.service.change_array(jobs[0].id, ArrayWish(do="priority", priority=3), uid=ME)
+        assert [(await it.service.job(job.id)).priority for job in jobs] == [3, 3, 3]
+        it.release(jobs[0].id)
+        await it.reach(jobs[0].id, "succeeded")
+        released = await it.service.change_array(jobs[0].id, ArrayWish(do="release"), uid=ME)
+        assert len(released.jobs) == 2  # the one that is over is in neither
+        for job in jobs[1:]:
+            await it.reach(job.id, "succeeded")
+        said = await refusal(
+            it.service.change_array(jobs[0].id, ArrayWish(do="cancel"), uid=ME), Conflict
+        )
+        assert said == "all 3 jobs of the array are over"
+
+    tell(tmp_path / "state", story)
+
+
+def test_a_cancel_ends_the_one_that_runs_and_all_that_wait(tmp_path: Path) -> None:
+    async def story(it: Running) -> None:
+        jobs = await array(it, ["stop", "exit=0", "exit=0"])
+        await it.reach(jobs[0].id, "running")
+        await it.service.change_array(jobs[1].id, ArrayWish(do="cancel"), uid=ME)
+        assert (await states(it, jobs))[1:] == ["cancelled", "cancelled"]
+        await it.reach(jobs[0].id, "cancelled")
+        assert await kinds(it, jobs[2].id) == ["submit", "cancel"]
+
+    tell(tmp_path / "state", story)
+    assert broken(tmp_path / "state", [1, 2, 3]) == []
+
+
+def test_where_writing_fails_half_way_nothing_was_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(it: Running) -> None:
+        jobs = await array(it, ["exit=0"] * 3, hold=True)
+        written, append = 0, queue_store.Store._append
+
+        def fails(store: queue_store.Store, now: float, *values: object) -> int:
+            nonlocal written
+            written += 1
+            if written == 3:
+                raise sqlite3.OperationalError("disk I/O error")
+            return append(store, now, *values)
+
+        monkeypatch.setattr(queue_store.Store, "_append", fails)
+        wish = ArrayWish(do="release")
+        said = await refusal(it.service.change_array(jobs[0].id, wish, uid=ME), Unavailable)
+        assert "writing the queue failed: disk I/O error" in said
+        monkeypatch.undo()
+        assert await states(it, jobs) == ["on_hold"] * 3
+        assert await kinds(it, jobs[0].id) == ["submit"]
+        await it.service.change_array(jobs[0].id, wish, uid=ME)
+        for job in jobs:
+            await it.reach(job.id, "succeeded")
+
+    tell(tmp_path / "state", story)
+    assert broken(tmp_path / "state", [1, 2, 3]) == []
+
+
+def test_an_array_pauses_and_goes_on(tmp_path: Path) -> None:
+    async def story(it: Running) -> None:
+        jobs = await array(it, ["attempt=1:stop attempt=2:exit=0", "exit=0"])
+        await it.reach(jobs[0].id, "running")
+        wish = ArrayWish(do="pause", lose_steps=True)
+        await it.service.change_array(jobs[0].id, wish, uid=ME)
+        assert (await states(it, jobs))[1] == "paused"
+        await it.reach(jobs[0].id, "paused")
+        await it.service.change_array(jobs[0].id, ArrayWish(do="unpause"), uid=ME)
+        for job in jobs:
+            await it.reach(job.id, "succeeded")
+
+    tell(tmp_path / "state", story)
+
+
+def test_an_array_is_run_again_as_a_new_one_when_all_of_it_is_over(tmp_path: Path) -> None:
+    async def story(it: Running) -> None:
+        jobs = await array(it, ["exit=9", "release exit=0"])
+        said = await refusal(it.service.retry_array(jobs[0].id, uid=ME), Conflict)
+        assert "is not over" in said
+        await it.reach(jobs[0].id, "failed", "waiting_retry")
+        await it.service.change_array(jobs[0].id, ArrayWish(do="cancel"), uid=ME)
+        for job in jobs:
+            await it.reach(job.id, "cancelled", "failed")
+        place = tmp_path / "again"
+        again = await it.service.retry_array(jobs[1].id, uid=ME, output_dir=str(place))
+        assert [view.output_dir for view in again] == [str(place / "0"), str(place / "1")]
+        assert [dict(view.array or {}) for view in again] == [
+            {"id": again[0].id, "index": 0, "size": 2, "label": "label 0"},
+            {"id": again[0].id, "index": 1, "size": 2, "label": "label 1"},
+        ]
+        await it.service.change_array(again[0].id, ArrayWish(do="cancel"), uid=ME)
+
+    tell(tmp_path / "state", story)
+
+
+def test_a_job_of_no_array_and_a_priority_above_the_class(tmp_path: Path) -> None:
+    async def story(it: Running) -> None:
+        single = await submit(it, "exit=0", ranks=1)
+        wish = ArrayWish(do="hold")
+        said = await refusal(it.service.change_array(single.id, wish, uid=ME), Conflict)
+        assert said == f"job {single.id} is not one of an array"
+        jobs = await array(it, ["exit=0"] * 2, hold=True)
+        other = ME + 1
+        it.engine.priority_classes._classes = {"*": (-10, 0)}
+        high = ArrayWish(do="priority", priority=5)
+        asked = it.service.change_array(jobs[0].id, high, uid=other)
+        assert "priority = 5" in await refusal(asked, Forbidden)
+        assert [(await it.service.job(job.id)).priority for job in jobs] == [0, 0]
+
+    tell(tmp_path / "state", story)
+
+
+def test_a_thousand_are_cancelled_by_one_commit(tmp_path: Path) -> None:
+    async def story(it: Running) -> None:
+        jobs = await array(it, ["exit=0"] * MOST_MEMBERS, hold=True)
+        commits = list[float]()
+        it.engine.store.on_commit = commits.append
+        found = await it.service.change_array(jobs[0].id, ArrayWish(do="cancel"), uid=ME)
+        assert len(found.jobs) == MOST_MEMBERS
+        assert len(commits) == 1
+
+    tell(tmp_path / "state", story)
