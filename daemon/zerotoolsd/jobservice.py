@@ -33,8 +33,7 @@ from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.lifecycle import NotAllowed
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue_terms import PLAIN_TERMS, JobEdit, QueueTerms
-from zerotoolsd.service.refusals import Conflict, Forbidden, NotFound, Unavailable
-from zerotoolsd.service.views import (
+from zerotoolsd.service.exchanged import (
     AdoptedView,
     Adoption,
     ArrayView,
@@ -44,6 +43,7 @@ from zerotoolsd.service.views import (
     Event,
     JobView,
 )
+from zerotoolsd.service.refusals import Conflict, Forbidden, NotFound, Unavailable
 from zerotoolsd.submission import Admittance, InterpreterCheck, Rehearsal
 from zerotoolsd.views import bare_view, glance, job_view
 

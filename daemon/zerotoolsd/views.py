@@ -21,7 +21,7 @@ from zerotoolsd.gpu_sharing.fair_shares import UserShare
 from zerotoolsd.queue.dependencies.dependency_table import DependencyRow
 from zerotoolsd.queue.rows import AttemptRow, JobRow, UnreadableSpec
 from zerotoolsd.queue.values import one_line, short
-from zerotoolsd.service.views import AttemptView, JobView
+from zerotoolsd.service.exchanged import AttemptView, JobView
 
 
 def job_view(

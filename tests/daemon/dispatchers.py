@@ -31,7 +31,7 @@ from zerotoolsd.queue.lifecycle import Standing
 from zerotoolsd.queue.parking import Touch
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.queue.store import Store
-from zerotoolsd.service.views import JobView
+from zerotoolsd.service.exchanged import JobView
 from zerotoolsd.submission import Rehearsal
 from zerotoolsd.supervisor.durable import write_json
 from zerotoolsd.supervisor.plan import REQUEST

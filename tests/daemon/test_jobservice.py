@@ -26,8 +26,8 @@ from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotoolsd.accounts.serving import OWN_ONLY
 from zerotoolsd.accounts.user_limits import LimitsOfUsers
 from zerotoolsd.queue.schema import DATABASE
+from zerotoolsd.service.exchanged import CleanRequest, JobView
 from zerotoolsd.service.refusals import Conflict, Forbidden, NotFound
-from zerotoolsd.service.views import CleanRequest, JobView
 
 ME = os.geteuid()
 Story = Callable[[Running], Awaitable[None]]

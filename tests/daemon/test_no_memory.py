@@ -18,7 +18,7 @@ from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import Running, running
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotoolsd.queue import parking
-from zerotoolsd.service.views import JobView
+from zerotoolsd.service.exchanged import JobView
 
 UID = os.geteuid()
 

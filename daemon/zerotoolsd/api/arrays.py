@@ -11,7 +11,7 @@ from zerotoolsd.api.asking.asked import asked
 from zerotoolsd.api.jobs import in_a_list, priority_of
 from zerotoolsd.api.keys import SERVICE
 from zerotoolsd.api.readers import named
-from zerotoolsd.service.views import ARRAY_OPERATIONS, ArrayWish
+from zerotoolsd.service.exchanged import ARRAY_OPERATIONS, ArrayWish
 
 
 async def change(request: web.Request) -> web.Response:

@@ -15,7 +15,7 @@ from zerotoolsd.api.answers import answer
 from zerotoolsd.api.asking.asked import asked
 from zerotoolsd.api.keys import SERVICE
 from zerotoolsd.rights.policy import Access
-from zerotoolsd.service.views import CleanRequest
+from zerotoolsd.service.exchanged import CleanRequest
 
 KEYS = ("jobs", "states", "older_than_seconds", "keep", "outputs", "logs_only", "dry_run")
 

@@ -21,7 +21,7 @@ from zerotoolsd.api.readers import named, view_for
 from zerotoolsd.api.request_schemas import LARGEST_PID, LONGEST_SPAN
 from zerotoolsd.queue_terms import CONDITIONS, OK, Dependency, JobEdit, QueueTerms
 from zerotoolsd.rights.policy import Access
-from zerotoolsd.service.views import Adoption, JobView
+from zerotoolsd.service.exchanged import Adoption, JobView
 
 MAX_JOBS = 1000
 ME = "me"

@@ -19,7 +19,7 @@ from zerotoolsd.api.document.machine_paths import machine_paths
 from zerotoolsd.api.document.operation_terms import PROBLEM, object_of, ref
 from zerotoolsd.api.json_schemas import Schema, of_answer, of_table, of_type
 from zerotoolsd.api.request_schemas import CLEAN_SCHEMA, HEALTH_SCHEMA
-from zerotoolsd.service.views import AttemptView, CleanedJob, Event, JobView, KeptJob
+from zerotoolsd.service.exchanged import AttemptView, CleanedJob, Event, JobView, KeptJob
 
 
 def _schemas() -> dict[str, Schema]:

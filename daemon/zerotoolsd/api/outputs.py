@@ -21,8 +21,8 @@ from zerotoolsd.accounts.rights import opened
 from zerotoolsd.api import inputs
 from zerotoolsd.api.answers import answer
 from zerotoolsd.api.keys import SERVICE
+from zerotoolsd.service.exchanged import AttemptView, JobView
 from zerotoolsd.service.refusals import NotFound
-from zerotoolsd.service.views import AttemptView, JobView
 
 LARGEST_PART = 1 << 20
 USUAL_PART = 1 << 16

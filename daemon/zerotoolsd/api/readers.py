@@ -16,7 +16,7 @@ from aiohttp import web
 from zerotoolsd.api.asking.asked import Asked
 from zerotoolsd.api.keys import PEOPLE
 from zerotoolsd.rights.policy import Access
-from zerotoolsd.service.views import AttemptView, Event, JobView
+from zerotoolsd.service.exchanged import AttemptView, Event, JobView
 
 SEEN_OF_JOB = frozenset(
     {

@@ -9,7 +9,7 @@ from zerotools.jobs.sweeps import MOST_MEMBERS
 from zerotoolsd.api.inputs import LARGEST_INT
 from zerotoolsd.api.json_schemas import Schema, of_answer, of_type
 from zerotoolsd.queue_terms import CONDITIONS, Drain
-from zerotoolsd.service.views import ARRAY_OPERATIONS
+from zerotoolsd.service.exchanged import ARRAY_OPERATIONS
 
 
 def text_schema(longest: int) -> Schema:

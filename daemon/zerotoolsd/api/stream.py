@@ -14,7 +14,7 @@ from zerotoolsd.api.answers import encode
 from zerotoolsd.api.asking.asked import asked
 from zerotoolsd.api.keys import SERVICE
 from zerotoolsd.api.readers import event_for
-from zerotoolsd.service.views import Event
+from zerotoolsd.service.exchanged import Event
 
 LAST_ID = "Last-Event-ID"
 QUIET_SECONDS = 15.0

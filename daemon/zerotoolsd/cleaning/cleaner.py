@@ -23,8 +23,8 @@ from zerotoolsd.queue.changes import Changed
 from zerotoolsd.queue.clocks import SteadyCalendar
 from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.queue.store import Store
+from zerotoolsd.service.exchanged import Cleaned, CleanedJob, CleanRequest, KeptJob
 from zerotoolsd.service.refusals import Conflict, Unavailable
-from zerotoolsd.service.views import Cleaned, CleanedJob, CleanRequest, KeptJob
 
 LOOK_SECONDS = 60.0
 """How long a look at the files that jobs name may take."""

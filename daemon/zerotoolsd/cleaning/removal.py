@@ -24,7 +24,7 @@ from zerotoolsd.attempts.launch import BEFORE
 from zerotoolsd.attempts.spawning.places import BEGUN, OWN
 from zerotoolsd.queue.parking import HELD_LOG
 from zerotoolsd.queue.rows import AttemptRow, JobRow
-from zerotoolsd.service.views import CleanRequest
+from zerotoolsd.service.exchanged import CleanRequest
 from zerotoolsd.supervisor.durable import read_json, sync_directory, write_json
 
 CLEANING = "cleaning"

@@ -13,7 +13,7 @@ from zerotoolsd.queue.outbox.notices import Notice
 from zerotoolsd.queue.retrying.causes import USUAL, rule_of
 from zerotoolsd.queue.rows import ENDED, AttemptRow, JobRow
 from zerotoolsd.queue.yielding.yield_table import YieldRow
-from zerotoolsd.service.views import AttemptView, Event, JobView
+from zerotoolsd.service.exchanged import AttemptView, Event, JobView
 
 
 @dataclass(frozen=True, kw_only=True)

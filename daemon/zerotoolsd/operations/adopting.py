@@ -15,8 +15,8 @@ from zerotoolsd.admission.adoptable import look_at_process
 from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.looking.lookers import Ask
 from zerotoolsd.queue.rows import JobRow
+from zerotoolsd.service.exchanged import Adoption
 from zerotoolsd.service.refusals import Conflict, Unavailable
-from zerotoolsd.service.views import Adoption
 from zerotoolsd.submission import LOOK_SECONDS, Admittance
 
 _LONGEST_NAME = 60

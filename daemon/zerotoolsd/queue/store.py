@@ -28,8 +28,8 @@ from zerotoolsd.queue.taking_in import Rebuild
 from zerotoolsd.queue.values import json_of, loaded_row, short, stored
 from zerotoolsd.queue.yielding.yield_table import YieldTable
 from zerotoolsd.queue_terms import Drain
+from zerotoolsd.service.exchanged import Event
 from zerotoolsd.service.refusals import Conflict
-from zerotoolsd.service.views import Event
 
 BUSY_MILLISECONDS = 20
 

@@ -1,6 +1,6 @@
 """What the HTTP handlers ask of the daemon.
 
-protocol  what can be asked
-views     what is asked with, and what is answered
-refusals  why not
+protocol   what can be asked
+exchanged  what is asked with, and what is answered
+refusals   why not
 """

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.queue_terms import PLAIN_TERMS, JobEdit, QueueTerms
-from zerotoolsd.service.views import (
+from zerotoolsd.service.exchanged import (
     AdoptedView,
     Adoption,
     ArrayView,

@@ -9,8 +9,8 @@ import pytest
 
 from tests.cli.conftest import Command
 from tests.daemon.api.fakes import FakeService
+from zerotoolsd.service.exchanged import Cleaned, CleanRequest
 from zerotoolsd.service.refusals import Unavailable
-from zerotoolsd.service.views import Cleaned, CleanRequest
 
 
 @pytest.fixture

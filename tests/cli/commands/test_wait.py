@@ -11,7 +11,7 @@ from tests.daemon.api.fakes import FakeService
 from zerotools.cli.job_views.ending_watch import EndingWatch
 from zerotools.cli.job_views.polling import Poller
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotoolsd.service.views import Event
+from zerotoolsd.service.exchanged import Event
 
 
 def end(service: FakeService, job_id: int, state: str) -> None:

@@ -26,8 +26,7 @@ from zerotoolsd.exposing.tally import MetricsTally
 from zerotoolsd.queue.lifecycle import Standing
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue_terms import PLAIN_TERMS, Drain, JobEdit, QueueTerms
-from zerotoolsd.service.refusals import Conflict, NotFound
-from zerotoolsd.service.views import (
+from zerotoolsd.service.exchanged import (
     AdoptedView,
     Adoption,
     ArrayView,
@@ -39,6 +38,7 @@ from zerotoolsd.service.views import (
     JobView,
     KeptJob,
 )
+from zerotoolsd.service.refusals import Conflict, NotFound
 
 ADOPTABLE = 4711  # the one process that can be watched
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from zerotools.jobs.jobfile.parse import job_from_dict, job_to_dict
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.service.views import AttemptView, JobView
+from zerotoolsd.service.exchanged import AttemptView, JobView
 
 JOB: dict[str, Any] = {
     "name": "tiny",

@@ -3,7 +3,7 @@ from __future__ import annotations
 from tests.daemon.api.fakes import FakeService
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.sensors.snapshot import Snapshot
-from zerotoolsd.service.views import Event
+from zerotoolsd.service.exchanged import Event
 
 
 def test_the_machine_is_a_snapshot_with_leases(service: FakeService, client: DaemonClient) -> None:

@@ -16,7 +16,7 @@ from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.client.location import connect
 from zerotoolsd.api.openapi import document
 from zerotoolsd.api.routes import make_app
-from zerotoolsd.service.views import Event
+from zerotoolsd.service.exchanged import Event
 
 TYPES: dict[str, tuple[type, ...]] = {
     "object": (dict,),

@@ -17,7 +17,7 @@ from zerotoolsd.api.readers import (
 )
 from zerotoolsd.rights.caller import Caller
 from zerotoolsd.rights.policy import Access, Rights
-from zerotoolsd.service.views import AttemptView, Event, JobView
+from zerotoolsd.service.exchanged import AttemptView, Event, JobView
 
 STRANGER = os.geteuid() + 4711
 OTHER = os.geteuid() + 4712

@@ -9,7 +9,7 @@ from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.client.location import connect
 from zerotoolsd.api import stream
 from zerotoolsd.api.stream import framed
-from zerotoolsd.service.views import Event
+from zerotoolsd.service.exchanged import Event
 
 
 def opened(client: DaemonClient, query: str = "", *headers: str) -> socket.socket:

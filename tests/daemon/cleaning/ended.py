@@ -17,8 +17,8 @@ from zerotoolsd.cleaning import removal
 from zerotoolsd.config import Config
 from zerotoolsd.queue.lifecycle import Standing
 from zerotoolsd.queue.rows import AttemptRow, JobRow
+from zerotoolsd.service.exchanged import Cleaned, CleanRequest, JobView
 from zerotoolsd.service.refusals import NotFound
-from zerotoolsd.service.views import Cleaned, CleanRequest, JobView
 from zerotoolsd.supervisor import closing, thinner
 
 ME = os.geteuid()

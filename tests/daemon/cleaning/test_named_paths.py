@@ -13,7 +13,7 @@ from tests.daemon.dispatchers import Running
 from zerotoolsd.cleaning.named_paths import NamedPaths
 from zerotoolsd.cleaning.removal import EndedJob, Mention, mentions, selected
 from zerotoolsd.queue.rows import JobRow
-from zerotoolsd.service.views import CleanRequest
+from zerotoolsd.service.exchanged import CleanRequest
 
 COUNT = 40
 

@@ -21,8 +21,8 @@ from tests.daemon.waiting import wait_async
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.cleaning.removal import OURS
 from zerotoolsd.queue.lifecycle import Standing
+from zerotoolsd.service.exchanged import CleanRequest
 from zerotoolsd.service.refusals import Conflict
-from zerotoolsd.service.views import CleanRequest
 
 
 def test_a_job_that_is_over_goes_with_its_logs_and_its_events(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from zerotoolsd.config_tables.preemption_config import PreemptionConfig
 from zerotoolsd.explaining.holdings import room_of
 from zerotoolsd.queue.yielding.yield_table import PREEMPT
 from zerotoolsd.queue_terms import QueueTerms
-from zerotoolsd.service.views import JobView
+from zerotoolsd.service.exchanged import JobView
 
 AT_ONCE = PreemptionConfig(enabled=True, after_seconds=0)
 SAVES = "attempt=1:stop attempt=2:release exit=0"

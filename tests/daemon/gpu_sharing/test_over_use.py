@@ -18,7 +18,7 @@ from zerotoolsd.gpu_sharing import over_use
 from zerotoolsd.gpu_sharing.measured_use import MeasuredUse
 from zerotoolsd.gpu_sharing.over_use import GIB, OverUse
 from zerotoolsd.queue.rows import Lease
-from zerotoolsd.service.views import JobView
+from zerotoolsd.service.exchanged import JobView
 from zerotoolsd.supervisor.durable import read_json
 
 

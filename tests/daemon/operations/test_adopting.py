@@ -19,8 +19,8 @@ from zerotools.core.errors import BadRequest
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import GpuProcess
 from zerotoolsd.config import LimitsConfig, StopConfig
+from zerotoolsd.service.exchanged import Adoption, JobView
 from zerotoolsd.service.refusals import Conflict
-from zerotoolsd.service.views import Adoption, JobView
 
 IGNORES = 'trap "" TERM; while :; do sleep 0.05; done'
 

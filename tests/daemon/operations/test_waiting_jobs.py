@@ -10,8 +10,8 @@ from tests.daemon.dispatchers import Running
 from tests.daemon.test_jobservice import ME, refusal, submit, tell
 from zerotools.core.errors import BadRequest
 from zerotoolsd.queue_terms import Dependency, QueueTerms
+from zerotoolsd.service.exchanged import JobView
 from zerotoolsd.service.refusals import Conflict
-from zerotoolsd.service.views import JobView
 
 FIVE = {"ranks": 5, "train": {"steps": 1, "batch_size": 5}}
 

@@ -17,8 +17,8 @@ from zerotools.jobs.sweeps import MOST_MEMBERS
 from zerotoolsd.config import LimitsConfig
 from zerotoolsd.queue import store as queue_store
 from zerotoolsd.queue_terms import QueueTerms
+from zerotoolsd.service.exchanged import ArrayWish, JobView
 from zerotoolsd.service.refusals import Conflict, Forbidden, Unavailable
-from zerotoolsd.service.views import ArrayWish, JobView
 
 
 def tell(state: Path, story: Story) -> None:

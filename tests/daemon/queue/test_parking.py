@@ -24,7 +24,7 @@ from zerotoolsd.api.answers import encode
 from zerotoolsd.attempts import watcher
 from zerotoolsd.config import RetryConfig
 from zerotoolsd.queue import parking
-from zerotoolsd.service.views import CleanRequest
+from zerotoolsd.service.exchanged import CleanRequest
 from zerotoolsd.supervisor.durable import read_json, write_json
 
 CONFIG = replace(dispatchers.CONFIG, retry=RetryConfig(first_seconds=0.01))

@@ -21,7 +21,7 @@ from zerotools.jobs.client import api_versions
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.service.views import JobView
+from zerotoolsd.service.exchanged import JobView
 
 
 @contextmanager

@@ -25,8 +25,8 @@ from zerotoolsd.api.doors.tcp import open_tcp
 from zerotoolsd.api.routes import ROUTES, make_app
 from zerotoolsd.config import ApiConfig
 from zerotoolsd.rights.policy import Action, Reach
+from zerotoolsd.service.exchanged import Event
 from zerotoolsd.service.refusals import Forbidden
-from zerotoolsd.service.views import Event
 
 ANNAS, BOBS = os.geteuid() + 4711, os.geteuid() + 4712
 """Neither is the daemon's own user, so neither is an administrator."""

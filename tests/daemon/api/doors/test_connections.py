@@ -19,7 +19,7 @@ from zerotoolsd.api.doors import connections
 from zerotoolsd.api.doors.connections import HEAD_SECONDS, READ_SECONDS, room_for_connections
 from zerotoolsd.api.doors.listen import open_socket
 from zerotoolsd.api.server import ApiServer
-from zerotoolsd.service.views import JobView
+from zerotoolsd.service.exchanged import JobView
 
 HEALTH = b"GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n"
 Link = tuple[asyncio.StreamReader, asyncio.StreamWriter]

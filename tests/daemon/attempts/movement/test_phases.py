@@ -14,7 +14,7 @@ from tests.daemon.waiting import wait_async
 from zerotoolsd.attempts import last_report
 from zerotoolsd.attempts.movement.phases import phase_of
 from zerotoolsd.config import Config, WatchConfig
-from zerotoolsd.service.views import JobView
+from zerotoolsd.service.exchanged import JobView
 
 KEYS = ("doing", "since", "last_progress", "quiet", "last_line")
 LOADS = {"event": "phase", "doing": "loading the weights", "time": 1000.0}

@@ -14,7 +14,7 @@ from tests.daemon.dispatchers import CONFIG, running
 from tests.daemon.made_attempts import finish, make_attempt, progress_of, supervise
 from tests.daemon.waiting import wait_async, wait_for
 from zerotoolsd.config import StopConfig
-from zerotoolsd.service.views import JobView
+from zerotoolsd.service.exchanged import JobView
 
 SOON = {"action": "end", "factor": 1, "start": 100, "step": 3}
 
