@@ -28,7 +28,7 @@ from zerotoolsd.operations.jobs_again import JobsAgain
 from zerotoolsd.operations.machine_state import MachineState
 from zerotoolsd.operations.pausing import PausedJobs
 from zerotoolsd.operations.waiting_jobs import ChangeJob, WaitingJobs
-from zerotoolsd.operations.whole_arrays import WholeArrays, cancelling
+from zerotoolsd.operations.whole_arrays import STATES_OF, WholeArrays, cancelling
 from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.lifecycle import NotAllowed
 from zerotoolsd.queue.rows import JobRow
@@ -242,7 +242,7 @@ class DispatcherService:
     async def change_array(self, job_id: int, wish: ArrayWish, *, uid: int) -> ArrayView:
         """See `JobService`."""
         change = self._array_change(wish, uid)
-        found = await self._arrays.change(job_id, change)
+        found = await self._arrays.change(job_id, change, STATES_OF.get(wish.do))
         views = tuple(self._view(self._find(number)) for number in found.changed)
         return ArrayView(jobs=views, kept=found.kept)
 

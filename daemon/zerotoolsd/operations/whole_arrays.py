@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from zerotools.jobs import states
@@ -39,14 +40,17 @@ class WholeArrays:
             raise Conflict(f"job {job_id} is not one of an array")
         return self._store.jobs(array=job.array.id)[::-1]
 
-    async def change(self, job_id: int, change: ChangeJob) -> ArrayChange:
-        """Make the change of each member that is not over and allows it.
+    async def change(
+        self, job_id: int, change: ChangeJob, of: Collection[str] | None = None
+    ) -> ArrayChange:
+        """Make the change of each member that is not over and allows it; where any is in one of the
+        states `of`, of those alone, as the others are as they are to be.
 
         Raises NotFound, Conflict (none does, or it is no array), Unavailable: nothing was changed.
         """
 
         async def made() -> ArrayChange:
-            return self._change(self.members(job_id), change)
+            return self._change(self.members(job_id), change, of or ())
 
         try:
             return await when_free(made)
@@ -55,8 +59,9 @@ class WholeArrays:
                 f"the array of job {job_id} cannot be changed: writing the queue failed: {error}"
             ) from None
 
-    def _change(self, members: list[JobRow], change: ChangeJob) -> ArrayChange:
+    def _change(self, members: list[JobRow], change: ChangeJob, of: Collection[str]) -> ArrayChange:
         open_ones = [job for job in members if job.state not in states.TERMINAL]
+        open_ones = [job for job in open_ones if job.state in of] or open_ones
         if not open_ones:
             raise Conflict(f"all {len(members)} jobs of the array are over")
         changed, kept = [], []
@@ -71,6 +76,13 @@ class WholeArrays:
             if not changed:
                 raise Conflict(kept[0][1])
         return ArrayChange(tuple(changed), tuple(kept))
+
+
+STATES_OF = {
+    "release": (states.ON_HOLD, states.HELD),
+    "unpause": (states.PAUSED, states.PAUSING),
+}
+"""What members are in of which something is undone."""
 
 
 def cancelling(dispatcher: Dispatcher, uid: int) -> ChangeJob:

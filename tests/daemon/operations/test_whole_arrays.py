@@ -59,6 +59,9 @@ def test_those_that_wait_are_changed_and_the_one_that_runs_says_why_not(tmp_path
         assert await states(it, jobs) == ["running", "on_hold", "on_hold"]
         await it.service.change_array(jobs[0].id, ArrayWish(do="priority", priority=3), uid=ME)
         assert [(await it.service.job(job.id)).priority for job in jobs] == [3, 3, 3]
+        found = await it.service.change_array(jobs[0].id, ArrayWish(do="release"), uid=ME)
+        assert (len(found.jobs), found.kept) == (2, ())  # the one that runs is as it is to be
+        await it.service.change_array(jobs[0].id, ArrayWish(do="hold"), uid=ME)
         it.release(jobs[0].id)
         await it.reach(jobs[0].id, "succeeded")
         released = await it.service.change_array(jobs[0].id, ArrayWish(do="release"), uid=ME)

@@ -21,6 +21,8 @@ from zerotoolsd.queue.transitions import Transitions
 LOOK_SECONDS = 0.02
 """How long waiting jobs are looked at before others get the event loop."""
 _AT_ONCE = 100
+_MOST_SAID = 3
+"""Of the jobs that one waits for, as of an array of a thousand."""
 
 
 def why_it_waits(begin: float | None, after: Sequence[DependencyRow], now: float) -> str | None:
@@ -30,7 +32,9 @@ def why_it_waits(begin: float | None, after: Sequence[DependencyRow], now: float
         said.append(f"starts at {moment(begin)} at the earliest")
     open_ones = [each.words for each in after if not each.is_met]
     if open_ones:
-        said.append(f"waits for {', and for '.join(open_ones)}")
+        more = len(open_ones) - _MOST_SAID
+        listed = open_ones[:_MOST_SAID] + ([f"{more} more jobs"] if more > 0 else [])
+        said.append(f"waits for {', and for '.join(listed)}")
     return "; ".join(said) or None
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from tests.daemon.queue.test_placement import cancel, queue_one
 from zerotoolsd.queue.changes import NewJob
-from zerotoolsd.queue.conditions.waiting_conditions import WaitingConditions
+from zerotoolsd.queue.conditions.waiting_conditions import WaitingConditions, why_it_waits
+from zerotoolsd.queue.dependencies.dependency_table import DependencyRow
 from zerotoolsd.queue.lifecycle import RetryPolicy, Standing
 from zerotoolsd.queue.parking import JobGuard
 from zerotoolsd.queue.store import Store
@@ -137,3 +138,12 @@ def test_only_jobs_that_may_go_on_are_looked_at(waits: Waits) -> None:
     assert looked == [jobs[3]]
     job = waits.store.job(jobs[3])
     assert replace(job.standing, reason=None) == Standing()
+
+
+def test_of_many_jobs_that_one_waits_for_a_few_are_named() -> None:
+    rows = [DependencyRow(on_id=n, condition="any", state="queued") for n in range(1, 1001)]
+    said = why_it_waits(None, rows, now=0.0)
+    assert said == (
+        "waits for job 1 (queued) to end, and for job 2 (queued) to end, and for job 3 (queued) to "
+        "end, and for 997 more jobs"
+    )
