@@ -1,0 +1,79 @@
+"""A real training that changes its size under a real daemon: the same data and the same losses.
+
+Tolerance: the order of summation, which the steps make larger (benchmarks/results/giving-way.md).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.launching import job
+from tests.daemon.daemons import REAL, Daemon, daemon_in
+from tests.daemon.waiting import wait_for
+from zerotools.jobs.jobfile.parse import job_from_dict
+from zerotools.jobs.states import TERMINAL
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.dear(60, "three starts of a trainer, one of two ranks"),
+]
+STEPS, NEAR = 200, 1e-3
+CONFIG = """
+[limits]
+cpu_ranks = 2
+[gpus]
+locks = ""
+[preemption]
+enabled = true
+after_seconds = 0
+[elastic]
+grow = false
+"""
+
+
+def steps_of(daemon: Daemon, number: int) -> dict[int, list[dict[str, Any]]]:
+    """What the attempts of a job said after each step, by attempt."""
+    found: dict[int, list[dict[str, Any]]] = {}
+    for path in sorted((daemon.state / "jobs" / str(number)).glob("attempt-*/progress.jsonl")):
+        told = [json.loads(line) for line in path.read_text().splitlines(True) if line[-1] == "\n"]
+        attempt = int(path.parent.name.removeprefix("attempt-"))
+        found[attempt] = [each for each in told if each.get("event") == "step"]
+    return found
+
+
+def end_of(daemon: Daemon, number: int) -> dict[str, Any]:
+    """The job, once it is over, which takes longer than a job of pretended ranks."""
+    client = daemon.client
+    wait_for(lambda: client.job(number)["state"] in TERMINAL, f"job {number} to end", deadline=180)
+    return client.job(number)
+
+
+def test_one_that_goes_on_with_fewer_ranks_is_the_same_run(tmp_path: Path, text: Path) -> None:
+    rigid, elastic = (
+        job(text, ranks=ranks, train={"steps": STEPS, "batch_size": 4, "learning_rate": 1e-4})
+        for ranks in (1, {"min": 1, "max": 2})
+    )
+    wait = f"until test -e {tmp_path}/go; do sleep 0.05; done"
+    script = {"command": ["/bin/sh", "-c", wait], "directory": "/"}
+    urgent = {"engine": "script", "device": "cpu", "ranks": 1, "script": script}
+    with daemon_in(tmp_path / "state", CONFIG, REAL) as daemon:
+        client = daemon.start().client
+        number = int(client.submit(job_from_dict(elastic, source="job"))["id"])
+        wait_for(lambda: steps_of(daemon, number).get(1), "its first step", deadline=120)
+        client.submit(job_from_dict(urgent, source="job"), terms={"priority": 5})
+        ended = end_of(daemon, number)
+        (tmp_path / "go").touch()
+        assert ended["state"] == "succeeded", ended["reason"]
+        assert [attempt["world_size"] for attempt in ended["attempts"]] == [2, 1]
+        alone = int(client.submit(job_from_dict(rigid, source="job"))["id"])
+        assert end_of(daemon, alone)["state"] == "succeeded"
+        told = [each for attempt in steps_of(daemon, number).values() for each in attempt]
+        assert [each["step"] for each in told] == list(range(1, STEPS + 1))
+        wanted = {each["step"]: each["loss"] for each in steps_of(daemon, alone)[1]}
+        assert {each["step"]: each["loss"] for each in told} == pytest.approx(wanted, rel=NEAR)
+        first = told[0]["step"]
+        assert told[0]["loss"] == pytest.approx(wanted[first], rel=1e-6)
