@@ -53,9 +53,9 @@ def look_at_process(pid: int, daemon_pid: int) -> dict[str, Any]:
     _refuse_ours(process, table, daemon_pid)
     identity = AdoptedProcess(pid, process.start_ticks, boot_id())
     words = _read(Path(f"/proc/{pid}/cmdline")).rstrip(b"\0").split(b"\0")[:_MOST_WORDS]
-    command = [os.fsdecode(word[:_LONGEST]).replace("\n", " ") for word in words if word]
+    command = [_shown(word[:_LONGEST]) for word in words if word]
     try:
-        directory = os.readlink(f"/proc/{pid}/cwd")  # noqa: PTH115  # "… (deleted)"
+        directory = _shown(os.readlink(f"/proc/{pid}/cwd".encode()))  # noqa: PTH115  # "… (deleted)"
     except OSError:
         directory = "/"
     return Adoptable(
@@ -64,6 +64,11 @@ def look_at_process(pid: int, daemon_pid: int) -> dict[str, Any]:
         directory=directory,
         below=tuple(sorted(each.pid for each in descendants(pid, table))),
     ).to_json()
+
+
+def _shown(word: bytes) -> str:
+    """As people read it: nothing is started by it."""
+    return word.decode("utf-8", "replace").replace("\n", " ")
 
 
 def missing(process: AdoptedProcess) -> Iterator[str]:

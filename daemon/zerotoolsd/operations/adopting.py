@@ -19,7 +19,11 @@ from zerotoolsd.service.exchanged import Adoption
 from zerotoolsd.service.refusals import Conflict, Unavailable
 from zerotoolsd.submission import LOOK_SECONDS, Admittance
 
+MOST_WATCHED = 64
+"""Processes of one user, which take no room of the queue, but some of the machine."""
 _LONGEST_NAME = 60
+_WATCHES = '"adopted": "'
+"""In the text of a job that watches a process."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +66,16 @@ class Adopting:
 
     def _refuse_watched(self, pid: int, identity: str, uid: int) -> None:
         """Raises Conflict. Jobs of others do not count: what they say of a process may be a lie."""
+        watched = 0
         for job in self._dispatcher.store.jobs((*states.ACTIVE, states.QUEUED), uid=uid):
             if identity in job.spec_text:
                 raise Conflict(f"process {pid} is watched already, by job {job.id}")
+            watched += _WATCHES in job.spec_text
+        if watched >= MOST_WATCHED:
+            raise Conflict(
+                f"{watched} processes of yours are watched already, and each takes a few processes "
+                "more; cancel some of these jobs, which leaves what they watch alone"
+            )
 
     async def _gpus(self, pids: set[int]) -> tuple[str, ...]:
         snapshot = await self._dispatcher.machine.snapshot()

@@ -48,6 +48,22 @@ def test_who_it_is_and_what_it_runs(training: Started, tmp_path: Path) -> None:
     assert list(missing(process)) == []
 
 
+def test_words_that_are_no_text_are_shown_all_the_same(tmp_path: Path) -> None:
+    place = tmp_path / os.fsdecode(b"od\xffd")
+    place.mkdir()
+    words = ["sh", "-c", "read word", b"caf\xe9", "a\nb"]
+    child = Started(words, cwd=place, stdin=subprocess.PIPE)
+    try:
+        found = look_at_process(child.pid, DAEMON)
+        place.rmdir()
+        moved = look_at_process(child.pid, DAEMON)
+    finally:
+        child.end()
+    assert found["command"] == ("sh", "-c", "read word", "caf\ufffd", "a b")
+    assert found["directory"] == f"{tmp_path}/od\ufffdd"
+    assert moved["directory"] == f"{tmp_path}/od\ufffdd (deleted)"
+
+
 def test_one_that_is_gone_is_refused_and_named_when_it_goes() -> None:
     child = Started(["sleep", "1000"])
     process = adopted_process(look_at_process(child.pid, DAEMON)["adopted"])

@@ -275,7 +275,7 @@ class FakeService:
     async def adopt(self, wanted: Adoption, *, uid: int) -> AdoptedView:
         if wanted.pid != ADOPTABLE:
             raise BadRequest(f"there is no process {wanted.pid} on this machine")
-        view = self.add(uid=uid, name=wanted.name or "train")
+        view = self.add(uid=uid, name=wanted.name or "train", reason=None)
         return AdoptedView(job=view, below=(ADOPTABLE + 1,), gpu_uuids=("GPU-a",))
 
     async def retry(self, job_id: int, *, uid: int, output_dir: str | None = None) -> JobView:

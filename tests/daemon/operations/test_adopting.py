@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -10,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from harness.started import Started
 from tests.daemon.dispatchers import CONFIG, Running, running
@@ -19,6 +22,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import GpuProcess
 from zerotoolsd.config import LimitsConfig, StopConfig
+from zerotoolsd.operations import adopting
 from zerotoolsd.service.exchanged import Adoption, JobView
 from zerotoolsd.service.refusals import Conflict
 
@@ -141,6 +145,38 @@ def test_what_is_not_the_daemons_is_not_paused_nor_watched_twice(tmp_path: Path)
             child.wait()
             gone = await refusal(it.service.retry(job.id, uid=ME), BadRequest)
             assert f"process {child.pid} is gone: it has ended" in gone
+
+    tell(tmp_path / "state", story)
+
+
+def test_a_watcher_that_is_killed_says_nothing_of_the_process(tmp_path: Path) -> None:
+    async def story(it: Running) -> None:
+        with started("read word") as child:
+            job = await adopt(it, child.pid)
+            await it.reach(job.id, "running")
+            await watched(it, job.id)
+            run = json.loads((it.service.run_dir(job.id, 1) / "run.json").read_text())
+            os.kill(run["ranks"][0]["pid"], signal.SIGKILL)
+            failed = await it.reach(job.id, "failed")
+            assert str(failed.reason).startswith(
+                "its watcher failed, and the process itself may go"
+            )
+            assert child.poll() is None
+
+    tell(tmp_path / "state", story)
+
+
+def test_one_user_has_so_many_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adopting, "MOST_WATCHED", 1)
+
+    async def story(it: Running) -> None:
+        with started("read word") as one, started("read word") as other:
+            job = await adopt(it, one.pid)
+            said = await refusal(adopt(it, other.pid), Conflict)
+            assert said.startswith("1 processes of yours are watched already")
+            await it.service.cancel(job.id, uid=ME)
+            await it.reach(job.id, "cancelled")
+            await adopt(it, other.pid)
 
     tell(tmp_path / "state", story)
 

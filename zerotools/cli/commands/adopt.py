@@ -59,6 +59,8 @@ def command(
     below, gpus = len(watched["below"]), len(watched["gpu_uuids"])
     more = f" and {counted(below, 'process', 'processes')} below it" if below else ""
     click.echo(f"{title(job)} watches process {pid}{more}; GPUs that it uses now: {gpus or 'none'}")
+    if job["reason"]:
+        click.echo(f"it does not yet: {render.clean(str(job['reason']))}")
     if (limit := wanted["time_limit"]) is not None:
         click.echo(f"it is ended in {in_words(limit)}, if it still runs then")
 

@@ -141,8 +141,9 @@ def judge_watched(
     """The verdict over a process that somebody started by hand, by what its watcher says of it."""
     verdict = judge_program(ranks, progress, stop=stop, killed_because=killed_because)
     said = progress.errors[-1].get("message") if progress.errors else None
-    if verdict.outcome == "crashed" and verdict.rank is not None and isinstance(said, str):
-        return replace(verdict, cause=said)
+    if verdict.outcome == "crashed" and verdict.rank is not None:
+        failed = f"its watcher failed, and the process itself may go on: {verdict.cause}"
+        return replace(verdict, cause=said if isinstance(said, str) else failed)
     if verdict.rank is not None or stop is None:
         return verdict
     if stop == TIME_LIMIT:
