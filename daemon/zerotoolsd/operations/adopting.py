@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
+from zerotools.core.counts import counted
 from zerotools.jobs import states
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotoolsd.admission.adoptable import look_at_process
@@ -73,7 +74,8 @@ class Adopting:
             watched += _WATCHES in job.spec_text
         if watched >= MOST_WATCHED:
             raise Conflict(
-                f"{watched} processes of yours are watched already, and each takes a few processes "
+                f"{counted(watched, 'process', 'processes')} of yours "
+                f"{'is' if watched == 1 else 'are'} watched already, and each takes a few "
                 "more; cancel some of these jobs, which leaves what they watch alone"
             )
 

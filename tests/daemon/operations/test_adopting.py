@@ -173,7 +173,7 @@ def test_one_user_has_so_many_watched(tmp_path: Path, monkeypatch: pytest.Monkey
         with started("read word") as one, started("read word") as other:
             job = await adopt(it, one.pid)
             said = await refusal(adopt(it, other.pid), Conflict)
-            assert said.startswith("1 processes of yours are watched already")
+            assert said.startswith("1 process of yours is watched already")
             await it.service.cancel(job.id, uid=ME)
             await it.reach(job.id, "cancelled")
             await adopt(it, other.pid)
