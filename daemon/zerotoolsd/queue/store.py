@@ -40,7 +40,9 @@ class Store:
     def __init__(self, state_dir: Path, *, rebuild: bool = False) -> None:
         """Raises BadFile, Unsupported: see `open_database`. `rebuild`: an older queue will do."""
         self._connection = open_database(state_dir, rebuild=rebuild)
-        self.transactions = Transactions(self._connection, self._note_commit, self._note_undone)
+        self.transactions = Transactions(
+            self._connection, lambda text: self._sql(text), self._note_commit, self._note_undone
+        )
         self._transaction = self.transactions.one
         self.room, self.gpu_use = QueueRoom(state_dir, self._connection), GpuUse(self._connection)
         self.of_user = UserRows(self._sql)

@@ -76,7 +76,10 @@ def test_an_orphan_whose_parent_ended_between_two_reads_is_found(
 
 
 def test_it_counts_what_the_kernel_tells() -> None:
-    child = Started([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    program = "print('there', flush=True); input()"  # until then the kernel may tell of no page
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    child = Started([sys.executable, "-c", program], **streams)
+    assert child.stdout.readline() == b"there\n"
     used = HostMemory().measure({child.pid})
     everything = HostMemory().measure({})
     below = descendants(ME, processes())

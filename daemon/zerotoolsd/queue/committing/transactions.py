@@ -26,12 +26,16 @@ Undone = Callable[[BaseException], None]
 
 
 class Transactions:
-    """Those of one connection, which commits nothing by itself."""
+    """Those of one connection, which commits nothing by itself; `run` executes a statement."""
 
     def __init__(
-        self, connection: sqlite3.Connection, committed: Committed, undone: Undone
+        self,
+        connection: sqlite3.Connection,
+        run: Callable[[str], object],
+        committed: Committed,
+        undone: Undone,
     ) -> None:
-        self._connection = connection
+        self._connection, self._run = connection, run
         self._committed, self._undone = committed, undone
         self._is_together = False
         self._then: list[Callable[[], None]] = []
@@ -44,17 +48,19 @@ class Transactions:
                 yield
             return
         if self._connection.in_transaction:  # undoing the one before failed, for lack of memory
-            self._connection.execute("ROLLBACK")
-        self._connection.execute("BEGIN IMMEDIATE")
+            self._run("ROLLBACK")
+        self._run("BEGIN IMMEDIATE")
         try:
             yield
             began = time.perf_counter()
-            self._connection.execute("COMMIT")
+            self._run("COMMIT")
             self._committed(time.perf_counter() - began)
         except BaseException as error:  # undone, and raised again
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
-            self._undone(error)
+            try:
+                if self._connection.in_transaction:
+                    self._run("ROLLBACK")
+            finally:
+                self._undone(error)
             raise
 
     @contextmanager
@@ -83,14 +89,14 @@ class Transactions:
 
     @contextmanager
     def _part(self) -> Iterator[None]:
-        self._connection.execute("SAVEPOINT part")
+        self._run("SAVEPOINT part")
         followed = len(self._then)
         try:
             yield
         except BaseException:
             del self._then[followed:]
             if self._connection.in_transaction:  # a full disk undoes all of it
-                self._connection.execute("ROLLBACK TO part")
-                self._connection.execute("RELEASE part")
+                self._run("ROLLBACK TO part")
+                self._run("RELEASE part")
             raise
-        self._connection.execute("RELEASE part")
+        self._run("RELEASE part")

@@ -16,7 +16,10 @@ class Bench:
         self.connection = connection
         self.commits, self.undone = 0, list[str]()
         self.transactions = Transactions(
-            connection, self._committed, lambda error: self.undone.append(str(error))
+            connection,
+            connection.execute,
+            self._committed,
+            lambda error: self.undone.append(str(error)),
         )
 
     def _committed(self, seconds: float) -> None:
