@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.torch,
     pytest.mark.dear(60, "three starts of a trainer, one of two ranks"),
 ]
-STEPS, NEAR = 120, 1e-3
+STEPS, NEAR = 240, 1e-3
 CONFIG = """
 [limits]
 cpu_ranks = 2
