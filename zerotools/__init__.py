@@ -2,7 +2,8 @@
 
 `open` and `load_state_dict` read any checkpoint that the command line reads, `verify` checks one,
 `diff` compares two, `salvage` exports what is whole of a damaged one, and `plan_thin` and `thin`
-drop the state of its optimizer. They are imported when they are first asked for.
+drop the state of its optimizer. `estimate` predicts the memory of a training. They are imported
+when they are first asked for.
 """
 
 from importlib import import_module
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
         Unsupported,
         ZerotoolsError,
         diff,
+        estimate,
         load_state_dict,
         open,
         plan_thin,
@@ -36,6 +38,7 @@ __all__ = [
     "ZerotoolsError",
     "__version__",
     "diff",
+    "estimate",
     "load_state_dict",
     "open",
     "plan_thin",

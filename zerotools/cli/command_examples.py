@@ -43,6 +43,12 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "zerotools thin output --keep-last 2 --keep weights --yes",
         "zerotools thin output --older-than 30d --keep-every 1000 --yes",
     ),
+    "estimate": (
+        "zerotools estimate 7B --gpus 8 --gpu-memory 80GiB --host-memory 512GiB",
+        "zerotools estimate runs/tiny --gpus 2 --seq 2048 --batch 4",
+        "zerotools estimate job.toml --json",
+        "zerotools estimate model --deepspeed ds_config.json --batch 2 --gpus 4",
+    ),
     "import": (
         "zerotools import --deepspeed ds_config.json",
         "zerotools import base.toml --accelerate default_config.yaml -o job.toml",

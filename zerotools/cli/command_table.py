@@ -53,6 +53,12 @@ COMMANDS: dict[str, CommandEntry] = {
     "thin": CommandEntry(
         "zerotools.cli.commands.thin", CHECKPOINTS, "Drop the optimizer state of old checkpoints."
     ),
+    "estimate": CommandEntry(
+        "zerotools.cli.commands.estimate",
+        JOBS,
+        "Predict the memory of a training, and say what fits.",
+        is_local=True,
+    ),
     "import": CommandEntry(
         "zerotools.cli.commands.importing",
         JOBS,

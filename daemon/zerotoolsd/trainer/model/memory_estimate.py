@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from zerotools.core.loss_size import LossSize
 from zerotools.core.memory_layout import DEVICE, DISK, HOST, MemoryLayout
-from zerotools.ops.estimate import Parameter, bytes_at, gathered, loss_bytes, state_of
+from zerotools.ops.estimate.state import Parameter, bytes_at, gathered, loss_bytes, state_of
 from zerotoolsd.trainer.model.meta_model import MetaModel
 
 MIB = 1 << 20

@@ -15,7 +15,7 @@ from zerotools.core.memory_layout import (
     WEIGHTS,
     MemoryLayout,
 )
-from zerotools.ops.estimate import (
+from zerotools.ops.estimate.state import (
     Parameter,
     bytes_at,
     gathered,

@@ -1,0 +1,141 @@
+"""`zerotools estimate` as people call it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.started import run as start
+from tests.cli.conftest import Command, Done
+from tests.ops.estimate.tiny_configs import config
+from zerotools.cli.main import build, run
+
+MACHINE = ("--gpus", "8", "--gpu-memory", "80GiB", "--host-memory", "512GiB")
+JOB = """
+gpus = 2
+[model]
+path = "model"
+[data]
+text = ["text"]
+sequence_length = 64
+[train]
+steps = 1
+batch_size = 8
+"""
+
+
+@pytest.fixture
+def estimate(capsys: pytest.CaptureFixture[str]) -> Command:
+    """`estimate("7B", "--json")`, in this process."""
+
+    def invoke(*arguments: str) -> Done:
+        capsys.readouterr()
+        status = run(build(), ["estimate", *arguments])
+        return Done(status, *capsys.readouterr())
+
+    return invoke
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    directory = tmp_path / "model"
+    directory.mkdir()
+    (directory / "config.json").write_text(json.dumps(config("llama")))
+    return directory
+
+
+def test_the_page_has_the_table_the_choice_and_the_terms(estimate: Command) -> None:
+    done = estimate("7B", *MACHINE)
+    assert done.status == 0
+    assert "1      none" in done.out
+    assert "stage 1 is the fastest that fits: stage 0 takes" in done.out
+    assert "not measured" in done.out
+    assert max(map(len, done.out.splitlines())) <= 80
+
+
+def test_where_nothing_fits_the_status_is_1(estimate: Command) -> None:
+    small = ("--gpus", "1", "--gpu-memory", "8GiB", "--host-memory", "9GiB")
+    done = estimate("70B", *small)
+    assert done.status == 1
+    assert "nothing fits" in done.out
+
+
+def test_json_has_bytes(estimate: Command, model: Path) -> None:
+    done = estimate(str(model), *MACHINE, "--stage", "2", "--json")
+    found = json.loads(done.out)
+    assert {row["stage"] for row in found["rows"]} == {2}
+    assert found["configs"]["job"]["model"] == {"path": str(model)}
+    assert found["choice"]["peak_bytes"] > 0
+
+
+def test_a_job_file_has_its_own_ranks(estimate: Command, model: Path) -> None:
+    file = model.parent / "job.toml"
+    file.write_text(JOB)
+    done = estimate(str(file), *MACHINE[2:], "--json")
+    found = json.loads(done.out)
+    assert done.status == 0
+    assert found["machine"]["gpus"] == 2
+    assert found["asked"]["stage"] == 3
+    assert found["micro_batch"]["sequences"] == 4
+    refused = estimate(str(file), "--batch", "2", "--precision", "fp16")
+    assert refused.status == 2
+    assert f"--batch, --precision: {file} says that" in refused.err
+
+
+def test_a_deepspeed_config_beside_a_model(estimate: Command, model: Path) -> None:
+    file = model.parent / "ds.json"
+    zero = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
+    file.write_text(json.dumps({"bf16": {"enabled": True}, "zero_optimization": zero}))
+    given = ("--deepspeed", str(file), "--batch", "2", "--seq", "32", "--json")
+    done = estimate(str(model), *MACHINE, *given)
+    assert done.status == 0, done.err
+    found = json.loads(done.out)
+    assert (found["asked"]["stage"], found["asked"]["offload"]) == (2, "optimizer")
+    assert found["micro_batch"]["sequences"] == 2
+    assert found["micro_batch"]["sequence_length"] == 32
+
+
+@pytest.mark.parametrize("kind", ["job", "deepspeed", "accelerate"])
+def test_a_config_alone(estimate: Command, kind: str) -> None:
+    done = estimate("7B", *MACHINE, "--print", kind)
+    assert done.status == 0
+    if kind == "deepspeed":
+        assert json.loads(done.out)["zero_optimization"]["stage"] == 1
+    assert "stage" in done.out
+    assert "GiB" not in done.out
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("7B", "--gpus", "0"), "0 is not in the range"),
+        (("7B", "--gpu-memory", "80XB"), "is not a size"),
+        (("7B", "--gpu-memory", "80TiB"), "--gpu-memory is 81,920 GiB, and no GPU has more"),
+        (("7B", "--host-memory", "900TiB"), "no machine has more than 65,536 GiB"),
+        (("7B", "--seq", "0"), "0 is not in the range"),
+        (("nowhere",), "there is no such file or directory"),
+        (("7B", "--deepspeed", "ds.json"), "name a model directory"),
+        (("7B", "--lenient"), "--lenient is for a config"),
+        (("70B", "--gpus", "1", "--gpu-memory", "1GiB", "--print", "job"), "no config to print"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_refused(estimate: Command, given: tuple[str, ...], said: str) -> None:
+    done = estimate(*given)
+    assert done.status == 2
+    assert said in " ".join(done.err.split())
+
+
+def test_a_config_needs_neither_torch_nor_numpy(model: Path) -> None:
+    program = (
+        "import sys\n"
+        "from zerotools.cli.main import build, run\n"
+        "run(build(), sys.argv[1:])\n"
+        "print([n for n in ('torch', 'numpy', 'transformers') if n in sys.modules])"
+    )
+    command = [sys.executable, "-c", program, "estimate", str(model), *MACHINE]
+    done = start(command, timeout=60, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr

@@ -1,0 +1,104 @@
+"""Activations, compared with a count of the bytes that are alive in real passes."""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import replace
+
+import pytest
+
+from tests.ops.estimate.tiny_configs import config
+from zerotools.ops.estimate.activations import MicroBatch, activations_of
+from zerotools.ops.estimate.architecture import FAMILIES, Architecture, architecture_of
+
+MICRO = MicroBatch(batch=2, sequence=48, precision="fp32")
+IDS = 24 * MICRO.tokens
+"""Of token ids and the like, which are given in the count."""
+TOLERANCE = 0.05
+
+
+def architecture(name: str, **changes: object) -> Architecture:
+    found = architecture_of(config(name, **changes), "config")
+    assert found is not None
+    return found
+
+
+def counted(name: str, micro: MicroBatch) -> int:
+    """Bytes that the forward pass leaves for the backward pass, the last hidden states too."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from benchmarks.loss.live_bytes import LiveBytes
+    from zerotools.jobs.tables.model import ModelSpec
+    from zerotoolsd.trainer.model.meta_model import checkpoint_activations, read_config
+
+    known = read_config(ModelSpec(config=config(name))).to_dict()
+    dropping = [key for key in known if "drop" in key]
+    tree = config(name) | {key: 0.0 for key in dropping if isinstance(known[key], float)}
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[micro.precision]
+    model = AutoModelForCausalLM.from_config(
+        read_config(ModelSpec(config=tree)), attn_implementation=micro.attention
+    ).to(dtype)
+    model.train()
+    if micro.checkpointing:
+        checkpoint_activations(model)
+    ids = torch.full((micro.batch, micro.sequence), 3)
+    given = [*model.parameters(), *model.buffers(), ids]
+    with LiveBytes(given) as live:
+        hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+        gc.collect()
+        kept = live._now
+    assert hidden.shape[:2] == ids.shape
+    return kept
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_what_is_kept_is_what_is_counted(name: str, precision: str) -> None:
+    for micro in (
+        replace(MICRO, precision=precision),
+        replace(MICRO, precision=precision, checkpointing=True),
+    ):
+        predicted = activations_of(architecture(name), micro).kept - IDS
+        assert predicted == pytest.approx(counted(name, micro), rel=TOLERANCE)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", ["llama", "gpt2", "opt"])
+def test_eager_attention_keeps_its_probabilities(name: str) -> None:
+    micro = replace(MICRO, attention="eager", precision="bf16")
+    predicted = activations_of(architecture(name), micro).kept - IDS
+    assert predicted == pytest.approx(counted(name, micro), rel=0.1)
+
+
+def test_the_worked_example() -> None:
+    llama = replace(
+        architecture("llama"),
+        layers=1,
+        hidden=4096,
+        heads=32,
+        kv_heads=8,
+        head_dim=128,
+        intermediate=14336,
+    )
+    one = MicroBatch(batch=1, sequence=1024)
+    more = activations_of(replace(llama, layers=2), one).kept - activations_of(llama, one).kept
+    assert more == 200_840 * 1024
+
+
+def test_checkpointing_keeps_the_inputs_of_blocks() -> None:
+    llama = architecture("llama")
+    whole = activations_of(llama, MICRO)
+    again = activations_of(llama, replace(MICRO, checkpointing=True))
+    assert again.kept < whole.kept
+    assert again.block > whole.block
+    deeper = activations_of(replace(llama, layers=4), replace(MICRO, checkpointing=True))
+    assert deeper.kept - again.kept == MICRO.tokens * 4 * llama.hidden
+
+
+def test_the_loss_is_what_is_most_for_a_wide_vocabulary() -> None:
+    llama = replace(architecture("llama"), vocabulary=100_000)
+    found = activations_of(llama, replace(MICRO, checkpointing=True))
+    assert found.loss > found.block
+    assert found.most == found.kept + found.loss

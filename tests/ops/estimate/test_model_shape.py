@@ -1,0 +1,79 @@
+"""Shapes from configs, headers and numbers."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.golden_files import DEEPSPEED
+from tests.ops.estimate.tiny_configs import config
+from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.ops.estimate.model_shape import of_config, read_shape
+
+
+@pytest.mark.parametrize("text", ["7B", "13b", "350M", "0.5B", "70B", "1T"])
+def test_a_number_stands_for_exactly_so_many_parameters(text: str) -> None:
+    found = read_shape(text)
+    units = {"m": 10**6, "b": 10**9, "t": 10**12}
+    assert found.count == int(float(text[:-1]) * units[text[-1].lower()])
+    assert found.architecture is not None
+    assert "Llama-like" in found.notes[0]
+
+
+@pytest.mark.parametrize("text", ["", "7", "B", "7Q", "-7B", "7 B B", "999K"])
+def test_what_is_no_model_is_refused(text: str) -> None:
+    with pytest.raises(BadRequest):
+        read_shape(text or "nothing")
+
+
+def test_a_config_says_all_of_a_known_architecture(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(config("llama")))
+    assert read_shape(str(file)).count == read_shape(str(tmp_path)).count
+    assert read_shape(str(file)).architecture is not None
+
+
+def test_a_checkpoint_has_its_shapes_in_its_headers() -> None:
+    found = read_shape(str(DEEPSPEED / "z3-bf16-w2" / "checkpoint"))
+    assert found.architecture is None
+    assert found.count > 0
+    assert "activations are unknown" in found.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "is not a JSON object"),
+        ("{}", "is no model config"),
+        ('{"model_type": "llama"}', "has no hidden_size"),
+    ],
+)
+def test_a_config_that_is_none_is_refused(text: str, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(text)
+    with pytest.raises(BadRequest, match=said):
+        read_shape(str(file))
+
+
+@pytest.mark.torch
+def test_transformers_is_asked_for_other_architectures() -> None:
+    tree: dict[str, Any] = {"model_type": "gpt_neo", "num_layers": 2, "num_heads": 4}
+    tree |= {"hidden_size": 32, "vocab_size": 96, "attention_types": [[["global", "local"], 1]]}
+    found = of_config(tree, "config")
+    assert found.architecture is None
+    assert found.notes == (
+        "config: activations are unknown for model_type 'gpt_neo'; the state is exact",
+    )
+    assert {p.block for p in found.parameters} == {None, "transformer.h.0", "transformer.h.1"}
+
+
+def test_an_architecture_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(Unsupported, match=r"does not know the shapes of model_type 'nothing'"):
+        of_config({"model_type": "nothing"}, "config", sys.executable)
+    with pytest.raises(Unsupported, match=r"could not be asked"):
+        of_config({"model_type": "mamba"}, "config", "/bin/false")

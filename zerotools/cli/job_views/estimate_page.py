@@ -1,0 +1,120 @@
+"""The page of an estimate: what is trained, the table, the choice, and where the memory goes."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Iterator
+
+from zerotools.cli.output import render
+from zerotools.cli.output.style import paint
+from zerotools.jobs.estimating.estimating import Estimate
+from zerotools.ops.estimate.choosing import Row
+from zerotools.ops.estimate.terms import NOT_MEASURED
+
+_HEADERS = ("stage", "offload", "GPU GiB", "host GiB", "fits")
+_COLUMNS = 80
+
+
+def page(found: Estimate) -> list[str]:
+    """Lines for people."""
+    lines = [*_head(found), "", *_table(found), ""]
+    row = found.choice.row
+    if found.asked is not None:
+        lines += [*_wrapped(_asked(found, found.asked)), ""]
+    lines += _wrapped(found.choice.reason)
+    for each in found.choice.advice:
+        lines += _wrapped(each)
+    if row is not None and found.choice.largest_batch and found.work.micro is not None:
+        lines += _wrapped(
+            f"there, {found.choice.largest_batch} sequences of {found.work.micro.sequence} tokens "
+            f"fit at a time, or one of {found.choice.largest_sequence:,} tokens"
+        )
+    shown = found.asked or row
+    if shown is not None:
+        lines += ["", *_terms(found, shown)]
+    lines += [part for note in found.notes for part in _wrapped(f"note: {note}")]
+    return lines
+
+
+def _head(found: Estimate) -> Iterator[str]:
+    work, machine = found.work, found.machine
+    trained = sum(p.numel for p in work.model.parameters if p.is_trained)
+    count = f"{work.model.count:,} parameters"
+    if trained < work.model.count:
+        count += f", {trained:,} of them trained"
+    yield render.clean(f"{work.model.source}: {count}")
+    yield f"{work.layout.precision}, {work.layout.optimizer}, engine {work.layout.engine}"
+    where = f"{machine.gpus} {'GPUs' if machine.gpus > 1 else 'GPU'}"
+    where += f" of {render.gib(machine.gpu_memory)} GiB" if machine.on_gpu else ""
+    if not machine.on_gpu:
+        where = f"{machine.gpus} {'ranks' if machine.gpus > 1 else 'rank'} on the CPU"
+    yield f"{where}, host memory {render.gib(machine.host_memory)} GiB"
+    if work.micro is not None:
+        micro = work.micro
+        again = ", activation checkpointing" if micro.checkpointing else ""
+        what = "sequence" if micro.batch == 1 else "sequences"
+        yield f"at a time on each: {micro.batch} {what} of {micro.sequence} tokens{again}"
+
+
+def _table(found: Estimate) -> list[str]:
+    def fits(cell: str) -> str:
+        meaning = "good" if cell.startswith("yes") else "bad" if cell.startswith("no") else "quiet"
+        return paint(cell, meaning, sys.stdout)
+
+    rows = [
+        (
+            str(row.stage),
+            row.offload,
+            f"{row.memory.peak / 2**30:.1f}" + ("" if row.memory.knows_activations else "+"),
+            f"{row.host_bytes / 2**30:.1f}",
+            _fits(found, row),
+        )
+        for row in found.rows
+    ]
+    return render.table(_HEADERS, rows, right=_HEADERS[2:4], paint={"fits": fits})
+
+
+def _fits(found: Estimate, row: Row) -> str:
+    if row.fits is None:
+        return "the state does"
+    said = "yes" if row.fits else "no"
+    return f"{said}  <- fastest" if row is found.choice.row else said
+
+
+def _asked(found: Estimate, row: Row) -> str:
+    does = {True: "fits", False: "does not fit", None: "fits without activations"}[row.fits]
+    return (
+        f"as it is written (stage {row.stage}, offload {row.offload}) it takes "
+        f"{row.memory.peak / 2**30:.1f} GiB of a GPU and {row.host_bytes / 2**30:.1f} GiB of the "
+        f"host: it {does}"
+        if found.machine.on_gpu
+        else f"as it is written (stage {row.stage}, offload {row.offload}) it takes "
+        f"{row.host_bytes / 2**30:.1f} GiB of the host: it {does}"
+    )
+
+
+def _terms(found: Estimate, row: Row) -> Iterator[str]:
+    memory = row.memory
+    yield f"stage {row.stage}, offload {row.offload}: GiB of one rank, and the most at a time"
+    rows = []
+    for name in dict.fromkeys((*memory.device, *memory.host)):
+        device, host = memory.device.get(name, 0), memory.host.get(name, 0)
+        if device or host:
+            remark = "not measured" if name in NOT_MEASURED else ""
+            rows.append((name, _gib(device), _gib(host), remark))
+    if not memory.knows_activations:
+        rows.append(("activations", "unknown", "", ""))
+    rows.append(("most at a time", _gib(memory.peak), _gib(memory.host_total), ""))
+    where = "GPU" if found.machine.on_gpu else "device"
+    yield from render.table(("", where, "host", " "), rows, right=(where, "host"), indent=2)
+
+
+def _gib(count: int) -> str:
+    return f"{count / 2**30:.2f}" if count else ""
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(
+        render.clean(text), _COLUMNS, subsequent_indent="  ", break_on_hyphens=False
+    )

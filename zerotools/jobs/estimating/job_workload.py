@@ -1,0 +1,118 @@
+"""What a job file says of its memory: the model, the layout and what goes through it at a time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.jobs.jobfile.job_memory import memory_layout_of
+from zerotools.jobs.tables.data import longest_sequence
+from zerotools.jobs.tables.spec import JobSpec
+from zerotools.ops.estimate.activations import EAGER, MicroBatch
+from zerotools.ops.estimate.adapters import with_adapters
+from zerotools.ops.estimate.choosing import Workload
+from zerotools.ops.estimate.model_shape import ModelShape, of_config, read_shape
+from zerotools.ops.estimate.terms import Buckets
+
+
+def workload_of(spec: JobSpec) -> Workload:
+    """The memory that `spec` asks for, of each rank.
+
+    Raises:
+        BadRequest: its model's config cannot be read.
+        Unsupported: engine `script`, whose program is not known.
+    """
+    if spec.engine == "script":
+        raise Unsupported(
+            'engine = "script": the memory of your own program is not known; run it once, and '
+            "zerotools show says its peaks"
+        )
+    model = _model(spec)
+    return Workload(model, memory_layout_of(spec), micro_batch_of(spec, model), _buckets(spec))
+
+
+def _model(spec: JobSpec) -> ModelShape:
+    config = spec.model.config
+    python = {} if spec.python is None else {"python": spec.python}
+    if isinstance(config, Mapping):
+        model = of_config(config, "model.config", **python)
+    else:
+        named = config if spec.model.path is None else spec.model.path
+        if named is None:
+            raise BadRequest("the job has no model: set model.path or model.config")
+        if not Path(named).exists():
+            raise BadRequest(f"the model {named} does not exist")
+        model = read_shape(str(named), **python)
+    if spec.lora.rank is None:
+        return model
+    return with_adapters(model, spec.lora.rank, spec.lora.target_modules)
+
+
+def micro_batch_of(spec: JobSpec, model: ModelShape) -> MicroBatch | None:
+    """What a rank computes at a time; None: how long the sequences are is not known."""
+    positions = None if model.architecture is None else model.architecture.positions or None
+    sequence = longest_sequence(spec.data, positions)
+    if sequence is None:
+        return None
+    train = spec.train
+    attention = EAGER if spec.model.attention == EAGER else "sdpa"
+    return MicroBatch(
+        train.micro_batch_size or max(1, train.batch_size // spec.world_size),
+        sequence,
+        train.precision,
+        train.activation_checkpointing,
+        attention,
+        "off" if spec.engine == "deepspeed" and spec.zero.stage == 3 else train.chunked_loss,
+    )
+
+
+def _buckets(spec: JobSpec) -> Buckets:
+    tree: Any = spec.deepspeed.tree.get("zero_optimization", {})
+    found = Buckets()
+    if not isinstance(tree, Mapping):
+        return found
+    names = {
+        "reduce": "reduce_bucket_size",
+        "allgather": "allgather_bucket_size",
+        "prefetch": "stage3_prefetch_bucket_size",
+        "live": "stage3_max_live_parameters",
+    }
+    said = {
+        field: int(float(tree[name]))
+        for field, name in names.items()
+        if isinstance(tree.get(name), (int, float)) and tree[name] > 0
+    }
+    return replace(found, **said)
+
+
+def with_ranks(spec: JobSpec, ranks: int) -> JobSpec:
+    """The job on another number of ranks.
+
+    Raises:
+        BadRequest: its batch cannot be shared among them.
+    """
+    if spec.train.batch_size % ranks:
+        raise BadRequest(
+            f"train.batch_size = {spec.train.batch_size} cannot be shared evenly by {ranks} ranks; "
+            "ask for a number that divides it"
+        )
+    if spec.device == "cpu":
+        return replace(spec, ranks=ranks)
+    return replace(spec, gpus=ranks)
+
+
+def is_job_file(path: Path) -> bool:
+    """Whether the file is a job file rather than a model's config."""
+    if path.suffix == ".toml":
+        return True
+    if path.suffix != ".json":
+        return False
+    try:
+        tree = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(tree, dict) and isinstance(tree.get("model"), dict)

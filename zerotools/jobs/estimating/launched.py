@@ -1,0 +1,45 @@
+"""A job file in the place of the one that a config of another launcher does not come with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.estimating.estimating import LONGEST_DEFAULT, model_table_of
+from zerotools.jobs.imports.combine import JobFile
+
+_ANY_DATA = "/"
+_MANY_STEPS = 2**62
+WITH_CONFIG = ("batch", "seq", "engine", "activation_checkpointing")
+"""Options that say what no config has; all else stands in the config."""
+
+
+def job_with_config(model: str, gpus: int | None, given: Mapping[str, Any]) -> JobFile:
+    """The job that trains `model` on any data, with what was given on the command line.
+
+    Raises:
+        BadRequest: `model` is only a number of parameters.
+    """
+    table = model_table_of(model)
+    if not table:
+        raise BadRequest(
+            f"{model}: there is no such file or directory; with a config of another launcher name "
+            "a model directory or its config.json"
+        )
+    train: dict[str, Any] = {"steps": _MANY_STEPS}
+    if given["batch"]:
+        train |= {"micro_batch_size": given["batch"], "batch_size": given["batch"] * (gpus or 1)}
+    if given["activation_checkpointing"]:
+        train["activation_checkpointing"] = True
+    tree: dict[str, Any] = {
+        "model": table,
+        "data": {"text": [_ANY_DATA], "sequence_length": given["seq"] or LONGEST_DEFAULT},
+        "train": train,
+    }
+    if gpus:
+        tree["gpus"] = gpus
+    if given["engine"]:
+        tree["engine"] = given["engine"]
+    return JobFile(tree, "the command line", Path.cwd())

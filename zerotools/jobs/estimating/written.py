@@ -1,0 +1,101 @@
+"""The configs that ask for what an estimate chose: a job file, DeepSpeed's JSON, accelerate's YAML.
+
+They have what the estimate knows, which is all of the memory and nothing of the rates: what is
+missing (data, steps, learning rate) is named in the job file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from zerotools.core.memory_layout import MemoryLayout
+from zerotools.jobs.text.toml_text import to_toml
+from zerotools.ops.estimate.activations import MicroBatch
+
+_OFF = "none"
+
+
+def job_tree(
+    model: Mapping[str, Any], layout: MemoryLayout, micro: MicroBatch | None, *, on_gpu: bool
+) -> dict[str, Any]:
+    """The keys of a job file; `model` is its table of that name."""
+    tree: dict[str, Any] = {"gpus": layout.world_size}
+    if not on_gpu:
+        tree = {"device": "cpu", "ranks": layout.world_size}
+    if model:
+        tree["model"] = dict(model)
+    train: dict[str, Any] = {"precision": layout.precision, "optimizer": layout.optimizer}
+    if micro is not None:
+        tree["data"] = {"sequence_length": micro.sequence}
+        times = 1 if layout.accumulate is None else 2
+        train["batch_size"] = times * micro.batch * layout.world_size
+        if times > 1:
+            train["micro_batch_size"] = micro.batch
+            train["accumulate"] = layout.accumulate
+        if micro.checkpointing:
+            train["activation_checkpointing"] = True
+    tree["train"] = train
+    tree["zero"] = {"stage": layout.stage}
+    if layout.shard_size is not None:
+        tree["zero"]["shard_size"] = layout.shard_size
+    offload = {"optimizer": layout.offload_optimizer, "params": layout.offload_params}
+    if set(offload.values()) != {_OFF}:
+        tree["offload"] = {name: place for name, place in offload.items() if place != _OFF}
+    return tree
+
+
+def job_text(tree: Mapping[str, Any]) -> str:
+    """The job file, with what it still needs in its last lines."""
+    needed = [
+        "model.path, or model.config to start from random weights" if "model" not in tree else "",
+        "data.text, data.tokens or data.examples",
+        "train.steps or train.epochs",
+        "train.learning_rate",
+    ]
+    listed = "".join(f"#   {line}\n" for line in needed if line)
+    return f"{to_toml(tree, {})}\n# A job also needs these keys:\n{listed}"
+
+
+def deepspeed_tree(layout: MemoryLayout, micro: MicroBatch | None) -> dict[str, Any]:
+    """DeepSpeed's config."""
+    zero: dict[str, Any] = {"stage": layout.stage}
+    if layout.offload_optimizer == "cpu":
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
+    if layout.offload_params == "cpu":
+        zero["offload_param"] = {"device": "cpu", "pin_memory": True}
+    tree: dict[str, Any] = {"zero_optimization": zero}
+    if layout.precision != "fp32":
+        tree[layout.precision] = {"enabled": True}
+    if micro is not None:
+        tree["train_micro_batch_size_per_gpu"] = micro.batch
+        tree["gradient_accumulation_steps"] = 1 if layout.accumulate is None else 2
+    return tree
+
+
+def accelerate_text(layout: MemoryLayout) -> str:
+    """accelerate's config file."""
+    kind = "DEEPSPEED"
+    if layout.stage == 0:
+        kind = "MULTI_GPU" if layout.world_size > 1 else "NO"
+    precision = "no" if layout.precision == "fp32" else layout.precision
+    lines = [
+        "compute_environment: LOCAL_MACHINE",
+        f"distributed_type: '{kind}'",
+        f"mixed_precision: '{precision}'",
+        "num_machines: 1",
+        f"num_processes: {layout.world_size}",
+        "machine_rank: 0",
+        "use_cpu: false",
+    ]
+    if kind == "DEEPSPEED":
+        lines += [
+            "deepspeed_config:",
+            f"  zero_stage: {layout.stage}",
+            f"  offload_optimizer_device: {layout.offload_optimizer}",
+            f"  offload_param_device: {layout.offload_params}",
+            f"  gradient_accumulation_steps: {1 if layout.accumulate is None else 2}",
+            f"  zero3_init_flag: {str(layout.stage == 3).lower()}",
+            f"  zero3_save_16bit_model: {str(layout.stage == 3).lower()}",
+        ]
+    return "\n".join(lines) + "\n"

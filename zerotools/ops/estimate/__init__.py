@@ -1,0 +1,1 @@
+"""Predicted memory: the state exactly, activations by architecture, and which setting fits."""

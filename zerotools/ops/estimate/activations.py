@@ -1,0 +1,184 @@
+"""Bytes that the passes keep on the device beside the state, per rank and micro batch.
+
+What torch's autograd saves of each part of a block was read off transformers' code and counted
+operation by operation (`benchmarks/memory_accuracy.py`); the terms are bytes of one token in one
+block. `w` is the bytes of an element, h hidden, q and k the widths of queries and of keys, f the
+intermediate size.
+
+norm        layer norm: its input and its output, w(h + h), and mean and deviation
+            RMS norm: input and normalised input in fp32 and the output; of 16 bits (4 + 2 + 2) h
+attention   rotated queries and keys, values and the result, w(2q + 2k), and the softmax's
+            logarithm, 4 bytes a head. "eager" keeps its probabilities as well: heads x sequence
+MLP         gated: gate, activated gate, up and their product, 4wf; plain: 2wf for GELU, wf for
+            ReLU, 5wf for GELU as GPT-2 writes it
+experts     the above of each expert that a token takes, and what goes in and out of it
+
+Worked example, Llama 3 8B in bf16 (h = q = 4096, k = 1024, f = 14336): norms 2 x 8 x 4096 = 65,536,
+attention 2 x 10,240 + 4 x 32 = 20,608, MLP 4 x 2 x 14,336 = 114,688, and 8 for the norms' scales:
+200,840 bytes a token and block, 6.6 GB for one sequence of 1024 in 32 blocks.
+
+With activation checkpointing a block keeps its input, w h, and all else of one block at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zerotools.core.loss_size import LossSize
+from zerotools.core.memory_layout import ITEM_BYTES
+from zerotools.ops.estimate.architecture import HEAD, LAYER, RMS_FP32, Architecture
+from zerotools.ops.estimate.state import loss_bytes
+
+_FULL = 4
+_IDS = 3 * 8
+"""Token ids, targets and positions of one token."""
+_SAVED_BY_ACTIVATION = {"relu": 0, "gelu_new": 4, "gelu_fast": 4}
+"""Tensors of the intermediate width that an activation saves; 1 of those that torch computes in
+one operation."""
+EAGER = "eager"
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """What goes through the model at a time: `batch` sequences of `sequence` tokens on one rank,
+    computed in `precision`. `attention` is transformers' implementation, `chunked_loss` the job
+    file's key."""
+
+    batch: int
+    sequence: int
+    precision: str = "bf16"
+    checkpointing: bool = False
+    attention: str = "sdpa"
+    chunked_loss: str = "auto"
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the micro batch."""
+        return self.batch * self.sequence
+
+    @property
+    def width(self) -> int:
+        """Bytes of an element."""
+        return ITEM_BYTES[self.precision]
+
+
+@dataclass(frozen=True)
+class Activations:
+    """Bytes of a micro batch: `kept` from the forward pass for the backward pass, what one `block`
+    takes beside `kept` when it goes backward, and what the `loss` takes at most."""
+
+    kept: int
+    block: int
+    loss: int
+
+    @property
+    def most(self) -> int:
+        """The most at a time: all of `kept`, and the loss or the first block to go backward."""
+        return self.kept + max(self.loss, self.block)
+
+
+def activations_of(model: Architecture, micro: MicroBatch) -> Activations:
+    """The activations of `model`."""
+    tokens, width = micro.tokens, micro.width
+    one = tokens * _block(model, micro)
+    going = tokens * _going_back(model, micro) + _expert_gradient(model, micro)
+    mask = micro.width * micro.sequence if micro.attention == EAGER else 0
+    outside = tokens * (_last_norm(model, micro) + _IDS + mask) + _rotary(model, micro)
+    size = LossSize(tokens, model.vocabulary, model.hidden, micro.chunked_loss)
+    loss = loss_bytes(size, micro.precision)
+    if micro.checkpointing:
+        inputs = model.layers * tokens * width * model.hidden
+        return Activations(inputs + outside, one + going, loss)
+    return Activations(model.layers * one + outside, going, loss)
+
+
+def _block(model: Architecture, micro: MicroBatch) -> int:
+    """Bytes of a token that one block saves."""
+    mlp = _experts(model, micro) if model.experts else _mlp(model, micro)
+    return _norms(model, micro) + _attention(model, micro) + mlp
+
+
+def _norms(model: Architecture, micro: MicroBatch) -> int:
+    width, hidden = micro.width, model.hidden
+    family = model.family
+    count = family.parallel_norms or 2
+    if family.norm == LAYER:
+        inputs = 1 if family.parallel_norms else 2
+        return width * hidden * (inputs + count) + 2 * _FULL * count
+    return count * (_rms(model, micro) * hidden + _FULL)
+
+
+def _rms(model: Architecture, micro: MicroBatch) -> int:
+    """Bytes of one element through an RMS norm, its output with them: the next layer saves it."""
+    if micro.width == _FULL:
+        return 3 * _FULL
+    scaled = _FULL if model.family.norm == RMS_FP32 else micro.width
+    return _FULL + scaled + micro.width
+
+
+def _attention(model: Architecture, micro: MicroBatch) -> int:
+    width, family = micro.width, model.family
+    queries, keys = model.queries, model.keys
+    elements = 2 * queries + 2 * keys
+    if micro.attention == EAGER:
+        found = width * elements + _eager(model, micro)
+    else:
+        if "qkv" in family.joined and family.is_rotary:
+            elements += queries + keys  # values are a view of the joined product, which stays whole
+        if family.cat_rotary:
+            elements += queries  # the result has another order, and is copied
+        found = width * elements + _FULL * model.heads
+    if family.qk_norm is not None:
+        found += (_rms(model, micro) - micro.width) * (queries + keys)
+        normed = model.heads + model.kv_heads if family.qk_norm == HEAD else 2
+        found += _FULL * normed
+    return found
+
+
+def _eager(model: Architecture, micro: MicroBatch) -> int:
+    """Probabilities of a token, in fp32 and in the type of the model, and keys and values once for
+    each head of queries."""
+    scores = model.heads * micro.sequence
+    if model.model_type == "gpt2" and micro.width != _FULL:
+        return scores * micro.width  # it takes the softmax in the type of the scores
+    cast = 0 if micro.width == _FULL else micro.width
+    repeated = micro.width * 2 * (model.queries - model.keys) if model.kv_heads < model.heads else 0
+    return scores * (_FULL + cast) + repeated
+
+
+def _mlp(model: Architecture, micro: MicroBatch) -> int:
+    saved = _SAVED_BY_ACTIVATION.get(model.activation, 1)
+    tensors = saved + (3 if model.family.is_gated else 1)
+    return micro.width * tensors * model.intermediate
+
+
+def _experts(model: Architecture, micro: MicroBatch) -> int:
+    one = 2 * model.hidden + 4 * model.intermediate
+    router = 2 * _FULL * model.experts + (_FULL + 2 * 8) * model.experts_per_token
+    return model.experts_per_token * micro.width * one + router
+
+
+def _going_back(model: Architecture, micro: MicroBatch) -> int:
+    """Bytes of a token that live while a block goes backward, beside what it saved: the gradients
+    of the hidden states, and of the MLP's product, a norm in fp32 or the probabilities."""
+    wide = model.intermediate * (model.experts_per_token or 1)
+    norm = 0 if micro.width == _FULL or model.family.norm == LAYER else 2 * _FULL * model.hidden
+    scores = 6 * model.heads * micro.sequence if micro.attention == EAGER else 0
+    return micro.width * model.hidden + max(micro.width * wide, norm, scores)
+
+
+def _expert_gradient(model: Architecture, micro: MicroBatch) -> int:
+    """Bytes of the gradient of one expert, which is padded with zeros to those of all of them."""
+    return micro.width * model.experts * 2 * model.intermediate * model.hidden
+
+
+def _last_norm(model: Architecture, micro: MicroBatch) -> int:
+    """Bytes of a token in the norm before the head, the last hidden states with them."""
+    if model.family.norm == LAYER:
+        return 2 * micro.width * model.hidden + 2 * _FULL
+    return _rms(model, micro) * model.hidden + _FULL
+
+
+def _rotary(model: Architecture, micro: MicroBatch) -> int:
+    """Cosines and sines of the positions, which all blocks share."""
+    return 2 * micro.width * micro.sequence * model.head_dim if model.family.is_rotary else 0

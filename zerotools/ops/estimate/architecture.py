@@ -1,0 +1,317 @@
+"""What a config.json says of a model: its parameters' shapes, and what its layers are made of.
+
+The architectures of `FAMILIES` are known in every part: their parameters are those that
+transformers makes (a test compares all of them), and `activations` knows what each part keeps for
+the backward pass. Of others neither is guessed here.
+
+Worked example, Llama with hidden size 4096, 32 heads of 128, 8 of them for keys and values, and an
+intermediate size of 14336. A block has q 4096 x 4096, k and v 1024 x 4096, o 4096 x 4096, gate and
+up 14336 x 4096, down 4096 x 14336 and two norms of 4096: 218,112,000 parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from zerotools.core.errors import BadRequest
+from zerotools.ops.estimate.state import Parameter
+
+RMS, RMS_FP32, LAYER = "rms", "rms in fp32", "layer"
+"""Norms: RMS norms whose weights multiply in the model's type or in fp32, and layer norms."""
+HEAD, WHOLE = "head", "whole"
+"""Queries and keys are normed head by head, or all heads together."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """How the blocks of one `model_type` of transformers are built.
+
+    `bias` names the linear layers that have one (of "qkv", "o", "mlp", "head"). `joined` are those
+    whose matrices are one: "qkv", "mlp" (gate and up). With `cat_rotary`, rotary positions are
+    joined from two parts, so that the attention's output is copied once more. `position_rows` is
+    what a table of learned positions has beyond the config's number, None: there is no table.
+    """
+
+    norm: str = RMS
+    is_gated: bool = True
+    bias: frozenset[str] = frozenset()
+    joined: frozenset[str] = frozenset()
+    is_rotary: bool = True
+    cat_rotary: bool = False
+    qk_norm: str | None = None
+    norms_after: bool = False
+    parallel_norms: int | None = None
+    """Norms of a block whose attention and MLP read the same hidden states; None: they do not."""
+    position_rows: int | None = None
+    ties: bool = False
+    """Whether head and embedding are one matrix where the config does not say."""
+    activation: str = "silu"
+    """The MLP's activation where the config does not say."""
+    embedding_norm: bool = False
+    has_experts: bool = False
+
+
+_OLD_BIAS = frozenset({"qkv", "o", "mlp"})
+_LLAMA = Family()
+FAMILIES: Mapping[str, Family] = {
+    "llama": _LLAMA,
+    "mistral": _LLAMA,
+    "granite": _LLAMA,
+    "smollm3": Family(ties=True),
+    "qwen2": Family(bias=frozenset({"qkv"})),
+    "qwen3": Family(qk_norm=HEAD),
+    "qwen3_moe": Family(qk_norm=HEAD, has_experts=True),
+    "mixtral": Family(has_experts=True),
+    "gemma": Family(norm=RMS_FP32, ties=True, activation="gelu_pytorch_tanh"),
+    "olmo2": Family(norm=RMS_FP32, qk_norm=WHOLE, norms_after=True),
+    "phi3": Family(joined=frozenset({"qkv", "mlp"}), cat_rotary=True),
+    "stablelm": Family(norm=LAYER, cat_rotary=True),
+    "gpt2": Family(
+        norm=LAYER,
+        is_gated=False,
+        bias=_OLD_BIAS,
+        joined=frozenset({"qkv"}),
+        is_rotary=False,
+        position_rows=0,
+        ties=True,
+        activation="gelu_new",
+    ),
+    "opt": Family(
+        norm=LAYER,
+        is_gated=False,
+        bias=_OLD_BIAS,
+        is_rotary=False,
+        position_rows=2,
+        ties=True,
+        activation="relu",
+    ),
+    "gpt_neox": Family(
+        norm=LAYER,
+        is_gated=False,
+        bias=_OLD_BIAS,
+        joined=frozenset({"qkv"}),
+        cat_rotary=True,
+        parallel_norms=2,
+        activation="gelu",
+    ),
+    "phi": Family(
+        norm=LAYER,
+        is_gated=False,
+        bias=_OLD_BIAS | {"head"},
+        cat_rotary=True,
+        parallel_norms=1,
+        activation="gelu_new",
+    ),
+    "starcoder2": Family(
+        norm=LAYER, is_gated=False, bias=_OLD_BIAS, ties=True, activation="gelu_pytorch_tanh"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The sizes of a model of a known family. `hidden` is the width of hidden states; `experts` is
+    0 where every token takes the whole MLP, else a token takes `experts_per_token` of them, each
+    `intermediate` wide."""
+
+    family: Family
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    vocabulary: int
+    positions: int
+    is_tied: bool
+    activation: str
+    bias: frozenset[str] = frozenset()
+    experts: int = 0
+    experts_per_token: int = 0
+    model_type: str = field(default="llama")
+
+    @property
+    def queries(self) -> int:
+        """Width of the queries of a token."""
+        return self.heads * self.head_dim
+
+    @property
+    def keys(self) -> int:
+        """Width of the keys of a token, and of its values."""
+        return self.kv_heads * self.head_dim
+
+    def parameters(self) -> list[Parameter]:
+        """All parameters, tied ones once; those of a block with its number."""
+        found = [Parameter(shape) for shape in self._outside()]
+        shapes = list(self._block())
+        for layer in range(self.layers):
+            found += [Parameter(shape, block=str(layer)) for shape in shapes]
+        return found
+
+    def _outside(self) -> Iterator[tuple[int, ...]]:
+        family = self.family
+        yield (self.vocabulary, self.hidden)
+        if family.position_rows is not None:
+            yield (self.positions + family.position_rows, self.hidden)
+        yield from self._norm(self.hidden)
+        if not self.is_tied:
+            yield (self.vocabulary, self.hidden)
+        if "head" in self.bias:
+            yield (self.vocabulary,)
+
+    def _block(self) -> Iterator[tuple[int, ...]]:
+        for _ in range(self.family.parallel_norms or 2):
+            yield from self._norm(self.hidden)
+        yield from self._attention()
+        yield from self._experts() if self.experts else self._mlp()
+
+    def _norm(self, width: int) -> Iterator[tuple[int, ...]]:
+        yield (width,)
+        if self.family.norm == LAYER:
+            yield (width,)
+
+    def _attention(self) -> Iterator[tuple[int, ...]]:
+        queries, keys, joined = self.queries, self.keys, self.family.joined
+        rows = [queries + 2 * keys] if "qkv" in joined else [queries, keys, keys]
+        for count in rows:
+            yield from self._linear(count, self.hidden, "qkv")
+        yield from self._linear(self.hidden, queries, "o")
+        if self.family.qk_norm == HEAD:
+            yield from ((self.head_dim,), (self.head_dim,))
+        if self.family.qk_norm == WHOLE:
+            yield from ((queries,), (keys,))
+
+    def _mlp(self) -> Iterator[tuple[int, ...]]:
+        width, joined = self.intermediate, self.family.joined
+        rows = [width]
+        if self.family.is_gated:
+            rows = [2 * width] if "mlp" in joined else [width, width]
+        for count in rows:
+            yield from self._linear(count, self.hidden, "mlp")
+        yield from self._linear(self.hidden, width, "mlp")
+
+    def _experts(self) -> Iterator[tuple[int, ...]]:
+        yield (self.experts, self.hidden)
+        yield (self.experts, 2 * self.intermediate, self.hidden)
+        yield (self.experts, self.hidden, self.intermediate)
+
+    def _linear(self, rows: int, columns: int, name: str) -> Iterator[tuple[int, ...]]:
+        # transformers' Conv1D of GPT-2 has rows and columns the other way round.
+        yield (columns, rows) if self.model_type == "gpt2" else (rows, columns)
+        if name in self.bias:
+            yield (rows,)
+
+
+def architecture_of(config: Mapping[str, Any], source: str) -> Architecture | None:
+    """The architecture of a config; None where its `model_type` is not known in every part.
+
+    Raises:
+        BadRequest: a size is missing, or is no positive number; `source` is named.
+    """
+    name = config.get("model_type")
+    family = FAMILIES.get(name) if isinstance(name, str) else None
+    if family is None or _is_special(config):
+        return None
+    sizes = _Sizes(config, source)
+    hidden, heads = sizes("hidden_size", "n_embd"), sizes("num_attention_heads", "n_head")
+    intermediate = (
+        sizes("intermediate_size", "n_inner", "ffn_dim")
+        if not ("n_embd" in config and not config.get("n_inner"))
+        else 4 * hidden
+    )
+    experts = sizes.optional("num_local_experts", "num_experts") if family.has_experts else 0
+    if family.has_experts and name == "qwen3_moe":
+        intermediate = sizes("moe_intermediate_size")
+    ties = config.get("tie_word_embeddings")
+    return Architecture(
+        family,
+        layers=sizes("num_hidden_layers", "n_layer"),
+        hidden=hidden,
+        heads=heads,
+        kv_heads=sizes.optional("num_key_value_heads") or heads,
+        head_dim=sizes.optional("head_dim") or _head_dim(name, hidden, heads),
+        intermediate=intermediate,
+        vocabulary=sizes("vocab_size"),
+        positions=sizes.optional("max_position_embeddings", "n_positions"),
+        is_tied=family.ties if ties is None else bool(ties),
+        activation=_activation(config, family),
+        bias=_bias(config, family),
+        experts=experts,
+        experts_per_token=sizes("num_experts_per_tok") if experts else 0,
+        model_type=str(name),
+    )
+
+
+def _is_special(config: Mapping[str, Any]) -> bool:
+    """Whether a key makes blocks that a family does not have."""
+    return any(
+        (
+            config.get("mlp_only_layers"),
+            config.get("decoder_sparse_step", 1) not in (None, 1),
+            config.get("model_type") == "opt" and not config.get("do_layer_norm_before", True),
+            config.get("model_type") == "opt"
+            and config.get("word_embed_proj_dim", config.get("hidden_size"))
+            != config.get("hidden_size"),
+            config.get("qk_layernorm"),
+            config.get("use_parallel_residual") and config.get("model_type") == "stablelm",
+            not config.get("use_parallel_residual", True)
+            and config.get("model_type") == "gpt_neox",
+            config.get("add_cross_attention"),
+            config.get("quantization_config"),
+        )
+    )
+
+
+def _head_dim(name: object, hidden: int, heads: int) -> int:
+    # A default of these classes that does not follow from the other sizes.
+    return {"gemma": 256, "qwen3": 128}.get(str(name)) or hidden // heads
+
+
+def _activation(config: Mapping[str, Any], family: Family) -> str:
+    for key in ("hidden_act", "activation_function", "hidden_activation"):
+        if isinstance(config.get(key), str):
+            return str(config[key])
+    return family.activation
+
+
+def _bias(config: Mapping[str, Any], family: Family) -> frozenset[str]:
+    found = set(family.bias)
+    if config.get("attention_bias") is False:
+        found -= {"qkv", "o"}
+    if config.get("attention_bias") is True and not family.bias:
+        found |= {"qkv", "o"}
+    if config.get("mlp_bias") is True:
+        found.add("mlp")
+    if config.get("use_qkv_bias") is True:
+        found.add("qkv")
+    if config.get("use_bias") is False or config.get("enable_bias") is False:
+        found.clear()
+    return frozenset(found)
+
+
+class _Sizes:
+    """Reads positive numbers of a config."""
+
+    def __init__(self, config: Mapping[str, Any], source: str) -> None:
+        self._config, self._source = config, source
+
+    def __call__(self, *names: str) -> int:
+        found = self.optional(*names)
+        if not found:
+            raise BadRequest(
+                f"{self._source}: has no {names[0]}, which a {self._config.get('model_type')} "
+                "model needs; add it"
+            )
+        return found
+
+    def optional(self, *names: str) -> int:
+        for name in names:
+            value = self._config.get(name)
+            if value is None:
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**40:
+                raise BadRequest(f"{self._source}: {name} = {value!r} is not a positive number")
+            return value
+        return 0

@@ -1,0 +1,207 @@
+"""The shapes of a model's parameters, from whatever names it: no tensor data is read.
+
+A config of a known architecture says them all, a checkpoint's headers say them of any model, and a
+number of parameters ("7B") stands for a Llama-like model of that size. Only for a config of
+another architecture transformers is asked, in a process of its own, and builds the model on
+torch's meta device.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.io.files.json_file import read_json
+from zerotools.io.huggingface.config_json import LARGEST_CONFIG
+from zerotools.ops.estimate.architecture import Architecture, architecture_of
+from zerotools.ops.estimate.state import Parameter
+
+CONFIG = "config.json"
+BUILD_SECONDS = 120.0
+_COUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMbBtT])")
+_UNITS = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
+_BLOCK = re.compile(r"^(.*?\.?(?:layers|layer|h|blocks|block)\.\d+)\.")
+_VOCABULARY = 32_000
+_WEIGHT_FILES = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.distcp", "latest", "global_step*")
+
+_PROGRAM = """
+import json, sys, warnings
+warnings.filterwarnings("ignore")
+import torch
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+tree = json.load(sys.stdin)
+config = CONFIG_MAPPING[tree["model_type"]].from_dict(tree)
+kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+with torch.device("meta"):
+    model = kind.from_config(config)
+model.tie_weights()
+print(json.dumps([[name, list(p.shape)] for name, p in model.named_parameters()]))
+"""
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """Parameters of a model, tied ones once; its architecture where it is known in every part.
+    `notes` are what was assumed, in sentences."""
+
+    source: str
+    parameters: tuple[Parameter, ...]
+    architecture: Architecture | None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """Elements of all parameters."""
+        return sum(parameter.numel for parameter in self.parameters)
+
+
+def read_shape(model: str, python: str = sys.executable) -> ModelShape:
+    """The shape of what `model` names: a number of parameters, a config.json, a model directory or
+    a checkpoint. `python` has transformers, where it has to be asked.
+
+    Raises:
+        BadRequest: there is nothing of that name, or its config lacks a size.
+        BadFile: a checkpoint is damaged.
+        Unsupported: the architecture is not known, and transformers cannot be asked.
+    """
+    path = Path(model)
+    if not path.exists():
+        if _COUNT.fullmatch(model.strip()):
+            return of_count(model.strip())
+        raise BadRequest(
+            f"{model}: there is no such file or directory, and it is no number of parameters such "
+            "as 7B"
+        )
+    if path.is_file() and path.suffix == ".json":
+        return of_config(_config(path), str(path), python)
+    beside = path / CONFIG
+    if path.is_dir() and beside.is_file():
+        config = _config(beside)
+        if architecture_of(config, str(beside)) is not None or not _has_weights(path):
+            return of_config(config, str(beside), python)
+        return _of_checkpoint(path, f"model_type {config.get('model_type')!r}")
+    return _of_checkpoint(path, "its architecture")
+
+
+def of_config(config: Mapping[str, Any], source: str, python: str = sys.executable) -> ModelShape:
+    """The shape of the model of a Hugging Face config.
+
+    Raises as `read_shape`.
+    """
+    inner = config.get("text_config")
+    if "model_type" not in config:
+        raise BadRequest(
+            f"{source}: is no model config: it has no model_type; name the config.json of a model"
+        )
+    architecture = architecture_of(config, source)
+    if architecture is not None:
+        return ModelShape(source, tuple(architecture.parameters()), architecture)
+    name = config["model_type"]
+    said = f"{source}: activations are unknown for model_type {name!r}; the state is exact"
+    if isinstance(inner, Mapping):
+        said += " and has all of the model's parts"
+    return ModelShape(source, _built(config, source, python), None, (said,))
+
+
+def of_count(text: str) -> ModelShape:
+    """The shape of a Llama-like model of so many parameters."""
+    match = _COUNT.fullmatch(text)
+    assert match is not None
+    count = int(float(match[1]) * _UNITS[match[2].lower()])
+    if count < 10**6:
+        raise BadRequest(f"{text}: is less than a million parameters; name a model instead")
+    # 12 h^2 parameters a block and h / 128 blocks, as in published models of 1 B to 70 B.
+    hidden = max(256, 128 * round((count * 128 / 12) ** (1 / 3) / 128))
+    tied = 2 * _VOCABULARY * hidden > count // 3
+    outside = _VOCABULARY * hidden * (1 if tied else 2)
+    layers = max(1, round((count - outside) / (12 * hidden**2)))
+    shape = {
+        "model_type": "llama",
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": hidden // 128,
+        "intermediate_size": round(8 * hidden / 3),
+        "vocab_size": _VOCABULARY,
+        "tie_word_embeddings": tied,
+    }
+    architecture = architecture_of(shape, text)
+    assert architecture is not None
+    each, rest = divmod(count - outside, layers)
+    parameters = [Parameter((_VOCABULARY, hidden))] * (1 if tied else 2)
+    parameters += [Parameter((each,), block=str(layer)) for layer in range(layers)]
+    if rest:
+        parameters.append(Parameter((rest,)))
+    said = (
+        f"{text}: taken for a Llama-like model of {layers} layers with hidden size {hidden} and a "
+        f"vocabulary of {_VOCABULARY:,}; name its config.json for its own activations"
+    )
+    return ModelShape(text, tuple(parameters), architecture, (said,))
+
+
+def _config(path: Path) -> Mapping[str, Any]:
+    try:
+        found = read_json(path, LARGEST_CONFIG)
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(f"{path}: is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise BadRequest(f"{path}: is not a JSON object")
+    return found
+
+
+def _has_weights(path: Path) -> bool:
+    return any(next(path.glob(pattern), None) is not None for pattern in _WEIGHT_FILES)
+
+
+def _of_checkpoint(path: Path, what: str) -> ModelShape:
+    from zerotools import formats  # a config needs none of them
+
+    checkpoint = formats.read_any(path)
+    shapes = {
+        key.name: tensor.shape
+        for key, tensor in checkpoint.tensors.items()
+        if key.role in ("param", "param16") and key.name not in checkpoint.aliases
+    }
+    if not shapes:
+        raise BadRequest(f"{path}: has no weights")
+    said = (
+        f"{path}: activations are unknown ({what} is not known in every part); the state is exact"
+    )
+    return ModelShape(str(path), _named(shapes), None, (said,))
+
+
+def _named(shapes: Mapping[str, tuple[int, ...]]) -> tuple[Parameter, ...]:
+    found = []
+    for name, shape in shapes.items():
+        block = _BLOCK.match(name)
+        found.append(Parameter(shape or (1,), block=block[1] if block else None))
+    return tuple(found)
+
+
+def _built(config: Mapping[str, Any], source: str, python: str) -> tuple[Parameter, ...]:
+    """Of a model that transformers builds without values, in a process of `python`."""
+    name = config["model_type"]
+    try:
+        done = subprocess.run(
+            [python, "-P", "-c", _PROGRAM],
+            input=json.dumps(config),
+            text=True,
+            capture_output=True,
+            timeout=BUILD_SECONDS,
+            check=False,
+        )
+        shapes = json.loads(done.stdout.splitlines()[-1])
+    except (OSError, subprocess.TimeoutExpired, ValueError, IndexError):
+        raise Unsupported(
+            f"{source}: zerotools does not know the shapes of model_type {name!r}, and "
+            f"transformers of {python} could not be asked; name a checkpoint of the model, or a "
+            "number of parameters such as 7B"
+        ) from None
+    return _named({name: tuple(shape) for name, shape in shapes})

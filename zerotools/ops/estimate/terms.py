@@ -1,0 +1,200 @@
+"""Memory of one rank, term by term, and the most of it at a time.
+
+The state's terms are exact for engine `torch` (`state`), activations follow the architecture
+(`activations`). What lives only for a while does not all live together:
+
+    loss          state without gradients, all activations, the logits and their gradients
+    last block    state with all gradients, the activations of one block
+
+The peak is the larger of the two: between them gradients come as activations go, block by block.
+Where the gradients of several micro batches are summed they are there all the time.
+
+Terms that only a GPU has: the CUDA context, NCCL's buffers, and what the allocator holds beyond
+the tensors. They are figures of others and are marked as not measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from zerotools.core.memory_layout import (
+    DEVICE,
+    DISK,
+    GRADIENTS,
+    HOST,
+    ITEM_BYTES,
+    MASTERS,
+    MOMENTS,
+    WEIGHTS,
+    MemoryLayout,
+)
+from zerotools.ops.estimate.activations import Activations
+from zerotools.ops.estimate.state import Parameter, State, bytes_at, gathered, state_of
+
+MIB = 1 << 20
+CUDA_CONTEXT = 520 * MIB
+"""What a process takes on a GPU before it has a tensor, libraries loaded: CUDA 12 on A100 and H100
+by what users report; not measured here."""
+NCCL_BUFFERS = 320 * MIB
+"""Of one communicator of NCCL 2.2x within a machine, by what users report; not measured here."""
+ALLOCATOR_SHARE = 0.05
+"""Of what comes and goes, that torch's caching allocator holds beyond the tensors."""
+PROCESS_BYTES = 700 * MIB
+"""Host memory of a rank without a tensor: Python, torch and transformers, measured on a CPU."""
+COPY_BUFFERS = 3 * 64 * MIB
+"""Pinned host memory through which offloaded state goes to the GPU and back (`BUCKET_BYTES` of
+engine `torch`)."""
+NOT_MEASURED = ("CUDA context", "NCCL", "allocator")
+
+_REDUCE_ELEMENTS = 500_000_000
+_PREFETCH_ELEMENTS = 50_000_000
+_LIVE_ELEMENTS = 1_000_000_000
+"""DeepSpeed's defaults: reduce_bucket_size and allgather_bucket_size, stage3_prefetch_bucket_size,
+stage3_max_live_parameters (https://www.deepspeed.ai/docs/config-json, ZeRO Optimizations)."""
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """Elements of DeepSpeed's buckets."""
+
+    reduce: int = _REDUCE_ELEMENTS
+    allgather: int = _REDUCE_ELEMENTS
+    prefetch: int = _PREFETCH_ELEMENTS
+    live: int = _LIVE_ELEMENTS
+
+
+@dataclass(frozen=True)
+class RankMemory:
+    """Bytes of one rank: `device` and `host` by term, `disk`, and `peak`, the most on the device at
+    a time. Without `knows_activations` the peak is without them, and at least that."""
+
+    device: Mapping[str, int]
+    host: Mapping[str, int]
+    disk: int
+    peak: int
+    knows_activations: bool = True
+    largest_block: int = 0
+    """Bytes on the device of the weights that are gathered together at most."""
+
+    @property
+    def host_total(self) -> int:
+        """Bytes in the host's memory."""
+        return sum(self.host.values())
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a rank runs on. `on_gpu` False: the device is the host's memory, too."""
+
+    gpus: int
+    gpu_memory: int
+    host_memory: int
+    on_gpu: bool = True
+    notes: tuple[str, ...] = field(default=())
+
+
+def rank_memory(
+    parameters: Sequence[Parameter],
+    layout: MemoryLayout,
+    activations: Activations | None,
+    *,
+    on_gpu: bool,
+    buckets: Buckets | None = None,
+) -> RankMemory:
+    """The memory of the rank of `layout` that has most."""
+    state = state_of(parameters, layout)
+    going = _in_the_passes(parameters, layout, buckets or Buckets(), on_gpu=on_gpu)
+    kept, block, loss = _activations(activations)
+    gradients = state.get((DEVICE, GRADIENTS), 0)
+    fixed = bytes_at(state, DEVICE) - gradients + sum(going.values())
+    summed = gradients if layout.accumulate is not None else 0
+    peak = fixed + max(
+        kept + max(loss, block) + summed, gradients + (0 if activations is None else block)
+    )
+    device = {
+        "weights": state.get((DEVICE, WEIGHTS), 0),
+        "gradients": gradients,
+        "optimizer": _optimizer(state, DEVICE),
+        **going,
+        "activations": kept + block,
+        "loss": loss,
+    }
+    if on_gpu:
+        coming = max(kept + max(loss, block), gradients) + sum(going.values())
+        overhead = {
+            "allocator": int(ALLOCATOR_SHARE * coming),
+            "CUDA context": CUDA_CONTEXT,
+            "NCCL": NCCL_BUFFERS if layout.world_size > 1 else 0,
+        }
+        device.update(overhead)
+        peak += sum(overhead.values())
+    return RankMemory(
+        device,
+        _host(state, layout, on_gpu=on_gpu),
+        bytes_at(state, DISK),
+        peak,
+        knows_activations=activations is not None,
+        largest_block=_largest_block(parameters, layout),
+    )
+
+
+def _activations(found: Activations | None) -> tuple[int, int, int]:
+    return (0, 0, 0) if found is None else (found.kept, found.block, found.loss)
+
+
+def _optimizer(state: State, tier: str) -> int:
+    return state.get((tier, MASTERS), 0) + state.get((tier, MOMENTS), 0)
+
+
+def _host(state: State, layout: MemoryLayout, *, on_gpu: bool) -> dict[str, int]:
+    found = {
+        "process": PROCESS_BYTES,
+        "weights": state.get((HOST, WEIGHTS), 0),
+        "gradients": state.get((HOST, GRADIENTS), 0),
+        "optimizer": _optimizer(state, HOST),
+    }
+    if on_gpu and layout.state_tier != DEVICE:
+        found["pinned buffers"] = COPY_BUFFERS
+    return found
+
+
+def _in_the_passes(
+    parameters: Sequence[Parameter], layout: MemoryLayout, buckets: Buckets, *, on_gpu: bool
+) -> dict[str, int]:
+    """Weights that are gathered, and gradients on their way to other ranks."""
+    if layout.engine == "deepspeed":
+        return _deepspeed_buckets(parameters, layout, buckets)
+    width, largest = ITEM_BYTES[layout.precision], _largest_block(parameters, layout)
+    found = {"gathered weights": gathered(parameters, layout)}
+    if on_gpu and not layout.keeps_gathered:
+        found["prefetch"] = largest  # the next block's, while one is computed with
+    if layout.world_size > 1:
+        elements = largest // width
+        found["reduce buffers"] = elements * (width + ITEM_BYTES["fp32"])
+    return found
+
+
+def _deepspeed_buckets(
+    parameters: Sequence[Parameter], layout: MemoryLayout, buckets: Buckets
+) -> dict[str, int]:
+    width = ITEM_BYTES[layout.precision]
+    count = sum(parameter.numel for parameter in parameters)
+    if layout.world_size == 1 and layout.stage == 0:
+        return {}
+    found = {"reduce buffers": 2 * width * min(count, buckets.reduce)}
+    if layout.stage in (1, 2):
+        found["gathered weights"] = width * min(count, buckets.allgather)
+    if layout.stage == 3:
+        found["gathered weights"] = width * min(count, buckets.live)
+        found["prefetch"] = width * min(count, buckets.prefetch)
+    return found
+
+
+def _largest_block(parameters: Sequence[Parameter], layout: MemoryLayout) -> int:
+    """Bytes of the weights that are gathered together at most."""
+    sizes: dict[str | None, int] = {}
+    for parameter in parameters:
+        size = parameter.width(layout.precision) * parameter.numel
+        sizes[parameter.block] = sizes.get(parameter.block, 0) + size
+    return max(sizes.values(), default=0)
