@@ -14,13 +14,14 @@ from torch.utils._pytree import tree_map_only
 class LiveBytes(TorchDispatchMode):
     """Counts what operations allocate while it is entered; not the tensors that are `given`.
 
-    `peak` is the most at a time. What an operation takes and frees by itself is not seen.
+    `peak` is the most at a time, `now` what is alive. What an operation takes and frees by itself
+    is not seen.
     """
 
     def __init__(self, given: Iterable[torch.Tensor]) -> None:
         super().__init__()
         self.peak = 0
-        self._now = 0
+        self.now = 0
         self._given = [tensor.untyped_storage() for tensor in given]  # else addresses come again
         self._sizes = {storage._cdata: 0 for storage in self._given}
 
@@ -36,9 +37,9 @@ class LiveBytes(TorchDispatchMode):
         if key in self._sizes or not storage.nbytes():
             return
         self._sizes[key] = storage.nbytes()
-        self._now += storage.nbytes()
-        self.peak = max(self.peak, self._now)
+        self.now += storage.nbytes()
+        self.peak = max(self.peak, self.now)
         weakref.finalize(storage, self._gone, key).atexit = False
 
     def _gone(self, key: int) -> None:
-        self._now -= self._sizes.pop(key)
+        self.now -= self._sizes.pop(key)

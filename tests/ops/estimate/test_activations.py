@@ -47,7 +47,7 @@ def counted(name: str, micro: MicroBatch) -> int:
     with LiveBytes(given) as live:
         hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
         gc.collect()
-        kept = live._now
+        kept = live.now
     assert hidden.shape[:2] == ids.shape
     return kept
 

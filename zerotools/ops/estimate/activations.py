@@ -65,11 +65,13 @@ class MicroBatch:
 @dataclass(frozen=True)
 class Activations:
     """Bytes of a micro batch: `kept` from the forward pass for the backward pass, what one `block`
-    takes beside `kept` when it goes backward, and what the `loss` takes at most."""
+    takes beside `kept` when it goes backward, what the `loss` takes at most, and all that is left
+    of these when the `last` block goes backward."""
 
     kept: int
     block: int
     loss: int
+    last: int
 
     @property
     def most(self) -> int:
@@ -88,8 +90,8 @@ def activations_of(model: Architecture, micro: MicroBatch) -> Activations:
     loss = loss_bytes(size, micro.precision)
     if micro.checkpointing:
         inputs = model.layers * tokens * width * model.hidden
-        return Activations(inputs + outside, one + going, loss)
-    return Activations(model.layers * one + outside, going, loss)
+        return Activations(inputs + outside, one + going, loss, one + going)
+    return Activations(model.layers * one + outside, going, loss, one + going)
 
 
 def _block(model: Architecture, micro: MicroBatch) -> int:
@@ -162,8 +164,13 @@ def _going_back(model: Architecture, micro: MicroBatch) -> int:
     """Bytes of a token that live while a block goes backward, beside what it saved: the gradients
     of the hidden states, and of the MLP's product, a norm in fp32 or the probabilities."""
     wide = model.intermediate * (model.experts_per_token or 1)
+    if model.activation == "relu":
+        wide *= 2  # it has saved its output alone, and the gradient of its input is another tensor
     norm = 0 if micro.width == _FULL or model.family.norm == LAYER else 2 * _FULL * model.hidden
-    scores = 6 * model.heads * micro.sequence if micro.attention == EAGER else 0
+    scores = 0
+    if micro.attention == EAGER:
+        element = micro.width if model.model_type == "gpt2" else _FULL
+        scores = 3 * element * model.heads * micro.sequence // 2
     return micro.width * model.hidden + max(micro.width * wide, norm, scores)
 
 

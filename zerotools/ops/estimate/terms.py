@@ -105,13 +105,11 @@ def rank_memory(
     """The memory of the rank of `layout` that has most."""
     state = state_of(parameters, layout)
     going = _in_the_passes(parameters, layout, buckets or Buckets(), on_gpu=on_gpu)
-    kept, block, loss = _activations(activations)
+    kept, block, loss, last = _activations(activations)
     gradients = state.get((DEVICE, GRADIENTS), 0)
     fixed = bytes_at(state, DEVICE) - gradients + sum(going.values())
     summed = gradients if layout.accumulate is not None else 0
-    peak = fixed + max(
-        kept + max(loss, block) + summed, gradients + (0 if activations is None else block)
-    )
+    peak = fixed + max(kept + max(loss, block) + summed, gradients + last)
     device = {
         "weights": state.get((DEVICE, WEIGHTS), 0),
         "gradients": gradients,
@@ -139,8 +137,10 @@ def rank_memory(
     )
 
 
-def _activations(found: Activations | None) -> tuple[int, int, int]:
-    return (0, 0, 0) if found is None else (found.kept, found.block, found.loss)
+def _activations(found: Activations | None) -> tuple[int, int, int, int]:
+    if found is None:
+        return (0, 0, 0, 0)
+    return (found.kept, found.block, found.loss, found.last)
 
 
 def _optimizer(state: State, tier: str) -> int:
