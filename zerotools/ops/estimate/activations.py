@@ -1,7 +1,7 @@
 """Bytes that the passes keep on the device beside the state, per rank and micro batch.
 
 What torch's autograd saves of each part of a block was read off transformers' code and counted
-operation by operation (`benchmarks/memory_accuracy.py`); the terms are bytes of one token in one
+operation by operation (`benchmarks/memory_accuracy`); the terms are bytes of one token in one
 block. `w` is the bytes of an element, h hidden, q and k the widths of queries and of keys, f the
 intermediate size.
 
