@@ -23,6 +23,7 @@ from zerotoolsd.accounts.user_limits import why_queued_too_much
 from zerotoolsd.admission import checkpoint_listing
 from zerotoolsd.admission.adoptable import look_at_process
 from zerotoolsd.admission.dependable import DependableJobs, refuse_past
+from zerotoolsd.admission.foreseen import note_of, why_never
 from zerotoolsd.admission.interpreter import Needs, check_interpreter
 from zerotoolsd.admission.program_room import too_large
 from zerotoolsd.admission.rehearsal import rehearse
@@ -35,7 +36,7 @@ from zerotoolsd.looking.lookers import Ask
 from zerotoolsd.notifying.addresses import why_job_refused
 from zerotoolsd.queue.changes import NewJob
 from zerotoolsd.queue.group_commit import GroupCommit, when_free
-from zerotoolsd.queue.placement import memory_of_machine, need_of
+from zerotoolsd.queue.placement import largest_gpu, memory_of_host, memory_of_machine, need_of
 from zerotoolsd.queue.rows import ArrayPlace, JobRow
 from zerotoolsd.queue.scheduling.gpus import impossible
 from zerotoolsd.queue.scheduling.user_room import never_within
@@ -288,11 +289,19 @@ class Admittance:
         user = self._dispatcher.users.of(uid)
         seen = await self._check(spec, text, user)
         self._writers.refuse_taken(spec, seen.place)
+        foreseen = await self._foreseen(spec, seen) if model else []
         if spec.engine == "script" or not (model or seen.asked):
-            return []
+            return foreseen
         notes = await self._ask_interpreter(spec, user)
         self._rehearsed = [(user, text), *self._rehearsed[: _LAST_REHEARSED - 1]]
-        return notes
+        return [*notes, *foreseen]
+
+    async def _foreseen(self, spec: JobSpec, seen: Survey) -> list[str]:
+        """What the job is foreseen to take of memory."""
+        if seen.memory is None:
+            return []
+        snapshot = await self._dispatcher.machine.snapshot() if spec.device == "cuda" else None
+        return [note_of(spec, seen.memory, largest_gpu(snapshot), memory_of_host())]
 
     async def _check(self, spec: JobSpec, text: str, user: JobUser | None) -> Survey:
         environment = job_environment(spec, user)
@@ -313,6 +322,10 @@ class Admittance:
         if why is not None:
             raise BadRequest(why)
         seen = survey_of(await self.look(spec, survey, spec, text, user=user))
+        if seen.memory is not None and (
+            why := why_never(spec, seen.memory, largest_gpu(snapshot), memory_of_host())
+        ):
+            raise BadRequest(why)
         if spec.output_dir is not None:
             await self._note_earlier(spec)
         if seen.needs is not None:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.admission.foreseen import Foreseen, foresee, foreseen_of
 from zerotoolsd.admission.interpreter import Needs, needs_of
 from zerotoolsd.admission.rehearsal import reads_data
 from zerotoolsd.cleaning.removal import Mention, mentions
@@ -26,6 +27,8 @@ class Survey:
     named: tuple[Mention, ...]
     needs: Needs | None
     asked: bool
+    memory: Foreseen | None = None
+    """What it is foreseen to take of memory; None: that is not known."""
 
     def to_json(self) -> dict[str, Any]:
         """JSON values, for `survey_of`."""
@@ -44,6 +47,7 @@ def survey_of(tree: Mapping[str, Any]) -> Survey:
         named=tuple(Mention(**each) for each in tree["named"]),
         needs=None if needs is None else Needs(**{**needs, "version": tuple(needs["version"])}),
         asked=tree["asked"],
+        memory=foreseen_of(tree.get("memory")),
     )
 
 
@@ -62,4 +66,5 @@ def survey(spec: JobSpec, text: str) -> dict[str, Any]:
         named=tuple(mentions(text, spec.output_dir or "")),
         needs=needs_of(spec),
         asked=preflight.has_begun_elsewhere(spec) or reads_data(spec),
+        memory=foresee(spec),
     ).to_json()

@@ -76,9 +76,19 @@ def need_of(spec: JobSpec) -> ResourceNeed:
 def memory_of_machine(config: Config) -> DeclaredMemory:
     """What this machine has of memory that jobs may declare."""
     set_bytes = config.limits.host_memory
-    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    total = int(whole * HOST_PART) if set_bytes is None else bytes_of(set_bytes)
+    total = int(memory_of_host() * HOST_PART) if set_bytes is None else bytes_of(set_bytes)
     return DeclaredMemory(context=bytes_of(config.gpus.context_memory), host_total=total)
+
+
+def memory_of_host() -> int:
+    """Bytes of memory that this machine has."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def largest_gpu(snapshot: Snapshot | None) -> int | None:
+    """Bytes of the GPU that has most; None where no GPU says."""
+    gpus = () if snapshot is None else snapshot.gpus
+    return max((gpu.memory_total_bytes for gpu in gpus if gpu.memory_total_bytes), default=None)
 
 
 HOST_PART = 0.9

@@ -12,7 +12,6 @@ from zerotools.jobs.estimating.estimating import Estimate
 from zerotools.ops.estimate.choosing import Row
 from zerotools.ops.estimate.terms import NOT_MEASURED
 
-_HEADERS = ("stage", "offload", "GPU GiB", "host GiB", "fits")
 _COLUMNS = 80
 
 
@@ -72,7 +71,9 @@ def _table(found: Estimate) -> list[str]:
         )
         for row in found.rows
     ]
-    return render.table(_HEADERS, rows, right=_HEADERS[2:4], paint={"fits": fits})
+    each = "GPU GiB" if found.machine.on_gpu else "rank GiB"
+    headers = ("stage", "offload", each, "host GiB", "fits")
+    return render.table(headers, rows, right=headers[2:4], paint={"fits": fits})
 
 
 def _fits(found: Estimate, row: Row) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +20,9 @@ from zerotools.ops.estimate.model_shape import ModelShape, of_config, read_shape
 from zerotools.ops.estimate.terms import Buckets
 
 
-def workload_of(spec: JobSpec) -> Workload:
-    """The memory that `spec` asks for, of each rank.
+def workload_of(spec: JobSpec, *, asks: bool = True) -> Workload:
+    """The memory that `spec` asks for, of each rank. Without `asks`, no process is started that
+    would ask transformers for shapes.
 
     Raises:
         BadRequest: its model's config cannot be read.
@@ -31,22 +33,22 @@ def workload_of(spec: JobSpec) -> Workload:
             'engine = "script": the memory of your own program is not known; run it once, and '
             "zerotools show says its peaks"
         )
-    model = _model(spec)
+    model = _model(spec, asks=asks)
     return Workload(model, memory_layout_of(spec), micro_batch_of(spec, model), _buckets(spec))
 
 
-def _model(spec: JobSpec) -> ModelShape:
+def _model(spec: JobSpec, *, asks: bool) -> ModelShape:
     config = spec.model.config
-    python = {} if spec.python is None else {"python": spec.python}
+    python = (spec.python or sys.executable) if asks else None
     if isinstance(config, Mapping):
-        model = of_config(config, "model.config", **python)
+        model = of_config(config, "model.config", python)
     else:
         named = config if spec.model.path is None else spec.model.path
         if named is None:
             raise BadRequest("the job has no model: set model.path or model.config")
         if not Path(named).exists():
             raise BadRequest(f"the model {named} does not exist")
-        model = read_shape(str(named), **python)
+        model = read_shape(str(named), python)
     if spec.lora.rank is None:
         return model
     return with_adapters(model, spec.lora.rank, spec.lora.target_modules)

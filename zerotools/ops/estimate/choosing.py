@@ -73,6 +73,7 @@ def rows_of(
         for stage in STAGES
         if stage in stages and offload in offloads and _exists(work.layout, stage, offload)
         if len(stages) == 1 or _shards(work.layout, stage, offload)
+        if machine.on_gpu or offload == NONE  # else it is the same memory
     ]
 
 
@@ -188,12 +189,12 @@ def _excess(machine: Machine, row: Row) -> str:
 
 
 def _why_nothing(machine: Machine, rows: Sequence[Row]) -> str:
-    least = min(rows, key=lambda row: row.memory.peak, default=None)
+    least = min(rows, key=lambda row: (row.memory.peak, row.host_bytes), default=None)
     if least is None:
         return "there is no such combination of stage and offload"
     return (
-        f"nothing fits: stage {least.stage}{_with(least.offload)} needs least on a GPU, and "
-        f"{_excess(machine, least)}"
+        f"nothing fits: stage {least.stage}{_with(least.offload)} needs least"
+        f"{' on a GPU' * machine.on_gpu}, and {_excess(machine, least)}"
     )
 
 
@@ -218,7 +219,8 @@ def _ways_out(work: Workload, machine: Machine, rows: Sequence[Row]) -> Iterator
             return
     if micro.batch > 1:
         yield f"take a smaller micro batch (it is {micro.batch} sequences now)"
-    yield _more_gpus(work, machine) or "take GPUs with more memory, or shorter sequences"
+    otherwise = "GPUs with more memory" if machine.on_gpu else "a machine with more memory"
+    yield _more_gpus(work, machine) or f"take {otherwise}, or shorter sequences"
 
 
 def _more_gpus(work: Workload, machine: Machine) -> str | None:

@@ -63,9 +63,9 @@ class ModelShape:
         return sum(parameter.numel for parameter in self.parameters)
 
 
-def read_shape(model: str, python: str = sys.executable) -> ModelShape:
+def read_shape(model: str, python: str | None = sys.executable) -> ModelShape:
     """The shape of what `model` names: a number of parameters, a config.json, a model directory or
-    a checkpoint. `python` has transformers, where it has to be asked.
+    a checkpoint. `python` has transformers, where it has to be asked; None: it is not.
 
     Raises:
         BadRequest: there is nothing of that name, or its config lacks a size.
@@ -91,7 +91,9 @@ def read_shape(model: str, python: str = sys.executable) -> ModelShape:
     return _of_checkpoint(path, "its architecture")
 
 
-def of_config(config: Mapping[str, Any], source: str, python: str = sys.executable) -> ModelShape:
+def of_config(
+    config: Mapping[str, Any], source: str, python: str | None = sys.executable
+) -> ModelShape:
     """The shape of the model of a Hugging Face config.
 
     Raises as `read_shape`.
@@ -185,10 +187,12 @@ def _named(shapes: Mapping[str, tuple[int, ...]]) -> tuple[Parameter, ...]:
     return tuple(found)
 
 
-def _built(config: Mapping[str, Any], source: str, python: str) -> tuple[Parameter, ...]:
+def _built(config: Mapping[str, Any], source: str, python: str | None) -> tuple[Parameter, ...]:
     """Of a model that transformers builds without values, in a process of `python`."""
     name = config["model_type"]
     try:
+        if python is None:
+            raise ValueError("it is not to be asked")
         done = subprocess.run(
             [python, "-P", "-c", _PROGRAM],
             input=json.dumps(config),
