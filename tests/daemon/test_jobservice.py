@@ -18,7 +18,6 @@ from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import Running, running
 from tests.daemon.waiting import wait_async
 from tests.golden_files import FOREIGN
-from tests.ops.estimate.tiny_configs import config
 from tests.runs.test_checkpoint_dirs import make
 from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotools.jobs.jobfile.parse import job_to_dict
@@ -116,20 +115,6 @@ def test_an_attention_that_the_gpus_do_not_have_is_refused(tmp_path: Path) -> No
         assert 'and model.attention = "flash_attention_3" needs 9.0; set model.attention' in message
 
     tell(tmp_path / "state", story, FakeProbe([fake_gpu(0, compute_capability=(8, 0))]))
-
-
-def test_a_model_that_no_gpu_here_can_hold_is_refused_with_what_would_fit(tmp_path: Path) -> None:
-    model = {"config": config("llama", hidden_size=4096, num_hidden_layers=32)}
-
-    async def story(it: Running) -> None:
-        attempt = submit(it, ranks=None, device="cuda", gpus=1, model=model)
-        said = await refusal(attempt, BadRequest)
-        assert "it is estimated to need" in said
-        assert "and the largest of this machine has 8.0 GiB" in said
-        given = {"ranks": None, "device": "cuda", "gpus": 1, "model": model}
-        assert (await submit(it, **given, memory={"per_gpu": "6GiB"})).state == "queued"
-
-    tell(tmp_path / "state", story, FakeProbe([fake_gpu(0, total_gib=8)]))
 
 
 def test_more_gpus_than_there_are_is_refused(tmp_path: Path) -> None:

@@ -7,9 +7,11 @@ from pathlib import Path
 
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import Running
-from tests.daemon.test_jobservice import ME, refusal, tell
+from tests.daemon.test_jobservice import ME, refusal, submit, tell
+from tests.ops.estimate.tiny_configs import config
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.tables.spec import JobSpec
+from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotoolsd.queue_terms import QueueTerms
 from zerotoolsd.service.refusals import Conflict
 
@@ -53,3 +55,17 @@ def test_all_of_an_array_are_queued_or_none(tmp_path: Path) -> None:
             await it.reach(job.id, "succeeded")
 
     tell(tmp_path / "state", story)
+
+
+def test_a_model_that_no_gpu_here_can_hold_is_refused_with_what_would_fit(tmp_path: Path) -> None:
+    model = {"config": config("llama", hidden_size=4096, num_hidden_layers=32)}
+
+    async def story(it: Running) -> None:
+        attempt = submit(it, ranks=None, device="cuda", gpus=1, model=model)
+        said = await refusal(attempt, BadRequest)
+        assert "it is estimated to need" in said
+        assert "and the largest of this machine has 8.0 GiB" in said
+        given = {"ranks": None, "device": "cuda", "gpus": 1, "model": model}
+        assert (await submit(it, **given, memory={"per_gpu": "6GiB"})).state == "queued"
+
+    tell(tmp_path / "state", story, FakeProbe([fake_gpu(0, total_gib=8)]))
