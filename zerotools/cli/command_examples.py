@@ -43,6 +43,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "zerotools thin output --keep-last 2 --keep weights --yes",
         "zerotools thin output --older-than 30d --keep-every 1000 --yes",
     ),
+    "init": (
+        "zerotools init",
+        "zerotools init --yes --model runs/tiny --data corpus -o job.toml",
+    ),
     "estimate": (
         "zerotools estimate 7B --gpus 8 --gpu-memory 80GiB --host-memory 512GiB",
         "zerotools estimate runs/tiny --gpus 2 --seq 2048 --batch 4",

@@ -53,6 +53,12 @@ COMMANDS: dict[str, CommandEntry] = {
     "thin": CommandEntry(
         "zerotools.cli.commands.thin", CHECKPOINTS, "Drop the optimizer state of old checkpoints."
     ),
+    "init": CommandEntry(
+        "zerotools.cli.commands.init",
+        JOBS,
+        "Ask a few questions, and write a job file that fits.",
+        is_local=True,
+    ),
     "estimate": CommandEntry(
         "zerotools.cli.commands.estimate",
         JOBS,

@@ -1,0 +1,166 @@
+"""`zerotools init`: a few questions, and a job file that fits the machine."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from zerotools.cli.options.machine_options import MachineOptions, machine_options
+from zerotools.cli.options.shared import json_option
+from zerotools.cli.output import render
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.estimating.first_job import FirstJob, first_job
+from zerotools.jobs.estimating.seen_here import CONFIG, SeenData, data_in, data_of, models_in
+from zerotools.jobs.jobfile.parse import job_from_tree
+from zerotools.jobs.text.toml_text import to_toml
+from zerotools.sensors.snapshot import BF16_CAPABILITY, Snapshot
+
+_INTRODUCTION = """\
+# Made by zerotools init. What other settings take of memory: zerotools estimate {name}
+
+"""
+
+
+@click.command("init")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path("job.toml"),
+    metavar="FILE",
+    help="Where the job file is written; it must not exist.  [default: job.toml]",
+)
+@click.option(
+    "--model",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="The model directory, or a config.json.  [default: asked, else the first one here]",
+)
+@click.option(
+    "--data",
+    metavar="PATH",
+    help="A file, a directory or a pattern of data.  [default: asked, else the first here]",
+)
+@machine_options
+@click.option("--yes", is_flag=True, help="Ask nothing; take what is seen on this machine.")
+@json_option
+def command(
+    output: Path,
+    model: Path | None,
+    data: str | None,
+    machine: MachineOptions,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """Ask for a model, data and GPUs, and write a job file that fits.
+
+    Each question has a default that was seen in this directory and on this machine. The stage, what
+    is offloaded and the batch are those that zerotools estimate chooses; each key has a comment.
+    """
+    if not yes and not sys.stdin.isatty():
+        raise BadRequest("init asks questions, and this is no terminal; use --yes, and --model DIR")
+    if output.exists():
+        raise BadRequest(f"{output}: exists already; remove it, or name another file with -o")
+    snapshot = _snapshot()
+    chosen = _model(model, yes=yes)
+    seen = _data(data, yes=yes)
+    where = _machine(machine, snapshot, yes=yes)
+    job = first_job(
+        chosen.absolute(), seen, where.machine(on_gpu=where.gpus != 0), _precision(snapshot, where)
+    )
+    job_from_tree(job.tree, source=str(output), base_dir=Path.cwd())  # it is one that is accepted
+    _write(output, job)
+    if as_json:
+        render.print_json(
+            {"file": str(output), "job": job.tree, "estimate": job.estimate.to_json()}
+        )
+    else:
+        render.print_lines(_said(output, job))
+    return 0
+
+
+def _snapshot() -> Snapshot:
+    from zerotools.sensors.source import SnapshotSource  # 30 ms, that a refusal need not take
+
+    with SnapshotSource() as source:
+        return source.read()
+
+
+def _model(given: Path | None, *, yes: bool) -> Path:
+    seen = next(models_in(Path.cwd()), None)
+    if given is None and not yes:
+        given = Path(_ask("Which model? A directory with a config.json", seen))
+    given = seen if given is None else given
+    if given is None:
+        raise BadRequest(
+            "there is no model here (a directory with config.json); name it by --model"
+        )
+    if not given.exists():
+        raise BadRequest(f"{given}: there is no such model directory")
+    if given.is_dir() and not (given / CONFIG).is_file():
+        raise BadRequest(f"{given}: has no config.json; name the directory of a model")
+    return given
+
+
+def _data(given: str | None, *, yes: bool) -> SeenData:
+    seen = next(data_in(Path.cwd()), None)
+    if given is None and not yes:
+        given = _ask("Which data? A file, a directory or a pattern", seen and seen.pattern)
+    if given is None:
+        if seen is None:
+            raise BadRequest("there is no data here (.jsonl or .txt); name it by --data")
+        return seen
+    path = Path(given)
+    if "*" in given:
+        first = next(iter(sorted(path.parent.glob(path.name))), None)
+        kind = None if first is None else data_of(first)
+        found = None if kind is None else SeenData(given, kind.key)
+    else:
+        found = data_of(path)
+    if found is None:
+        raise BadRequest(
+            f"{given}: has no data of a kind that is known: .txt files, or .jsonl files with "
+            'messages, with prompt and response, with instruction and output, or with "text"'
+        )
+    return replace(found, pattern=str(Path(found.pattern).absolute()))
+
+
+def _machine(given: MachineOptions, snapshot: Snapshot, *, yes: bool) -> MachineOptions:
+    """What is trained on; 0 GPUs are the CPU."""
+    seen = len(snapshot.gpus)
+    if given.gpus is None and not yes:
+        answer = click.prompt("How many GPUs? 0 trains on the CPU", seen, type=int, err=True)
+        given = replace(given, gpus=max(0, answer))
+    return replace(given, gpus=seen if given.gpus is None else given.gpus)
+
+
+def _precision(snapshot: Snapshot, machine: MachineOptions) -> str:
+    """bf16 where all GPUs compute in it, fp16 on older ones, fp32 on the CPU."""
+    if machine.gpus == 0:
+        return "fp32"
+    known = [gpu.compute_capability for gpu in snapshot.gpus if gpu.compute_capability is not None]
+    return "bf16" if all(capability >= BF16_CAPABILITY for capability in known) else "fp16"
+
+
+def _ask(question: str, default: object) -> str:
+    shown = None if default is None else str(default)
+    answer: str = click.prompt(question, shown, err=True)
+    return answer
+
+
+def _write(output: Path, job: FirstJob) -> None:
+    text = _INTRODUCTION.format(name=output.name) + to_toml(job.tree, job.comments)
+    try:
+        with output.open("x", encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError:
+        raise BadRequest(f"{output}: exists already; name another file with -o") from None
+
+
+def _said(output: Path, job: FirstJob) -> list[str]:
+    choice = job.estimate.choice
+    lines = [f"wrote {output}: {choice.reason}", *job.estimate.notes]
+    return [*map(render.clean, lines), "", f"next: zerotools submit {output} --dry-run"]

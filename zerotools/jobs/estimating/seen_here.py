@@ -1,0 +1,114 @@
+"""What lies in a directory that a first job could train: models, and data to train them on.
+
+The directory itself and those in it are looked at, names in order; nothing is read but configs and
+the first line of files of examples.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+CONFIG = "config.json"
+MOST_ENTRIES = 200
+_LONGEST_LINE = 1 << 20
+_TEXT = (".txt", ".md", ".rst")
+_LINES = (".jsonl", ".ndjson")
+_EXAMPLES = (
+    frozenset({"messages"}),
+    frozenset({"conversations"}),
+    frozenset({"prompt", "response"}),
+    frozenset({"instruction", "output"}),
+)
+"""Columns by which a file has examples with answers (`[data]` of the job file)."""
+_DOCUMENTS = "text"
+TEXT, EXAMPLES = "text", "examples"
+
+
+@dataclass(frozen=True)
+class SeenData:
+    """Data: the pattern of its files, and the key of `[data]` that it is for."""
+
+    pattern: str
+    key: str
+
+
+def models_in(directory: Path) -> Iterator[Path]:
+    """Model directories: a config.json with a `model_type`."""
+    for place in _places(directory):
+        if isinstance(_object(place / CONFIG).get("model_type"), str):
+            yield place
+
+
+def data_in(directory: Path) -> Iterator[SeenData]:
+    """Files of examples first, then of text; one pattern for those of a kind in a directory."""
+    found = []
+    for place in _places(directory):
+        if (place / CONFIG).is_file():  # the texts of a model directory are its licence
+            continue
+        for file in _entries(place):
+            data = data_of(file) if file.is_file() else None
+            if data is not None:
+                pattern = SeenData(str(place / f"*{file.suffix}"), data.key)
+                found.append(pattern if data.key == TEXT else data)
+    yield from sorted(dict.fromkeys(found), key=lambda data: data.key != EXAMPLES)
+
+
+def data_of(path: Path) -> SeenData | None:
+    """What kind of data a file, or a directory of files, is; None: of no kind that is known."""
+    if path.is_dir():
+        files = (entry for entry in _entries(path) if entry.is_file())
+        inside = [data for file in files if (data := data_of(file)) is not None]
+        if not inside:
+            return None
+        first = inside[0]
+        return SeenData(str(path / f"*{Path(first.pattern).suffix}"), first.key)
+    if not path.is_file():
+        return None
+    if path.suffix in _TEXT:
+        return SeenData(str(path), TEXT)
+    if path.suffix not in _LINES:
+        return None
+    columns = set(_first_line(path))
+    if any(needed <= columns for needed in _EXAMPLES):
+        return SeenData(str(path), EXAMPLES)
+    return SeenData(str(path), TEXT) if _DOCUMENTS in columns else None
+
+
+def _places(directory: Path) -> Iterator[Path]:
+    yield directory
+    yield from (entry for entry in _entries(directory) if entry.is_dir())
+
+
+def _entries(directory: Path) -> list[Path]:
+    try:
+        entries = sorted(entry for entry in directory.iterdir() if not entry.name.startswith("."))
+    except OSError:
+        return []
+    return entries[:MOST_ENTRIES]
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        return _as_object(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return {}
+
+
+def _first_line(path: Path) -> dict[str, Any]:
+    try:
+        with path.open(encoding="utf-8") as stream:
+            return _as_object(stream.readline(_LONGEST_LINE))
+    except (OSError, UnicodeDecodeError):
+        return {}
+
+
+def _as_object(text: str) -> dict[str, Any]:
+    try:
+        tree = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return tree if isinstance(tree, dict) else {}
