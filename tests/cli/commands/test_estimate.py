@@ -98,6 +98,16 @@ def test_a_deepspeed_config_beside_a_model(estimate: Command, model: Path) -> No
     assert found["micro_batch"]["sequence_length"] == 32
 
 
+def test_a_config_that_says_no_batch_asks_for_it(estimate: Command, model: Path) -> None:
+    file = model.parent / "ds.json"
+    file.write_text(json.dumps({"train_batch_size": "auto", "zero_optimization": {"stage": 3}}))
+    refused = estimate(str(model), *MACHINE, "--deepspeed", str(file))
+    assert refused.status == 2
+    assert "give --batch N" in refused.err
+    done = estimate(str(model), *MACHINE, "--deepspeed", str(file), "--batch", "4", "--json")
+    assert json.loads(done.out)["micro_batch"]["sequence_length"] == 64
+
+
 @pytest.mark.parametrize("kind", ["job", "deepspeed", "accelerate"])
 def test_a_config_alone(estimate: Command, kind: str) -> None:
     done = estimate("7B", *MACHINE, "--print", kind)

@@ -53,6 +53,13 @@ def test_a_size_that_is_none_is_refused(value: object) -> None:
         architecture_of(config("llama", hidden_size=value), "config")
 
 
+def test_sizes_that_no_model_has_are_refused() -> None:
+    with pytest.raises(BadRequest, match="1000000 layers are more than the 10000"):
+        architecture_of(config("llama", num_hidden_layers=10**6), "config")
+    with pytest.raises(BadRequest, match="hidden_size = 3 is less than the 4 heads"):
+        architecture_of(config("llama", hidden_size=3), "config")
+
+
 def test_a_size_that_is_missing_is_named() -> None:
     tree = config("llama")
     del tree["vocab_size"]

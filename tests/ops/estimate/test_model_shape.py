@@ -51,6 +51,7 @@ def test_a_checkpoint_has_its_shapes_in_its_headers() -> None:
         ("[]", "is not a JSON object"),
         ("{}", "is no model config"),
         ('{"model_type": "llama"}', "has no hidden_size"),
+        ('{"model_type": ["llama"]}', "is no model config"),
     ],
 )
 def test_a_config_that_is_none_is_refused(text: str, said: str, tmp_path: Path) -> None:
@@ -75,5 +76,7 @@ def test_transformers_is_asked_for_other_architectures() -> None:
 def test_an_architecture_that_nobody_knows_is_refused() -> None:
     with pytest.raises(Unsupported, match=r"does not know the shapes of model_type 'nothing'"):
         of_config({"model_type": "nothing"}, "config", sys.executable)
-    with pytest.raises(Unsupported, match=r"could not be asked"):
+    with pytest.raises(Unsupported, match="it is not asked here"):
+        of_config({"model_type": "mamba"}, "config", None)
+    with pytest.raises(Unsupported, match=r"/bin/false could not say them"):
         of_config({"model_type": "mamba"}, "config", "/bin/false")

@@ -15,7 +15,7 @@ from zerotools.cli.options.config_options import Configs, config_options, read_j
 from zerotools.cli.options.machine_options import MachineOptions, machine_options
 from zerotools.cli.options.shared import json_option
 from zerotools.cli.output import render
-from zerotools.core.errors import BadRequest
+from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotools.jobs.estimating.estimating import (
     Estimate,
     estimate_job,
@@ -150,7 +150,7 @@ def _estimated(
     if configs.any or isinstance(job.tree.get("deepspeed"), dict):
         imported = configs.imported(job)
         if imported.problem is not None:
-            raise imported.problem
+            raise _without_batch(imported.problem, named=named)
         spec = imported.spec
         assert spec is not None, "a job file was given"
     else:
@@ -166,6 +166,15 @@ def _estimated(
         stages,
         offloads,
         table if isinstance(table, dict) else None,
+    )
+
+
+def _without_batch(problem: ZerotoolsError, *, named: bool) -> ZerotoolsError:
+    """The problem in the words of this command, where the batch is what is missing."""
+    if named or "train.batch_size: is missing" not in str(problem):
+        return problem
+    return BadRequest(
+        "the config does not say how many sequences a GPU computes at a time; give --batch N"
     )
 
 

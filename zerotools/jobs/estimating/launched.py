@@ -9,6 +9,7 @@ from typing import Any
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.estimating.estimating import LONGEST_DEFAULT, model_table_of
 from zerotools.jobs.imports.combine import JobFile
+from zerotools.ops.estimate.model_shape import read_shape
 
 _ANY_DATA = "/"
 _MANY_STEPS = 2**62
@@ -35,7 +36,7 @@ def job_with_config(model: str, gpus: int | None, given: Mapping[str, Any]) -> J
         train["activation_checkpointing"] = True
     tree: dict[str, Any] = {
         "model": table,
-        "data": {"text": [_ANY_DATA], "sequence_length": given["seq"] or LONGEST_DEFAULT},
+        "data": {"text": [_ANY_DATA], "sequence_length": given["seq"] or _longest(model)},
         "train": train,
     }
     if gpus:
@@ -43,3 +44,10 @@ def job_with_config(model: str, gpus: int | None, given: Mapping[str, Any]) -> J
     if given["engine"]:
         tree["engine"] = given["engine"]
     return JobFile(tree, "the command line", Path.cwd())
+
+
+def _longest(model: str) -> int:
+    """The length of sequences where it is not given."""
+    architecture = read_shape(model).architecture
+    positions = 0 if architecture is None else architecture.positions
+    return min(positions or LONGEST_DEFAULT, LONGEST_DEFAULT)

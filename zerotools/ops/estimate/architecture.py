@@ -53,6 +53,7 @@ class Family:
     has_experts: bool = False
 
 
+MOST_LAYERS = 10_000
 _OLD_BIAS = frozenset({"qkv", "o", "mlp"})
 _LLAMA = Family()
 FAMILIES: Mapping[str, Family] = {
@@ -225,13 +226,19 @@ def architecture_of(config: Mapping[str, Any], source: str) -> Architecture | No
     if family.has_experts and name == "qwen3_moe":
         intermediate = sizes("moe_intermediate_size")
     ties = config.get("tie_word_embeddings")
+    layers = sizes("num_hidden_layers", "n_layer")
+    if layers > MOST_LAYERS:
+        raise BadRequest(f"{source}: {layers} layers are more than the {MOST_LAYERS} of any model")
+    head_dim = sizes.optional("head_dim") or _head_dim(name, hidden, heads)
+    if head_dim < 1:
+        raise BadRequest(f"{source}: hidden_size = {hidden} is less than the {heads} heads")
     return Architecture(
         family,
-        layers=sizes("num_hidden_layers", "n_layer"),
+        layers=layers,
         hidden=hidden,
         heads=heads,
         kv_heads=sizes.optional("num_key_value_heads") or heads,
-        head_dim=sizes.optional("head_dim") or _head_dim(name, hidden, heads),
+        head_dim=head_dim,
         intermediate=intermediate,
         vocabulary=sizes("vocab_size"),
         positions=sizes.optional("max_position_embeddings", "n_positions"),

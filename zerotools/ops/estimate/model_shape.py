@@ -25,6 +25,7 @@ from zerotools.ops.estimate.state import Parameter
 
 CONFIG = "config.json"
 BUILD_SECONDS = 120.0
+LONGEST_REASON = 300
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMbBtT])")
 _UNITS = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _BLOCK = re.compile(r"^(.*?\.?(?:layers|layer|h|blocks|block)\.\d+)\.")
@@ -99,7 +100,7 @@ def of_config(
     Raises as `read_shape`.
     """
     inner = config.get("text_config")
-    if "model_type" not in config:
+    if not isinstance(config.get("model_type"), str):
         raise BadRequest(
             f"{source}: is no model config: it has no model_type; name the config.json of a model"
         )
@@ -189,23 +190,26 @@ def _named(shapes: Mapping[str, tuple[int, ...]]) -> tuple[Parameter, ...]:
 
 def _built(config: Mapping[str, Any], source: str, python: str | None) -> tuple[Parameter, ...]:
     """Of a model that transformers builds without values, in a process of `python`."""
-    name = config["model_type"]
-    try:
-        if python is None:
-            raise ValueError("it is not to be asked")
-        done = subprocess.run(
-            [python, "-P", "-c", _PROGRAM],
-            input=json.dumps(config),
-            text=True,
-            capture_output=True,
-            timeout=BUILD_SECONDS,
-            check=False,
-        )
-        shapes = json.loads(done.stdout.splitlines()[-1])
-    except (OSError, subprocess.TimeoutExpired, ValueError, IndexError):
-        raise Unsupported(
-            f"{source}: zerotools does not know the shapes of model_type {name!r}, and "
-            f"transformers of {python} could not be asked; name a checkpoint of the model, or a "
-            "number of parameters such as 7B"
-        ) from None
-    return _named({name: tuple(shape) for name, shape in shapes})
+    name, why = config["model_type"], "it is not asked here"
+    if python is not None:
+        try:
+            done = subprocess.run(
+                [python, "-P", "-c", _PROGRAM],
+                input=json.dumps(config),
+                text=True,
+                capture_output=True,
+                timeout=BUILD_SECONDS,
+                check=False,
+            )
+            why = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
+            shapes = json.loads(done.stdout.splitlines()[-1])
+            return _named({name: tuple(shape) for name, shape in shapes})
+        except (OSError, subprocess.TimeoutExpired) as error:
+            why = str(error)
+        except (ValueError, IndexError):
+            pass  # it said why
+    raise Unsupported(
+        f"{source}: zerotools does not know the shapes of model_type {name!r}, and transformers "
+        f"of {python} could not say them ({why[:LONGEST_REASON]}); name a checkpoint of the model, "
+        "or a number of parameters such as 7B"
+    )

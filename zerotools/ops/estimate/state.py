@@ -14,7 +14,7 @@ the other ranks, and the fp32 buffers in which they are reduced.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 
@@ -63,10 +63,10 @@ class Parameter:
 def textbook(parameters: Iterable[Parameter], layout: MemoryLayout) -> State:
     """The paper's arithmetic, not rounded to rows; bytes by (memory tier, sort)."""
     trained = frozen = moments = 0
-    for parameter in parameters:
-        trained += parameter.numel * parameter.is_trained
-        frozen += parameter.numel * (not parameter.is_trained)
-        moments += _moments(parameter, 1, layout)
+    for parameter, times in _alike(parameters):
+        trained += times * parameter.numel * parameter.is_trained
+        frozen += times * parameter.numel * (not parameter.is_trained)
+        moments += times * _moments(parameter, 1, layout)
     stage, ranks, width = layout.stage, layout.ranks_per_copy, ITEM_BYTES[layout.precision]
     masters = 0 if layout.precision == "fp32" else _FULL
     return {
@@ -97,16 +97,25 @@ def torch_engine_state(parameters: Sequence[Parameter], layout: MemoryLayout) ->
     Where gradients are summed locally: at each place the most at a time, as they leave the device.
     """
     found: Counter[tuple[str, str]] = Counter()
-    for parameter in parameters:
+    for parameter, times in _alike(parameters):
         whole, own = parameter.rows(layout.weight_ranks), parameter.rows(layout.update_ranks)
         dtype = layout.weights_dtype if parameter.is_trained else layout.frozen_dtype
-        found[layout.params_tier, WEIGHTS] += parameter.width(dtype) * whole
+        found[layout.params_tier, WEIGHTS] += times * parameter.width(dtype) * whole
         if parameter.is_trained:
-            found.update(_gradients(parameter, whole, own, layout))
+            gradients = _gradients(parameter, whole, own, layout)
+            found.update({place: times * size for place, size in gradients.items()})
         if layout.has_master(is_trained=parameter.is_trained):
-            found[layout.state_tier, MASTERS] += _FULL * own
-        found[layout.state_tier, MOMENTS] += _moments(parameter, layout.update_ranks, layout)
+            found[layout.state_tier, MASTERS] += times * _FULL * own
+        moments = _moments(parameter, layout.update_ranks, layout)
+        found[layout.state_tier, MOMENTS] += times * moments
     return +found
+
+
+def _alike(parameters: Iterable[Parameter]) -> Iterator[tuple[Parameter, int]]:
+    """Parameters that take the same memory, once, and how many there are: blocks are alike."""
+    counts = Counter((p.shape, p.is_trained, p.in_fp32) for p in parameters)
+    for (shape, is_trained, in_fp32), times in counts.items():
+        yield Parameter(shape, is_trained, in_fp32=in_fp32), times
 
 
 def _gradients(parameter: Parameter, whole: int, own: int, layout: MemoryLayout) -> State:
