@@ -119,7 +119,7 @@ def test_a_drill_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
         assert process.stdout is not None
         for _ in range(2):
             assert process.stdout.readline()
-        assert running(tmp_path)
+        wait_for(lambda: running(tmp_path), "its processes to be seen")
         process.kill()
         assert process.wait(30) == -signal.SIGKILL
     wait_for(lambda: running(tmp_path) == [], "all of it to be ended")

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -213,7 +214,7 @@ def test_it_is_named_after_its_program(tmp_path: Path) -> None:
     program.write_text("input()\n")
 
     async def story(it: Running) -> None:
-        with started(f"exec python3 -u {program} --lr 1e-4") as child:
+        with started(f"exec {sys.executable} -u {program} --lr 1e-4") as child:
             wait_for(lambda: _runs(child.pid, program), "the program to run")
             found = await it.service.adopt(Adoption(pid=child.pid), uid=ME)
             assert found.job.name == "train_llama"
