@@ -7,7 +7,6 @@ their command, directory and environment are.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs.tables.adopted import AdoptedProcess
 from zerotoolsd.supervisor.procfs import (
     Process,
+    await_program,
     boot_id,
     descendants,
     is_of_uid,
@@ -31,8 +31,6 @@ _OURS = (b"ZEROTOOLS_TOKEN=", b"ZEROTOOLS_RUN_DIR=")
 _SUPERVISOR = b"/zerotoolsd/supervisor/entry.py"
 _LONGEST = 4096
 _MOST_WORDS = 200
-_LOOKS, _BETWEEN_LOOKS = 20, 0.01
-"""How often, and how many seconds apart, it is looked whether a program has begun."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +51,7 @@ def look_at_process(pid: int, daemon_pid: int) -> dict[str, Any]:
     """The process `pid`, as an `Adoptable`. Raises BadRequest: it cannot be watched."""
     table = processes()
     process = _there(pid, table)
-    _await_words(pid)
+    await_program(process, looks=200)
     _refuse_ours(process, table, daemon_pid)
     identity = AdoptedProcess(pid, process.start_ticks, boot_id())
     words = _read(Path(f"/proc/{pid}/cmdline")).rstrip(b"\0").split(b"\0")[:_MOST_WORDS]
@@ -68,15 +66,6 @@ def look_at_process(pid: int, daemon_pid: int) -> dict[str, Any]:
         directory=directory,
         below=tuple(sorted(each.pid for each in descendants(pid, table))),
     ).to_json()
-
-
-def _await_words(pid: int) -> None:
-    """Let the kernel finish starting its program: until then command and environment are empty,
-    though whoever started it goes on already."""
-    for _ in range(_LOOKS):
-        if _read(Path(f"/proc/{pid}/cmdline")):
-            return
-        time.sleep(_BETWEEN_LOOKS)
 
 
 def _shown(word: bytes) -> str:

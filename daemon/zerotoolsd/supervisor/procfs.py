@@ -179,3 +179,24 @@ def _pid_of(pidfd: int) -> int:
     """-1: it is gone."""
     lines = Path(f"/proc/self/fdinfo/{pidfd}").read_text(encoding="ascii").splitlines()
     return next((int(line.split()[1]) for line in lines if line.startswith("Pid:")), -1)
+
+
+_KTHREADD = 2
+
+
+def await_program(process: Process, looks: int = 20) -> None:
+    """Let the kernel finish starting the program of `process`, `looks` milliseconds at most.
+
+    Whoever started it goes on before that (`vfork` ends with the old memory, in exec_mmap of
+    fs/exec.c), and until then /proc shows neither command nor environment: on a busy machine in
+    every second look, at once after the start. A thread of the kernel never has them.
+    """
+    if _KTHREADD in (process.pid, process.parent):
+        return
+    for _ in range(looks):
+        try:
+            if process.is_over or Path(f"/proc/{process.pid}/cmdline").read_bytes():
+                return
+        except OSError:
+            return
+        time.sleep(0.001)

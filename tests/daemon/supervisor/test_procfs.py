@@ -1,4 +1,4 @@
-"""/proc as administrators mount it for several users: what others run is hidden."""
+"""/proc as it is: hidden from other users, and empty of a program that is only being started."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from harness.started import Started
 from tests.daemon.made_attempts import make_attempt
 from zerotoolsd.supervisor import entry
 from zerotoolsd.supervisor.durable import read_json
-from zerotoolsd.supervisor.procfs import read_process
+from zerotoolsd.supervisor.procfs import Process, await_program, read_process
 
 HIDDEN = "mount -t proc -o hidepid=1 proc /proc && "
 MAY_READ = "--inh-caps=+dac_override --ambient-caps=+dac_override"
@@ -47,3 +49,21 @@ def test_a_job_of_an_ordinary_user_runs_and_is_ended_where_others_are_hidden(
     assert record is not None
     assert (record["outcome"], record["unkillable"]) == ("finished", [])
     assert record["peak_host_bytes"] > 2**20
+
+
+def test_a_program_has_its_words_once_it_has_begun() -> None:
+    for _ in range(30):
+        with Started(["cat", "--number"], stdin=subprocess.PIPE) as started:
+            process = read_process(started.pid)
+            assert process is not None
+            await_program(process, looks=2000)
+            words = Path(f"/proc/{started.pid}/cmdline").read_bytes()
+            started.kill()
+        assert words == b"cat\0--number\0"
+
+
+def test_threads_of_the_kernel_are_not_waited_for() -> None:
+    kernel = Process(pid=2**22 + 1, parent=2, state="S", start_ticks=1, rss_bytes=0)
+    await_program(kernel, looks=10**9)
+    gone = replace(kernel, parent=1)
+    await_program(gone, looks=10**9)

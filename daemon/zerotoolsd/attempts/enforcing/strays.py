@@ -33,6 +33,7 @@ from zerotoolsd.supervisor.ending.left_behind import MOST_NAMED, left_behind
 from zerotoolsd.supervisor.plan import RUN
 from zerotoolsd.supervisor.procfs import (
     Process,
+    await_program,
     boot_id,
     descendants,
     is_of_uid,
@@ -69,7 +70,7 @@ class Traces:
             return True
         if (process.pid, process.start_ticks) in self.roots or self.noted.proves(process):
             return True
-        if f"ZEROTOOLS_TOKEN={self.token}".encode() in _environment(process.pid):
+        if f"ZEROTOOLS_TOKEN={self.token}".encode() in _environment(process):
             return True
         return is_in_unit(_cgroups(process.pid), self.token)
 
@@ -211,8 +212,13 @@ def _cgroups(pid: int) -> str:
         return ""
 
 
-def _environment(pid: int) -> list[bytes]:
+def _environment(process: Process) -> list[bytes]:
+    file = Path(f"/proc/{process.pid}/environ")
     try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        found = file.read_bytes()
+        if not found:  # none, or a program that is only being started
+            await_program(process)
+            found = file.read_bytes()
     except OSError:
         return []
+    return found.split(b"\0")

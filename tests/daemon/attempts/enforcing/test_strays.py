@@ -117,3 +117,22 @@ def test_what_the_control_group_ends_is_counted_too(tmp_path: Path, hidden: Proc
     assert sweep.found == {(hidden.pid, hidden.start_ticks)}
     assert not sweep.look()
     assert done
+
+
+def test_a_program_that_is_only_being_started_is_known_by_its_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever starts a process goes on before the kernel shows its environment."""
+    token = {**os.environ, "ZEROTOOLS_TOKEN": TOKEN}
+    with Started(["cat"], stdin=subprocess.PIPE, env=token) as started:
+        hidden, looks, read = f"/proc/{started.pid}/", [], Path.read_bytes
+
+        def late(path: Path) -> bytes:
+            if str(path).startswith(hidden):
+                looks.append(path.name)
+            begun = looks.count("cmdline") > 2
+            return read(path) if begun or not str(path).startswith(hidden) else b""
+
+        monkeypatch.setattr(Path, "read_bytes", late)
+        assert [p.pid for p in strays.find(traces(tmp_path, []))] == [started.pid]
+        started.kill()
