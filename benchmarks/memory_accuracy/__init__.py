@@ -1,1 +1,5 @@
-"""Predicted memory against what is counted."""
+"""Predicted memory against what is counted.
+
+__main__     activations of every architecture, operation by operation
+processes    whole jobs on the CPU, beside the most memory of their processes
+"""
