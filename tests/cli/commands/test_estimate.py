@@ -149,3 +149,11 @@ def test_a_config_needs_neither_torch_nor_numpy(model: Path) -> None:
     command = [sys.executable, "-c", program, "estimate", str(model), *MACHINE]
     done = start(command, timeout=60, capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
+
+
+def test_the_example_of_the_documents_is_what_it_prints(estimate: Command) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "how-to" / "will-it-fit.md").read_text()
+    command = " ".join(("$ zerotools estimate 7B", *MACHINE, "--seq 2048"))
+    assert command in page
+    shown = page.split("```text\n")[1].split("```")[0]
+    assert estimate("7B", *MACHINE, "--seq", "2048").out == shown
