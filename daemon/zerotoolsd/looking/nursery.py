@@ -138,8 +138,8 @@ def _answer_as(who: bytes, link: socket.socket, looks: Mapping[str, Look], nurse
 def _answer(link: socket.socket, looks: Mapping[str, Look], parent: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _die_with(parent)  # once more: a change of the user forgets it
-    link.sendall(frames.framed(str(os.getpid()).encode()))
     with suppress(ConnectionError):
+        link.sendall(frames.framed(str(os.getpid()).encode()))
         while (question := frames.receive(link)) is not None:
             name, arguments = pickle.loads(question)
             answer = json.dumps(answer_to(looks[name], *arguments))

@@ -121,7 +121,7 @@ class ForkServer:
         try:
             socket.send_fds(self._link, [json.dumps(request).encode()], [output])
         except OSError as error:
-            raise NoServer(f"its fork server cannot be asked: {error.strerror}") from None
+            raise self._cut_off(f"cannot be asked: {error.strerror}") from None
         finally:
             os.close(output)
         return self._answered(attempt)
@@ -144,9 +144,10 @@ class ForkServer:
         except BlockingIOError:
             return None
         except OSError as error:
-            raise NoServer(f"its fork server cannot be heard: {error.strerror}") from None
+            # One that ends with a request unread resets the link: that is no end of what it said.
+            raise self._cut_off(f"cannot be heard: {error.strerror}") from None
         if not data:
-            raise NoServer(self._how_it_ended())
+            raise self._cut_off("says nothing any more")
         try:
             answer = json.loads(data)
         except (ValueError, RecursionError):
@@ -155,13 +156,14 @@ class ForkServer:
             raise NoServer(str(dict(answer).get("refused")))
         return {**answer, **({"pidfd": descriptors[0]} if descriptors else {})}
 
-    def _how_it_ended(self) -> str:
+    def _cut_off(self, otherwise: str) -> NoServer:
+        """Of a link that is of no more use: how the server ended, or `otherwise`."""
         try:
             status = self._process.wait(0.5)
         except subprocess.TimeoutExpired:
-            return "its fork server says nothing any more"
+            return NoServer(f"its fork server {otherwise}")
         how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
-        return f"its fork server {how}"
+        return NoServer(f"its fork server {how}")
 
     def end(self) -> None:
         """End it; what was forked goes on."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -142,7 +144,26 @@ def test_a_module_that_is_written_while_it_is_imported_is_not_trusted(tmp_path: 
 def test_a_server_that_was_killed_says_so(tmp_path: Path) -> None:
     with fork_server() as server:
         os.kill(ready(server).pid, signal.SIGKILL)
-        with pytest.raises(NoServer, match=r"signal 9|cannot be asked"):
+        with pytest.raises(NoServer, match="was ended by signal 9"):
+            server.start(prepared(tmp_path / "run", "exit=0"))
+
+
+def test_a_server_that_was_killed_with_a_request_unread_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel resets the link then: it does not only end it."""
+    with fork_server() as server:
+        server_pid = ready(server).pid
+        os.kill(server_pid, signal.SIGSTOP)
+        send = socket.send_fds
+
+        def send_and_kill(*args: Any) -> int:
+            sent = send(*args)
+            os.kill(server_pid, signal.SIGKILL)
+            return sent
+
+        monkeypatch.setattr(socket, "send_fds", send_and_kill)
+        with pytest.raises(NoServer, match="was ended by signal 9"):
             server.start(prepared(tmp_path / "run", "exit=0"))
 
 
