@@ -56,6 +56,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "import": (
         "zerotools import --deepspeed ds_config.json",
         "zerotools import base.toml --accelerate default_config.yaml -o job.toml",
+        "zerotools import --launch run.sh -o job.toml",
     ),
     "submit": (
         "zerotools submit --follow job.toml",

@@ -68,7 +68,7 @@ COMMANDS: dict[str, CommandEntry] = {
     "import": CommandEntry(
         "zerotools.cli.commands.importing",
         JOBS,
-        "Make a job file from a DeepSpeed or accelerate config.",
+        "Make a job file from a config or a launch line.",
     ),
     "submit": CommandEntry(
         "zerotools.cli.commands.submit", JOBS, "Queue training jobs, and follow one if asked."

@@ -210,10 +210,8 @@ def _opened(reading: DataReading, reporter: Reporter, phases: Phases) -> Trainin
 
 def _counted(spec: JobSpec, data: TrainingData, start: ResumePoint | None) -> JobSpec:
     """`spec` with the number of its steps, of which some are left."""
-    if spec.train.epochs is None:
-        return spec
     counted = with_steps(spec, len(data.batches.pool))
-    if start is not None:
+    if start is not None and spec.train.epochs is not None:
         check_steps_left(counted, start)
     return counted
 

@@ -54,7 +54,8 @@ def defaults() -> dict[str, Any]:
     from transformers import TrainingArguments
 
     names = ("learning_rate", "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay")
-    names += ("max_grad_norm", "lr_scheduler_type", "warmup_steps", "optim")
+    names += ("max_grad_norm", "lr_scheduler_type", "warmup_steps", "optim", "seed", "save_steps")
+    names += ("per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs")
     fields = TrainingArguments.__dataclass_fields__
     return {name: _plain(fields[name].default) for name in names}
 

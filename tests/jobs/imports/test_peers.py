@@ -13,6 +13,7 @@ from tests.jobs.imports.jobs import JOB, a_job, ds
 from zerotools.jobs.imports.reading.reader import TRAINER
 from zerotools.jobs.launcher_keys.deepspeed_keys import KEYS, SECTIONS
 from zerotools.jobs.launcher_keys.deepspeed_releases import NEWEST, clipping
+from zerotools.jobs.launcher_keys.trainer_keys import TRAINER_DEFAULTS
 
 pytestmark = pytest.mark.deepspeed
 
@@ -61,6 +62,11 @@ def test_deepspeed_clips_without_being_told(peers: dict[str, Any]) -> None:
 
 def test_deepspeed_takes_what_it_would_be_given(peers: dict[str, Any]) -> None:
     assert peers["accepts"] == ["", ""]
+
+
+def test_the_defaults_of_a_launch_line_are_the_trainers(peers: dict[str, Any]) -> None:
+    said = {**peers["defaults"], "precision": "fp32"}
+    assert {name: said[name] for name in TRAINER_DEFAULTS} == TRAINER_DEFAULTS
 
 
 def test_the_trainers_defaults_are_those_of_the_table(peers: dict[str, Any]) -> None:

@@ -34,18 +34,23 @@ _CHOICES = {
 )
 @json_option
 def command(job_file: str | None, configs: Configs, output: Path | None, as_json: bool) -> int:
-    """Print the job file that a config amounts to.
+    """Print the job file that a config, or the command that starts a training program, amounts to.
 
     JOBFILE has what the config does not have (model, data, steps), and what "auto" stands for;
-    where both say something, they must agree. Without it, keys that are missing are listed.
+    where both say something, they must agree. Without it, keys that are missing are listed. A
+    launch line and the YAML of LLaMA-Factory or axolotl have model, data and steps, and name the
+    configs that they go with.
 
     What happened to every key of the config is reported on standard error: mapped to a key of the
     job file, passed through to DeepSpeed, or ignored, and why.
     """
     if configs.lenient and not configs.any:
-        raise BadRequest("--lenient is for a config; give --deepspeed or --accelerate")
+        raise BadRequest("--lenient is for a config; give one, such as --deepspeed")
     if not configs.any:
-        raise BadRequest("there is no config to import; give --deepspeed or --accelerate")
+        raise BadRequest(
+            "there is no config to import; give --deepspeed, --accelerate, --launch, "
+            "--llamafactory or --axolotl"
+        )
     imported = configs.imported(None if job_file is None else read_job_file(job_file))
     if imported.problem is not None:
         raise imported.problem
@@ -71,7 +76,7 @@ def _missing(imported: Imported) -> str:
     if not imported.missing:
         return ""
     listed = "".join(f"#   {_CHOICES.get(key, key)}\n" for key in imported.missing)
-    return f"\n# A job also needs these keys, which no config has:\n{listed}"
+    return f"\n# A job also needs these keys, which nothing here says:\n{listed}"
 
 
 def _write(output: Path, text: str) -> None:

@@ -11,12 +11,15 @@ from typing import Any, NamedTuple
 
 import click
 
+from zerotools.cli.options.recipe_options import RECIPE_OPTIONS, RecipeOptions, named_file
 from zerotools.cli.output.render import clean
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.imports.accelerate.accelerate_yaml import YAML_KEYS
 from zerotools.jobs.imports.combine import CONFIG, Imported, JobFile, import_configs
 from zerotools.jobs.imports.reading.job_keys import look_up
 from zerotools.jobs.imports.reading.report import render
+from zerotools.jobs.imports.recipes.accelerate_flags import joined
+from zerotools.jobs.imports.recipes.recipe import Recipe
 from zerotools.jobs.jobfile.parse import read_tree
 from zerotools.jobs.launcher_keys.deepspeed_releases import NEWEST, Release, installed_release
 from zerotools.jobs.text.document import Document, read_text
@@ -31,12 +34,13 @@ class Configs(NamedTuple):
 
     deepspeed: Path | None
     accelerate: Path | None
+    told: RecipeOptions
     lenient: bool
 
     @property
     def any(self) -> bool:
         """Whether a config was named."""
-        return self.deepspeed is not None or self.accelerate is not None
+        return self.deepspeed is not None or self.accelerate is not None or self.told.any
 
     def imported(self, job: JobFile | None) -> Imported:
         """The job that `job` and these configs say; the report of it goes to stderr.
@@ -45,16 +49,36 @@ class Configs(NamedTuple):
             BadRequest: a file that cannot be read.
             Unsupported: YAML, and PyYAML is not installed.
         """
+        recipe = self.told.recipe(self.lenient)
+        if recipe is not None:
+            return self._with_files_of(recipe)._imported(job, recipe)
+        return self._imported(job, None)
+
+    def _with_files_of(self, recipe: Recipe) -> Configs:
+        """These configs with those that the recipe names. Raises BadRequest: both name one."""
+        deepspeed = named_file(recipe, recipe.deepspeed, "--deepspeed", self.deepspeed)
+        accelerate = named_file(recipe, recipe.accelerate_file, "--accelerate", self.accelerate)
+        return self._replace(deepspeed=deepspeed, accelerate=accelerate)
+
+    def _imported(self, job: JobFile | None, recipe: Recipe | None) -> Imported:
         job, named = self._with_named(job)
+        accelerate = None if self.accelerate is None else self._accelerate(self.accelerate)
+        if recipe is not None and recipe.accelerate is not None:
+            accelerate = joined(accelerate, recipe.accelerate)
         result = import_configs(
             job,
+            recipe=recipe,
             deepspeed=None if named is None else self._deepspeed(named),
-            accelerate=None if self.accelerate is None else self._accelerate(self.accelerate),
+            accelerate=accelerate,
             load=self._named,
             release=_release(job),
         )
         files = [path for path in (named, self.accelerate) if path is not None]
-        sources = [*([] if job is None else [job.source]), *map(str, files)]
+        sources = [
+            *([] if job is None else [job.source]),
+            *([] if recipe is None else [recipe.source]),
+            *map(str, files),
+        ]
         lines = [f"# {' with '.join(sources)}", *render(result.findings)]
         if result.changes:
             lines += ["# what DeepSpeed gets of it", *(f"#   {x}" for x in result.changes)]
@@ -121,9 +145,17 @@ def config_options(command: Callable[..., int]) -> Callable[..., int]:
 
     @wraps(command)
     def collected(
-        *, deepspeed: Path | None, accelerate: Path | None, lenient: bool, **given: Any
+        *,
+        deepspeed: Path | None,
+        accelerate: Path | None,
+        launch: str | None,
+        llamafactory: Path | None,
+        axolotl: Path | None,
+        lenient: bool,
+        **given: Any,
     ) -> int:
-        return command(**given, configs=Configs(deepspeed, accelerate, lenient))
+        told = RecipeOptions(launch, llamafactory, axolotl)
+        return command(**given, configs=Configs(deepspeed, accelerate, told, lenient))
 
     options = (
         click.option(
@@ -138,6 +170,7 @@ def config_options(command: Callable[..., int]) -> Callable[..., int]:
             metavar="FILE",
             help="Take settings from accelerate's YAML.",
         ),
+        *RECIPE_OPTIONS,
         click.option(
             "--lenient",
             is_flag=True,

@@ -1,1 +1,2 @@
-"""What people bring from other launchers (DeepSpeed's JSON, accelerate's YAML), into a job file."""
+"""What people bring from other launchers into a job file: DeepSpeed's JSON, accelerate's YAML,
+launch lines, and the YAML of LLaMA-Factory and axolotl."""

@@ -31,6 +31,8 @@ from zerotools.jobs.imports.reading.job_keys import (
 )
 from zerotools.jobs.imports.reading.reader import ConfigReading, claims_of_job
 from zerotools.jobs.imports.reading.report import Findings, KeyOutcome, ReportRow
+from zerotools.jobs.imports.recipes.arguments import read_batch_of, read_recipe
+from zerotools.jobs.imports.recipes.recipe import Recipe
 from zerotools.jobs.jobfile.parse import job_from_tree, job_to_dict
 from zerotools.jobs.launcher_keys.deepspeed_releases import NEWEST, Release
 from zerotools.jobs.tables.deepspeed import DeepSpeedSpec
@@ -80,13 +82,14 @@ Load = Callable[[str], Document]
 def import_configs(
     job: JobFile | None,
     *,
+    recipe: Recipe | None = None,
     deepspeed: Document | None = None,
     accelerate: Document | None = None,
     load: Load | None = None,
     release: Release = NEWEST,
 ) -> Imported:
-    """The job that `job` and the configs together say; `release` is the DeepSpeed that the job's
-    Python has.
+    """The job that `job`, the configs and the arguments of `recipe` together say; `release` is the
+    DeepSpeed that the job's Python has.
 
     Raises:
         BadRequest: `load` cannot read the file that the accelerate config names.
@@ -96,14 +99,17 @@ def import_configs(
     base_dir = Path.cwd() if job is None else job.base_dir
     claims, findings = claims_of_job(tree, source), Findings()
     deepspeed = _configured(tree, source, deepspeed, findings)
+    arguments = None if recipe is None else read_recipe(recipe, claims, findings)
     if accelerate is not None:
         launched = read_accelerate(accelerate, claims, findings, release)
         deepspeed = _chosen(deepspeed, launched, load, findings)
         if deepspeed is None:
             read_missing(ConfigReading(accelerate.source, {}, claims, findings), {})
+    if arguments is not None:
+        read_batch_of(arguments)
     for_deepspeed = None
     if deepspeed is not None:
-        hidden = hidden_size(tree, base_dir)
+        hidden = hidden_size(_with_model(tree, claims), base_dir)
         for_deepspeed = read_deepspeed(
             deepspeed, claims, findings, hidden_size=hidden, release=release
         )
@@ -169,6 +175,16 @@ def _chosen(
     return given
 
 
+def _with_model(tree: JobTree, claims: Claims) -> JobTree:
+    """`tree` with the model that only a claim names."""
+    claimed = copy.deepcopy(tree)
+    for key in ("model.path", "model.config"):
+        claim = claims.of(key)
+        if claim is not None and look_up(tree, key) is None:
+            put(claimed, key, claim.value)
+    return claimed
+
+
 def _write(tree: JobTree, claims: Claims, findings: Findings) -> dict[str, str]:
     """Put into `tree` what is not in it; what the job file cannot say goes to `findings`."""
     origins = {}
@@ -228,7 +244,7 @@ def _judge(
 
 def _missing(tree: JobTree) -> Iterator[str]:
     for key in _PLACEHOLDERS:
-        if look_up(tree, key) is None:
+        if all(look_up(tree, each) is None for each in (key, *_INSTEAD.get(key, ()))):
             yield key
 
 
@@ -238,7 +254,13 @@ _PLACEHOLDERS: dict[str, Any] = {
     "train.steps": 2**62,
     "train.batch_size": None,
 }
-"""The keys that a job needs and no config has, with values that pass any check."""
+"""The keys that a job needs, with values that pass any check."""
+_INSTEAD = {
+    "model.path": ("model.config",),
+    "data.text": ("data.examples", "data.tokens"),
+    "train.steps": ("train.epochs",),
+}
+"""What serves in their place."""
 
 
 def _completed(tree: JobTree, missing: tuple[str, ...]) -> JobTree:

@@ -133,6 +133,14 @@ class TrainSpec:
         minimum=0,
         deepspeed="scheduler.params.warmup_num_steps",
     )
+    warmup_ratio: float = key(
+        "Instead of `warmup_steps`: this part of all steps, rounded up to a whole step.",
+        default=0.0,
+        stored_default=0.0,
+        minimum=0,
+        engine="torch",
+        imported=False,
+    )
     decay_steps: int | None = key(
         'The last steps of a `"wsd"` schedule, a straight line down to `min_learning_rate`; '
         "default: a tenth of `steps`.",
@@ -219,6 +227,13 @@ def check_length(train: TrainSpec) -> Iterator[str]:
     """What is wrong with the parts of the schedule, as far as the number of steps is known."""
     if train.steps is None and train.epochs is None:
         yield "train: one of train.steps and train.epochs is needed"
+    if train.warmup_ratio > 1:
+        yield f"train.warmup_ratio = {train.warmup_ratio}: must be at most 1"
+    if train.warmup_ratio and train.warmup_steps:
+        yield (
+            f"train.warmup_ratio = {train.warmup_ratio}: cannot be combined with "
+            f"train.warmup_steps, which is {train.warmup_steps}; leave one out"
+        )
     if train.steps is None:
         return
     if train.epochs is not None:

@@ -1,4 +1,4 @@
-"""The number of steps of a job that says how often the data is gone through."""
+"""The number of steps of a job that says how often the data is gone through, and of its warm-up."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from zerotools.jobs.tables.train import check_length
 
 
 def with_steps(spec: JobSpec, sequences: int) -> JobSpec:
-    """`spec` with `train.steps` in place of `train.epochs`; the data has so many `sequences`.
+    """`spec` with `train.steps` in place of `train.epochs`, and `train.warmup_steps` in place of
+    `train.warmup_ratio`; the data has so many `sequences`.
 
     Steps take their sequences one after the other through all epochs, so none is shorter than
     `train.batch_size`: the last one goes on into the epoch after.
@@ -20,13 +21,25 @@ def with_steps(spec: JobSpec, sequences: int) -> JobSpec:
         BadRequest: the warm-up or the decay does not fit into the steps.
     """
     train = spec.train
-    if train.epochs is None:
+    if train.epochs is None and not train.warmup_ratio:
         return spec
-    steps = math.ceil(train.epochs * sequences / train.batch_size)
-    counted = replace(train, steps=steps, epochs=None)
+    steps = train.steps
+    if train.epochs is not None:
+        steps = math.ceil(train.epochs * sequences / train.batch_size)
+    counted = replace(train, steps=steps, epochs=None, warmup_ratio=0.0)
+    if train.warmup_ratio:
+        warmup = math.ceil(train.warmup_ratio * counted.total_steps)
+        counted = replace(counted, warmup_steps=warmup)
     for problem in check_length(counted):
-        raise BadRequest(
-            f"{problem} ({train.epochs:g} epochs of {sequences} sequences, "
-            f"train.batch_size = {train.batch_size})"
-        )
+        raise BadRequest(problem + _counted_from(spec, sequences))
     return replace(spec, train=counted)
+
+
+def _counted_from(spec: JobSpec, sequences: int) -> str:
+    train = spec.train
+    if train.epochs is None:
+        return ""
+    return (
+        f" ({train.epochs:g} epochs of {sequences} sequences, "
+        f"train.batch_size = {train.batch_size})"
+    )

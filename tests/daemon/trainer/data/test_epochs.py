@@ -29,3 +29,13 @@ def test_steps_stay() -> None:
 def test_a_warm_up_that_is_longer_than_the_epochs_is_refused() -> None:
     with pytest.raises(BadRequest, match=r"warmup_steps = 14: must be at most .* 13 \(1 epochs of"):
         with_steps(spec(epochs=1, warmup_steps=14), sequences=100)
+
+
+@pytest.mark.parametrize(
+    ("length", "ratio", "warmup"), [({"steps": 50}, 0.03, 2), ({"epochs": 2}, 0.1, 2)]
+)
+def test_a_part_of_all_steps_is_the_warm_up(
+    length: dict[str, int], ratio: float, warmup: int
+) -> None:
+    counted = with_steps(spec(**length, warmup_ratio=ratio), sequences=80).train
+    assert (counted.warmup_steps, counted.warmup_ratio, counted.epochs) == (warmup, 0.0, None)

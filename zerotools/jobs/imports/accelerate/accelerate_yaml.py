@@ -94,7 +94,7 @@ def _given(document: Document, findings: Findings) -> Iterator[tuple[str, Config
             what = f"{document.place(trail)} {name} = {show(value)}: must be one plain value"
             findings.wrong.append(what)
         elif name in KNOWN:
-            yield name, ConfigValue(name, name, document.place(trail), value)
+            yield name, ConfigValue(name, document.title(trail), document.place(trail), value)
         else:
             unknown.append(trail)
     judge_unknown_keys(document, unknown, KNOWN, "accelerate", findings)
@@ -176,11 +176,11 @@ def _hand_over(reading: ConfigReading, document: Document) -> Launched:
     defaults = {"zero_stage": 2, "gradient_accumulation_steps": AUTO, "gradient_clipping": AUTO}
     for name, there in DEEPSPEED.items():
         trail = tuple(there.split("."))
-        titles[trail] = f"deepspeed_config.{name}"
+        titles[trail] = document.title(("deepspeed_config", name))
         if name in section:
             value = section[name].value
             put(tree, there, None if value == "none" and "path" in name else value)
-            lines[trail] = document.lines[("deepspeed_config", name)]
+            _same_line(lines, trail, document, name)
         elif name in defaults:
             put(tree, there, defaults[name])
             titles[trail] += " (not given)"
@@ -223,8 +223,14 @@ def _leaf_modules(
     trail = ("zero_optimization", "leaf_module")
     names = given.value if isinstance(given.value, list) else str(given.value).split(",")
     put(tree, ".".join(trail), {"classes": [str(name).strip() for name in names]})
-    lines[trail] = document.lines[("deepspeed_config", _LEAVES.split(".")[1])]
-    titles[trail] = _LEAVES
+    _same_line(lines, trail, document, _LEAVES.split(".")[1])
+    titles[trail] = given.title
+
+
+def _same_line(lines: dict[Trail, int], trail: Trail, document: Document, name: str) -> None:
+    line = document.lines.get(("deepspeed_config", name))
+    if line is not None:  # an option of the command line stands on none
+        lines[trail] = line
 
 
 def _judge_rest(reading: ConfigReading, name: str, kind: str) -> None:

@@ -110,6 +110,8 @@ class ConfigReading:
         an earlier launcher does, stays."""
         before = self.claims.of(key)
         self.claims.add(key, value, f"{self.source} (no {name})", weak=True)
+        if before is not None and before.weak and before.shown == value:
+            return  # said once already
         if before is not None:
             why = f"not taken: {before.place} says {show(before.shown)}"
         row = ReportRow(KeyOutcome.DEFAULT, name, self.source, value, key, why)

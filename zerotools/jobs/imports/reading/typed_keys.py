@@ -57,7 +57,7 @@ def read_known_keys(
             continue
         key = KEYS.get(name, ConfigKey(ValueKind.BOOL, KEYS["zero_optimization.stage"].action))
         try:
-            read, note = _read(key, value)
+            read, note = typed(key.kind, value)
         except ValueError:
             what = f"{place} {title} = {show(value)}: must be {key.kind.value}"
             findings.wrong.append(what)
@@ -81,11 +81,11 @@ def _leaves(tree: Mapping[str, Any], trail: Trail) -> Iterator[tuple[Trail, Any]
             yield here, value
 
 
-def _read(key: ConfigKey, value: Any) -> tuple[Any, str]:
+def typed(kind: ValueKind, value: Any) -> tuple[Any, str]:
     """The value as its kind, and a note where a mend was needed. Raises ValueError."""
-    if value == AUTO or key.kind is ValueKind.ANY or value is None:
+    if value == AUTO or kind is ValueKind.ANY or value is None:
         return value, ""
-    match key.kind:
+    match kind:
         case ValueKind.BOOL:
             if isinstance(value, str) and value.lower() in ("true", "false"):
                 return value.lower() == "true", "was in quotes"
@@ -98,7 +98,7 @@ def _read(key: ConfigKey, value: Any) -> tuple[Any, str]:
             if isinstance(value, list) and all(map(_is_number, value)):
                 return [float(entry) for entry in value], ""
         case ValueKind.COUNT | ValueKind.NUMBER:
-            return _number(key.kind, value)
+            return _number(kind, value)
     raise ValueError
 
 

@@ -1,0 +1,114 @@
+from pathlib import Path
+
+import pytest
+
+from tests.jobs.imports.recipes.told import key, of, rows
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.imports.combine import Imported
+from zerotools.jobs.imports.recipes.axolotl import read_axolotl
+from zerotools.jobs.text.yaml_text import parse_yaml
+
+CONFIG = """
+base_model: {root}/model
+model_type: LlamaForCausalLM
+tokenizer_type: AutoTokenizer
+load_in_8bit: false
+load_in_4bit: false
+strict: false
+
+datasets:
+  - path: {root}/a.jsonl
+    type: alpaca
+dataset_prepared_path:
+val_set_size: 0.05
+output_dir: {root}/out
+
+sequence_len: 4096
+sample_packing: true
+pad_to_sequence_len: true
+
+adapter: lora
+lora_r: 32
+lora_alpha: 16
+lora_dropout: 0.05
+lora_target_linear: true
+
+wandb_project:
+gradient_accumulation_steps: 4
+micro_batch_size: 2
+num_epochs: 4
+optimizer: adamw_torch
+lr_scheduler: cosine
+learning_rate: 0.0002
+bf16: auto
+tf32: false
+gradient_checkpointing: true
+flash_attention: true
+warmup_steps: 10
+evals_per_epoch: 4
+saves_per_epoch: 1
+weight_decay: 0.0
+special_tokens:
+  pad_token: "<|end_of_text|>"
+"""
+
+
+def imported(root: Path, text: str = CONFIG) -> Imported:
+    (root / "model").mkdir(exist_ok=True)
+    (root / "model" / "config.json").write_text('{"model_type": "llama"}')
+    document = parse_yaml(text.replace("{root}", str(root)), source="x.yml")
+    return of(read_axolotl(document, root))
+
+
+def test_a_config_of_the_project_is_a_job(tmp_path: Path) -> None:
+    job = imported(tmp_path)
+    assert key(job, "data.examples") == [str(tmp_path / "a.jsonl")]
+    assert key(job, "data.format") == "alpaca"
+    assert key(job, "data.packing") is True
+    assert key(job, "data.sequence_length") == 4096
+    assert (key(job, "lora.rank"), key(job, "lora.alpha")) == (32, 16)
+    assert len(key(job, "lora.target_modules")) == 7
+    assert (key(job, "train.epochs"), key(job, "train.batch_size")) == (4, 8)
+    assert key(job, "train.precision") == "bf16"
+    assert key(job, "eval.fraction") == 0.05
+    assert key(job, "train.warmup_steps") == 10
+    assert "checkpoint.every" in rows(job, "ignored")["saves_per_epoch"]
+    assert not rows(job, "unknown")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("adapter: lora", "adapter: qlora", "those that are: lora"),
+        ("load_in_4bit: false", "load_in_4bit: true", "does not support this yet"),
+        ("type: alpaca", "type: input_output", 'type = "input_output": is not supported'),
+        ("strict: false", "rl: dpo", "does not support this yet"),
+        ("optimizer: adamw_torch", "optimizer: paged_adamw_8bit", "is not supported"),
+    ],
+)
+def test_what_a_job_cannot_have_is_refused(tmp_path: Path, old: str, new: str, why: str) -> None:
+    assert why in str(imported(tmp_path, CONFIG.replace(old, new)).problem)
+
+
+def test_plain_text_and_a_floor_of_the_cosine(tmp_path: Path) -> None:
+    text = CONFIG.replace("type: alpaca", "type: completion") + "cosine_min_lr_ratio: 0.1\n"
+    job = imported(tmp_path, text.replace("sample_packing: true", "sample_packing: false"))
+    assert key(job, "data.text") == [str(tmp_path / "a.jsonl")]
+    assert key(job, "train.min_learning_rate") == pytest.approx(2e-5)
+
+
+def test_datasets_of_two_forms_are_refused(tmp_path: Path) -> None:
+    more = "  - path: b.json\n    type: chat_template\ndataset_prepared_path:"
+    job = imported(tmp_path, CONFIG.replace("dataset_prepared_path:", more))
+    assert 'of the forms "alpaca", "messages"' in str(job.problem)
+
+
+def test_data_of_a_hub_is_missing(tmp_path: Path) -> None:
+    job = imported(tmp_path, CONFIG.replace("{root}/a.jsonl", "tatsu-lab/alpaca"))
+    assert "data.text" in job.missing
+    assert "is not downloaded" in rows(job, "ignored")["datasets"]
+
+
+def test_a_file_of_another_program_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadRequest, match=r"LLaMA-Factory's is given with --llamafactory"):
+        imported(tmp_path, "model_name_or_path: m\n")

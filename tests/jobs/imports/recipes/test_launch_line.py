@@ -1,0 +1,199 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.jobs.imports.recipes.told import key, of, of_line, rows
+from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.jobs.imports.recipes.launch_line import read_launch
+from zerotools.jobs.text.yaml_text import parse_yaml
+
+TRAINER = "--output_dir out --model_name_or_path m --train_file a.txt"
+
+
+@pytest.mark.parametrize(
+    ("line", "gpus"),
+    [
+        ("deepspeed --num_gpus 2 x.py", 2),
+        ("deepspeed --num_gpus=2 x.py", 2),
+        ("deepspeed --include localhost:0,1,5 x.py", 3),
+        ("CUDA_VISIBLE_DEVICES=0,1 deepspeed x.py", 2),
+        ("export CUDA_VISIBLE_DEVICES=0,1,2\ndeepspeed x.py", 3),
+        ("torchrun --nproc_per_node 4 x.py", 4),
+        ("torchrun --nproc-per-node=4 --standalone x.py", 4),
+        ("torchrun x.py", 1),
+        ("python -m torch.distributed.launch --nproc_per_node=8 --use_env x.py", 8),
+        ("python -m torch.distributed.run --nproc_per_node=8 -m pkg.train", 8),
+        ("nohup python3.11 -u x.py", 1),
+        ("uv run accelerate launch --num_processes 2 x.py", 2),
+        ("CUDA_VISIBLE_DEVICES=0,1 accelerate launch x.py", 2),
+        ("N=3; torchrun --nproc_per_node $N x.py", 3),
+    ],
+)
+def test_ranks_are_those_that_the_launcher_starts(line: str, gpus: int) -> None:
+    assert key(of_line(f"{line} {TRAINER} --per_device_train_batch_size 4"), "gpus") == gpus
+    assert key(of_line(f"{line} {TRAINER}"), "train.batch_size") == 8 * gpus
+
+
+@pytest.mark.parametrize("line", ["deepspeed x.py", "torchrun --nproc_per_node gpu x.py"])
+def test_a_launcher_that_takes_every_gpu_is_said(line: str) -> None:
+    imported = of_line(f"{line} {TRAINER}")
+    assert key(imported, "gpus") is None
+    assert "takes every GPU then; the job has one rank" in rows(imported, "default")["ranks"]
+
+
+ARGUMENTS: list[tuple[str, str, Any]] = [
+    ("--learning_rate 1e-4", "train.learning_rate", 1e-4),
+    ("--learning-rate=1e-4", "train.learning_rate", 1e-4),
+    ("--max_steps 50", "train.steps", 50),
+    ("--max_steps -1 --num_train_epochs 2", "train.epochs", 2.0),
+    ("", "train.epochs", 3.0),
+    ("--bf16", "train.precision", "bf16"),
+    ("--fp16 True --bf16 false", "train.precision", "fp16"),
+    ("", "train.precision", "fp32"),
+    ("--gradient_accumulation_steps 4", "train.batch_size", 32),
+    ("--gradient_checkpointing", "train.activation_checkpointing", True),
+    ("--lr_scheduler_type cosine", "train.schedule", "cosine"),
+    ("--lr_scheduler_type constant --warmup_steps 10", "train.warmup_steps", 0),
+    ("--max_steps 50 --warmup_ratio 0.03", "train.warmup_steps", 2),
+    ("--warmup_ratio 0.03", "train.warmup_ratio", 0.03),
+    ("--warmup_steps 0.1", "train.warmup_ratio", 0.1),
+    ("--warmup_steps 7 --warmup_ratio 0.5", "train.warmup_steps", 7),
+    ("--adam_beta2 0.95", "train.betas", [0.9, 0.95]),
+    ("--optim adafactor", "train.optimizer", "adafactor"),
+    ("--optim adamw_torch_fused", "train.optimizer", "adamw"),
+    ("--save_steps 100", "checkpoint.every", 100),
+    ("--save_strategy epoch", "checkpoint.every", None),
+    ("", "checkpoint.every", 500),
+    ("--save_total_limit 2", "checkpoint.keep_last", 2),
+    ("", "zero.stage", 0),
+    ("--fsdp 'full_shard auto_wrap'", "zero.stage", 3),
+    ("--fsdp 'shard_grad_op offload'", "offload.optimizer", "cpu"),
+    ("--zero_stage 2", "zero.stage", 2),
+    ("--block_size 128", "data.sequence_length", 128),
+    ("--validation_file v.txt --eval_strategy steps --eval_steps 20", "eval.every", 20),
+    ("--per_device_eval_batch_size 3", "eval.batch_size", None),
+    ("--lora_rank 16 --lora_alpha 32", "lora.rank", 16),
+    ("--use_lora True --lora_target_modules q_proj v_proj", "lora.target_modules", None),
+    ("--use_lora False --lora_rank 16", "lora.rank", None),
+    ("--torch_compile", "train.compile", True),
+    ("--seed 7", "seed", 7),
+    ("", "seed", 42),
+    ("--no_cuda", "device", "cpu"),
+]
+
+
+@pytest.mark.parametrize(("given", "name", "value"), ARGUMENTS)
+def test_an_argument_of_the_trainer_is_a_key_of_the_job(given: str, name: str, value: Any) -> None:
+    found = key(of_line(f"python x.py {TRAINER} {given}"), name)
+    if name == "lora.target_modules":
+        assert list(found) == ["q_proj", "v_proj"]
+    else:
+        assert found == (pytest.approx(value) if isinstance(value, (float, list)) else value)
+
+
+def test_a_program_that_is_not_the_trainers_has_no_defaults_of_it() -> None:
+    line = "deepspeed --num_gpus 2 main.py --deepspeed_config ds.json --learning_rate 1e-4"
+    recipe = read_launch(line, "run.sh", Path(), lines=False)
+    assert (recipe.deepspeed and recipe.deepspeed.value) == "ds.json"
+    imported = of(recipe)
+    assert key(imported, "train.epochs") is None
+    assert key(imported, "seed") is None
+    assert set(imported.missing) >= {"model.path", "data.text", "train.steps"}
+
+
+def test_the_last_of_two_equal_arguments_counts() -> None:
+    imported = of_line(f"python x.py {TRAINER} --seed 1 --seed 2")
+    assert key(imported, "seed") == 2
+    assert "stands in the line again" in rows(imported, "ignored")["--seed"]
+
+
+def test_what_is_unknown_is_listed_and_nothing_else_is_lost() -> None:
+    line = f"NCCL_P2P_DISABLE=1 deepspeed --num_gpus 1 --speed x x.py here {TRAINER} --mine 3"
+    imported = of_line(line)
+    assert set(rows(imported, "unknown")) == {"--speed", "here", "--mine"}
+    assert "[env]" in rows(imported, "ignored")["NCCL_P2P_DISABLE"]
+    listed = {row.key for row in imported.findings.rows}
+    assert {"--output_dir", "--model_name_or_path", "--train_file", "--num_gpus"} <= listed
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("", "has no launch line"),
+        ("pip install deepspeed", "has no launch line"),
+        ("deepspeed --num_gpus 2", "is given no program"),
+        ("deepspeed a.py\ntorchrun b.py", r"2 launch lines \(lines 1, 2\)"),
+        ("deepspeed a.py --lr \\ # rate\n  --b 2", r"run\.sh:2: --b is no part .* line 1"),
+        ("python x.py --lr $LR", r"run\.sh:1: --lr: \$LR is not set"),
+        ("python x.py --lr '1", "the quote ' is not closed"),
+        ("llamafactory-cli train x.yaml", "give that file with --llamafactory"),
+        ("accelerate launch -m axolotl.cli.train x.yml", "give that file with --axolotl"),
+        ("python -m axolotl.cli.train x.yml", "give that file with --axolotl"),
+    ],
+)
+def test_a_line_that_says_no_job_is_refused(line: str, why: str) -> None:
+    with pytest.raises(BadRequest, match=why):
+        of_line(line, lines=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "why"),
+    [
+        ("--learning_rate fast", BadRequest, r'--learning_rate = "fast": must be a number'),
+        ("--bf16 --fp16", BadRequest, "are both on"),
+        ("--warmup_ratio 3", BadRequest, "must be between 0 and 1"),
+        ("--per_device_train_batch_size 0", BadRequest, "must be at least 1"),
+        ("--optim adamw_bnb_8bit", Unsupported, "adamw_bnb_8bit.* is not supported"),
+        ("--lr_scheduler_type polynomial", Unsupported, "those that are: linear"),
+        ("--load_in_4bit", Unsupported, "does not support this yet"),
+        ("--label_smoothing_factor 0.1", Unsupported, "does not support this yet"),
+        ("--use_lora --lora_target_modules all-linear", Unsupported, "set lora.target_modules"),
+        ("--fsdp hybrid_shard", Unsupported, "those that are"),
+        ("--block_size 8 --max_seq_length 9", BadRequest, "say the same; remove one"),
+        ("--lr_scheduler_kwargs nonsense", BadRequest, "must be a JSON object"),
+    ],
+)
+def test_a_value_that_a_job_cannot_have_is_refused(given: str, kind: type, why: str) -> None:
+    problem = of_line(f"python x.py {TRAINER} {given}").problem
+    assert isinstance(problem, kind)
+    with pytest.raises(kind, match=why):
+        raise problem
+
+
+@pytest.mark.parametrize(
+    "line", ["deepspeed --num_nodes 2 x.py", "torchrun --nnodes 1:4 --nproc_per_node 2 x.py"]
+)
+def test_several_machines_are_refused(line: str) -> None:
+    problem = of_line(f"{line} {TRAINER}").problem
+    assert isinstance(problem, Unsupported)
+    assert "a job runs on one machine" in str(problem)
+
+
+def test_options_of_accelerate_go_before_its_file() -> None:
+    file = parse_yaml(
+        "distributed_type: DEEPSPEED\nnum_processes: 4\nmixed_precision: fp16\n"
+        "deepspeed_config:\n  zero_stage: 2\n",
+        source="acc.yaml",
+    )
+    line = "accelerate launch --config_file acc.yaml --num_processes 2 --zero_stage 3 x.py"
+    recipe = read_launch(f"{line} {TRAINER} --bf16", "run.sh", Path(), lines=False)
+    assert recipe.accelerate_file is not None
+    imported = of(recipe, file)
+    assert "acc.yaml:3 mixed_precision" in str(imported.problem)
+    recipe = read_launch(f"{line} {TRAINER}", "run.sh", Path(), lines=False)
+    imported = of(recipe, file)
+    assert key(imported, "zero.stage") == 3
+    assert (key(imported, "gpus"), key(imported, "train.precision")) == (2, "fp16")
+    assert "--zero_stage of run.sh" in {row.key for row in imported.findings.rows}
+
+
+def test_data_is_text_or_examples_as_its_file_says(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "x"}\n')
+    (tmp_path / "b.json").write_text('[{"instruction": "x", "output": "y"}]')
+    (tmp_path / "c.csv").write_text("id,text\n1,a\n")
+    for name, kind in (("a.jsonl", "text"), ("b.json", "examples"), ("c.csv", "text")):
+        line = f"python x.py --output_dir o --train_file {tmp_path / name}"
+        assert key(of_line(line), f"data.{kind}") == [str(tmp_path / name)]
+    line = f"python x.py --output_dir o --train_file {tmp_path / 'a.jsonl'} --prompt_column text"
+    assert key(of_line(line), "data.examples") == [str(tmp_path / "a.jsonl")]

@@ -1,0 +1,123 @@
+"""Options that say how a training program was called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.imports.reading.typed_keys import ConfigValue
+from zerotools.jobs.imports.recipes.axolotl import read_axolotl
+from zerotools.jobs.imports.recipes.launch_line import read_launch
+from zerotools.jobs.imports.recipes.llamafactory import read_llamafactory
+from zerotools.jobs.imports.recipes.recipe import Recipe
+from zerotools.jobs.text.document import Document, read_text
+from zerotools.jobs.text.json_text import parse_json
+from zerotools.jobs.text.yaml_text import parse_yaml
+
+LINE = "the launch line"
+
+
+class RecipeOptions(NamedTuple):
+    """At most one of them."""
+
+    launch: str | None = None
+    llamafactory: Path | None = None
+    axolotl: Path | None = None
+
+    @property
+    def any(self) -> bool:
+        """Whether one was given."""
+        return any(given is not None for given in self)
+
+    def recipe(self, lenient: bool) -> Recipe | None:
+        """What the one says; None: none was given.
+
+        Raises:
+            BadRequest: several were given; a file or a line that cannot be read.
+            Unsupported: YAML, and PyYAML is not installed.
+        """
+        given = [f"--{name}" for name, value in self._asdict().items() if value is not None]
+        if len(given) > 1:
+            raise BadRequest(f"{given[0]} and {given[1]} cannot be combined; leave one out")
+        if self.launch is not None:
+            return _launch(self.launch)
+        if self.llamafactory is not None:
+            document = _yaml(self.llamafactory, "LLaMA-Factory config", lenient)
+            return read_llamafactory(document, self.llamafactory.parent)
+        if self.axolotl is not None:
+            document = _yaml(self.axolotl, "axolotl config", lenient)
+            return read_axolotl(document, self.axolotl.parent)
+        return None
+
+
+def _launch(given: str) -> Recipe:
+    if not given.strip():
+        raise BadRequest("--launch: is empty; give a launch line, or the script that has it")
+    path = Path(given)
+    try:
+        is_file = len(given) < 4096 and path.exists()
+    except OSError:
+        is_file = False
+    if is_file:
+        return read_launch(read_text(path, "script"), given, path.parent, lines=True)
+    if len(given.split()) == 1:
+        raise BadRequest(f"{given}: there is no such script, and it is no launch line; correct it")
+    return read_launch(given, LINE, Path(), lines="\n" in given.strip())
+
+
+def _yaml(path: Path, what: str, lenient: bool) -> Document:
+    text = read_text(path, what)
+    if path.suffix == ".json":
+        return parse_json(text, source=str(path), lenient=lenient)
+    return parse_yaml(text, source=str(path), lenient=lenient)
+
+
+def named_file(
+    recipe: Recipe, named: ConfigValue | None, option: str, given: Path | None
+) -> Path | None:
+    """The config that the recipe names, or `given`.
+
+    Raises:
+        BadRequest: both are there, or the one that is named is not found.
+    """
+    if named is None:
+        return given
+    if given is not None:
+        raise BadRequest(
+            f"{named.said} = {named.value}: cannot be combined with {option} {given}; remove one "
+            "of them"
+        )
+    if not isinstance(named.value, str):
+        raise BadRequest(f"{named.said}: must be the path of a file; write it to a file")
+    path = recipe.found(named.value)
+    if not path.exists():
+        found = "is not found here"
+        if recipe.beside != Path():
+            found = f"is found neither here nor next to {recipe.source}"
+        raise BadRequest(f"{named.said} = {named.value}: {found}; correct the path")
+    return path
+
+
+RECIPE_OPTIONS = (
+    click.option(
+        "--launch",
+        metavar="LINE|FILE",
+        help="Take settings from the command that starts a training program (deepspeed, torchrun, "
+        "accelerate launch, python), or from the script that has it. Nothing is run.",
+    ),
+    click.option(
+        "--llamafactory",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Take settings from LLaMA-Factory's YAML.",
+    ),
+    click.option(
+        "--axolotl",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Take settings from axolotl's YAML.",
+    ),
+)

@@ -1,0 +1,84 @@
+"""One recipe being read: its values by their types, and the defaults of who reads them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from zerotools.jobs.binding.bind import show
+from zerotools.jobs.imports.reading.reader import ConfigReading
+from zerotools.jobs.imports.reading.report import KeyOutcome
+from zerotools.jobs.imports.reading.typed_keys import ConfigValue, typed
+from zerotools.jobs.imports.recipes.recipe import Recipe
+from zerotools.jobs.launcher_keys.key_kinds import ValueKind
+
+_TRUE = ("yes", "true", "t", "y", "1")
+_FALSE = ("no", "false", "f", "n", "0")
+"""As transformers' `string_to_bool` reads them (hf_argparser.py)."""
+_NOTHING = ("none", "null", "")
+_WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
+
+
+@dataclass
+class ArgumentReading:
+    """A recipe, and the reading of configs that it joins."""
+
+    recipe: Recipe
+    config: ConfigReading
+
+    def typed(self, name: str, kind: ValueKind) -> ConfigValue | None:
+        """The argument as `kind`, which counts as read; None where it is absent, empty or wrong."""
+        given = self.config.take(name)
+        if given is None:
+            return None
+        try:
+            value = _typed(kind, given.value)
+        except (ValueError, OverflowError):
+            what = f"{given.said} = {show(given.value)}: must be {kind.value}"
+            self.config.findings.wrong.append(what)
+            return None
+        if value is None:
+            self.config.row(KeyOutcome.IGNORED, given, None, "says nothing")
+            return None
+        return replace(given, value=value)
+
+    def default(self, name: str, key: str) -> None:
+        """Claim what the program does where it is told nothing of `name`, weakly."""
+        if name in self.recipe.defaults:
+            self.weak(name, key, self.recipe.defaults[name])
+
+    def weak(self, name: str, key: str, value: Any) -> None:
+        """Claim `value` for `key` as what `name` is by default."""
+        self.config.default(name, key, value, f"{self.recipe.who}, its default")
+
+    def unsupported(self, given: ConfigValue, which: str) -> None:
+        """Refuse a value that another program would take."""
+        what = f"{given.said} = {show(given.value)}: is not supported; {which}"
+        self.config.findings.unsupported.append(what)
+
+    def path(self, given: ConfigValue, key: str, *, new: bool = False) -> None:
+        """Claim a path, absolute as the job file's may be read from elsewhere; one that is not
+        `new` should be there."""
+        found = self.recipe.found(str(given.value))
+        value: Any = str(Path.cwd() / found)
+        why = "" if new or found.exists() else "is not there now"
+        self.config.map(replace(given, value=value), key, value, why)
+
+
+def _typed(kind: ValueKind, value: Any) -> Any:
+    if isinstance(value, str) and value.lower() in _NOTHING and kind is not ValueKind.TEXT:
+        return None
+    if kind is ValueKind.BOOL:
+        if isinstance(value, str) and value.lower() in (*_TRUE, *_FALSE):
+            return value.lower() in _TRUE
+        if type(value) is int and value in (0, 1):
+            return bool(value)
+    if kind is ValueKind.TEXT and isinstance(value, bool):
+        raise ValueError
+    if kind is ValueKind.TEXT and isinstance(value, (int, float)):
+        return str(value)
+    if isinstance(value, str) and _WHOLE.fullmatch(value):
+        value = int(value)
+    return typed(kind, value)[0]

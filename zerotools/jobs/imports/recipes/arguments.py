@@ -1,0 +1,233 @@
+"""The arguments of a Trainer as claims on the keys of a job file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from zerotools.jobs.binding.bind import show
+from zerotools.jobs.imports.reading.batch import JOB_MICRO, JOB_TOTAL, ranks_key, world_size
+from zerotools.jobs.imports.reading.claims import Claims
+from zerotools.jobs.imports.reading.reader import ConfigReading
+from zerotools.jobs.imports.reading.report import Findings, KeyOutcome, ReportRow
+from zerotools.jobs.imports.reading.typed_keys import AUTO, ConfigValue
+from zerotools.jobs.imports.recipes.argument_values import ArgumentReading
+from zerotools.jobs.imports.recipes.files import read_files
+from zerotools.jobs.imports.recipes.lora_arguments import read_adapters
+from zerotools.jobs.imports.recipes.recipe import Recipe
+from zerotools.jobs.imports.recipes.schedule import read_schedule
+from zerotools.jobs.imports.recipes.sharding import read_sharding
+from zerotools.jobs.launcher_keys.key_kinds import ValueKind, is_off
+from zerotools.jobs.launcher_keys.trainer_keys import (
+    DIRECT,
+    FEATURES,
+    IGNORED,
+    OF_EVAL,
+    OPTIMIZERS,
+    SYNONYMS,
+)
+
+ACCUMULATION = "gradient_accumulation_steps"
+
+
+def read_recipe(recipe: Recipe, claims: Claims, findings: Findings) -> ArgumentReading:
+    """Add what `recipe` says to `claims` and `findings`, but for its batch: the number of ranks may
+    be accelerate's. Configs that it names are read after it, as their `"auto"` is what is said
+    here."""
+    for name in ("rows", "wrong", "unsupported", "accepted"):
+        getattr(findings, name).extend(getattr(recipe.findings, name))
+    given = _named(recipe, findings)
+    reading = ArgumentReading(recipe, ConfigReading(recipe.source, given, claims, findings))
+    _read_ranks(reading)
+    read_files(reading)
+    _read_precision(reading)
+    for name, (key, kind) in DIRECT.items():
+        _direct(reading, name, key, kind)
+    _read_optimizer(reading)
+    read_schedule(reading)
+    _read_saving(reading)
+    _read_eval(reading)
+    read_adapters(reading)
+    read_sharding(reading)
+    for name in list(reading.config.remaining):
+        if name != ACCUMULATION:
+            _judge_rest(reading, name)
+    return reading
+
+
+def _named(recipe: Recipe, findings: Findings) -> dict[str, ConfigValue]:
+    """The arguments by the names of the tables."""
+    found: dict[str, ConfigValue] = {}
+    for name, given in recipe.given.items():
+        known = SYNONYMS.get(name, name)
+        if known in found:
+            findings.wrong.append(
+                f"{given.said} and {found[known].said} say the same; remove one of them"
+            )
+        found[known] = replace(given, name=known)
+    return found
+
+
+def _direct(reading: ArgumentReading, name: str, key: str, kind: ValueKind) -> None:
+    given = reading.typed(name, kind)
+    if given is None:
+        reading.default(name, key)
+    elif given.value != AUTO and given.value is not None:
+        reading.config.map(given, key, given.value)
+    else:
+        reading.config.row(KeyOutcome.IGNORED, given, None, "says nothing")
+
+
+def _read_ranks(reading: ArgumentReading) -> None:
+    config, recipe = reading.config, reading.recipe
+    cpu = [reading.typed(name, ValueKind.BOOL) for name in ("use_cpu", "no_cuda")]
+    for given in cpu:
+        if given is not None and given.value is True:
+            config.map(given, "device", "cpu")
+        elif given is not None:
+            config.row(KeyOutcome.IGNORED, given, None, "the job file says where it runs")
+    key = ranks_key(config.claims)
+    if recipe.ranks is not None:
+        known = world_size(config.claims)
+        place = " ".join(part for part in (recipe.ranks.place or recipe.source,) if part)
+        given = replace(recipe.ranks, place=place)
+        if known is not None and known.value == given.value:
+            config.row(KeyOutcome.MAPPED, given, key)
+        else:
+            config.map(given, key, given.value)
+    elif recipe.launcher and world_size(config.claims) is None:
+        why = f"{recipe.launcher} takes every GPU then; the job has one rank"
+        row = ReportRow(KeyOutcome.DEFAULT, "ranks", recipe.source, None, key, why)
+        config.findings.rows.append(row)
+
+
+def _read_precision(reading: ArgumentReading) -> None:
+    on: list[tuple[ConfigValue, str]] = []
+    for name in ("bf16", "fp16"):
+        given = reading.typed(name, ValueKind.BOOL)
+        if given is None:
+            continue
+        if given.value in (True, AUTO, "full"):
+            on.append((given, name))
+        else:
+            reading.config.row(KeyOutcome.IGNORED, given, None, "is off")
+    if len(on) > 1 and on[0][0].value == AUTO:
+        on = on[1:]
+    if len(on) > 1:
+        what = f"{on[0][0].said} and {on[1][0].said} are both on; switch one of them off"
+        reading.config.findings.wrong.append(what)
+    for given, name in on[:1]:
+        reading.config.map(replace(given, note=""), "train.precision", name)
+    if not on:
+        reading.default("precision", "train.precision")
+
+
+def _read_optimizer(reading: ArgumentReading) -> None:
+    given = reading.typed("optim", ValueKind.TEXT)
+    betas = [reading.typed(f"adam_beta{n}", ValueKind.NUMBER) for n in (1, 2)]
+    eps = reading.typed("adam_epsilon", ValueKind.NUMBER)
+    if given is not None and given.value not in OPTIMIZERS:
+        reading.unsupported(given, f"those that are: {', '.join(OPTIMIZERS)}")
+        return
+    if given is not None:
+        reading.config.map(given, "train.optimizer", OPTIMIZERS[given.value])
+    if given is not None and OPTIMIZERS[given.value] != "adamw":
+        return
+    values = [
+        entry.value if entry else reading.recipe.defaults.get(f"adam_beta{n}")
+        for n, entry in ((1, betas[0]), (2, betas[1]))
+    ]
+    said = next((entry for entry in betas if entry), None)
+    if None in values:
+        values = [value or other for value, other in zip(values, (0.9, 0.95), strict=True)]
+    if said is not None:
+        reading.config.map(said, "train.betas", tuple(values), "with the other beta")
+    elif "adam_beta1" in reading.recipe.defaults:
+        reading.weak("adam_beta1, adam_beta2", "train.betas", tuple(values))
+    if eps is not None:
+        reading.config.map(eps, "train.eps", eps.value)
+
+
+def read_batch_of(reading: ArgumentReading) -> None:
+    """batch = micro batch x accumulation x ranks, which are known now."""
+    config = reading.config
+    given = reading.typed(ACCUMULATION, ValueKind.COUNT)
+    micro, world = config.claims.of(JOB_MICRO), world_size(config.claims)
+    steps = reading.recipe.defaults.get(ACCUMULATION) if given is None else given.value
+    if given is not None:
+        why = "batch size = micro batch x this x ranks"
+        config.row(KeyOutcome.MAPPED, given, JOB_TOTAL, why)
+    if micro is None or type(micro.value) is not int or type(steps) is not int:
+        return
+    if steps < 1 or micro.value < 1:
+        place = micro.place if micro.value < 1 or given is None else given.said
+        config.findings.wrong.append(f"{place} = 0: must be at least 1")
+        return
+    total = micro.value * steps * (1 if world is None else world.value)
+    place = f"{micro.place}, times accumulation and ranks"
+    if config.claims.of(JOB_TOTAL) is None:
+        config.claims.add(JOB_TOTAL, total, place, weak=micro.weak and given is None)
+    elif not micro.weak:
+        config.claims.add(JOB_TOTAL, total, place)
+
+
+def _read_saving(reading: ArgumentReading) -> None:
+    config = reading.config
+    strategy = reading.typed("save_strategy", ValueKind.TEXT)
+    steps = reading.typed("save_steps", ValueKind.NUMBER)
+    kind = "steps" if strategy is None else str(strategy.value)
+    if strategy is not None:
+        why = {
+            "steps": "by save_steps",
+            "no": "one is written at the end",
+        }.get(kind, "checkpoints are counted in steps; set checkpoint.every")
+        config.row(KeyOutcome.IGNORED, strategy, None, why)
+    if steps is not None and kind == "steps" and steps.value == int(steps.value) >= 1:
+        config.map(steps, "checkpoint.every", int(steps.value))
+    elif steps is not None:
+        why = "a part of all steps; set checkpoint.every" if kind == "steps" else "is not used"
+        config.row(KeyOutcome.IGNORED, steps, None, why)
+    elif kind == "steps":
+        reading.default("save_steps", "checkpoint.every")
+
+
+def _read_eval(reading: ArgumentReading) -> None:
+    config = reading.config
+    evaluates = config.said("eval.files") or config.said("eval.fraction")
+    strategy = reading.typed("eval_strategy", ValueKind.TEXT)
+    steps = reading.typed("eval_steps", ValueKind.NUMBER)
+    kind = "no" if strategy is None else str(strategy.value)
+    none = "" if evaluates else "nothing is evaluated"
+    if strategy is not None:
+        known = {"steps": "by eval_steps", "no": "only after the last step"}
+        text = none or known.get(kind, "evaluations are counted in steps; set eval.every")
+        config.row(KeyOutcome.IGNORED, strategy, None, text)
+    if steps is not None:
+        whole = steps.value == int(steps.value) and steps.value >= 1
+        if evaluates and kind == "steps" and whole:
+            config.map(steps, "eval.every", int(steps.value))
+        else:
+            why = none or ("is not used" if whole else "a part of all steps; set eval.every")
+            config.row(KeyOutcome.IGNORED, steps, None, why)
+    for name, (key, kind_of) in OF_EVAL.items():
+        given = reading.typed(name, kind_of)
+        if given is not None and evaluates:
+            config.map(given, key, given.value)
+        elif given is not None:
+            config.row(KeyOutcome.IGNORED, given, None, none)
+
+
+_OFF = ("none", "null", "false", "0", "0.0", "", "no")
+
+
+def _judge_rest(reading: ArgumentReading, name: str) -> None:
+    config = reading.config
+    given = config.remaining.pop(name)
+    if name in IGNORED:
+        config.row(KeyOutcome.IGNORED, given, None, IGNORED[name])
+    elif name in FEATURES and not (str(given.value).lower() in _OFF or is_off(given.value, None)):
+        what = f"{given.said} = {show(given.value)}: the engine torch does not support this yet"
+        config.findings.unsupported.append(what)
+    elif name in FEATURES:
+        config.row(KeyOutcome.IGNORED, given, None, "is off")
+    else:
+        config.row(KeyOutcome.UNKNOWN, given)

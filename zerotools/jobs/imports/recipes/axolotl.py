@@ -1,0 +1,116 @@
+"""axolotl's YAML: most is the Trainer's under other names; datasets are a list of tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from zerotools.jobs.binding.bind import show
+from zerotools.jobs.imports.reading.report import KeyOutcome
+from zerotools.jobs.imports.reading.typed_keys import ConfigValue
+from zerotools.jobs.imports.recipes.recipe import Recipe
+from zerotools.jobs.imports.recipes.yaml_recipe import YamlRecipe
+from zerotools.jobs.launcher_keys.recipe_keys import (
+    AXOLOTL_ADAPTERS,
+    AXOLOTL_DEFAULTS,
+    AXOLOTL_IGNORED,
+    AXOLOTL_NAMES,
+    EXAMPLE_TYPES,
+)
+from zerotools.jobs.text.document import Document
+
+
+def read_axolotl(document: Document, beside: Path) -> Recipe:
+    """What the YAML says. Raises BadRequest: it is none of axolotl's."""
+    others = {"model_name_or_path": "LLaMA-Factory's is given with --llamafactory"}
+    others |= {"distributed_type": "accelerate's is given with --accelerate"}
+    yaml = YamlRecipe(document, "axolotl", "base_model", others)
+    adapter = yaml.left.get("adapter")
+    adapters = yaml.choice("adapter", AXOLOTL_ADAPTERS, "")
+    found, examples = _data(yaml)
+    linear = yaml.take("lora_target_linear")
+    for name in ("rl", "reward_model", "relora_steps", "lora_model_dir", "peft_use_dora"):
+        given = yaml.take(name)
+        if given is not None and given.value:
+            yaml.refuse(given, "the engine torch does not support this yet")
+    yaml.ignore(AXOLOTL_IGNORED)
+    named = yaml.take("deepspeed")
+    given_all = {**yaml.renamed(AXOLOTL_NAMES), **found}
+    if adapters and adapter is not None:
+        given_all["use_lora"] = replace(adapter, name="use_lora", value=True)
+        if linear is not None and linear.value:
+            given_all["lora_target_modules"] = replace(linear, value="all")
+    elif linear is not None:
+        yaml.row(KeyOutcome.IGNORED, linear, None, "no adapters are trained")
+    _floor(yaml, given_all)
+    return Recipe(
+        document.source,
+        given_all,
+        beside,
+        AXOLOTL_DEFAULTS,
+        "axolotl",
+        deepspeed=named if named is not None and named.value else None,
+        launcher="axolotl",
+        examples=examples,
+        findings=yaml.findings,
+    )
+
+
+def _floor(yaml: YamlRecipe, given: dict[str, ConfigValue]) -> None:
+    ratio = given.pop("cosine_min_lr_ratio", None)
+    if ratio is None or not ratio.value:
+        return
+    options = {"min_lr_rate": ratio.value}
+    kind = given.get("lr_scheduler_type", replace(ratio, value="cosine"))
+    given["lr_scheduler_type"] = replace(kind, value="cosine_with_min_lr")
+    given["lr_scheduler_kwargs"] = replace(ratio, value=options)
+
+
+def _data(yaml: YamlRecipe) -> tuple[dict[str, ConfigValue], bool]:
+    """The files of `datasets` or `pretraining_dataset`, and whether they hold examples."""
+    given: dict[str, ConfigValue] = {}
+    text = yaml.take("pretraining_dataset")
+    listed = yaml.take("datasets") if text is None else text
+    if listed is None:
+        return given, True
+    entries = listed.value if isinstance(listed.value, list) else [listed.value]
+    tables = [entry if isinstance(entry, Mapping) else {"path": entry} for entry in entries]
+    kinds = {"" if text is not None else _kind(yaml, listed, table) for table in tables}
+    if len(kinds) > 1:
+        names = ", ".join(show(kind or "text") for kind in sorted(kinds))
+        yaml.findings.unsupported.append(
+            f"{listed.said}: has datasets of the forms {names}; a job takes one; leave others out"
+        )
+    files = [file for table in tables for file in _files(yaml, listed, table)]
+    if files:
+        given["train_file"] = replace(listed, name="train_file", value=files)
+    kind = kinds.pop() if kinds else ""
+    if kind and files:
+        given["data_format"] = replace(listed, value=kind)
+    return given, bool(kind)
+
+
+def _kind(yaml: YamlRecipe, listed: ConfigValue, table: Mapping[str, Any]) -> str:
+    kind = table.get("type", "alpaca")
+    name = str(kind).split(".")[0].split(":")[0]
+    if isinstance(kind, str) and name in EXAMPLE_TYPES:
+        return EXAMPLE_TYPES[name]
+    yaml.findings.unsupported.append(
+        f"{listed.said}: type = {show(kind) if isinstance(kind, str) else 'a table'}: is not "
+        f"supported; those that are: {', '.join(EXAMPLE_TYPES)}; set data.format and its columns"
+    )
+    return ""
+
+
+def _files(yaml: YamlRecipe, listed: ConfigValue, table: Mapping[str, Any]) -> list[str]:
+    named = table.get("data_files") or table.get("path")
+    names = named if isinstance(named, list) else [named]
+    files = [str(name) for name in names if name]
+    local = [name for name in files if Path(name).suffix or Path(name).exists()]
+    for name in files:
+        if name not in local:
+            why = "data of a hub is not downloaded; name files in data.examples or data.text"
+            yaml.row(KeyOutcome.IGNORED, replace(listed, value=name), None, why)
+    return local

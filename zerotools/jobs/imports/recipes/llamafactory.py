@@ -1,0 +1,128 @@
+"""LLaMA-Factory's YAML: the Trainer's arguments, and datasets by the names of a register."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.imports.reading.report import KeyOutcome
+from zerotools.jobs.imports.reading.typed_keys import ConfigValue
+from zerotools.jobs.imports.recipes.recipe import Recipe
+from zerotools.jobs.imports.recipes.yaml_recipe import YamlRecipe
+from zerotools.jobs.launcher_keys.recipe_keys import (
+    LLAMAFACTORY_DEFAULTS,
+    LLAMAFACTORY_IGNORED,
+    LLAMAFACTORY_METHODS,
+    LLAMAFACTORY_NAMES,
+    LLAMAFACTORY_STAGES,
+)
+from zerotools.jobs.text.document import Document, read_text
+from zerotools.jobs.text.json_text import parse_json
+
+REGISTER = "dataset_info.json"
+_COLUMNS = {"prompt": "prompt_column", "response": "response_column", "history": "history_column"}
+_ALPACA = {"prompt": "instruction", "query": "input", "response": "output"}
+
+
+def read_llamafactory(document: Document, beside: Path) -> Recipe:
+    """What the YAML says. Raises BadRequest: it is none of LLaMA-Factory's."""
+    others = {"base_model": "axolotl's is given with --axolotl"}
+    others |= {"distributed_type": "accelerate's is given with --accelerate"}
+    yaml = YamlRecipe(document, "LLaMA-Factory", "model_name_or_path", others)
+    examples = yaml.choice("stage", LLAMAFACTORY_STAGES, "sft")
+    adapters = yaml.choice("finetuning_type", LLAMAFACTORY_METHODS, "lora")
+    found = _data(yaml, beside)
+    yaml.ignore(LLAMAFACTORY_IGNORED)
+    named = yaml.take("deepspeed")
+    given = {**yaml.renamed(LLAMAFACTORY_NAMES), **found}
+    place = document.place(("finetuning_type",))
+    given["use_lora"] = ConfigValue("use_lora", "finetuning_type", place, adapters)
+    if adapters and "lora_target_modules" not in given:
+        given["lora_target_modules"] = ConfigValue("", "(no lora_target)", place, "all")
+    return Recipe(
+        document.source,
+        given,
+        beside,
+        LLAMAFACTORY_DEFAULTS,
+        "LLaMA-Factory",
+        deepspeed=named if named is not None and named.value else None,
+        launcher="llamafactory-cli",
+        examples=examples,
+        findings=yaml.findings,
+    )
+
+
+def _data(yaml: YamlRecipe, beside: Path) -> dict[str, ConfigValue]:
+    """The files that stand in the register by the names in `dataset`, as arguments."""
+    directory = yaml.left.get("dataset_dir")
+    root = _found("data" if directory is None else str(directory.value), beside)
+    given: dict[str, ConfigValue] = {}
+    for key, name in (("dataset", "train_file"), ("eval_dataset", "validation_file")):
+        named = yaml.take(key)
+        if named is None or not named.value:
+            continue
+        files = [_file(yaml, named, str(entry), root, given) for entry in _names(named.value)]
+        known = [file for file in files if file is not None]
+        if known and len(known) == len(files):
+            given[name] = replace(named, name=name, value=known)
+    return given
+
+
+def _names(value: Any) -> list[Any]:
+    entries = value if isinstance(value, list) else str(value).split(",")
+    return [str(entry).strip() for entry in entries if str(entry).strip()]
+
+
+def _found(name: str, beside: Path) -> Path:
+    path = Path(name).expanduser()
+    return path if path.is_dir() or not (beside / path).is_dir() else beside / path
+
+
+def _file(
+    yaml: YamlRecipe, named: ConfigValue, name: str, root: Path, given: dict[str, ConfigValue]
+) -> str | None:
+    """The file of a dataset; what its register says of it goes to `given`."""
+    if not (root / REGISTER).exists():
+        why = f"{root / REGISTER} is not there to say which file it is; set data.examples"
+        yaml.row(KeyOutcome.IGNORED, replace(named, value=name), None, why)
+        return None
+    try:
+        tree = parse_json(read_text(root / REGISTER, "register of datasets"), source=REGISTER).tree
+    except BadRequest as error:
+        yaml.findings.wrong.append(str(error))
+        return None
+    entry = tree.get(name)
+    if not isinstance(entry, Mapping):
+        yaml.findings.wrong.append(f"{named.said}: {root / REGISTER} has no {name}; correct it")
+        return None
+    file = entry.get("file_name")
+    if not isinstance(file, str):
+        why = f"{name} is on a hub and is not downloaded; set data.examples"
+        yaml.row(KeyOutcome.IGNORED, replace(named, value=name), None, why)
+        return None
+    _form(yaml, named, entry, given)
+    return str(root / file)
+
+
+def _form(
+    yaml: YamlRecipe, named: ConfigValue, entry: Mapping[str, Any], given: dict[str, ConfigValue]
+) -> None:
+    columns = entry.get("columns")
+    columns = columns if isinstance(columns, Mapping) else {}
+    form = "messages" if entry.get("formatting") == "sharegpt" else "alpaca"
+    own = {
+        key: columns[key] for key in _COLUMNS if key in columns and columns[key] != _ALPACA.get(key)
+    }
+    if form == "messages" and isinstance(columns.get("messages"), str):
+        given["messages_column"] = replace(named, value=columns["messages"])
+    elif form == "alpaca" and own:
+        form = "columns"
+        for key, name in _COLUMNS.items():
+            if isinstance(columns.get(key), str):
+                given[name] = replace(named, value=columns[key])
+    if entry.get("ranking"):
+        yaml.refuse(named, "has pairs of which one is preferred, which are not trained on here")
+    given["data_format"] = replace(named, value=form)

@@ -1,0 +1,43 @@
+"""What a training program was told, whoever wrote it down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from zerotools.jobs.imports.reading.report import Findings
+from zerotools.jobs.imports.reading.typed_keys import ConfigValue
+from zerotools.jobs.text.document import Document
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The arguments of a training program, by the names that Hugging Face's Trainer gives them.
+
+    `defaults` are those of the program that reads them, by the same names; empty where it is not
+    known to be a Trainer's. `beside` is the directory of the file that says all this. `deepspeed`
+    is the DeepSpeed config that is named, `accelerate` what `accelerate launch` was given beside
+    the file `accelerate_file`; `launcher` the program that starts every rank there is a GPU for,
+    if one does. `examples` says whether the data are examples, not text; None: the data says.
+    `findings` are those made on the way.
+    """
+
+    source: str
+    given: Mapping[str, ConfigValue]
+    beside: Path
+    defaults: Mapping[str, object] = field(default_factory=dict)
+    who: str = ""
+    deepspeed: ConfigValue | None = None
+    accelerate: Document | None = None
+    accelerate_file: ConfigValue | None = None
+    ranks: ConfigValue | None = None
+    launcher: str = ""
+    examples: bool | None = None
+    findings: Findings = field(default_factory=Findings)
+
+    def found(self, name: str) -> Path:
+        """The path `name`: from the working directory, or next to the file where only that is."""
+        path = Path(name).expanduser()
+        beside = self.beside / path
+        return beside if not path.exists() and beside.exists() else path

@@ -1,0 +1,276 @@
+"""The words of the commands in a shell script, as bash would pass them on.
+
+Nothing is run. Quotes, a backslash at the end of a line, comments, redirections and variables that
+the text itself sets are resolved. What only a shell could know (`$(...)`, a variable of elsewhere)
+is a problem of the word that has it, and so of the command only if somebody needs that word.
+
+    LR=1e-4                          -> sets LR
+    deepspeed main.py \\              -> deepspeed, main.py, --lr, 1e-4   (line 2)
+      --lr $LR > log.txt &
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from zerotools.core.errors import BadRequest
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SET = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
+_DEFAULTED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*):?-([^{}$`]*)")
+_HERE = re.compile(r"<<-?\s*(['\"]?)([A-Za-z_][A-Za-z0-9_]*)\1")
+_REDIRECTS = re.compile(r"(?:\d*|&)(?:>>|>\||>&|<&|>|<)")
+_END_OF_WORD = " \t\n;|&()<>"
+
+
+@dataclass(frozen=True)
+class Word:
+    """One word; `problem` says why its text is not known."""
+
+    text: str
+    line: int
+    problem: str = ""
+
+
+@dataclass
+class Command:
+    """The words of a simple command, and the variables that are set before it.
+
+    `cut` is the line of a `\\` that did not continue the command before this one, as a blank or a
+    comment follows it.
+    """
+
+    words: list[Word] = field(default_factory=list)
+    settings: dict[str, Word] = field(default_factory=dict)
+    cut: int | None = None
+
+
+def commands_of(text: str, source: str) -> Iterator[Command]:
+    """The commands of a script, in order.
+
+    Raises:
+        BadRequest: a quote that is not closed.
+    """
+    scanner = _Scanner(text, source)
+    while not scanner.at_end:
+        command = scanner.command()
+        if command.words or command.settings:
+            yield command
+
+
+@dataclass
+class _Text:
+    """A word that grows."""
+
+    line: int
+    text: str = ""
+    problem: str = ""
+
+
+class _Scanner:
+    def __init__(self, text: str, source: str) -> None:
+        self._text = text.replace("\r\n", "\n")
+        self._source = source
+        self._at = 0
+        self._line = 1
+        self._variables: dict[str, Word] = {}
+        self._cut: int | None = None
+        self._here: list[str] = []
+
+    @property
+    def at_end(self) -> bool:
+        return self._at >= len(self._text)
+
+    def command(self) -> Command:
+        """The next one, perhaps empty."""
+        command = Command(cut=self._cut)
+        self._cut = None
+        while (begins := self._begins()) != "\n":
+            if begins == ">":
+                self._redirect()
+                continue
+            word = self._word()
+            if self._cut is not None:
+                continue  # bash passes the blank on; nobody wants it
+            setting = _SET.match(word.text)
+            if setting and not command.words and not word.problem.startswith("'"):
+                value = Word(word.text[setting.end() :], word.line, word.problem)
+                command.settings[setting[1]] = value
+            else:
+                command.words.append(word)
+        self._remember(command)
+        return command
+
+    def _remember(self, command: Command) -> None:
+        words = command.words
+        if not words:
+            self._variables.update(command.settings)
+        elif words[0].text in ("export", "declare", "local", "readonly"):
+            for word in words[1:]:
+                if setting := _SET.match(word.text):
+                    value = Word(word.text[setting.end() :], word.line, word.problem)
+                    self._variables[setting[1]] = value
+                    command.settings[setting[1]] = value
+
+    def _peek(self, count: int = 1) -> str:
+        return self._text[self._at : self._at + count]
+
+    def _take(self, count: int = 1) -> str:
+        taken = self._text[self._at : self._at + count]
+        self._line += taken.count("\n")
+        self._at += count
+        return taken
+
+    def _begins(self) -> str:
+        """What stands next, blanks and comments left out: `w` a word, `>` a redirection, or the end
+        of the command, which is taken."""
+        while not self.at_end:
+            if self._peek(2) == "\\\n":
+                self._take(2)
+            elif self._peek() in " \t":
+                self._take()
+            elif self._peek() == "#":
+                self._take(self._until("\n"))
+            elif self._peek(2) == "<<" or _REDIRECTS.match(self._text, self._at):
+                return ">"
+            elif self._peek() in "\n;|&()":
+                if self._take() == "\n":
+                    self._skip_documents()
+                return "\n"
+            else:
+                return "w"
+        return "\n"
+
+    def _until(self, end: str) -> int:
+        found = self._text.find(end, self._at)
+        return (len(self._text) if found < 0 else found) - self._at
+
+    def _redirect(self) -> None:
+        here = _HERE.match(self._text, self._at)
+        if here is not None:
+            self._here.append(here[2])
+            self._take(len(here[0]))
+            return
+        found = _REDIRECTS.match(self._text, self._at)
+        self._take(len(found[0]) if found else 2)
+        while self._peek() in (" ", "\t"):
+            self._take()
+        if not self.at_end and self._peek() not in _END_OF_WORD:
+            self._word()
+
+    def _skip_documents(self) -> None:
+        for end in self._here:
+            while not self.at_end:
+                line = self._take(self._until("\n") + 1)
+                if line.strip() == end:
+                    break
+        self._here = []
+
+    def _word(self) -> Word:
+        word = _Text(self._line)
+        while not self.at_end and self._peek() not in _END_OF_WORD:
+            character = self._take()
+            if character == "'":
+                word.text += self._quoted("'")
+            elif character == '"':
+                self._double(word)
+            elif character == "\\":
+                self._escape(word)
+            elif character in "$`":
+                self._expand(word, character)
+            else:
+                word.text += character
+        return Word(word.text, word.line, word.problem)
+
+    def _quoted(self, quote: str) -> str:
+        line = self._line
+        count = self._until(quote)
+        if self._at + count >= len(self._text):
+            raise self._unclosed(quote, line)
+        return self._take(count + 1)[:-1]
+
+    def _unclosed(self, quote: str, line: int) -> BadRequest:
+        return BadRequest(
+            f"{self._source}:{line}: the quote {quote} is not closed; write it at the end of the "
+            "value"
+        )
+
+    def _double(self, word: _Text) -> None:
+        line = self._line
+        while not self.at_end:
+            character = self._take()
+            if character == '"':
+                return
+            if character == "\\" and self._peek() in ("$", "`", '"', "\\", "\n"):
+                escaped = self._take()
+                word.text += "" if escaped == "\n" else escaped
+            elif character in "$`":
+                self._expand(word, character)
+            else:
+                word.text += character
+        raise self._unclosed('"', line)
+
+    def _escape(self, word: _Text) -> None:
+        if self._peek() == "\n":
+            self._take()
+            return
+        if self._peek() in (" ", "\t", "\r", ""):
+            rest = self._text[self._at : self._at + self._until("\n")].strip()
+            if word.text:
+                word.text += self._take()
+            elif not rest or rest.startswith("#"):
+                self._cut = self._line  # bash ends the command here
+                self._take(self._until("\n"))
+            else:
+                word.problem = (
+                    "a `\\` stands before a blank, where no line ends; remove it, or end the line"
+                )
+            return
+        word.text += self._take()
+
+    def _expand(self, word: _Text, sign: str) -> None:
+        if sign == "`":
+            self._quoted("`")
+            word.problem = "`...` is known only when a shell runs it; write its value"
+        elif self._peek() == "(":
+            self._nested()
+            word.problem = "$(...) is known only when a shell runs it; write its value"
+        elif self._peek() == "{":
+            self._take()
+            self._braced(word, self._quoted("}"))
+        elif name := _NAME.match(self._text, self._at):
+            self._take(len(name[0]))
+            self._value(word, name[0])
+        elif self._peek() and self._peek() in "@*#?0123456789$!":
+            argument = self._take()
+            word.problem = f"${argument} is an argument of the script; write its value"
+        else:
+            word.text += sign
+
+    def _nested(self) -> None:
+        line, depth = self._line, 0
+        while not self.at_end:
+            depth += {"(": 1, ")": -1}.get(self._take(), 0)
+            if depth == 0:
+                return
+        raise self._unclosed("(", line)
+
+    def _braced(self, word: _Text, inside: str) -> None:
+        defaulted = _DEFAULTED.fullmatch(inside)
+        if _NAME.fullmatch(inside):
+            self._value(word, inside)
+        elif defaulted is not None:
+            known = self._variables.get(defaulted[1])
+            word.text += defaulted[2] if known is None else known.text
+        else:
+            word.problem = f"${{{inside}}} is not worked out here; write its value"
+
+    def _value(self, word: _Text, name: str) -> None:
+        known = self._variables.get(name)
+        if known is None:
+            word.problem = f"${name} is not set in the text; write its value"
+        else:
+            word.text += known.text
+            word.problem = word.problem or known.problem

@@ -1,0 +1,101 @@
+"""The options of the programs that start training programs, and how many words follow each.
+
+DeepSpeed 0.19 launcher/runner.py, torch 2.13 distributed/run.py, accelerate 1.15
+commands/launch.py, Python's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_DEEPSPEED = (
+    "hostfile include exclude num_nodes min_elastic_nodes max_elastic_nodes num_gpus "
+    "num_accelerators master_port master_addr node_rank launcher launcher_args ssh_port "
+    "enable_each_rank_log autotuning bind_core_list venv_script log_level"
+)
+_DEEPSPEED_FLAGS = (
+    "module no_python no_local_rank bind_cores_to_rank force_multi save_pid elastic_training "
+    "no_ssh no_ssh_check user_args"
+)
+_TORCHRUN = (
+    "nproc_per_node nnodes node_rank master_addr master_port local_addr rdzv_backend "
+    "rdzv_endpoint rdzv_id rdzv_conf max_restarts monitor_interval start_method role log_dir "
+    "redirects tee local_ranks_filter event_log_handler logs_specs"
+)
+_TORCHRUN_FLAGS = "standalone module no_python run_path use_env"
+_ACCELERATE_FLAGS = (
+    "cpu multi_gpu tpu ipex use_mps_device use_xpu use_deepspeed use_fsdp use_megatron_lm "
+    "use_parallelism_config quiet module no_python same_network debug enable_cpu_affinity "
+    "dynamo_use_fullgraph dynamo_use_dynamic dynamo_use_regional_compilation tpu_use_cluster "
+    "tpu_use_sudo main_process_only"
+)
+
+WORDS_AFTER: Mapping[str, Mapping[str, int]] = {
+    "deepspeed": {
+        **dict.fromkeys(_DEEPSPEED.split(), 1),
+        **dict.fromkeys(_DEEPSPEED_FLAGS.split(), 0),
+    },
+    "torchrun": {
+        **dict.fromkeys(_TORCHRUN.split(), 1),
+        **dict.fromkeys(_TORCHRUN_FLAGS.split(), 0),
+    },
+    "accelerate": dict.fromkeys(_ACCELERATE_FLAGS.split(), 0),
+    "python": {
+        "m": 0,
+        "X": 1,
+        "W": 1,
+        **dict.fromkeys(
+            ["u", "O", "OO", "B", "E", "s", "S", "I", "P", "v", "x", "b", "d", "i", "q"], 0
+        ),
+    },
+}
+"""Launcher -> option without its dashes -> how many words it takes. All other options of
+accelerate take one."""
+
+SHORT: Mapping[str, Mapping[str, str]] = {
+    "deepspeed": {"H": "hostfile", "i": "include", "e": "exclude"},
+    "torchrun": {"m": "module", "r": "redirects", "t": "tee"},
+    "accelerate": {"m": "module", "q": "quiet"},
+    "python": {},
+}
+
+ACCELERATE_KINDS: Mapping[str, str] = {
+    "use_deepspeed": "DEEPSPEED",
+    "use_fsdp": "FSDP",
+    "use_megatron_lm": "MEGATRON_LM",
+    "multi_gpu": "MULTI_GPU",
+    "tpu": "XLA",
+}
+"""Flag of `accelerate launch` -> the `distributed_type` of its YAML."""
+
+ACCELERATE_NAMES: Mapping[str, str] = {"cpu": "use_cpu"}
+"""Option -> the key of the YAML, where they differ; `dynamo_` and `fsdp_` are tables."""
+
+MODULES: Mapping[str, str] = {
+    "deepspeed": "deepspeed",
+    "deepspeed.launcher.runner": "deepspeed",
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launch": "torchrun",
+    "accelerate.commands.launch": "accelerate",
+}
+"""`python -m MODULE` -> the launcher that it is."""
+WRAPPERS = frozenset(
+    [
+        "nohup",
+        "time",
+        "exec",
+        "env",
+        "sudo",
+        "srun",
+        "nice",
+        "command",
+        "unbuffer",
+        "do",
+        "then",
+        "else",
+        "!",
+    ]
+)
+"""Words before a launcher that start it and change nothing of what it is told."""
+RUNNERS = {("uv", "run"), ("poetry", "run"), ("pipenv", "run"), ("conda", "run")}
+"""Pairs of such words."""

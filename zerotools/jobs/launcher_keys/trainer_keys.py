@@ -1,0 +1,296 @@
+"""The arguments of Hugging Face's Trainer and of the programs that are built on it.
+
+transformers 5.23 training_args.py, training_args_seq2seq.py and examples/pytorch (run_clm.py,
+run_summarization.py); names that earlier releases and well-known programs have are here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from zerotools.jobs.launcher_keys.key_kinds import ValueKind
+
+DIRECT: Mapping[str, tuple[str, ValueKind]] = {
+    "learning_rate": ("train.learning_rate", ValueKind.NUMBER),
+    "weight_decay": ("train.weight_decay", ValueKind.NUMBER),
+    "max_grad_norm": ("train.max_grad_norm", ValueKind.NUMBER),
+    "seed": ("seed", ValueKind.COUNT),
+    "per_device_train_batch_size": ("train.micro_batch_size", ValueKind.COUNT),
+    "gradient_checkpointing": ("train.activation_checkpointing", ValueKind.BOOL),
+    "torch_compile": ("train.compile", ValueKind.BOOL),
+    "save_total_limit": ("checkpoint.keep_last", ValueKind.COUNT),
+    "sequence_length": ("data.sequence_length", ValueKind.COUNT),
+    "max_source_length": ("data.max_source_length", ValueKind.COUNT),
+    "max_target_length": ("data.max_target_length", ValueKind.COUNT),
+    "prompt_column": ("data.prompt_column", ValueKind.TEXT),
+    "response_column": ("data.response_column", ValueKind.TEXT),
+    "history_column": ("data.history_column", ValueKind.TEXT),
+    "packing": ("data.packing", ValueKind.BOOL),
+    "data_format": ("data.format", ValueKind.TEXT),
+    "messages_column": ("data.messages_column", ValueKind.TEXT),
+}
+"""Argument -> the key of the job file that says the same."""
+
+OF_EVAL: Mapping[str, tuple[str, ValueKind]] = {
+    "per_device_eval_batch_size": ("eval.batch_size", ValueKind.COUNT),
+    "max_eval_samples": ("eval.max_sequences", ValueKind.COUNT),
+    "predict_with_generate": ("eval.predict_with_generate", ValueKind.BOOL),
+    "max_predict_samples": ("eval.max_predictions", ValueKind.COUNT),
+    "generation_max_length": ("eval.max_new_tokens", ValueKind.COUNT),
+    "num_beams": ("eval.num_beams", ValueKind.COUNT),
+    "generation_num_beams": ("eval.num_beams", ValueKind.COUNT),
+}
+"""Those that mean something only where the model is evaluated."""
+
+SYNONYMS: Mapping[str, str] = {
+    **dict.fromkeys(
+        (
+            "block_size",
+            "max_seq_length",
+            "max_seq_len",
+            "model_max_length",
+            "max_length",
+            "cutoff_len",
+        ),
+        "sequence_length",
+    ),
+    **dict.fromkeys(("per_gpu_train_batch_size",), "per_device_train_batch_size"),
+    **dict.fromkeys(("per_gpu_eval_batch_size",), "per_device_eval_batch_size"),
+    **dict.fromkeys(("model_path", "model_name", "base_model"), "model_name_or_path"),
+    **dict.fromkeys(("train_files", "data_path", "train_data", "train_data_path"), "train_file"),
+    **dict.fromkeys(
+        ("validation_files", "eval_data_path", "eval_file", "test_file"), "validation_file"
+    ),
+    **dict.fromkeys(("evaluation_strategy",), "eval_strategy"),
+    **dict.fromkeys(("use_peft", "lora_enable", "lora"), "use_lora"),
+    **dict.fromkeys(("lora_r", "lora_dim"), "lora_rank"),
+    **dict.fromkeys(("lora_target", "lora_targets", "target_modules"), "lora_target_modules"),
+    **dict.fromkeys(("epochs", "num_epochs"), "num_train_epochs"),
+    **dict.fromkeys(("input_column", "text_column"), "prompt_column"),
+    **dict.fromkeys(("target_column", "summary_column"), "response_column"),
+}
+"""Other names -> the name here."""
+
+TRAINER_DEFAULTS: Mapping[str, object] = {
+    "per_device_train_batch_size": 8,
+    "gradient_accumulation_steps": 1,
+    "num_train_epochs": 3.0,
+    "learning_rate": 5e-5,
+    "weight_decay": 0.0,
+    "adam_beta1": 0.9,
+    "adam_beta2": 0.999,
+    "max_grad_norm": 1.0,
+    "lr_scheduler_type": "linear",
+    "warmup_steps": 0,
+    "precision": "fp32",
+    "seed": 42,
+    "save_steps": 500,
+}
+"""What the Trainer takes where it is told nothing."""
+
+TRAINERS_OWN = frozenset(
+    {
+        "per_device_train_batch_size",
+        "per_device_eval_batch_size",
+        "num_train_epochs",
+        "lr_scheduler_type",
+        "overwrite_output_dir",
+        "output_dir",
+        "save_total_limit",
+        "do_train",
+    }
+)
+"""Arguments by which a program is known to be built on the Trainer."""
+
+OPTIMIZERS: Mapping[str, str] = {
+    **dict.fromkeys(
+        (
+            "adamw",
+            "adamw_hf",
+            "adamw_torch",
+            "adamw_torch_fused",
+            "adamw_torch_xla",
+            "adamw_apex_fused",
+            "adamw_anyprecision",
+        ),
+        "adamw",
+    ),
+    "adafactor": "adafactor",
+    "sgd": "sgd",
+}
+SCHEDULES: Mapping[str, str] = {
+    "linear": "linear",
+    "cosine": "cosine",
+    "cosine_with_min_lr": "cosine",
+    "constant": "constant",
+    "constant_with_warmup": "constant",
+    "warmup_stable_decay": "wsd",
+}
+"""Of transformers, optimization.py -> of the job file."""
+
+_HABITS = "what is trained does not depend on it"
+_DAEMON = "the daemon does this by itself"
+_STARTED = "the daemon starts the ranks"
+_READING = "how files are read; the trainer does it its own way"
+_DISPLAY = "every step is recorded: zerotools logs, zerotools compare"
+
+IGNORED: Mapping[str, str] = {
+    **dict.fromkeys(("do_train", "do_eval", "do_predict", "overwrite_output_dir"), _DAEMON),
+    **dict.fromkeys(
+        (
+            "local_rank",
+            "local-rank",
+            "ddp_backend",
+            "ddp_timeout",
+            "ddp_bucket_cap_mb",
+            "use_cpu",
+            "ddp_find_unused_parameters",
+            "ddp_broadcast_buffers",
+            "log_on_each_node",
+        ),
+        _STARTED,
+    ),
+    **dict.fromkeys(
+        (
+            "dataloader_num_workers",
+            "dataloader_pin_memory",
+            "preprocessing_num_workers",
+            "overwrite_cache",
+            "dataloader_prefetch_factor",
+            "dataloader_persistent_workers",
+            "cache_dir",
+            "streaming",
+            "use_fast_tokenizer",
+            "lazy_preprocess",
+            "tokenized_path",
+            "dataset_prepared_path",
+            "dataset_processes",
+        ),
+        _READING,
+    ),
+    **dict.fromkeys(
+        (
+            "logging_steps",
+            "logging_strategy",
+            "logging_dir",
+            "logging_first_step",
+            "log_level",
+            "report_to",
+            "run_name",
+            "disable_tqdm",
+            "include_tokens_per_second",
+            "plot_loss",
+            "include_num_input_tokens_seen",
+            "wandb_project",
+            "wandb_entity",
+            "wandb_watch",
+            "wandb_name",
+            "wandb_log_model",
+            "wandb_run_id",
+            "debug",
+            "strict",
+            "xformers_attention",
+        ),
+        _DISPLAY,
+    ),
+    **dict.fromkeys(
+        (
+            "remove_unused_columns",
+            "push_to_hub",
+            "hub_model_id",
+            "hub_token",
+            "trust_remote_code",
+            "save_safetensors",
+            "save_on_each_node",
+            "load_best_model_at_end",
+            "save_only_model",
+            "metric_for_best_model",
+            "greater_is_better",
+            "skip_memory_metrics",
+            "auto_find_batch_size",
+            "gradient_checkpointing_kwargs",
+            "low_cpu_mem_usage",
+            "torch_compile_backend",
+            "torch_compile_mode",
+            "use_auth_token",
+            "token",
+            "model_revision",
+            "bf16_full_eval",
+            "fp16_full_eval",
+            "eval_accumulation_steps",
+            "prediction_loss_only",
+            "data_seed",
+            "dataloader_drop_last",
+            "model_type",
+            "tokenizer_type",
+            "flash_attention",
+            "flash_attn",
+            "sdp_attention",
+            "attn_implementation",
+            "hub_strategy",
+            "group_by_modality_length",
+            "test_datasets",
+            "fp16_opt_level",
+            "fp16_backend",
+            "half_precision_backend",
+        ),
+        _HABITS,
+    ),
+    "tf32": "fp32 products follow torch's default; weights and optimizer stay fp32",
+}
+"""Argument -> the reason that a report gives."""
+
+FEATURES: frozenset[str] = frozenset(
+    [
+        "label_smoothing_factor",
+        "neftune_noise_alpha",
+        "group_by_length",
+        "use_dora",
+        "use_rslora",
+        "use_galore",
+        "use_badam",
+        "lora_bias",
+        "load_in_8bit",
+        "load_in_4bit",
+        "quantization_bit",
+        "pre_seq_len",
+        "prefix_projection",
+        "bits",
+        "double_quant",
+        "use_liger_kernel",
+        "freeze_backbone",
+        "reward_model",
+        "ref_model",
+        "pissa_init",
+        "loraplus_lr_ratio",
+        "use_unsloth",
+        "mixture_of_depths",
+        "additional_target",
+        "lora_modules_to_save",
+    ]
+)
+"""They change what is trained: harmless only where they are off."""
+
+ALL_LINEAR: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(
+        (
+            "llama",
+            "mistral",
+            "qwen2",
+            "qwen3",
+            "gemma",
+            "gemma2",
+            "gemma3_text",
+            "olmo",
+            "olmo2",
+            "granite",
+            "cohere",
+            "smollm3",
+            "stablelm",
+        ),
+        ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+    ),
+    "phi3": ("qkv_proj", "o_proj", "gate_up_proj", "down_proj"),
+    "gpt_neox": ("query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"),
+}
+"""`model_type` -> the linear layers of its blocks, by the last part of their names."""
