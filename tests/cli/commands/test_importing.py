@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -169,3 +170,74 @@ def test_a_config_that_was_given_to_the_wrong_option_is_told_so(
     assert (
         f"{config}: deepspeed_config_file = lost.json: is found neither here nor next to"
     ) in done.err
+
+
+LINE = "--model_name_or_path m --train_file a.txt --output_dir out --per_device_train_batch_size 4"
+
+
+def test_a_script_has_the_values_that_auto_stands_for(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    shutil.copy(CONFIGS / "zero3_auto.json", tmp_path / "ds.json")
+    script = tmp_path / "run.sh"
+    script.write_text(
+        f"#!/bin/bash\nLR=1e-4\ndeepspeed --num_gpus 2 x.py --deepspeed ds.json {LINE} \\\n"
+        "  --learning_rate $LR --max_steps 50 --bf16 --gradient_accumulation_steps 2\n"
+    )
+    done = imported(capsys, "--launch", str(script), "--json")
+    assert done.status == 0
+    said = json.loads(done.out)
+    assert said["job"]["train"]["batch_size"] == 16
+    assert said["job"]["train"]["learning_rate"] == 1e-4
+    assert said["job"]["zero"]["stage"] == 3
+    assert said["origins"]["train.steps"] == f"{script}:4 --max_steps"
+    assert {"optimizer.params.lr", "train_batch_size"} <= {auto["key"] for auto in said["auto"]}
+    assert said["missing"] == []
+
+
+def test_a_job_file_of_a_launch_line_is_one(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    done = imported(capsys, "--launch", f"torchrun --nproc_per_node 2 x.py {LINE}")
+    assert done.status == 0
+    job = parse_job(done.out, source="job.toml", base_dir=tmp_path)
+    assert (job.gpus, job.train.epochs, job.train.batch_size) == (2, 3.0, 8)
+
+
+def test_a_yaml_of_llamafactory_is_told_from_one_of_axolotl(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    config = tmp_path / "x.yaml"
+    config.write_text(f"model_name_or_path: {tmp_path}\nfinetuning_type: full\n")
+    assert imported(capsys, "--llamafactory", str(config)).status == 0
+    done = imported(capsys, "--axolotl", str(config))
+    assert done.status == 2
+    assert "LLaMA-Factory's is given with --llamafactory" in done.err
+    config.write_text("- a\n- b\n")
+    done = imported(capsys, "--llamafactory", str(config))
+    assert done.status == 2
+    assert "a config is a mapping" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--launch", ""], "--launch: is empty"),
+        (["--launch", "lost.sh"], "lost.sh: there is no such script"),
+        (["--launch", "deepspeed x.py --deepspeed no.json"], "= no.json: is not found here"),
+        (
+            ["--launch", "deepspeed x.py --deepspeed a.json", "--deepspeed", PLAIN],
+            "cannot be combined with --deepspeed",
+        ),
+        (
+            ["--launch", "python x.py", "--axolotl", "x.yml"],
+            "--launch and --axolotl cannot be combined",
+        ),
+        (["--llamafactory", "lost.yaml"], "there is no such LLaMA-Factory config"),
+    ],
+)
+def test_a_recipe_that_cannot_be_read_is_refused(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], why: str
+) -> None:
+    done = imported(capsys, *arguments)
+    assert (done.status, why in done.err) == (2, True), done.err
