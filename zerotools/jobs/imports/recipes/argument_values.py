@@ -10,7 +10,7 @@ from typing import Any
 from zerotools.jobs.binding.bind import show
 from zerotools.jobs.imports.reading.reader import ConfigReading
 from zerotools.jobs.imports.reading.report import KeyOutcome
-from zerotools.jobs.imports.reading.typed_keys import ConfigValue, typed
+from zerotools.jobs.imports.reading.typed_keys import AUTO, ConfigValue, typed
 from zerotools.jobs.imports.recipes.recipe import Recipe
 from zerotools.jobs.launcher_keys.key_kinds import ValueKind
 
@@ -79,6 +79,8 @@ def _typed(kind: ValueKind, value: Any) -> Any:
         raise ValueError
     if kind is ValueKind.TEXT and isinstance(value, (int, float)):
         return str(value)
+    if value == AUTO and kind in (ValueKind.COUNT, ValueKind.NUMBER):
+        raise ValueError  # of DeepSpeed's JSON; the Trainer wants a number
     if isinstance(value, str) and _WHOLE.fullmatch(value):
         value = int(value)
     return typed(kind, value)[0]

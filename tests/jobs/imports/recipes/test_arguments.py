@@ -1,0 +1,73 @@
+"""Whatever is written to an argument: a job, or a refusal that names it."""
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.jobs.imports.recipes.told import of
+from zerotools.core.errors import ZerotoolsError
+from zerotools.jobs.imports.combine import Imported
+from zerotools.jobs.imports.recipes.axolotl import read_axolotl
+from zerotools.jobs.imports.recipes.launch_line import read_launch
+from zerotools.jobs.imports.recipes.llamafactory import read_llamafactory
+from zerotools.jobs.launcher_keys import recipe_keys, trainer_keys
+from zerotools.jobs.text.document import Document
+
+NAMES: Sequence[str] = sorted(
+    {
+        *trainer_keys.DIRECT,
+        *trainer_keys.OF_EVAL,
+        *trainer_keys.SYNONYMS,
+        *trainer_keys.TRAINER_DEFAULTS,
+        *trainer_keys.FEATURES,
+        *recipe_keys.LLAMAFACTORY_NAMES,
+        *recipe_keys.AXOLOTL_NAMES,
+        *("optim", "max_steps", "warmup_ratio", "use_lora", "lora_alpha", "lora_target_modules"),
+        *("train_file", "resume_from_checkpoint", "fsdp", "zero_stage", "lr_scheduler_kwargs"),
+        *("eval_steps", "config_name", "dataset", "datasets", "adapter", "stage", "deepspeed"),
+    }
+)
+WORDS = ["1", "0", "-1", "1e-4", "1e400", "nan", "no", "auto", "x", "''", "'a b'", "{}", "9" * 30]
+VALUES: Sequence[Any] = [1, 0, -1, 1.5, True, None, "x", "", [], ["a"], {}, [{}], 10**30, "auto"]
+LAUNCHERS = [
+    "deepspeed --num_gpus 2 x.py",
+    "torchrun --nproc_per_node -3 x.py",
+    "accelerate launch --use_deepspeed --zero_stage 7 --gpu_ids x x.py",
+    "accelerate launch --use_fsdp --num_processes x --mixed_precision q x.py",
+]
+
+
+def line(draw: random.Random) -> Imported:
+    given = [f"--{draw.choice(NAMES)} {draw.choice(WORDS)}" for _ in range(draw.randrange(8))]
+    text = f"{draw.choice(LAUNCHERS)} {' '.join(given)}"
+    if draw.random() < 0.2:
+        at = draw.randrange(len(text))
+        text = text[:at] + draw.choice("'\"\\$`(){}<>|&;\n#") + text[at:]
+    return of(read_launch(text, "run.sh", Path(), lines=True))
+
+
+def yaml(draw: random.Random) -> Imported:
+    tree = {draw.choice(NAMES): draw.choice(VALUES) for _ in range(draw.randrange(10))}
+    if draw.random() < 0.5:
+        tree["base_model"] = draw.choice(VALUES)
+        return of(read_axolotl(Document("x.yml", tree, {}), Path()))
+    tree["model_name_or_path"] = draw.choice(VALUES)
+    return of(read_llamafactory(Document("x.yml", tree, {}), Path()))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_hostile_arguments_are_refused_or_read(seed: int) -> None:
+    draw = random.Random(seed)
+    read = refused = 0
+    for _ in range(60):
+        try:
+            imported = draw.choice((line, yaml))(draw)
+        except ZerotoolsError:
+            refused += 1
+            continue
+        read += imported.problem is None
+        assert imported.problem is None or str(imported.problem)
+    assert read + refused
