@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -51,6 +52,7 @@ def is_own(pid: int, place: Path) -> bool:
     """Whether what runs as `pid` says that it is of the drill in `place`: its environment names the
     directory, or it is the supervisor of an attempt there, which has an environment of no one."""
     own = os.fsencode(place)
+    _await_program(pid)
     try:
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
@@ -89,12 +91,36 @@ def own_processes(place: Path) -> list[int]:
     return [pid for pid in pids if pid != os.getpid() and is_own(pid, place) and not _is_over(pid)]
 
 
-def _is_over(pid: int) -> bool:
+def _await_program(pid: int, looks: int = 20) -> None:
+    """Let the kernel finish starting the program of `pid`, `looks` milliseconds at most.
+
+    A program that has only begun shows neither command nor environment in /proc (exec_mmap of
+    fs/exec.c), though whoever started it goes on already. A thread of the kernel never has them:
+    its parent is kthreadd, process 2.
+    """
+    for _ in range(looks):
+        state, parent = _state_and_parent(pid)
+        if state in _OVER or b"2" in (parent, b"%d" % pid):
+            return
+        with suppress(OSError):
+            if Path(f"/proc/{pid}/cmdline").read_bytes():
+                return
+        time.sleep(0.001)
+
+
+_OVER = (b"", b"Z", b"X")
+
+
+def _state_and_parent(pid: int) -> tuple[bytes, bytes]:
     try:
-        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return fields[0], fields[1]
     except (OSError, IndexError):
-        return True
-    return state in (b"Z", b"X")
+        return b"", b""
+
+
+def _is_over(pid: int) -> bool:
+    return _state_and_parent(pid)[0] in _OVER
 
 
 def describe(pid: int) -> str:
