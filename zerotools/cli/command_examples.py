@@ -108,6 +108,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "zerotools restore queue-friday.db --release",
     ),
     "monitor": ("zerotools monitor", "zerotools monitor --once --json"),
+    "top": ("zerotools top", "zerotools top --interval 5"),
     "drain": ("zerotools drain", "zerotools drain --why 'new driver at 18:00'"),
     "undrain": ("zerotools undrain",),
     "doctor": ("zerotools doctor", "zerotools doctor --python /opt/train/bin/python"),

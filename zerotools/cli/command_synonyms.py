@@ -12,7 +12,7 @@ COMMANDS: Mapping[str, str] = {
     **dict.fromkeys(("log", "tail", "output"), "logs"),
     **dict.fromkeys(("info", "describe", "cat", "view"), "inspect"),
     **dict.fromkeys(("job", "plot"), "show"),
-    **dict.fromkeys(("top", "gpu", "gpus", "nvidia-smi", "smi", "memory", "watch"), "monitor"),
+    **dict.fromkeys(("gpu", "gpus", "nvidia-smi", "smi", "memory", "watch"), "monitor"),
     **dict.fromkeys(("rescue", "repair", "recover", "fix", "mend"), "salvage"),
     **dict.fromkeys(("split", "repartition", "resize"), "reshard"),
     **dict.fromkeys(("transform", "ds_to_universal", "translate"), "convert"),

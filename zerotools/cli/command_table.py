@@ -123,6 +123,9 @@ COMMANDS: dict[str, CommandEntry] = {
     "monitor": CommandEntry(
         "zerotools.cli.commands.monitor", MACHINE, "Watch GPU and host memory.", True
     ),
+    "top": CommandEntry(
+        "zerotools.cli.commands.top", MACHINE, "Watch GPUs, host and jobs on a full screen."
+    ),
     "drain": CommandEntry(
         "zerotools.cli.commands.drain", MACHINE, "Start no jobs any more; what runs goes on."
     ),

@@ -6,22 +6,18 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 import click
 
-from zerotools.cli.job_views.describe import title, watched_process
-from zerotools.cli.job_views.machine_screen import MonitorView, draw
-from zerotools.cli.job_views.process_owners import find_owners
+from zerotools.cli.job_views.machine_screen import MonitorView, draw, observe, owners_now
 from zerotools.cli.options.shared import json_option, socket_option
 from zerotools.cli.output import render
-from zerotools.core.errors import EXIT_INTERRUPTED, DaemonError
+from zerotools.core.errors import EXIT_INTERRUPTED
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.states import ACTIVE
-from zerotools.jobs.tables.adopted import AdoptedProcess
 from zerotools.sensors.snapshot import Snapshot
 from zerotools.sensors.source import SnapshotSource
 
@@ -63,46 +59,9 @@ def command(once: bool, interval: float, socket: Path | None, as_json: bool) -> 
     return 0
 
 
-def observe(source: SnapshotSource, client: DaemonClient) -> tuple[MonitorView, dict[str, Any]]:
-    """The machine, with the daemon's jobs if one answers; as a view and as JSON."""
-    snapshot = source.read()
-    tree: dict[str, Any] = {"snapshot": snapshot.to_json(), "jobs": None, "leases": None}
-    try:
-        jobs = {job["id"]: job for state in ACTIVE for job in client.jobs(state=state)}
-        leases = client.machine()["leases"]
-    except DaemonError as error:
-        return MonitorView(snapshot, daemon=_no_daemon(error, client)), {
-            **tree,
-            "daemon_error": str(error),
-        }
-    titles = {job_id: title(job) for job_id, job in jobs.items()}
-    held = {
-        lease["gpu_uuid"]: titles.get(lease["job_id"], f"job {lease['job_id']}") for lease in leases
-    }
-    listed = [jobs[job_id] for job_id in sorted(jobs)]
-    view = MonitorView(snapshot, daemon="none is running", jobs=listed, leases=held)
-    return view, {**tree, "jobs": listed, "leases": leases, "daemon_error": None}
-
-
-def _no_daemon(error: DaemonError, client: DaemonClient) -> str:
-    if isinstance(error.__cause__, FileNotFoundError | ConnectionRefusedError):
-        return f"no daemon answers at {client.socket}"
-    return str(error)
-
-
 def lines_of(view: MonitorView, columns: int | None) -> list[str]:
     """The screen, with the owners of processes looked up now."""
-    run_dirs = {job["attempt"]["run_dir"]: title(job) for job in view.jobs if job["attempt"]}
-    return draw(view, find_owners(run_dirs, _watched(view.jobs)), columns)
-
-
-def _watched(jobs: Sequence[Mapping[str, Any]]) -> dict[str, AdoptedProcess]:
-    """Processes that jobs watch, by the run directory of the attempt."""
-    return {
-        job["attempt"]["run_dir"]: watched
-        for job in jobs
-        if job["attempt"] and (watched := watched_process(job)) is not None
-    }
+    return draw(view, owners_now(view.jobs), columns)
 
 
 def _watch(source: SnapshotSource, client: DaemonClient, interval: float, as_json: bool) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from zerotools.cli.job_views.describe import Job, ranks, steps, title
-from zerotools.cli.job_views.process_owners import Owners
+from zerotools.cli.job_views.describe import Job, ranks, steps, title, watched_process
+from zerotools.cli.job_views.process_owners import Owners, find_owners
 from zerotools.cli.output import render
+from zerotools.core.errors import DaemonError
+from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.states import ACTIVE
+from zerotools.jobs.tables.adopted import AdoptedProcess
 from zerotools.sensors.snapshot import Gpu, Host, Snapshot, Stall
+from zerotools.sensors.source import SnapshotSource
 
 HEADERS = ("GPU", "name", "used GiB", "free GiB", "of GiB", "busy", "temp", "power", "leased to")
 RIGHT = ("GPU", "used GiB", "free GiB", "of GiB", "busy", "temp", "power")
@@ -22,6 +28,48 @@ class MonitorView:
     daemon: str
     jobs: Sequence[Job] = ()
     leases: dict[str, str] = field(default_factory=dict)
+
+
+def observe(source: SnapshotSource, client: DaemonClient) -> tuple[MonitorView, dict[str, Any]]:
+    """The machine, with the daemon's jobs if one answers; as a view and as JSON."""
+    snapshot = source.read()
+    tree: dict[str, Any] = {"snapshot": snapshot.to_json(), "jobs": None, "leases": None}
+    try:
+        jobs = {job["id"]: job for state in ACTIVE for job in client.jobs(state=state)}
+        leases = client.machine()["leases"]
+    except DaemonError as error:
+        return MonitorView(snapshot, daemon=_no_daemon(error, client)), {
+            **tree,
+            "daemon_error": str(error),
+        }
+    titles = {job_id: title(job) for job_id, job in jobs.items()}
+    held = {
+        lease["gpu_uuid"]: titles.get(lease["job_id"], f"job {lease['job_id']}") for lease in leases
+    }
+    listed = [jobs[job_id] for job_id in sorted(jobs)]
+    view = MonitorView(snapshot, daemon="none is running", jobs=listed, leases=held)
+    return view, {**tree, "jobs": listed, "leases": leases, "daemon_error": None}
+
+
+def _no_daemon(error: DaemonError, client: DaemonClient) -> str:
+    if isinstance(error.__cause__, FileNotFoundError | ConnectionRefusedError):
+        return f"no daemon answers at {client.socket}"
+    return str(error)
+
+
+def owners_now(jobs: Sequence[Job]) -> Owners:
+    """Whose the processes of the machine are at this moment."""
+    run_dirs = {job["attempt"]["run_dir"]: title(job) for job in jobs if job["attempt"]}
+    return find_owners(run_dirs, _watched(jobs))
+
+
+def _watched(jobs: Sequence[Mapping[str, Any]]) -> dict[str, AdoptedProcess]:
+    """Processes that jobs watch, by the run directory of the attempt."""
+    return {
+        job["attempt"]["run_dir"]: watched
+        for job in jobs
+        if job["attempt"] and (watched := watched_process(job)) is not None
+    }
 
 
 def draw(view: MonitorView, owners: Owners, columns: int | None) -> list[str]:
