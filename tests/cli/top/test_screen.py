@@ -132,6 +132,21 @@ def test_what_the_daemon_refuses_is_said(two_jobs: FakeService, client: DaemonCl
     drive(client, play)
 
 
+@pytest.mark.parametrize("no_color", ["", "1"])
+def test_text_is_never_of_the_colour_behind_it(
+    no_color: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", no_color)
+
+    async def play(pilot: Pilot[None], app: Top) -> None:
+        for name in ("#gpus", "#host", "#jobs"):
+            style = app.query_one(name).rich_style
+            assert style.color is None or style.color != style.bgcolor
+        assert app.theme == ("textual-dark" if no_color else "ansi-dark")
+
+    drive(DaemonClient(tmp_path / "no.sock", timeout_seconds=1), play)
+
+
 def test_without_a_daemon_the_machine_is_shown(tmp_path: Any) -> None:
     async def play(pilot: Pilot[None], app: Top) -> None:
         assert "no daemon answers" in shown(app, "#said")

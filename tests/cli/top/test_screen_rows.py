@@ -13,7 +13,6 @@ from zerotools.cli.top.screen_rows import (
     gpu_lines,
     host_line,
     job_cells,
-    meaning_of,
     memory_bar,
     sparkline,
 )
@@ -113,8 +112,19 @@ def test_what_a_job_reports_may_be_anything(seconds: object) -> None:
 
 
 def test_a_failed_job_does_not_look_like_one_that_runs() -> None:
-    states = ("failed", "running", "succeeded", "paused", "queued")
-    assert len({meaning_of(state) for state in states}) == len(states)
+    styles = {
+        job_cells({**running(), "state": state})[3][1]
+        for state in ("failed", "running", "succeeded")
+    }
+    assert len(styles) == 3
+
+
+def test_a_verified_checkpoint_is_told_from_one_that_is_not() -> None:
+    saved = {"step": 40, "path": "/nowhere", "time": 1.0}
+    job = {**running(), "latest_checkpoint": {**saved, "verified": {"how": "x", "time": 1.0}}}
+    assert job_cells(job)[8] == ("40 ✓", "good")
+    job["latest_checkpoint"] = {**saved, "verified": None, "not_verified": "off"}
+    assert job_cells(job)[8] == ("40 ?", "")
 
 
 def test_the_selected_job_has_its_curve_and_the_end_of_its_log() -> None:

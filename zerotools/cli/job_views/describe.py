@@ -311,5 +311,9 @@ def exported_model(job: Job) -> str:
 
 def paint_state(state: str, stream: TextIO) -> str:
     """A job's state as it is shown; `state` may be padded, and have spaces for underscores."""
-    meaning = _MEANINGS.get(state.strip().replace(" ", "_"), "strong")
-    return paint(state, meaning, stream)
+    return paint(state, meaning_of(state), stream)
+
+
+def meaning_of(state: str) -> str:
+    """How a state is shown: a failed job is not to look like one that runs."""
+    return _MEANINGS.get(state.strip().replace(" ", "_"), "strong")

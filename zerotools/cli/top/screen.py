@@ -1,7 +1,8 @@
-"""The screen of `zerotools top`, in textual. It draws what `screen_rows` says and asks the daemon."""
+"""The screen of `zerotools top`, in textual: it draws `screen_rows`, and asks the daemon."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar
@@ -102,7 +103,8 @@ class Top(App[None]):
         self._look: Look | None = None
         self._sort = 0
         self._only = ""
-        self.theme = "ansi-dark"
+        # The terminal's own colours; textual makes black of them where it is to have none.
+        self.theme = "textual-dark" if os.environ.get("NO_COLOR") else "ansi-dark"
 
     def compose(self) -> ComposeResult:
         yield Static(id="gpus")

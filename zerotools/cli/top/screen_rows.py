@@ -19,6 +19,7 @@ from zerotools.cli.job_views.describe import (
     Job,
     is_late,
     loss,
+    meaning_of,
     ranks,
     saved_step,
     steps,
@@ -46,6 +47,7 @@ STYLES: Mapping[str, str] = {
     "good": "green",
     "strong": "bold",
     "running": "cyan",
+    "busy": "cyan",
 }
 _BLOCKS = {"job": "█", STRANGER: "▓", RESIDUE: "▚", "free": "░"}
 """Of different shape too: colour alone tells nothing to whoever does not see it."""
@@ -152,18 +154,17 @@ def job_cells(job: Job, now: float | None = None) -> list[Piece]:
         (_bar(done, total), "running"),
         (eta(job), ""),
         (loss(job["progress"]), "bad" if loss(job["progress"]) == "nan" else ""),
-        (saved_step(job), "good" if "verified" in saved_step(job) else ""),
+        _saved(job),
         (ranks(job), ""),
     ]
 
 
-def meaning_of(state: str) -> str:
-    """The style of a state: a job that failed is not to look like one that runs."""
-    if state in ("failed", "lost"):
-        return "bad"
-    if state in ("running", "succeeded"):
-        return "good" if state == "succeeded" else "running"
-    return "warning" if state in ("held", "paused", "waiting_retry", "halted") else "quiet"
+def _saved(job: Job) -> Piece:
+    """`40 ✓` where the newest checkpoint is verified."""
+    text = saved_step(job)
+    verified = text.endswith(" verified") and not text.endswith("not verified")
+    short = text.replace("not verified", "?").replace("verified", "✓")
+    return short, "good" if verified else ""
 
 
 def _progress(job: Job) -> tuple[int, int]:
