@@ -141,7 +141,9 @@ def test_text_is_never_of_the_colour_behind_it(
     async def play(pilot: Pilot[None], app: Top) -> None:
         for name in ("#gpus", "#host", "#jobs"):
             style = app.query_one(name).rich_style
-            assert style.color is None or style.color != style.bgcolor
+            assert style.color is not None
+            assert style.color.is_default or style.color != style.bgcolor
+            assert style.color.is_default is not bool(no_color)
         assert app.theme == ("textual-dark" if no_color else "ansi-dark")
 
     drive(DaemonClient(tmp_path / "no.sock", timeout_seconds=1), play)
