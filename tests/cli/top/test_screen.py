@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from textual.widgets import DataTable, Input, Static
 
 from tests.daemon.api.fakes import FakeService
 from tests.daemon.api.made_views import STEP, a_job, a_view, an_attempt
-from zerotools.cli.top.looking import look
+from zerotools.cli.top.looking import Looking
 from zerotools.cli.top.screen import Page, Top
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.sensors.fake import FakeProbe, fake_gpu
@@ -29,7 +28,7 @@ def drive(client: DaemonClient, play: Play, size: tuple[int, int] = (80, 24)) ->
     source = SnapshotSource(FakeProbe(gpus))
 
     async def run() -> None:
-        app = Top(partial(look, source, client), client, NEVER)
+        app = Top(Looking(source, client).look, client, NEVER)
         async with app.run_test(size=size) as pilot:
             await app.workers.wait_for_complete()
             await pilot.pause()
@@ -155,3 +154,47 @@ def test_without_a_daemon_the_machine_is_shown(tmp_path: Any) -> None:
         assert len(shown(app, "#gpus").split("\n")) == 8
 
     drive(DaemonClient(tmp_path / "no.sock", timeout_seconds=1), play)
+
+
+def test_hostile_names_and_log_lines_are_only_text(
+    two_jobs: FakeService, client: DaemonClient
+) -> None:
+    two_jobs.views[3] = a_view(
+        3, a_job(name="[red]x[/bold"), state="running", attempts=(an_attempt(),), progress=STEP
+    )
+    two_jobs.write(3, "rank-0.log", b"[blink]a line[/red \x1b[31mred\n")
+
+    async def play(pilot: Pilot[None], app: Top) -> None:
+        app.refresh_now()
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert "[red]x[/bold" in shown(app, "#details")
+        await pilot.press("r", "l")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert isinstance(app.screen, Page)
+        page = str(app.screen.query_one(Static).render())
+        assert "\x1b" not in page + shown(app, "#details")
+
+    drive(client, play)
+
+
+def test_curves_are_not_read_at_every_look(
+    two_jobs: FakeService, client: DaemonClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    progress = client.progress
+    now = [0.0]
+
+    def counted(job_id: int, **given: Any) -> dict[str, Any]:
+        asked.append(job_id)
+        return progress(job_id, **given)
+
+    monkeypatch.setattr(client, "progress", counted)
+    looking = Looking(SnapshotSource(FakeProbe([])), client, lambda: now[0])
+    for _ in range(3):
+        looking.look(3)
+    first = len(asked)
+    now[0] = 11.0
+    looking.look(3)
+    assert (first, len(asked)) == (len(set(asked)), 2 * first)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 from pathlib import Path
 
 import click
@@ -11,7 +10,7 @@ import click
 from zerotools.cli.job_views.machine_screen import observe
 from zerotools.cli.options.shared import json_option, socket_option
 from zerotools.cli.output import render
-from zerotools.cli.top.looking import look
+from zerotools.cli.top.looking import Looking
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.sensors.source import SnapshotSource
@@ -50,7 +49,7 @@ def command(interval: float, socket: Path | None, as_json: bool) -> int:
                 "zerotools top needs textual: pip install 'zerotools[top]'; zerotools monitor "
                 "shows the same machine without it"
             ) from None
-        Top(partial(look, source, client), client, interval).run()
+        Top(Looking(source, client).look, client, interval).run()
     return 0
 
 

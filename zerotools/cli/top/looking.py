@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from zerotools.cli.job_views.curves import Curves, curves_of
 from zerotools.cli.job_views.describe import Job
 from zerotools.cli.job_views.machine_screen import MonitorView, observe, owners_now
+from zerotools.cli.output import render
 from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import ACTIVE, STATES, TERMINAL
@@ -17,6 +18,9 @@ from zerotools.sensors.snapshot import Gpu
 from zerotools.sensors.source import SnapshotSource
 
 LOG_BYTES = 1 << 12
+CURVES_SECONDS = 10.0
+SPARED = 50.0
+"""How much longer than a reading of curves took it is not done again: 2 % of the time."""
 NEWEST = 200
 ENDED_SECONDS = 3600.0
 WAITING = [state for state in STATES if state not in (*ACTIVE, *TERMINAL)]
@@ -51,27 +55,57 @@ class Look:
     chosen: Details | None = None
 
 
-def look(source: SnapshotSource, client: DaemonClient, selected: int | None) -> Look:
-    """Read all of it. Raises nothing: what cannot be read says so in its place."""
-    view, _ = observe(source, client)
-    owners = owners_now(view.jobs)
-    view = replace(view, jobs=[*view.jobs, *_others(client, view.jobs)])
-    shares = {
-        gpu.index: shares_of(gpu, {p.pid: owners.of(p.pid) for p in gpu.processes})
-        for gpu in view.snapshot.gpus
-    }
-    job = next((job for job in view.jobs if job["id"] == selected), None)
-    return Look(view, shares, None if job is None else _details(client, job))
+class Looking:
+    """Reads again and again. The curves of a job are all that it ever reported: they are read
+    anew only after `CURVES_SECONDS`, or later where that took long."""
+
+    def __init__(
+        self,
+        source: SnapshotSource,
+        client: DaemonClient,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._source = source
+        self._client = client
+        self._clock = clock
+        self._curves: tuple[int, Curves] | None = None
+        self._curves_until = 0.0
+
+    def look(self, selected: int | None) -> Look:
+        """Read all of it, with the details of one job. What cannot be read says so in its place."""
+        view, _ = observe(self._source, self._client)
+        owners = owners_now(view.jobs)
+        try:
+            view = replace(view, jobs=[*view.jobs, *_others(self._client, view.jobs)])
+        except ZerotoolsError as error:
+            view = replace(view, daemon=view.daemon if not view.jobs else str(error))
+        shares = {
+            gpu.index: shares_of(gpu, {p.pid: owners.of(p.pid) for p in gpu.processes})
+            for gpu in view.snapshot.gpus
+        }
+        job = next((job for job in view.jobs if job["id"] == selected), None)
+        return Look(view, shares, None if job is None else self._details(job))
+
+    def _details(self, job: Job) -> Details:
+        try:
+            return Details(job["id"], self._curves_of(job), _tail(self._client, job))
+        except (ZerotoolsError, OSError) as error:
+            return Details(job["id"], log=(render.clean(str(error)),))
+
+    def _curves_of(self, job: Job) -> Curves:
+        begun = self._clock()
+        if self._curves is None or self._curves[0] != job["id"] or begun >= self._curves_until:
+            self._curves = (job["id"], curves_of(self._client, job))
+            took = self._clock() - begun
+            self._curves_until = begun + max(CURVES_SECONDS, SPARED * took)
+        return self._curves[1]
 
 
 def _others(client: DaemonClient, active: Sequence[Job]) -> list[Job]:
-    """Jobs that wait, and those that ended a short while ago, each with how."""
+    """Jobs that wait, and those that ended a short while ago, each with how. Raises DaemonError."""
     known = {job["id"] for job in active}
-    try:
-        newest = client.jobs(limit=NEWEST)
-        waiting = [job for state in WAITING for job in client.jobs(state=state, limit=NEWEST)]
-    except ZerotoolsError:
-        return []  # the view says that nobody answers
+    newest = client.jobs(limit=NEWEST)
+    waiting = [job for state in WAITING for job in client.jobs(state=state, limit=NEWEST)]
     now = time.time()
     ended = [job for job in newest if job["ended"] and now - job["ended"] < ENDED_SECONDS]
     found = {job["id"]: job for job in (*waiting, *ended) if job["id"] not in known}
@@ -101,20 +135,9 @@ DRIVERS_OWN = 1 << 30
 context, of which NVML counts some with no process. Less than that is nobody's residue."""
 
 
-def _details(client: DaemonClient, job: Job) -> Details:
-    curves = Curves()
-    log: tuple[str, ...] = ()
-    try:
-        curves = curves_of(client, job)
-        log = _tail(client, job)
-    except (ZerotoolsError, OSError):
-        pass  # the job's row says what the daemon says; a part that is not there stays empty
-    return Details(job["id"], curves, log)
-
-
 def _tail(client: DaemonClient, job: Job) -> tuple[str, ...]:
     if not job["attempt"]:
         return ()
     data: Any = client.logs(job["id"], offset=-LOG_BYTES, limit=LOG_BYTES).data
     text = data.decode("utf-8", "replace").replace("\r", "\n")
-    return tuple(line for line in text.split("\n") if line.strip())
+    return tuple(render.clean(line) for line in text.split("\n") if line.strip())

@@ -15,6 +15,7 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, Static
 
 from zerotools.cli.job_views.describe import Job, title, user_of
+from zerotools.cli.output import render
 from zerotools.cli.top.looking import Look
 from zerotools.cli.top.screen_rows import (
     JOB_COLUMNS,
@@ -28,6 +29,7 @@ from zerotools.cli.top.screen_rows import (
 from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
 
+ANSWERS = "none is running"
 SORTS = ("id", "state", "owner")
 HELP = """up, down  choose a job        l  its log, the last lines
 c  cancel it (asks)           r  resume it
@@ -179,8 +181,9 @@ class Top(App[None]):
         numbers = [job["id"] for job in jobs]
         if chosen in numbers:
             table.move_cursor(row=numbers.index(chosen))
-        said = "" if self._look is None or self._look.view.jobs else self._look.view.daemon
-        self.query_one("#said", Static).update(Text(f"jobs: {said}" if said else ""))
+        said = "" if self._look is None else self._look.view.daemon
+        said = "" if jobs and said == ANSWERS else said
+        self.query_one("#said", Static).update(Text(f"jobs: {render.clean(said)}" if said else ""))
 
     def _draw_details(self) -> None:
         details = None if self._look is None else self._look.chosen
@@ -248,6 +251,7 @@ class Top(App[None]):
         try:
             getattr(self._client, method)(job["id"], *values)
             said = f"{method.replace('_', ' ')}: {title(job)}"
-            self.call_from_thread(self.notify, said)
+            self.call_from_thread(self.notify, said, markup=False)
         except ZerotoolsError as error:
-            self.call_from_thread(self.notify, str(error), severity="error")
+            said = render.clean(str(error))
+            self.call_from_thread(self.notify, said, severity="error", markup=False)

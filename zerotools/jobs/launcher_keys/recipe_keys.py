@@ -14,7 +14,6 @@ LLAMAFACTORY_NAMES: Mapping[str, str] = {
     "cutoff_len": "sequence_length",
     "val_size": "eval_fraction",
     "lora_target": "lora_target_modules",
-    "pure_bf16": "bf16",
 }
 LLAMAFACTORY_DEFAULTS: Mapping[str, object] = {
     **TRAINER_DEFAULTS,
@@ -29,10 +28,6 @@ LLAMAFACTORY_IGNORED: Mapping[str, str] = {
     "dataset_dir": "where dataset_info.json was looked for",
     "max_samples": "the whole data is read; write a shorter file",
     "media_dir": "no pictures are read",
-    "neat_packing": "packed examples never attend to one another here",
-    "resize_vocab": "is off",
-    "train_on_prompt": "only responses count in the loss",
-    "mask_history": "see data.loss_on",
     "ddp_timeout": "the daemon starts the ranks",
 }
 
@@ -49,7 +44,6 @@ AXOLOTL_NAMES: Mapping[str, str] = {
     "adam_eps": "adam_epsilon",
     "base_model": "model_name_or_path",
     "tokenizer_config": "tokenizer_name",
-    "cosine_min_lr_ratio": "cosine_min_lr_ratio",
 }
 AXOLOTL_DEFAULTS: Mapping[str, object] = {
     **TRAINER_DEFAULTS,
@@ -83,13 +77,12 @@ AXOLOTL_IGNORED: Mapping[str, str] = {
         "counted in steps here: eval.every, checkpoint.every",
     ),
     **dict.fromkeys(
-        ("train_on_inputs", "shuffle_merged_datasets", "dataset_exact_deduplication"),
-        "only responses count in the loss, and the data is shuffled by seed",
+        ("shuffle_merged_datasets", "dataset_exact_deduplication"),
+        "the data is shuffled by seed, and taken as it is",
     ),
     **dict.fromkeys(
         (
             "plugins",
-            "early_stopping_patience",
             "loss_watchdog_threshold",
             "loss_watchdog_patience",
             "auto_resume_from_checkpoints",

@@ -27,6 +27,9 @@ DIRECT: Mapping[str, tuple[str, ValueKind]] = {
     "history_column": ("data.history_column", ValueKind.TEXT),
     "packing": ("data.packing", ValueKind.BOOL),
     "data_format": ("data.format", ValueKind.TEXT),
+    "input_column": ("data.input_column", ValueKind.TEXT),
+    "text_column": ("data.text_column", ValueKind.TEXT),
+    "loss_on": ("data.loss_on", ValueKind.TEXT),
     "messages_column": ("data.messages_column", ValueKind.TEXT),
 }
 """Argument -> the key of the job file that says the same."""
@@ -66,7 +69,6 @@ SYNONYMS: Mapping[str, str] = {
     **dict.fromkeys(("lora_r", "lora_dim"), "lora_rank"),
     **dict.fromkeys(("lora_target", "lora_targets", "target_modules"), "lora_target_modules"),
     **dict.fromkeys(("epochs", "num_epochs"), "num_train_epochs"),
-    **dict.fromkeys(("input_column", "text_column"), "prompt_column"),
     **dict.fromkeys(("target_column", "summary_column"), "response_column"),
 }
 """Other names -> the name here."""
@@ -202,12 +204,8 @@ IGNORED: Mapping[str, str] = {
             "trust_remote_code",
             "save_safetensors",
             "save_on_each_node",
-            "load_best_model_at_end",
             "save_only_model",
-            "metric_for_best_model",
-            "greater_is_better",
             "skip_memory_metrics",
-            "auto_find_batch_size",
             "gradient_checkpointing_kwargs",
             "low_cpu_mem_usage",
             "torch_compile_backend",
@@ -219,8 +217,6 @@ IGNORED: Mapping[str, str] = {
             "fp16_full_eval",
             "eval_accumulation_steps",
             "prediction_loss_only",
-            "data_seed",
-            "dataloader_drop_last",
             "model_type",
             "tokenizer_type",
             "flash_attention",
@@ -229,13 +225,19 @@ IGNORED: Mapping[str, str] = {
             "attn_implementation",
             "hub_strategy",
             "group_by_modality_length",
-            "test_datasets",
             "fp16_opt_level",
             "fp16_backend",
             "half_precision_backend",
         ),
         _HABITS,
     ),
+    "data_seed": "the order of the data follows seed",
+    "dataloader_drop_last": "no batch is ever short",
+    "auto_find_batch_size": "the batch is the one that is said",
+    "load_best_model_at_end": "see checkpoint.best",
+    "metric_for_best_model": "see checkpoint.best",
+    "greater_is_better": "see checkpoint.best",
+    "test_datasets": "see eval.files",
     "tf32": "fp32 products follow torch's default; weights and optimizer stay fp32",
 }
 """Argument -> the reason that a report gives."""
@@ -267,6 +269,11 @@ FEATURES: frozenset[str] = frozenset(
         "mixture_of_depths",
         "additional_target",
         "lora_modules_to_save",
+        "pure_bf16",
+        "train_on_inputs",
+        "train_on_prompt",
+        "resize_vocab",
+        "early_stopping_patience",
     ]
 )
 """They change what is trained: harmless only where they are off."""

@@ -82,6 +82,7 @@ def test_a_config_of_the_project_is_a_job(tmp_path: Path) -> None:
         ("adapter: lora", "adapter: qlora", "those that are: lora"),
         ("load_in_4bit: false", "load_in_4bit: true", "does not support this yet"),
         ("type: alpaca", "type: input_output", 'type = "input_output": is not supported'),
+        ("strict: false", "train_on_inputs: true", "does not support this yet"),
         ("strict: false", "rl: dpo", "does not support this yet"),
         ("optimizer: adamw_torch", "optimizer: paged_adamw_8bit", "is not supported"),
     ],
@@ -101,6 +102,13 @@ def test_datasets_of_two_forms_are_refused(tmp_path: Path) -> None:
     more = "  - path: b.json\n    type: chat_template\ndataset_prepared_path:"
     job = imported(tmp_path, CONFIG.replace("dataset_prepared_path:", more))
     assert 'of the forms "alpaca", "messages"' in str(job.problem)
+
+
+def test_what_a_dataset_says_besides_is_listed(tmp_path: Path) -> None:
+    more = "type: alpaca\n    split: train\n  - path: some/where\n    type: alpaca"
+    job = imported(tmp_path, CONFIG.replace("type: alpaca", more))
+    assert "datasets.split" in rows(job, "unknown")
+    assert "data.text" in job.missing
 
 
 def test_data_of_a_hub_is_missing(tmp_path: Path) -> None:

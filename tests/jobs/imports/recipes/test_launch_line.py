@@ -69,6 +69,7 @@ ARGUMENTS: list[tuple[str, str, Any]] = [
     ("", "zero.stage", 0),
     ("--fsdp 'full_shard auto_wrap'", "zero.stage", 3),
     ("--fsdp 'shard_grad_op offload'", "offload.optimizer", "cpu"),
+    ("--fsdp 'full_shard offload'", "offload.params", "cpu"),
     ("--zero_stage 2", "zero.stage", 2),
     ("--block_size 128", "data.sequence_length", 128),
     ("--validation_file v.txt --eval_strategy steps --eval_steps 20", "eval.every", 20),
@@ -90,6 +91,38 @@ def test_an_argument_of_the_trainer_is_a_key_of_the_job(given: str, name: str, v
         assert list(found) == ["q_proj", "v_proj"]
     else:
         assert found == (pytest.approx(value) if isinstance(value, (float, list)) else value)
+
+
+def test_arguments_in_a_variable_are_arguments() -> None:
+    text = f"ARGS='{TRAINER} --seed 7'\nD='--nproc_per_node 2'\ntorchrun $D x.py $ARGS \"$@\""
+    imported = of_line(text)
+    assert (key(imported, "seed"), key(imported, "gpus")) == (7, 2)
+    assert "a call of the script adds" in rows(imported, "unknown")["$@"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "keys"),
+    [
+        ("--text_column body", {"data.text_column": "body"}),
+        (
+            "--text_column a --summary_column b",
+            {"data.prompt_column": "a", "data.response_column": "b"},
+        ),
+        (
+            "--prompt_column p --response_column r --input_column i",
+            {"data.prompt_column": "p", "data.input_column": "i"},
+        ),
+    ],
+)
+def test_columns_mean_what_they_mean_to_the_program(columns: str, keys: dict[str, str]) -> None:
+    imported = of_line(f"python x.py {TRAINER} {columns}")
+    assert {name: key(imported, name) for name in keys} == keys
+
+
+def test_a_test_file_beside_a_validation_file_is_listed() -> None:
+    imported = of_line(f"python x.py {TRAINER} --validation_file v.txt --test_file t.txt")
+    assert [Path(each).name for each in key(imported, "eval.files")] == ["v.txt"]
+    assert "--test_file" in rows(imported, "ignored")
 
 
 def test_a_program_that_is_not_the_trainers_has_no_defaults_of_it() -> None:
@@ -127,6 +160,9 @@ def test_what_is_unknown_is_listed_and_nothing_else_is_lost() -> None:
         ("deepspeed a.py --lr \\ # rate\n  --b 2", r"run\.sh:2: --b is no part .* line 1"),
         ("python x.py --lr $LR", r"run\.sh:1: --lr: \$LR is not set"),
         ("python x.py --lr '1", "the quote ' is not closed"),
+        ("deepspeed x.py $ARGS", r"an argument of the program: \$ARGS is not set"),
+        ("torchrun $OPTIONS x.py", r"torchrun: \$OPTIONS is not set"),
+        ("torchrun --nproc_per_node=$N x.py", r"--nproc_per_node: \$N is not set"),
         ("llamafactory-cli train x.yaml", "give that file with --llamafactory"),
         ("accelerate launch -m axolotl.cli.train x.yml", "give that file with --axolotl"),
         ("python -m axolotl.cli.train x.yml", "give that file with --axolotl"),

@@ -105,6 +105,15 @@ def test_the_register_says_what_an_example_is(root: Path, name: str, keys: dict[
     assert {each: key(job, each) for each in keys} == keys
 
 
+def test_packing_and_the_last_answer_have_other_names(root: Path) -> None:
+    job = imported(root, SFT + "neat_packing: true\nmask_history: true\n")
+    assert (key(job, "data.packing"), key(job, "data.loss_on")) == (True, "last")
+
+
+def test_data_of_which_a_part_is_on_a_hub_is_missing(root: Path) -> None:
+    assert "data.text" in imported(root, SFT.replace("mine,chats", "mine,far")).missing
+
+
 def test_data_of_a_hub_is_missing(root: Path) -> None:
     job = imported(root, SFT.replace("mine,chats", "far"))
     assert "data.text" in job.missing
@@ -122,6 +131,10 @@ def test_a_newer_key_is_listed(root: Path) -> None:
         ("finetuning_type: lora", "finetuning_type: freeze", "those that are: full, lora"),
         ("dataset: mine,chats", "dataset: nobody", "has no nobody"),
         ("bf16: true", "quantization_bit: 4", "does not support this yet"),
+        ("bf16: true", "pure_bf16: true", "does not support this yet"),
+        ("bf16: true", "train_on_prompt: true", "does not support this yet"),
+        ("cutoff_len: 1024", "cutoff_len: 1\nsequence_length: 2", "say the same"),
+        ("dataset: mine,chats", "dataset: mine,talk", "a job takes one"),
     ],
 )
 def test_what_a_job_cannot_have_is_refused(root: Path, old: str, new: str, why: str) -> None:

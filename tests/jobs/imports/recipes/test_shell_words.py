@@ -44,6 +44,9 @@ SCRIPTS = [
     "launch a;launch_not b",
     'launch "a\\\nb" c\\\nd',
     "launch 'quote'\"d\"un",
+    "ARGS='--lr 1e-4  --bf16'; launch $ARGS \"$ARGS\" x$ARGS.y",
+    "E=''; launch a $E \"$E\" ''$E b",
+    "A=' p q '; launch x${A}y $A",
 ]
 
 

@@ -69,6 +69,12 @@ class Findings:
     wrong: list[str] = field(default_factory=list)
     unsupported: list[str] = field(default_factory=list)
 
+    def take(self, others: Findings) -> None:
+        """Add what was found by `others`."""
+        for name in ("rows", "autos", "accepted", "wrong", "unsupported"):
+            getattr(self, name).extend(getattr(others, name))
+        self.mended |= others.mended
+
     def to_json(self) -> dict[str, Any]:
         """Rows and `"auto"` values as JSON."""
         return {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from zerotools.jobs.imports.reading.report import Findings, KeyOutcome, ReportRow
@@ -67,8 +66,7 @@ def joined(file: Document | None, flags: Document) -> Document:
 def _trail(name: str) -> Trail | None:
     for table, prefix in PREFIXES.items():
         if name.startswith(prefix) and table != "fsdp_config":
-            short = name.removeprefix(prefix) if table != "dynamo_config" else name
-            return (table, short if table == "dynamo_config" else name)
+            return (table, name)
     if name in _TABLES:
         return tuple(_TABLES[name].split("."))
     if name in KNOWN:
@@ -82,8 +80,3 @@ def _scalar(value: Any) -> Any:
     if value.isascii() and value.isdecimal() and len(value) < 10:
         return int(value)
     return {"true": True, "false": False}.get(value.lower(), value)
-
-
-def config_path(given: ConfigValue) -> Path:
-    """The path that `--config_file` names."""
-    return Path(str(given.value)).expanduser()

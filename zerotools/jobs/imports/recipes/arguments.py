@@ -27,14 +27,14 @@ from zerotools.jobs.launcher_keys.trainer_keys import (
 )
 
 ACCUMULATION = "gradient_accumulation_steps"
+_RESPONSES = frozenset({"response_column", "summary_column", "target_column"})
 
 
 def read_recipe(recipe: Recipe, claims: Claims, findings: Findings) -> ArgumentReading:
     """Add what `recipe` says to `claims` and `findings`, but for its batch: the number of ranks may
     be accelerate's. Configs that it names are read after it, as their `"auto"` is what is said
     here."""
-    for name in ("rows", "wrong", "unsupported", "accepted"):
-        getattr(findings, name).extend(getattr(recipe.findings, name))
+    findings.take(recipe.findings)
     given = _named(recipe, findings)
     reading = ArgumentReading(recipe, ConfigReading(recipe.source, given, claims, findings))
     _read_ranks(reading)
@@ -58,7 +58,14 @@ def _named(recipe: Recipe, findings: Findings) -> dict[str, ConfigValue]:
     """The arguments by the names of the tables."""
     found: dict[str, ConfigValue] = {}
     for name, given in recipe.given.items():
+        if name == "test_file" and "validation_file" in recipe.given:
+            why = "the job is evaluated on the validation file"
+            row = ReportRow(KeyOutcome.IGNORED, given.title, given.place, None, None, why)
+            findings.rows.append(row)
+            continue
         known = SYNONYMS.get(name, name)
+        if name == "text_column" and not _RESPONSES.isdisjoint(recipe.given):
+            known = "prompt_column"  # of run_summarization.py
         if known in found:
             findings.wrong.append(
                 f"{given.said} and {found[known].said} say the same; remove one of them"
@@ -106,7 +113,7 @@ def _read_precision(reading: ArgumentReading) -> None:
         given = reading.typed(name, ValueKind.BOOL)
         if given is None:
             continue
-        if given.value in (True, AUTO, "full"):
+        if given.value in (True, AUTO):
             on.append((given, name))
         else:
             reading.config.row(KeyOutcome.IGNORED, given, None, "is off")
@@ -137,8 +144,8 @@ def _read_optimizer(reading: ArgumentReading) -> None:
         for n, entry in ((1, betas[0]), (2, betas[1]))
     ]
     said = next((entry for entry in betas if entry), None)
-    if None in values:
-        values = [value or other for value, other in zip(values, (0.9, 0.95), strict=True)]
+    own = (0.9, 0.95)  # of the job file
+    values = [mine if value is None else value for value, mine in zip(values, own, strict=True)]
     if said is not None:
         reading.config.map(said, "train.betas", tuple(values), "with the other beta")
     elif "adam_beta1" in reading.recipe.defaults:

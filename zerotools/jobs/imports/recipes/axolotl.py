@@ -83,7 +83,10 @@ def _data(yaml: YamlRecipe) -> tuple[dict[str, ConfigValue], bool]:
         yaml.findings.unsupported.append(
             f"{listed.said}: has datasets of the forms {names}; a job takes one; leave others out"
         )
-    files = [file for table in tables for file in _files(yaml, listed, table)]
+    found = [_files(yaml, listed, table) for table in tables]
+    files = [file for each in found for file in each] if all(found) else []
+    for table in tables:
+        _report_rest(yaml, listed, table)
     if files:
         given["train_file"] = replace(listed, name="train_file", value=files)
     kind = kinds.pop() if kinds else ""
@@ -104,6 +107,17 @@ def _kind(yaml: YamlRecipe, listed: ConfigValue, table: Mapping[str, Any]) -> st
     return ""
 
 
+_READ = ("path", "type", "data_files", "ds_type")
+
+
+def _report_rest(yaml: YamlRecipe, listed: ConfigValue, table: Mapping[str, Any]) -> None:
+    for name, value in table.items():
+        if name not in _READ:
+            title = f"{listed.title}.{name}"
+            why = "is not taken over; set what it says in [data]"
+            yaml.row(KeyOutcome.UNKNOWN, replace(listed, title=title, value=value), None, why)
+
+
 def _files(yaml: YamlRecipe, listed: ConfigValue, table: Mapping[str, Any]) -> list[str]:
     named = table.get("data_files") or table.get("path")
     names = named if isinstance(named, list) else [named]
@@ -113,4 +127,4 @@ def _files(yaml: YamlRecipe, listed: ConfigValue, table: Mapping[str, Any]) -> l
         if name not in local:
             why = "data of a hub is not downloaded; name files in data.examples or data.text"
             yaml.row(KeyOutcome.IGNORED, replace(listed, value=name), None, why)
-    return local
+    return local if len(local) == len(files) else []

@@ -19,7 +19,7 @@ from zerotools.jobs.imports.reading.typed_keys import ConfigValue
 from zerotools.jobs.imports.recipes.accelerate_flags import flags_document
 from zerotools.jobs.imports.recipes.launcher_ranks import ranks_of
 from zerotools.jobs.imports.recipes.recipe import Recipe
-from zerotools.jobs.imports.recipes.shell_words import Command, Word, commands_of
+from zerotools.jobs.imports.recipes.shell_words import REST, Command, Word, commands_of
 from zerotools.jobs.launcher_keys.launch_flags import (
     MODULES,
     RUNNERS,
@@ -185,7 +185,9 @@ def _split(
     elif kind != "python" and "-m" in texts and _PYTHON.fullmatch(Path(texts[0]).name):
         begin = texts.index("-m") + 2
     options, program_at = _options(kind, words, begin, places)
-    if program_at >= len(words):
+    if program_at < len(words):
+        _known(words[program_at], kind, places)
+    else:
         raise BadRequest(
             f"{places.of(words[0].line)}: {kind} is given no program; is the line cut off?"
         )
@@ -215,6 +217,7 @@ def _options(
     at = begin
     while at < len(words) and words[at].text.startswith("-"):
         word = words[at]
+        _known(word, word.text.partition("=")[0], places)
         title, _, written = word.text.partition("=")
         bare = title.lstrip("-").replace("-", "_")
         name = SHORT[kind].get(bare, bare)
@@ -255,16 +258,20 @@ def _grouped(
 ) -> Iterator[tuple[str, int, list[str]]]:
     group: tuple[str, int, list[str]] | None = None
     for word in words:
-        if word.text.startswith("-") and not _NUMBER.match(word.text) and len(word.text) > 1:
+        if word.problem.endswith(REST):
+            why = "what a call of the script adds; write it out where it says something"
+            row = ReportRow(KeyOutcome.UNKNOWN, word.problem[:2], places.of(word.line), None, None)
+            findings.rows.append(replace(row, why=why))
+        elif word.text.startswith("-") and not _NUMBER.match(word.text) and len(word.text) > 1:
             if group:
                 yield group
             title, equals, written = word.text.partition("=")
-            group = (title, word.line, [])
-            if equals:
-                group[2].append(_known(replace(word, text=written), title, places))
+            _known(word, title, places)
+            group = (title, word.line, [written] if equals else [])
         elif group:
             group[2].append(_known(word, group[0], places))
-        elif not word.problem:
+        else:
+            _known(word, "an argument of the program", places)
             why = "an argument of the program without a name"
             place = places.of(word.line)
             findings.rows.append(ReportRow(KeyOutcome.UNKNOWN, word.text, place, None, None, why))

@@ -32,7 +32,8 @@ def ranks_of(
     if launcher == "accelerate":
         count = None if visible is None else _listed(visible)
         _row(findings, visible, "the daemon picks GPUs that are free")
-        return (None if "num_processes" in options else count), False
+        says_it = {"num_processes", "config_file"} & options.keys()
+        return (None if says_it else count), False
     told = [
         _count(options[name], findings) for name in _COUNTS.get(launcher, ()) if name in options
     ]

@@ -34,7 +34,7 @@ def read_llamafactory(document: Document, beside: Path) -> Recipe:
     yaml = YamlRecipe(document, "LLaMA-Factory", "model_name_or_path", others)
     examples = yaml.choice("stage", LLAMAFACTORY_STAGES, "sft")
     adapters = yaml.choice("finetuning_type", LLAMAFACTORY_METHODS, "lora")
-    found = _data(yaml, beside)
+    found = {**_data(yaml, beside), **_switches(yaml)}
     yaml.ignore(LLAMAFACTORY_IGNORED)
     named = yaml.take("deepspeed")
     given = {**yaml.renamed(LLAMAFACTORY_NAMES), **found}
@@ -68,6 +68,21 @@ def _data(yaml: YamlRecipe, beside: Path) -> dict[str, ConfigValue]:
         known = [file for file in files if file is not None]
         if known and len(known) == len(files):
             given[name] = replace(named, name=name, value=known)
+    return given
+
+
+def _switches(yaml: YamlRecipe) -> dict[str, ConfigValue]:
+    """Keys that say what others of the Trainer do, where they are on."""
+    given = {}
+    for key, name, value in (
+        ("neat_packing", "packing", True),
+        ("mask_history", "loss_on", "last"),
+    ):
+        named = yaml.take(key)
+        if named is not None and named.value:
+            given[name] = replace(named, value=value)
+        elif named is not None:
+            yaml.row(KeyOutcome.IGNORED, named, None, "is off")
     return given
 
 
@@ -125,4 +140,7 @@ def _form(
                 given[name] = replace(named, value=columns[key])
     if entry.get("ranking"):
         yaml.refuse(named, "has pairs of which one is preferred, which are not trained on here")
+    before = given.get("data_format")
+    if before is not None and before.value != form:
+        yaml.refuse(named, f"has datasets of the forms {before.value} and {form}; a job takes one")
     given["data_format"] = replace(named, value=form)

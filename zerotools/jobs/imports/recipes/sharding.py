@@ -30,7 +30,11 @@ def read_sharding(reading: ArgumentReading) -> None:
             return
         config.map(given, STAGE, stages[0])
         if "offload" in words:
-            config.map(given, "offload.optimizer", "cpu")
+            # FSDP offloads what it shards; below stage 3 the weights stay
+            key = "offload.params" if stages[0] == 3 else "offload.optimizer"
+            config.map(given, key, "cpu")
         return
+    if given is not None:
+        config.row(KeyOutcome.IGNORED, given, None, "is off")
     if recipe.deepspeed is None and recipe.accelerate is None and recipe.defaults and stage is None:
         config.default("deepspeed, fsdp", STAGE, 0, "every rank has the whole model")

@@ -23,6 +23,8 @@ _DEFAULTED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*):?-([^{}$`]*)")
 _HERE = re.compile(r"<<-?\s*(['\"]?)([A-Za-z_][A-Za-z0-9_]*)\1")
 _REDIRECTS = re.compile(r"(?:\d*|&)(?:>>|>\||>&|<&|>|<)")
 _END_OF_WORD = " \t\n;|&()<>"
+ARGUMENT = "is an argument of the script; write its value"
+REST = "is what the script is called with; write it out"
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,24 @@ class _Text:
     line: int
     text: str = ""
     problem: str = ""
+    stands: bool = False
+    """It is a word even where it is empty: it has quotes, or something that is not known."""
+    before: list[Word] = field(default_factory=list)
+
+    def begin_next(self) -> None:
+        """What follows is a word of its own."""
+        self.before = self.words()
+        self.text, self.problem, self.stands = "", "", False
+
+    def words(self) -> list[Word]:
+        """All of them; one that is empty and has no quotes is none."""
+        if not self.text and not self.stands:
+            return self.before
+        return [*self.before, Word(self.text, self.line, self.problem)]
+
+
+def _problem(parts: list[Word]) -> str:
+    return next((part.problem for part in parts if part.problem), "")
 
 
 class _Scanner:
@@ -91,15 +111,16 @@ class _Scanner:
             if begins == ">":
                 self._redirect()
                 continue
-            word = self._word()
+            parts = self._word()
             if self._cut is not None:
                 continue  # bash passes the blank on; nobody wants it
+            word = Word(" ".join(part.text for part in parts), self._line, _problem(parts))
             setting = _SET.match(word.text)
-            if setting and not command.words and not word.problem.startswith("'"):
+            if setting and not command.words:
                 value = Word(word.text[setting.end() :], word.line, word.problem)
                 command.settings[setting[1]] = value
             else:
-                command.words.append(word)
+                command.words += parts
         self._remember(command)
         return command
 
@@ -168,21 +189,24 @@ class _Scanner:
                     break
         self._here = []
 
-    def _word(self) -> Word:
+    def _word(self) -> list[Word]:
+        """The word that stands here; several or none where it has variables outside of quotes."""
         word = _Text(self._line)
         while not self.at_end and self._peek() not in _END_OF_WORD:
             character = self._take()
             if character == "'":
                 word.text += self._quoted("'")
+                word.stands = True
             elif character == '"':
                 self._double(word)
+                word.stands = True
             elif character == "\\":
                 self._escape(word)
             elif character in "$`":
-                self._expand(word, character)
+                self._split(word, character)
             else:
                 word.text += character
-        return Word(word.text, word.line, word.problem)
+        return word.words()
 
     def _quoted(self, quote: str) -> str:
         line = self._line
@@ -224,11 +248,24 @@ class _Scanner:
                 self._cut = self._line  # bash ends the command here
                 self._take(self._until("\n"))
             else:
+                word.stands = True
                 word.problem = (
                     "a `\\` stands before a blank, where no line ends; remove it, or end the line"
                 )
             return
         word.text += self._take()
+
+    def _split(self, word: _Text, sign: str) -> None:
+        """A variable outside of quotes: bash makes words of what it holds."""
+        value = _Text(word.line)
+        self._expand(value, sign)
+        if value.problem:
+            word.problem, word.stands = value.problem, True
+        head, *rest = re.split(r"[ \t\n]+", value.text)
+        word.text += head
+        for part in rest:
+            word.begin_next()
+            word.text += part
 
     def _expand(self, word: _Text, sign: str) -> None:
         if sign == "`":
@@ -245,7 +282,7 @@ class _Scanner:
             self._value(word, name[0])
         elif self._peek() and self._peek() in "@*#?0123456789$!":
             argument = self._take()
-            word.problem = f"${argument} is an argument of the script; write its value"
+            word.problem = f"${argument} {REST if argument in '@*' else ARGUMENT}"
         else:
             word.text += sign
 

@@ -65,4 +65,12 @@ class YamlRecipe:
 
     def renamed(self, names: Mapping[str, str]) -> dict[str, ConfigValue]:
         """What is left, by the names of the Trainer."""
-        return {names.get(n, n): replace(v, name=names.get(n, n)) for n, v in self.left.items()}
+        found: dict[str, ConfigValue] = {}
+        for name, given in self.left.items():
+            known = names.get(name, name)
+            if known in found:
+                self.findings.wrong.append(
+                    f"{given.said} and {found[known].said} say the same; remove one of them"
+                )
+            found[known] = replace(given, name=known)
+        return found
