@@ -18,6 +18,7 @@ from zerotools.jobs.tables.notify import wrong_sending
 from zerotools.sensors.cores import usable_cores
 from zerotoolsd.accounts.users_config import UsersConfig, wrong_users
 from zerotoolsd.config_tables.elastic_config import ElasticConfig
+from zerotoolsd.config_tables.history_config import HistoryConfig, wrong_history
 from zerotoolsd.config_tables.notify_config import NotifyConfig
 from zerotoolsd.config_tables.preemption_config import PreemptionConfig
 from zerotoolsd.config_tables.warm_config import WarmStartConfig, wrong_warm_start
@@ -293,6 +294,7 @@ class Config:
     warm_start: WarmStartConfig = key(
         "Jobs that find torch imported when they start.", factory=WarmStartConfig
     )
+    history: HistoryConfig = key("What the machine was like before.", factory=HistoryConfig)
 
 
 def load(path: Path | None) -> Config:
@@ -312,6 +314,7 @@ def load(path: Path | None) -> Config:
         problems += wrong_sending(config.notify)
         problems += wrong_users(config.users)
         problems += wrong_warm_start(config.warm_start)
+        problems += wrong_history(config.history)
         problems += _wrong_classes(config.priority)
         problems += _wrong_shares(config.shares)
     if config is None or problems:

@@ -39,6 +39,7 @@ from zerotoolsd.exposing.tally import MetricsTally
 from zerotoolsd.gpu_sharing.arbiter import GpuArbiter
 from zerotoolsd.gpu_sharing.fair_shares import FairShares
 from zerotoolsd.gpu_sharing.over_use import SharedGpus
+from zerotoolsd.history.recorder import HistoryRecorder
 from zerotoolsd.looking.lookers import Ask
 from zerotoolsd.looking.mounts import ReadMounts, read_mounts
 from zerotoolsd.machine import SnapshotCache
@@ -170,6 +171,11 @@ class Dispatcher:
         self.notifier = JobNotifier(store, config.notify, self._guard, users)
         self.cleaner = Cleaner(state_dir, store, self.announce, ask, users)
         self.needed = NeededCheckpoints(state_dir, store, users)
+        self.history = HistoryRecorder(
+            *(state_dir, store, machine, config.history),
+            live=lambda: [attempt for attempt, _ in self._watcher.live()],
+            use=self._shared.use_of_jobs,
+        )
         self._needs_settled = time.monotonic()
 
     @property
@@ -190,7 +196,8 @@ class Dispatcher:
         cleaning = self.cleaner.keep_up(self.config.retention)
         warm = self.warm.keep_up(self._starter.loads)
         kept_up = (cleaning, self._oversee(), self._shared.keep_up(), self.notifier.keep_up(), warm)
-        beside = [asyncio.create_task(each) for each in kept_up]
+        history = self.history.keep_up()
+        beside = [asyncio.create_task(each) for each in (*kept_up, history)]
         try:
             while not stop.is_set():
                 self._wake.clear()
@@ -211,6 +218,7 @@ class Dispatcher:
             self._watcher.close()
             self.arbiter.close()
             self.warm.close()
+            self.history.close()
 
     async def _oversee(self) -> None:
         while True:

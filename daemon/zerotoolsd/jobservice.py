@@ -337,6 +337,14 @@ class DispatcherService:
         """See `JobService`."""
         return await self._state.metrics(openmetrics=openmetrics)
 
+    async def history(self, seconds: int, points: int) -> dict[str, Any]:
+        """See `JobService`."""
+        return (await self._dispatcher.history.read(seconds, points)).to_json()
+
+    def peaks(self, job_id: int | None, limit: int) -> list[dict[str, Any]]:
+        """See `JobService`."""
+        return [each.to_json() for each in self._dispatcher.history.peaks(job_id, limit)]
+
     def shares(self) -> dict[str, Any]:
         """See `JobService`."""
         return self._state.shares()

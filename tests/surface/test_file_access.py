@@ -36,6 +36,7 @@ OWN = {
     "app.py": "the state directory",
     "attempts": "run directories",
     "config.py": "the daemon's configuration",
+    "history": "a file of the state directory",
     "needed.py": "a directory of the state directory",
     "queue": "the queue's own files",
     "state_directory.py": "the state directory",

@@ -17,6 +17,7 @@ from zerotools.core.errors import BadRequest
 from zerotoolsd.service.refusals import NotFound
 
 LARGEST_BODY = 1 << 20
+MOST_HISTORY_SECONDS, MOST_HISTORY_POINTS, MOST_PEAKS = 366 * 86400, 1000, 1000
 BODY_SECONDS = 30.0
 """How long the body of a request may take to come."""
 LARGEST_INT = 2**63 - 1

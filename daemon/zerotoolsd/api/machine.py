@@ -9,10 +9,12 @@ from zerotoolsd.api import inputs
 from zerotoolsd.api.answers import answer
 from zerotoolsd.api.asking.asked import asked
 from zerotoolsd.api.keys import PEOPLE, SERVICE
-from zerotoolsd.api.readers import event_for, machine_for
+from zerotoolsd.api.readers import event_for, machine_for, peak_for
 from zerotoolsd.exposing.exposition import OPENMETRICS_TYPE, TEXT_TYPE, wants_openmetrics
 
 LONGEST_WAIT_SECONDS = 60.0
+HISTORY_SECONDS, HISTORY_POINTS, PEAKS = 3600, 240, 100
+"""Where the query does not say how much."""
 LONGEST_WHY = 500
 """Characters of what an administrator says of a drain."""
 
@@ -20,6 +22,31 @@ LONGEST_WHY = 500
 async def machine(request: web.Request) -> web.Response:
     """GET /v1/machine."""
     return answer(machine_for(await request.app[SERVICE].machine(), asked(request)))
+
+
+async def history(request: web.Request) -> web.Response:
+    """GET /v1/history?seconds=&points=."""
+    inputs.check_query(request.query, ("seconds", "points"))
+    seconds = inputs.whole(
+        request.query, "seconds", HISTORY_SECONDS, minimum=1, maximum=inputs.MOST_HISTORY_SECONDS
+    )
+    points = inputs.whole(
+        request.query, "points", HISTORY_POINTS, minimum=1, maximum=inputs.MOST_HISTORY_POINTS
+    )
+    found = await request.app[SERVICE].history(seconds or HISTORY_SECONDS, points or HISTORY_POINTS)
+    return answer(found)
+
+
+async def peaks(request: web.Request) -> web.Response:
+    """GET /v1/peaks?job=&limit=."""
+    inputs.check_query(request.query, ("job", "limit"))
+    job = inputs.whole(request.query, "job", None, minimum=1)
+    limit = (
+        inputs.whole(request.query, "limit", PEAKS, minimum=1, maximum=inputs.MOST_PEAKS) or PEAKS
+    )
+    by = asked(request)
+    found = [peak_for(each, by) for each in request.app[SERVICE].peaks(job, limit)]
+    return answer({"peaks": found})
 
 
 async def metrics(request: web.Request) -> web.Response:

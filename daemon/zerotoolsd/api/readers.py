@@ -86,6 +86,12 @@ def machine_for(tree: dict[str, Any], by: Asked) -> dict[str, Any]:
     return tree
 
 
+def peak_for(tree: dict[str, Any], by: Asked) -> dict[str, Any]:
+    """What who asked may see of the most that an attempt held."""
+    sees = tree["uid"] is not None and by.sees(tree["uid"])
+    return tree if sees else {**tree, "name": None}
+
+
 def _lease_for(lease: dict[str, Any], by: Asked) -> dict[str, Any]:
     if not lease.get("held_by") or by.sees(lease["uid"]):
         return lease

@@ -44,6 +44,8 @@ ROUTES: tuple[tuple[web.RouteDef, Action], ...] = (
     (web.get("/v1/events/stream", stream.stream, allow_head=False), Action.FOLLOW_EVENTS),
     (web.get("/v1/openapi.json", openapi.openapi), Action.SEE_DAEMON),
     (web.get("/v1/machine", machine.machine), Action.SEE_MACHINE),
+    (web.get("/v1/history", machine.history), Action.SEE_MACHINE),
+    (web.get("/v1/peaks", machine.peaks), Action.SEE_MACHINE),
     (web.get("/v1/shares", machine.shares), Action.SEE_SHARES),
     (web.get("/v1/health", machine.health), Action.SEE_DAEMON),
     (web.get("/metrics", machine.metrics), Action.SEE_METRICS),

@@ -36,7 +36,7 @@ def measure(
     gpus: Iterable[Gpu], attempts: Iterable[AttemptRow], read: Read = read_process
 ) -> MeasuredUse:
     """What these attempts use now."""
-    roots = {root: (a.job_id, a.number) for a in attempts for root in _roots(a)}
+    roots = {root: (a.job_id, a.number) for a in attempts for root in roots_of(a)}
     of_attempts: dict[Owner, dict[str, int]] = {}
     own: dict[str, int] = {}
     for gpu in gpus:
@@ -69,7 +69,7 @@ def _owner(pid: int, roots: Mapping[tuple[int, int], Owner], read: Read) -> Owne
     return False
 
 
-def _roots(attempt: AttemptRow) -> list[tuple[int, int]]:
+def roots_of(attempt: AttemptRow) -> list[tuple[int, int]]:
     """Supervisor and keeper, by pid and start: of another user's attempt those alone that are that
     user's, whatever the record says."""
     run_dir = Path(attempt.run_dir)

@@ -195,6 +195,13 @@ class JobService(Protocol):
         """`{"snapshot": ... | None, "leases": [{"gpu_uuid", "job_id", "attempt", "held_by",
         "bytes", "uid"}], ...}`; `bytes` of the GPU's memory, None: all of it."""
 
+    async def history(self, seconds: int, points: int) -> dict[str, Any]:
+        """`{"step_seconds", "times", "series": {name: {"mean", "most"}}, "trouble"}` of the last so
+        many seconds: what `zerotoolsd.history.series` says is kept, in columns."""
+
+    def peaks(self, job_id: int | None, limit: int) -> list[dict[str, Any]]:
+        """The most that attempts held, the newest first, as `history_file.AttemptPeak` has it."""
+
     def shares(self) -> dict[str, Any]:
         """`{"half_life_seconds", "fair", "users": [...]}`: of each user `uid`, `name`, `weight`,
         `share` and `used` (parts of 1), `gpu_hours` (which decay), `gpu_hours_in_all`, `factor`,

@@ -147,3 +147,34 @@ def test_what_a_job_only_watches_is_its_own_with_all_below_it(tmp_path: Path) ->
     finally:
         child.end()
     assert find_watched("/run", watched) == {}
+
+
+def test_the_past(zerotools: Command) -> None:
+    shown = zerotools("monitor", "--history", "10m").out
+    assert shown.startswith("the last 10 min 00 s, a point each 1 s\n")
+    assert "host  CPU" in shown
+    tree = json.loads(zerotools("monitor", "--history", "1h", "--json").out)
+    assert tree["times"] == [3600, 3840]
+
+
+def test_peaks(zerotools: Command) -> None:
+    lines = zerotools("monitor", "--peaks").out.splitlines()
+    assert lines[0].startswith("job ")
+    assert "5 B" in lines[1]
+    assert json.loads(zerotools("monitor", "--peaks", "--json").out)["peaks"][0]["host_bytes"] == 5
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ("--history", "0"),
+        ("--history", "9000d"),
+        ("--history", "1x"),
+        ("--history", "1h", "--once"),
+        ("--history", "1h", "--peaks"),
+    ],
+)
+def test_a_past_that_there_is_not_is_refused(zerotools: Command, given: tuple[str, ...]) -> None:
+    done = zerotools("monitor", *given)
+    assert done.status == 2
+    assert given[0] in done.err

@@ -14,7 +14,6 @@ from zerotools.cli.top.screen_rows import (
     host_line,
     job_cells,
     memory_bar,
-    sparkline,
 )
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import Gpu, GpuProcess
@@ -139,11 +138,3 @@ def test_the_selected_job_has_its_curve_and_the_end_of_its_log() -> None:
     assert not any("\x1b" in line for line in lines)
     of_another = detail_lines(running(), Details(4, curves), 80, 6)
     assert len(of_another) == 2
-
-
-@pytest.mark.parametrize(
-    ("values", "width", "drawn"),
-    [([], 5, ""), ([1.0], 5, "▁"), ([0.0, 1.0], 9, "▁█"), ([0, 0, 1, 1], 2, "▁█")],
-)
-def test_a_sparkline(values: list[float], width: int, drawn: str) -> None:
-    assert sparkline(values, width) == drawn

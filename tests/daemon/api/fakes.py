@@ -339,6 +339,21 @@ class FakeService:
         snapshot = SnapshotSource(FakeProbe([busy, fake_gpu(1)])).read()
         return {"snapshot": snapshot.to_json(), "leases": self.leases}
 
+    async def history(self, seconds: int, points: int) -> dict[str, Any]:
+        columns = {"mean": [0.5, None], "most": [1.0, None]}
+        times = [seconds, seconds + points]
+        return {
+            "step_seconds": 1,
+            "times": times,
+            "series": {"host.cpu_percent": columns},
+            "trouble": None,
+        }
+
+    def peaks(self, job_id: int | None, limit: int) -> list[dict[str, Any]]:
+        peak = {"attempt": 1, "ended": None, "host_bytes": 5, "gpu_bytes": None}
+        more = {"uid": 7, "name": "secret", "gpu_reported_bytes": None}
+        return [{"job_id": job_id or 1, **peak, **more}][:limit]
+
     def shares(self) -> dict[str, Any]:
         users = [{**SHARE, "uid": 7, "name": "anna"}, {**SHARE, "factor": 0.25, "used": 1.0}]
         return {"half_life_seconds": 604800.0, "fair": True, "users": users}

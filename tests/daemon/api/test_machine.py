@@ -16,6 +16,17 @@ def test_the_machine_is_a_snapshot_with_leases(service: FakeService, client: Dae
     assert answer["leases"] == service.leases
 
 
+def test_the_past_comes_in_columns(client: DaemonClient) -> None:
+    tree = client.history(600, 60)
+    assert tree["times"] == [600, 660]
+    assert tree["series"]["host.cpu_percent"] == {"mean": [0.5, None], "most": [1.0, None]}
+
+
+def test_peaks_are_of_a_job_or_of_all(client: DaemonClient) -> None:
+    assert [peak["job_id"] for peak in client.peaks(9)] == [9]
+    assert [peak["job_id"] for peak in client.peaks()] == [1]
+
+
 def test_events_are_followed_by_sequence(service: FakeService, client: DaemonClient) -> None:
     assert client.events(wait_seconds=0) == {"events": [], "next": 0}
     for seq in (1, 2):

@@ -13,6 +13,7 @@ from zerotoolsd.api.readers import (
     event_for,
     hidden_fields,
     machine_for,
+    peak_for,
     view_for,
 )
 from zerotoolsd.rights.caller import Caller
@@ -102,3 +103,10 @@ def test_others_see_that_jobs_may_start_warm_and_not_from_what() -> None:
     assert seen["warm_start"] == {"enabled": True, "trouble": None, "servers": []}
     administrator = Asked(Caller(uid=0), Access.ALLOWED, Rights())
     assert machine_for(tree, administrator) == tree
+
+
+def test_what_an_attempt_held_everybody_sees_and_not_how_its_job_is_called() -> None:
+    peak = {"job_id": 3, "uid": OTHER, "name": SECRET, "host_bytes": 5}
+    assert peak_for(peak, by(STRANGER)) == {**peak, "name": None}
+    assert peak_for(peak, by(OTHER)) == peak
+    assert peak_for({**peak, "uid": None}, by(STRANGER))["name"] is None

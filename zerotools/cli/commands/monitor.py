@@ -15,8 +15,10 @@ import click
 
 from zerotools.cli.job_views.machine_screen import MonitorView, draw, observe, owners_now
 from zerotools.cli.options.shared import json_option, socket_option
+from zerotools.cli.options.spans import Span
 from zerotools.cli.output import render
-from zerotools.core.errors import EXIT_INTERRUPTED
+from zerotools.cli.plots.machine_past import show_history, show_peaks
+from zerotools.core.errors import EXIT_INTERRUPTED, BadRequest
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.sensors.snapshot import Snapshot
 from zerotools.sensors.source import SnapshotSource
@@ -36,14 +38,36 @@ LEAVE = "\x1b[?25h\x1b[?1049l"
     metavar="SECONDS",
     help="Time between two readings.",
 )
+@click.option(
+    "--history",
+    type=Span(),
+    metavar="TIME",
+    help="Print what the daemon kept of the last 1h, 12h, 30d (a year at most), and end.",
+)
+@click.option(
+    "--peaks", is_flag=True, help="Print the most that each attempt of a job held, and end."
+)
 @socket_option
 @json_option
-def command(once: bool, interval: float, socket: Path | None, as_json: bool) -> int:
+def command(
+    once: bool,
+    interval: float,
+    history: int | None,
+    peaks: bool,
+    socket: Path | None,
+    as_json: bool,
+) -> int:
     """Show GPU and host memory, and the jobs and processes that hold it, until Ctrl-C.
 
     This works without the daemon too. With --json and without --once, every reading is one line.
     """
     client = DaemonClient(socket, timeout_seconds=DAEMON_SECONDS)
+    if sum((once, history is not None, peaks)) > 1:
+        raise BadRequest("--once, --history and --peaks exclude each other: give one of them")
+    if peaks:
+        return show_peaks(DaemonClient(socket), as_json)
+    if history is not None:
+        return show_history(DaemonClient(socket), history, as_json)
     with SnapshotSource() as source:
         if once:
             view, tree = observe(source, client)

@@ -33,12 +33,13 @@ def plot(named: NamedCurves, output: Path | None) -> None:
         return
     columns = render.terminal_columns(sys.stdout)
     height = None if columns is None else shutil.get_terminal_size().lines - 1
-    braille = _has_braille(sys.stdout) and (len(named) == 1 or wants_colour(sys.stdout))
+    braille = has_braille(sys.stdout) and (len(named) == 1 or wants_colour(sys.stdout))
     lines = charts(named, columns or PIPED_COLUMNS, braille=braille, height=height)
     render.print_lines(lines)
 
 
-def _has_braille(stream: TextIO) -> bool:
+def has_braille(stream: TextIO) -> bool:
+    """Whether the stream takes characters beyond ASCII."""
     return (stream.encoding or "").lower().replace("-", "").startswith("utf")
 
 

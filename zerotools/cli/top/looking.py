@@ -21,6 +21,7 @@ LOG_BYTES = 1 << 12
 CURVES_SECONDS = 10.0
 SPARED = 50.0
 """How much longer than a reading of curves took it is not done again: 2 % of the time."""
+PAST_SECONDS, PAST_POINTS = 3600, 60
 NEWEST = 200
 ENDED_SECONDS = 3600.0
 WAITING = [state for state in STATES if state not in (*ACTIVE, *TERMINAL)]
@@ -53,6 +54,8 @@ class Look:
     view: MonitorView
     shares: Mapping[int, tuple[GpuShare, ...]]
     chosen: Details | None = None
+    past: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+    """Means of the last hour by series, where a daemon knows them."""
 
 
 class Looking:
@@ -70,6 +73,8 @@ class Looking:
         self._clock = clock
         self._curves: tuple[int, Curves] | None = None
         self._curves_until = 0.0
+        self._past: Mapping[str, Sequence[float | None]] = {}
+        self._past_until = 0.0
 
     def look(self, selected: int | None) -> Look:
         """Read all of it, with the details of one job. What cannot be read says so in its place."""
@@ -84,7 +89,17 @@ class Looking:
             for gpu in view.snapshot.gpus
         }
         job = next((job for job in view.jobs if job["id"] == selected), None)
-        return Look(view, shares, None if job is None else self._details(job))
+        return Look(view, shares, None if job is None else self._details(job), self._past_hour())
+
+    def _past_hour(self) -> Mapping[str, Sequence[float | None]]:
+        if (begun := self._clock()) >= self._past_until:
+            try:
+                series = self._client.history(PAST_SECONDS, PAST_POINTS)["series"]
+                self._past = {name: each["mean"] for name, each in series.items()}
+            except ZerotoolsError:  # an older daemon, or none
+                self._past = {}
+            self._past_until = begun + max(CURVES_SECONDS, SPARED * (self._clock() - begun))
+        return self._past
 
     def _details(self, job: Job) -> Details:
         try:

@@ -25,6 +25,7 @@ from zerotools.cli.top.screen_rows import (
     gpu_lines,
     host_line,
     job_cells,
+    past_of,
 )
 from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
@@ -167,7 +168,9 @@ class Top(App[None]):
         self._look = look
         columns = self.size.width
         self.query_one("#gpus", Static).update(text_of(gpu_lines(look, columns)))
-        self.query_one("#host", Static).update(text_of([host_line(look.view.snapshot.host)]))
+        host = look.view.snapshot.host
+        past = past_of(look, "host.memory_used_bytes", self.size.width, host.memory_total_bytes)
+        self.query_one("#host", Static).update(text_of([host_line(host, past)]))
         self._fill(None if chosen is None else chosen["id"])
         self._draw_details()
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import TypeGuard
 
 from zerotools.cli.job_views.describe import (
@@ -29,6 +28,7 @@ from zerotools.cli.job_views.describe import (
     why,
 )
 from zerotools.cli.output import render
+from zerotools.cli.output.sparkline import sparkline
 from zerotools.cli.top.looking import RESIDUE, STRANGER, Details, GpuShare, Look
 from zerotools.sensors.snapshot import Gpu, Host
 
@@ -51,9 +51,10 @@ STYLES: Mapping[str, str] = {
 }
 _BLOCKS = {"job": "█", STRANGER: "▓", RESIDUE: "▚", "free": "░"}
 """Of different shape too: colour alone tells nothing to whoever does not see it."""
-_SPARKS = "▁▂▃▄▅▆▇█"
 JOB_COLUMNS = ("id", "name", "owner", "state", "step", "", "ETA", "loss", "saved", "ranks")
 BAR = 10
+WIDE, PAST_CELLS = 110, 20
+"""From so many columns on, the last hour is drawn beside what is now."""
 
 
 def gpu_lines(look: Look, columns: int) -> list[Line]:
@@ -81,6 +82,8 @@ def _gpu(gpu: Gpu, look: Look, columns: int) -> Line:
             (gpu.power_watts, "W", 5),
         )
     )
+    past = past_of(look, f"gpu.{gpu.uuid}.memory_used_bytes", columns, gpu.memory_total_bytes)
+    rest += past and f" {past}"
     who = _holders(gpu, look, shares)
     used = 16 + sum(len(text) for text, _ in bar) + len(numbers) + len(rest) + 2
     owner = render.shorten(who[0], max(4, columns - used))
@@ -123,12 +126,21 @@ def _unit(value: float | None, unit: str) -> str:
     return render.UNKNOWN if value is None else f"{value:.0f}{unit}"
 
 
-def host_line(host: Host) -> Line:
-    """RAM, swap, load and pressure."""
+def past_of(look: Look, name: str, columns: int, top: int | None) -> str:
+    """The last hour of a series in a few cells, where the screen is wide and the daemon knows."""
+    if columns < WIDE or name not in look.past:
+        return ""
+    return sparkline(look.past[name], PAST_CELLS, None if top is None else (0.0, float(top)))
+
+
+def host_line(host: Host, past: str = "") -> Line:
+    """RAM, its last hour, swap, load and pressure."""
     line: Line = [
         ("RAM ", "strong"),
         (f"{render.gib(host.memory_used_bytes)}/{render.gib(host.memory_total_bytes)}G", ""),
     ]
+    if past:
+        line.append((f" {past}", "quiet"))
     if host.swap_total_bytes:
         used = f"{render.gib(host.swap_used_bytes)}/{render.gib(host.swap_total_bytes)}G"
         line += [("  swap ", "strong"), (used, "warning" if host.swap_used_bytes else "")]
@@ -223,18 +235,6 @@ def _curve(name: str, points: Mapping[int, float], columns: int) -> Line:
     values = [points[step] for step in sorted(points)]
     said = f" {render.loss(values[0])} -> {render.loss(values[-1])}"
     return [(f"{name} ", "strong"), (sparkline(values, width), "running"), (said, "")]
-
-
-def sparkline(values: Sequence[float], width: int) -> str:
-    """`values` in `width` cells at most, each the mean of its part."""
-    if not values:
-        return ""
-    cells = min(width, len(values))
-    edges = [index * len(values) // cells for index in range(cells + 1)]
-    means = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges) if b > a]
-    low, high = min(means), max(means)
-    scale = (len(_SPARKS) - 1) / (high - low) if high > low else 0.0
-    return "".join(_SPARKS[round((mean - low) * scale)] for mean in means)
 
 
 def _cut(line: Line, columns: int) -> Line:

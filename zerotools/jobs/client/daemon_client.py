@@ -25,6 +25,7 @@ from zerotools.core.errors import (
     Unsupported,
 )
 from zerotools.jobs.client import api_versions, location
+from zerotools.jobs.client.connection import SocketConnection
 from zerotools.jobs.client.remote.elsewhere import shown_socket
 from zerotools.jobs.tables.spec import JobSpec
 
@@ -59,16 +60,6 @@ class LogBytes:
     next_offset: int
     attempt: int
     over: bool
-
-
-class _Connection(http.client.HTTPConnection):
-    def __init__(self, path: Path, timeout_seconds: float) -> None:
-        super().__init__("localhost", timeout=timeout_seconds)
-        self._path = path
-        self._timeout_seconds = timeout_seconds
-
-    def connect(self) -> None:
-        self.sock = location.connect(self._path, self._timeout_seconds)
 
 
 def _patience(spec: JobSpec, *, model: bool = False) -> float:
@@ -304,6 +295,15 @@ class DaemonClient:
         """`{"snapshot": {...} | null, "leases": [...]}`."""
         return self._object("GET", "/v1/machine")
 
+    def history(self, seconds: int, points: int) -> dict[str, Any]:
+        """`{"step_seconds", "times", "series", "trouble"}` of the last so many seconds."""
+        return self._object("GET", "/v1/history", {"seconds": seconds, "points": points})
+
+    def peaks(self, job_id: int | None = None) -> list[dict[str, Any]]:
+        """The most that attempts of this job, or of all, held."""
+        found: list[dict[str, Any]] = self._object("GET", "/v1/peaks", {"job": job_id})["peaks"]
+        return found
+
     def shares(self) -> dict[str, Any]:
         """`{"half_life_seconds", "fair", "users": [{...}]}`, who goes first at the top."""
         return self._object("GET", "/v1/shares")
@@ -337,7 +337,7 @@ class DaemonClient:
         given = {name: value for name, value in (query or {}).items() if value is not None}
         target = f"{path}?{urlencode(given)}" if given else path
         payload = None if body is None else json.dumps(body).encode()
-        connection = _Connection(self.socket, self._timeout + patience)
+        connection = SocketConnection(self.socket, self._timeout + patience)
         try:
             connection.request(method, target, payload, {"Content-Type": "application/json"})
             response = connection.getresponse()
@@ -370,7 +370,7 @@ class DaemonClient:
         return DaemonRefused(detail, status=status, code=code)
 
     def _which_to_upgrade(self) -> str | None:
-        connection = _Connection(self.socket, self._timeout)
+        connection = SocketConnection(self.socket, self._timeout)
         try:
             connection.request("GET", "/v1/health")
             response = connection.getresponse()

@@ -14,8 +14,14 @@ from zerotoolsd.api.document.operation_terms import (
     query_of,
     ref,
 )
+from zerotoolsd.api.inputs import MOST_HISTORY_POINTS, MOST_HISTORY_SECONDS, MOST_PEAKS
 from zerotoolsd.api.json_schemas import Schema, of_type
 from zerotoolsd.api.request_schemas import text_schema
+
+
+def bounded(most: int) -> Schema:
+    """A whole number from 1 on."""
+    return {"type": "integer", "minimum": 1, "maximum": most}
 
 
 def machine_paths() -> dict[str, dict[str, Schema]]:
@@ -63,6 +69,29 @@ def machine_paths() -> dict[str, dict[str, Schema]]:
                         warm_start=ANY_OBJECT,
                     )
                 },
+            )
+        },
+        "/v1/history": {
+            "get": operation(
+                "The machine and its jobs until now, in columns",
+                {
+                    "200": object_of(
+                        step_seconds=COUNT,
+                        times=list_of(COUNT),
+                        series=ANY_OBJECT,
+                        trouble=TEXT_OR_NULL,
+                    )
+                },
+                query_of("seconds", bounded(MOST_HISTORY_SECONDS), "how far back; default: 3600"),
+                query_of("points", bounded(MOST_HISTORY_POINTS), "at most; default: 240"),
+            )
+        },
+        "/v1/peaks": {
+            "get": operation(
+                "The most that attempts held, also of jobs that were removed",
+                {"200": object_of(peaks=list_of(ANY_OBJECT))},
+                query_of("job", {**COUNT, "minimum": 1}, "the job; default: all"),
+                query_of("limit", bounded(MOST_PEAKS), "at most; default: 100"),
             )
         },
         "/v1/shares": {

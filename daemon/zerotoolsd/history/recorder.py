@@ -1,0 +1,267 @@
+"""The loop that samples the machine and keeps it. Nothing that goes wrong here is of any job."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.counts import bytes_of
+from zerotools.sensors.snapshot import Snapshot
+from zerotoolsd.config_tables.history_config import HistoryConfig
+from zerotoolsd.gpu_sharing.measured_use import MeasuredUse, Owner
+from zerotoolsd.history.downsampling import TIERS, Bucket, bucket_of, rolled_up, step_for, tier_for
+from zerotoolsd.history.history_file import AttemptPeak, HistoryFile, is_damage, set_aside
+from zerotoolsd.history.job_memory import host_memory
+from zerotoolsd.history.series import series_of
+from zerotoolsd.machine import SnapshotCache
+from zerotoolsd.queue.rows import ENDED, AttemptRow
+from zerotoolsd.queue.store import Store
+
+WRITE_SECONDS = 10.0
+"""How often samples are written: so many are lost where the daemon is killed."""
+HOST_SECONDS = 10.0
+"""How often the host memory of jobs is measured, which takes a look at every process."""
+SOON_SECONDS = 1.0
+QUIET = 10.0
+"""So many times as long is between two samples while no job runs."""
+AGAIN_SECONDS = 60.0
+"""After so long it is tried again to write what could not be written."""
+PATIENCE_SECONDS = 0.5
+_MOST_WAITING = 3600
+_AT_ONCE = 50
+"""Points of an answer that are made before others get the event loop."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class HistoryAnswer:
+    """Buckets of `step_seconds`, in order. `trouble` says why there are none, or none that are
+    new."""
+
+    step_seconds: int
+    buckets: Sequence[Bucket] = ()
+    trouble: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Columns: `times`, and of each series `mean` and `most`, with null where there is none."""
+        names = sorted({name for bucket in self.buckets for name in bucket.series})
+        found = {name: [bucket.series.get(name) for bucket in self.buckets] for name in names}
+        return {
+            "step_seconds": self.step_seconds,
+            "times": [bucket.start for bucket in self.buckets],
+            "series": {
+                name: {
+                    "mean": [None if each is None else _plain(each.mean) for each in ranges],
+                    "most": [None if each is None else _plain(each.most) for each in ranges],
+                }
+                for name, ranges in found.items()
+            },
+            "trouble": self.trouble,
+        }
+
+
+@dataclass
+class _Waiting:
+    buckets: list[Bucket] = field(default_factory=list)
+    peaks: dict[Owner, AttemptPeak] = field(default_factory=dict)
+
+
+class HistoryRecorder:
+    """Samples `machine`; `live` gives the attempts that run, `use` what they have of GPUs."""
+
+    def __init__(
+        self,
+        directory: Path,
+        store: Store,
+        machine: SnapshotCache,
+        config: HistoryConfig,
+        live: Callable[[], Sequence[AttemptRow]],
+        use: Callable[[Snapshot | None], MeasuredUse],
+        measure_host: Callable[[Sequence[AttemptRow]], Mapping[Owner, int]] = host_memory,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._directory, self._store, self._machine = directory, store, machine
+        self._config, self._live, self._use = config, live, use
+        self._measure_host, self._clock = measure_host, clock
+        self._file: HistoryFile | None = None
+        self._waiting = _Waiting()
+        self._host: Mapping[Owner, int] = {}
+        self._measured: set[str] = set()
+        self._host_due = self._write_due = float("-inf")
+        self.trouble: str | None = None if config.enabled else "[history] enabled = false"
+
+    async def keep_up(self) -> None:
+        """Sample and write until cancelled."""
+        if not self._config.enabled:
+            return
+        while True:
+            pause = self._config.seconds * (1 if self._live() else QUIET)
+            try:
+                snapshot = await self._machine.snapshot(
+                    most_age_seconds=self._config.seconds / 2, patience_seconds=PATIENCE_SECONDS
+                )
+                self.take(snapshot)
+                if time.monotonic() >= self._write_due:
+                    self.write()
+            except Exception:  # of memory, or a defect: the next sample is another one
+                log.exception("the machine cannot be sampled now")
+            await asyncio.sleep(pause)
+
+    def take(self, snapshot: Snapshot) -> None:
+        """Keep one moment; it is written with the next ones."""
+        self._look_at_host(self._live())
+        gpus = self._use(snapshot).of_attempts
+        values = series_of(snapshot, gpus, self._host)
+        self._waiting.buckets = [*self._waiting.buckets, bucket_of(snapshot.taken_at, values)]
+        del self._waiting.buckets[:-_MOST_WAITING]
+        for owner in {*gpus, *self._host}:
+            most = max(gpus.get(owner, {}).values(), default=None)
+            self._keep(
+                replace(self._begun(owner), host_bytes=self._host.get(owner), gpu_bytes=most)
+            )
+
+    def _look_at_host(self, live: Sequence[AttemptRow]) -> None:
+        now, tokens = time.monotonic(), {attempt.token for attempt in live}
+        if tokens != self._measured:  # its ranks are there a moment later
+            self._measured, self._host_due = tokens, min(self._host_due, now + SOON_SECONDS)
+        if not live:
+            self._host = {}
+        elif now >= self._host_due:
+            self._host_due = now + HOST_SECONDS
+            self._host = self._measure_host(live)
+
+    def _begun(self, owner: Owner) -> AttemptPeak:
+        if owner in self._waiting.peaks:
+            return AttemptPeak(job_id=owner[0], attempt=owner[1])
+        job = self._store.job(owner[0])
+        return AttemptPeak(job_id=job.id, attempt=owner[1], uid=job.uid, name=job.name)
+
+    def _keep(self, peak: AttemptPeak) -> None:
+        owner = (peak.job_id, peak.attempt)
+        known = self._waiting.peaks.get(owner)
+        self._waiting.peaks[owner] = peak if known is None else peak.with_more(known)
+
+    def write(self) -> None:
+        """Write what is waiting. What cannot be written is said once, and tried again."""
+        self._write_due = time.monotonic() + WRITE_SECONDS
+        try:
+            file = self._opened()
+            seen = self._note_ended(file)
+            file.add(self._waiting.buckets, self._waiting.peaks.values(), seen)
+            self._waiting = _Waiting()
+            file.roll_up(self._clock())
+            self.trouble = None
+        except (sqlite3.Error, OSError) as error:
+            self._gave_up(error)
+
+    async def read(self, seconds: float, most_points: int) -> HistoryAnswer:
+        """The last so many seconds, in at most `most_points` and one, of the buckets that fit; in
+        pieces, so that others get the event loop."""
+        now, number = self._clock(), tier_for(seconds, most_points)
+        step = step_for(TIERS[number], seconds, most_points)
+        begin = int(now - seconds) // step * step
+        found: list[Bucket] = []
+        try:
+            for at in range(begin, int(now) + 1, step * _AT_ONCE):
+                found += rolled_up(self._buckets(number, at, at + step * _AT_ONCE), step)
+                await asyncio.sleep(0)
+        except (sqlite3.Error, OSError) as error:
+            self._gave_up(error)
+        return HistoryAnswer(step, found, self.trouble)
+
+    def _buckets(self, number: int, begin: int, end: int) -> list[Bucket]:
+        """Of a tier, then of the finer ones what is not rolled up yet, then what is not written."""
+        found: list[Bucket] = []
+        for tier in range(number, -1, -1):
+            part = self._opened().buckets(tier, begin, end) if self._config.enabled else []
+            begin = part[-1].start + TIERS[tier].step_seconds if part else begin
+            found += part
+        waiting = [each for each in self._waiting.buckets if begin <= each.start < end]
+        return found + sorted(waiting, key=lambda each: each.start)
+
+    def peaks(self, job_id: int | None, limit: int) -> list[AttemptPeak]:
+        """Of one job or of all, the newest first; of attempts that run, as of now."""
+        try:
+            if not self._config.enabled:
+                return []
+            self._note_ended(self._opened())
+            found = self._opened().peaks(job_id, limit)
+        except (sqlite3.Error, OSError) as error:
+            self._gave_up(error)
+            found = []
+        peaks = {(each.job_id, each.attempt): each for each in found}
+        for owner, fresh in self._waiting.peaks.items():
+            if job_id in (None, owner[0]):
+                known = peaks.get(owner)
+                peaks[owner] = fresh if known is None else fresh.with_more(known)
+        return [peaks[owner] for owner in sorted(peaks, reverse=True)][:limit]
+
+    def close(self) -> None:
+        """Write what is waiting, and close the file."""
+        if self._config.enabled:
+            self.write()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _opened(self) -> HistoryFile:
+        if self._file is None:
+            self._file = HistoryFile(self._directory, bytes_of(self._config.most_bytes))
+            if (why := self._file.was_damaged) is not None:
+                log.warning("the history was damaged (%s); it begins anew", why)
+        return self._file
+
+    def _note_ended(self, file: HistoryFile) -> int:
+        """Keep what was reported of attempts that ended since; the number of the last event."""
+        seen = min(file.seen, self._store.last_change)
+        events = self._store.events(seen)
+        for job_id, number in {(e.job_id, e.attempt) for e in events}:
+            if job_id is None or number is None:
+                continue
+            for attempt in self._store.attempts(job_id):
+                if attempt.number == number and attempt.state == ENDED:
+                    self._keep(self._reported(attempt))
+        return events[-1].seq if events else seen
+
+    def _reported(self, attempt: AttemptRow) -> AttemptPeak:
+        job, result = self._store.job(attempt.job_id), attempt.result or {}
+        return AttemptPeak(
+            job_id=job.id,
+            attempt=attempt.number,
+            uid=job.uid,
+            name=job.name,
+            ended=attempt.ended,
+            host_bytes=_count(result.get("peak_host_bytes")),
+            gpu_reported_bytes=_count(result.get("peak_gpu_bytes")),
+        )
+
+    def _gave_up(self, error: Exception) -> None:
+        said = f"the history cannot be read or written: {error}"
+        if said != self.trouble:
+            log.warning("%s", said)
+        self.trouble = said
+        self._write_due = time.monotonic() + AGAIN_SECONDS
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        if is_damage(error):
+            try:
+                set_aside(self._directory)
+            except OSError as trouble:
+                log.warning("the damaged history stays: %s", trouble)
+
+
+def _plain(value: float) -> float:
+    """Without the digits that a float32 does not have."""
+    return float(f"{value:.7g}")
+
+
+def _count(value: object) -> int | None:
+    return value if type(value) is int and 0 <= value < 2**63 else None
