@@ -1,0 +1,1 @@
+"""What watching the machine costs, and what it is good for."""
