@@ -32,6 +32,7 @@ from zerotoolsd.cleaning.cleaner import Cleaner
 from zerotoolsd.config import Config
 from zerotoolsd.dispatching import placing_rounds
 from zerotoolsd.dispatching.growing import GrowingJobs
+from zerotoolsd.dispatching.host_memory_now import HostMemoryNow
 from zerotoolsd.dispatching.placing_rounds import IDLE_SECONDS, PlacingRounds
 from zerotoolsd.dispatching.room_making import RoomMaking
 from zerotoolsd.dispatching.stop_asking import StopAsking
@@ -50,7 +51,7 @@ from zerotoolsd.queue.conditions.waiting_conditions import WaitingConditions, wh
 from zerotoolsd.queue.lifecycle import Hold, Resume, Retry
 from zerotoolsd.queue.parking import FAULT_SECONDS, GuardedRounds, JobGuard, Touch
 from zerotoolsd.queue.placement import QueuePlacement, memory_of_machine
-from zerotoolsd.queue.rows import JobRow, Lease
+from zerotoolsd.queue.rows import AttemptRow, JobRow, Lease
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.transitions import Transitions, policy_of
 from zerotoolsd.queue.yielding.yield_table import YieldAsk
@@ -107,6 +108,7 @@ class Dispatcher:
             memory_of_machine(config),
             self.shares.ranks,
             users.quotas,
+            HostMemoryNow(self._running).read,
         )
         calendar = clocks.SteadyCalendar(clock_is_synchronised)
         self.conditions = WaitingConditions(self.transitions, self._parking, calendar.now)
@@ -173,7 +175,7 @@ class Dispatcher:
         self.needed = NeededCheckpoints(state_dir, store, users)
         self.history = HistoryRecorder(
             *(state_dir, store, machine, config.history),
-            live=lambda: [attempt for attempt, _ in self._watcher.live()],
+            live=self._running,
             use=self._shared.use_of_jobs,
         )
         self._needs_settled = time.monotonic()
@@ -182,6 +184,9 @@ class Dispatcher:
     def waits(self) -> Mapping[int, str]:
         """Why each queued job waits, as of the last round."""
         return self.placing.waits
+
+    def _running(self) -> list[AttemptRow]:
+        return [attempt for attempt, _ in self._watcher.live()]
 
     @property
     def jobs_dir(self) -> Path:

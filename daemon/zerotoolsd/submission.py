@@ -23,7 +23,7 @@ from zerotoolsd.accounts.user_limits import why_queued_too_much
 from zerotoolsd.admission import checkpoint_listing
 from zerotoolsd.admission.adoptable import look_at_process
 from zerotoolsd.admission.dependable import DependableJobs, refuse_past
-from zerotoolsd.admission.foreseen import note_of, why_never
+from zerotoolsd.admission.foreseen import expected_text, note_of, why_never
 from zerotoolsd.admission.interpreter import Needs, check_interpreter
 from zerotoolsd.admission.program_room import too_large
 from zerotoolsd.admission.rehearsal import rehearse
@@ -206,7 +206,8 @@ class Admittance:
 
             # Nothing gives way between these and the commit: two submits may come at once.
             checked = partial(self._check_last, spec, seen, terms, uid, own, len(text))
-            yield self._new_job(spec, tree, uid, key, checked, queued, terms)
+            new = self._new_job(spec, tree, uid, key, checked, queued, terms)
+            yield replace(new, expected=expected_text(spec, seen.memory if seen else None))
 
     def _settled(self, terms: QueueTerms, uid: int) -> QueueTerms:
         """The terms as they come to count. Raises BadRequest, Forbidden."""

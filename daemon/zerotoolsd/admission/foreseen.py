@@ -8,6 +8,7 @@ fitted must not be turned away. What the job declares in `[memory]` counts more 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -26,9 +27,11 @@ from zerotools.ops.estimate.choosing import (
     rows_of,
 )
 from zerotools.ops.estimate.terms import NOT_MEASURED, Machine
+from zerotoolsd.queue.expected import SURE
 
-SURE = 0.75
 GIB = 1 << 30
+LESS = 0.9
+"""A setting that takes less of the host than this is worth a word."""
 _PROCESS = "process"
 
 
@@ -128,6 +131,16 @@ def why_never(
         f"the job will not fit: it is estimated to need {needs}; {would}, or declare {declared} if "
         "you know better (zerotools estimate shows all that it is made of)"
     )
+
+
+def expected_text(spec: JobSpec, foreseen: Foreseen | None) -> str | None:
+    """What the scheduler goes by where nothing is declared, for `queue.expected`."""
+    if foreseen is None:
+        return None
+    asked = foreseen.asked
+    least = min(foreseen.others, key=lambda row: row.host, default=asked)
+    less = " and ".join(_settings(spec, least)) if least.host < LESS * asked.host else None
+    return json.dumps({"gpu": asked.gpu_tensors, "host": asked.host, "less_host": less})
 
 
 def note_of(spec: JobSpec, foreseen: Foreseen, gpu_memory: int | None, host_memory: int) -> str:

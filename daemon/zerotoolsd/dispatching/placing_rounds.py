@@ -102,4 +102,5 @@ class PlacingRounds:
         if line and not starts:
             idle = min(idle, self._room.go(snapshot, kept, elsewhere, own))
         all_start = len(starts) == len(line) and not wishes.requests
-        return POLL_SECONDS if kept or (wants_gpus and not all_start) else idle
+        polls = kept or decisions.waits_for_host or (wants_gpus and not all_start)
+        return POLL_SECONDS if polls else idle

@@ -205,8 +205,11 @@ class HistoryRecorder:
 
     def close(self) -> None:
         """Write what is waiting, and close the file."""
-        if self._config.enabled:
-            self.write()
+        try:
+            if self._config.enabled:
+                self.write()
+        except Exception:  # the daemon ends in any case
+            log.exception("what was measured last is not kept")
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -223,12 +226,17 @@ class HistoryRecorder:
         seen = min(file.seen, self._store.last_change)
         events = self._store.events(seen)
         for job_id, number in {(e.job_id, e.attempt) for e in events}:
-            if job_id is None or number is None:
-                continue
+            if job_id is not None and number is not None:
+                self._note_attempt(job_id, number)
+        return events[-1].seq if events else seen
+
+    def _note_attempt(self, job_id: int, number: int) -> None:
+        try:
             for attempt in self._store.attempts(job_id):
                 if attempt.number == number and attempt.state == ENDED:
                     self._keep(self._reported(attempt))
-        return events[-1].seq if events else seen
+        except (ValueError, TypeError, KeyError, RecursionError) as error:  # its row is damaged
+            log.warning("job %d: its peak is not kept: %s", job_id, error)
 
     def _reported(self, attempt: AttemptRow) -> AttemptPeak:
         job, result = self._store.job(attempt.job_id), attempt.result or {}

@@ -58,10 +58,11 @@ class JobEdits:
                 after, now = found.standing, time.time()
                 with self._store.change(found, after, states.EDIT, now=now, why=why) as change:
                     place = spec.output_dir or str(new.default_output / str(job.id) / "output")
-                    tree, given = json.dumps(new.tree, sort_keys=True), given_of(spec)
-                    change.set_spec(
-                        spec.name or f"job-{job.id}", tree, json.dumps(given, sort_keys=True), place
+                    tree, given = (
+                        json.dumps(each, sort_keys=True) for each in (new.tree, given_of(spec))
                     )
+                    name = spec.name or f"job-{job.id}"
+                    change.set_spec(name, tree, given, place, new.expected)
                     if edit.after is not None:
                         self._store.dependencies.replace(job.id, edit.after)
                     if edit.begin is not None:

@@ -40,7 +40,7 @@ class NewJob:
 
     `array` says which of several it is; its id does not count yet. `hold` says why it is on hold
     from the start; `begin` and `after` what it waits for.
-    `tree` is `job_to_dict(spec)`, where that was made already.
+    `tree` is `job_to_dict(spec)`, where that was made already; `expected` is for `queue.expected`.
     `check` is called last, in the transaction: what it raises refuses this job alone. `queued` is
     called with the job's row, before the commit.
     """
@@ -58,6 +58,7 @@ class NewJob:
     after: tuple[Dependency, ...] = ()
     array: ArrayPlace | None = None
     tree: Mapping[str, Any] | None = None
+    expected: str | None = None
     check: Callable[[], None] = _nothing
     queued: Callable[[JobRow], None] = _nothing
 
@@ -86,11 +87,12 @@ def insert_job(
     joins, None: it is the first of one, or of none."""
     job_id = run(
         "INSERT INTO job (uid, name, spec, spec_given, spec_version, idempotency_key,"
-        " output_dir, state, reason, restarts_used, best_step, created, priority, begin_at)"
-        " VALUES (?, ?, ?, ?, ?, ?, '', ?, ?, 0, 0, ?, ?, ?)",
+        " output_dir, state, reason, restarts_used, best_step, created, priority, begin_at,"
+        " expected) VALUES (?, ?, ?, ?, ?, ?, '', ?, ?, 0, 0, ?, ?, ?, ?)",
         (
             *(new.uid, new.name or "", spec_text, given_text, zerotools.__version__),
             *(new.idempotency_key, new.state, new.hold, new.now, new.priority, new.begin),
+            new.expected,
         ),
     ).lastrowid
     assert job_id is not None
@@ -116,12 +118,17 @@ class Change:
         self._job_id = job_id
         self.yields = YieldTable(run)
 
-    def set_spec(self, name: str, spec_text: str, given_text: str, output_dir: str) -> None:
+    def set_spec(
+        self, name: str, spec_text: str, given_text: str, output_dir: str, expected: str | None
+    ) -> None:
         """Another job file, as this version takes it."""
         self._sql(
-            "UPDATE job SET name = ?, spec = ?, spec_given = ?, spec_version = ?, output_dir = ?"
-            " WHERE id = ?",
-            (name, spec_text, given_text, zerotools.__version__, output_dir, self._job_id),
+            "UPDATE job SET name = ?, spec = ?, spec_given = ?, spec_version = ?, output_dir = ?,"
+            " expected = ? WHERE id = ?",
+            (
+                *(name, spec_text, given_text, zerotools.__version__, output_dir, expected),
+                self._job_id,
+            ),
         )
 
     def set_begin(self, begin: float | None) -> None:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 from zerotools.core.counts import bytes_of
 from zerotools.jobs import states
@@ -18,9 +19,10 @@ from zerotools.sensors.snapshot import BF16_CAPABILITY, Snapshot
 from zerotoolsd.accounts.user_limits import LimitsOfUsers
 from zerotoolsd.config import Config, LimitsConfig
 from zerotoolsd.queue import clocks, parking, time_limit
+from zerotoolsd.queue.expected import NOTHING_EXPECTED, ExpectedMemory, expected_of
 from zerotoolsd.queue.parking import JobGuard
 from zerotoolsd.queue.rows import JobRow, Lease
-from zerotoolsd.queue.scheduling.declared import NOTHING_DECLARED, DeclaredMemory
+from zerotoolsd.queue.scheduling.declared import NOTHING_DECLARED, DeclaredMemory, HostNow
 from zerotoolsd.queue.scheduling.demands import CapabilityNeed, Request, ResourceNeed
 from zerotoolsd.queue.scheduling.fences import with_fences
 from zerotoolsd.queue.scheduling.line import WaitingLine
@@ -42,7 +44,9 @@ WATCHED_PRIORITY = 2 * MOST_PRIORITY
 """Of a process that somebody started by hand: it takes nothing of others, and waits for nobody."""
 
 
-def request_of(job: JobRow, grace_seconds: float = 0.0) -> Request:
+def request_of(
+    job: JobRow, grace_seconds: float = 0.0, expected: ExpectedMemory = NOTHING_EXPECTED
+) -> Request:
     """What the scheduler has to find for a job, which may save for `grace_seconds` at its limit.
 
     Raises UnreadableSpec.
@@ -51,26 +55,35 @@ def request_of(job: JobRow, grace_seconds: float = 0.0) -> Request:
     limit = None if spec.time_limit is None else seconds_of(spec.time_limit) + grace_seconds
     first = spec.script.process is not None  # it runs already
     priority = WATCHED_PRIORITY if first else job.priority
-    return Request(job_id=job.id, need=need_of(spec), lasts=limit, priority=priority, uid=job.uid)
+    need = need_of(spec, expected)
+    return Request(job_id=job.id, need=need, lasts=limit, priority=priority, uid=job.uid)
 
 
-def need_of(spec: JobSpec) -> ResourceNeed:
-    """What the scheduler has to find for a job."""
+def need_of(spec: JobSpec, expected: ExpectedMemory = NOTHING_EXPECTED) -> ResourceNeed:
+    """What the scheduler has to find for a job; `expected` counts where it declares nothing."""
     if spec.script.process is not None:
         return ResourceNeed(world_size=0, gpus=None)
     sizes = spec.sizes if spec.size_range is not None else ()
+    host: dict[str, Any] = {"host_bytes": host_bytes_of(spec, expected)}
+    if spec.memory.host is None and expected.host_bytes:
+        host |= {"host_from": expected.source, "host_advice": expected.less_host}
     if spec.device == "cpu":
-        size, host = spec.world_size, spec.memory.host_bytes
-        return ResourceNeed(world_size=size, gpus=None, host_bytes=host, sizes=sizes)
+        return ResourceNeed(world_size=spec.world_size, gpus=None, sizes=sizes, **host)
     gpus = spec.gpus if isinstance(spec.gpus, tuple) else spec.world_size
     return ResourceNeed(
         world_size=spec.world_size,
         gpus=gpus,
         capability=_capability_need(spec),
         gpu_bytes=spec.memory.per_gpu_bytes,
-        host_bytes=spec.memory.host_bytes,
+        least_gpu_bytes=expected.gpu_bytes if spec.memory.per_gpu is None else 0,
         sizes=sizes,
+        **host,
     )
+
+
+def host_bytes_of(spec: JobSpec, expected: ExpectedMemory) -> int:
+    """What the job takes of the host's memory: as it declares, or as is expected."""
+    return spec.memory.host_bytes if spec.memory.host is not None else expected.host_bytes
 
 
 def memory_of_machine(config: Config) -> DeclaredMemory:
@@ -144,9 +157,12 @@ class QueuePlacement:
         memory: DeclaredMemory = NOTHING_DECLARED,
         ranks: RankUsers = lambda uids, now: {},
         quotas: LimitsOfUsers | None = None,
+        host_now: Callable[[], HostNow | None] = lambda: None,
     ) -> None:
         """`memory`: what the machine has of it for jobs that declare theirs. `ranks`: who goes
-        first among users. `quotas`: what each user may have."""
+        first among users. `quotas`: what each user may have. `host_now`: the host's
+        memory."""
+        self._host_now = host_now
         self._quotas = quotas
         self._ranks = ranks
         self._memory = memory
@@ -223,7 +239,7 @@ class QueuePlacement:
     def _request_of(self, job: JobRow) -> Request | None:
         with self._parking.guard(job.id, parking.NEEDING) as reach:
             reach()
-            return request_of(job, self._grace)
+            return request_of(job, self._grace, self._expected_of(job))
         return None
 
     def decide(
@@ -274,6 +290,8 @@ class QueuePlacement:
         self.line.ranks = self._ranks(self.line.uids | {wish.uid for wish in wishes}, now)
         running = self._running()
         used, host = sum(ranks for _, ranks, _ in running), sum(memory for *_, memory in running)
+        there = self._host_now()
+        free = None if there is None else there.beside({job.id: size for job, _, size in running})
         waiting = None if self._host_first is None else self.line.need_and_order(self._host_first)
         first = None if waiting is None else waiting[1]
         return MachineNow(
@@ -285,7 +303,7 @@ class QueuePlacement:
             ends=self.ends_of({lease.job_id for lease in leases}, now),
             passed_over=passed_over,
             elsewhere=elsewhere,
-            memory=replace(self._memory, own=own, host_used=host, host_first=first),
+            memory=replace(self._memory, own=own, host_used=host, host_first=first, host_free=free),
             users=self._users_now(running, leases, {wish.job_id for wish in wishes}),
         )
 
@@ -366,5 +384,11 @@ class QueuePlacement:
             if spec is not None:
                 takes_cpus = spec.device == "cpu" and spec.script.process is None
                 ranks = self._size_now(job, spec) if takes_cpus else 0
-                return ranks, spec.memory.host_bytes
+                return ranks, host_bytes_of(spec, self._expected_of(job))
         return 0, 0
+
+    def _expected_of(self, job: JobRow) -> ExpectedMemory:
+        if job.reading.spec is None or (job.started is None and job.expected is None):
+            return NOTHING_EXPECTED
+        attempts = () if job.started is None else self._store.attempts(job.id)
+        return expected_of(job.reading.spec, job.expected, attempts, self._memory.context)

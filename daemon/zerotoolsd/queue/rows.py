@@ -58,6 +58,8 @@ class JobRow:
     begin: float | None = None
     """It does not start before this time."""
     array: ArrayPlace | None = None
+    expected: str | None = None
+    """What it was estimated to take of memory (`queue.expected`)."""
 
     @property
     def state(self) -> str:
@@ -203,6 +205,7 @@ def job_row(row: Mapping[str, Any]) -> JobRow:
             size=row["array_size"],
             label=row["array_label"] or "",
         ),
+        expected=row["expected"],
     )
 
 

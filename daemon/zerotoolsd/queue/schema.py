@@ -192,6 +192,8 @@ MIGRATIONS: tuple[str, ...] = (
     );
     CREATE INDEX yield_for ON yield (for_job) WHERE for_job IS NOT NULL;
     """,
+    # What a job was estimated to take of memory when it was submitted, as JSON; null: not known.
+    "ALTER TABLE job ADD COLUMN expected TEXT;",
 )
 """Migration n (from 1) turns a database of `user_version` n-1 into one of n."""
 

@@ -12,7 +12,14 @@ from tests.ops.estimate.tiny_configs import config
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.tables.model import ModelSpec
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.admission.foreseen import Foreseen, foresee, foreseen_of, note_of, why_never
+from zerotoolsd.admission.foreseen import (
+    Foreseen,
+    expected_text,
+    foresee,
+    foreseen_of,
+    note_of,
+    why_never,
+)
 
 GIB = 1 << 30
 SEVEN_B = config(
@@ -126,3 +133,12 @@ def test_it_travels_as_json() -> None:
     found = foreseen(job())
     assert foreseen_of(json.loads(json.dumps(found.to_json()))) == found
     assert foreseen_of(None) is None
+
+
+def test_the_scheduler_is_told_what_is_asked_and_what_would_take_less_of_the_host() -> None:
+    spec = job(zero={"stage": 1}, offload={"optimizer": "cpu"})
+    tree = json.loads(str(expected_text(spec, foreseen(spec))))
+    assert tree["host"] == foreseen(spec).asked.host
+    assert tree["gpu"] == foreseen(spec).asked.gpu_tensors
+    assert 'offload.optimizer = "none"' in tree["less_host"]
+    assert expected_text(spec, None) is None

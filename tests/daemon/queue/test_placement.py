@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.daemon.daemons import make_job
+from tests.daemon.made_attempts import an_attempt_row
 from zerotoolsd.config import LimitsConfig
+from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.lifecycle import Standing
 from zerotoolsd.queue.parking import JobGuard
 from zerotoolsd.queue.placement import QueuePlacement
 from zerotoolsd.queue.rows import JobRow
+from zerotoolsd.queue.scheduling.declared import DeclaredMemory, HostNow
 from zerotoolsd.queue.store import Store
 
 
@@ -181,3 +185,64 @@ def test_whatever_happens_the_line_is_that_of_the_store(steps: list[tuple[str, i
         first = [job.id for job in in_turn[:1]]
         assert starts == first, "two ranks each, and three are allowed"
         store.close()
+
+
+GIB = 2**30
+
+
+def queue_estimated(store: Store, host_gib: int) -> JobRow:
+    job, _ = store.submit(
+        uid=0,
+        name="fake",
+        spec=make_job("exit=0", ranks=1),
+        output_dir=None,
+        default_output=Path("/nowhere"),
+        idempotency_key=None,
+        now=1.0,
+        expected=json.dumps({"host": host_gib * GIB, "gpu": 0, "less_host": None}),
+    )
+    return job
+
+
+def test_an_estimate_counts_until_an_attempt_has_trained_and_then_what_that_took(
+    tmp_path: Path,
+) -> None:
+    there = HostNow(10 * GIB)
+    store = Store(tmp_path)
+    guard = JobGuard(tmp_path, lambda job_id, why: None, lambda job_id, doing: None)
+    memory = DeclaredMemory(host_total=100 * GIB)
+    limits = LimitsConfig(cpu_ranks=3)
+    placement = QueuePlacement(store, guard, limits, memory=memory, host_now=lambda: there)
+    job = queue_estimated(store, 16)  # of which 12 count
+    assert placement.catch_up()
+    assert (
+        placement.decide(None)
+        .waits[job.id]
+        .startswith("needs 12.0 GiB of host memory (estimated): 10.0 GiB are free")
+    )
+    result = {"steps_done": 3, "peak_host_bytes": 2 * GIB, "peak_gpu_bytes": None}
+    with store.change(job, Standing(state="running"), "start", now=2.0) as change:
+        change.add_attempt(an_attempt_row(job_id=job.id, state="running"))
+        change.attempt_started(1, Moment(2.0, None, None))
+    started = store.job(job.id)
+    with store.change(started, Standing(state="queued"), "retry", now=3.0, attempt=1) as change:
+        change.attempt_ended(1, 3.0, result, None, None)
+    assert placement.catch_up()
+    assert [start.job_id for start in placement.decide(None).starts] == [job.id]
+    store.close()
+
+
+def test_two_jobs_do_not_start_on_the_memory_of_one(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    guard = JobGuard(tmp_path, lambda job_id, why: None, lambda job_id, doing: None)
+    placement = QueuePlacement(
+        *(store, guard, LimitsConfig(cpu_ranks=3)),
+        memory=DeclaredMemory(host_total=100 * GIB),
+        host_now=lambda: HostNow(20 * GIB),
+    )
+    first, second = queue_estimated(store, 16), queue_estimated(store, 16)
+    assert placement.catch_up()
+    decisions = placement.decide(None)
+    assert [start.job_id for start in decisions.starts] == [first.id]
+    assert "8.0 GiB are free" in str(decisions.waits[second.id])
+    store.close()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from zerotools.sensors.snapshot import Gpu
 from zerotoolsd.queue.rows import Lease
-from zerotoolsd.queue.scheduling.demands import Request, ResourceNeed, job_of
+from zerotoolsd.queue.scheduling.demands import DECLARED, Request, ResourceNeed, job_of
 
 GIB = 2**30
 
@@ -26,7 +26,8 @@ class DeclaredMemory:
     taken for what they use. `host_total` is what jobs may declare of the host's memory together
     (None: as much as they like), of which those that run have declared `host_used`. `host_first` is
     where the job comes that waited for host memory before all others at the last pass: none behind
-    it takes some.
+    it takes some. `host_free` is what the host has now beside what those that run are still to take
+    (None: not known).
     """
 
     context: int = 0
@@ -34,10 +35,24 @@ class DeclaredMemory:
     host_total: int | None = None
     host_used: int = 0
     host_first: int | None = None
+    host_free: int | None = None
 
     def share(self, declared: int) -> int:
         """What one process that declares so much takes of its GPU."""
         return declared + self.context
+
+
+@dataclass(frozen=True)
+class HostNow:
+    """Bytes of the host's memory that programs may still take, and that jobs which run hold."""
+
+    available: int
+    held: Mapping[int, int] = field(default_factory=dict)
+
+    def beside(self, expected: Mapping[int, int]) -> int:
+        """What is left once jobs that run, by number, have taken all that is expected of them."""
+        coming = sum(max(0, size - self.held.get(job, 0)) for job, size in expected.items())
+        return self.available - coming
 
 
 NOTHING_DECLARED = DeclaredMemory()
@@ -91,6 +106,7 @@ class HostRoom:
         self._total = memory.host_total
         self._left = 0 if memory.host_total is None else memory.host_total - memory.host_used
         self._is_idle = memory.host_used == 0
+        self._free, self._ours = memory.host_free, memory.host_used
         self._before = memory.host_first
         self.first: int | None = None
         """Where the first comes that waits for it."""
@@ -99,20 +115,28 @@ class HostRoom:
 
     def has(self, request: Request, order: int) -> bool:
         """Whether the job gets what it declares, which comes there (`order_of`); else it waits."""
-        wanted = request.need.host_bytes
+        need, wanted = request.need, request.need.host_bytes
         if not wanted or self._total is None:
             return True
         behind = self._behind(order)
         # More than the limit was taken while that was higher: it runs alone.
-        if behind is None and (wanted <= self._left or self._is_idle):
+        within = wanted <= self._left or self._is_idle
+        is_there = self._free is None or wanted <= self._free
+        if behind is None and within and is_there:
             return True
-        head = f"needs {wanted / GIB:.1f} GiB of host memory (memory.host)"
-        if behind is None:
+        head = f"needs {wanted / GIB:.1f} GiB of host memory ({need.host_from})"
+        if behind is not None:
+            self.said[need] = f"{head}: waits behind job {behind}"
+        elif not within:
             self.first = order
             why = f"{max(0, self._left) / GIB:.1f} of {self._total / GIB:.1f} GiB are left of what"
-            self.said[request.need] = f"{head}: {why} jobs may declare"
+            self.said[need] = f"{head}: {why} jobs may declare{_advice(need)}"
         else:
-            self.said[request.need] = f"{head}: waits behind job {behind}"
+            # What our jobs do not hold may never come back: nothing is kept for it meanwhile.
+            free = self._free or 0
+            self.first = order if wanted <= free + self._ours else None
+            why = f"{max(0, free) / GIB:.1f} GiB are free beside what running jobs still need"
+            self.said[need] = f"{head}: {why}{_advice(need)}"
         return False
 
     def _behind(self, order: int) -> int | None:
@@ -122,4 +146,13 @@ class HostRoom:
     def take(self, need: ResourceNeed) -> None:
         """A job of this need starts."""
         self._left -= need.host_bytes
+        self._ours += need.host_bytes
+        self._free = None if self._free is None else self._free - need.host_bytes
         self._is_idle = self._is_idle and not need.host_bytes
+
+
+def _advice(need: ResourceNeed) -> str:
+    if need.host_from == DECLARED:
+        return ""
+    less = f"{need.host_advice} would take less; " if need.host_advice else ""
+    return f"; {less}memory.host declares it, if you know better"

@@ -14,12 +14,19 @@ class CapabilityNeed:
     instead: str
 
 
+DECLARED = "memory.host"
+"""How a need of host memory is known that the job file says."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResourceNeed:
     """What a job needs: `world_size` of `gpus` (any of so many, or a list of indices and UUIDs),
     or so many CPU ranks. Of each GPU it takes `gpu_bytes`, or the whole (None); of the host's
     memory `host_bytes`. Jobs of the same need are the same to the scheduler, but for their age and
     how long they last.
+
+    `host_from` says how that is known, `host_advice` what would take less. A GPU of fewer than
+    `least_gpu_bytes` is passed over where there are enough others.
 
     An elastic job may start with any of `sizes`, ascending, of which `world_size` is the first: it
     waits for that alone."""
@@ -29,6 +36,9 @@ class ResourceNeed:
     capability: CapabilityNeed | None = None
     gpu_bytes: int | None = None
     host_bytes: int = 0
+    host_from: str = DECLARED
+    host_advice: str | None = None
+    least_gpu_bytes: int = 0
     sizes: tuple[int, ...] = ()
 
     def size_within(self, most: int) -> int | None:

@@ -123,11 +123,18 @@ def _foreign(gpu: Gpu, used: int) -> str:
 
 
 def usable(need: ResourceNeed, gpus: Sequence[Gpu]) -> tuple[list[Gpu], str | None]:
-    """As `_named`, without those that cannot compute as the job wants, if enough others can."""
+    """As `_named`, without those that cannot compute as the job wants or have too little memory for
+    what is expected of it, if enough others can."""
     wanted, missing = _named(need, gpus)
     able = [gpu for gpu in wanted if _incapable(gpu, need.capability) is None]
+    large = [gpu for gpu in able if _is_large(gpu, need)]
+    able = large if len(large) >= need.world_size else able
     # Else the job was accepted before this was looked at: it goes on as it began.
     return (able if len(able) >= need.world_size else wanted), missing
+
+
+def _is_large(gpu: Gpu, need: ResourceNeed) -> bool:
+    return gpu.memory_total_bytes is None or gpu.memory_total_bytes >= need.least_gpu_bytes
 
 
 def _named(need: ResourceNeed, gpus: Sequence[Gpu]) -> tuple[list[Gpu], str | None]:

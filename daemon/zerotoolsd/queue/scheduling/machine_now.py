@@ -77,7 +77,7 @@ class MachineNow:
         freed = self._freed(theirs, left, gone)
         own = {uuid: max(0, used - freed.get(uuid, 0)) for uuid, used in self.memory.own.items()}
         host_used = self.memory.host_used - sum(job.host_bytes for job in jobs)
-        snapshot = self.snapshot
+        snapshot, free = self.snapshot, self.memory.host_free
         if snapshot is not None:
             snapshot = replace(snapshot, gpus=tuple(_emptied(x, freed) for x in snapshot.gpus))
         return replace(
@@ -86,7 +86,12 @@ class MachineNow:
             leases=left,
             cpu_ranks_used=self.cpu_ranks_used - sum(job.cpu_ranks for job in jobs),
             ends={job_id: end for job_id, end in self.ends.items() if job_id not in gone},
-            memory=replace(self.memory, own=own, host_used=max(0, host_used)),
+            memory=replace(
+                self.memory,
+                own=own,
+                host_used=max(0, host_used),
+                host_free=None if free is None else free + sum(job.host_bytes for job in jobs),
+            ),
             users=without_jobs(
                 self.users,
                 [

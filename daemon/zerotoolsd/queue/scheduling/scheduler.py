@@ -72,6 +72,8 @@ class TickDecisions:
     waits: Waits
     host_first: int | None = None
     """The job that waits for host memory before all others (`declared.DeclaredMemory`)."""
+    waits_for_host: bool = False
+    """Whether any does: other programs may give some back at any time."""
 
 
 class OddRequest(Exception):
@@ -129,7 +131,9 @@ def tick(
     known = (cpus, blind, history, host.said, room_of_users.said)
     waits = Waits(line, started, passed_over, *known)
     first = None if host.first is None else job_of(host.first)
-    return TickDecisions(starts=starts, waits=waits, host_first=first)
+    return TickDecisions(
+        starts=starts, waits=waits, host_first=first, waits_for_host=bool(host.said)
+    )
 
 
 class _Walk:

@@ -9,7 +9,7 @@ from zerotools.sensors.fake import fake_gpu
 from zerotoolsd.queue.rows import Lease
 from zerotoolsd.queue.scheduling.declared import GIB, DeclaredMemory, rooms
 from zerotoolsd.queue.scheduling.demands import Request
-from zerotoolsd.queue.scheduling.gpus import impossible
+from zerotoolsd.queue.scheduling.gpus import impossible, usable
 
 MEMORY = DeclaredMemory(context=GIB)
 
@@ -88,3 +88,38 @@ def test_jobs_of_the_other_kind_do_not_starve_the_first_of_host_memory() -> None
 def test_what_was_declared_under_a_higher_limit_runs_alone() -> None:
     memory = DeclaredMemory(host_total=4 * GIB)
     assert started(decide([host(1, 6), host(2, 1)], memory=memory)) == {1: []}
+
+
+def test_what_others_have_of_the_host_is_not_given_away() -> None:
+    memory = DeclaredMemory(host_total=100 * GIB, host_used=8 * GIB, host_free=10 * GIB)
+    first = decide([host(1, 12), host(2, 3), cpu(3, 1)], memory=memory)
+    assert set(started(first)) == {3}  # what running jobs have is kept for the first
+    assert first.host_first == 1
+    assert first.waits_for_host
+    assert first.waits[1] == (
+        "needs 12.0 GiB of host memory (memory.host): 10.0 GiB are free beside what running jobs "
+        "still need"
+    )
+    hopeless = decide([host(1, 30), host(2, 3), host(3, 8)], memory=memory)
+    assert set(started(hopeless)) == {2}  # strangers have it: nothing is kept for the first
+    assert hopeless.host_first in (None, 3)
+
+
+def test_an_estimate_says_so_and_what_would_take_less() -> None:
+    memory = DeclaredMemory(host_total=100 * GIB, host_free=10 * GIB)
+    need = dataclasses.replace(
+        host(1, 12).need, host_from="estimated", host_advice="zero.stage = 3"
+    )
+    decisions = decide([dataclasses.replace(host(1, 12), need=need)], memory=memory)
+    assert decisions.waits[1] == (
+        "needs 12.0 GiB of host memory (estimated): 10.0 GiB are free beside what running jobs "
+        "still need; zero.stage = 3 would take less; memory.host declares it, if you know better"
+    )
+
+
+def test_a_job_goes_to_gpus_that_are_large_enough_where_there_are_enough_of_them() -> None:
+    machine = seen(fake_gpu(0, total_gib=24), fake_gpu(1, total_gib=80), fake_gpu(2, total_gib=24))
+    need = dataclasses.replace(wants(1, 1).need, least_gpu_bytes=40 * GIB)
+    assert [gpu.index for gpu in usable(need, machine.gpus)[0]] == [1]
+    two = dataclasses.replace(wants(1, 2).need, least_gpu_bytes=40 * GIB)
+    assert [gpu.index for gpu in usable(two, machine.gpus)[0]] == [0, 1, 2]
