@@ -21,6 +21,7 @@ from zerotoolsd.config_tables.elastic_config import ElasticConfig
 from zerotoolsd.config_tables.history_config import HistoryConfig, wrong_history
 from zerotoolsd.config_tables.notify_config import NotifyConfig
 from zerotoolsd.config_tables.preemption_config import PreemptionConfig
+from zerotoolsd.config_tables.pressure_config import PressureConfig
 from zerotoolsd.config_tables.warm_config import WarmStartConfig, wrong_warm_start
 
 
@@ -294,6 +295,7 @@ class Config:
     warm_start: WarmStartConfig = key(
         "Jobs that find torch imported when they start.", factory=WarmStartConfig
     )
+    pressure: PressureConfig = key("What is done before memory is used up.", factory=PressureConfig)
     history: HistoryConfig = key("What the machine was like before.", factory=HistoryConfig)
 
 

@@ -46,6 +46,7 @@ from zerotoolsd.looking.mounts import ReadMounts, read_mounts
 from zerotoolsd.machine import SnapshotCache
 from zerotoolsd.needed import NeededCheckpoints
 from zerotoolsd.notifying.notifier import JobNotifier
+from zerotoolsd.pressure.guard import PressureGuard
 from zerotoolsd.queue import clocks, parking
 from zerotoolsd.queue.conditions.waiting_conditions import WaitingConditions, why_it_waits
 from zerotoolsd.queue.lifecycle import Hold, Resume, Retry
@@ -100,6 +101,7 @@ class Dispatcher:
         self._parking = JobGuard(self.jobs_dir, self._hold, touch, self._pending.put_off)
         self._guard = self._parking.guard
         self.shares = FairShares(store, config.shares)
+        self._host_now = HostMemoryNow(self._running)
         self.placement = QueuePlacement(
             store,
             self._parking,
@@ -108,7 +110,7 @@ class Dispatcher:
             memory_of_machine(config),
             self.shares.ranks,
             users.quotas,
-            HostMemoryNow(self._running).read,
+            self._host_now.read,
         )
         calendar = clocks.SteadyCalendar(clock_is_synchronised)
         self.conditions = WaitingConditions(self.transitions, self._parking, calendar.now)
@@ -168,6 +170,14 @@ class Dispatcher:
         self.placing = PlacingRounds(
             *(store, self.placement, machine, self.arbiter, self._shared),
             *(self._starter, self._guard, self.growing, self._room),
+            pressed=lambda: self.pressure.why_none_starts,
+        )
+        self.pressure = PressureGuard(
+            *(store, config.pressure, self._guard, self._running, self._host_now.read),
+            expected=self.placement.expected_of_running,
+            give_way=self._stopping.give_way,
+            end=lambda attempt, reason: self._watcher.request_stop(attempt, reason, 0.0),
+            wake=self._wake.set,
         )
         self.priority_classes = PriorityClasses(config.priority)
         self.notifier = JobNotifier(store, config.notify, self._guard, users)
@@ -201,8 +211,8 @@ class Dispatcher:
         cleaning = self.cleaner.keep_up(self.config.retention)
         warm = self.warm.keep_up(self._starter.loads)
         kept_up = (cleaning, self._oversee(), self._shared.keep_up(), self.notifier.keep_up(), warm)
-        history = self.history.keep_up()
-        beside = [asyncio.create_task(each) for each in (*kept_up, history)]
+        more = self.history.keep_up(), self.pressure.keep_up()
+        beside = [asyncio.create_task(each) for each in (*kept_up, *more)]
         try:
             while not stop.is_set():
                 self._wake.clear()

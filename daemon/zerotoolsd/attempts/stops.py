@@ -24,13 +24,13 @@ class StopRequests:
         self._unwritten: dict[str, tuple[AttemptRow, str, str]] = {}
         """Those that could not be written down: attempt, reason, and what was in the way."""
 
-    def write(self, attempt: AttemptRow, reason: str) -> None:
+    def write(self, attempt: AttemptRow, reason: str, grace_seconds: float | None = None) -> None:
         """Write down that the attempt is to stop; where that fails it is among `unwritten`."""
         self._since.setdefault(attempt.token, time.monotonic())
         before = self._unwritten.pop(attempt.token, None)
         try:
             with opened(Path(attempt.run_dir)) as base:
-                write_request(base, reason)
+                write_request(base, reason, grace_seconds)
         except OSError as error:
             why = f"{Path(attempt.run_dir) / REQUEST}: {error.strerror}"
             if before is None or before[2] != why:

@@ -292,9 +292,12 @@ class Watcher:
         asyncio.get_running_loop().remove_reader(live.pidfd)
         os.close(live.pidfd)
 
-    def request_stop(self, attempt: AttemptRow, reason: str) -> None:
-        """Ask the attempt to save and stop; its supervisor sees to its end."""
-        self._stops.write(attempt, reason)
+    def request_stop(
+        self, attempt: AttemptRow, reason: str, grace_seconds: float | None = None
+    ) -> None:
+        """Ask the attempt to save and stop, within `grace_seconds` (None: the daemon's); its
+        supervisor sees to its end. One that was asked before may get a shorter grace."""
+        self._stops.write(attempt, reason, grace_seconds)
         live = self._live.get(attempt.token)
         if live is not None and live.is_request:
             self._stops.keep(attempt, reason)

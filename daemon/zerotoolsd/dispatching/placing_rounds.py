@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from zerotools.jobs import states
 from zerotools.sensors.snapshot import Snapshot
@@ -40,7 +40,10 @@ class PlacingRounds:
         guard: Guard,
         growing: GrowingJobs,
         room: RoomMaking,
+        pressed: Callable[[], str | None] = lambda: None,
     ) -> None:
+        """`pressed`: why nothing starts as memory runs out."""
+        self._pressed = pressed
         self._store = store
         self._placement = placement
         self._machine = machine
@@ -81,6 +84,9 @@ class PlacingRounds:
         if self.drained is not None:
             self.waits = dict.fromkeys(line, self.drained.sentence)
             return IDLE_SECONDS
+        if (pressed := self._pressed()) is not None:
+            self.waits = dict.fromkeys(line, pressed)
+            return POLL_SECONDS
         kept, wants_gpus = self._beside.waits(), line.wants_gpus or wishes.wants_gpus
         own = self._shared.own_use(snapshot)
         decisions = self._placement.decide(snapshot, kept, elsewhere, own, wishes.requests)

@@ -332,6 +332,10 @@ class QueuePlacement:
             )
         return found
 
+    def expected_of_running(self) -> dict[int, int]:
+        """Bytes of the host that each running job needs, by its job file or as is expected."""
+        return {job.id: size for job, _, size in self._running()}
+
     def ends_of(self, job_ids: set[int], now: float) -> dict[int, float]:
         """When jobs that run end at the latest, of those that have a time limit."""
         found = {}

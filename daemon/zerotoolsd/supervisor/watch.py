@@ -72,6 +72,7 @@ class RankMonitor:
         self._kill_at: float | None = None
         self._kill_why = ""
         self._give_up_at: float | None = None
+        self._request_written: int | None = None
         self._untold: str | None = None
         """Why the ranks are to stop, where they could not be told yet."""
         self.finder: Finder | None = None
@@ -257,6 +258,7 @@ class RankMonitor:
 
     def _heed_request(self) -> None:
         if self.stop_reason is not None:
+            self._heed_haste()
             return
         try:
             request = read_json(Path(REQUEST), LARGEST_RECORD)
@@ -283,6 +285,20 @@ class RankMonitor:
             return
         grace = _grace(request, self.plan.grace_seconds)
         self._kill_in(grace, f"did not stop within {grace:g} s of being asked to")
+
+    def _heed_haste(self) -> None:
+        """A request that was written anew may leave less time than the first."""
+        try:
+            written = Path(REQUEST).stat().st_mtime_ns
+            if written == self._request_written:
+                return
+            request = read_json(Path(REQUEST), LARGEST_RECORD) or {}
+        except (OSError, ValueError):
+            return
+        self._request_written = written
+        if "grace_seconds" in request:
+            grace = _grace(request, self.plan.grace_seconds)
+            self._kill_in(grace, f"had {grace:g} s left to stop after it was asked to again")
 
     def _tell_ranks(self) -> None:
         """The file that ranks look for; where it cannot be written it is tried again, and ranks

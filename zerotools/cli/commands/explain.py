@@ -93,7 +93,11 @@ def _holder(holder: Mapping[str, Any], now: float) -> str:
     return f"{who}{since}; until {render.moment(holder['until'])} at the latest (in {left})"
 
 
-_PURPOSES = {"pause": "for a pause", "resize": "to go on with another size"}
+_PURPOSES = {
+    "pause": "for a pause",
+    "resize": "to go on with another size",
+    "relieve": "as the memory of the host ran out",
+}
 
 
 def _room(room: Mapping[str, Any], own: int) -> str:

@@ -15,9 +15,11 @@ RunSql = Callable[..., sqlite3.Cursor]
 PAUSE = "pause"
 PREEMPT = "preempt"
 RESIZE = "resize"
-PURPOSES = (PAUSE, PREEMPT, RESIZE)
+RELIEVE = "relieve"
+PURPOSES = (PAUSE, PREEMPT, RESIZE, RELIEVE)
 """What for: its user wants it to wait; a job of higher priority needs what it has; it goes on with
-more or fewer ranks. A pause leads to `paused`, the others to `queued`."""
+more or fewer ranks; the memory of the host runs out. A pause leads to `paused`, the others to
+`queued`."""
 
 
 @dataclass(frozen=True, kw_only=True)

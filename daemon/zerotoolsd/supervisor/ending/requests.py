@@ -24,9 +24,11 @@ def reserve_request(run_dir: Path) -> None:
             reserve(path, 0, REQUEST_BYTES)
 
 
-def write_request(run_dir: Path, reason: str) -> None:
-    """Ask durably; once more is harmless. Raises OSError."""
-    record = {"reason": reason}
+def write_request(run_dir: Path, reason: str, grace_seconds: float | None = None) -> None:
+    """Ask durably; once more is harmless, also with a shorter grace. Raises OSError."""
+    record: dict[str, object] = {"reason": reason}
+    if grace_seconds is not None:
+        record["grace_seconds"] = grace_seconds
     if _known(run_dir) == record:
         return
     put(run_dir / REQUEST, json.dumps(record))

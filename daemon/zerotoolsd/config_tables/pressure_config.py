@@ -1,0 +1,28 @@
+"""`[pressure]` of `zerotoolsd.toml`: what is done before the memory of the host is used up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zerotools.jobs.binding.declaration import key
+
+NOTHING, WAIT, SAVE, STOP = "nothing", "wait", "save", "stop"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PressureConfig:
+    """`[pressure]`: what is done before the memory of the host is used up; see
+    [when memory runs out](../how-to/when-memory-runs-out.md)."""
+
+    most: str = key(
+        'How far the daemon goes. `"nothing"`: it looks on. `"wait"`: no job starts. `"save"`: the '
+        "job of lowest value is asked to save and stop, and goes on later, at no cost to its "
+        "restarts. "
+        '`"stop"`: where that would come too late, it is ended at once and goes on from its last '
+        "checkpoint.",
+        default=WAIT,
+        allowed=(NOTHING, WAIT, SAVE, STOP),
+    )
+    seconds: float = key(
+        "Time between two looks at the host's memory while jobs run.", default=0.5, minimum=0.1
+    )

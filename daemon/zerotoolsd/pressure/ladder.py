@@ -1,0 +1,156 @@
+"""What is done as the memory of the host goes: pure.
+
+    rung    when                                                 what
+    WAIT    gone in 120 s, or a 25th is left                     no job starts
+    SAVE    gone in 45 s, or all tasks wait for a fifth of time  the job of lowest value is asked to
+                                                                 save and stop
+    STOP    gone in 10 s, or less than the reserve is left and   the job that was asked is ended; or
+            it shrinks                                           the one of lowest value, at once
+
+While jobs load, which have not taken a step yet and hold less than the most that is expected of
+them, memory goes fast and stops going: then it is STOP from 3 s on, and SAVE not at all.
+
+Of a job that was asked its memory comes back in a while: the next is asked `PAUSE_SECONDS` later at
+the earliest. Jobs start again one rung at a time, each after `CALM_SECONDS` without a reason.
+
+The job of lowest value is that of lowest priority, and of those the one that has done least since
+it saved last. Only jobs count that hold a part of the memory that is worth it, and, below STOP,
+only those that are known to save. Nothing is done about programs that are not ours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+from zerotoolsd.config_tables.pressure_config import NOTHING, SAVE, STOP, WAIT
+from zerotoolsd.pressure.forecast import MemorySample, seconds_left
+
+GIB = 1 << 30
+
+
+class Rung(IntEnum):
+    """How far it has come."""
+
+    CALM = 0
+    WAIT = 1
+    SAVE = 2
+    STOP = 3
+
+
+HIGHEST = {NOTHING: Rung.CALM, WAIT: Rung.WAIT, SAVE: Rung.SAVE, STOP: Rung.STOP}
+"""By `[pressure] most`."""
+SECONDS = {Rung.WAIT: 120.0, Rung.SAVE: 45.0, Rung.STOP: 10.0}
+LOADING_SECONDS = 3.0
+WAIT_PART = 0.04
+STALLED_PERCENT = 20.0
+RESERVE_PART, LEAST_RESERVE = 0.02, 256 << 20
+CALM_SECONDS = 15.0
+PAUSE_SECONDS, HURRY_SECONDS = 20.0, 3.0
+"""So long after a job was asked, or was ended, the next is looked for at the earliest."""
+WORTH_PART = 0.02
+"""Of all memory: what a job must hold."""
+
+
+def reserve_of(total: int) -> int:
+    """Bytes below which the kernel may end processes at any time."""
+    return max(LEAST_RESERVE, int(RESERVE_PART * total))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryHolder:
+    """A job that runs. `held` bytes; `unsaved_seconds` is what it has done since it saved last;
+    `saves`: it is known to save. `asked` and `ended` say when it was asked to save and stop, and
+    ended (clock); None: not yet."""
+
+    job_id: int
+    priority: int
+    held: int
+    unsaved_seconds: float
+    saves: bool = True
+    asked: float | None = None
+    ended: float | None = None
+
+
+@dataclass(frozen=True)
+class Act:
+    """Ask the job to save and stop, or (`at_once`) end it."""
+
+    job_id: int
+    at_once: bool
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """Where it stands. `wanted` is what the newest sample gives reason for, as `why` says, and what
+    is done to jobs goes by that; `rung` follows it down slowly, and decides who starts."""
+
+    rung: Rung = Rung.CALM
+    wanted: Rung = Rung.CALM
+    why: str = ""
+    calm_since: float | None = None
+
+    def after(self, samples: Sequence[MemorySample]) -> Ladder:
+        """Once the newest of `samples` is known."""
+        wanted, why = wanted_rung(samples)
+        now = samples[-1].clock
+        if wanted >= self.rung:
+            return Ladder(wanted, wanted, why)
+        since = now if self.calm_since is None else self.calm_since
+        if now - since < CALM_SECONDS:
+            return replace(self, wanted=wanted, calm_since=since, why=why or self.why)
+        return Ladder(Rung(self.rung - 1), wanted, why or self.why, now)
+
+
+def wanted_rung(samples: Sequence[MemorySample]) -> tuple[Rung, str]:
+    """What the newest samples give reason for, and the reason in one sentence."""
+    newest = samples[-1]
+    reserve = reserve_of(newest.total)
+    left = seconds_left(samples, reserve)
+    found = max((rung for rung, most in SECONDS.items() if left < most), default=Rung.CALM)
+    if newest.loading and found > Rung.WAIT:
+        found = Rung.STOP if left < LOADING_SECONDS else Rung.WAIT
+    stalled = newest.stalled_percent or 0.0
+    if stalled >= STALLED_PERCENT and newest.part < WAIT_PART:
+        found = max(found, Rung.SAVE)
+    if newest.available <= reserve and left < math.inf:
+        found = Rung.STOP
+    if newest.part < WAIT_PART:
+        found = max(found, Rung.WAIT)
+    of = f"{newest.total / GIB:.1f} GiB"
+    said = f"{newest.available / GIB:.1f} of the host's {of} of memory are left"
+    if left < math.inf:
+        said += f", and gone in about {left:.0f} s as it goes"
+    elif stalled >= STALLED_PERCENT:
+        said += f", and all tasks waited for memory for {stalled:.0f} % of the last 10 s"
+    return found, said if found else ""
+
+
+def next_act(rung: Rung, holders: Sequence[MemoryHolder], total: int, now: float) -> Act | None:
+    """What is to be done now; None: nothing, or not yet."""
+    if rung < Rung.SAVE:
+        return None
+    asked = [each for each in holders if each.asked is not None]
+    if rung is Rung.STOP:
+        late = [each for each in asked if each.ended is None]
+        if late:
+            return Act(min(late, key=_value).job_id, at_once=True)
+    last = max((_last(each) for each in asked), default=-math.inf)
+    pause = HURRY_SECONDS if rung is Rung.STOP else PAUSE_SECONDS
+    if now - last < pause:
+        return None
+    worth = [each for each in holders if each.asked is None and each.held >= WORTH_PART * total]
+    able = [each for each in worth if each.saves or rung is Rung.STOP]
+    if not able:
+        return None
+    return Act(min(able, key=_value).job_id, at_once=rung is Rung.STOP)
+
+
+def _value(holder: MemoryHolder) -> tuple[int, float, int]:
+    return holder.priority, holder.unsaved_seconds, -holder.job_id
+
+
+def _last(holder: MemoryHolder) -> float:
+    return max(holder.asked or -math.inf, holder.ended or -math.inf)
