@@ -39,7 +39,7 @@ from zerotoolsd.queue.yielding.yield_table import RELIEVE, YieldAsk
 MOST = 1.5
 """So many times what is sure of an estimate is the most that is expected: it may be off by a
 quarter."""
-IDLE_SECONDS = 10.0
+IDLE_SECONDS = 2.0
 """Between two looks while no job runs."""
 
 log = logging.getLogger(__name__)

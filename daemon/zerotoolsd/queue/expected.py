@@ -5,35 +5,41 @@ or, where an attempt of it has got as far as training, what that took at most.
     before a start    SURE of it counts, as it may be too high by a quarter
     after an attempt  its peaks count, and the estimate no more; of an elastic job, the larger,
                       since the attempt may have had fewer ranks
+    after it made     as the memory of the host ran out, and had saved nothing: a quarter more than
+    room              it took, each time, so that it does not do so for ever
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.queue.rows import AttemptRow
+from zerotoolsd.queue.yielding.yield_table import RELIEVE
 
 SURE = 0.75
 """An estimate may be too high by a quarter with short sequences
 (benchmarks/results/memory-accuracy.md)."""
 ESTIMATED, MEASURED = "estimated", "as an earlier attempt took"
+RELIEVED = "more than an attempt took that had to make room as memory ran out"
+GROWTH = 1.25
 SMALL = 2**30
 """Less than this of the host counts as nothing: no job waits for it, and none behind one that does.
 """
-_DIGITS = 5
+_DIGITS, _MOST_TIMES = 5, 64
 _KEPT = 256
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedMemory:
     """Bytes of the host for all ranks, and of each GPU at least; 0: nothing is expected. `source`
-    is one of ESTIMATED and MEASURED; `less_host` is a setting that would take less of the host."""
+    is one of ESTIMATED, MEASURED and RELIEVED; `less_host` is a setting that would take less of the
+    host."""
 
     host_bytes: int = 0
     gpu_bytes: int = 0
@@ -59,6 +65,10 @@ def expected_of(
         gpu_bytes=int(SURE * _count(estimate, "gpu")),
         less_host=_text(estimate, "less_host"),
     )
+    if times := _relieved(results):
+        peak = max(_count(result, "peak_host_bytes") for result in results[-times:])
+        most = max(int(peak * GROWTH**times), host, found.host_bytes)
+        return replace(found, host_bytes=_counted(most), source=RELIEVED)
     if not host:
         return found
     measured = ExpectedMemory(
@@ -69,6 +79,16 @@ def expected_of(
     )
     larger = spec.size_range is not None and found.host_bytes > measured.host_bytes
     return found if larger else measured
+
+
+def _relieved(results: Sequence[Mapping[str, Any]]) -> int:
+    """How many of the newest attempts made room as memory ran out, and had saved nothing."""
+    times = 0
+    for result in reversed(results):
+        if result.get("stop_reason") != RELIEVE or result.get("checkpoint") is not None:
+            break
+        times += 1
+    return min(times, _MOST_TIMES)
 
 
 def rounded(size: int) -> int:

@@ -298,7 +298,8 @@ class RankMonitor:
         self._request_written = written
         if "grace_seconds" in request:
             grace = _grace(request, self.plan.grace_seconds)
-            self._kill_in(grace, f"had {grace:g} s left to stop after it was asked to again")
+            left = f"{grace:g} s" if grace else "no time"
+            self._kill_in(grace, f"was left {left} to save and stop")
 
     def _tell_ranks(self) -> None:
         """The file that ranks look for; where it cannot be written it is tried again, and ranks

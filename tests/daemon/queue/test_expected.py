@@ -15,6 +15,7 @@ from zerotoolsd.queue.expected import (
     ESTIMATED,
     MEASURED,
     NOTHING_EXPECTED,
+    RELIEVED,
     ExpectedMemory,
     expected_of,
     rounded,
@@ -51,6 +52,23 @@ def test_an_elastic_job_may_have_had_fewer_ranks() -> None:
     assert elastic.size_range is not None
     assert expected_of(elastic, TEXT, [trained(5 * GIB)], 0).host_bytes == 12 * GIB
     assert expected_of(elastic, TEXT, [trained(50 * GIB)], 0).source == MEASURED
+
+
+def relieved(host: int, checkpoint: object = None) -> AttemptRow:
+    result = {"stop_reason": "relieve", "peak_host_bytes": host, "checkpoint": checkpoint}
+    return an_attempt_row(result=result)
+
+
+def test_who_makes_room_again_and_again_and_saves_nothing_is_not_started_for_ever() -> None:
+    needs = [
+        expected_of(SPEC, None, [relieved(16 * GIB)] * times, 0).host_bytes / GIB
+        for times in range(1, 4)
+    ]
+    assert needs == [20, 25, pytest.approx(31.25, rel=0.07)]
+    assert expected_of(SPEC, None, [relieved(16 * GIB)] * 200, 0).source == RELIEVED
+    saved = relieved(16 * GIB, {"step": 7})
+    assert expected_of(SPEC, TEXT, [relieved(16 * GIB), saved], 0).source == ESTIMATED
+    assert expected_of(SPEC, TEXT, [trained(20 * GIB), relieved(GIB)], 0).host_bytes == 20 * GIB
 
 
 def test_a_little_of_the_host_is_waited_for_by_nobody() -> None:
