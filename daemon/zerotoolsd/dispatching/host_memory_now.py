@@ -11,9 +11,9 @@ from zerotoolsd.history.job_memory import host_memory
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.queue.scheduling.declared import HostNow
 
-AGE_SECONDS = 2.0
-"""A look at all processes takes some 10 ms, and several passes may come at once. What a job took
-since is still counted as what it is to take."""
+AGE_SECONDS, SPARED = 2.0, 50.0
+"""A look at all processes takes 10 ms, and much more on a large server: it is as old as this, and
+so many times as long as it took. What a job took since is still counted as what it is to take."""
 
 
 class HostMemoryNow:
@@ -28,14 +28,16 @@ class HostMemoryNow:
     ) -> None:
         self._live, self._available, self._measure = live, available, measure
         self._clock = clock
-        self._taken = float("-inf")
+        self._due = float("-inf")
         self._newest = HostNow(0)
 
     def read(self) -> HostNow:
-        """As it was at most AGE_SECONDS ago."""
-        if self._clock() - self._taken > AGE_SECONDS:
+        """As it was a short while ago."""
+        begun = self._clock()
+        if begun > self._due:
             held = self._measure(self._live())
             of_jobs = {job: size for (job, _), size in held.items()}
             self._newest = HostNow(self._available(), of_jobs)
-            self._taken = self._clock()
+            now = self._clock()
+            self._due = now + max(AGE_SECONDS, SPARED * (now - begun))
         return self._newest

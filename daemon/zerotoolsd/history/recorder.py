@@ -27,6 +27,8 @@ WRITE_SECONDS = 10.0
 """How often samples are written: so many are lost where the daemon is killed."""
 HOST_SECONDS = 10.0
 """How often the host memory of jobs is measured, which takes a look at every process."""
+SPARED = 100.0
+"""... and so many times as long as it took, it is left alone."""
 SOON_SECONDS = 1.0
 QUIET = 10.0
 """So many times as long is between two samples while no job runs."""
@@ -134,8 +136,9 @@ class HistoryRecorder:
         if not live:
             self._host = {}
         elif now >= self._host_due:
-            self._host_due = now + HOST_SECONDS
             self._host = self._measure_host(live)
+            took = time.monotonic() - now
+            self._host_due = now + max(HOST_SECONDS, SPARED * took)
 
     def _begun(self, owner: Owner) -> AttemptPeak:
         if owner in self._waiting.peaks:

@@ -12,14 +12,14 @@ or, where an attempt of it has got as far as training, what that took at most.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.queue.rows import AttemptRow
+from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.queue.yielding.yield_table import RELIEVE
 
 SURE = 0.75
@@ -79,6 +79,34 @@ def expected_of(
     )
     larger = spec.size_range is not None and found.host_bytes > measured.host_bytes
     return found if larger else measured
+
+
+class ExpectedOfJobs:
+    """Looked up once for each change of a job: results of attempts may be long. `attempts` gives
+    those of a job, by its number."""
+
+    def __init__(self, attempts: Callable[[int], Sequence[AttemptRow]], context: int) -> None:
+        self._attempts, self._context = attempts, context
+        self._known: dict[int, ExpectedMemory] = {}
+
+    def of(self, job: JobRow) -> ExpectedMemory:
+        """As `expected_of`."""
+        spec = job.reading.spec
+        if spec is None or (job.started is None and job.expected is None):
+            return NOTHING_EXPECTED
+        if job.id not in self._known:
+            attempts = () if job.started is None else self._attempts(job.id)
+            self._known[job.id] = expected_of(spec, job.expected, attempts, self._context)
+        return self._known[job.id]
+
+    def forget(self, job_ids: Iterable[int]) -> None:
+        """These have changed."""
+        for job_id in job_ids:
+            self._known.pop(job_id, None)
+
+    def forget_all(self) -> None:
+        """Any may have changed."""
+        self._known.clear()
 
 
 def _relieved(results: Sequence[Mapping[str, Any]]) -> int:

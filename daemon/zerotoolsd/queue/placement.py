@@ -19,7 +19,7 @@ from zerotools.sensors.snapshot import BF16_CAPABILITY, Snapshot
 from zerotoolsd.accounts.user_limits import LimitsOfUsers
 from zerotoolsd.config import Config, LimitsConfig
 from zerotoolsd.queue import clocks, parking, time_limit
-from zerotoolsd.queue.expected import NOTHING_EXPECTED, ExpectedMemory, expected_of
+from zerotoolsd.queue.expected import NOTHING_EXPECTED, ExpectedMemory, ExpectedOfJobs
 from zerotoolsd.queue.parking import JobGuard
 from zerotoolsd.queue.rows import JobRow, Lease
 from zerotoolsd.queue.scheduling.declared import NOTHING_DECLARED, DeclaredMemory, HostNow
@@ -166,6 +166,7 @@ class QueuePlacement:
         self._quotas = quotas
         self._ranks = ranks
         self._memory = memory
+        self._expected = ExpectedOfJobs(store.attempts, memory.context)
         self._store = store
         self._grace = grace_seconds
         self._parking = parking
@@ -179,18 +180,18 @@ class QueuePlacement:
         """Jobs of which it is to be looked up whether they wait, in order."""
         self._unsettled: dict[int, None] = {}
         """Those that could neither be read nor held, to be looked up in the next round."""
-        self._expected: dict[int, Request] = {}
+        self._requests: dict[int, Request] = {}
         """Of jobs that were just queued, so that they need not be read again."""
 
     def expect(self, job: JobRow) -> None:
         """A job that was queued, while it need not be read again."""
         request = self._request_of(job)
         if request is not None:
-            self._expected[job.id] = request
+            self._requests[job.id] = request
 
     def forget(self, job_id: int) -> None:
         """The job is no longer what it was when it was queued."""
-        self._expected.pop(job_id, None)
+        self._requests.pop(job_id, None)
 
     def catch_up(self, seconds: float = LOOK_SECONDS) -> bool:
         """Bring the line up to date, for some time; False: there is more to read.
@@ -206,7 +207,7 @@ class QueuePlacement:
                 break
         if self._unread:
             return False
-        self._expected.clear()
+        self._requests.clear()
         self._unread, self._unsettled = self._unsettled, {}
         return True
 
@@ -215,6 +216,8 @@ class QueuePlacement:
         changed = None if self._seen is None else self._store.changed_since(self._seen)
         if changed is None:
             changed = [*self.line, *self._store.ids(states.QUEUED)]
+            self._expected.forget_all()
+        self._expected.forget(changed)
         self._unread |= dict.fromkeys(changed)
         self._seen = newest
 
@@ -227,7 +230,7 @@ class QueuePlacement:
         if job.state != states.QUEUED:
             self.line.remove(job_id)
             return
-        request = self._expected.get(job_id)
+        request = self._requests.get(job_id)
         if request is None or request.priority not in (job.priority, WATCHED_PRIORITY):
             request = self._request_of(job)
         self.line.remove(job_id)  # where it waited already, something about it was changed
@@ -239,7 +242,7 @@ class QueuePlacement:
     def _request_of(self, job: JobRow) -> Request | None:
         with self._parking.guard(job.id, parking.NEEDING) as reach:
             reach()
-            return request_of(job, self._grace, self._expected_of(job))
+            return request_of(job, self._grace, self._expected.of(job))
         return None
 
     def decide(
@@ -290,7 +293,7 @@ class QueuePlacement:
         self.line.ranks = self._ranks(self.line.uids | {wish.uid for wish in wishes}, now)
         running = self._running()
         used, host = sum(ranks for _, ranks, _ in running), sum(memory for *_, memory in running)
-        there = self._host_now()
+        there = self._host_now() if self.line.wants_host else None
         free = None if there is None else there.beside({job.id: size for job, _, size in running})
         waiting = None if self._host_first is None else self.line.need_and_order(self._host_first)
         first = None if waiting is None else waiting[1]
@@ -388,11 +391,5 @@ class QueuePlacement:
             if spec is not None:
                 takes_cpus = spec.device == "cpu" and spec.script.process is None
                 ranks = self._size_now(job, spec) if takes_cpus else 0
-                return ranks, host_bytes_of(spec, self._expected_of(job))
+                return ranks, host_bytes_of(spec, self._expected.of(job))
         return 0, 0
-
-    def _expected_of(self, job: JobRow) -> ExpectedMemory:
-        if job.reading.spec is None or (job.started is None and job.expected is None):
-            return NOTHING_EXPECTED
-        attempts = () if job.started is None else self._store.attempts(job.id)
-        return expected_of(job.reading.spec, job.expected, attempts, self._memory.context)

@@ -25,7 +25,7 @@ def test_it_looks_seldom() -> None:
 
     it = HostMemoryNow(lambda: [an_attempt_row()], lambda: 7, measure, lambda: clock[0])
     assert it.read() == it.read() == HostNow(7, {1: 1})
-    clock[0] = AGE_SECONDS + 0.1
+    clock[0] = AGE_SECONDS + 0.1  # the looks took no time
     assert it.read() == HostNow(7, {1: 2})
     assert looks == [[an_attempt_row()]] * 2
 

@@ -136,6 +136,11 @@ class WaitingLine:
         """Whether any job does."""
         return any(need.gpus is not None for need, _ in self._groups)
 
+    @property
+    def wants_host(self) -> bool:
+        """Whether any job waits for memory of the host."""
+        return any(need.host_bytes for need, _ in self._groups)
+
     def waiting_for_gpus(self) -> dict[int, int]:
         """How many jobs of each user wait for GPUs."""
         found: dict[int, int] = {}
