@@ -107,7 +107,12 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "zerotools restore /backups/queue-friday.db",
         "zerotools restore queue-friday.db --release",
     ),
-    "monitor": ("zerotools monitor", "zerotools monitor --once --json"),
+    "monitor": (
+        "zerotools monitor",
+        "zerotools monitor --once --json",
+        "zerotools monitor --history 6h",
+        "zerotools monitor --peaks",
+    ),
     "top": ("zerotools top", "zerotools top --interval 5"),
     "drain": ("zerotools drain", "zerotools drain --why 'new driver at 18:00'"),
     "undrain": ("zerotools undrain",),

@@ -1,11 +1,12 @@
 """What is done as the memory of the host goes: pure.
 
-    rung    when                                                 what
-    WAIT    gone in 120 s, or a 25th is left                     no job starts
-    SAVE    gone in 45 s, or all tasks wait for a fifth of time  the job of lowest value is asked to
-                                                                 save and stop
-    STOP    gone in 10 s, or less than the reserve is left and   the job that was asked is ended; or
-            it shrinks                                           the one of lowest value, at once
+    rung    when                                               what
+    WAIT    gone in 120 s and three tenths are left, or a      no job starts
+            25th is left
+    SAVE    gone in 45 s and three tenths are left, or all     the job of lowest value is asked to
+            tasks wait for a fifth of the time                 save and stop
+    STOP    gone in 10 s, or less than the reserve is left     the job that was asked is ended; or
+            and it shrinks                                     the one of lowest value, at once
 
 While jobs load, which have not taken a step yet and hold less than the most that is expected of
 them, memory goes fast and stops going: then it is STOP from 3 s on, and SAVE not at all.
@@ -44,6 +45,8 @@ HIGHEST = {NOTHING: Rung.CALM, WAIT: Rung.WAIT, SAVE: Rung.SAVE, STOP: Rung.STOP
 """By `[pressure] most`."""
 SECONDS = {Rung.WAIT: 120.0, Rung.SAVE: 45.0, Rung.STOP: 10.0}
 LOADING_SECONDS = 3.0
+SCARCE_PART = 0.3
+"""Above this the slope counts for STOP alone: any program that starts takes memory fast."""
 WAIT_PART = 0.04
 STALLED_PERCENT = 20.0
 RESERVE_PART, LEAST_RESERVE = 0.02, 256 << 20
@@ -110,6 +113,8 @@ def wanted_rung(samples: Sequence[MemorySample]) -> tuple[Rung, str]:
     reserve = reserve_of(newest.total)
     left = seconds_left(samples, reserve)
     found = max((rung for rung, most in SECONDS.items() if left < most), default=Rung.CALM)
+    if found < Rung.STOP and newest.part > SCARCE_PART:
+        found = Rung.CALM
     if newest.loading and found > Rung.WAIT:
         found = Rung.STOP if left < LOADING_SECONDS else Rung.WAIT
     stalled = newest.stalled_percent or 0.0

@@ -101,8 +101,9 @@ def test_the_job_of_lowest_value_saves_and_goes_on_later(tmp_path: Path) -> None
             held |= {high.id: 20, low.id: 10}
             for job in (high, low):
                 await trains(it, job.id)
+            host.free_gib = 25.0
             host.look(20, rate=1.0)
-            host.look(20, rate=0.0)
+            host.look(20)
             given = await it.reach(low.id, "queued")
             assert (await it.service.job(high.id)).state == "running"
             assert given.reason is not None
@@ -124,6 +125,7 @@ def test_one_that_does_not_save_in_time_is_ended_and_goes_on_later(tmp_path: Pat
             job = await start(it, "steps=1 deaf hang")
             held[job.id] = 20
             await trains(it, job.id)
+            host.free_gib = 25.0
             host.look(20, rate=1.0)  # asked
             assert (await it.service.job(job.id)).state == "yielding"
             host.look(12, rate=4.0)

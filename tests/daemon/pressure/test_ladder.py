@@ -36,8 +36,9 @@ def act(rung: Rung, *holders: MemoryHolder, now: float = 100.0) -> Act | None:
     [
         (0.0, 40.0, Rung.CALM),
         (0.1, 40.0, Rung.CALM),
-        (0.5, 40.0, Rung.WAIT),
-        (1.0, 30.0, Rung.SAVE),
+        (0.5, 40.0, Rung.CALM),  # there is enough
+        (0.2, 18.0, Rung.WAIT),
+        (0.5, 18.0, Rung.SAVE),
         (4.0, 30.0, Rung.STOP),
         (0.0, 2.0, Rung.WAIT),
         (0.01, 1.2, Rung.STOP),
