@@ -90,6 +90,15 @@ class GpusConfig:
         "and in an event.",
         default=False,
     )
+    idle_seconds: float = key(
+        "A job whose GPUs the driver reports as idle for so long is shown so in `queue` and in an "
+        "event; 0: never.",
+        default=1800.0,
+        minimum=0,
+    )
+    stop_idle: bool = key(
+        "Also ask such a job to save and stop, for good; false: it goes on.", default=False
+    )
     locks: str = key(
         "The directory of the GPUs' locks, by which the daemons of several users keep apart: "
         "root's, of mode 1777. Where it is missing, what others use shows in NVML alone, and "

@@ -157,7 +157,9 @@ class Dispatcher:
             self.warm,
         )
         self._left = LeftAttempts(store, self._guard, self._watcher, self._starter, self._pending)
-        self._shared = SharedGpus(store, machine, config.gpus, self._watcher.live, self._tell_over)
+        self._shared = SharedGpus(
+            store, machine, config.gpus, self._watcher.live, self._tell_over, self._tell_idle
+        )
         self.arbiter = GpuArbiter(config.gpus.locks, self._left.lives_on, self._left.begins_on)
         self._stopping = StopAsking(
             self.transitions, self._watcher, self._left, self._pending, self._ends, self._guard
@@ -302,6 +304,12 @@ class Dispatcher:
         if self.config.gpus.end_over_declared and job.state == states.RUNNING:
             self.cancel(job, f"zerotoolsd ([gpus] end_over_declared): {what}")
 
+    def _tell_idle(self, lease: Lease, what: str) -> None:
+        self.announce()
+        job = self.store.job(lease.job_id)
+        if self.config.gpus.stop_idle and job.state == states.RUNNING:
+            self.cancel(job, f"zerotoolsd ([gpus] stop_idle): {what}")
+
     def why_it_waits(self, job: JobRow) -> str | None:
         """What the job waits for: one sentence, where there is something to say."""
         if job.state == states.QUEUED:
@@ -315,7 +323,8 @@ class Dispatcher:
             asked = "its time limit is over: it was asked to save and stop"
             return f"{asked}; {silent}" if silent else asked
         why = self._watcher.held.get(job.id) or self._pending.why(job.id)
-        said = self._overseer.silent.get(job.id), self._shared.over.why(job.id)
+        of_gpus = self._shared.over.why(job.id), self._shared.idle.why(job.id)
+        said = (self._overseer.silent.get(job.id), *of_gpus)
         if any(said):
             why = "; ".join(filter(None, (job.standing.reason, why, *said)))
         return why if job.state in states.ACTIVE else None

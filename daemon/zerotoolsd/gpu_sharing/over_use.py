@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from zerotools.core.counts import bytes_of
 from zerotools.sensors.snapshot import Snapshot
 from zerotoolsd.config import GpusConfig
+from zerotoolsd.gpu_sharing.idle_gpus import IDLE, IdleGpus
 from zerotoolsd.gpu_sharing.measured_use import MeasuredUse, measure
 from zerotoolsd.machine import SnapshotCache
 from zerotoolsd.queue.rows import AttemptRow, Lease
@@ -60,7 +61,8 @@ class OverUse:
 
 class SharedGpus:
     """The GPUs that several of our jobs share. `live` gives the attempts that are known to run;
-    `over` is called where a lease is new among those that use more than they declared."""
+    `over` is called where a lease is new among those that use more than they declared, `idle` where
+    a job is new among those that do not use their GPUs."""
 
     def __init__(
         self,
@@ -69,11 +71,13 @@ class SharedGpus:
         config: GpusConfig,
         live: Callable[[], Sequence[tuple[AttemptRow, object]]],
         over: Callable[[Lease, str], None],
+        idle: Callable[[Lease, str], None] = lambda lease, what: None,
     ) -> None:
         self._store = store
         self._machine = machine
         self._live = live
-        self._tell = over
+        self._tell, self._tell_idle = over, idle
+        self.idle = IdleGpus(config.idle_seconds, machine.gpu_name)
         self.over = OverUse(bytes_of(config.context_memory), machine.gpu_name)
 
     def _running(self) -> list[AttemptRow]:
@@ -102,11 +106,17 @@ class SharedGpus:
             if leases and time.monotonic() - booked >= BOOK_SECONDS:
                 booked = time.monotonic()
                 self._book()
+            if not leases:
+                continue
+            snapshot = await self._machine.snapshot()
+            leases = self._store.leases()
             if any(lease.bytes is not None for lease in leases):
-                gpus = (await self._machine.snapshot()).gpus
-                use = measure(gpus, self._running())
-                for lease, what in self.over.look(self._store.leases(), use):
-                    self._note(lease, what)
+                use = measure(snapshot.gpus, self._running())
+                for lease, what in self.over.look(leases, use):
+                    self._note(lease, OVER_DECLARED, what, self._tell)
+            if not snapshot.gpus_silent:
+                for lease, what in self.idle.look(leases, snapshot.gpus, time.monotonic()):
+                    self._note(lease, IDLE, what, self._tell_idle)
 
     def _book(self) -> None:
         try:
@@ -114,10 +124,10 @@ class SharedGpus:
         except sqlite3.OperationalError as error:  # the next booking has it all
             log.error("what was used of the GPUs cannot be booked now: %s", error)
 
-    def _note(self, lease: Lease, what: str) -> None:
+    def _note(self, lease: Lease, kind: str, what: str, tell: Callable[[Lease, str], None]) -> None:
         log.warning("job %d: %s", lease.job_id, what)
         try:
-            self._store.note(lease, OVER_DECLARED, what, time.time())
-            self._tell(lease, what)
+            self._store.note(lease, kind, what, time.time())
+            tell(lease, what)
         except sqlite3.OperationalError as error:
             log.error("the queue cannot be written now: %s", error)

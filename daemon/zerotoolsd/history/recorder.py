@@ -157,7 +157,8 @@ class HistoryRecorder:
         try:
             file = self._opened()
             seen = self._note_ended(file)
-            file.add(self._waiting.buckets, self._waiting.peaks.values(), seen)
+            seconds = sorted(self._waiting.buckets, key=lambda each: each.start)
+            file.add(rolled_up(seconds, 1), self._waiting.peaks.values(), seen)
             self._waiting = _Waiting()
             file.roll_up(self._clock())
             self.trouble = None
