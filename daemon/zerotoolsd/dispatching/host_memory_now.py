@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from zerotools.sensors.host import HostSensor
 from zerotoolsd.gpu_sharing.measured_use import Owner
 from zerotoolsd.history.job_memory import host_memory
+from zerotoolsd.pressure.guard import read_host
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.queue.scheduling.declared import HostNow
 
@@ -22,7 +22,7 @@ class HostMemoryNow:
     def __init__(
         self,
         live: Callable[[], Sequence[AttemptRow]],
-        available: Callable[[], int] = lambda: HostSensor().read().memory_available_bytes,
+        available: Callable[[], int] = lambda: read_host().available,
         measure: Callable[[Sequence[AttemptRow]], Mapping[Owner, int]] = host_memory,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -231,7 +231,7 @@ class HistoryFile:
         try:
             yield
             self._db.execute("COMMIT")
-        except BaseException:
+        except BaseException:  # undone, and raised again
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             self._layouts.clear()
@@ -268,7 +268,7 @@ def _opened(path: Path, most_bytes: int) -> sqlite3.Connection:
         db.execute(f"PRAGMA journal_size_limit={4 << 20}")
         db.execute("SELECT tier, start, layout, data FROM bucket LIMIT 1")
         db.execute("SELECT job_id, gpu_reported_bytes FROM peak LIMIT 1")
-    except BaseException:
+    except BaseException:  # undone, and raised again
         db.close()
         raise
     return db

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zerotools.jobs import states
+from zerotools.runs import checkpoint_dirs
 from zerotools.sensors.cgroup_memory import headroom_bytes
 from zerotools.sensors.host import HostSensor
 from zerotoolsd.attempts import last_report
@@ -29,7 +30,8 @@ from zerotoolsd.pressure.ladder import (
     next_act,
     wanted_rung,
 )
-from zerotoolsd.queue import parking
+from zerotoolsd.queue import clocks, parking
+from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.lifecycle import NotAllowed
 from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.queue.scheduling.declared import HostNow
@@ -166,7 +168,7 @@ class PressureGuard:
                         job_id=job.id,
                         priority=job.priority,
                         held=held.get(job.id, 0),
-                        unsaved_seconds=_unsaved(attempt),
+                        unsaved_seconds=unsaved_seconds(attempt, clocks.now()),
                         saves=why_not_saved(job, self._store.attempts(job.id)) is None,
                         asked=self._asked.get(attempt.token),
                         ended=self._ended.get(attempt.token),
@@ -184,7 +186,8 @@ class PressureGuard:
                 why = f"makes room as the memory of the host runs out: {self._ladder.why}"
                 log.warning("job %d %s", job.id, why)
                 try:
-                    self._give_way(job, YieldAsk(purpose=RELIEVE), why)
+                    if job.state not in states.GIVING_WAY:  # else it saves already, for another
+                        self._give_way(job, YieldAsk(purpose=RELIEVE), why)
                 except NotAllowed:  # it has ended meanwhile
                     log.info("job %d has ended already", job.id)
                     return
@@ -197,11 +200,13 @@ class PressureGuard:
 _MAY_BE_ASKED = (states.RUNNING, *states.GIVING_WAY)
 
 
-def _unsaved(attempt: AttemptRow) -> float:
-    """Seconds of work that the attempt has done since it saved last."""
+def unsaved_seconds(attempt: AttemptRow, now: Moment) -> float:
+    """The work that the attempt has done since it saved last, or began where that is later; all of
+    its time, where its steps or how long they take are not known."""
     report = last_report.report_so_far(Path(attempt.run_dir))
     step = report.step or {}
     done, each = step.get("step"), step.get("step_seconds")
     if type(done) is int and isinstance(each, int | float) and 0 <= each < math.inf:
-        return max(0, done - (report.checkpoint_step or 0)) * float(each)
-    return 0.0
+        begun = checkpoint_dirs.step_of(Path(attempt.resumed_from or "").name) or 0
+        return max(0, done - max(report.checkpoint_step or 0, begun)) * float(each)
+    return 0.0 if attempt.began is None else max(0.0, now.seconds_since(attempt.began))

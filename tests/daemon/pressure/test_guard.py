@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -10,10 +11,13 @@ from pathlib import Path
 
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import CONFIG, Running, running
+from tests.daemon.made_attempts import an_attempt_row
 from tests.daemon.pressure.test_forecast import GIB, TOTAL
 from tests.daemon.waiting import wait_async
+from zerotools.runs.checkpoint_dirs import directory_name
 from zerotoolsd.config_tables.pressure_config import PressureConfig
-from zerotoolsd.pressure.guard import HostReading, PressureGuard
+from zerotoolsd.pressure.guard import HostReading, PressureGuard, unsaved_seconds
+from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.scheduling.declared import HostNow
 from zerotoolsd.service.exchanged import JobView
 
@@ -134,3 +138,47 @@ def test_one_that_does_not_save_in_time_is_ended_and_goes_on_later(tmp_path: Pat
             assert ended.attempts[0].cause is not None
 
     asyncio.run(story())
+
+
+def test_a_job_that_saves_for_another_reason_is_not_asked_again_and_may_be_ended(
+    tmp_path: Path,
+) -> None:
+    async def story() -> None:
+        held: dict[int, int] = {}
+        async with guarded(tmp_path, "stop", held) as (it, host):
+            job = await start(it, "steps=1 deaf hang")
+            held[job.id] = 20
+            await trains(it, job.id)
+            await it.service.pause(job.id, uid=0)
+            host.free_gib = 25.0
+            host.look(20, rate=1.0)
+            assert (await it.service.job(job.id)).state == "pausing"
+            host.look(12, rate=4.0)
+            await it.reach(job.id, "paused")
+            (row,) = it.engine.store.yields.of(job.id)
+            assert row.purpose == "pause"
+
+    asyncio.run(story())
+
+
+def test_what_is_not_saved_counts_from_the_last_checkpoint_or_the_start(tmp_path: Path) -> None:
+    def unsaved(*messages: dict[str, object], resumed_from: str | None = None) -> float:
+        lines = "".join(json.dumps(each) + "\n" for each in messages)
+        (tmp_path / "progress.jsonl").write_text(lines)
+        attempt = an_attempt_row(
+            run_dir=str(tmp_path),
+            state="running",
+            started=100.0,
+            started_clock=50.0,
+            boot_id="b",
+            resumed_from=resumed_from,
+        )
+        return unsaved_seconds(attempt, Moment(400.0, 350.0, "b"))
+
+    begun = f"/out/{directory_name(1000)}"
+    step = {"event": "step", "step": 1010, "step_seconds": 2.0}
+    saved = {"event": "checkpoint", "step": 1005, "path": "/out/step-1005"}
+    assert unsaved(step) == 2020.0
+    assert unsaved(step, resumed_from=begun) == 20.0
+    assert unsaved(saved, step, resumed_from=begun) == 10.0
+    assert unsaved() == 300.0  # a program that tells nothing

@@ -14,7 +14,7 @@ from typing import TextIO
 import click
 
 from zerotools.cli.job_views.machine_screen import MonitorView, draw, observe, owners_now
-from zerotools.cli.options.shared import json_option, socket_option
+from zerotools.cli.options.shared import interval_option, json_option, socket_option
 from zerotools.cli.options.spans import Span
 from zerotools.cli.output import render
 from zerotools.cli.plots.machine_past import show_history, show_peaks
@@ -30,14 +30,7 @@ LEAVE = "\x1b[?25h\x1b[?1049l"
 
 @click.command("monitor")
 @click.option("--once", is_flag=True, help="Print once and end.")
-@click.option(
-    "--interval",
-    type=click.FloatRange(min=0.1, max=3600),
-    default=2.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time between two readings.",
-)
+@interval_option(least=0.1)
 @click.option(
     "--history",
     type=Span(),

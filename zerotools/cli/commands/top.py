@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from zerotools.cli.job_views.machine_screen import observe
-from zerotools.cli.options.shared import json_option, socket_option
+from zerotools.cli.options.shared import interval_option, json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.cli.top.looking import Looking
 from zerotools.core.errors import BadRequest, Unsupported
@@ -20,14 +20,7 @@ NARROWEST = 60
 
 
 @click.command("top")
-@click.option(
-    "--interval",
-    type=click.FloatRange(min=0.5, max=3600),
-    default=2.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time between two readings.",
-)
+@interval_option(least=0.5)
 @socket_option
 @json_option
 def command(interval: float, socket: Path | None, as_json: bool) -> int:

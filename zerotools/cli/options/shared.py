@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -67,3 +68,15 @@ state_dir_option = click.option(
     type=click.Path(path_type=Path),
     help="The daemon's state directory; default: where it keeps its state.",
 )
+
+
+def interval_option(least: float) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """`--interval`, of at least so many seconds, for what reads again and again."""
+    return click.option(
+        "--interval",
+        type=click.FloatRange(min=least, max=3600),
+        default=2.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="Time between two readings.",
+    )
