@@ -13,11 +13,15 @@
  *   nolist <gpu>            its list of processes is not supported
  *   cc <gpu> <major> <minor>  its compute capability; 9.0 without
  *   xid <gpu> <code>        an event that is told once to whoever listens
+ *   slow <gpu> <bits>       what slows its clocks down
+ *   ecc <gpu> <n> <m>       corrected and uncorrected errors of its memory
+ *   near <gpu> <bits> <node>  the first 64 processors, in hexadecimal, and the memory node near it
  *   mig <gpu> <uuid>        it is in MIG mode, with this instance ("-": with none)
  *
  * Compiled with -DLISTS=n it is an older driver, which lacks functions: the lists of processes go up to
- * version n (0: there are none), without version 3 there is no version 2 of the memory call, and
- * without version 2 there is neither MIG nor a compute capability.
+ * version n (0: there are none), without version 3 there is no version 2 of the memory call and what
+ * slows clocks down has its old name, and without version 2 there is neither MIG nor a compute
+ * capability nor a memory node.
  */
 #ifndef LISTS
 #define LISTS 3
@@ -32,7 +36,7 @@ typedef unsigned long long u64;
 
 enum { OK = 0, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, SMALL = 7, NO_FUNCTION = 13 };
 
-struct gpu { char uuid[96]; long total, used; int error, nomem, nolist, mig, major, minor; char instance[96]; };
+struct gpu { char uuid[96]; long total, used; int error, nomem, nolist, mig, major, minor, node; u64 slow, corrected, uncorrected, cpus; char instance[96]; };
 struct held { int gpu, graphics; u32 pid; long mib; };
 static struct { int init, count, hang, crash, v1, gpus, helds; struct gpu gpu[8]; struct held held[32]; int xids; struct { int gpu, code; } xid[8]; } now;
 
@@ -64,6 +68,16 @@ static void load(void) {
         if (sscanf(line, "mig %d %95s", &at, instance) == 2) {
             now.gpu[at].mig = 1;
             if (strcmp(instance, "-")) strcpy(now.gpu[at].instance, instance);
+        }
+        u64 bits, more;
+        if (sscanf(line, "slow %d %llx", &at, &bits) == 2) now.gpu[at].slow = bits;
+        if (sscanf(line, "ecc %d %llu %llu", &at, &bits, &more) == 3) {
+            now.gpu[at].corrected = bits;
+            now.gpu[at].uncorrected = more;
+        }
+        if (sscanf(line, "near %d %llx %d", &at, &bits, &major) == 3) {
+            now.gpu[at].cpus = bits;
+            now.gpu[at].node = major;
         }
         h->graphics = !strcmp(word, "draw");
         if (sscanf(line, "hold %d %u %ld", &h->gpu, &h->pid, &h->mib) == 3 ||
@@ -175,6 +189,35 @@ int nvmlDeviceGetCudaComputeCapability(void *handle, int *major, int *minor) {
 }
 #endif
 int nvmlDeviceGetTemperature(void *handle, u32 sensor, u32 *celsius) { (void)sensor; GPU(handle); *celsius = 61; return OK; }
+enum { SM = 1, MEMORY = 2 };
+int nvmlDeviceGetClockInfo(void *handle, u32 type, u32 *mhz) { GPU(handle); *mhz = type == SM ? 1755 : 2619; return OK; }
+int nvmlDeviceGetMaxClockInfo(void *handle, u32 type, u32 *mhz) { (void)type; GPU(handle); *mhz = 1980; return OK; }
+#if LISTS >= 3
+int nvmlDeviceGetCurrentClocksEventReasons(void *handle, u64 *bits) { GPU(handle); *bits = g->slow; return OK; }
+#endif
+int nvmlDeviceGetCurrentClocksThrottleReasons(void *handle, u64 *bits) { GPU(handle); *bits = g->slow; return OK; }
+int nvmlDeviceGetTotalEccErrors(void *handle, u32 kind, u32 counter, u64 *count) {
+    (void)counter;
+    GPU(handle);
+    *count = kind ? g->uncorrected : g->corrected;
+    return OK;
+}
+int nvmlDeviceGetEnforcedPowerLimit(void *handle, u32 *milliwatts) { GPU(handle); *milliwatts = 700000; return OK; }
+int nvmlDeviceGetCpuAffinity(void *handle, u32 words, u64 *cpus) {
+    GPU(handle);
+    memset(cpus, 0, words * sizeof *cpus);
+    cpus[0] = g->cpus ? g->cpus : 1;
+    return OK;
+}
+#if LISTS >= 2
+int nvmlDeviceGetMemoryAffinity(void *handle, u32 words, u64 *nodes, u32 scope) {
+    (void)scope;
+    GPU(handle);
+    memset(nodes, 0, words * sizeof *nodes);
+    nodes[0] = 1ULL << g->node;
+    return OK;
+}
+#endif
 int nvmlDeviceGetPowerUsage(void *handle, u32 *milliwatts) { (void)handle; (void)milliwatts; return NOT_SUPPORTED; }
 
 #if LISTS >= 1

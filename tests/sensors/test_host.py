@@ -9,6 +9,11 @@ FULL = """\
 some avg10=1.50 avg60=0.25 avg300=0.00 total=123
 full avg10=0.50 avg60=0.10 avg300=0.00 total=45
 """
+OF_TWO_READINGS = (
+    "cpu_percent",
+    "network_received_bytes_per_second",
+    "network_sent_bytes_per_second",
+)
 
 
 def test_pressure_is_parsed() -> None:
@@ -29,7 +34,8 @@ def test_host_adds_up(tmp_path: Path) -> None:
     sensor = HostSensor(proc=tmp_path)
     host = sensor.read()
     assert host.memory_used_bytes + host.memory_available_bytes == host.memory_total_bytes
-    assert host.missing == {"cpu_percent": FIRST_READING}
+    assert host.missing == dict.fromkeys(OF_TWO_READINGS, FIRST_READING)
+    assert sensor.read().network_sent_bytes_per_second is not None
     assert host.pressure is not None
     assert host.pressure.memory == Stall(1.5, 0.25, 0.5, 0.1)
     assert host.pressure.io is None

@@ -50,6 +50,23 @@ def test_two_healthy_gpus(double: Double) -> None:
     assert first.missing == {"power_watts": "NVML: Not Supported"}
 
 
+def test_clocks_and_what_slows_them_down_and_what_is_near(double: Double) -> None:
+    double.says(*HEALTHY, "slow 0 45", "ecc 0 7 2", "near 0 ff00f0 1", "slow 1 1")
+    first, second = double.probe().read().gpus
+    assert (first.sm_clock_mhz, first.sm_clock_max_mhz, first.memory_clock_mhz) == (
+        1755,
+        1980,
+        2619,
+    )
+    assert first.throttle_reasons == ("power limit", "temperature (hardware)")
+    assert second.throttle_reasons == ()
+    assert (first.ecc_corrected_errors, first.ecc_uncorrected_errors) == (7, 2)
+    assert (second.ecc_corrected_errors, second.ecc_uncorrected_errors) == (0, 0)
+    assert (first.cpu_affinity, first.numa_node) == ("4-7,16-23", 1)
+    assert (second.cpu_affinity, second.numa_node) == ("0", 0)
+    assert (first.power_watts, first.power_limit_watts) == (None, 700.0)
+
+
 def test_the_same_probe_sees_changes(double: Double) -> None:
     double.says(*HEALTHY)
     probe = double.probe()
@@ -92,7 +109,8 @@ def test_a_driver_without_the_second_memory_call(double: Double) -> None:
 @pytest.mark.parametrize("lists", [0, 1, 2])
 def test_an_older_driver_lacks_functions(tmp_path: Path, lists: int) -> None:
     machine = Double(compiled(tmp_path, lists), tmp_path)
-    machine.says(*HEALTHY, "draw 0 7 3", "hold 1 8 -1", "hold 0 4243 1")
+    more = ("draw 0 7 3", "hold 1 8 -1", "hold 0 4243 1", "slow 0 20")
+    machine.says(*HEALTHY, *more)
     with closing(machine.probe()) as probe:
         reading = probe.read()
     assert reading.error is None
@@ -109,7 +127,9 @@ def test_an_older_driver_lacks_functions(tmp_path: Path, lists: int) -> None:
     assert [process.pid for process in first.processes] == [7, 4242, 4243]
     assert first.processes[1] == GpuProcess(4242, 2000 * MIB)
     assert second.processes == (GpuProcess(8, None),)
-    lacking = {"compute_capability": "NVML: Function Not Found"} if lists < 2 else {}
+    newer = ("compute_capability", "numa_node") if lists < 2 else ()
+    lacking = dict.fromkeys(newer, "NVML: Function Not Found")
+    assert first.throttle_reasons == ("temperature",)
     assert first.missing == {"power_watts": "NVML: Not Supported", **lacking}
 
 

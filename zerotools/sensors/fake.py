@@ -41,6 +41,10 @@ def fake_gpu(
     mig_instances: Sequence[str] | None = None,
     compute_capability: tuple[int, int] | None = (9, 0),
     xids: Sequence[GpuXid] = (),
+    throttle_reasons: Sequence[str] = (),
+    ecc_uncorrected_errors: int = 0,
+    cpu_affinity: str | None = None,
+    numa_node: int | None = None,
 ) -> Gpu:
     """A healthy GPU, with the UUID `GPU-fake-<index>`."""
     total, used = int(total_gib * 2**30), int(used_gib * 2**30)
@@ -55,6 +59,15 @@ def fake_gpu(
         utilization_percent=0,
         temperature_celsius=40,
         power_watts=70.0,
+        power_limit_watts=700.0,
+        sm_clock_mhz=1755,
+        sm_clock_max_mhz=1980,
+        memory_clock_mhz=2619,
+        throttle_reasons=tuple(throttle_reasons),
+        ecc_corrected_errors=0,
+        ecc_uncorrected_errors=ecc_uncorrected_errors,
+        cpu_affinity=cpu_affinity,
+        numa_node=numa_node,
         compute_capability=compute_capability,
         processes=tuple(processes),
         error=error,

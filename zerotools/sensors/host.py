@@ -1,4 +1,4 @@
-"""Host memory, load and pressure, through psutil and /proc/pressure."""
+"""Host memory, load, network and pressure, through psutil and /proc/pressure."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from pathlib import Path
 
 import psutil
 
+from zerotools.sensors.network import NetworkUse
 from zerotools.sensors.snapshot import Host, Pressure, Stall
 
 NO_PRESSURE = "this kernel does not report pressure (no /proc/pressure)"
-FIRST_READING = "CPU use is known from the second reading on"
+FIRST_READING = "it is known from the second reading on"
 
 
 class HostSensor:
-    """Reads the host. CPU use is that between two readings."""
+    """Reads the host. CPU use and the network's are those between two readings."""
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._pressure = proc / "pressure"
+        self._network = NetworkUse()
         self._before: tuple[float, float] | None = None
 
     def read(self) -> Host:
@@ -25,8 +27,11 @@ class HostSensor:
         memory = psutil.virtual_memory()
         swap = psutil.swap_memory()
         busy = self._cpu_percent()
+        received, sent = self._network.read()
         pressure = read_pressure(self._pressure)
-        missing = {}
+        missing: dict[str, str] = {}
+        if received is None:
+            missing |= dict.fromkeys(_NETWORK, FIRST_READING)
         if busy is None:
             missing["cpu_percent"] = FIRST_READING
         if pressure is None:
@@ -40,6 +45,8 @@ class HostSensor:
             cpu_count=os.cpu_count() or 1,
             load_average=os.getloadavg(),
             cpu_percent=busy,
+            network_received_bytes_per_second=received,
+            network_sent_bytes_per_second=sent,
             pressure=pressure,
             missing=missing,
         )
@@ -53,6 +60,9 @@ class HostSensor:
             return None
         share = 1 - (now[1] - before[1]) / (now[0] - before[0])
         return round(100 * min(max(share, 0.0), 1.0), 1)
+
+
+_NETWORK = ("network_received_bytes_per_second", "network_sent_bytes_per_second")
 
 
 def read_pressure(directory: Path) -> Pressure | None:

@@ -1,8 +1,8 @@
 """GPUs through NVML, from a process that cannot be held up by the driver.
 
-`NvmlProbe` owns a child (`zerotools.sensors.probe`) and gives it a deadline for each reading. One
-that misses it is killed. One that cannot even be killed (it sleeps uninterruptibly in the driver)
-is abandoned, and no other is started until it has ended: a second one would hang as well.
+`NvmlProbe` owns a child (`zerotools.sensors.nvml_probe`) and gives it a deadline for each reading.
+One that misses it is killed. One that cannot even be killed (it sleeps uninterruptibly in the
+driver) is abandoned, and no other is started until it has ended: a second one would hang as well.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ START_SECONDS = 10.0
 REAP_SECONDS = 0.5
 MAX_BACKOFF_SECONDS = 60.0
 LONGEST_ANSWER = 4 << 20
-PROBE_COMMAND = (sys.executable, "-P", str(Path(__file__).with_name("probe.py")))
+PROBE_COMMAND = (sys.executable, "-P", str(Path(__file__).with_name("nvml_probe") / "entry.py"))
 
 
 @dataclass(frozen=True, slots=True)

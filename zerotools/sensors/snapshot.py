@@ -36,6 +36,9 @@ class Gpu:
     memory or its processes: whether others use it cannot be seen then. `mig_instances` names those
     of a GPU that is divided (None: it is not); `error` says so too. `missing` maps the name of any
     other field that is None to the reason. `xids` are the last that were reported of it.
+    `throttle_reasons` say what slows its clocks down now. Errors of its memory (ECC) are those
+    since the driver was loaded. `cpu_affinity` are the processors near it, as `0-15,32-47`, and
+    `numa_node` is the memory near it.
     """
 
     index: int
@@ -48,6 +51,15 @@ class Gpu:
     utilization_percent: int | None = None
     temperature_celsius: int | None = None
     power_watts: float | None = None
+    power_limit_watts: float | None = None
+    sm_clock_mhz: int | None = None
+    sm_clock_max_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    throttle_reasons: tuple[str, ...] | None = None
+    ecc_corrected_errors: int | None = None
+    ecc_uncorrected_errors: int | None = None
+    cpu_affinity: str | None = None
+    numa_node: int | None = None
     compute_capability: tuple[int, int] | None = None
     processes: tuple[GpuProcess, ...] = ()
     error: str | None = None
@@ -62,9 +74,9 @@ class Gpu:
         known = _known(cls, tree)
         processes = [_build(GpuProcess, p) for p in known.pop("processes", ())]
         known["xids"] = tuple(_build(GpuXid, xid) for xid in known.get("xids", ()))
-        instances = known.pop("mig_instances", None)
-        if instances is not None:
-            known["mig_instances"] = tuple(map(str, instances))
+        for name in ("mig_instances", "throttle_reasons"):
+            if (words := known.pop(name, None)) is not None:
+                known[name] = tuple(map(str, words))
         known["compute_capability"] = _capability(known.get("compute_capability"))
         return _build(cls, {**known, "processes": tuple(processes)})
 
@@ -94,7 +106,8 @@ class Pressure:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Memory and load of the machine. `missing` maps a field that is None to the reason."""
+    """Memory, load and network of the machine. `missing` maps a field that is None to the
+    reason."""
 
     memory_total_bytes: int
     memory_available_bytes: int
@@ -104,6 +117,8 @@ class Host:
     cpu_count: int
     load_average: tuple[float, float, float]
     cpu_percent: float | None = None
+    network_received_bytes_per_second: float | None = None
+    network_sent_bytes_per_second: float | None = None
     pressure: Pressure | None = None
     missing: Mapping[str, str] = field(default_factory=dict)
 

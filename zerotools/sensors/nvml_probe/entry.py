@@ -1,0 +1,12 @@
+"""Start of the probe process: finds its own package without help from the environment."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+    from zerotools.sensors.nvml_probe.session import main
+
+    main()

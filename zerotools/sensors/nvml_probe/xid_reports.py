@@ -1,0 +1,92 @@
+"""The XIDs that the driver reports while the probe listens."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections import deque
+from contextlib import suppress
+from typing import Any
+
+with suppress(ImportError):  # the session says so
+    import pynvml
+
+KERNEL_LOG = "/dev/kmsg"
+KERNEL_LINE = re.compile(
+    r"[0-9]+,[0-9]+,([0-9]+),[^;]*;.*NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): ([0-9]{1,4})\b"
+)
+"""A record of /dev/kmsg: priority, number, microseconds, flags; text (kernel, dev-kmsg)."""
+MOST_XIDS = 16
+"""So many of each GPU are kept."""
+
+
+class XidReports:
+    """The XIDs that were reported since this process listens: by the kernel's log, which also has
+    earlier ones of this boot, or where that cannot be read, by NVML's events."""
+
+    def __init__(self, kernel_log: str) -> None:
+        self._events: Any = None
+        self._reported: dict[str, deque[dict[str, Any]]] = {}
+        """By UUID, or by PCI address."""
+        try:
+            self._log: int | None = os.open(kernel_log, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:  # that is for root, on many machines
+            self._log = None
+
+    def listen(self) -> None:
+        """Have the driver report; one that cannot is none that has anything to report."""
+        if self._log is not None:
+            return
+        try:
+            self._events = pynvml.nvmlEventSetCreate()
+            for index in range(pynvml.nvmlDeviceGetCount()):
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                pynvml.nvmlDeviceRegisterEvents(
+                    handle, pynvml.nvmlEventTypeXidCriticalError, self._events
+                )
+        except Exception:  # of any GPU: what the others report comes all the same
+            return
+
+    def take_in(self) -> None:
+        """Note what was reported since the last time."""
+        if self._log is not None:
+            self._read_log(self._log)
+        while self._events is not None:
+            try:
+                event = pynvml.nvmlEventSetWait_v2(self._events, 0)
+                uuid = pynvml.nvmlDeviceGetUUID(event.device)
+            except Exception:  # NVMLError_Timeout: there are no more
+                return
+            self._note(uuid, int(event.eventData), time.monotonic())
+
+    def _read_log(self, log: int) -> None:
+        while True:
+            try:
+                record = os.read(log, 8192)
+            except BrokenPipeError:  # older records were overwritten
+                continue
+            except OSError:
+                return
+            if not record:
+                return
+            for line in record.decode("utf-8", "replace").splitlines():
+                found = KERNEL_LINE.match(line)
+                if found:
+                    self._note(pci_address(found[2]), int(found[3]), int(found[1]) / 1e6)
+
+    def _note(self, whose: str, code: int, clock: float) -> None:
+        known = self._reported.setdefault(whose, deque(maxlen=MOST_XIDS))
+        known.append({"code": code, "clock": clock})
+
+    def of(self, gpu: dict[str, Any]) -> list[dict[str, Any]]:
+        """Those of a GPU that was read, the oldest first."""
+        names = (gpu.pop("pci_address", None), gpu.get("uuid"))
+        return [xid for name in names if name for xid in self._reported.get(name, ())]
+
+
+def pci_address(text: str) -> str:
+    """`3b:00` of `0000:3b:00`, `00000000:3B:00.0` and others: the kernel and NVML write it in
+    several ways. A domain other than 0 stays."""
+    domain, _, rest = text.lower().partition(".")[0].partition(":")
+    return rest if not domain.strip("0") else f"{domain.lstrip('0')}:{rest}"
