@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from zerotools.io.files.mounts import ReadMounts, read_mounts
 from zerotools.jobs import states
 from zerotools.jobs.doctor.kernel import clock_is_synchronised
 from zerotoolsd.accounts.serving import OWN_ONLY, ServedUsers
@@ -42,7 +43,6 @@ from zerotoolsd.gpu_sharing.fair_shares import FairShares
 from zerotoolsd.gpu_sharing.over_use import SharedGpus
 from zerotoolsd.history.recorder import HistoryRecorder
 from zerotoolsd.looking.lookers import Ask
-from zerotoolsd.looking.mounts import ReadMounts, read_mounts
 from zerotoolsd.machine import SnapshotCache
 from zerotoolsd.needed import NeededCheckpoints
 from zerotoolsd.notifying.notifier import JobNotifier

@@ -14,6 +14,7 @@ from tests.daemon.fake_daemon import check_python, command
 from tests.daemon.made_attempts import TOKEN
 from tests.daemon.run_files import check_names
 from tests.daemon.waiting import wait_async
+from zerotools.io.files.mounts import ReadMounts, read_mounts
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe
 from zerotools.sensors.source import SnapshotSource
@@ -25,7 +26,6 @@ from zerotoolsd.attempts.spawning.way import CHILDREN, LaunchWay
 from zerotoolsd.config import Config, GpusConfig, LimitsConfig
 from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.jobservice import DispatcherService
-from zerotoolsd.looking.mounts import ReadMounts, read_mounts
 from zerotoolsd.machine import SnapshotCache
 from zerotoolsd.queue.lifecycle import Standing
 from zerotoolsd.queue.parking import Touch

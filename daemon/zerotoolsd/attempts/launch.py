@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 import zerotools
+from zerotools.io.files.mounts import MountPoint, mounts_of
 from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.tables.elastic import at_size
 from zerotools.jobs.tables.spec import JobSpec
@@ -29,7 +30,6 @@ from zerotoolsd.attempts.programs import (
 from zerotoolsd.attempts.spawning import places
 from zerotoolsd.attempts.spawning.places import OWN
 from zerotoolsd.config import Config, DataCacheConfig
-from zerotoolsd.looking.mounts import MountPoint, mounts_of
 from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.supervisor.durable import sync_directory, write_json
 from zerotoolsd.supervisor.ending.requests import reserve_request

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import ZerotoolsError
+from zerotools.io.files.mounts import ReadMounts, read_mounts
 from zerotools.jobs import states
 from zerotoolsd import crashpoints
 from zerotoolsd.accounts.name_service import SilentNames
@@ -27,7 +28,6 @@ from zerotoolsd.attempts.warming.servers import WarmServers
 from zerotoolsd.attempts.watcher import OnOver, Watcher
 from zerotoolsd.config import Config
 from zerotoolsd.config_tables.warm_config import WarmStartConfig
-from zerotoolsd.looking.mounts import ReadMounts, read_mounts
 from zerotoolsd.queue import clocks, lifecycle
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.lifecycle import Admit, Started

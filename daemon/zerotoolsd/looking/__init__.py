@@ -2,7 +2,6 @@
 
 frames    messages between the daemon and such a process
 nursery   the process that makes them, forked before the daemon is anything
-mounts    which mount a path lies on, without a look at it
 signs_of_life  mounts that do not answer
 lookers   the daemon's side: questions with deadlines, and another process where one hangs
 """

@@ -23,9 +23,9 @@ from functools import partial
 from typing import Any
 
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
+from zerotools.io.files.mounts import ReadMounts, read_mounts
 from zerotoolsd.accounts.job_user import JobUser
 from zerotoolsd.looking import frames, nursery
-from zerotoolsd.looking.mounts import ReadMounts, read_mounts
 from zerotoolsd.looking.nursery import Look, question_of
 from zerotoolsd.looking.signs_of_life import SignsOfLife
 

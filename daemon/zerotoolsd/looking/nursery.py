@@ -26,9 +26,10 @@ from importlib import import_module
 from typing import Any
 
 from zerotools.core.errors import BadRequest, ZerotoolsError
+from zerotools.io.files import mounts
 from zerotoolsd.accounts import as_user
 from zerotoolsd.accounts.job_user import JobUser
-from zerotoolsd.looking import frames, mounts
+from zerotoolsd.looking import frames
 
 LONGEST_ORDER = 1 << 16
 _PR_SET_PDEATHSIG = 1

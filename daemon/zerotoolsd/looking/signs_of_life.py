@@ -12,8 +12,8 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 
+from zerotools.io.files.mounts import ReadMounts, mounts_of
 from zerotoolsd.looking import frames
-from zerotoolsd.looking.mounts import ReadMounts, mounts_of
 from zerotoolsd.looking.nursery import SIGN_OF_LIFE, question_of
 
 LIFE_SECONDS = 2.0

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from zerotools.cli.output.sparkline import LETTERS, sparkline
+from zerotools.cli.output.sparkline import LETTERS, sparkline, spread
 
 
 @pytest.mark.parametrize(
@@ -26,3 +26,9 @@ def test_a_sparkline(values: Sequence[float | None], width: int, drawn: str) -> 
 def test_with_bounds_a_flat_curve_is_where_it_lies() -> None:
     assert sparkline([5, 5], 2, (0, 10)) == "▅▅"
     assert sparkline([-1, 11], 2, (0, 10), LETTERS) == "_#"
+
+
+def test_cells_are_of_equal_time_and_a_daemon_that_rests_leaves_no_gap() -> None:
+    assert spread([0, 50, 51, 59], [1, 2, 4, None], 60, 6, 1) == [1, 1, None, None, None, 3]
+    assert spread([0, 10, 20], [1, None, 3], 30, 3, 10) == [1, 1, 3]
+    assert spread([1000], [5], 40, 4, 10) == [None, None, None, 5]

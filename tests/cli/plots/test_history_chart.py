@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from zerotools.cli.plots.history_chart import history_lines, spread
+from zerotools.cli.plots.history_chart import history_lines
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotools.sensors.source import SnapshotSource
 
@@ -52,9 +52,3 @@ def test_whose_memory_it_was() -> None:
 def test_nothing_is_known() -> None:
     tree = {"step_seconds": 10, "times": [], "series": {}, "trouble": "off"}
     assert history_lines(tree, 7200, None, {}, 80) == ["nothing is known of the last 2 h 00 min"]
-
-
-def test_cells_are_of_equal_time_and_a_daemon_that_rests_leaves_no_gap() -> None:
-    assert spread([0, 50, 51, 59], [1, 2, 4, None], 60, 6, 1) == [1, 1, None, None, None, 3]
-    assert spread([0, 10, 20], [1, None, 3], 30, 3, 10) == [1, 1, 3]
-    assert spread([1000], [5], 40, 4, 10) == [None, None, None, 5]

@@ -20,9 +20,9 @@ from tests.daemon.asking import ask_thread
 from tests.daemon.hung_disks import hung_disk
 from tests.daemon.waiting import wait_async
 from zerotools.core.errors import BadFile, BadRequest
+from zerotools.io.files.mounts import MountPoint, read_mounts
 from zerotoolsd.looking import lookers, nursery, signs_of_life
 from zerotoolsd.looking.lookers import Lookers
-from zerotoolsd.looking.mounts import MountPoint, read_mounts
 
 
 def pid_of_looker() -> int:

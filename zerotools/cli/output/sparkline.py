@@ -8,6 +8,8 @@ from itertools import pairwise
 BLOCKS = "▁▂▃▄▅▆▇█"
 LETTERS = "_.-~=+*#"
 """For terminals that cannot show blocks."""
+RESTING_SECONDS = 20
+"""Twice as long as is between two samples of the daemon where no job runs."""
 
 
 def sparkline(
@@ -38,3 +40,26 @@ def _at(value: float) -> int:
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
+
+
+def spread(
+    times: Sequence[int],
+    values: Sequence[float | None],
+    seconds: int,
+    cells: int,
+    step_seconds: int,
+) -> list[float | None]:
+    """Means of `cells` equal parts of the `seconds` until the last of `times`. A part in which
+    nothing was measured is as the one before, for as long as a daemon that rests does not."""
+    begin = times[-1] + step_seconds - seconds
+    held: list[list[float]] = [[] for _ in range(cells)]
+    for time, value in zip(times, values, strict=True):
+        if value is not None and time >= begin:
+            held[min(cells - 1, (time - begin) * cells // seconds)].append(value)
+    found: list[float | None] = []
+    left = 0.0
+    for part in held:
+        left = max(step_seconds, RESTING_SECONDS) if part else left - seconds / cells
+        before = found[-1] if found and left > 0 else None
+        found.append(sum(part) / len(part) if part else before)
+    return found

@@ -16,12 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from zerotools.cli.output import render
-from zerotools.cli.output.sparkline import BLOCKS, sparkline
+from zerotools.cli.output.sparkline import BLOCKS, sparkline, spread
 from zerotools.sensors.snapshot import Snapshot
 
 NARROWEST, PIPED_COLUMNS = 10, 80
-RESTING_SECONDS = 20
-"""Twice as long as is between two samples where no job runs."""
 _JOB = re.compile(r"job\.([0-9]+)\.(?:gpu\.(.+)\.memory_used_bytes|host_memory_bytes)")
 
 
@@ -64,29 +62,6 @@ def history_lines(
         pad = " " * (wide - render.width(owner))
         lines.append(f"{owner}{pad}  {each.what:<{what}}  {curve:<{room}}  {_numbers(each)}")
     return lines if columns is None else [render.shorten(line, columns) for line in lines]
-
-
-def spread(
-    times: Sequence[int],
-    values: Sequence[float | None],
-    seconds: int,
-    cells: int,
-    step_seconds: int,
-) -> list[float | None]:
-    """Means of `cells` equal parts of the `seconds` until the last of `times`. A part in which
-    nothing was measured is as the one before, for as long as a daemon that rests does not."""
-    begin = times[-1] + step_seconds - seconds
-    held: list[list[float]] = [[] for _ in range(cells)]
-    for time, value in zip(times, values, strict=True):
-        if value is not None and time >= begin:
-            held[min(cells - 1, (time - begin) * cells // seconds)].append(value)
-    found: list[float | None] = []
-    left = 0.0
-    for part in held:
-        left = max(step_seconds, RESTING_SECONDS) if part else left - seconds / cells
-        before = found[-1] if found and left > 0 else None
-        found.append(sum(part) / len(part) if part else before)
-    return found
 
 
 def drawn_of(

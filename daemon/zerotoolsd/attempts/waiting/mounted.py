@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from zerotools.io.files.mounts import MountPoint
 from zerotoolsd.accounts.rights import opened
-from zerotoolsd.looking.mounts import MountPoint
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json
 from zerotoolsd.supervisor.plan import ATTEMPT, Plan

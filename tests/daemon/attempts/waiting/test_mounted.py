@@ -10,9 +10,9 @@ from pathlib import Path
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import CONFIG, running
 from tests.daemon.waiting import wait_async
+from zerotools.io.files.mounts import MountPoint
 from zerotoolsd.attempts.waiting.mounted import what_is_missing
 from zerotoolsd.config import RetryConfig
-from zerotoolsd.looking.mounts import MountPoint
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow
 from zerotoolsd.supervisor.plan import ATTEMPT
 

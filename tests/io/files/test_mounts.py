@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from zerotoolsd.looking.mounts import MountPoint, mounts_of, read_mounts
+from zerotools.io.files.mounts import MountPoint, mounts_of, read_mounts
 
 TABLE = """\
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
