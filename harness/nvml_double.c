@@ -16,6 +16,9 @@
  *   slow <gpu> <bits>       what slows its clocks down
  *   ecc <gpu> <n> <m>       corrected and uncorrected errors of its memory
  *   near <gpu> <bits> <node>  the first 64 processors, in hexadecimal, and the memory node near it
+ *   runs <gpu> <%> <C> <W> <MHz>  how busy, hot and fast it is; without, 93 % at 61 C and 1755 MHz,
+ *                           and its power is not supported
+ *   name <gpu> <name>       what it is called; Double 9000 without
  *   mig <gpu> <uuid>        it is in MIG mode, with this instance ("-": with none)
  *
  * Compiled with -DLISTS=n it is an older driver, which lacks functions: the lists of processes go up to
@@ -36,7 +39,7 @@ typedef unsigned long long u64;
 
 enum { OK = 0, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, SMALL = 7, NO_FUNCTION = 13 };
 
-struct gpu { char uuid[96]; long total, used; int error, nomem, nolist, mig, major, minor, node; u64 slow, corrected, uncorrected, cpus; char instance[96]; };
+struct gpu { char uuid[96]; long total, used; int error, nomem, nolist, mig, major, minor, node; u64 slow, corrected, uncorrected, cpus; u32 busy, hot, watts, clock; char instance[96], name[96]; };
 struct held { int gpu, graphics; u32 pid; long mib; };
 static struct { int init, count, hang, crash, v1, gpus, helds; struct gpu gpu[8]; struct held held[32]; int xids; struct { int gpu, code; } xid[8]; } now;
 
@@ -69,6 +72,12 @@ static void load(void) {
             now.gpu[at].mig = 1;
             if (strcmp(instance, "-")) strcpy(now.gpu[at].instance, instance);
         }
+        u32 busy, hot, watts, clock;
+        if (sscanf(line, "runs %d %u %u %u %u", &at, &busy, &hot, &watts, &clock) == 5) {
+            struct gpu *runs = &now.gpu[at];
+            runs->busy = busy; runs->hot = hot; runs->watts = watts; runs->clock = clock;
+        }
+        if (sscanf(line, "name %d %95[^\n]", &at, instance) == 2) strcpy(now.gpu[at].name, instance);
         u64 bits, more;
         if (sscanf(line, "slow %d %llx", &at, &bits) == 2) now.gpu[at].slow = bits;
         if (sscanf(line, "ecc %d %llu %llu", &at, &bits, &more) == 3) {
@@ -160,7 +169,7 @@ int nvmlEventSetWait_v2(void *set, struct event *event, u32 milliseconds) {
 }
 int nvmlDeviceGetName(void *handle, char *text, u32 size) {
     if ((size_t)handle > INSTANCE) { snprintf(text, size, "Double 9000 MIG 1g"); return OK; }
-    GPU(handle); snprintf(text, size, "Double 9000");
+    GPU(handle); snprintf(text, size, "%s", g->name[0] ? g->name : "Double 9000");
     return OK;
 }
 int nvmlDeviceGetMemoryInfo(void *handle, u64 *info) {
@@ -180,7 +189,7 @@ int nvmlDeviceGetMemoryInfo_v2(void *handle, struct memory2 *info) {
     return OK;
 }
 #endif
-int nvmlDeviceGetUtilizationRates(void *handle, u32 *rates) { GPU(handle); rates[0] = 93; rates[1] = 40; return OK; }
+int nvmlDeviceGetUtilizationRates(void *handle, u32 *rates) { GPU(handle); rates[0] = g->clock ? g->busy : 93; rates[1] = 40; return OK; }
 #if LISTS >= 2
 int nvmlDeviceGetCudaComputeCapability(void *handle, int *major, int *minor) {
     GPU(handle);
@@ -188,9 +197,9 @@ int nvmlDeviceGetCudaComputeCapability(void *handle, int *major, int *minor) {
     return OK;
 }
 #endif
-int nvmlDeviceGetTemperature(void *handle, u32 sensor, u32 *celsius) { (void)sensor; GPU(handle); *celsius = 61; return OK; }
+int nvmlDeviceGetTemperature(void *handle, u32 sensor, u32 *celsius) { (void)sensor; GPU(handle); *celsius = g->clock ? g->hot : 61; return OK; }
 enum { SM = 1, MEMORY = 2 };
-int nvmlDeviceGetClockInfo(void *handle, u32 type, u32 *mhz) { GPU(handle); *mhz = type == SM ? 1755 : 2619; return OK; }
+int nvmlDeviceGetClockInfo(void *handle, u32 type, u32 *mhz) { GPU(handle); *mhz = type != SM ? 2619 : g->clock ? g->clock : 1755; return OK; }
 int nvmlDeviceGetMaxClockInfo(void *handle, u32 type, u32 *mhz) { (void)type; GPU(handle); *mhz = 1980; return OK; }
 #if LISTS >= 3
 int nvmlDeviceGetCurrentClocksEventReasons(void *handle, u64 *bits) { GPU(handle); *bits = g->slow; return OK; }
@@ -218,7 +227,11 @@ int nvmlDeviceGetMemoryAffinity(void *handle, u32 words, u64 *nodes, u32 scope) 
     return OK;
 }
 #endif
-int nvmlDeviceGetPowerUsage(void *handle, u32 *milliwatts) { (void)handle; (void)milliwatts; return NOT_SUPPORTED; }
+int nvmlDeviceGetPowerUsage(void *handle, u32 *milliwatts) {
+    GPU(handle);
+    *milliwatts = g->watts * 1000;
+    return g->clock ? OK : NOT_SUPPORTED;
+}
 
 #if LISTS >= 1
 struct process { u32 pid; u64 used; u32 instance, compute; };

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from functools import partial
 from pathlib import Path
 
 import click
@@ -10,21 +12,31 @@ import click
 from zerotools.cli.job_views.machine_screen import observe
 from zerotools.cli.options.shared import interval_option, json_option, socket_option
 from zerotools.cli.output import render
-from zerotools.cli.top.looking import Looking
+from zerotools.cli.plots.terminal_plot import has_braille
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.sensors.source import SnapshotSource
 
 DAEMON_SECONDS = 2.0
 NARROWEST = 60
+AUTO, CONSOLE = "auto", "linux"
+DUMB = ("dumb", "unknown", "")
+"""Values of TERM that say that lines are all that is shown."""
 
 
 @click.command("top")
 @interval_option(least=0.5)
+@click.option(
+    "--background",
+    type=click.Choice((AUTO, "dark", "light")),
+    default=AUTO,
+    show_default=True,
+    help="Colours for this background.  [auto: the terminal is asked]",
+)
 @socket_option
 @json_option
-def command(interval: float, socket: Path | None, as_json: bool) -> int:
-    """Show GPUs, host memory and jobs on a full screen; ? lists the keys.
+def command(interval: float, background: str, socket: Path | None, as_json: bool) -> int:
+    """Show GPUs, host and jobs on a full screen; ? lists the keys.
 
     This works without the daemon too. It needs the extra `top` (textual) and a terminal of 60
     columns; zerotools monitor needs neither. With --json it prints one reading and ends.
@@ -35,20 +47,53 @@ def command(interval: float, socket: Path | None, as_json: bool) -> int:
             render.print_json(observe(source, client)[1])
             return 0
         _check_terminal()
-        try:
-            from zerotools.cli.top.screen import Top  # the extra; it takes 0.2 s
-        except ImportError:
-            raise Unsupported(
-                "zerotools top needs textual: pip install 'zerotools[top]'; zerotools monitor "
-                "shows the same machine without it"
-            ) from None
-        Top(Looking(source, client).look, client, interval).run()
-    return 0
+        return _run(source, client, interval, background)
+
+
+def _run(source: SnapshotSource, client: DaemonClient, interval: float, background: str) -> int:
+    """Until somebody quits. Raises what ended the screen, if something did."""
+    try:
+        from zerotools.cli.top.reading.looking import Looking
+        from zerotools.cli.top.reading.places import PlaceLooker
+        from zerotools.cli.top.screen.background import ask_terminal, background_of
+        from zerotools.cli.top.screen.palette import styles_of
+        from zerotools.cli.top.screen.top_app import Top  # the extra; it takes 0.2 s
+    except ImportError:
+        raise Unsupported(
+            "zerotools top needs textual: pip install 'zerotools[top]'; zerotools monitor "
+            "shows the same machine without it"
+        ) from None
+    if background == AUTO:
+        ask = partial(ask_terminal, sys.stdin.fileno(), sys.stderr.fileno())
+        background = background_of(os.environ, ask) or AUTO
+    if os.environ.get("NO_COLOR") == "":
+        del os.environ["NO_COLOR"]  # which is empty, and so not set; textual takes it for set
+    colours = "NO_COLOR" not in os.environ
+    looking = Looking(source, client, PlaceLooker())
+    letters = not has_braille(sys.stderr) or os.environ.get("TERM") == CONSOLE
+    app = Top(looking, client, interval, styles_of(background, colours=colours), letters=letters)
+    try:
+        status = app.run()
+    finally:
+        looking.close()
+    if app.failure is not None:
+        raise app.failure
+    return status or 0
 
 
 def _check_terminal() -> None:
-    if not (sys.stdout.isatty() and sys.stdin.isatty()):
-        raise BadRequest("zerotools top needs a terminal; zerotools monitor --once does not")
+    # textual draws on standard error, and reads keys from standard input.
+    streams = {"input": sys.stdin, "output": sys.stdout, "error": sys.stderr}
+    if other := [name for name, stream in streams.items() if not stream.isatty()]:
+        raise BadRequest(
+            f"zerotools top needs a terminal, and standard {other[0]} is none; zerotools monitor "
+            "--once does not"
+        )
+    if os.environ.get("TERM", "dumb") in DUMB:
+        raise BadRequest(
+            f"TERM={os.environ.get('TERM', '')} says that this terminal shows no full screen; set "
+            "TERM to what it is, or take zerotools monitor --once"
+        )
     columns = render.terminal_columns()
     if columns is not None and columns < NARROWEST:
         raise BadRequest(

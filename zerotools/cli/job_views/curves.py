@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -70,11 +71,12 @@ def curves_of(client: DaemonClient, job: Job) -> Curves:
     return curves
 
 
-def history(client: DaemonClient, job: Job) -> list[Job]:
+def history(client: DaemonClient, job: Job, pages: int | None = None) -> list[Job]:
     """`job`, behind the jobs that it resumes: each one's `resume_from` lies in the output directory
-    of an older job. A checkpoint of another origin ends the chain."""
+    of an older job. A checkpoint of another origin ends the chain; so does one whose job is not in
+    so many `pages` of a thousand (None: all)."""
     chain: list[Job] = [job]
-    older = jobs_before(client, int(job["id"])) if _source(job) is not None else iter(())
+    older = jobs_before(client, int(job["id"]), pages) if _source(job) is not None else iter(())
     resumed_from = _source(job)
     for each in older:
         if resumed_from is None:
@@ -91,12 +93,14 @@ def _source(job: Job) -> Path | None:
     return Path(path) if isinstance(path, str) else None
 
 
-def jobs_before(client: DaemonClient, job_id: int) -> Iterator[Job]:
-    """Every job with a number below `job_id`, the newest first."""
-    page = client.jobs(limit=_PAGE, after=job_id)
-    while page:
+def jobs_before(client: DaemonClient, job_id: int, pages: int | None = None) -> Iterator[Job]:
+    """Every job with a number below `job_id`, the newest first; of so many pages alone."""
+    for _ in count() if pages is None else range(pages):
+        page = client.jobs(limit=_PAGE, after=job_id)
         yield from page
-        page = client.jobs(limit=_PAGE, after=page[-1]["id"]) if len(page) == _PAGE else []
+        if len(page) < _PAGE:
+            return
+        job_id = page[-1]["id"]
 
 
 def _records(client: DaemonClient, job_id: int, attempt: int) -> list[Mapping[str, Any]]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from zerotools.cli.job_views.describe import Job, ranks, steps, title, watched_process
 from zerotools.cli.job_views.process_owners import Owners, find_owners
 from zerotools.cli.output import render
-from zerotools.core.errors import DaemonError
+from zerotools.core.errors import DaemonError, DaemonUnreachable, ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.client.remote.elsewhere import machine_behind
 from zerotools.jobs.states import ACTIVE
 from zerotools.jobs.tables.adopted import AdoptedProcess
 from zerotools.sensors.snapshot import Gpu, Host, Snapshot, Stall
@@ -18,6 +19,8 @@ from zerotools.sensors.source import SnapshotSource
 
 HEADERS = ("GPU", "name", "used GiB", "free GiB", "of GiB", "busy", "temp", "power", "leased to")
 RIGHT = ("GPU", "used GiB", "free GiB", "of GiB", "busy", "temp", "power")
+FRESH_SECONDS = 30.0
+"""So old may be what the daemon saw last, which looks less often while nothing runs."""
 
 
 @dataclass(frozen=True)
@@ -32,26 +35,61 @@ class MonitorView:
 
 def observe(source: SnapshotSource, client: DaemonClient) -> tuple[MonitorView, dict[str, Any]]:
     """The machine, with the daemon's jobs if one answers; as a view and as JSON."""
-    snapshot = source.read()
-    tree: dict[str, Any] = {"snapshot": snapshot.to_json(), "jobs": None, "leases": None}
+    own = source.read() if machine_behind(client.socket) is None else None
     try:
         jobs = {job["id"]: job for state in ACTIVE for job in client.jobs(state=state)}
-        leases = client.machine()["leases"]
+        machine = client.machine()
     except DaemonError as error:
-        return MonitorView(snapshot, daemon=_no_daemon(error, client)), {
-            **tree,
-            "daemon_error": str(error),
-        }
+        if own is None:
+            raise
+        alone = {"snapshot": own.to_json(), "jobs": None, "leases": None}
+        view = MonitorView(own, daemon=daemon_trouble(error, client))
+        return view, {**alone, "daemon_error": str(error)}
+    snapshot, leases = snapshot_of(own, machine), machine["leases"]
     titles = {job_id: title(job) for job_id, job in jobs.items()}
     held = {
         lease["gpu_uuid"]: titles.get(lease["job_id"], f"job {lease['job_id']}") for lease in leases
     }
     listed = [jobs[job_id] for job_id in sorted(jobs)]
     view = MonitorView(snapshot, daemon="none is running", jobs=listed, leases=held)
-    return view, {**tree, "jobs": listed, "leases": leases, "daemon_error": None}
+    tree = {"snapshot": snapshot.to_json(), "jobs": listed, "leases": leases}
+    return view, {**tree, "daemon_error": None}
 
 
-def _no_daemon(error: DaemonError, client: DaemonClient) -> str:
+def snapshot_of(own: Snapshot | None, machine: Mapping[str, Any]) -> Snapshot:
+    """The machine of which the daemon answered `machine`: as it is seen from here, where it is this
+    one, and of what is not seen from here, as the daemon sees it.
+
+    Raises DaemonUnreachable: it is another machine, and its daemon has not looked at it yet."""
+    found = machine.get("snapshot")
+    if found is not None:
+        theirs = Snapshot.from_json(found)
+        return theirs if own is None else filled_in(own, theirs)
+    if own is None:
+        raise DaemonUnreachable("the daemon has not looked at its machine yet; ask it again")
+    return own
+
+
+def filled_in(own: Snapshot, theirs: Snapshot) -> Snapshot:
+    """`own`, with what is known from the second reading on, and errors of GPUs that were reported
+    before, as another process saw them a short while ago."""
+    if abs(own.taken_at - theirs.taken_at) > FRESH_SECONDS:
+        return own
+    known = {
+        name: value
+        for name in own.host.missing
+        if (value := getattr(theirs.host, name, None)) is not None
+    }
+    missing = {name: why for name, why in own.host.missing.items() if name not in known}
+    xids = {gpu.uuid: gpu.xids for gpu in theirs.gpus}
+    gpus = tuple(
+        replace(gpu, xids=max(gpu.xids, xids.get(gpu.uuid, ()), key=len)) for gpu in own.gpus
+    )
+    return replace(own, host=replace(own.host, **known, missing=missing), gpus=gpus)
+
+
+def daemon_trouble(error: ZerotoolsError, client: DaemonClient) -> str:
+    """Why the daemon tells nothing, in a sentence."""
     if isinstance(error.__cause__, FileNotFoundError | ConnectionRefusedError):
         return f"no daemon answers at {client.socket}"
     return str(error)

@@ -26,11 +26,12 @@ def _plain(text: str) -> str:
 @dataclass(frozen=True)
 class Series:
     """A curve of a chart: values by step; `mark` draws it where there are no colours, and `paint`
-    colours it."""
+    colours it. Where it is not `is_joined`, there is no line between its points."""
 
     points: SeriesPoints
     mark: str = "*"
     paint: Paint = _plain
+    is_joined: bool = True
 
 
 def chart(
@@ -49,36 +50,61 @@ def chart(
     Where a column stands for several steps it shows all that lies between the least and the
     greatest of their values.
     """
-    drawn = [each for each in series if each.points]
-    if not drawn:
+    grid = plotted(series, form, columns=columns, braille=braille, least=least, rows=rows)
+    if grid is None:
         return [f"{title}: nothing was reported"]
-    values = [value for each in drawn for value in each.points.values()]
-    steps = [step for each in drawn for step in each.points]
+    edge = "│" if braille else "|"
+    shown = [title]
+    for label, cells in zip(grid.labels, grid.cells, strict=True):
+        row = "".join(
+            text if number is None else series[number].paint(text) for text, number in cells
+        )
+        shown.append(f"{label} {edge}{row}".rstrip())
+    return [*shown, f"{'':{len(grid.labels[0]) + 1}} {grid.steps}"]
+
+
+@dataclass(frozen=True)
+class Plotted:
+    """A chart before it is coloured. `labels` stand before the rows, all of one width; a cell is a
+    character and the number of the series that it is of, if any; `steps` is the line below."""
+
+    labels: Sequence[str]
+    cells: Sequence[Sequence[tuple[str, int | None]]]
+    steps: str
+
+
+def plotted(
+    series: Sequence[Series],
+    form: NumberFormat,
+    *,
+    columns: int,
+    braille: bool,
+    least: float | None = None,
+    rows: int = ROWS,
+) -> Plotted | None:
+    """What `chart` shows, for who colours it in another way; None: there are no points."""
+    values = [value for each in series for value in each.points.values()]
+    steps = [step for each in series for step in each.points]
+    if not steps:
+        return None
     low, high = min(values), max(values)
     low = low if least is None else min(low, least)
-    labels = [form(high), form(low)]
+    labels = [form(high), *[""] * (rows - 2), form(low)]
     margin = max(map(len, labels)) + 2
     width = max(NARROWEST, columns - margin - 1)
-    cells: list[list[str]] = [[" "] * width for _ in range(rows)]
-    for each in drawn:
+    cells: list[list[tuple[str, int | None]]] = [[(" ", None)] * width for _ in range(rows)]
+    for number, each in enumerate(series):
         across, down = (2, 4) if braille else (1, 1)
         canvas = _Canvas(width * across, rows * down)
-        canvas.draw(each.points, (min(steps), max(steps)), (low, high))
+        canvas.draw(each, (min(steps), max(steps)), (low, high))
         lines = canvas.braille() if braille else canvas.stars(each.mark)
         for row, line in enumerate(lines):
             for column, character in enumerate(line):
                 if character != " ":
-                    cells[row][column] = each.paint(character)
-    edge = "│" if braille else "|"
-    texts = [labels[0], *[""] * (rows - 2), labels[1]]
-    shown = [title]
-    shown += [
-        f"{text:>{margin - 1}} {edge}{''.join(row)}".rstrip()
-        for text, row in zip(texts, cells, strict=True)
-    ]
+                    cells[row][column] = (character, number)
     first, last = f"step {min(steps)}", str(max(steps))
     gap = " " * max(1, width - len(first) - len(last))
-    return [*shown, f"{'':{margin}} {first}{gap}{last}"]
+    return Plotted([f"{text:>{margin - 1}}" for text in labels], cells, f"{first}{gap}{last}")
 
 
 class _Canvas:
@@ -89,10 +115,9 @@ class _Canvas:
         self._height = height
         self._dots: set[tuple[int, int]] = set()
 
-    def draw(
-        self, points: SeriesPoints, steps: tuple[int, int], values: tuple[float, float]
-    ) -> None:
+    def draw(self, series: Series, steps: tuple[int, int], values: tuple[float, float]) -> None:
         """The curve, where the edges are the first and last of `steps` and of `values`."""
+        points = series.points
         (first, last), (low, high) = steps, values
         before: tuple[int, int] | None = None
         for step in sorted(points):
@@ -101,7 +126,7 @@ class _Canvas:
             share = (points[step] / 2 - low / 2) / (high / 2 - low / 2) if high > low else 0.5
             y = round(share * (self._height - 1))
             self._line(before or (x, y), (x, y))
-            before = (x, y)
+            before = (x, y) if series.is_joined else None
 
     def _line(self, start: tuple[int, int], end: tuple[int, int]) -> None:
         (x0, y0), (x1, y1) = start, end

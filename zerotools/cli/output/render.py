@@ -18,8 +18,12 @@ from typing import Any, TextIO
 UNKNOWN = "-"
 _REMARK: dict[str, Any] = {"initial_indent": "    ", "subsequent_indent": "    "}
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-# C0, DEL, C1, and the marks that reorder text.
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+# C0, DEL, C1, the marks that reorder text, those that break lines, and those that show nothing.
+_CONTROL = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
+)
+_NO_COLUMN = frozenset(("Mn", "Me", "Cf"))
+"""Categories of characters that are drawn over the one before, or not at all."""
 
 
 def clean(text: str) -> str:
@@ -76,8 +80,14 @@ def loss(value: float) -> str:
 
 def width(text: str) -> int:
     """Columns that a terminal gives to `text`."""
+    if text.isascii():
+        return len(text)
     return sum(
-        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
+        0
+        if unicodedata.category(c) in _NO_COLUMN
+        else 2
+        if unicodedata.east_asian_width(c) in "WF"
+        else 1
         for c in text
     )
 

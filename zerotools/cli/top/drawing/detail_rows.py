@@ -1,0 +1,190 @@
+"""The job that is chosen: what it is at, how fast it is, what it saved, its curves, its log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from zerotools.cli.job_views.describe import (
+    Job,
+    has_no_heartbeat,
+    outcome,
+    plan,
+    since_step,
+    title,
+    user_of,
+    why,
+)
+from zerotools.cli.output import render
+from zerotools.cli.output.braille_chart import FRAME
+from zerotools.cli.top.drawing import curve_rows, figures
+from zerotools.cli.top.drawing.pieces import Line, cut, flowing, plain, ruled
+from zerotools.cli.top.reading.chosen_job import ChosenJob, KeptCheckpoint
+from zerotools.cli.top.reading.looking import Look
+from zerotools.cli.top.reading.report_reader import Reported, finite
+from zerotools.jobs.states import ACTIVE, TERMINAL
+
+CHART_FROM, TALLEST = 13, 18
+"""Rows of the whole from which the loss is a chart, and the most that this has."""
+_IN_STEPS = ("step", "first step")
+
+
+def detail_lines(
+    look: Look, job: Job, columns: int, rows: int, now: float, *, logged: bool = True
+) -> list[Line]:
+    """What is known of the job in at most so many rows; with the end of its log where that is not
+    shown elsewhere (`logged`)."""
+    found = look.chosen if look.chosen and look.chosen.job_id == job["id"] else None
+    name = title(job)
+    standing = _standing(job, look, now)
+    while len(standing) > 1 and len(" · ".join(standing)) + len(name) > columns - 12:
+        standing.pop()
+    lines = [ruled([(name, "strong")], columns, [(" · ".join(standing), "quiet")])]
+    lines += flowing(_doing(job, now), columns, 1 if rows < CHART_FROM else 2)
+    lines += flowing(_speed(job), columns, 1 if rows < CHART_FROM else 2)
+    if found is not None:
+        lines += _rest(found, columns, rows - len(lines), now, logged=logged)
+    return lines[:rows]
+
+
+def _rest(found: ChosenJob, columns: int, room: int, now: float, *, logged: bool) -> list[Line]:
+    """Checkpoints, curves and log share the room."""
+    reported = found.reported
+    lines: list[Line] = []
+    if found.trouble:
+        lines.append(cut([(plain(found.trouble), "warning")], columns))
+    tall = room >= CHART_FROM - 3
+    count = 1 if not tall else max(1, min(len(found.checkpoints), room // 6))
+    lines += checkpoint_lines(found.checkpoints, columns, count, now)
+    left = room - len(lines)
+    if reported.loss.means:
+        if tall and not logged:
+            lines += _charts(reported, columns, left)
+        elif tall:
+            height = max(curve_rows.LOWEST + FRAME, min(TALLEST, left * 3 // 5 - 1))
+            lines += curve_rows.loss_chart(reported, columns, height)
+            lines.append(curve_rows.speed_line(reported.speed, columns))
+        else:
+            lines.append(curve_rows.loss_line(reported, columns))
+            if len(reported.eval_loss.means) > 1 and left >= 5:
+                lines.append(curve_rows.eval_line(reported, columns))
+    left = room - len(lines)
+    return lines + (log_tail(found.log, columns, left) if logged else [])
+
+
+def _charts(reported: Reported, columns: int, rows: int) -> list[Line]:
+    """The loss, and where there is room, the speed below it: all of the room."""
+    least = curve_rows.LOWEST + FRAME
+    if rows < 2 * least + 4:
+        return curve_rows.loss_chart(reported, columns, max(least, rows))
+    below = max(least, rows // 3)
+    lines = curve_rows.loss_chart(reported, columns, rows - below)
+    return [*lines, *curve_rows.speed_chart(reported.speed, columns, below)]
+
+
+def log_tail(log: Sequence[str], columns: int, rows: int) -> list[Line]:
+    """The last lines of a log."""
+    tail = log[-rows:] if rows > 0 else ()
+    return [cut([(plain(text), "quiet")], columns) for text in tail]
+
+
+def _standing(job: Job, look: Look, now: float) -> list[str]:
+    """`running 3h12m`, `GPU 0-3`, `attempt 2`: what matters most first."""
+    state = str(job["state"]).replace("_", " ")
+    since = job["ended"] or (job["started"] if job["state"] in ACTIVE else job["created"])
+    words = [state if since is None else f"{state} {figures.brief(now - since)}"]
+    if job["state"] in TERMINAL and since is not None:
+        words = [f"{state} {figures.ago(now - since)}"]
+    if places := _gpus(job, look):
+        words.append(places)
+    if len(job["attempts"]) > 1:
+        words.append(f"attempt {job['attempts'][-1]['number']}")
+    if job["priority"]:
+        words.append(f"priority {job['priority']:+d}")
+    words.append(user_of(job))
+    return words
+
+
+def _gpus(job: Job, look: Look) -> str:
+    """The numbers of the GPUs that its newest attempt has."""
+    if job["state"] not in ACTIVE or not job["attempt"]:
+        return ""
+    index = {gpu.uuid: gpu.index for gpu in look.snapshot.gpus}
+    found = [index[uuid] for uuid in job["attempt"]["gpu_uuids"] if uuid in index]
+    return f"GPU {figures.in_ranges(found)}" if found else ""
+
+
+def _doing(job: Job, now: float) -> list[tuple[int, Line]]:
+    """What it is at, and since when; or why it waits, or how it ended."""
+    if job["state"] in TERMINAL:
+        return [(0, [(plain(outcome(job)), "bad" if job["state"] == "failed" else "")])]
+    said = plain(why(job, now))
+    phase = job.get("phase") or {}
+    if not said and phase.get("name"):
+        said = _phase(str(phase["name"]), since_step(job, now), phase)
+    if not said and has_no_heartbeat(job):
+        said = "its own program, which does not say what it is at"
+    bad = phase.get("stalled") or phase.get("quiet") or phase.get("late")
+    parts: list[tuple[int, Line]] = [(0, [(said, "warning" if bad else "")])] if said else []
+    return [*parts, (1, [(plan(job), "quiet")])]
+
+
+def _phase(name: str, since: str, phase: object) -> str:
+    if name in _IN_STEPS:
+        return f"trains, the last step {since} ago" if since else "trains"
+    return f"{name}, the last step {since} ago" if since else name
+
+
+def _speed(job: Job) -> list[tuple[int, Line]]:
+    """Figures of the last step; what matters least is given up first."""
+    record = job["progress"] or {}
+    forms = (
+        (0, "tokens_per_second", "{:,.0f} tokens/s", 1.0),
+        (1, "mfu", "MFU {:.1f} %", 100.0),
+        (2, "step_seconds", "{:.3g} s/step", 1.0),
+        (4, "grad_norm", "grad {:.3g}", 1.0),
+        (5, "lr", "lr {:.1e}", 1.0),
+        (6, "loss_scale", "scale {:g}", 1.0),
+        (3, "skipped_steps", "{:.0f} skipped", 1.0),
+    )
+    parts: list[tuple[int, Line]] = []
+    for order, name, form, factor in forms:
+        value = finite(record.get(name))
+        if value is not None and (value or name != "skipped_steps"):
+            parts.append((order, [(form.format(value * factor), "strong" if order < 2 else "")]))
+    attempt = job["attempt"] or {}
+    for name, key in (("GPU", "peak_gpu_bytes"), ("host", "peak_host_bytes")):
+        if (held := finite(attempt.get(key))) is not None:
+            parts.append((7, [(f"{name} peak ", "quiet"), (render.size(held), "")]))
+    return parts
+
+
+def checkpoint_lines(
+    kept: Sequence[KeptCheckpoint], columns: int, rows: int, now: float
+) -> list[Line]:
+    """The newest checkpoints, one in a line."""
+    if not kept:
+        return [[("saved ", "strong"), ("nothing yet", "quiet")]] if rows else []
+    lines = [_checkpoint(each, now) for each in kept[:rows]]
+    for number, line in enumerate(lines):
+        line.insert(0, ("saved ", "strong") if not number else ("      ", ""))
+    if (more := len(kept) - len(lines)) > 0:
+        lines[-1].append((f"   and {more} older", "quiet"))
+    return [cut(line, columns) for line in lines]
+
+
+def _checkpoint(each: KeptCheckpoint, now: float) -> Line:
+    said = each.reported
+    line: Line = [(f"step {said.step} ", "")]
+    if each.seen is not None and each.seen.is_thinned:
+        line.append(("weights alone (thinned)", "warning"))
+    elif said.verified:
+        line.append(("✓ verified", "good"))
+    elif said.not_verified:
+        line.append((f"? not verified: {plain(said.not_verified)}", "warning"))
+    else:
+        line.append(("nothing is known of it", "quiet"))
+    if each.time is not None:
+        line.append((f"  {figures.ago(now - each.time)}", ""))
+    if said.size_bytes is not None and said.seconds is not None:
+        line.append((f"  {render.size(said.size_bytes)} in {figures.brief(said.seconds)}", "quiet"))
+    return line

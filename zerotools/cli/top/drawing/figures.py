@@ -1,0 +1,75 @@
+"""Numbers in few columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from zerotools.cli.output import render
+
+_UNITS = ("B", "K", "M", "G", "T", "P")
+
+
+def brief(seconds: float | None) -> str:
+    """At most six columns: `14s`, `3m20s`, `2h05m`, `4d03h`; `-` for None."""
+    if seconds is None:
+        return render.UNKNOWN
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600:02d}h" if whole < 864e5 else ">999d"
+
+
+def ago(seconds: float) -> str:
+    """`4 min ago`: one unit, as nobody counts seconds of an hour."""
+    whole = max(0, round(seconds))
+    for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if whole >= length:
+            return f"{whole // length} {unit} ago"
+    return f"{whole} s ago"
+
+
+def size(count: float | None) -> str:
+    """Bytes in at most five columns: `980B`, `1.2G`, `812G`, binary units; `-` for None."""
+    if count is None:
+        return render.UNKNOWN
+    value, unit = float(count), 0
+    while abs(value) >= 999.5 and unit < len(_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    return (
+        f"{value:.0f}{_UNITS[unit]}" if value >= 9.95 or unit == 0 else f"{value:.1f}{_UNITS[unit]}"
+    )
+
+
+def used_of(used: float | None, total: float | None) -> str:
+    """GiB of GiB: `61.2/80G`."""
+    whole = render.UNKNOWN if total is None else f"{total / 2**30:.0f}"
+    return f"{render.gib(used)}/{whole}G"
+
+
+def thousands(count: float) -> str:
+    """At most five columns: `980`, `15.3k`, `1.2M`."""
+    for unit in ("", "k", "M", "G"):
+        if abs(count) < 999.5:
+            return f"{count:.0f}{unit}" if not unit or abs(count) >= 99.95 else f"{count:.1f}{unit}"
+        count /= 1000
+    return f"{count:.0f}T"
+
+
+def unit(value: float | None, name: str) -> str:
+    """A whole number with its unit, or `-`."""
+    return render.UNKNOWN if value is None else f"{value:.0f}{name}"
+
+
+def in_ranges(numbers: Iterable[int]) -> str:
+    """`0-3,5`."""
+    ranges: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges)

@@ -1,0 +1,204 @@
+"""A line for each GPU, its bar split by who holds the memory:
+
+0 ██████▓▓░░░░░░  61.2/80G ▇ 98%  61° 402/700W 1755MHz  job 3 (tiny)
+  job   stranger, free
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from zerotools.cli.job_views.describe import title
+from zerotools.cli.output import render
+from zerotools.cli.top.drawing import figures
+from zerotools.cli.top.drawing.meters import level, memory_bar, meter, strip, warmth
+from zerotools.cli.top.drawing.pieces import Line, Piece, cut, filled, padded, plain
+from zerotools.cli.top.reading.gpu_holders import JOB, GpuShare
+from zerotools.cli.top.reading.looking import Look
+from zerotools.sensors.snapshot import Gpu
+
+WARM_CELSIUS, HOT_CELSIUS = 80, 88
+ROOMY = 100
+"""Columns from which there is the name of the GPU, and room for words on what is usual."""
+CALM = ("power limit", "clocks set by hand", "display clocks")
+"""What slows clocks down while all is well: a GPU that works hard is at its power limit."""
+SHORT = {
+    "power limit": "power",
+    "temperature": "hot",
+    "temperature (hardware)": "HOT",
+    "hardware slowdown": "slowed",
+    "power brake": "brake",
+    "clocks set by hand": "set",
+    "sync boost": "sync",
+    "display clocks": "display",
+    "board limit": "board",
+    "reliability": "voltage",
+}
+
+
+@dataclass(frozen=True)
+class GpuColumns:
+    """What fits into the columns of the screen. Zero: that one is left out."""
+
+    name: int
+    bar: int
+    busy_bar: int
+    limit: bool
+    clock: int
+    past: int
+
+    @classmethod
+    def of(cls, columns: int) -> GpuColumns:
+        """The wider the screen, the more there is; the bar and the owner share what is left."""
+        name = 16 if columns >= ROOMY else 0
+        busy_bar = 12 if columns >= 150 else 0
+        past = 20 if columns >= 180 else 12 if columns >= 130 else 0
+        limit, clock = columns >= 76, 9 if columns >= 70 else 0
+        fixed = 3 + name + 11 + 7 + busy_bar + 6 + (9 if limit else 5) + clock + 2 * past
+        bar = max(8, min(40, (columns - fixed) * 2 // 5))
+        return cls(name, bar, busy_bar, limit, clock, past)
+
+
+def gpu_lines(look: Look, columns: int, rows: int, *, headed: bool) -> list[Line]:
+    """Lines for the GPUs, or why there is none, in at most so many rows."""
+    snapshot = look.snapshot
+    if not snapshot.gpus:
+        said = plain(snapshot.gpus_error or "NVML answers, and reports none")
+        return [cut([("GPUs  ", "strong"), (said, "quiet")], columns)]
+    lines: list[Line] = []
+    if snapshot.gpus_error:
+        age = figures.ago(snapshot.gpus_age_seconds or 0)
+        said = f"GPUs as of {age}: {plain(snapshot.gpus_error)}"
+        lines.append(cut([(said, "warning")], columns))
+    widths = GpuColumns.of(columns)
+    if headed:
+        lines.append(padded(_header(widths, look), columns))
+    room = rows - len(lines)
+    shown = snapshot.gpus if len(snapshot.gpus) <= room else snapshot.gpus[: max(0, room - 1)]
+    lines += [padded(_gpu(gpu, look, widths, columns), columns) for gpu in shown]
+    if left := snapshot.gpus[len(shown) :]:
+        lines.append(cut([(_in_short(left), "quiet")], columns))
+    return lines
+
+
+def _header(widths: GpuColumns, look: Look) -> Line:
+    past = "hour" if look.is_hour else "minutes"
+    words = [
+        ("GPU", 3 + widths.name),
+        ("memory", widths.bar + 1),
+        ("GiB", 10),
+        ("busy", 7 + widths.busy_bar),
+        ("temp", 5),
+        ("power", 9 if widths.limit else 5),
+        ("clock", widths.clock and widths.clock - 1),
+    ]
+    header = "".join(_titled(word, columns) for word, columns in words)
+    if widths.past:
+        header += _titled(f"  memory, {past}", widths.past + 1)
+        header += _titled(f"  busy, {past}", widths.past + 1)
+    return [(f"{header}  who", "title")]
+
+
+def _titled(word: str, columns: int) -> str:
+    right = word in ("GiB", "busy", "temp", "power", "clock")
+    return filled(word, columns, right=right) if columns else ""
+
+
+def _gpu(gpu: Gpu, look: Look, widths: GpuColumns, columns: int) -> Line:
+    name = plain(gpu.name or "").removeprefix("NVIDIA ")
+    line: Line = [(f"{gpu.index:>2} ", "strong")]
+    if widths.name:
+        line.append((f"{filled(name, widths.name - 1)} ", ""))
+    if gpu.error:
+        return [*line, (plain(gpu.error), "bad")]
+    shares = look.shares.get(gpu.index, ())
+    line += memory_bar(gpu, shares, widths.bar)
+    line.append((f" {figures.used_of(gpu.memory_used_bytes, gpu.memory_total_bytes):>10}", ""))
+    line += _busy(gpu, widths)
+    warm = warmth(gpu.temperature_celsius, WARM_CELSIUS, HOT_CELSIUS)
+    line.append((f" {figures.unit(gpu.temperature_celsius, '°'):>4}", warm))
+    line.append(_power(gpu, widths))
+    if widths.clock:
+        slowed = "▼" if gpu.throttle_reasons else " "
+        clock = f" {figures.unit(gpu.sm_clock_mhz, 'MHz'):>7}{slowed}"
+        line.append((clock, _clock_meaning(gpu)))
+    if widths.past:
+        line += _past(gpu, look, widths)
+    notes = _notes(gpu, roomy=columns >= ROOMY)
+    return [*line, ("  ", ""), *notes, *_who(gpu, look, shares)]
+
+
+def _busy(gpu: Gpu, widths: GpuColumns) -> Line:
+    percent = gpu.utilization_percent
+    share = None if percent is None else percent / 100
+    text = f"{figures.unit(percent, '%'):>5}"
+    if widths.busy_bar:
+        return [(" ", ""), *meter(share, widths.busy_bar), (text, ""), (" ", "")]
+    return [(" ", ""), level(share), (text, "")]
+
+
+def _power(gpu: Gpu, widths: GpuColumns) -> Piece:
+    if not widths.limit:
+        return f" {figures.unit(gpu.power_watts, 'W'):>4}", ""
+    limit = "" if gpu.power_limit_watts is None else f"/{gpu.power_limit_watts:.0f}"
+    watts = render.UNKNOWN if gpu.power_watts is None else f"{gpu.power_watts:.0f}{limit}W"
+    return f" {watts:>8}", ""
+
+
+def _clock_meaning(gpu: Gpu) -> str:
+    reasons = gpu.throttle_reasons or ()
+    return "warning" if any(reason not in CALM for reason in reasons) else "quiet"
+
+
+def _notes(gpu: Gpu, *, roomy: bool) -> Line:
+    """What is wrong with it, before whose it is; what is usual only where there is room."""
+    notes: Line = []
+    if gpu.xids:
+        notes.append((f"XID {gpu.xids[-1].code} ", "bad"))
+    if gpu.ecc_uncorrected_errors:
+        notes.append((f"ECC {gpu.ecc_uncorrected_errors}! ", "bad"))
+    elif gpu.ecc_corrected_errors and roomy:
+        notes.append((f"ECC {gpu.ecc_corrected_errors} ", "quiet"))
+    reasons = gpu.throttle_reasons or ()
+    bad = [reason for reason in reasons if reason not in CALM]
+    if bad or (reasons and roomy):
+        words = ",".join(SHORT.get(reason, plain(reason)) for reason in bad or reasons)
+        notes.append((f"{words} ", "warning" if bad else "quiet"))
+    return notes
+
+
+def _who(gpu: Gpu, look: Look, shares: Sequence[GpuShare]) -> Line:
+    leased = look.leases.get(gpu.uuid or "")
+    if leased is None and not shares:
+        return [("free", "quiet")]
+    names: dict[str, str] = {} if leased is None else {title(leased): JOB}
+    for share in shares:
+        names.setdefault(share.owner, share.kind)
+    pieces: Line = []
+    for owner, kind in names.items():
+        pieces.append((" + " if pieces else "", "quiet"))
+        pieces.append((plain(owner), kind))
+    return pieces
+
+
+def _past(gpu: Gpu, look: Look, widths: GpuColumns) -> Line:
+    line: Line = []
+    for name, top in (
+        ("memory_used_bytes", gpu.memory_total_bytes),
+        ("utilization_percent", 100),
+    ):
+        series = look.past.get(f"gpu.{gpu.uuid}.{name}")
+        drawn = strip(series, widths.past, None if top is None else float(top))
+        line += [(" ", ""), *padded(drawn, widths.past)]
+    return line
+
+
+def _in_short(gpus: Sequence[Gpu]) -> str:
+    """Those for which there is no room."""
+    used = sum(gpu.memory_used_bytes or 0 for gpu in gpus)
+    total = sum(gpu.memory_total_bytes or 0 for gpu in gpus)
+    busy = sum((gpu.utilization_percent or 0) > 0 for gpu in gpus)
+    lost = sum(gpu.error is not None for gpu in gpus)
+    said = f"   and {len(gpus)} more: {busy} busy, {figures.used_of(used, total)}"
+    return said + (f", {lost} in trouble" if lost else "")

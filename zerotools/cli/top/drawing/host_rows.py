@@ -1,0 +1,139 @@
+"""Processors, memory, pressure, network and disks of the host, in cells of equal width."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from zerotools.cli.top.drawing import figures
+from zerotools.cli.top.drawing.meters import meter, strip, warmth
+from zerotools.cli.top.drawing.pieces import Line, cut, padded, plain, shortened, width
+from zerotools.cli.top.reading.looking import Look
+from zerotools.cli.top.reading.places import DiskSeen
+from zerotools.sensors.snapshot import Host, Stall
+
+NARROWEST, WIDEST = 26, 50
+"""Columns of a cell, where the number of cells allows."""
+BAR, LONG_BAR, PAST_FROM = 8, 16, 44
+"""Columns of a bar at least and at most, and those of a cell that also shows the past."""
+STALLED, VERY_STALLED = 5.0, 20.0
+"""Percent of the time in which something waited."""
+LOW_SHARE, NO_SHARE = 0.1, 0.03
+"""Of a disk, that is free."""
+FULL_SHARE = 0.95
+"""Of the memory, that is used."""
+_Cell = Callable[[Look, int], Line]
+
+
+def host_lines(look: Look, columns: int, rows: int) -> list[Line]:
+    """At most so many lines. Disks have what is left; those with the least room come first."""
+    cells: list[_Cell] = [_processors, _memory, _pressure, _network]
+    if look.snapshot.host.pressure is None:
+        cells.remove(_pressure)
+    count = len(cells) + len(look.disks)
+    beside = max(2, min(columns // NARROWEST, max(math.ceil(count / rows), columns // WIDEST)))
+    room = columns // beside
+    parts = [cell(look, room - 2) for cell in cells]
+    disks = look.disks[: max(0, rows * beside - len(parts))]
+    parts += [_disk(disk, room - 2) for disk in disks]
+    lines: list[Line] = []
+    for begin in range(0, len(parts), beside):
+        line: Line = []
+        for part in parts[begin : begin + beside]:
+            line += padded(part, room)
+        lines.append(cut(line, columns))
+    return lines[:rows]
+
+
+def _barred(
+    name: str, share: float | None, said: Line, columns: int, past: Line, meaning: str
+) -> Line:
+    """A bar that has what the words beside it leave."""
+    room = columns - len(name) - 2 - width(said) - (width(past) + 1 if past else 0)
+    bar = max(min(BAR, room), min(LONG_BAR, room)) if room >= 3 else 0
+    line: Line = [(f"{name} ", "strong"), *meter(share, bar, meaning), (" " if bar else "", "")]
+    return cut([*line, *said, *([(" ", ""), *past] if past else [])], columns)
+
+
+def _past(look: Look, name: str, top: float | None, columns: int) -> Line:
+    return strip(look.past.get(name), columns // 4, top) if columns >= PAST_FROM else []
+
+
+def _processors(look: Look, columns: int) -> Line:
+    host = look.snapshot.host
+    load = host.load_average[0] if host.load_average else 0.0
+    high = "warning" if load > 2 * host.cpu_count else "quiet"
+    said: Line = [(f"{figures.unit(host.cpu_percent, '%'):>4}", "")]
+    said.append((f" load {load:.1f}/{host.cpu_count}", high))
+    share = None if host.cpu_percent is None else host.cpu_percent / 100
+    past = _past(look, "host.cpu_percent", 100.0, columns)
+    return _barred("CPU", share, said, columns, past, "meter")
+
+
+def _memory(look: Look, columns: int) -> Line:
+    host = look.snapshot.host
+    total = host.memory_total_bytes
+    share = host.memory_used_bytes / total if total else None
+    full = share is not None and share >= FULL_SHARE
+    said: Line = [(figures.used_of(host.memory_used_bytes, total), "bad" if full else "")]
+    if host.swap_total_bytes:
+        swap = f" swap {figures.size(host.swap_used_bytes)}"
+        said.append((swap, "warning" if host.swap_used_bytes else "quiet"))
+    past = _past(look, "host.memory_used_bytes", float(total), columns)
+    return _barred("RAM", share, said, columns, past, "bad" if full else "meter")
+
+
+def _pressure(look: Look, columns: int) -> Line:
+    """The part of the last 10 s in which something waited."""
+    pressure = look.snapshot.host.pressure
+    assert pressure is not None
+    line: Line = [("PSI%", "strong")]
+    stalls = (("mem", pressure.memory), ("cpu", pressure.cpu), ("io", pressure.io))
+    for name, stall in stalls:
+        if stall is not None:
+            line += [(f" {name} ", "quiet"), _stall(name, stall)]
+    return cut(line, columns)
+
+
+def _stall(name: str, stall: Stall) -> tuple[str, str]:
+    lost = stall.some_avg10_percent
+    # Processors that are all busy stall something all the time, which is no trouble.
+    meaning = "" if name == "cpu" else warmth(lost, STALLED, VERY_STALLED)
+    return f"{lost:.0f}" if lost >= 9.95 or not lost else f"{lost:.1f}", meaning
+
+
+def _network(look: Look, columns: int) -> Line:
+    host = look.snapshot.host
+    line: Line = [("net", "strong")]
+    for mark, name, value in _ways(host):
+        line += [(f" {mark} ", "quiet"), (f"{figures.size(value):>4}", "")]
+        series: Sequence[float | None] = look.past.get(name) or ()
+        most = max((each for each in series if each is not None), default=0.0)
+        if columns >= PAST_FROM:
+            line += [(" ", ""), *strip(series, columns // 6, most or 1.0)]
+    return cut([*line, (" /s", "quiet")], columns)
+
+
+def _ways(host: Host) -> tuple[tuple[str, str, float | None], ...]:
+    received, sent = "network_received_bytes_per_second", "network_sent_bytes_per_second"
+    return (
+        ("↓", f"host.{received}", host.network_received_bytes_per_second),
+        ("↑", f"host.{sent}", host.network_sent_bytes_per_second),
+    )
+
+
+def _disk(disk: DiskSeen, columns: int) -> Line:
+    name = plain(disk.at)
+    if disk.why is not None:
+        said = plain(disk.why)
+        room = max(6, columns - len(said) - 2)
+        return cut([(f"{shortened(name, room)} ", "strong"), (said, "bad")], columns)
+    total, free = disk.total_bytes or 0, disk.free_bytes or 0
+    share = free / total if total else 0.0
+    meaning = "bad" if share < NO_SHARE else "warning" if share < LOW_SHARE else ""
+    of = f" of {figures.size(total)}" if columns >= PAST_FROM - 8 else ""
+    words: Line = [(f"{figures.size(free)} free{of}", meaning)]
+    if disk.is_read_only:
+        words.append((" read-only", "bad"))
+    short = shortened(name, max(6, columns - width(words) - 5))
+    return _barred(short, 1 - share, words, columns, [], meaning or "meter")

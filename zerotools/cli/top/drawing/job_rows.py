@@ -1,0 +1,165 @@
+"""The table of jobs. One that trains shows how far it is; one that waits or is over, why."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+
+from zerotools.cli.job_views.describe import (
+    Job,
+    is_late,
+    loss,
+    meaning_of,
+    outcome,
+    ranks,
+    steps,
+    user_of,
+    why,
+)
+from zerotools.cli.output import render
+from zerotools.cli.top.drawing import figures
+from zerotools.cli.top.drawing.meters import meter
+from zerotools.cli.top.drawing.pieces import CURSOR, Line, Piece, filled, padded, plain
+from zerotools.cli.top.reading.report_reader import finite
+from zerotools.jobs.states import ACTIVE, RUNNING, TERMINAL
+
+MARK = "▸"
+MIDDLE_NAME, LONG_NAME = 15, 26
+"""Columns that names get before the figures that matter less, and after all of them."""
+SHORT_STATES = {"waiting retry": "retries", "launching": "launches"}
+_FIGURES = (("left", 7), ("loss", 8), ("saved", 9), ("tokens/s", 9), ("step", 14), ("ranks", 8))
+"""Columns behind the bar, in the order in which they get room, with the space before each."""
+
+
+@dataclass(frozen=True)
+class JobColumns:
+    """Widths; zero: that one is left out."""
+
+    id: int
+    name: int
+    owner: int
+    state: int
+    bar: int
+    figures: tuple[tuple[str, int], ...]
+
+    @classmethod
+    def of(cls, columns: int, jobs: Sequence[Job]) -> JobColumns:
+        """For these jobs: what is left over goes to the names, and then to the bars."""
+        number = max([3, *(len(str(job["id"])) for job in jobs)])
+        owner = 0 if columns < 66 else min(12, max([5, *(cell_len(user_of(job)) for job in jobs)]))
+        state, bar, percent = 9, 6, 5
+        room = columns - 2 - number - 1 - (owner and owner + 1) - state - 1 - bar - percent
+        longest = 1 + max([8, *(cell_len(str(job["name"] or "")) for job in jobs)])
+        name = min(
+            longest, max(9, min(MIDDLE_NAME, room - sum(width for _, width in _FIGURES[:3])))
+        )
+        room -= name
+        shown: list[tuple[str, int]] = []
+        for figure, width in _FIGURES:
+            if width > room:
+                break
+            shown.append((figure, width))
+            room -= width
+        more = min(room, min(longest, LONG_NAME) - name)
+        return cls(number, name + more, owner, state, bar + min(room - more, 14), tuple(shown))
+
+
+def job_header(widths: JobColumns, columns: int, more: str) -> Line:
+    """The names of the columns; `more` says what is above and below."""
+    owner = f"{filled('owner', widths.owner)} " if widths.owner else ""
+    head = f"  {'job':>{widths.id}} {filled('name', widths.name)}{owner}{'state':<10}"
+    head += filled("progress", widths.bar + 5)
+    head += "".join(f"{name:>{width}}" for name, width in widths.figures)
+    room = columns - len(head) - 1
+    return padded(
+        [(head, "title"), (f" {more:>{room}}" if 0 < len(more) <= room else "", "quiet")], columns
+    )
+
+
+def job_line(job: Job, widths: JobColumns, columns: int, now: float, *, chosen: bool) -> Line:
+    """One job."""
+    state = str(job["state"]).replace("_", " ")
+    owner = f"{filled(plain(user_of(job)), widths.owner)} " if widths.owner else ""
+    line: Line = [
+        (f"{MARK if chosen else ' '} ", "strong"),
+        (f"{job['id']:>{widths.id}} ", "strong"),
+        (filled(plain(job["name"] or ""), widths.name - 1) + " ", ""),
+        (owner, "quiet"),
+        (filled(SHORT_STATES.get(state, state), widths.state) + " ", meaning_of(state)),
+    ]
+    done, total = progress_of(job)
+    if job["state"] not in ACTIVE or not total:
+        line.append((reason_of(job, now), "quiet" if job["state"] != "failed" else "bad"))
+    else:
+        line += meter(done / total, widths.bar, "late" if is_late(job) else "busy")
+        line.append((f" {100 * done // total:>3}%", ""))
+        line += [_figure(job, name, width, now) for name, width in widths.figures]
+    line = padded(line, columns)
+    return [(text, f"{CURSOR}{meaning}") for text, meaning in line] if chosen else line
+
+
+def reason_of(job: Job, now: float) -> str:
+    """Why it waits, what it is at, or how it ended."""
+    if job["state"] in TERMINAL:
+        return plain(job["reason"] or outcome(job)).removeprefix(f"{job['state']} ")
+    return plain(why(job, now))
+
+
+def _figure(job: Job, name: str, width: int, now: float) -> Piece:
+    text, meaning = _text_of(job, name, now)
+    return filled(text, width, right=True), meaning
+
+
+def _text_of(job: Job, name: str, now: float) -> Piece:
+    record = job["progress"] or {}
+    match name:
+        case "left":
+            left = seconds_left(job)
+            return figures.brief(left), "" if left is not None else "quiet"
+        case "loss":
+            text = loss(record)
+            return text, "bad" if text == "nan" else ""
+        case "saved":
+            return saved_step(job)
+        case "tokens/s":
+            speed = finite(record.get("tokens_per_second"))
+            return ("-", "quiet") if speed is None else (figures.thousands(speed), "")
+        case "step":
+            return steps(job), "quiet"
+    return ranks(job), "quiet"
+
+
+def saved_step(job: Job) -> Piece:
+    """`40 ✓` where the newest checkpoint is verified, `40 ?` where it is not. Its directory, which
+    may hang, is not looked at."""
+    found = job["latest_checkpoint"] or {}
+    step = found.get("step")
+    if type(step) is not int or not 0 <= step < 2**63:
+        return render.UNKNOWN, "quiet"
+    if found.get("verified"):
+        return f"{step} ✓", "good"
+    return (f"{step} ?", "warning") if found.get("not_verified") else (str(step), "")
+
+
+def progress_of(job: Job) -> tuple[int, int]:
+    """Steps that are done, of how many; two zeros where that is not known."""
+    done, _, total = steps(job).partition("/")
+    known = done.isdecimal() and total.isdecimal() and int(total) > 0
+    return (min(int(done), int(total)), int(total)) if known else (0, 0)
+
+
+def seconds_left(job: Job) -> float | None:
+    """Until the last step, as its ranks reckon, or by the speed of the last step; None: not known,
+    or the last step is too long ago."""
+    done, total = progress_of(job)
+    if job["state"] != RUNNING or not total or is_late(job):
+        return None
+    record = job["progress"] or {}
+    left, step = finite(record.get("seconds_left")), finite(record.get("step_seconds"))
+    if left is None and step is not None:
+        left = step * (total - done)
+    return left if left is not None and 0 <= left < sys.maxsize and math.isfinite(left) else None

@@ -1,0 +1,81 @@
+"""Pages that take the whole screen: the keys, and a log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.cells import cell_len, set_cell_size
+
+from zerotools.cli.top.drawing.meters import OWNER_MARKS
+from zerotools.cli.top.drawing.pieces import Line, cut, plain, ruled
+from zerotools.cli.top.reading.gpu_holders import JOB, RESIDUE, STRANGER
+
+KEYS = (
+    ("↑ ↓  j k", "choose a job; PgUp PgDn Home End go further"),
+    ("l", "its log, which is followed"),
+    ("c", "cancel it, after y"),
+    ("r", "resume it, if it has ended or is held"),
+    ("+ -", "its priority"),
+    ("s", "sort by state, id, owner, name, time left"),
+    ("/", "only jobs whose name or owner has a text; Escape shows all"),
+    ("?", "this page"),
+    ("q", "quit"),
+)
+MARKS = (
+    (JOB, "memory of jobs"),
+    (STRANGER, "of other processes"),
+    (RESIDUE, "of no process: what a dead one left"),
+    ("free", "free"),
+)
+NOTES = (
+    "▼ says what slows a GPU's clocks down: power is usual under load, hot is not.",
+    "XID is the last error that the driver reported; ECC counts errors of its memory.",
+    "PSI: the part of the last 10 s in which something waited for memory, CPU or disk.",
+    "✓ is a checkpoint that was verified, ? one that was not.",
+)
+
+
+def help_lines(columns: int) -> list[Line]:
+    """The keys, and what marks mean."""
+    lines: list[Line] = [ruled([("keys", "strong")], columns)]
+    lines += [[(f"  {key:<10}", "key"), (words, "")] for key, words in KEYS]
+    lines += [[], ruled([("marks", "strong")], columns)]
+    lines += [[(f"  {OWNER_MARKS[kind] * 4}      ", kind), (words, "")] for kind, words in MARKS]
+    lines += [[(f"  {note}", "quiet")] for note in NOTES]
+    return [cut(line, columns) for line in lines]
+
+
+def log_page(
+    title: str, lines: Sequence[str], top: int | None, columns: int, rows: int
+) -> list[Line]:
+    """A log from its line `top` on; None: its end."""
+    room = max(1, rows - 1)
+    where = "follows" if top is None else f"line {top + 1} of {len(lines)}"
+    head = ruled([(plain(title), "strong")], columns, [(where, "quiet")])
+    folded: list[str] = []
+    if top is None:
+        for line in reversed(lines):
+            folded = [*fold(line, columns), *folded]
+            if len(folded) >= room:
+                break
+        folded = folded[-room:]
+    else:
+        for line in lines[top:]:
+            folded += fold(line, columns)
+            if len(folded) >= room:
+                break
+        folded = folded[:room]
+    return [head, *([(text, "")] for text in folded or ["there is nothing in it yet"])]
+
+
+def fold(text: str, columns: int) -> list[str]:
+    """A line of a log in as many lines of the screen as it takes."""
+    rest, found = plain(text), []
+    while cell_len(rest) > columns:
+        part = set_cell_size(rest, columns)
+        kept = part if rest.startswith(part) else part[:-1]  # half of a wide character has no place
+        if not kept:
+            break
+        found.append(kept)
+        rest = rest[len(kept) :]
+    return [*found, rest]

@@ -1,0 +1,119 @@
+"""Lines of text whose pieces have a meaning each, measured as textual measures them.
+
+A meaning is a word of `screen.palette`, or empty. Where nobody sees colours the text says all there
+is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from rich.cells import cell_len, set_cell_size
+
+from zerotools.cli.output import render
+
+Piece = tuple[str, str]
+"""Text and its meaning."""
+Line = list[Piece]
+GAP = 2
+CURSOR = "cursor "
+"""Before the meaning of what the cursor is on."""
+_JOINING = re.compile("[\u200c\u200d\ufe00-\ufe0f\U0001f3fb-\U0001f3ff\U000e0100-\U000e01ef]")
+"""Marks that change the character before them, or join two: terminals differ in the width of what
+comes of it."""
+_PILED = re.compile(
+    "([\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u20d0-\u20ff]{2})[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u20d0-\u20ff]+"
+)
+"""More than two accents on one letter reach into other lines."""
+
+
+def plain(text: object) -> str:
+    """What somebody else has written, on one line and of a width that can be told."""
+    return _PILED.sub(r"\1", _JOINING.sub("", render.clean(str(text))))
+
+
+def width(line: Iterable[Piece]) -> int:
+    """Columns of a line."""
+    return sum(cell_len(text) for text, _ in line)
+
+
+def shortened(text: str, columns: int) -> str:
+    """`text` in at most so many columns, with an ellipsis where something was cut off."""
+    if cell_len(text) <= columns:
+        return text
+    return set_cell_size(text, columns - 1).rstrip() + "…" if columns > 0 else ""
+
+
+def filled(text: str, columns: int, *, right: bool = False) -> str:
+    """`text` in exactly so many columns."""
+    short = shortened(text, columns)
+    blank = " " * (columns - cell_len(short))
+    return blank + short if right else short + blank
+
+
+def cut(line: Iterable[Piece], columns: int) -> Line:
+    """A line in at most so many columns; pieces that have no room are gone."""
+    left, kept = columns, []
+    for text, meaning in line:
+        short = shortened(text, left)
+        if short:
+            kept.append((short, meaning))
+        left -= cell_len(short)
+        if short != text:
+            break
+    return kept
+
+
+def padded(line: Iterable[Piece], columns: int) -> Line:
+    """A line in exactly so many columns."""
+    kept = cut(line, columns)
+    blank = columns - width(kept)
+    return [*kept, (" " * blank, "")] if blank > 0 else kept
+
+
+def ends(left: Line, right: Line, columns: int) -> Line:
+    """One line at each end; the right one goes where both have no room."""
+    room = columns - width(right) - GAP
+    if width(left) > room and (not right or room < columns // 2):
+        return padded(left, columns)
+    return [*padded(left, room), ("  ", ""), *right]
+
+
+def ruled(title: Line, columns: int, right: Line | None = None) -> Line:
+    """A title on a thin line that goes on to the edge, with something at its end."""
+    head: Line = [("── ", "rule"), *title, (" ", "")]
+    tail: Line = [] if not right else [(" ", ""), *right, (" ─", "rule")]
+    if width(head) + width(tail) > columns - 4:
+        tail = []
+    head = cut(head, columns)
+    return [*head, ("─" * (columns - width(head) - width(tail)), "rule"), *tail]
+
+
+def beside(left: Sequence[Line], right: Sequence[Line], columns: int, rows: int) -> list[Line]:
+    """Two blocks beside each other, the left one `columns` wide, with a line between them."""
+    blank: Line = []
+    return [
+        [
+            *padded(left[row] if row < len(left) else blank, columns),
+            (" │ ", "rule"),
+            *(right[row] if row < len(right) else blank),
+        ]
+        for row in range(rows)
+    ]
+
+
+def flowing(parts: Sequence[tuple[int, Line]], columns: int, rows: int) -> list[Line]:
+    """Parts one after another in at most so many rows; the number of a part says when it is given
+    up where there is no room: the highest first."""
+    kept = [part for part in parts if part[1]]
+    while True:
+        lines: list[Line] = []
+        for _, part in kept:
+            if lines and width(lines[-1]) + GAP + 1 + width(part) <= columns:
+                lines[-1] += [("   ", ""), *part]
+            else:
+                lines.append(list(part))
+        if len(lines) <= rows or len(kept) <= 1:
+            return [cut(line, columns) for line in lines[:rows]]
+        kept.remove(max(kept, key=lambda part: part[0]))

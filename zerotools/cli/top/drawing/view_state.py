@@ -1,0 +1,88 @@
+"""What the user has chosen: a job, an order, a filter, a page. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from zerotools.cli.job_views.describe import Job, user_of
+from zerotools.cli.top.drawing.job_rows import seconds_left
+from zerotools.jobs.states import ACTIVE, TERMINAL
+
+JOBS, HELP, LOG = "jobs", "help", "log"
+
+
+def _by_state(job: Job) -> tuple[int, str, int]:
+    state = str(job["state"])
+    return (0 if state in ACTIVE else 2 if state in TERMINAL else 1), state, job["id"]
+
+
+ORDERS: tuple[tuple[str, Callable[[Job], Any]], ...] = (
+    ("state", _by_state),
+    ("id", lambda job: job["id"]),
+    ("owner", lambda job: (user_of(job), job["id"])),
+    ("name", lambda job: (str(job["name"] or "").casefold(), job["id"])),
+    ("time left", lambda job: (_left(job), job["id"])),
+)
+
+
+def _left(job: Job) -> float:
+    left = seconds_left(job)
+    return float("inf") if left is None else left
+
+
+@dataclass(frozen=True)
+class ViewState:
+    """`chosen` is a job's number; `first` the row at the top of the table; `only` a text that the
+    name or owner has, which is being `typed`; `asks` is what waits for yes or no; `said` what the
+    daemon answered, and how that is meant. On the page of a log it is that of `rank`, from the line
+    `top` on; None: its end, which is followed."""
+
+    chosen: int | None = None
+    order: int = 0
+    only: str = ""
+    typed: bool = False
+    first: int = 0
+    page: str = JOBS
+    rank: int = 0
+    top: int | None = None
+    asks: str = ""
+    said: tuple[str, str] = ("", "")
+
+    def listed(self, jobs: Sequence[Job]) -> list[Job]:
+        """The jobs that pass the filter, in their order."""
+        text = self.only.casefold()
+        found = [
+            job
+            for job in jobs
+            if text in str(job["name"] or "").casefold() or text in user_of(job).casefold()
+        ]
+        return sorted(found, key=ORDERS[self.order][1])
+
+    def held(self, listed: Sequence[Job], before: Sequence[Job]) -> ViewState:
+        """With a job chosen of those that are listed now: the same, or where that is gone, the one
+        that has its place."""
+        numbers = [job["id"] for job in listed]
+        if self.chosen in numbers:
+            return self
+        if not numbers:
+            return replace(self, chosen=None)
+        old = [job["id"] for job in before]
+        place = old.index(self.chosen) if self.chosen in old else 0
+        return replace(self, chosen=numbers[min(place, len(numbers) - 1)])
+
+    def moved(self, listed: Sequence[Job], by: int) -> ViewState:
+        """With another job chosen, so many rows further down."""
+        if not listed:
+            return self
+        numbers = [job["id"] for job in listed]
+        place = numbers.index(self.chosen) if self.chosen in numbers else 0
+        return replace(self, chosen=numbers[min(max(0, place + by), len(numbers) - 1)])
+
+    def scrolled(self, listed: Sequence[Job], rows: int) -> ViewState:
+        """With the job that is chosen within the rows that there are."""
+        numbers = [job["id"] for job in listed]
+        place = numbers.index(self.chosen) if self.chosen in numbers else 0
+        first = min(max(self.first, place - rows + 1), place, max(0, len(listed) - rows))
+        return replace(self, first=max(0, first))

@@ -1,0 +1,241 @@
+"""The whole screen: which part gets how many rows and columns.
+
+Narrow, the parts stand below one another: GPUs, host, jobs, the job that is chosen, keys. From
+`WIDE` columns on, jobs and log stand on the left of the job that is chosen.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from zerotools.cli.job_views.describe import Job
+from zerotools.cli.top.drawing import figures, pages
+from zerotools.cli.top.drawing.detail_rows import detail_lines, log_tail
+from zerotools.cli.top.drawing.gpu_rows import gpu_lines
+from zerotools.cli.top.drawing.host_rows import host_lines
+from zerotools.cli.top.drawing.job_rows import JobColumns, job_header, job_line
+from zerotools.cli.top.drawing.pieces import (
+    CURSOR,
+    Line,
+    beside,
+    cut,
+    ends,
+    padded,
+    plain,
+    ruled,
+    width,
+)
+from zerotools.cli.top.drawing.process_rows import process_lines
+from zerotools.cli.top.drawing.view_state import HELP, LOG, ORDERS, ViewState
+from zerotools.cli.top.reading.log_follower import LogSeen
+from zerotools.cli.top.reading.looking import Look
+from zerotools.jobs.states import ACTIVE, TERMINAL
+
+LEAST_COLUMNS, LEAST_ROWS = 40, 8
+TITLED, HEADED = 27, 30
+"""Rows from which there is a line with the machine's name, and one with the names of columns."""
+WIDE = 150
+MOST_PROCESSES = 10
+FEWEST_JOBS, DETAILS = 5, 7
+"""Rows that jobs have at least before the one that is chosen gets more than `DETAILS`."""
+
+
+@dataclass(frozen=True)
+class DrawnScreen:
+    """`lines` from the top, `state` with the table scrolled as it is drawn, `jobs` by their row of
+    the screen, and how many `job_rows` the table has."""
+
+    lines: list[Line]
+    state: ViewState
+    jobs: dict[int, int]
+    job_rows: int = 1
+
+
+def draw_screen(
+    look: Look | None,
+    log: LogSeen | None,
+    state: ViewState,
+    columns: int,
+    rows: int,
+    now: float,
+) -> DrawnScreen:
+    """All lines, each at most `columns` wide, and at most `rows`; `now` is seconds since 1970."""
+    if columns < LEAST_COLUMNS or rows < LEAST_ROWS:
+        said = f"{columns}x{rows} is too small: {LEAST_COLUMNS}x{LEAST_ROWS} at least; q quits"
+        return DrawnScreen([cut([(said, "warning")], columns)], state, {})
+    foot = _foot(state, columns)
+    if state.page == HELP:
+        body = pages.help_lines(columns)[: rows - len(foot)]
+        return DrawnScreen(_above(body, foot, rows), state, {})
+    if look is None:
+        return DrawnScreen(_above([[("reads the machine", "quiet")]], foot, rows), state, {})
+    if state.page == LOG and log is not None:
+        body = pages.log_page(log.title, log.lines, state.top, columns, rows - len(foot))
+        return DrawnScreen(_above(body, foot, rows), state, {})
+    lines = [_title(look, columns, now)] if rows >= TITLED else []
+    host = host_lines(look, columns, 2 if rows < 45 else 3)
+    room = rows - len(lines) - len(host) - len(foot)
+    lines += gpu_lines(look, columns, max(2, room - FEWEST_JOBS - 3), headed=rows >= HEADED)
+    lines += host
+    body, drawn, jobs, count = _body(look, state, columns, rows - len(lines) - len(foot), now)
+    shown = {row + len(lines): number for row, number in jobs.items()}
+    return DrawnScreen(_above(lines + body, foot, rows), drawn, shown, count)
+
+
+def _above(body: Sequence[Line], foot: Sequence[Line], rows: int) -> list[Line]:
+    blank: Line = []
+    missing = rows - len(body) - len(foot)
+    return [*body[: rows - len(foot)], *([blank] * missing), *foot]
+
+
+def _title(look: Look, columns: int, now: float) -> Line:
+    clock = time.strftime("%H:%M:%S", time.localtime(now))
+    states = [str(job["state"]) for job in look.jobs]
+    counts = (
+        (sum(state in ACTIVE for state in states), "running"),
+        (sum(state not in ACTIVE and state not in TERMINAL for state in states), "waiting"),
+        (sum(state in TERMINAL for state in states), "ended"),
+    )
+    said = ", ".join(f"{count} {word}" for count, word in counts if count)
+    left: Line = [("zerotools top  ", "quiet"), (plain(look.machine), "strong")]
+    names = {plain(gpu.name) for gpu in look.snapshot.gpus if gpu.name}
+    if count := len(look.snapshot.gpus):
+        left.append((f"   {count} × {names.pop()}" if len(names) == 1 else f"   {count} GPUs", ""))
+    if said:
+        left.append((f"   jobs: {said}", ""))
+    return ends(left, [(clock, "quiet")], columns)
+
+
+Body = tuple[list[Line], ViewState, dict[int, int], int]
+
+
+def _body(look: Look, state: ViewState, columns: int, rows: int, now: float) -> Body:
+    """Jobs and the one that is chosen. Rows of jobs are counted from the top of the body."""
+    listed = state.listed(look.jobs)
+    chosen = next((job for job in listed if job["id"] == state.chosen), None)
+    above = _trouble(look, columns)
+    if chosen is None:
+        lines, state, jobs, count = _table(look, listed, state, columns, rows - len(above), now)
+        used = len(above) + len(lines)
+        lines += process_lines(look, columns, min(MOST_PROCESSES, rows - used))
+        return [*above, *lines], state, _lower(jobs, len(above)), count
+    if columns >= WIDE and rows >= 14:
+        return _two_columns(look, listed, chosen, state, columns, rows, now)
+    room = rows - len(above) - 1
+    details = max(DETAILS, room - len(listed)) if room - FEWEST_JOBS >= DETAILS else room // 2
+    details = max(details, room // 2) if rows >= HEADED else details
+    table, state, jobs, count = _table(look, listed, state, columns, room + 1 - details, now)
+    used = len(above) + len(table)
+    lines = detail_lines(look, chosen, columns, rows - used, now)
+    return [*above, *table, *lines], state, _lower(jobs, len(above)), count
+
+
+def _lower(jobs: dict[int, int], by: int) -> dict[int, int]:
+    return {row + by: number for row, number in jobs.items()}
+
+
+def _two_columns(
+    look: Look,
+    listed: Sequence[Job],
+    chosen: Job,
+    state: ViewState,
+    columns: int,
+    rows: int,
+    now: float,
+) -> Body:
+    left_columns = columns * 52 // 100
+    right_columns = columns - left_columns - 3
+    above = _trouble(look, columns)
+    rows -= len(above)
+    table, state, jobs, count = _table(
+        look, listed, state, left_columns, max(FEWEST_JOBS + 1, rows // 2), now
+    )
+    left = list(table)
+    processes = process_lines(look, left_columns, min(MOST_PROCESSES, (rows - len(left)) // 2))
+    if processes:
+        left += [ruled([("processes on GPUs", "strong")], left_columns), *processes]
+    log_rows = rows - len(left) - 1
+    if look.chosen is not None and look.chosen.log and log_rows >= 2:
+        left.append(ruled([("log", "strong")], left_columns, [("l  all of it", "quiet")]))
+        left += log_tail(look.chosen.log, left_columns, log_rows)
+    right = detail_lines(look, chosen, right_columns, rows, now, logged=False)
+    body = [*above, *beside(left, right, left_columns, rows)]
+    return body, state, _lower(jobs, len(above)), count
+
+
+def _trouble(look: Look, columns: int) -> list[Line]:
+    if not look.trouble:
+        return []
+    age = f" (jobs as of {figures.ago(look.jobs_age_seconds)})" if look.jobs else ""
+    return [cut([("jobs  ", "strong"), (plain(look.trouble) + age, "warning")], columns)]
+
+
+def _table(
+    look: Look, listed: Sequence[Job], state: ViewState, columns: int, rows: int, now: float
+) -> tuple[list[Line], ViewState, dict[int, int], int]:
+    """The table of jobs, its header included, in at most so many rows."""
+    room = max(1, rows - 1)
+    if not listed:
+        return _nothing_listed(look, state, columns), state, {}, 1
+    state = state.scrolled(listed, room)
+    part = listed[state.first : state.first + room]
+    widths = JobColumns.of(columns, listed)
+    lines = [job_header(widths, columns, _more(look, listed, state, len(part)))]
+    jobs: dict[int, int] = {}
+    for job in part:
+        jobs[len(lines)] = job["id"]
+        lines.append(job_line(job, widths, columns, now, chosen=job["id"] == state.chosen))
+    return lines, state, jobs, room
+
+
+def _more(look: Look, listed: Sequence[Job], state: ViewState, shown: int) -> str:
+    words = [f"“{plain(state.only)}”"] if state.only else []
+    if shown < len(listed) or look.is_cut:
+        of = f"{len(listed)}{'+' if look.is_cut else ''}"
+        words.append(f"{state.first + 1}-{state.first + shown} of {of}")
+    return " ".join(words)
+
+
+def _nothing_listed(look: Look, state: ViewState, columns: int) -> list[Line]:
+    if look.jobs and state.only:
+        said = f"none of {len(look.jobs)} has “{plain(state.only)}”; Escape shows all"
+    elif look.trouble:
+        return []
+    else:
+        said = "none runs or waits, and none has ended within the last hour"
+    return [cut([("jobs  ", "strong"), (said, "quiet")], columns)]
+
+
+_JOB_KEYS = (
+    *(("?", "help"), ("l", "log"), ("c", "cancel"), ("r", "resume"), ("+-", "prio")),
+    *(("s", "sort"), ("/", "filter"), ("q", "quit")),
+)
+_LOG_KEYS = (("↑↓", "scroll"), ("End", "follow"), ("←→", "rank"), ("q", "back"))
+_HELP_KEYS = (("q", "back"),)
+
+
+def _foot(state: ViewState, columns: int) -> list[Line]:
+    """The last line: a question, an answer, the filter that is typed, or the keys."""
+    if state.asks:
+        ask: Line = [(plain(state.asks), "warning"), ("  y", "key"), (" yes  ", ""), ("n", "key")]
+        return [padded([*ask, (" no", "")], columns)]
+    if state.typed:
+        line: Line = [("filter: ", "strong"), (plain(state.only), ""), (" ", CURSOR)]
+        return [ends(line, [("Enter keeps it, Escape shows all", "quiet")], columns)]
+    if state.said[0]:
+        return _folded(state.said, columns)
+    keys = {LOG: _LOG_KEYS, HELP: _HELP_KEYS}.get(state.page, _JOB_KEYS)
+    line = []
+    for key, word in keys:
+        word = f"sort: {ORDERS[state.order][0]}" if word == "sort" else word
+        part: Line = [(key, "key"), (f" {word}  ", "quiet")]
+        if width(line) + width(part) <= columns + 2:
+            line += part
+    return [padded(line, columns)]
+
+
+def _folded(said: tuple[str, str], columns: int) -> list[Line]:
+    text, meaning = said
+    return [[(part, meaning)] for part in pages.fold(text, columns)][:3]

@@ -1,0 +1,117 @@
+"""Of the job that is chosen: its curves, its checkpoints, and the end of its log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from zerotools.cli.job_views.describe import Job
+from zerotools.cli.top.reading.places import PlaceLooker, SavedDirectory
+from zerotools.cli.top.reading.report_reader import Reported, ReportReader, SavedCheckpoint, finite
+from zerotools.cli.top.reading.seldom import Seldom
+from zerotools.core.errors import ZerotoolsError
+from zerotools.jobs.client.daemon_client import DaemonClient
+
+LOG_BYTES = 1 << 13
+REMEMBERED = 8
+PLACES_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class KeptCheckpoint:
+    """A checkpoint as reported, and its directory as it is; `seen` is None where nobody could look,
+    or the job is on another machine."""
+
+    reported: SavedCheckpoint
+    seen: SavedDirectory | None
+
+    @property
+    def time(self) -> float | None:
+        """When it was saved, in seconds since 1970."""
+        said = self.reported.time
+        return said if said is not None else self.seen.time if self.seen else None
+
+
+@dataclass(frozen=True)
+class ChosenJob:
+    """`checkpoints` are those that are still there, the newest first; `trouble` says what could not
+    be read."""
+
+    job_id: int
+    reported: Reported = field(default_factory=Reported)
+    log: tuple[str, ...] = ()
+    checkpoints: tuple[KeptCheckpoint, ...] = ()
+    trouble: str = ""
+
+
+class ChosenJobReader:
+    """Reads one job at a time, and keeps what it read of the last few. `places` is None where the
+    jobs are on another machine."""
+
+    def __init__(
+        self, client: DaemonClient, places: PlaceLooker | None, clock: Callable[[], float]
+    ) -> None:
+        self._client = client
+        self._places = places
+        self._readers: dict[int, ReportReader] = {}
+        self._there: Seldom[list[SavedDirectory | None] | None] = Seldom(PLACES_SECONDS, clock)
+
+    def read(self, job: Job) -> ChosenJob:
+        """What can be known of it now."""
+        number = int(job["id"])
+        if job.get("masked"):
+            return ChosenJob(number, trouble="its owner and administrators see more of it")
+        reader = self._readers.pop(number, None) or ReportReader(self._client, number)
+        self._readers[number] = reader
+        if len(self._readers) > REMEMBERED:
+            del self._readers[next(iter(self._readers))]
+        try:
+            reported = reader.read(job)
+            log = self._tail(job)
+        except ZerotoolsError as error:
+            return ChosenJob(number, trouble=str(error))
+        return ChosenJob(number, reported, log, self._checkpoints(job, reported))
+
+    def _tail(self, job: Job) -> tuple[str, ...]:
+        if not job["attempt"]:
+            return ()
+        data = self._client.logs(job["id"], offset=-LOG_BYTES, limit=LOG_BYTES).data
+        return tuple(log_lines(data))
+
+    def _checkpoints(self, job: Job, reported: Reported) -> tuple[KeptCheckpoint, ...]:
+        known = {each.path: each for each in reported.checkpoints}
+        if (newest := newest_checkpoint(job)) is not None and newest.path not in known:
+            known = {newest.path: newest, **known}
+        seen = self._seen(list(known)) or [None] * len(known)
+        looked = any(seen)
+        return tuple(
+            KeptCheckpoint(each, directory)
+            for each, directory in zip(known.values(), seen, strict=True)
+            if directory is not None or not looked
+        )
+
+    def _seen(self, paths: list[str]) -> list[SavedDirectory | None] | None:
+        places = self._places
+        return None if places is None else self._there.get(lambda: places.saved(paths), paths)
+
+
+def newest_checkpoint(job: Job) -> SavedCheckpoint | None:
+    """The newest checkpoint as the job itself has it."""
+    found = job["latest_checkpoint"] or {}
+    step, path, verified = found.get("step"), found.get("path"), found.get("verified") or {}
+    if type(step) is not int or not isinstance(path, str):
+        return None
+    how, why = verified.get("how"), found.get("not_verified")
+    return SavedCheckpoint(
+        step=step,
+        path=path,
+        time=finite(verified.get("time")),
+        verified=str(how) if how else None,
+        not_verified=str(why) if why else None,
+    )
+
+
+def log_lines(data: bytes) -> list[str]:
+    """Lines of a log that are not empty; what a progress bar draws again is a line of its own."""
+    text = data.decode("utf-8", "replace").replace("\r", "\n")
+    return [line.expandtabs() for line in text.split("\n") if line.strip()]

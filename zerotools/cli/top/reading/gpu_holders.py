@@ -1,0 +1,146 @@
+"""Whose the processes are that hold memory of GPUs, and how much of a GPU each of them has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import psutil
+
+from zerotools.cli.job_views.describe import Job, title, watched_process
+from zerotools.cli.job_views.process_owners import Owners, RankProcess, find_ranks, find_watched
+from zerotools.cli.top.reading.seldom import Seldom
+from zerotools.sensors.snapshot import Gpu
+
+JOB, STRANGER, RESIDUE = "job", "stranger", "residue"
+DRIVERS_OWN = 1 << 30
+"""Memory that a driver may report as used beside what processes hold: for itself and for each
+context, of which NVML counts some with no process. Less than that is nobody's residue."""
+WATCHED_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class GpuHolder:
+    """A process on a GPU: whose it is, in words; `kind` is `job` or `stranger`, `held_bytes` None
+    where the driver does not tell."""
+
+    pid: int
+    owner: str
+    kind: str
+    held_bytes: int | None
+
+
+@dataclass(frozen=True)
+class GpuShare:
+    """Bytes of a GPU that one owner holds; `kind` is `job`, `stranger` or `residue`."""
+
+    owner: str
+    kind: str
+    held_bytes: int
+
+
+Leases = Mapping[str, Job]
+"""The job that a GPU is leased to, by the GPU's UUID."""
+
+
+class GpuHolders:
+    """Looks at the processes that the driver names, and at no others, once at each. Where they are
+    not `is_here`, but on another machine, a GPU's lease alone says whose they are."""
+
+    def __init__(self, watched: Seldom[dict[int, RankProcess]], *, is_here: bool = True) -> None:
+        self._watched = watched
+        self._is_here = is_here
+        self._known: dict[psutil.Process, _Identity] = {}
+
+    def read(
+        self, gpus: Iterable[Gpu], jobs: Sequence[Job], leases: Leases
+    ) -> dict[int, tuple[GpuHolder, ...]]:
+        """The processes of each GPU by its index, the largest first."""
+        adopted = [job["id"] for job in jobs if job["attempt"] and watched_process(job)]
+        below = {}
+        if adopted and self._is_here:
+            below = self._watched.get(partial(_watched_ranks, jobs), adopted)
+        run_dirs = {job["attempt"]["run_dir"]: job for job in jobs if job["attempt"]}
+        before, self._known = self._known, {}
+        found = {}
+        for gpu in gpus:
+            job = leases.get(gpu.uuid or "")
+            holders = [
+                self._holder(process.pid, process.memory_used_bytes, before, below, run_dirs, job)
+                for process in gpu.processes
+            ]
+            found[gpu.index] = tuple(sorted(holders, key=lambda each: -(each.held_bytes or 0)))
+        return found
+
+    def _holder(
+        self,
+        pid: int,
+        held_bytes: int | None,
+        before: Mapping[psutil.Process, _Identity],
+        below: Mapping[int, RankProcess],
+        run_dirs: Mapping[str, Job],
+        leased: Job | None,
+    ) -> GpuHolder:
+        if not self._is_here:
+            words, kind = (f"pid {pid}", STRANGER) if leased is None else (title(leased), JOB)
+            return GpuHolder(pid, words, kind, held_bytes)
+        known = self._identity(pid, before)
+        run_dir = below[pid].run_dir if pid in below else known.run_dir
+        if run_dir is not None:
+            job = run_dirs.get(run_dir)
+            words = f"a job of another daemon ({run_dir})" if job is None else title(job)
+            return GpuHolder(pid, words, JOB, held_bytes)
+        # A rank of somebody else's job cannot be told by its environment, which is theirs to read.
+        if leased is not None and known.uid is not None and known.uid == leased["uid"]:
+            return GpuHolder(pid, title(leased), JOB, held_bytes)
+        return GpuHolder(pid, known.words, STRANGER, held_bytes)
+
+    def _identity(self, pid: int, before: Mapping[psutil.Process, _Identity]) -> _Identity:
+        try:
+            process = psutil.Process(pid)
+        except psutil.Error:
+            return _Identity(None, None, Owners({}, {}).of(pid))
+        known = before.get(process) or self._known.get(process) or _look(process)
+        self._known[process] = known
+        return known
+
+
+@dataclass(frozen=True)
+class _Identity:
+    run_dir: str | None
+    uid: int | None
+    words: str
+
+
+def _look(process: psutil.Process) -> _Identity:
+    ranks = find_ranks([process])
+    run_dir = ranks[process.pid].run_dir if process.pid in ranks else None
+    try:
+        uid: int | None = process.uids().real
+    except psutil.Error:
+        uid = None
+    return _Identity(run_dir, uid, Owners({}, {}).of(process.pid))
+
+
+def _watched_ranks(jobs: Sequence[Job]) -> dict[int, RankProcess]:
+    found: dict[int, RankProcess] = {}
+    for job in jobs:
+        if job["attempt"] and (watched := watched_process(job)):
+            found |= find_watched(job["attempt"]["run_dir"], watched)
+    return found
+
+
+def shares_of(gpu: Gpu, holders: Sequence[GpuHolder]) -> tuple[GpuShare, ...]:
+    """The memory of a GPU by its owners, the largest first; what no process holds is residue, as
+    far as it is more than a driver keeps for itself."""
+    held: dict[tuple[str, str], int] = {}
+    for each in holders:
+        key = (each.owner, each.kind)
+        held[key] = held.get(key, 0) + (each.held_bytes or 0)
+    shares = [GpuShare(owner, kind, size) for (owner, kind), size in held.items()]
+    known = all(each.held_bytes is not None for each in holders)
+    left = (gpu.memory_used_bytes or 0) - sum(held.values())
+    if known and left > DRIVERS_OWN * max(1, len(holders)):
+        shares.append(GpuShare("nobody", RESIDUE, left))
+    return tuple(sorted(shares, key=lambda share: -share.held_bytes))

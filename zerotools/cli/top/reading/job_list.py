@@ -1,0 +1,137 @@
+"""The jobs of the daemon: those that run or wait, and those that ended a short while ago.
+
+All of them are listed only where an event says that something has changed, or a while has passed;
+between, those that run are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from zerotools.cli.job_views.describe import Job
+from zerotools.cli.top.reading.seldom import SPARED
+from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.states import ACTIVE, STATES, TERMINAL
+
+MOST = 200
+"""Jobs of each state that are shown, and newest ones among which those are found that ended."""
+ENDED_SECONDS = 3600.0
+WHOLE_SECONDS = 30.0
+OPEN_STATES = tuple(state for state in STATES if state not in TERMINAL)
+BLANK: Mapping[str, Any] = MappingProxyType(
+    {
+        "name": "",
+        "state": "unknown",
+        "reason": None,
+        "uid": -1,
+        "created": 0.0,
+        "started": None,
+        "ended": None,
+        "attempts": [],
+        "attempt": None,
+        "world_size": 0,
+        "device": "unknown",
+        "stage": None,
+        "output_dir": "",
+        "priority": 0,
+        "latest_checkpoint": None,
+        "progress": None,
+        "spec": MappingProxyType({}),
+    }
+)
+"""Of a job, what a daemon of another version may not send."""
+
+
+@dataclass(frozen=True)
+class JobsNow:
+    """`jobs` by number. `is_cut`: there are more of some state than are shown."""
+
+    jobs: tuple[Job, ...] = ()
+    is_cut: bool = False
+
+
+class JobList:
+    """Lists again and again. `clock` is monotonic seconds, `now` seconds since 1970."""
+
+    def __init__(
+        self,
+        client: DaemonClient,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self._now = now
+        self._jobs: dict[int, Job] = {}
+        self._is_cut = False
+        self._event: int | None = None
+        self._has_changed = True
+        self._spared_until = self._whole_at = 0.0
+
+    def read(self) -> JobsNow:
+        """The jobs now. Raises ZerotoolsError."""
+        begun = self._clock()
+        self._has_changed = self._note_events() or self._has_changed
+        if begun >= self._whole_at or (self._has_changed and begun >= self._spared_until):
+            self._list_all()
+            took = self._clock() - begun
+            self._spared_until = begun + SPARED * took
+            self._whole_at = begun + max(WHOLE_SECONDS, SPARED * took)
+        else:
+            self._list_running()
+        return JobsNow(tuple(self._jobs[number] for number in sorted(self._jobs)), self._is_cut)
+
+    def _note_events(self) -> bool:
+        """Whether anything happened since the last time; where nobody can tell, it did."""
+        if self._event is None:
+            last = self._client.health().get("last_event")
+            self._event = last if isinstance(last, int) else None
+            return True
+        answer = self._client.events(self._event)
+        self._event = int(answer["next"])
+        return bool(answer["events"])
+
+    def _list_all(self) -> None:
+        newest = self._client.jobs(limit=MOST)
+        is_cut, pages = False, [newest]
+        if len(newest) == MOST:
+            pages += [self._client.jobs(state=state, limit=MOST) for state in OPEN_STATES]
+            is_cut = any(len(page) == MOST for page in pages[1:])
+        now = self._now()
+        self._jobs = {
+            job["id"]: job
+            for page in pages
+            for job in completed(page)
+            if job["state"] not in TERMINAL or now - (job["ended"] or 0.0) < ENDED_SECONDS
+        }
+        self._is_cut = is_cut
+        self._has_changed = False
+
+    def _list_running(self) -> None:
+        running = {n: job for n, job in self._jobs.items() if job["state"] in ACTIVE}
+        found: dict[int, Job] = {}
+        for state in sorted({str(job["state"]) for job in running.values()}):
+            page = completed(self._client.jobs(state=state, limit=MOST))
+            found |= {job["id"]: job for job in page}
+        self._has_changed = self._has_changed or found.keys() != running.keys()
+        self._jobs |= found
+
+
+def completed(jobs: Iterable[Mapping[str, Any]]) -> list[Job]:
+    """Jobs as this version knows them."""
+    return [{**BLANK, **job} for job in jobs]
+
+
+def leased_jobs(leases: Iterable[Mapping[str, Any]], jobs: Iterable[Job]) -> dict[str, Job]:
+    """The job that each GPU is leased to, by its UUID."""
+    known = {job["id"]: job for job in jobs}
+    found = {}
+    for lease in leases:
+        number = lease["job_id"]
+        unknown: Job = {**BLANK, "id": number, "uid": lease.get("uid", -1)}
+        found[str(lease["gpu_uuid"])] = known.get(number, unknown)
+    return found

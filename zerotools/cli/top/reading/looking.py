@@ -1,0 +1,180 @@
+"""What one refresh of the screen reads: the machine, the jobs, and of one job its details."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from zerotools.cli.job_views.describe import Job
+from zerotools.cli.job_views.machine_screen import daemon_trouble, snapshot_of
+from zerotools.cli.output.sparkline import spread
+from zerotools.cli.top.reading.chosen_job import ChosenJob, ChosenJobReader
+from zerotools.cli.top.reading.gpu_holders import (
+    WATCHED_SECONDS,
+    GpuHolder,
+    GpuHolders,
+    GpuShare,
+    Leases,
+    shares_of,
+)
+from zerotools.cli.top.reading.job_list import JobList, JobsNow, leased_jobs
+from zerotools.cli.top.reading.log_follower import LogFollower, LogSeen
+from zerotools.cli.top.reading.places import DiskSeen, PlaceLooker
+from zerotools.cli.top.reading.recent_samples import RecentSamples
+from zerotools.cli.top.reading.seldom import Seldom
+from zerotools.core.errors import ZerotoolsError
+from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.client.remote.elsewhere import machine_behind
+from zerotools.jobs.states import TERMINAL
+from zerotools.sensors.snapshot import Snapshot
+from zerotools.sensors.source import SnapshotSource
+
+PAST_SECONDS, PAST_POINTS, PAST_CELLS = 3600, 120, 60
+OFTEN_SECONDS = 10.0
+MOST_DIRECTORIES = 32
+
+PastSeries = Mapping[str, Sequence[float | None]]
+
+
+@dataclass(frozen=True)
+class Look:
+    """Everything that is drawn. `trouble` says why the daemon tells nothing, and `jobs` are then
+    those of `jobs_age_seconds` ago. `shares` are the owners of each GPU's memory, `holders` their
+    processes, by index; `chosen` is of the job under the cursor."""
+
+    snapshot: Snapshot
+    machine: str = ""
+    trouble: str = ""
+    jobs: tuple[Job, ...] = ()
+    jobs_age_seconds: float = 0.0
+    is_cut: bool = False
+    leases: Leases = field(default_factory=dict)
+    holders: Mapping[int, tuple[GpuHolder, ...]] = field(default_factory=dict)
+    shares: Mapping[int, tuple[GpuShare, ...]] = field(default_factory=dict)
+    disks: tuple[DiskSeen, ...] = ()
+    chosen: ChosenJob | None = None
+    past: PastSeries = field(default_factory=dict)
+    """Means of the last hour by series where a daemon knows them, else of the last minutes."""
+    is_hour: bool = False
+
+
+class Looking:
+    """Reads again and again, by one thread at a time. `clock` is monotonic seconds."""
+
+    def __init__(
+        self,
+        source: SnapshotSource,
+        client: DaemonClient,
+        places: PlaceLooker | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        elsewhere = machine_behind(client.socket)
+        self._machine = socket.gethostname() if elsewhere is None else elsewhere.host
+        self._is_here = elsewhere is None
+        self._source = source
+        self._client = client
+        self._places = places if self._is_here else None
+        self._clock = clock
+        self._list = JobList(client, clock)
+        self._jobs, self._listed = JobsNow(), clock()
+        self._leases: Sequence[Mapping[str, Any]] = ()
+        self._snapshot: Snapshot | None = None
+        self._chosen: ChosenJob | None = None
+        self._log: tuple[tuple[int, int], LogFollower] | None = None
+        self._holders = GpuHolders(Seldom(WATCHED_SECONDS, clock), is_here=self._is_here)
+        self._details = ChosenJobReader(client, self._places, clock)
+        self._samples = RecentSamples()
+        self._hour: Seldom[PastSeries] = Seldom(OFTEN_SECONDS, clock)
+        self._disks: Seldom[tuple[DiskSeen, ...]] = Seldom(OFTEN_SECONDS, clock)
+
+    def look(self, chosen: int | None) -> Look:
+        """Read all of it, with the details of one job. What cannot be read says so in its place.
+
+        Raises ZerotoolsError where the machine is another one, and its daemon was never reached."""
+        own = self._source.read() if self._is_here else None
+        trouble = ""
+        try:
+            machine = self._client.machine()
+            self._leases = machine["leases"]
+            self._snapshot = snapshot_of(own, machine)
+            self._jobs, self._listed = self._list.read(), self._clock()
+        except ZerotoolsError as error:
+            trouble = daemon_trouble(error, self._client)
+            self._snapshot = own or self._snapshot
+            if self._snapshot is None:
+                raise
+        self._samples.add(self._snapshot)
+        return self._drawn_of(self._snapshot, trouble, chosen)
+
+    def _drawn_of(self, snapshot: Snapshot, trouble: str, chosen: int | None) -> Look:
+        jobs = self._jobs.jobs
+        leases = leased_jobs(self._leases, jobs)
+        holders = self._holders.read(snapshot.gpus, jobs, leases)
+        job = next((job for job in jobs if job["id"] == chosen), None)
+        if not trouble:
+            self._chosen = None if job is None else self._details.read(job)
+        hour = {} if trouble else self._hour.get(self._last_hour)
+        return Look(
+            snapshot=snapshot,
+            machine=self._machine,
+            trouble=trouble,
+            jobs=jobs,
+            jobs_age_seconds=self._clock() - self._listed,
+            is_cut=self._jobs.is_cut,
+            leases=leases,
+            holders=holders,
+            shares={gpu.index: shares_of(gpu, holders.get(gpu.index, ())) for gpu in snapshot.gpus},
+            disks=self._disks.get(lambda: self._look_at_disks(jobs), _directories(jobs)),
+            chosen=self._chosen if job is not None else None,
+            past={**self._samples.series(), **hour},
+            is_hour=bool(hour),
+        )
+
+    def _last_hour(self) -> PastSeries:
+        try:
+            tree = self._client.history(PAST_SECONDS, PAST_POINTS)
+        except ZerotoolsError:  # an older daemon, or it has gone meanwhile
+            return {}
+        if not tree["times"]:
+            return {}
+        times, step = tree["times"], tree["step_seconds"]
+        return {
+            name: spread(times, each["mean"], PAST_SECONDS, PAST_CELLS, step)
+            for name, each in tree["series"].items()
+            if name.startswith(("gpu.", "host."))
+        }
+
+    def _look_at_disks(self, jobs: Sequence[Job]) -> tuple[DiskSeen, ...]:
+        """Where jobs write, one for each file system; those with the least room first."""
+        places = self._places
+        if places is None:
+            return ()
+        found = {(disk := places.disk(path)).at: disk for path in _directories(jobs)}
+        return tuple(sorted(found.values(), key=_share_free))
+
+    def log(self, job: Job, rank: int) -> LogSeen:
+        """The log of a job's rank, each time from where it was read. Raises ZerotoolsError."""
+        if self._log is None or self._log[0] != (job["id"], rank):
+            self._log = (job["id"], rank), LogFollower(self._client, job, rank)
+        return self._log[1].read()
+
+    def close(self) -> None:
+        """End the processes that look."""
+        if self._places is not None:
+            self._places.close()
+
+
+def _directories(jobs: Sequence[Job]) -> list[str]:
+    """Output directories of jobs that run or wait, else of those that are over."""
+    ordered = sorted(jobs, key=lambda job: (job["state"] in TERMINAL, -job["id"]))
+    named = dict.fromkeys(str(job["output_dir"]) for job in ordered if job["output_dir"])
+    return list(named)[:MOST_DIRECTORIES]
+
+
+def _share_free(disk: DiskSeen) -> float:
+    if disk.free_bytes is None or not disk.total_bytes:
+        return -1.0
+    return disk.free_bytes / disk.total_bytes

@@ -1,0 +1,67 @@
+"""The process that looks at the directories of users, which may lie on a file system that hangs.
+
+For every line that it reads on stdin, a question, it writes one JSON object on stdout; it ends at
+the end of its input. `places` is the other side.
+
+    {"disk": "/data/runs"}         -> {"at": "/data", "total_bytes": ..., "free_bytes": ...,
+                                       "is_read_only": false}, or {"why": "..."}
+    {"saved": ["/data/step-1"]}    -> {"saved": [{"time": 1.0, "is_thinned": false}, null]}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[4]))
+
+from zerotools.runs.thinned import is_thinned
+
+
+def answer(question: Mapping[str, Any]) -> dict[str, Any]:
+    """What is seen; `why` where it is an error of the system."""
+    try:
+        if "disk" in question:
+            return disk_at(Path(question["disk"]))
+        return {"saved": [saved_at(Path(path)) for path in question["saved"]]}
+    except (OSError, ValueError) as error:  # a name that no file can have
+        return {"why": getattr(error, "strerror", None) or str(error)}
+
+
+def disk_at(path: Path) -> dict[str, Any]:
+    """The file system that `path` is on, or will be; `at` is where it is mounted."""
+    there = next(each for each in (path, *path.parents) if each.exists()).resolve()
+    device, at = there.stat().st_dev, there
+    while at != at.parent and at.parent.stat().st_dev == device:
+        at = at.parent
+    found = os.statvfs(there)
+    return {
+        "at": str(at),
+        "total_bytes": found.f_blocks * found.f_frsize,
+        "free_bytes": found.f_bavail * found.f_frsize,
+        "is_read_only": bool(found.f_flag & os.ST_RDONLY),
+    }
+
+
+def saved_at(path: Path) -> dict[str, Any] | None:
+    """When the directory was written, in seconds since 1970; None: it is not there."""
+    try:
+        return {"time": path.stat().st_mtime, "is_thinned": is_thinned(path)}
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def main() -> None:
+    """Answer until stdin ends."""
+    for line in sys.stdin:
+        sys.stdout.write(json.dumps(answer(json.loads(line))) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

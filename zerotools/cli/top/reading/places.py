@@ -1,0 +1,187 @@
+"""Disks and checkpoint directories, looked at by a process that a file system may hold up.
+
+A question that is not answered in time costs the process its life: it is killed, and one that
+sleeps in the kernel is left there. Until it is gone, nothing on the same mount is looked at, and it
+is said that it does not answer; other mounts are asked by the next process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zerotools.io.files.mounts import ReadMounts, mounts_of, read_mounts
+
+DEADLINE_SECONDS, START_SECONDS = 0.5, 5.0
+PAUSE_SECONDS = 30.0
+"""Before a mount that was silent is asked again, once the process that hung is gone."""
+MOST_HANGING = 4
+LONGEST_ANSWER = 1 << 20
+COMMAND = (sys.executable, "-P", str(Path(__file__).with_name("place_looks.py")))
+
+
+@dataclass(frozen=True)
+class DiskSeen:
+    """A file system: where it is mounted, and bytes. `why` where these are not known."""
+
+    at: str
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+    is_read_only: bool = False
+    why: str | None = None
+
+
+@dataclass(frozen=True)
+class SavedDirectory:
+    """The directory of a checkpoint, last written at `time` (seconds since 1970)."""
+
+    time: float
+    is_thinned: bool
+
+
+class Silent(Exception):
+    """There was no answer in time, or there is nobody to ask; the message says which."""
+
+
+class PlaceLooker:
+    """Asks one process after another. Not for use by several threads at once. `clock` is monotonic
+    seconds, `mounted` says what is mounted, `command` is the process."""
+
+    def __init__(
+        self,
+        *,
+        command: Sequence[str] = COMMAND,
+        deadline_seconds: float = DEADLINE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+        mounted: ReadMounts = read_mounts,
+    ) -> None:
+        self._command = command
+        self._deadline = deadline_seconds
+        self._clock = clock
+        self._mounted = mounted
+        self._child: subprocess.Popen[bytes] | None = None
+        self._hanging: list[_Hanging] = []
+
+    def disk(self, path: str) -> DiskSeen:
+        """The file system of `path`, come what may."""
+        try:
+            found = self._ask({"disk": path}, path)
+        except Silent as silent:
+            return DiskSeen(path, why=str(silent))
+        if "why" in found:
+            return DiskSeen(path, why=str(found["why"]))
+        return DiskSeen(**found)
+
+    def saved(self, paths: Sequence[str]) -> list[SavedDirectory | None] | None:
+        """Which of `paths` are there, and since when; None: nobody can tell."""
+        if not paths:
+            return []
+        try:
+            found = self._ask({"saved": list(paths)}, list(paths))
+        except Silent:
+            return None
+        if "why" in found:
+            return None
+        return [None if each is None else SavedDirectory(**each) for each in found["saved"]]
+
+    def close(self) -> None:
+        """End the process; one that hangs ends when it can."""
+        for child in (self._child, *(each.child for each in self._hanging)):
+            if child is not None:
+                _end(child)
+        self._child = None
+
+    def _ask(self, question: Mapping[str, Any], named: object) -> dict[str, Any]:
+        mounts = mounts_of(named, self._mounted())
+        self._forget_hanging()
+        if any(mounts & each.mounts or named == each.named for each in self._hanging):
+            raise Silent("its file system does not answer")
+        if len(self._hanging) >= MOST_HANGING:
+            raise Silent("not looked at: other file systems do not answer")
+        seconds = self._deadline
+        if self._child is None:
+            self._child = self._start()
+            seconds += START_SECONDS
+        try:
+            return _exchange(self._child, question, seconds)
+        except TimeoutError:
+            child, self._child = self._child, None
+            child.kill()
+            until = self._clock() + PAUSE_SECONDS
+            self._hanging.append(_Hanging(child, mounts, named, until))
+            raise Silent(f"did not answer within {self._deadline:g} s") from None
+        except (OSError, ValueError) as error:
+            child, self._child = self._child, None
+            _end(child)
+            raise Silent(f"not looked at: the process that looks has ended ({error})") from None
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        try:
+            return subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C on a terminal is for the parent to handle
+            )
+        except OSError as error:
+            raise Silent(f"not looked at: no process could be started ({error})") from error
+
+    def _forget_hanging(self) -> None:
+        now = self._clock()
+        for each in list(self._hanging):
+            if each.child.poll() is not None and now >= each.until:
+                _end(each.child)
+                self._hanging.remove(each)
+
+
+@dataclass(frozen=True)
+class _Hanging:
+    child: subprocess.Popen[bytes]
+    mounts: set[str]
+    named: object
+    until: float
+
+
+def _exchange(
+    child: subprocess.Popen[bytes], question: Mapping[str, Any], seconds: float
+) -> dict[str, Any]:
+    """Raises TimeoutError, and OSError or ValueError where the process is of no use any more."""
+    assert child.stdin is not None
+    assert child.stdout is not None
+    child.stdin.write(json.dumps(question).encode() + b"\n")
+    child.stdin.flush()
+    until = time.monotonic() + seconds
+    waiting = select.poll()
+    waiting.register(child.stdout, select.POLLIN)
+    said = bytearray()
+    while not said.endswith(b"\n"):
+        if not waiting.poll(max(0.0, until - time.monotonic()) * 1000):
+            raise TimeoutError
+        part = os.read(child.stdout.fileno(), 1 << 16)
+        said += part
+        if not part or len(said) > LONGEST_ANSWER:
+            raise ValueError("it answered nonsense" if part else "it said nothing")
+    found = json.loads(said)
+    if not isinstance(found, dict):
+        raise ValueError("it answered nonsense")
+    return found
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    child.kill()
+    for pipe in (child.stdin, child.stdout):
+        if pipe is not None:
+            with suppress(OSError):  # of what was to be written still: the process is gone
+                pipe.close()
+    with suppress(subprocess.TimeoutExpired):  # it sleeps in the kernel
+        child.wait(0.5)

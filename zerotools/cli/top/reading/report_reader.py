@@ -1,0 +1,209 @@
+"""What the ranks of a job reported, read again and again: each time only what is new."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from zerotools.cli.job_views.curves import history
+from zerotools.cli.job_views.describe import Job
+from zerotools.cli.top.reading.long_curve import CurveSeen, LongCurve
+from zerotools.core.errors import BadRequest, DaemonRefused
+from zerotools.jobs.client.daemon_client import DaemonClient
+
+PAGE_RECORDS, PAGE_BYTES = 1000, 1 << 19
+"""An answer with fewer of both is the last one for now: the daemon sends a thousand records, or 1
+MiB."""
+PAGES_AT_ONCE = 8
+"""What is read of a long log before the screen is drawn again."""
+WHOLE_BYTES, PARTS = 16 << 20, 40
+"""Of a longer log so many parts are read, evenly spread, and its end."""
+BEHIND_THE_END = 2**62
+"""Asked for what begins here, the daemon says where the log ends."""
+MOST_CHECKPOINTS = 64
+OLDER_PAGES = 1
+"""Of a thousand jobs, among which the one is looked for that this one goes on from."""
+
+
+@dataclass(frozen=True)
+class SavedCheckpoint:
+    """A checkpoint as its job reported it. `time` is seconds since 1970; `verified` says how it
+    was, and is None where `not_verified` may say why not."""
+
+    step: int
+    path: str
+    time: float | None = None
+    size_bytes: int | None = None
+    seconds: float | None = None
+    verified: str | None = None
+    not_verified: str | None = None
+
+
+@dataclass(frozen=True)
+class Reported:
+    """Curves by step, and the newest checkpoints, the newest first. `is_whole`: all that there is
+    was read."""
+
+    loss: CurveSeen = field(default_factory=CurveSeen)
+    eval_loss: CurveSeen = field(default_factory=CurveSeen)
+    speed: CurveSeen = field(default_factory=CurveSeen)
+    """Tokens per second."""
+    checkpoints: tuple[SavedCheckpoint, ...] = ()
+    is_whole: bool = True
+
+
+class ReportReader:
+    """Of one job, the attempts of the jobs that it goes on from included."""
+
+    def __init__(self, client: DaemonClient, job_id: int) -> None:
+        self._client = client
+        self._id = job_id
+        self._older: list[tuple[int, int]] | None = None
+        """Attempts of older jobs that are still to be read: number of the job, of the attempt."""
+        self._done = 0
+        self._reading: _AttemptLog | None = None
+        self._loss, self._eval, self._speed = LongCurve(), LongCurve(), LongCurve()
+        self._checkpoints: dict[str, SavedCheckpoint] = {}
+
+    def read(self, job: Job) -> Reported:
+        """What is known by now. Raises ZerotoolsError."""
+        is_whole = False
+        for _ in range(PAGES_AT_ONCE):
+            log = self._next_log(job)
+            if log is None or not self._read_page(log):
+                is_whole = True
+                break
+        return Reported(
+            self._loss.seen(),
+            self._eval.seen(),
+            self._speed.seen(),
+            tuple(reversed(self._checkpoints.values())),
+            is_whole,
+        )
+
+    def _next_log(self, job: Job) -> _AttemptLog | None:
+        """The log that is read now: one after another, and the newest again and again."""
+        if self._older is None:
+            chain = history(self._client, job, pages=OLDER_PAGES)[:-1]
+            self._older = [(j["id"], each["number"]) for j in chain for each in j["attempts"]]
+        if self._reading is not None and not self._reading.is_over:
+            return self._reading
+        if self._older:
+            self._reading = _AttemptLog(self._client, *self._older.pop(0))
+            return self._reading
+        number = next((a["number"] for a in job["attempts"] if a["number"] > self._done), None)
+        if number is not None:
+            self._done = number
+            self._reading = _AttemptLog(self._client, self._id, number)
+            return self._reading
+        return None
+
+    def _read_page(self, log: _AttemptLog) -> bool:
+        """Take the next records; False: there are no more for now."""
+        records, is_end = log.page()
+        for record in records:
+            self._take(record, log)
+        return not is_end or log.is_over
+
+    def _take(self, record: Mapping[str, Any], log: _AttemptLog) -> None:
+        event, step = record.get("event"), _count(record.get("step"))
+        if step is None:
+            return
+        if event in ("step", "eval") and log.begins:
+            log.begins = False
+            for curve in (self._loss, self._eval, self._speed):
+                curve.cut(step)
+        if event == "step":
+            _put(self._loss, step, record.get("loss"))
+            _put(self._speed, step, record.get("tokens_per_second"))
+        elif event == "eval":
+            _put(self._eval, step, record.get("loss"))
+        elif event == "checkpoint":
+            self._save(step, record)
+
+    def _save(self, step: int, record: Mapping[str, Any]) -> None:
+        path = record.get("path")
+        if not isinstance(path, str):
+            return
+        self._checkpoints.pop(path, None)
+        self._checkpoints[path] = SavedCheckpoint(
+            step=step,
+            path=path,
+            time=finite(record.get("time")),
+            size_bytes=_count(record.get("bytes")),
+            seconds=finite(record.get("seconds")),
+            verified=_words(record.get("verified")),
+            not_verified=_words(record.get("not_verified")),
+        )
+        if len(self._checkpoints) > MOST_CHECKPOINTS:
+            del self._checkpoints[next(iter(self._checkpoints))]
+
+
+class _AttemptLog:
+    """The records of one attempt, page by page."""
+
+    def __init__(self, client: DaemonClient, job_id: int, attempt: int) -> None:
+        self._client = client
+        self._job = job_id
+        self._attempt = attempt
+        self._offset = 0
+        self._stride = 0
+        self._sampled_until = 0
+        self.is_over = False
+        self.begins = True
+
+    def page(self) -> tuple[list[Mapping[str, Any]], bool]:
+        """The next records, and whether these are the last for now."""
+        if not self._offset:
+            self._plan()
+        before = self._offset
+        try:
+            answer = self._client.progress(self._job, attempt=self._attempt, since=before)
+        except (BadRequest, DaemonRefused):  # it was removed, or is of a job of somebody else
+            self.is_over = True
+            return [], True
+        self._offset = int(answer["next"])
+        self.is_over = bool(answer["over"])
+        records: list[Mapping[str, Any]] = [
+            record for record in answer["records"] if isinstance(record, dict)
+        ]
+        is_end = len(records) < PAGE_RECORDS and self._offset - before < PAGE_BYTES
+        if self._offset < self._sampled_until:
+            self._offset = max(self._offset, before + self._stride)
+            is_end = False
+        return records, is_end
+
+    def _plan(self) -> None:
+        """Of a log that is too long to be read whole, which parts are."""
+        try:
+            answer = self._client.progress(self._job, attempt=self._attempt, since=BEHIND_THE_END)
+        except (BadRequest, DaemonRefused):  # the first page says so again
+            return
+        end = int(answer["next"])
+        if end > WHOLE_BYTES:
+            self._stride = end // PARTS
+            self._sampled_until = end - self._stride
+
+
+def _count(value: object) -> int | None:
+    """What comes from a job may be of any type."""
+    return value if type(value) is int and 0 <= value < 2**63 else None
+
+
+def finite(value: object) -> float | None:
+    """A number that a job reported, as a float; None for anything else."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return float(value) if abs(value) <= sys.float_info.max and math.isfinite(value) else None
+
+
+def _words(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _put(curve: LongCurve, step: int, value: object) -> None:
+    if (number := finite(value)) is not None:
+        curve.put(step, number)

@@ -1,0 +1,30 @@
+"""What is not worth reading every time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+SPARED = 50.0
+"""How much longer than a reading took it is not done again: it takes 2 % of the time at most."""
+
+
+class Seldom(Generic[T]):
+    """A value that is read anew after `seconds`, or later where reading it takes long. `clock` is
+    monotonic seconds."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._known: tuple[object, T] | None = None
+        self._until = 0.0
+
+    def get(self, read: Callable[[], T], about: object = None) -> T:
+        """The value; what `read` returns where it is old, or was read about something else."""
+        begun = self._clock()
+        if self._known is None or self._known[0] != about or begun >= self._until:
+            self._known = about, read()
+            took = self._clock() - begun
+            self._until = begun + max(self._seconds, SPARED * took)
+        return self._known[1]

@@ -1,0 +1,59 @@
+"""A thread that does what may take long, while the screen goes on.
+
+At the end nobody waits for it: a file system or a driver may hold it up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from queue import SimpleQueue
+from threading import Thread
+from typing import TypeVar
+
+T = TypeVar("T")
+_Task = Callable[[], None]
+
+
+class Beside:
+    """Does one thing after another; what comes of it goes to the event loop that it was made in."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._tasks: SimpleQueue[_Task] = SimpleQueue()
+        self._count = 0
+        Thread(target=self._work, name=name, daemon=True).start()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way."""
+        return self._count == 0
+
+    def do(
+        self, task: Callable[[], T], then: Callable[[T], None], failed: Callable[[Exception], None]
+    ) -> None:
+        """Have `task` done; the loop calls `then` with its value, or `failed` with its error."""
+        self._count += 1
+
+        def over(value: T | None, error: Exception | None) -> None:
+            self._count -= 1
+            if error is not None:
+                failed(error)
+            else:
+                then(value)  # type: ignore[arg-type]
+
+        def work() -> None:
+            value, problem = None, None
+            try:
+                value = task()
+            except Exception as error:  # told where it is waited for
+                problem = error
+            with suppress(RuntimeError):  # the loop is closed: the screen is gone
+                self._loop.call_soon_threadsafe(over, value, problem)
+
+        self._tasks.put(work)
+
+    def _work(self) -> None:
+        while True:
+            self._tasks.get()()

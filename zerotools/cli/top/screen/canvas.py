@@ -1,0 +1,47 @@
+"""The widget that shows lines. Of a new screen it writes the lines alone that differ: what does not
+change costs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.segment import Segment
+from textual.geometry import Region
+from textual.strip import Strip
+from textual.widget import Widget
+
+from zerotools.cli.top.drawing.pieces import Line
+from zerotools.cli.top.screen.palette import Styles
+
+
+class Canvas(Widget, can_focus=True):
+    """Lines of pieces, from the top."""
+
+    DEFAULT_CSS = "Canvas { width: 1fr; height: 1fr; }"
+
+    def __init__(self, styles: Styles) -> None:
+        super().__init__()
+        self._styles_by_meaning = styles
+        self._lines: list[Line] = []
+
+    @property
+    def text(self) -> str:
+        """What is shown, without its styles."""
+        return "\n".join("".join(text for text, _ in line).rstrip() for line in self._lines)
+
+    def show(self, lines: Sequence[Line]) -> None:
+        """Replace all lines."""
+        before, self._lines = self._lines, [list(line) for line in lines]
+        columns = self.size.width
+        for y in range(max(len(before), len(self._lines))):
+            old = before[y] if y < len(before) else None
+            new = self._lines[y] if y < len(self._lines) else None
+            if old != new:
+                self.refresh(Region(0, y, columns, 1))
+
+    def render_line(self, y: int) -> Strip:
+        """One line, as textual wants it."""
+        line = self._lines[y] if y < len(self._lines) else []
+        styles = self._styles_by_meaning
+        segments = [Segment(text, styles.get(meaning)) for text, meaning in line if text]
+        return Strip(segments).adjust_cell_length(self.size.width)

@@ -1,0 +1,156 @@
+"""What a key does to what is shown, and what it asks for: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from zerotools.cli.job_views.describe import Job, how_it_stops, title
+from zerotools.cli.top.drawing.view_state import HELP, JOBS, LOG, ORDERS, ViewState
+
+QUIT, CANCEL, RESUME, PRIORITY = "quit", "cancel", "resume", "priority"
+LONGEST_FILTER = 60
+NO_JOB = ("no job is chosen", "warning")
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the daemon is to do with a job, or to quit; `change` is of its priority."""
+
+    what: str
+    job: Job | None = None
+    change: int = 0
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a key may depend on: the jobs that are listed, rows of their table, lines of the log and
+    rows of its page."""
+
+    listed: Sequence[Job] = ()
+    job_rows: int = 1
+    log_lines: int = 0
+    log_rows: int = 1
+
+
+Pressed = tuple[ViewState, Wish | None]
+
+
+def press(state: ViewState, key: str, character: str | None, shown: Shown) -> Pressed:
+    """The state after a key, and what it asks for. `key` is textual's name of it, `character` what
+    it types."""
+    if state.typed:
+        return _typing(state, key, character), None
+    state = replace(state, said=("", ""))
+    if state.asks:
+        return _answered(state, key, shown)
+    if state.page == HELP:
+        closes = key in ("escape", "q", "question_mark", "enter")
+        return (replace(state, page=JOBS) if closes else state), None
+    if state.page == LOG:
+        return _in_log(state, key, shown), None
+    return _among_jobs(state, key, shown)
+
+
+def chosen_of(state: ViewState, shown: Shown) -> Job | None:
+    """The job under the cursor."""
+    return next((job for job in shown.listed if job["id"] == state.chosen), None)
+
+
+def _typing(state: ViewState, key: str, character: str | None) -> ViewState:
+    match key:
+        case "enter":
+            return replace(state, typed=False)
+        case "escape":
+            return replace(state, typed=False, only="")
+        case "backspace":
+            return replace(state, only=state.only[:-1])
+        case "ctrl+u":
+            return replace(state, only="")
+    if character is not None and character.isprintable() and len(state.only) < LONGEST_FILTER:
+        return replace(state, only=state.only + character)
+    return state
+
+
+def _answered(state: ViewState, key: str, shown: Shown) -> Pressed:
+    """Only `y` says yes; the job must still be the one that was asked about."""
+    job = chosen_of(state, shown)
+    wish = Wish(CANCEL, job) if key in ("y", "Y") and job is not None else None
+    return replace(state, asks=""), wish
+
+
+def _in_log(state: ViewState, key: str, shown: Shown) -> ViewState:
+    page, last = max(1, shown.log_rows - 2), max(0, shown.log_lines - shown.log_rows + 1)
+    top = last if state.top is None else state.top
+    match key:
+        case "escape" | "q" | "l":
+            return replace(state, page=JOBS, top=None)
+        case "up" | "k":
+            return replace(state, top=max(0, top - 1))
+        case "pageup" | "b":
+            return replace(state, top=max(0, top - page))
+        case "home" | "g":
+            return replace(state, top=0)
+        case "down" | "j":
+            return replace(state, top=_or_end(top + 1, last))
+        case "pagedown" | "space":
+            return replace(state, top=_or_end(top + page, last))
+        case "end" | "G" | "f":
+            return replace(state, top=None)
+        case "right" | "left":
+            return _other_rank(state, 1 if key == "right" else -1, shown)
+    return state
+
+
+def _or_end(top: int, last: int) -> int | None:
+    """Who scrolls to the end follows it again."""
+    return None if top >= last else top
+
+
+def _other_rank(state: ViewState, by: int, shown: Shown) -> ViewState:
+    job = chosen_of(state, shown)
+    ranks = 1 if job is None else max([1, *(job.get("sizes") or (int(job["world_size"] or 1),))])
+    return replace(state, rank=(state.rank + by) % ranks, top=None)
+
+
+def _among_jobs(state: ViewState, key: str, shown: Shown) -> Pressed:
+    moves = {
+        "up": -1,
+        "k": -1,
+        "down": 1,
+        "j": 1,
+        "home": -len(shown.listed),
+        "g": -len(shown.listed),
+    }
+    moves |= {"pageup": -shown.job_rows, "pagedown": shown.job_rows}
+    moves |= {"end": len(shown.listed), "G": len(shown.listed)}
+    if key in moves:
+        return state.moved(shown.listed, moves[key]), None
+    match key:
+        case "q":
+            return state, Wish(QUIT)
+        case "question_mark" | "h":
+            return replace(state, page=HELP), None
+        case "s":
+            return replace(state, order=(state.order + 1) % len(ORDERS)), None
+        case "slash":
+            return replace(state, typed=True), None
+        case "escape":
+            return replace(state, only=""), None
+    return _about_job(state, key, chosen_of(state, shown))
+
+
+def _about_job(state: ViewState, key: str, job: Job | None) -> Pressed:
+    """Keys that mean the job under the cursor."""
+    if key not in ("l", "enter", "c", "r", "plus", "minus"):
+        return state, None
+    if job is None:
+        return replace(state, said=NO_JOB), None
+    match key:
+        case "c":
+            return replace(state, asks=f"{title(job)} {how_it_stops(job)}. Cancel it?"), None
+        case "r":
+            return state, Wish(RESUME, job)
+        case "plus" | "minus":
+            return state, Wish(PRIORITY, job, 1 if key == "plus" else -1)
+    return replace(state, page=LOG, top=None, rank=0), None

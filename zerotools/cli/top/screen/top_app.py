@@ -1,0 +1,272 @@
+"""The application: it reads beside the screen, draws, and asks the daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import ClassVar, Protocol
+
+from textual import events
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+
+from zerotools.cli.job_views.describe import Job, title
+from zerotools.cli.output import render
+from zerotools.cli.top.drawing.letters import in_letters
+from zerotools.cli.top.drawing.view_state import LOG, ViewState
+from zerotools.cli.top.drawing.whole_screen import DrawnScreen, draw_screen
+from zerotools.cli.top.reading.log_follower import LogSeen
+from zerotools.cli.top.reading.looking import Look
+from zerotools.cli.top.screen.beside import Beside
+from zerotools.cli.top.screen.canvas import Canvas
+from zerotools.cli.top.screen.keys import (
+    CANCEL,
+    PRIORITY,
+    QUIT,
+    RESUME,
+    Shown,
+    Wish,
+    chosen_of,
+    press,
+)
+from zerotools.cli.top.screen.palette import Styles
+from zerotools.core.errors import EXIT_INTERRUPTED, ZerotoolsError
+from zerotools.jobs.client.daemon_client import DaemonClient
+
+LOG_SECONDS = 1.0
+SAID_SECONDS = 8.0
+EXIT_TERMINATED = 128 + signal.SIGTERM
+
+
+class Reads(Protocol):
+    """What the screen shows is read by this, in a thread."""
+
+    def look(self, chosen: int | None) -> Look:
+        """The machine, the jobs, and details of one."""
+        ...
+
+    def log(self, job: Job, rank: int) -> LogSeen:
+        """The log of a job's rank."""
+        ...
+
+
+class Top(App[int]):
+    """GPUs, host, jobs, and the job that is chosen. Without `letters` alone, bars and curves are
+    drawn with blocks and braille."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+c", "interrupt", show=False, priority=True),
+        Binding("ctrl+z", "suspend_process", show=False, priority=True),
+    ]
+    ENABLE_COMMAND_PALETTE = False
+    CSS = "Screen { overflow: hidden; }"
+
+    def __init__(
+        self,
+        reads: Reads,
+        client: DaemonClient,
+        interval: float,
+        styles: Styles,
+        *,
+        letters: bool = False,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(ansi_color=True)  # the terminal's own colours
+        self.failure: Exception | None = None
+        self.state = ViewState()
+        self.look: Look | None = None
+        self._reads = reads
+        self._client = client
+        self._interval = interval
+        self._letters = letters
+        self._now = now
+        self._canvas = Canvas(styles)
+        self._rank_log: LogSeen | None = None
+        self._drawn = DrawnScreen([], self.state, {})
+        self._reading: Beside
+        self._asking: Beside
+        self._said_until = 0.0
+
+    def compose(self) -> ComposeResult:
+        """The one widget."""
+        yield self._canvas
+
+    def on_mount(self) -> None:
+        """Read at once, and then again and again."""
+        self._reading, self._asking = Beside("top-reads"), Beside("top-asks")
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.exit, EXIT_TERMINATED)
+        self._canvas.focus()
+        self.set_interval(self._interval, self.refresh_now)
+        self.set_interval(LOG_SECONDS, self._read_log)
+        self.refresh_now()
+        self.draw()
+
+    @property
+    def shown_text(self) -> str:
+        """What is on the screen, without its styles."""
+        return self._canvas.text
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is read or asked at the moment."""
+        return self._reading.is_idle and self._asking.is_idle
+
+    def refresh_now(self) -> None:
+        """Begin a reading, where none is under way and the screen of jobs is shown."""
+        if self._reading.is_idle and self.state.page != LOG:
+            chosen = self.state.chosen
+            then = partial(self.show, chosen)
+            self._reading.do(partial(self._reads.look, chosen), then, self._fail)
+
+    def show(self, chosen: int | None, look: Look) -> None:
+        """Draw what was read, with the details of the job that was `chosen` then."""
+        before = [] if self.look is None else self.state.listed(self.look.jobs)
+        self.look = look
+        self.state = self.state.held(self.state.listed(look.jobs), before)
+        self.draw()
+        if self.state.chosen != chosen:
+            self.refresh_now()
+
+    def draw(self) -> None:
+        """Draw what is known, at the size of the terminal."""
+        if self.state.said[0] and time.monotonic() > self._said_until:
+            self.state = replace(self.state, said=("", ""))
+        columns, rows = self.size
+        self._drawn = draw_screen(self.look, self._rank_log, self.state, columns, rows, self._now())
+        self.state = self._drawn.state
+        lines = self._drawn.lines
+        self._canvas.show([in_letters(line) for line in lines] if self._letters else lines)
+
+    def on_resize(self) -> None:
+        """The terminal has another size."""
+        self.draw()
+
+    def on_key(self, event: events.Key) -> None:
+        """Any key."""
+        event.stop()
+        before = self.state
+        self.state, wish = press(before, event.key, event.character, self._shown())
+        if self.state.said[0]:
+            self._said_until = time.monotonic() + SAID_SECONDS
+        self._after(before, wish)
+
+    def on_click(self, event: events.Click) -> None:
+        """A job is chosen by the mouse."""
+        if (number := self._drawn.jobs.get(event.y)) is not None:
+            before, self.state = self.state, replace(self.state, chosen=number)
+            self._after(before, None)
+
+    def on_mouse_scroll_down(self) -> None:
+        """As the key does."""
+        self._scroll("down")
+
+    def on_mouse_scroll_up(self) -> None:
+        """As the key does."""
+        self._scroll("up")
+
+    def _scroll(self, key: str) -> None:
+        before = self.state
+        if not before.asks and not before.typed:
+            self.state, _ = press(before, key, None, self._shown())
+            self._after(before, None)
+
+    def _after(self, before: ViewState, wish: Wish | None) -> None:
+        """Draw, and do what was wished."""
+        if self.look is not None and (self.state.only, self.state.order) != (
+            before.only,
+            before.order,
+        ):
+            listed = self.state.listed(self.look.jobs)
+            self.state = self.state.held(listed, before.listed(self.look.jobs))
+        if wish is not None:
+            self._grant(wish)
+        if (self.state.page, self.state.rank) != (before.page, before.rank):
+            self._rank_log = None if self.state.page != LOG else self._rank_log
+            self._read_log()
+        self.draw()
+        if self.state.chosen != before.chosen or before.page == LOG != self.state.page:
+            self.refresh_now()
+
+    def _shown(self) -> Shown:
+        return Shown(
+            listed=() if self.look is None else self.state.listed(self.look.jobs),
+            job_rows=self._drawn.job_rows,
+            log_lines=0 if self._rank_log is None else len(self._rank_log.lines),
+            log_rows=max(1, self.size.height - 2),
+        )
+
+    def _read_log(self) -> None:
+        job = chosen_of(self.state, self._shown())
+        if self.state.page == LOG and job is not None and self._reading.is_idle:
+            reads = partial(self._reads.log, job, self.state.rank)
+            self._reading.do(reads, self._show_log, self._refused_log)
+
+    def _show_log(self, log: LogSeen) -> None:
+        if self.state.page != LOG or (log.job_id, log.rank) != (self.state.chosen, self.state.rank):
+            return
+        dropped = 0 if self._rank_log is None else log.dropped - self._rank_log.dropped
+        if self.state.top is not None and dropped > 0:
+            self.state = replace(self.state, top=max(0, self.state.top - dropped))
+        self._rank_log = log
+        self.draw()
+
+    def _refused_log(self, error: Exception) -> None:
+        if not isinstance(error, ZerotoolsError):
+            self._fail(error)
+        elif self.state.page == LOG and self.state.chosen is not None:
+            said = LogSeen(self.state.chosen, self.state.rank, "log", (str(error),))
+            self._rank_log = self._rank_log or said
+            self.draw()
+
+    def _grant(self, wish: Wish) -> None:
+        if wish.what == QUIT or wish.job is None:
+            self.exit(0)
+            return
+        number, name = wish.job["id"], title(wish.job)
+        wanted = int(wish.job["priority"] or 0) + wish.change
+        asks: dict[str, tuple[Callable[[], object], str]] = {
+            CANCEL: (partial(self._client.cancel, number), f"{name} is asked to stop"),
+            RESUME: (partial(self._client.resume, number), f"{name} is resumed"),
+            PRIORITY: (
+                partial(self._client.set_priority, number, wanted),
+                f"{name} has priority {wanted}",
+            ),
+        }
+        self._ask(*asks[wish.what])
+
+    def _ask(self, asks: Callable[[], object], done: str) -> None:
+        def answered(_: object) -> None:
+            self.say(done, "good")
+            self.refresh_now()
+
+        def refused(error: Exception) -> None:
+            if isinstance(error, ZerotoolsError):
+                self.say(str(error), "bad")
+            else:
+                self._fail(error)
+
+        self._asking.do(asks, answered, refused)
+
+    def say(self, text: str, meaning: str) -> None:
+        """Something in the last line, for a while."""
+        self._said_until = time.monotonic() + SAID_SECONDS
+        self.state = replace(self.state, said=(render.clean(text), meaning))
+        self.draw()
+
+    def action_interrupt(self) -> None:
+        """Ctrl-C ends it, as it ends other commands."""
+        self.exit(EXIT_INTERRUPTED)
+
+    def _fail(self, error: Exception) -> None:
+        self.failure = error
+        self.exit(1)
+
+    def _handle_exception(self, error: Exception) -> None:
+        """Textual would print a traceback with all local variables; ours says it in a sentence."""
+        self.failure = self.failure or error
+        super()._handle_exception(error)
+        self._exit_renderables.clear()
