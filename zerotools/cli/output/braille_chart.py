@@ -119,14 +119,23 @@ class _Canvas:
         """The curve, where the edges are the first and last of `steps` and of `values`."""
         points = series.points
         (first, last), (low, high) = steps, values
-        before: tuple[int, int] | None = None
+        across, up = (self._width - 1) / max(1, last - first), self._height - 1
+        column = before = -1
+        least = most = 0
         for step in sorted(points):
-            x = round((step - first) * (self._width - 1) / max(1, last - first))
+            x = round((step - first) * across)
             # Halves first: the difference of two large numbers may be too large.
             share = (points[step] / 2 - low / 2) / (high / 2 - low / 2) if high > low else 0.5
-            y = round(share * (self._height - 1))
-            self._line(before or (x, y), (x, y))
-            before = (x, y) if series.is_joined else None
+            y = round(share * up)
+            if x == column:  # of points in one column, all that lies between them
+                least, most = min(least, y), max(most, y)
+            else:
+                self._dots.update((column, dot) for dot in range(least, most + 1) if column >= 0)
+                if series.is_joined and column >= 0:
+                    self._line((column, before), (x, y))
+                column, least, most = x, y, y
+            before = y
+        self._dots.update((column, dot) for dot in range(least, most + 1) if column >= 0)
 
     def _line(self, start: tuple[int, int], end: tuple[int, int]) -> None:
         (x0, y0), (x1, y1) = start, end

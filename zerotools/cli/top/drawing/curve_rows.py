@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from zerotools.cli.output import render
 from zerotools.cli.output.braille_chart import FRAME, Plotted, Series, plotted
 from zerotools.cli.output.sparkline import sparkline
 from zerotools.cli.top.drawing import figures
 from zerotools.cli.top.drawing.pieces import Line, Piece, cut, width
-from zerotools.cli.top.reading.long_curve import CurveSeen
+from zerotools.cli.top.reading.long_curve import CurveSeen, CurveShape
 from zerotools.cli.top.reading.report_reader import Reported
 
 EVALUATION = "●"
 LONGEST, ROOMY = 100, 90
+KEPT = 4
+"""Charts that are not drawn again while nothing changes."""
 LOWEST = 4
 """Rows of the smallest chart."""
 
@@ -23,7 +27,7 @@ def loss_line(reported: Reported, columns: int) -> Line:
         evaluated = _evaluated(reported.eval_loss)
         said += [("   ", ""), *(evaluated if columns >= ROOMY else evaluated[:-1])]
     room = min(LONGEST, columns - 6 - width(said))
-    drawn: Piece = (sparkline(reported.loss.means, room) if room >= 8 else "", "curve")
+    drawn: Piece = (sparkline(reported.loss.shape.means, room) if room >= 8 else "", "curve")
     return cut([("loss ", "strong"), drawn, (" ", ""), *said], columns)
 
 
@@ -32,7 +36,7 @@ def eval_line(reported: Reported, columns: int) -> Line:
     curve = reported.eval_loss
     said = [*_span(curve), (f"  least {_loss(curve.least)} at {curve.least_step}", "quiet")]
     room = min(LONGEST, columns - 6 - width(said))
-    drawn: Piece = (sparkline(curve.means, room) if room >= 8 else "", "evals")
+    drawn: Piece = (sparkline(curve.shape.means, room) if room >= 8 else "", "evals")
     return cut([("eval ", "strong"), drawn, (" ", ""), *said], columns)
 
 
@@ -40,7 +44,7 @@ def speed_line(curve: CurveSeen, columns: int) -> Line:
     """Tokens per second over the steps, in one line."""
     said: Line = [(f" {figures.thousands(curve.last or 0.0)}", ""), (" tokens/s", "quiet")]
     room = min(LONGEST, columns - 6 - width(said))
-    drawn: Piece = (sparkline(curve.means, room) if room >= 8 else "", "curve")
+    drawn: Piece = (sparkline(curve.shape.means, room) if room >= 8 else "", "curve")
     return cut([("speed ", "strong"), drawn, *said], columns)
 
 
@@ -53,24 +57,33 @@ def loss_chart(reported: Reported, columns: int, rows: int) -> list[Line]:
         title.append((f"   least {_loss(loss.least)} at step {loss.least_step}", "quiet"))
     if evals.last is not None:
         title += [("   ", ""), *_evaluated(evals)]
-    series = (Series(loss.points), Series(evals.points, is_joined=False))
-    grid = plotted(series, _loss, columns=columns, braille=True, rows=rows - FRAME)
-    if grid is None:
-        return []
-    return [cut(title, columns), *_rows_of(grid)]
+    drawn = _loss_rows(loss.shape, evals.shape, columns, rows - FRAME)
+    return [cut(title, columns), *drawn] if drawn else []
 
 
 def speed_chart(curve: CurveSeen, columns: int, rows: int) -> list[Line]:
     """Tokens per second over the steps, from nothing on, in so many rows."""
     said = figures.thousands(curve.last or 0.0)
     title: Line = [("speed ", "strong"), (said, "curve"), (" tokens/s", "quiet")]
-    series = (Series(curve.points),)
-    form = figures.thousands
-    grid = plotted(series, form, columns=columns, braille=True, least=0.0, rows=rows - FRAME)
-    return [] if grid is None else [cut(title, columns), *_rows_of(grid)]
+    drawn = _speed_rows(curve.shape, columns, rows - FRAME)
+    return [cut(title, columns), *drawn] if drawn else []
 
 
-def _rows_of(grid: Plotted) -> list[Line]:
+@lru_cache(maxsize=KEPT)
+def _loss_rows(loss: CurveShape, evals: CurveShape, columns: int, rows: int) -> list[Line]:
+    series = (Series(loss.points), Series(evals.points, is_joined=False))
+    return _rows_of(plotted(series, _loss, columns=columns, braille=True, rows=rows))
+
+
+@lru_cache(maxsize=KEPT)
+def _speed_rows(curve: CurveShape, columns: int, rows: int) -> list[Line]:
+    form, series = figures.thousands, (Series(curve.points),)
+    return _rows_of(plotted(series, form, columns=columns, braille=True, least=0.0, rows=rows))
+
+
+def _rows_of(grid: Plotted | None) -> list[Line]:
+    if grid is None:
+        return []
     lines: list[Line] = []
     for label, cells in zip(grid.labels, grid.cells, strict=True):
         line: Line = [(f"{label} ", "quiet"), ("│", "rule")]

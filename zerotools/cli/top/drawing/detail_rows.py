@@ -56,7 +56,7 @@ def _rest(found: ChosenJob, columns: int, room: int, now: float, *, logged: bool
     count = 1 if not tall else max(1, min(len(found.checkpoints), room // 6))
     lines += checkpoint_lines(found.checkpoints, columns, count, now)
     left = room - len(lines)
-    if reported.loss.means:
+    if reported.loss.shape.means:
         if tall and not logged:
             lines += _charts(reported, columns, left)
         elif tall:
@@ -65,7 +65,7 @@ def _rest(found: ChosenJob, columns: int, room: int, now: float, *, logged: bool
             lines.append(curve_rows.speed_line(reported.speed, columns))
         else:
             lines.append(curve_rows.loss_line(reported, columns))
-            if len(reported.eval_loss.means) > 1 and left >= 5:
+            if len(reported.eval_loss.shape.means) > 1 and left >= 5:
                 lines.append(curve_rows.eval_line(reported, columns))
     left = room - len(lines)
     return lines + (log_tail(found.log, columns, left) if logged else [])

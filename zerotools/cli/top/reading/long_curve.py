@@ -11,16 +11,29 @@ from dataclasses import dataclass, field
 
 from zerotools.cli.output.braille_chart import SeriesPoints
 
-MOST_PARTS = 2000
+MOST_PARTS = 600
+STEADY = 300
+"""A curve is drawn anew where it has grown by so small a part, and not before."""
+
+
+@dataclass(frozen=True, eq=False)
+class CurveShape:
+    """What of a curve is drawn: `points` in a chart, `means` of the parts in a line."""
+
+    points: SeriesPoints = field(default_factory=dict)
+    means: tuple[float, ...] = ()
+
+
+NO_SHAPE = CurveShape()
 
 
 @dataclass(frozen=True)
 class CurveSeen:
-    """A curve as it was at one moment: `points` to draw, `means` of the parts in their order, and
-    single values; None where there is no point. `least_step` is the step of the least."""
+    """A curve as it was at one moment. Its `shape` may be of a short while before, and is the same
+    object until it is not: what is drawn of it can be kept. The numbers are of now, None where
+    there is no point; `least_step` is the step of the least."""
 
-    points: SeriesPoints = field(default_factory=dict)
-    means: tuple[float, ...] = ()
+    shape: CurveShape = NO_SHAPE
     first: float | None = None
     last: float | None = None
     last_step: int | None = None
@@ -56,43 +69,55 @@ class LongCurve:
         self._most = most
         self._length = 1
         self._parts: dict[int, _Part] = {}
-        self._seen: CurveSeen | None = CurveSeen()
+        self._count = 0
+        self._shape = NO_SHAPE
+        self._shaped_at = 0
 
     def put(self, step: int, value: float) -> None:
         """Add a point. A step that is there is not taken twice; see `cut`."""
         new = _Part(step, value, step, value, value, step, value, value, 1)
         old = self._parts.setdefault(step // self._length, new)
-        if old is not new and step > old.last_step:
+        if old is not new:
+            if step <= old.last_step:
+                return
             old.join(new)
-        self._seen = None
-        if len(self._parts) > self._most:
+        self._count += 1
+        while len(self._parts) > self._most:
             self._halve()
 
     def cut(self, step: int) -> None:
         """Forget all from `step` on; a part that begins before it stays."""
         for place in [place for place in self._parts if place * self._length >= step]:
             del self._parts[place]
-            self._seen = None
+            self._shaped_at = -1
 
     def seen(self) -> CurveSeen:
-        """The curve now; the same object as before if nothing was added."""
-        if self._seen is None:
-            self._seen = _seen([self._parts[place] for place in sorted(self._parts)])
-        return self._seen
+        """The curve now."""
+        if not self._parts:
+            return CurveSeen()
+        parts = list(self._parts.values())
+        if self._shaped_at < 0 or self._count - self._shaped_at > self._count // STEADY:
+            self._shape, self._shaped_at = _shape_of(parts), self._count
+        least = min(parts, key=lambda part: part.low)
+        return CurveSeen(
+            shape=self._shape,
+            first=parts[0].first,
+            last=parts[-1].last,
+            last_step=parts[-1].last_step,
+            least=least.low,
+            least_step=least.low_step,
+        )
 
     def _halve(self) -> None:
         self._length *= 2
         parts, self._parts = self._parts, {}
-        for place in sorted(parts):
-            part = parts[place]
+        for part in parts.values():
             old = self._parts.setdefault(part.first_step // self._length, part)
             if old is not part:
                 old.join(part)
 
 
-def _seen(parts: list[_Part]) -> CurveSeen:
-    if not parts:
-        return CurveSeen()
+def _shape_of(parts: list[_Part]) -> CurveShape:
     points: dict[int, float] = {}
     for part in parts:
         points[part.first_step] = part.first
@@ -104,13 +129,4 @@ def _seen(parts: list[_Part]) -> CurveSeen:
         elif part.count > 1:
             points[part.low_step] = part.low
         points[part.last_step] = part.last
-    least = min(parts, key=lambda part: part.low)
-    return CurveSeen(
-        points=points,
-        means=tuple(part.sum / part.count for part in parts),
-        first=parts[0].first,
-        last=parts[-1].last,
-        last_step=parts[-1].last_step,
-        least=least.low,
-        least_step=least.low_step,
-    )
+    return CurveShape(points, tuple(part.sum / part.count for part in parts))
