@@ -31,7 +31,8 @@ from zerotoolsd.supervisor.procfs import read_process
 
 
 def test_the_screen() -> None:
-    busy = fake_gpu(0, used_gib=61.2, processes=[GpuProcess(7, None), GpuProcess(812, 60 << 30)])
+    held = [GpuProcess(7, None), GpuProcess(812, 60 << 30)]
+    busy = fake_gpu(0, used_gib=61.2, processes=held, throttle_reasons=["power limit"])
     lost = Gpu(index=2, error="NVML: GPU is lost")
     snapshot = SnapshotSource(FakeProbe([busy, fake_gpu(1), lost])).read()
     job = a_view(3, a_job(), state="running", attempts=(an_attempt(),), progress=STEP).to_json()
@@ -47,12 +48,14 @@ def test_the_screen() -> None:
     )
     lines = draw(view, owners, None)
     assert lines[:7] == [
-        "GPU  name       used GiB  free GiB  of GiB  busy   temp  power  leased to",
-        "  0  Fake H100      61.2      18.8    80.0   0 %  40 °C   70 W  job 3 (tiny)",
+        "GPU  name       used GiB  free GiB  of GiB  busy   temp  power     clock  slowed by  "
+        "  leased to",
+        "  0  Fake H100      61.2      18.8    80.0   0 %  40 °C   70 W  1755 MHz  power limit"
+        "  job 3 (tiny)",
         "     pid 812  60.0 GiB  job 3 (tiny)",
         "     pid 7  -  a job of another daemon (/x/\\x1b[2J)",
-        "  1  Fake H100       0.5      79.5    80.0   0 %  40 °C   70 W  -",
-        "  2  ?                 -         -       -     -      -      -  -",
+        "  1  Fake H100       0.5      79.5    80.0   0 %  40 °C   70 W  1755 MHz  -            -",
+        "  2  ?                 -         -       -     -      -      -         -  -            -",
         "     NVML: GPU is lost",
     ]
     assert lines[-2:] == [
@@ -60,6 +63,10 @@ def test_the_screen() -> None:
         "job 3 (tiny)  running  2 CPU  12/40      6.0 GiB",
     ]
     assert all(len(line) <= 40 for line in draw(view, owners, 40))
+    narrow = draw(view, owners, 109)
+    assert narrow[1] == (
+        "  0  Fake H100      61.2      18.8    80.0   0 %  40 °C   70 W  job 3 (tiny)"
+    )
 
 
 def test_old_gpus_are_shown_as_old() -> None:

@@ -47,10 +47,16 @@ def command(interval: float, background: str, socket: Path | None, as_json: bool
             render.print_json(observe(source, client)[1])
             return 0
         _check_terminal()
-        return _run(source, client, interval, background)
+        return _run(source, client, DaemonClient(socket), interval, background)
 
 
-def _run(source: SnapshotSource, client: DaemonClient, interval: float, background: str) -> int:
+def _run(
+    source: SnapshotSource,
+    reading: DaemonClient,
+    asking: DaemonClient,
+    interval: float,
+    background: str,
+) -> int:
     """Until somebody quits. Raises what ended the screen, if something did."""
     try:
         from zerotools.cli.top.reading.looking import Looking
@@ -69,9 +75,10 @@ def _run(source: SnapshotSource, client: DaemonClient, interval: float, backgrou
     if os.environ.get("NO_COLOR") == "":
         del os.environ["NO_COLOR"]  # which is empty, and so not set; textual takes it for set
     colours = "NO_COLOR" not in os.environ
-    looking = Looking(source, client, PlaceLooker())
+    looking = Looking(source, reading, PlaceLooker())
     letters = not has_braille(sys.stderr) or os.environ.get("TERM") == CONSOLE
-    app = Top(looking, client, interval, styles_of(background, colours=colours), letters=letters)
+    styles = styles_of(background, colours=colours)
+    app = Top(looking, asking, interval, styles, letters=letters)
     try:
         status = app.run()
     finally:

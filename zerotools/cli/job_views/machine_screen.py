@@ -9,6 +9,7 @@ from typing import Any
 from zerotools.cli.job_views.describe import Job, ranks, steps, title, watched_process
 from zerotools.cli.job_views.process_owners import Owners, find_owners
 from zerotools.cli.output import render
+from zerotools.core.counts import counted
 from zerotools.core.errors import DaemonError, DaemonUnreachable, ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.client.remote.elsewhere import machine_behind
@@ -17,8 +18,12 @@ from zerotools.jobs.tables.adopted import AdoptedProcess
 from zerotools.sensors.snapshot import Gpu, Host, Snapshot, Stall
 from zerotools.sensors.source import SnapshotSource
 
-HEADERS = ("GPU", "name", "used GiB", "free GiB", "of GiB", "busy", "temp", "power", "leased to")
-RIGHT = ("GPU", "used GiB", "free GiB", "of GiB", "busy", "temp", "power")
+HEADERS = ("GPU", "name", "used GiB", "free GiB", "of GiB", "busy", "temp", "power")
+CLOCK_HEADERS = ("clock", "slowed by")
+RIGHT = ("GPU", "used GiB", "free GiB", "of GiB", "busy", "temp", "power", "clock")
+MOST_XIDS = 4
+WIDE = 110
+"""Columns from which clocks are shown; they are where the output is no terminal."""
 FRESH_SECONDS = 30.0
 """So old may be what the daemon saw last, which looks less often while nothing runs."""
 
@@ -125,9 +130,10 @@ def _gpus(view: MonitorView, owners: Owners, columns: int | None) -> list[str]:
     if snapshot.gpus_error:
         age = render.duration(snapshot.gpus_age_seconds)
         lines.append(f"GPUs  as of {age} ago: {render.clean(snapshot.gpus_error)}")
+    wide = columns is None or columns >= WIDE
     listed = render.table(
-        HEADERS,
-        [_gpu_row(gpu, view.leases) for gpu in snapshot.gpus],
+        (*HEADERS, *(CLOCK_HEADERS if wide else ()), "leased to"),
+        [_gpu_row(gpu, view.leases, wide=wide) for gpu in snapshot.gpus],
         right=RIGHT,
         columns=columns,
     )
@@ -138,7 +144,8 @@ def _gpus(view: MonitorView, owners: Owners, columns: int | None) -> list[str]:
     return lines
 
 
-def _gpu_row(gpu: Gpu, leases: dict[str, str]) -> tuple[str, ...]:
+def _gpu_row(gpu: Gpu, leases: dict[str, str], *, wide: bool) -> tuple[str, ...]:
+    slowed = ", ".join(gpu.throttle_reasons or ()) or render.UNKNOWN
     return (
         str(gpu.index),
         gpu.name or "?",
@@ -148,6 +155,7 @@ def _gpu_row(gpu: Gpu, leases: dict[str, str]) -> tuple[str, ...]:
         _with_unit(gpu.utilization_percent, "%"),
         _with_unit(gpu.temperature_celsius, "°C"),
         _with_unit(gpu.power_watts, "W"),
+        *((_with_unit(gpu.sm_clock_mhz, "MHz"), slowed) if wide else ()),
         leases.get(gpu.uuid or "", render.UNKNOWN),
     )
 
@@ -156,8 +164,14 @@ def _details(gpu: Gpu, owners: Owners) -> list[str]:
     if gpu.error:
         return [render.clean(gpu.error)]
     held = sorted(gpu.processes, key=lambda process: -(process.memory_used_bytes or 0))
-    note = [render.clean(gpu.unmeasured)] if gpu.unmeasured else []
-    return note + [
+    notes = [render.clean(gpu.unmeasured)] if gpu.unmeasured else []
+    if gpu.xids:
+        codes = ", ".join(f"XID {xid.code}" for xid in gpu.xids[-MOST_XIDS:])
+        notes.append(f"the driver reported {codes}; the newest comes last")
+    if gpu.ecc_uncorrected_errors:
+        errors = counted(gpu.ecc_uncorrected_errors, "uncorrected error")
+        notes.append(f"{errors} of its memory (ECC) since the driver was loaded")
+    return notes + [
         f"pid {process.pid}  {render.size(process.memory_used_bytes)}  "
         f"{render.clean(owners.of(process.pid))}"
         for process in held
@@ -184,9 +198,17 @@ def _host(host: Host) -> list[str]:
             ("host memory", memory),
             ("swap", swap),
             ("CPU", f"{busy}{host.cpu_count} cores, load {load}"),
+            ("network", _network(host)),
             ("pressure", _pressure(host)),
         ]
     )
+
+
+def _network(host: Host) -> str:
+    came, went = host.network_received_bytes_per_second, host.network_sent_bytes_per_second
+    if came is None or went is None:
+        return ""
+    return f"{render.size(came)}/s received, {render.size(went)}/s sent"
 
 
 def _pressure(host: Host) -> str:

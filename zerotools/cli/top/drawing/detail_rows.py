@@ -16,7 +16,7 @@ from zerotools.cli.job_views.describe import (
 )
 from zerotools.cli.output import render
 from zerotools.cli.output.braille_chart import FRAME
-from zerotools.cli.top.drawing import curve_rows, figures
+from zerotools.cli.top.drawing import curve_rows, figures, pages
 from zerotools.cli.top.drawing.pieces import Line, cut, flowing, plain, ruled
 from zerotools.cli.top.reading.chosen_job import ChosenJob, KeptCheckpoint
 from zerotools.cli.top.reading.looking import Look
@@ -34,7 +34,7 @@ def detail_lines(
     """What is known of the job in at most so many rows; with the end of its log where that is not
     shown elsewhere (`logged`)."""
     found = look.chosen if look.chosen and look.chosen.job_id == job["id"] else None
-    name = title(job)
+    name = plain(title(job))
     standing = _standing(job, look, now)
     while len(standing) > 1 and len(" · ".join(standing)) + len(name) > columns - 12:
         standing.pop()
@@ -84,7 +84,7 @@ def _charts(reported: Reported, columns: int, rows: int) -> list[Line]:
 def log_tail(log: Sequence[str], columns: int, rows: int) -> list[Line]:
     """The last lines of a log."""
     tail = log[-rows:] if rows > 0 else ()
-    return [cut([(plain(text), "quiet")], columns) for text in tail]
+    return [cut([(plain(text), pages.log_meaning(text) or "quiet")], columns) for text in tail]
 
 
 def _standing(job: Job, look: Look, now: float) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from rich.cells import cell_len, set_cell_size
@@ -10,6 +11,7 @@ from zerotools.cli.top.drawing.meters import OWNER_MARKS
 from zerotools.cli.top.drawing.pieces import Line, cut, plain, ruled
 from zerotools.cli.top.reading.gpu_holders import JOB, RESIDUE, STRANGER
 
+_WRONG = re.compile(r"\b(?:warning|warn|error|fatal|traceback|\w+(?:Error|Exception))\b", re.I)
 KEYS = (
     ("↑ ↓  j k", "choose a job; PgUp PgDn Home End go further"),
     ("l", "its log, which is followed"),
@@ -29,8 +31,8 @@ MARKS = (
 )
 NOTES = (
     "▼ says what slows a GPU's clocks down: power is usual under load, hot is not.",
-    "XID is the last error that the driver reported; ECC counts errors of its memory.",
-    "PSI: the part of the last 10 s in which something waited for memory, CPU or disk.",
+    "XID is the last error that the driver reported; ECC counts those of its memory.",
+    "PSI is the part of 10 s in which something waited for memory, CPU or disk.",
     "✓ is a checkpoint that was verified, ? one that was not.",
 )
 
@@ -65,7 +67,15 @@ def log_page(
             if len(folded) >= room:
                 break
         folded = folded[:room]
-    return [head, *([(text, "")] for text in folded or ["there is nothing in it yet"])]
+    if not folded:
+        return [head, [("there is nothing in it yet", "quiet")]]
+    return [head, *([(text, log_meaning(text))] for text in folded)]
+
+
+def log_meaning(text: str) -> str:
+    """How a line of a log is shown that says itself that something is wrong."""
+    found = _WRONG.search(text)
+    return "" if found is None else "warning" if found[0].lower().startswith("warn") else "bad"
 
 
 def fold(text: str, columns: int) -> list[str]:

@@ -35,9 +35,9 @@ def _left(job: Job) -> float:
 @dataclass(frozen=True)
 class ViewState:
     """`chosen` is a job's number; `first` the row at the top of the table; `only` a text that the
-    name or owner has, which is being `typed`; `asks` is what waits for yes or no; `said` what the
-    daemon answered, and how that is meant. On the page of a log it is that of `rank`, from the line
-    `top` on; None: its end, which is followed."""
+    name or owner has, which is being `typed`; `asks` is what waits for yes or no, about the job
+    `asked`; `said` what the daemon answered, and how that is meant. On the page of a log it is that
+    of `rank`, from the line `top` on; None: its end, which is followed."""
 
     chosen: int | None = None
     order: int = 0
@@ -48,6 +48,7 @@ class ViewState:
     rank: int = 0
     top: int | None = None
     asks: str = ""
+    asked: int | None = None
     said: tuple[str, str] = ("", "")
 
     def listed(self, jobs: Sequence[Job]) -> list[Job]:

@@ -1,7 +1,7 @@
 """The process that looks at the directories of users, which may lie on a file system that hangs.
 
-For every line that it reads on stdin, a question, it writes one JSON object on stdout; it ends at
-the end of its input. `places` is the other side.
+It writes `{}` when it is ready, and then for every line that it reads on stdin, a question, one
+JSON object on stdout; it ends at the end of its input. `places` is the other side.
 
     {"disk": "/data/runs"}         -> {"at": "/data", "total_bytes": ..., "free_bytes": ...,
                                        "is_read_only": false}, or {"why": "..."}
@@ -58,6 +58,8 @@ def saved_at(path: Path) -> dict[str, Any] | None:
 
 def main() -> None:
     """Answer until stdin ends."""
+    sys.stdout.write("{}\n")
+    sys.stdout.flush()
     for line in sys.stdin:
         sys.stdout.write(json.dumps(answer(json.loads(line))) + "\n")
         sys.stdout.flush()

@@ -107,12 +107,10 @@ class PlaceLooker:
             raise Silent("its file system does not answer")
         if len(self._hanging) >= MOST_HANGING:
             raise Silent("not looked at: other file systems do not answer")
-        seconds = self._deadline
         if self._child is None:
             self._child = self._start()
-            seconds += START_SECONDS
         try:
-            return _exchange(self._child, question, seconds)
+            return _exchange(self._child, question, self._deadline)
         except TimeoutError:
             child, self._child = self._child, None
             child.kill()
@@ -126,7 +124,7 @@ class PlaceLooker:
 
     def _start(self) -> subprocess.Popen[bytes]:
         try:
-            return subprocess.Popen(
+            child = subprocess.Popen(
                 self._command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -135,6 +133,12 @@ class PlaceLooker:
             )
         except OSError as error:
             raise Silent(f"not looked at: no process could be started ({error})") from error
+        try:
+            _answer(child, START_SECONDS)
+        except (TimeoutError, ValueError) as error:
+            _end(child)
+            raise Silent(f"not looked at: the process that looks did not start ({error})") from None
+        return child
 
     def _forget_hanging(self) -> None:
         now = self._clock()
@@ -157,9 +161,14 @@ def _exchange(
 ) -> dict[str, Any]:
     """Raises TimeoutError, and OSError or ValueError where the process is of no use any more."""
     assert child.stdin is not None
-    assert child.stdout is not None
     child.stdin.write(json.dumps(question).encode() + b"\n")
     child.stdin.flush()
+    return _answer(child, seconds)
+
+
+def _answer(child: subprocess.Popen[bytes], seconds: float) -> dict[str, Any]:
+    """The next line that it writes. Raises as `_exchange`."""
+    assert child.stdout is not None
     until = time.monotonic() + seconds
     waiting = select.poll()
     waiting.register(child.stdout, select.POLLIN)

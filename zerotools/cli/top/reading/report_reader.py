@@ -19,7 +19,7 @@ PAGE_RECORDS, PAGE_BYTES = 1000, 1 << 19
 MiB."""
 PAGES_AT_ONCE = 8
 """What is read of a long log before the screen is drawn again."""
-WHOLE_BYTES, PARTS = 16 << 20, 40
+WHOLE_BYTES, PARTS = 40 << 20, 40
 """Of a longer log so many parts are read, evenly spread, and its end."""
 BEHIND_THE_END = 2**62
 """Asked for what begins here, the daemon says where the log ends."""
@@ -56,11 +56,20 @@ class Reported:
 
 
 class ReportReader:
-    """Of one job, the attempts of the jobs that it goes on from included."""
+    """Of one job, the attempts of the jobs that it goes on from included. Of a log longer than
+    `whole_bytes` so many `parts` are read."""
 
-    def __init__(self, client: DaemonClient, job_id: int) -> None:
+    def __init__(
+        self,
+        client: DaemonClient,
+        job_id: int,
+        *,
+        whole_bytes: int = WHOLE_BYTES,
+        parts: int = PARTS,
+    ) -> None:
         self._client = client
         self._id = job_id
+        self._bounds = whole_bytes, parts
         self._older: list[tuple[int, int]] | None = None
         """Attempts of older jobs that are still to be read: number of the job, of the attempt."""
         self._done = 0
@@ -92,12 +101,12 @@ class ReportReader:
         if self._reading is not None and not self._reading.is_over:
             return self._reading
         if self._older:
-            self._reading = _AttemptLog(self._client, *self._older.pop(0))
+            self._reading = _AttemptLog(self._client, *self._older.pop(0), *self._bounds)
             return self._reading
         number = next((a["number"] for a in job["attempts"] if a["number"] > self._done), None)
         if number is not None:
             self._done = number
-            self._reading = _AttemptLog(self._client, self._id, number)
+            self._reading = _AttemptLog(self._client, self._id, number, *self._bounds)
             return self._reading
         return None
 
@@ -145,8 +154,12 @@ class ReportReader:
 class _AttemptLog:
     """The records of one attempt, page by page."""
 
-    def __init__(self, client: DaemonClient, job_id: int, attempt: int) -> None:
+    def __init__(
+        self, client: DaemonClient, job_id: int, attempt: int, whole_bytes: int, parts: int
+    ) -> None:
         self._client = client
+        self._whole_bytes = whole_bytes
+        self._parts = parts
         self._job = job_id
         self._attempt = attempt
         self._offset = 0
@@ -183,8 +196,8 @@ class _AttemptLog:
         except (BadRequest, DaemonRefused):  # the first page says so again
             return
         end = int(answer["next"])
-        if end > WHOLE_BYTES:
-            self._stride = end // PARTS
+        if end > self._whole_bytes:
+            self._stride = end // self._parts
             self._sampled_until = end - self._stride
 
 

@@ -52,6 +52,12 @@ def press(state: ViewState, key: str, character: str | None, shown: Shown) -> Pr
     return _among_jobs(state, key, shown)
 
 
+def typed(state: ViewState, text: str) -> ViewState:
+    """With `text` added to the filter, where that is typed."""
+    new = "".join(each for each in text if each.isprintable())
+    return replace(state, only=(state.only + new)[:LONGEST_FILTER]) if state.typed else state
+
+
 def chosen_of(state: ViewState, shown: Shown) -> Job | None:
     """The job under the cursor."""
     return next((job for job in shown.listed if job["id"] == state.chosen), None)
@@ -67,16 +73,14 @@ def _typing(state: ViewState, key: str, character: str | None) -> ViewState:
             return replace(state, only=state.only[:-1])
         case "ctrl+u":
             return replace(state, only="")
-    if character is not None and character.isprintable() and len(state.only) < LONGEST_FILTER:
-        return replace(state, only=state.only + character)
-    return state
+    return typed(state, character or "")
 
 
 def _answered(state: ViewState, key: str, shown: Shown) -> Pressed:
-    """Only `y` says yes; the job must still be the one that was asked about."""
-    job = chosen_of(state, shown)
+    """Only `y` says yes."""
+    job = next((job for job in shown.listed if job["id"] == state.asked), None)
     wish = Wish(CANCEL, job) if key in ("y", "Y") and job is not None else None
-    return replace(state, asks=""), wish
+    return replace(state, asks="", asked=None), wish
 
 
 def _in_log(state: ViewState, key: str, shown: Shown) -> ViewState:
@@ -148,7 +152,8 @@ def _about_job(state: ViewState, key: str, job: Job | None) -> Pressed:
         return replace(state, said=NO_JOB), None
     match key:
         case "c":
-            return replace(state, asks=f"{title(job)} {how_it_stops(job)}. Cancel it?"), None
+            asks = f"{title(job)} {how_it_stops(job)}. Cancel it?"
+            return replace(state, asks=asks, asked=job["id"]), None
         case "r":
             return state, Wish(RESUME, job)
         case "plus" | "minus":

@@ -32,6 +32,7 @@ from zerotools.cli.top.screen.keys import (
     Wish,
     chosen_of,
     press,
+    typed,
 )
 from zerotools.cli.top.screen.palette import Styles
 from zerotools.core.errors import EXIT_INTERRUPTED, ZerotoolsError
@@ -153,6 +154,11 @@ class Top(App[int]):
         if self.state.said[0]:
             self._said_until = time.monotonic() + SAID_SECONDS
         self._after(before, wish)
+
+    def on_paste(self, event: events.Paste) -> None:
+        """Text for the filter."""
+        before, self.state = self.state, typed(self.state, event.text)
+        self._after(before, None)
 
     def on_click(self, event: events.Click) -> None:
         """A job is chosen by the mouse."""
