@@ -141,10 +141,10 @@ def _speed(job: Job) -> list[tuple[int, Line]]:
         (0, "tokens_per_second", "{:,.0f} tokens/s", 1.0),
         (1, "mfu", "MFU {:.1f} %", 100.0),
         (2, "step_seconds", "{:.3g} s/step", 1.0),
+        (3, "skipped_steps", "{:.0f} skipped", 1.0),
         (4, "grad_norm", "grad {:.3g}", 1.0),
         (5, "lr", "lr {:.1e}", 1.0),
         (6, "loss_scale", "scale {:g}", 1.0),
-        (3, "skipped_steps", "{:.0f} skipped", 1.0),
     )
     parts: list[tuple[int, Line]] = []
     for order, name, form, factor in forms:

@@ -20,7 +20,10 @@ def brief(seconds: float | None) -> str:
         return f"{whole // 60}m{whole % 60:02d}s"
     if whole < 86400:
         return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
-    return f"{whole // 86400}d{whole % 86400 // 3600:02d}h" if whole < 864e5 else ">999d"
+    days = whole // 86400
+    if days < 100:
+        return f"{days}d{whole % 86400 // 3600:02d}h"
+    return f"{days}d" if days < 1000 else ">999d"
 
 
 def ago(seconds: float) -> str:

@@ -94,6 +94,7 @@ def _header(widths: GpuColumns, look: Look) -> Line:
         ("clock", widths.clock and widths.clock - 1),
     ]
     header = "".join(_titled(word, columns) for word, columns in words)
+    header += " " if widths.clock else ""  # where what slows it down is marked
     if widths.past:
         header += _titled(f"  memory, {past}", widths.past + 1)
         header += _titled(f"  busy, {past}", widths.past + 1)

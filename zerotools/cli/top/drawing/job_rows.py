@@ -27,7 +27,7 @@ from zerotools.cli.top.drawing.pieces import CURSOR, Line, Piece, filled, padded
 from zerotools.cli.top.reading.report_reader import finite
 from zerotools.jobs.states import ACTIVE, RUNNING, TERMINAL
 
-MARK = "▸"
+MARK, ABOVE, BELOW = "▸", "↑", "↓"
 MIDDLE_NAME, LONG_NAME = 15, 26
 """Columns that names get before the figures that matter less, and after all of them."""
 SHORT_STATES = {"waiting retry": "retries", "launching": "launches"}
@@ -68,24 +68,23 @@ class JobColumns:
         return cls(number, name + more, owner, state, bar + min(room - more, 14), tuple(shown))
 
 
-def job_header(widths: JobColumns, columns: int, more: str) -> Line:
-    """The names of the columns; `more` says what is above and below."""
+def job_header(widths: JobColumns, columns: int, part: str) -> Line:
+    """The names of the columns; `part` says which of the jobs are shown, where not all of them
+    are."""
     owner = f"{filled('owner', widths.owner)} " if widths.owner else ""
     head = f"  {'job':>{widths.id}} {filled('name', widths.name)}{owner}{'state':<10}"
-    head += filled("progress", widths.bar + 5)
+    head += filled(part or "progress", widths.bar + 5)
     head += "".join(f"{name:>{width}}" for name, width in widths.figures)
-    room = columns - len(head) - 1
-    return padded(
-        [(head, "title"), (f" {more:>{room}}" if 0 < len(more) <= room else "", "quiet")], columns
-    )
+    return padded([(head, "title")], columns)
 
 
-def job_line(job: Job, widths: JobColumns, columns: int, now: float, *, chosen: bool) -> Line:
-    """One job."""
+def job_line(job: Job, widths: JobColumns, columns: int, now: float, *, mark: str) -> Line:
+    """One job; `mark` stands before it, `MARK` where it is chosen."""
+    chosen = mark == MARK
     state = str(job["state"]).replace("_", " ")
     owner = f"{filled(plain(user_of(job)), widths.owner)} " if widths.owner else ""
     line: Line = [
-        (f"{MARK if chosen else ' '} ", "strong"),
+        (f"{mark} ", "strong" if chosen else "quiet"),
         (f"{job['id']:>{widths.id}} ", "strong"),
         (filled(plain(job["name"] or ""), widths.name - 1) + " ", ""),
         (owner, "quiet"),

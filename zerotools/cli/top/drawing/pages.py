@@ -31,7 +31,7 @@ MARKS = (
 )
 NOTES = (
     "▼ says what slows a GPU's clocks down: power is usual under load, hot is not.",
-    "XID is the last error that the driver reported; ECC counts those of its memory.",
+    "XID is the last error that the driver reported; ECC counts those of memory.",
     "PSI is the part of 10 s in which something waited for memory, CPU or disk.",
     "✓ is a checkpoint that was verified, ? one that was not.",
 )

@@ -15,7 +15,7 @@ from zerotools.cli.top.drawing import figures, pages
 from zerotools.cli.top.drawing.detail_rows import detail_lines, log_tail
 from zerotools.cli.top.drawing.gpu_rows import gpu_lines
 from zerotools.cli.top.drawing.host_rows import host_lines
-from zerotools.cli.top.drawing.job_rows import JobColumns, job_header, job_line
+from zerotools.cli.top.drawing.job_rows import ABOVE, BELOW, MARK, JobColumns, job_header, job_line
 from zerotools.cli.top.drawing.pieces import (
     CURSOR,
     Line,
@@ -182,20 +182,21 @@ def _table(
     state = state.scrolled(listed, room)
     part = listed[state.first : state.first + room]
     widths = JobColumns.of(columns, listed)
-    lines = [job_header(widths, columns, _more(look, listed, state, len(part)))]
+    lines = [job_header(widths, columns, _part(look, listed, state, len(part)))]
     jobs: dict[int, int] = {}
-    for job in part:
+    above, below = state.first, len(listed) - state.first - len(part)
+    for place, job in enumerate(part):
+        mark = ABOVE if not place and above else BELOW if place == len(part) - 1 and below else " "
+        mark = MARK if job["id"] == state.chosen else mark
         jobs[len(lines)] = job["id"]
-        lines.append(job_line(job, widths, columns, now, chosen=job["id"] == state.chosen))
+        lines.append(job_line(job, widths, columns, now, mark=mark))
     return lines, state, jobs, room
 
 
-def _more(look: Look, listed: Sequence[Job], state: ViewState, shown: int) -> str:
-    words = [f"“{plain(state.only)}”"] if state.only else []
-    if shown < len(listed) or look.is_cut:
-        of = f"{len(listed)}{'+' if look.is_cut else ''}"
-        words.append(f"{state.first + 1}-{state.first + shown} of {of}")
-    return " ".join(words)
+def _part(look: Look, listed: Sequence[Job], state: ViewState, shown: int) -> str:
+    if shown == len(listed) and not look.is_cut:
+        return ""
+    return f"{state.first + 1}-{state.first + shown}/{len(listed)}{'+' if look.is_cut else ''}"
 
 
 def _nothing_listed(look: Look, state: ViewState, columns: int) -> list[Line]:
@@ -229,7 +230,10 @@ def _foot(state: ViewState, columns: int) -> list[Line]:
     keys = {LOG: _LOG_KEYS, HELP: _HELP_KEYS}.get(state.page, _JOB_KEYS)
     line = []
     for key, word in keys:
-        word = f"sort: {ORDERS[state.order][0]}" if word == "sort" else word
+        if word == "sort":
+            word = f"sort: {ORDERS[state.order][0]}"
+        elif word == "filter" and state.only:
+            word = f"filter: {plain(state.only)}"
         part: Line = [(key, "key"), (f" {word}  ", "quiet")]
         if width(line) + width(part) <= columns + 2:
             line += part

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from tests.cli.top.made_looks import text_of
+from zerotools.cli.top.drawing.pieces import (
+    Line,
+    beside,
+    cut,
+    ends,
+    filled,
+    flowing,
+    padded,
+    plain,
+    ruled,
+    shortened,
+    width,
+)
+
+LINES = st.lists(st.tuples(st.text(max_size=12), st.just("")), max_size=6)
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("a\x1b[2Jb\n", "a\\x1b[2Jb\\n"),
+        ("\u202eabc\u2066", "\\u202eabc\\u2066"),
+        ("👩\u200d👩\u200d👧", "👩👩👧"),
+        ("✔\ufe0f 👍\U0001f3fd", "✔ 👍"),
+        ("z" + "\u0301" * 9, "z\u0301\u0301"),
+        ("שלום", "שלום"),
+        ("a\u2028b\u200bc", "a\\u2028b\\u200bc"),
+        (7, "7"),
+    ],
+)
+def test_what_others_write_is_on_one_line_and_of_a_known_width(written: object, shown: str) -> None:
+    assert plain(written) == shown
+
+
+@given(st.text(max_size=40), st.integers(0, 30))
+def test_text_is_cut_and_filled_to_its_columns(text: str, columns: int) -> None:
+    short = plain(text)
+    assert cell_len(shortened(short, columns)) <= columns
+    assert cell_len(filled(short, columns)) == columns
+    assert cell_len(filled(short, columns, right=True)) == columns
+
+
+@given(LINES, st.integers(0, 40))
+def test_lines_are_cut_and_padded_to_their_columns(line: Line, columns: int) -> None:
+    clean = [(plain(text), meaning) for text, meaning in line]
+    assert width(cut(clean, columns)) <= columns
+    assert width(padded(clean, columns)) == columns
+    assert width(ends(clean, [("end", "")], max(8, columns))) == max(8, columns)
+
+
+def test_half_of_a_wide_character_has_no_place() -> None:
+    assert shortened("数据清洗", 6) == "数据…"
+    assert filled("数据清洗", 6) == "数据… "
+
+
+def test_a_title_has_a_line_to_the_edge() -> None:
+    line = ruled([("job 3", "strong")], 30, [("running", "quiet")])
+    assert text_of(line) == "── job 3 ─────────── running ─"
+    assert text_of(ruled([("job 3", "")], 20, [("much longer than that", "")])).endswith("─" * 11)
+    assert width(ruled([("a long title", "")], 9)) == 9
+
+
+def test_blocks_stand_beside_each_other() -> None:
+    lines = beside([[("a", "")]], [[("b", "")], [("c", "")]], 4, 3)
+    assert [text_of(line) for line in lines] == ["a    │ b", "     │ c", "     │ "]
+
+
+def test_parts_flow_and_the_least_important_goes_first() -> None:
+    parts: list[tuple[int, Line]] = [(0, [("aaaa", "")]), (9, [("bbbb", "")]), (1, [("cccc", "")])]
+    assert [text_of(line) for line in flowing(parts, 11, 2)] == ["aaaa   bbbb", "cccc"]
+    assert [text_of(line) for line in flowing(parts, 11, 1)] == ["aaaa   cccc"]
+    assert [text_of(line) for line in flowing([(0, [("aaaaaa", "")])], 3, 1)] == ["aa…"]
+    assert flowing([], 10, 2) == []

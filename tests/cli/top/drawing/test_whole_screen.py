@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.cli.top.made_looks import NOW, a_look, chosen, job_of, text_of
+from zerotools.cli.job_views.describe import Job
+from zerotools.cli.top.drawing.pieces import width
+from zerotools.cli.top.drawing.view_state import HELP, LOG, ViewState
+from zerotools.cli.top.drawing.whole_screen import DrawnScreen, draw_screen
+from zerotools.cli.top.reading.log_follower import LogSeen
+from zerotools.cli.top.reading.looking import Look
+
+FIVE = (
+    job_of(3),
+    job_of(4, name="lora", user="bob"),
+    job_of(5, "queued", "数据清洗-长名字", reason="needs 2 GPUs, and 1 is free"),
+    job_of(6, "failed", "\x1b[2Jhostile\u202e", reason="rank 1: out of memory", ended=NOW - 60),
+    job_of(7, "succeeded", "done", ended=NOW - 60),
+)
+STATE = ViewState(chosen=3)
+
+
+def full_look(jobs: tuple[Job, ...] = FIVE) -> Look:
+    return a_look(*jobs, chosen=chosen(jobs[0], [f"line {n}" for n in range(60)]))
+
+
+def draw(
+    columns: int, rows: int, look: Look | None = None, state: ViewState = STATE
+) -> DrawnScreen:
+    return draw_screen(look or full_look(), None, state, columns, rows, NOW)
+
+
+def texts(drawn: DrawnScreen) -> list[str]:
+    return [text_of(line).rstrip() for line in drawn.lines]
+
+
+def test_eight_gpus_and_five_jobs_leave_seven_rows_for_details_in_80x24() -> None:
+    lines = texts(draw(80, 24))
+    assert len(lines) == 24
+    assert [line[:2] for line in lines[:8]] == [f" {n}" for n in range(8)]
+    assert lines[8].startswith("CPU ")
+    assert lines[10].split()[:4] == ["job", "name", "owner", "state"]
+    assert lines[11].startswith("▸   3 tiny")
+    assert [line.split()[0] for line in lines[12:16]] == ["4", "5", "6", "7"]
+    assert lines[16].startswith("── job 3 (tiny) ")
+    assert lines[20].startswith("loss █")
+    assert lines[21:23] == ["line 58", "line 59"]
+    assert lines[23].startswith("? help")
+
+
+def test_a_wide_screen_has_two_columns_that_are_full() -> None:
+    lines = texts(draw(200, 60))
+    assert len(lines) == 60
+    assert lines[0].startswith("zerotools top  gpu1   8 × Fake H100   jobs: 2 running, 1 waiting")
+    text = "\n".join(lines)
+    for part in ("processes on GPUs", "── log ", "loss 0.6295", "speed 15.3k", "line 59"):
+        assert part in text
+    assert sum(" │ " in line for line in lines) >= 40
+    assert len(lines[-2].split(" │ ")[1]) > 40  # the chart goes down to the last row
+
+
+def test_a_tall_screen_shows_names_of_columns_and_a_chart() -> None:
+    lines = texts(draw(110, 40))
+    assert lines[1].startswith("GPU ")
+    assert any("│⣧" in line or "│⡇" in line for line in lines)
+    assert lines[-2] == "line 59"
+
+
+@given(
+    st.integers(0, 210),
+    st.integers(0, 64),
+    st.sampled_from([0, 1, 5, 300]),
+    st.sampled_from([0, 1, 8, 16]),
+    st.sampled_from(
+        [STATE, ViewState(), ViewState(chosen=3, page=HELP), ViewState(only="x", typed=True)]
+    ),
+)
+def test_it_fits_into_any_terminal(
+    columns: int, rows: int, jobs: int, gpus: int, state: ViewState
+) -> None:
+    many = tuple({**FIVE[n % 5], "id": 3 + n} for n in range(jobs))
+    look = full_look(many) if many else a_look()
+    everything = (*look.snapshot.gpus, *look.snapshot.gpus)
+    look = replace(look, snapshot=replace(look.snapshot, gpus=everything[:gpus]))
+    drawn = draw(columns, rows, look, state)
+    assert len(drawn.lines) <= max(1, rows)
+    assert all(width(line) <= columns for line in drawn.lines)
+    assert not any("\x1b" in text_of(line) or "\n" in text_of(line) for line in drawn.lines)
+
+
+def test_the_job_under_the_mouse_is_known() -> None:
+    for size in ((80, 24), (200, 60)):
+        drawn = draw(*size)
+        assert list(drawn.jobs.values()) == [3, 4, 5, 6, 7]
+        for row, number in drawn.jobs.items():
+            assert text_of(drawn.lines[row]).split()[:2][-1 if number != 3 else 1] or number
+
+
+def test_of_many_jobs_those_around_the_chosen_one_are_shown() -> None:
+    many = tuple({**FIVE[0], "id": number} for number in range(1, 101))
+    drawn = draw(80, 24, full_look(many), ViewState(chosen=50))
+    assert 50 in drawn.jobs.values()
+    marks = [text_of(drawn.lines[row])[0] for row in drawn.jobs]
+    assert (marks[0], marks[-1]) == ("↑", "▸")
+    assert (
+        "46-50 of 100" in texts(draw(110, 40, full_look(many), ViewState(chosen=50, order=1)))[12]
+    )
+    assert draw(80, 24, full_look(many), drawn.state).state == drawn.state
+
+
+def test_without_jobs_it_is_said_and_processes_are_listed() -> None:
+    text = "\n".join(texts(draw(80, 24, a_look())))
+    assert "none runs or waits" in text
+    assert "bob: python train.py" in text
+    none = "\n".join(texts(draw(80, 24, full_look(), ViewState(only="zzz"))))
+    assert "none of 5 has “zzz”; Escape shows all" in none
+
+
+def test_a_daemon_that_is_away_is_said_and_its_jobs_stay() -> None:
+    look = replace(full_look(), trouble="no daemon answers at /run/x", jobs_age_seconds=75.0)
+    lines = texts(draw(80, 24, look))
+    assert "jobs  no daemon answers at /run/x (jobs as of 1 min ago)" in lines
+    assert any("3 tiny" in line for line in lines)
+    wide = texts(draw(200, 60, look))
+    assert "jobs  no daemon answers at /run/x (jobs as of 1 min ago)" in wide
+
+
+def test_the_last_line_asks_answers_or_takes_a_filter() -> None:
+    asks = replace(STATE, asks="job 3 saves at its next step. Cancel it?", asked=3)
+    assert texts(draw(80, 24, state=asks))[-1].endswith("Cancel it?  y yes  n no")
+    said = replace(STATE, said=("the daemon said no, and it said it at length " * 4, "bad"))
+    assert texts(draw(80, 24, state=said))[-3].startswith("the daemon said no")
+    typed = replace(STATE, typed=True, only="ti")
+    assert texts(draw(80, 24, state=typed))[-1].startswith("filter: ti")
+
+
+def test_pages() -> None:
+    log = LogSeen(3, 0, "log of job 3", ("one", "two"))
+    page = draw_screen(full_look(), log, replace(STATE, page=LOG), 80, 24, NOW)
+    assert texts(page)[1:3] == ["one", "two"]
+    assert texts(page)[-1].startswith("↑↓ scroll")
+    assert texts(draw(80, 24, state=replace(STATE, page=HELP)))[1].strip().startswith("↑ ↓")
+
+
+@pytest.mark.parametrize("size", [(39, 24), (80, 7), (1, 1), (0, 0)])
+def test_a_terminal_that_is_too_small_is_told(size: tuple[int, int]) -> None:
+    assert len(draw(*size).lines) == 1
+
+
+def test_before_the_first_reading_there_is_something_to_see() -> None:
+    drawn = draw_screen(None, None, ViewState(), 80, 24, NOW)
+    assert texts(drawn)[0] == "reads the machine"
