@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.daemon.api.made_views import STEP, a_job, a_view, an_attempt
 from zerotools.cli.job_views.describe import Job
-from zerotools.cli.top.drawing.pieces import Line
+from zerotools.cli.top.drawing.styled_lines import Line
 from zerotools.cli.top.reading.chosen_job import ChosenJob, KeptCheckpoint
 from zerotools.cli.top.reading.gpu_holders import GpuHolder, shares_of
 from zerotools.cli.top.reading.job_list import completed

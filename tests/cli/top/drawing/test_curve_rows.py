@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from tests.cli.top.made_looks import meaning_in, reported, text_of
 from zerotools.cli.top.drawing import curve_rows
-from zerotools.cli.top.drawing.pieces import width
+from zerotools.cli.top.drawing.styled_lines import width
 from zerotools.cli.top.reading.report_reader import Reported
 
 

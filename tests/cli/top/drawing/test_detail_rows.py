@@ -9,7 +9,7 @@ from tests.cli.top.made_looks import GIB, NOW, PHASE, a_look, chosen, job_of, me
 from tests.daemon.api.made_views import STEP, an_attempt
 from zerotools.cli.job_views.describe import Job
 from zerotools.cli.top.drawing.detail_rows import checkpoint_lines, detail_lines
-from zerotools.cli.top.drawing.pieces import width
+from zerotools.cli.top.drawing.styled_lines import width
 from zerotools.cli.top.reading.chosen_job import ChosenJob, KeptCheckpoint
 from zerotools.cli.top.reading.places import SavedDirectory
 from zerotools.cli.top.reading.report_reader import SavedCheckpoint

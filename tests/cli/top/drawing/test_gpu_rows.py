@@ -6,7 +6,7 @@ import pytest
 
 from tests.cli.top.made_looks import GIB, a_look, eight_gpus, job_of, meaning_in, text_of
 from zerotools.cli.top.drawing.gpu_rows import gpu_lines
-from zerotools.cli.top.drawing.pieces import width
+from zerotools.cli.top.drawing.styled_lines import width
 from zerotools.sensors.fake import fake_gpu
 from zerotools.sensors.snapshot import Gpu, GpuProcess
 

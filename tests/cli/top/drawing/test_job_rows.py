@@ -14,7 +14,7 @@ from zerotools.cli.top.drawing.job_rows import (
     saved_step,
     seconds_left,
 )
-from zerotools.cli.top.drawing.pieces import CURSOR, Line, width
+from zerotools.cli.top.drawing.styled_lines import CURSOR, Line, width
 
 
 def line_of(job: Job, columns: int = 80, *, is_chosen: bool = False) -> Line:

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from zerotools.cli.top.drawing.letters import in_letters
-from zerotools.cli.top.drawing.pieces import plain
+from zerotools.cli.top.drawing.styled_lines import plain
 
 
 def test_marks_become_letters() -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.cli.top.made_looks import GIB, text_of
 from zerotools.cli.top.drawing.meters import level, memory_bar, meter, strip, warmth
-from zerotools.cli.top.drawing.pieces import width
+from zerotools.cli.top.drawing.styled_lines import width
 from zerotools.cli.top.reading.gpu_holders import GpuShare
 from zerotools.sensors.fake import fake_gpu
 from zerotools.sensors.snapshot import Gpu

@@ -7,7 +7,7 @@ from rich.cells import cell_len
 
 from tests.cli.top.made_looks import text_of
 from zerotools.cli.top.drawing.pages import fold, help_lines, log_meaning, log_page
-from zerotools.cli.top.drawing.pieces import plain, width
+from zerotools.cli.top.drawing.styled_lines import plain, width
 
 
 def test_the_keys_fit_eighty_columns_and_24_rows() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.cli.top.made_looks import NOW, a_look, chosen, job_of, text_of
 from zerotools.cli.job_views.describe import Job
-from zerotools.cli.top.drawing.pieces import width
+from zerotools.cli.top.drawing.styled_lines import width
 from zerotools.cli.top.drawing.view_state import HELP, LOG, ViewState
 from zerotools.cli.top.drawing.whole_screen import DrawnScreen, draw_screen
 from zerotools.cli.top.reading.log_follower import LogSeen
@@ -106,9 +106,7 @@ def test_of_many_jobs_those_around_the_chosen_one_are_shown() -> None:
     assert 50 in drawn.jobs.values()
     marks = [text_of(drawn.lines[row])[0] for row in drawn.jobs]
     assert (marks[0], marks[-1]) == ("↑", "▸")
-    assert (
-        "46-50 of 100" in texts(draw(110, 40, full_look(many), ViewState(chosen=50, order=1)))[12]
-    )
+    assert "46-50/100" in texts(drawn)[10]
     assert draw(80, 24, full_look(many), drawn.state).state == drawn.state
 
 
@@ -130,8 +128,12 @@ def test_a_daemon_that_is_away_is_said_and_its_jobs_stay() -> None:
 
 
 def test_the_last_line_asks_answers_or_takes_a_filter() -> None:
-    asks = replace(STATE, asks="job 3 saves at its next step. Cancel it?", asked=3)
-    assert texts(draw(80, 24, state=asks))[-1].endswith("Cancel it?  y yes  n no")
+    asks = replace(STATE, asks="Cancel job 3? It saves first.", asked=3)
+    assert texts(draw(80, 24, state=asks))[-1] == "Cancel job 3? It saves first.  y yes  n no"
+    longer = replace(asks, asks="Cancel job 3? " + "It saves. " * 12)
+    assert texts(draw(80, 24, state=longer))[-1].endswith("  y yes  n no")
+    full = replace(asks, asks="x" * 78)
+    assert texts(draw(80, 24, state=full))[-2:] == ["x" * 78, "y yes  n no"]
     said = replace(STATE, said=("the daemon said no, and it said it at length " * 4, "bad"))
     assert texts(draw(80, 24, state=said))[-3].startswith("the daemon said no")
     typed = replace(STATE, typed=True, only="ti")

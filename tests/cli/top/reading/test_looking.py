@@ -67,9 +67,11 @@ def test_a_daemon_that_dies_leaves_its_jobs_on_the_screen_and_comes_back(
     assert alone.trouble == f"no daemon answers at {path}"
     assert (len(alone.jobs), alone.jobs_age_seconds) == (1, 12.0)
     assert alone.chosen is not None
+    service.change(3, state="paused")
     with serving(service, path):
         again = looking.look(3)
     assert (again.trouble, again.jobs_age_seconds) == ("", 0.0)
+    assert again.jobs[0]["state"] == "paused"
 
 
 def test_without_a_daemon_the_machine_is_there(tmp_path: Path) -> None:

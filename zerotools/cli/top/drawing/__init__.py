@@ -12,6 +12,6 @@ process_rows   who holds memory of GPUs, where there is room
 pages          the keys, and a whole log
 meters         bars
 figures        numbers in few columns
-pieces         lines: measured, cut, filled up, put beside each other
+styled_lines   lines: measured, cut, filled up, put beside each other
 letters        for terminals that show letters alone
 """

@@ -8,7 +8,7 @@ from zerotools.cli.output import render
 from zerotools.cli.output.braille_chart import FRAME, Plotted, Series, plotted
 from zerotools.cli.output.sparkline import sparkline
 from zerotools.cli.top.drawing import figures
-from zerotools.cli.top.drawing.pieces import Line, Piece, cut, width
+from zerotools.cli.top.drawing.styled_lines import Line, Piece, cut, width
 from zerotools.cli.top.reading.long_curve import CurveSeen, CurveShape
 from zerotools.cli.top.reading.report_reader import Reported
 

@@ -17,7 +17,7 @@ from zerotools.cli.job_views.describe import (
 from zerotools.cli.output import render
 from zerotools.cli.output.braille_chart import FRAME
 from zerotools.cli.top.drawing import curve_rows, figures, pages
-from zerotools.cli.top.drawing.pieces import Line, cut, flowing, plain, ruled
+from zerotools.cli.top.drawing.styled_lines import Line, cut, flowing, plain, ruled
 from zerotools.cli.top.reading.chosen_job import ChosenJob, KeptCheckpoint
 from zerotools.cli.top.reading.looking import Look
 from zerotools.cli.top.reading.report_reader import Reported, finite

@@ -13,7 +13,7 @@ from zerotools.cli.job_views.describe import title
 from zerotools.cli.output import render
 from zerotools.cli.top.drawing import figures
 from zerotools.cli.top.drawing.meters import level, memory_bar, meter, strip, warmth
-from zerotools.cli.top.drawing.pieces import Line, Piece, cut, filled, padded, plain
+from zerotools.cli.top.drawing.styled_lines import Line, Piece, cut, filled, padded, plain
 from zerotools.cli.top.reading.gpu_holders import JOB, GpuShare
 from zerotools.cli.top.reading.looking import Look
 from zerotools.sensors.snapshot import Gpu

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from zerotools.cli.top.drawing import figures
 from zerotools.cli.top.drawing.meters import meter, strip, warmth
-from zerotools.cli.top.drawing.pieces import Line, cut, padded, plain, shortened, width
+from zerotools.cli.top.drawing.styled_lines import Line, cut, padded, plain, shortened, width
 from zerotools.cli.top.reading.looking import Look
 from zerotools.cli.top.reading.places import DiskSeen
 from zerotools.sensors.snapshot import Host, Stall

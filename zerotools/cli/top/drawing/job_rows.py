@@ -23,7 +23,7 @@ from zerotools.cli.job_views.describe import (
 from zerotools.cli.output import render
 from zerotools.cli.top.drawing import figures
 from zerotools.cli.top.drawing.meters import meter
-from zerotools.cli.top.drawing.pieces import CURSOR, Line, Piece, filled, padded, plain
+from zerotools.cli.top.drawing.styled_lines import CURSOR, Line, Piece, filled, padded, plain
 from zerotools.cli.top.reading.report_reader import finite
 from zerotools.jobs.states import ACTIVE, RUNNING, TERMINAL
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.cells import cell_len
 
 from zerotools.cli.output.sparkline import BLOCKS, LETTERS
-from zerotools.cli.top.drawing.pieces import Line
+from zerotools.cli.top.drawing.styled_lines import Line
 
 _MARKS = str.maketrans(
     dict(zip(BLOCKS, LETTERS, strict=True))

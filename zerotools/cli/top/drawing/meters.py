@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from zerotools.cli.output.sparkline import BLOCKS, sparkline
-from zerotools.cli.top.drawing.pieces import Line, Piece
+from zerotools.cli.top.drawing.styled_lines import Line, Piece
 from zerotools.cli.top.reading.gpu_holders import JOB, RESIDUE, STRANGER, GpuShare
 from zerotools.sensors.snapshot import Gpu
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from zerotools.cli.output import render
 from zerotools.cli.top.drawing.figures import in_ranges
-from zerotools.cli.top.drawing.pieces import Line, cut, filled, plain
+from zerotools.cli.top.drawing.styled_lines import Line, cut, filled, plain
 from zerotools.cli.top.reading.gpu_holders import GpuHolder
 from zerotools.cli.top.reading.looking import Look
 

@@ -16,8 +16,10 @@ from zerotools.cli.top.drawing.detail_rows import detail_lines, log_tail
 from zerotools.cli.top.drawing.gpu_rows import gpu_lines
 from zerotools.cli.top.drawing.host_rows import host_lines
 from zerotools.cli.top.drawing.job_rows import ABOVE, BELOW, MARK, JobColumns, job_header, job_line
-from zerotools.cli.top.drawing.pieces import (
+from zerotools.cli.top.drawing.process_rows import process_lines
+from zerotools.cli.top.drawing.styled_lines import (
     CURSOR,
+    GAP,
     Line,
     beside,
     cut,
@@ -27,7 +29,6 @@ from zerotools.cli.top.drawing.pieces import (
     ruled,
     width,
 )
-from zerotools.cli.top.drawing.process_rows import process_lines
 from zerotools.cli.top.drawing.view_state import HELP, LOG, ORDERS, ViewState
 from zerotools.cli.top.reading.log_follower import LogSeen
 from zerotools.cli.top.reading.looking import Look
@@ -220,8 +221,11 @@ _HELP_KEYS = (("q", "back"),)
 def _foot(state: ViewState, columns: int) -> list[Line]:
     """The last line: a question, an answer, the filter that is typed, or the keys."""
     if state.asks:
-        ask: Line = [(plain(state.asks), "warning"), ("  y", "key"), (" yes  ", ""), ("n", "key")]
-        return [padded([*ask, (" no", "")], columns)]
+        answers: Line = [("y", "key"), (" yes  ", ""), ("n", "key"), (" no", "")]
+        *lines, last = _folded((state.asks, "warning"), columns)
+        if width(last) + GAP + width(answers) <= columns:
+            return [*lines, [*last, ("  ", ""), *answers]]
+        return [*lines, last, answers]
     if state.typed:
         line: Line = [("filter: ", "strong"), (plain(state.only), ""), (" ", CURSOR)]
         return [ends(line, [("Enter keeps it, Escape shows all", "quiet")], columns)]

@@ -14,6 +14,7 @@ from typing import Any
 
 from zerotools.cli.job_views.describe import Job
 from zerotools.cli.top.reading.seldom import SPARED
+from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import ACTIVE, STATES, TERMINAL
 
@@ -73,7 +74,14 @@ class JobList:
         self._spared_until = self._whole_at = 0.0
 
     def read(self) -> JobsNow:
-        """The jobs now. Raises ZerotoolsError."""
+        """The jobs now. Raises ZerotoolsError; who answers after that may be another daemon."""
+        try:
+            return self._read()
+        except ZerotoolsError:
+            self._event, self._whole_at = None, 0.0
+            raise
+
+    def _read(self) -> JobsNow:
         begun = self._clock()
         self._has_changed = self._note_events() or self._has_changed
         if begun >= self._whole_at or (self._has_changed and begun >= self._spared_until):

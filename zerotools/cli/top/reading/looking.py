@@ -97,10 +97,10 @@ class Looking:
         own = self._source.read() if self._is_here else None
         trouble = ""
         try:
+            self._jobs, self._listed = self._list.read(), self._clock()
             machine = self._client.machine()
             self._leases = machine["leases"]
             self._snapshot = snapshot_of(own, machine)
-            self._jobs, self._listed = self._list.read(), self._clock()
         except ZerotoolsError as error:
             trouble = daemon_trouble(error, self._client)
             self._snapshot = own or self._snapshot

@@ -3,24 +3,25 @@ change costs nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.segment import Segment
 from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from zerotools.cli.top.drawing.pieces import Line
+from zerotools.cli.top.drawing.styled_lines import Line
 from zerotools.cli.top.screen.palette import Styles
 
 
 class Canvas(Widget, can_focus=True):
-    """Lines of pieces, from the top."""
+    """Lines of pieces, from the top. `resized` is called where it has got another size."""
 
     DEFAULT_CSS = "Canvas { width: 1fr; height: 1fr; }"
 
-    def __init__(self, styles: Styles) -> None:
+    def __init__(self, styles: Styles, resized: Callable[[], None]) -> None:
         super().__init__()
+        self._resized = resized
         self._styles_by_meaning = styles
         self._lines: list[Line] = []
 
@@ -38,6 +39,10 @@ class Canvas(Widget, can_focus=True):
             new = self._lines[y] if y < len(self._lines) else None
             if old != new:
                 self.refresh(Region(0, y, columns, 1))
+
+    def on_resize(self) -> None:
+        """Textual has laid it out anew."""
+        self._resized()
 
     def render_line(self, y: int) -> Strip:
         """One line, as textual wants it."""

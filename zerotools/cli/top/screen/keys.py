@@ -152,7 +152,7 @@ def _about_job(state: ViewState, key: str, job: Job | None) -> Pressed:
         return replace(state, said=NO_JOB), None
     match key:
         case "c":
-            asks = f"{title(job)} {how_it_stops(job)}. Cancel it?"
+            asks = f"Cancel {title(job)}? It {how_it_stops(job)}."
             return replace(state, asks=asks, asked=job["id"]), None
         case "r":
             return state, Wish(RESUME, job)

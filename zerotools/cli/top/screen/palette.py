@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from rich.style import Style
 
-from zerotools.cli.top.drawing.pieces import CURSOR
+from zerotools.cli.top.drawing.styled_lines import CURSOR
 
 LIGHT, DARK = "light", "dark"
 _SHAPES = {

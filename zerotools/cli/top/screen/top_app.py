@@ -85,7 +85,7 @@ class Top(App[int]):
         self._interval = interval
         self._letters = letters
         self._now = now
-        self._canvas = Canvas(styles)
+        self._canvas = Canvas(styles, self.draw)
         self._rank_log: LogSeen | None = None
         self._drawn = DrawnScreen([], self.state, {})
         self._reading: Beside
@@ -102,14 +102,18 @@ class Top(App[int]):
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.exit, EXIT_TERMINATED)
         self._canvas.focus()
         self.set_interval(self._interval, self.refresh_now)
-        self.set_interval(LOG_SECONDS, self._read_log)
+        self.set_interval(LOG_SECONDS, self.read_log)
         self.refresh_now()
-        self.draw()
 
     @property
     def shown_text(self) -> str:
         """What is on the screen, without its styles."""
         return self._canvas.text
+
+    @property
+    def shown_size(self) -> tuple[int, int]:
+        """Columns and rows of what is on the screen."""
+        return self._canvas.size
 
     @property
     def is_settled(self) -> bool:
@@ -136,15 +140,11 @@ class Top(App[int]):
         """Draw what is known, at the size of the terminal."""
         if self.state.said[0] and time.monotonic() > self._said_until:
             self.state = replace(self.state, said=("", ""))
-        columns, rows = self.size
+        columns, rows = self._canvas.size
         self._drawn = draw_screen(self.look, self._rank_log, self.state, columns, rows, self._now())
         self.state = self._drawn.state
         lines = self._drawn.lines
         self._canvas.show([in_letters(line) for line in lines] if self._letters else lines)
-
-    def on_resize(self) -> None:
-        """The terminal has another size."""
-        self.draw()
 
     def on_key(self, event: events.Key) -> None:
         """Any key."""
@@ -192,7 +192,7 @@ class Top(App[int]):
             self._grant(wish)
         if (self.state.page, self.state.rank) != (before.page, before.rank):
             self._rank_log = None if self.state.page != LOG else self._rank_log
-            self._read_log()
+            self.read_log()
         self.draw()
         if self.state.chosen != before.chosen or before.page == LOG != self.state.page:
             self.refresh_now()
@@ -202,10 +202,11 @@ class Top(App[int]):
             listed=() if self.look is None else self.state.listed(self.look.jobs),
             job_rows=self._drawn.job_rows,
             log_lines=0 if self._rank_log is None else len(self._rank_log.lines),
-            log_rows=max(1, self.size.height - 2),
+            log_rows=max(1, self._canvas.size.height - 2),
         )
 
-    def _read_log(self) -> None:
+    def read_log(self) -> None:
+        """Begin to read what is new of the log, where one is shown."""
         job = chosen_of(self.state, self._shown())
         if self.state.page == LOG and job is not None and self._reading.is_idle:
             reads = partial(self._reads.log, job, self.state.rank)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from tests.cli.top.made_looks import text_of
-from zerotools.cli.top.drawing.pieces import (
+from zerotools.cli.top.drawing.styled_lines import (
     Line,
     beside,
     cut,

@@ -1,0 +1,32 @@
+"""`zerotools top` with a defect: the second reading raises. For a test of how it ends."""
+
+from __future__ import annotations
+
+import sys
+
+from tests.cli.top.made_looks import a_look, job_of
+from zerotools.cli.job_views.describe import Job
+from zerotools.cli.top.reading.log_follower import LogSeen
+from zerotools.cli.top.reading.looking import Look
+from zerotools.cli.top.screen.palette import styles_of
+from zerotools.cli.top.screen.top_app import Top
+from zerotools.jobs.client.daemon_client import DaemonClient
+
+
+class BrokenReads:
+    """The log cannot be read, by a defect."""
+
+    def look(self, chosen: int | None) -> Look:
+        """A machine."""
+        return a_look(job_of(3))
+
+    def log(self, job: Job, rank: int) -> LogSeen:
+        """Never."""
+        raise ValueError("a defect of the reader")
+
+
+if __name__ == "__main__":
+    app = Top(BrokenReads(), DaemonClient(), 60.0, styles_of(None, colours=True))
+    app.run()
+    print(f"ended: {app.failure!r}")
+    sys.exit(0 if app.failure is None else 70)

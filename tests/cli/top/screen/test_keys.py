@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.cli.top.made_looks import job_of
+from zerotools.cli.top.drawing.view_state import HELP, JOBS, LOG, ORDERS, ViewState
+from zerotools.cli.top.screen.keys import (
+    CANCEL,
+    NO_JOB,
+    PRIORITY,
+    QUIT,
+    RESUME,
+    Shown,
+    Wish,
+    press,
+    typed,
+)
+
+TWO = (job_of(3), job_of(4, "queued", "other"))
+SHOWN = Shown(listed=TWO, job_rows=1)
+STATE = ViewState(chosen=3)
+
+
+def after(state: ViewState, *keys: str, shown: Shown = SHOWN) -> tuple[ViewState, list[Wish]]:
+    wishes = []
+    for key in keys:
+        state, wish = press(state, key, key if len(key) == 1 else None, shown)
+        wishes += [] if wish is None else [wish]
+    return state, wishes
+
+
+@pytest.mark.parametrize(
+    ("keys", "chosen"),
+    [
+        *((("down",), 4), (("j", "j"), 4), (("down", "up"), 3), (("end",), 4)),
+        *((("G", "home"), 3), (("pagedown",), 4), (("pagedown", "k"), 3), (("x",), 3)),
+    ],
+)
+def test_a_job_is_chosen(keys: tuple[str, ...], chosen: int) -> None:
+    assert after(STATE, *keys)[0].chosen == chosen
+
+
+def test_a_job_is_cancelled_after_yes_and_not_after_anything_else() -> None:
+    asks, wishes = after(STATE, "c")
+    assert asks.asks.startswith("Cancel job 3 (tiny)? It ")
+    assert wishes == []
+    for key in ("n", "escape", "enter", "q", "c"):
+        state, wishes = after(asks, key)
+        assert (state.asks, wishes) == ("", [])
+    state, (wish,) = after(asks, "y")
+    assert (state.asks, wish) == ("", Wish(CANCEL, TWO[0]))
+
+
+def test_yes_means_the_job_that_was_asked_about() -> None:
+    asks, _ = after(STATE, "c")
+    # Meanwhile that one has gone, and another one is under the cursor.
+    moved = replace(asks, chosen=4)
+    assert after(moved, "y")[1] == [Wish(CANCEL, TWO[0])]
+    assert after(moved, "y", shown=Shown(listed=TWO[1:]))[1] == []
+
+
+def test_wishes() -> None:
+    assert after(STATE, "r")[1] == [Wish(RESUME, TWO[0])]
+    assert after(STATE, "plus", "minus")[1] == [
+        Wish(PRIORITY, TWO[0], 1),
+        Wish(PRIORITY, TWO[0], -1),
+    ]
+    assert after(STATE, "q")[1] == [Wish(QUIT)]
+
+
+@pytest.mark.parametrize("key", ["c", "r", "l", "plus", "minus", "enter"])
+def test_without_a_job_that_is_said(key: str) -> None:
+    state, wishes = after(ViewState(), key, shown=Shown())
+    assert (state.said, wishes, state.page) == (NO_JOB, [], JOBS)
+    assert after(state, "down", shown=Shown())[0].said == ("", "")
+
+
+def test_a_filter_is_typed() -> None:
+    state, wishes = after(STATE, "slash", "q", "ü", "c", "backspace", "enter")
+    assert (state.only, state.typed, wishes) == ("qü", False, [])
+    assert after(state, "escape")[0].only == ""
+    assert after(STATE, "slash", "a", "escape")[0] == STATE
+    assert after(STATE, "slash", "a", "b", "ctrl+u")[0].only == ""
+    pasted = typed(replace(STATE, typed=True), "a\nb" + "x" * 99)
+    assert (pasted.only[:3], len(pasted.only)) == ("abx", 60)
+    assert typed(STATE, "abc") == STATE
+
+
+def test_orders_come_round() -> None:
+    assert after(STATE, *["s"] * len(ORDERS))[0] == STATE
+
+
+def test_the_keys_are_shown_and_left() -> None:
+    shown, _ = after(STATE, "question_mark")
+    assert shown.page == HELP
+    assert after(shown, "c")[0] == shown
+    for key in ("q", "escape", "question_mark"):
+        assert after(shown, key) == (STATE, [])
+
+
+def test_a_log_is_scrolled_and_followed() -> None:
+    log = replace(SHOWN, log_lines=100, log_rows=10)
+    state, _ = after(STATE, "l")
+    assert (state.page, state.top) == (LOG, None)
+    tops = [
+        after(state, *keys, shown=log)[0].top
+        for keys in (
+            *(("up",), ("up", "down"), ("pageup",), ("home",), ("home", "down"), ("home", "end")),
+            *(("home", "pagedown"), ("up", "f"), ("x",), ("home", "up")),
+        )
+    ]
+    assert tops == [90, None, 83, 0, 1, None, 8, None, None, 0]
+    assert after(replace(state, top=5), "q")[0] == STATE
+
+
+def test_the_log_of_each_rank() -> None:
+    state, _ = after(STATE, "l")  # of a job with two ranks
+    assert [after(state, *["right"] * n)[0].rank for n in range(4)] == [0, 1, 0, 1]
+    assert after(state, "left")[0].rank == 1
+    assert after(state, "right", "q", "l")[0].rank == 0

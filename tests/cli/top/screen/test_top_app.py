@@ -1,0 +1,267 @@
+"""The application, driven by textual's pilot over the real API with a service in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from tests.cli.top.made_looks import a_look, job_of
+from tests.daemon.api.fakes import FakeService
+from tests.daemon.api.made_views import STEP, a_job, a_view, an_attempt
+from tests.daemon.waiting import wait_async
+from zerotools.cli.job_views.describe import Job
+from zerotools.cli.top.reading.log_follower import LogSeen
+from zerotools.cli.top.reading.looking import Look, Looking
+from zerotools.cli.top.screen.palette import styles_of
+from zerotools.cli.top.screen.top_app import EXIT_TERMINATED, Reads, Top
+from zerotools.core.errors import EXIT_INTERRUPTED
+from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.sensors.fake import FakeProbe, fake_gpu
+from zerotools.sensors.source import SnapshotSource
+
+Play = Callable[[Pilot[int], Top], Awaitable[None]]
+NEVER = 3600.0
+
+
+def looking(client: DaemonClient) -> Looking:
+    return Looking(SnapshotSource(FakeProbe([fake_gpu(n) for n in range(8)])), client)
+
+
+def drive(
+    client: DaemonClient,
+    play: Play,
+    size: tuple[int, int] = (80, 24),
+    reads: Reads | None = None,
+) -> Top:
+    app = Top(reads or looking(client), client, NEVER, styles_of(None, colours=True))
+
+    async def run() -> None:
+        async with app.run_test(size=size) as pilot:
+            await settled(pilot, app)
+            await play(pilot, app)
+
+    asyncio.run(run())
+    return app
+
+
+async def settled(pilot: Pilot[int], app: Top) -> None:
+    async def is_settled() -> bool:
+        await pilot.pause()
+        return app.is_settled
+
+    await wait_async(is_settled, "what is read and asked")
+    await pilot.pause()
+
+
+async def pressed(pilot: Pilot[int], app: Top, *keys: str) -> str:
+    await pilot.press(*keys)
+    await settled(pilot, app)
+    return app.shown_text
+
+
+@pytest.fixture
+def two_jobs(service: FakeService) -> FakeService:
+    attempts = (an_attempt(),)
+    service.views = {
+        3: a_view(3, a_job(name="tiny"), state="running", attempts=attempts, progress=STEP),
+        4: a_view(4, a_job(name="other"), state="queued"),
+    }
+    return service
+
+
+def test_the_screen_is_filled(two_jobs: FakeService, client: DaemonClient) -> None:
+    async def play(pilot: Pilot[int], app: Top) -> None:
+        lines = app.shown_text.split("\n")
+        assert len(lines) == 24
+        assert sum("/80G" in line for line in lines) == 8
+        assert "── job 3 (tiny) ──" in app.shown_text
+        assert "4 other" in app.shown_text
+
+    drive(client, play)
+
+
+def test_a_job_is_cancelled_after_yes(two_jobs: FakeService, client: DaemonClient) -> None:
+    async def play(pilot: Pilot[int], app: Top) -> None:
+        assert "Cancel job 3 (tiny)?" in await pressed(pilot, app, "c")
+        await pressed(pilot, app, "n")
+        assert client.job(3)["state"] == "running"
+        assert "job 3 (tiny) is asked to stop" in await pressed(pilot, app, "c", "y")
+        assert client.job(3)["state"] == "stopping"
+
+    drive(client, play)
+
+
+def test_priority_and_what_the_daemon_refuses(two_jobs: FakeService, client: DaemonClient) -> None:
+    async def play(pilot: Pilot[int], app: Top) -> None:
+        assert "job 3 (tiny) has priority 1" in await pressed(pilot, app, "plus")
+        assert client.job(3)["priority"] == 1
+        assert "job 3 is not over" in await pressed(pilot, app, "r")
+
+    drive(client, play)
+
+
+def test_a_log_is_followed(two_jobs: FakeService, client: DaemonClient) -> None:
+    two_jobs.write(3, "rank-0.log", b"[blink]a line[/red \x1b[31mred\n")
+
+    async def play(pilot: Pilot[int], app: Top) -> None:
+        text = await pressed(pilot, app, "l")
+        assert "log of job 3 (tiny), rank 0" in text
+        assert "[blink]a line[/red \\x1b[31mred" in text
+        two_jobs.write(3, "rank-0.log", b"a new line\n")
+        app.read_log()
+        await settled(pilot, app)
+        assert "a new line" in app.shown_text
+        assert "rank 1" in await pressed(pilot, app, "right")
+        assert "3 tiny" in await pressed(pilot, app, "escape")
+
+    drive(client, play)
+
+
+def test_a_log_that_is_refused_says_why(two_jobs: FakeService, client: DaemonClient) -> None:
+    async def play(pilot: Pilot[int], app: Top) -> None:
+        del two_jobs.views[3]
+        assert "there is no job 3" in await pressed(pilot, app, "l")
+
+    drive(client, play)
+
+
+def test_sorting_filter_and_cursor_hold_over_readings(
+    two_jobs: FakeService, client: DaemonClient
+) -> None:
+    async def play(pilot: Pilot[int], app: Top) -> None:
+        await pressed(pilot, app, "s", "down")
+        assert (app.state.chosen, app.state.order) == (4, 1)
+        two_jobs.views[1] = a_view(1, a_job(name="new"), state="queued")
+        two_jobs.views[2] = a_view(2, a_job(name="newer"), state="queued")
+        app.refresh_now()
+        await settled(pilot, app)
+        assert (app.state.chosen, app.state.order) == (4, 1)
+        text = await pressed(pilot, app, "slash", *"oth", "enter")
+        assert "tiny" not in text
+        app.refresh_now()
+        await settled(pilot, app)
+        assert "tiny" not in app.shown_text
+        assert "filter: oth" in app.shown_text
+
+    drive(client, play)
+
+
+def test_the_mouse_chooses_and_the_wheel_moves(two_jobs: FakeService, client: DaemonClient) -> None:
+    async def play(pilot: Pilot[int], app: Top) -> None:
+        row = next(n for n, line in enumerate(app.shown_text.split("\n")) if "4 other" in line)
+        await pilot.click(offset=(5, row))
+        await settled(pilot, app)
+        assert app.state.chosen == 4
+        await pilot.click(offset=(5, 0))
+        assert app.state.chosen == 4
+        app.on_mouse_scroll_up()
+        assert app.state.chosen == 3
+        app.on_mouse_scroll_down()
+        assert app.state.chosen == 4
+
+    drive(client, play)
+
+
+@pytest.mark.parametrize("sizes", [((200, 60), (80, 24), (1, 1), (30, 5), (110, 40))])
+def test_it_may_be_resized_at_any_time(
+    sizes: tuple[tuple[int, int], ...], two_jobs: FakeService, client: DaemonClient
+) -> None:
+    async def play(pilot: Pilot[int], app: Top) -> None:
+        for _ in range(3):
+            for columns, rows in sizes:
+                await pilot.resize_terminal(columns, rows)
+                await wait_async(has_size(app, columns, rows), "the size of the terminal")
+                lines = app.shown_text.split("\n")
+                assert len(lines) <= rows
+                assert max(map(len, lines)) <= columns
+
+    drive(client, play)
+
+
+def test_every_key_is_harmless_where_no_job_is(tmp_path: Path) -> None:
+    async def play(pilot: Pilot[int], app: Top) -> None:
+        await pilot.press(*"clr+-shjkgG?", "escape", "down", "pageup", "enter", "home", "tab", "f5")
+        assert "no daemon answers" in app.shown_text
+        assert sum("/80G" in line for line in app.shown_text.split("\n")) == 8
+
+    drive(DaemonClient(tmp_path / "no.sock", timeout_seconds=1), play)
+
+
+@pytest.mark.parametrize(
+    ("key", "status"), [("q", 0), ("ctrl+c", EXIT_INTERRUPTED), ("ctrl+q", None)]
+)
+def test_it_ends(key: str, status: int | None, two_jobs: FakeService, client: DaemonClient) -> None:
+    async def play(pilot: Pilot[int], app: Top) -> None:
+        await pilot.press(key)
+
+    app = drive(client, play)
+    assert app.return_value == status
+    assert app.failure is None
+
+
+def test_a_signal_ends_it(two_jobs: FakeService, client: DaemonClient) -> None:
+    async def play(pilot: Pilot[int], app: Top) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        await pilot.pause()
+
+    assert drive(client, play).return_value == EXIT_TERMINATED
+
+
+class Slow:
+    """Reads that wait until they are let go."""
+
+    def __init__(self) -> None:
+        self.asked: list[int | None] = []
+        self.jobs = (job_of(3), job_of(4))
+
+    def look(self, chosen: int | None) -> Look:
+        self.asked.append(chosen)
+        return a_look(*self.jobs)
+
+    def log(self, job: Job, rank: int) -> LogSeen:
+        raise AssertionError(job, rank)
+
+
+def test_the_details_are_those_of_the_job_that_was_chosen_meanwhile(client: DaemonClient) -> None:
+    reads = Slow()
+
+    async def play(pilot: Pilot[int], app: Top) -> None:
+        app.refresh_now()
+        await pilot.press("down")
+        await settled(pilot, app)
+        assert reads.asked[-1] == 4
+
+    drive(client, play, reads=reads)
+
+
+def has_failed(app: Top) -> Callable[[], Awaitable[bool]]:
+    async def look() -> bool:
+        return app.failure is not None
+
+    return look
+
+
+def has_size(app: Top, columns: int, rows: int) -> Callable[[], Awaitable[bool]]:
+    async def look() -> bool:
+        return app.shown_size == (columns, rows)
+
+    return look
+
+
+class Broken(Slow):
+    def log(self, job: Job, rank: int) -> LogSeen:
+        raise ValueError("a defect")
+
+
+def test_a_defect_ends_the_screen_and_is_kept_for_the_command(client: DaemonClient) -> None:
+    async def play(pilot: Pilot[int], app: Top) -> None:
+        await pilot.press("l")
+        await wait_async(has_failed(app), "the screen to end")
+
+    app = drive(client, play, reads=Broken())
+    assert isinstance(app.failure, ValueError)
