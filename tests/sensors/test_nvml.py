@@ -67,6 +67,14 @@ def test_clocks_and_what_slows_them_down_and_what_is_near(double: Double) -> Non
     assert (first.power_watts, first.power_limit_watts) == (None, 700.0)
 
 
+def test_what_a_gpu_is_called_and_how_it_runs(double: Double) -> None:
+    double.says("gpu GPU-a 81920 600 0", "runs 0 98 71 688 1410", "name 0 NVIDIA H100 80GB HBM3")
+    (gpu,) = double.probe().read().gpus
+    assert gpu.name == "NVIDIA H100 80GB HBM3"
+    assert (gpu.utilization_percent, gpu.temperature_celsius) == (98, 71)
+    assert (gpu.power_watts, gpu.sm_clock_mhz, gpu.missing) == (688.0, 1410, {})
+
+
 def test_the_same_probe_sees_changes(double: Double) -> None:
     double.says(*HEALTHY)
     probe = double.probe()

@@ -14,7 +14,7 @@ from harness.started import Started
 from tests.cli.conftest import Command
 from tests.daemon.api.fakes import FakeService
 from tests.daemon.api.made_views import STEP, a_job, a_view, an_attempt
-from zerotools.cli.job_views.machine_screen import MonitorView, draw
+from zerotools.cli.job_views.machine_screen import MonitorView, draw, filled_in, snapshot_of
 from zerotools.cli.job_views.process_owners import (
     Owners,
     RankProcess,
@@ -23,10 +23,14 @@ from zerotools.cli.job_views.process_owners import (
     find_watched,
 )
 from zerotools.cli.main import build, run
+from zerotools.core.errors import DaemonUnreachable
+from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.client.remote import elsewhere
 from zerotools.jobs.tables.adopted import AdoptedProcess
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import Gpu, GpuProcess, Snapshot
 from zerotools.sensors.source import SnapshotSource
+from zerotools.sensors.xids import GpuXid
 from zerotoolsd.supervisor.procfs import read_process
 
 
@@ -185,3 +189,54 @@ def test_a_past_that_there_is_not_is_refused(zerotools: Command, given: tuple[st
     done = zerotools("monitor", *given)
     assert done.status == 2
     assert given[0] in done.err
+
+
+def test_what_is_not_seen_from_here_is_taken_from_the_daemon() -> None:
+    own = SnapshotSource(FakeProbe([fake_gpu(0), fake_gpu(1)])).read()
+    busy = replace(
+        own.host,
+        cpu_percent=34.0,
+        network_received_bytes_per_second=5.0,
+        load_average=(9.0, 9.0, 9.0),
+    )
+    xids = (GpuXid(79, 1.0),)
+    theirs = replace(own, host=busy, gpus=(fake_gpu(0, xids=xids), fake_gpu(7)))
+    found = filled_in(own, theirs)
+    assert (found.host.cpu_percent, found.host.network_received_bytes_per_second) == (34.0, 5.0)
+    assert found.host.load_average == own.host.load_average
+    assert "cpu_percent" not in found.host.missing
+    assert "network_sent_bytes_per_second" in found.host.missing
+    assert [gpu.xids for gpu in found.gpus] == [xids, ()]
+    assert filled_in(own, replace(theirs, taken_at=own.taken_at - 31)) is own
+    assert snapshot_of(own, {"snapshot": None}) is own
+
+
+def test_of_another_machine_the_daemon_tells_what_it_sees(
+    zerotools: Command, client: DaemonClient
+) -> None:
+    there = elsewhere.Elsewhere("gpu1", "/run/api.sock", "/home/ada", 1000, {})
+    elsewhere.leads_to(client.socket, there)
+    try:
+        tree = json.loads(zerotools("monitor", "--once", "--json").out)
+    finally:
+        elsewhere.leads_nowhere(client.socket)
+    assert [gpu["uuid"] for gpu in tree["snapshot"]["gpus"]] == ["GPU-fake-0", "GPU-fake-1"]
+    with pytest.raises(DaemonUnreachable, match="has not looked"):
+        snapshot_of(None, {"snapshot": None})
+
+
+def test_errors_of_gpus_and_the_network_are_told() -> None:
+    gpu = fake_gpu(0, xids=[GpuXid(13, 1.0), GpuXid(79, 2.0)], ecc_uncorrected_errors=2)
+    snapshot = SnapshotSource(FakeProbe([gpu])).read()
+    host = replace(
+        snapshot.host,
+        network_received_bytes_per_second=1.5 * 2**30,
+        network_sent_bytes_per_second=2048.0,
+    )
+    view = MonitorView(replace(snapshot, host=host), daemon="none")
+    lines = draw(view, Owners({}, {}), None)
+    assert lines[2:4] == [
+        "     the driver reported XID 13, XID 79; the newest comes last",
+        "     2 uncorrected errors of its memory (ECC) since the driver was loaded",
+    ]
+    assert "network      1.5 GiB/s received, 2.0 KiB/s sent" in lines

@@ -37,6 +37,19 @@ def test_duration(seconds: float | None, shown: str) -> None:
     assert render.duration(seconds) == shown
 
 
+@pytest.mark.parametrize(
+    ("text", "columns"),
+    [("abc", 3), ("数据", 4), ("e\u0301", 1), ("ก็", 1), ("नमस्ते", 4), ("a\u20dd", 1), ("\u200d", 0)],
+)
+def test_width_is_that_of_a_terminal(text: str, columns: int) -> None:
+    assert render.width(text) == columns
+
+
+def test_what_breaks_lines_or_shows_nothing_is_written_out() -> None:
+    assert render.clean("a\u2028b\u200bc\ufeffd\u061ce") == "a\\u2028b\\u200bc\\ufeffd\\u061ce"
+    assert render.clean("👩\u200d👧 שלום") == "👩\u200d👧 שלום"
+
+
 def test_clean_shows_what_would_move_the_cursor() -> None:
     assert render.clean("a\x1b[2Jb\nc\u202ed\ud800") == "a\\x1b[2Jb\\nc\\u202ed\\ud800"
 

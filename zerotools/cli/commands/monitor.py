@@ -17,7 +17,6 @@ from zerotools.cli.job_views.machine_screen import MonitorView, draw, observe, o
 from zerotools.cli.options.shared import interval_option, json_option, socket_option
 from zerotools.cli.options.spans import Span
 from zerotools.cli.output import render
-from zerotools.cli.plots.machine_past import show_history, show_peaks
 from zerotools.core.errors import EXIT_INTERRUPTED, BadRequest
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.sensors.snapshot import Snapshot
@@ -57,10 +56,11 @@ def command(
     client = DaemonClient(socket, timeout_seconds=DAEMON_SECONDS)
     if sum((once, history is not None, peaks)) > 1:
         raise BadRequest("--once, --history and --peaks exclude each other: give one of them")
-    if peaks:
-        return show_peaks(DaemonClient(socket), as_json)
-    if history is not None:
-        return show_history(DaemonClient(socket), history, as_json)
+    if peaks or history is not None:
+        from zerotools.cli.plots.machine_past import show_history, show_peaks
+
+        asked = DaemonClient(socket)
+        return show_peaks(asked, as_json) if peaks else show_history(asked, history or 0, as_json)
     with SnapshotSource() as source:
         if once:
             view, tree = observe(source, client)

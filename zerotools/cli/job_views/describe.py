@@ -15,7 +15,6 @@ from zerotools.jobs import states
 from zerotools.jobs.states import SUCCEEDED, TERMINAL
 from zerotools.jobs.tables.adopted import AdoptedProcess, adopted_process
 from zerotools.jobs.tables.checkpoint import EXPORT
-from zerotools.runs.thinned import read_thinned
 
 Job = Mapping[str, Any]
 SHOWN_SECONDS = 10.0
@@ -280,6 +279,8 @@ def verification(job: Job) -> str:
 def thinning(job: Job) -> str | None:
     """What was dropped of its newest checkpoint since it was saved, as a sentence; None: nothing,
     or it is not on this machine."""
+    from zerotools.runs.thinned import read_thinned  # 10 ms at each start
+
     path = Path(str(job["latest_checkpoint"]["path"]))
     try:
         found = read_thinned(path)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 import zerotools
@@ -27,7 +27,9 @@ from zerotools.core.errors import (
 from zerotools.jobs.client import api_versions, location
 from zerotools.jobs.client.connection import SocketConnection
 from zerotools.jobs.client.remote.elsewhere import shown_socket
-from zerotools.jobs.tables.spec import JobSpec
+
+if TYPE_CHECKING:  # all tables of the job file, a fifth of the start of a command that asks
+    from zerotools.jobs.tables.spec import JobSpec
 
 TIMEOUT_SECONDS = 30.0
 MODEL_SECONDS = 150.0

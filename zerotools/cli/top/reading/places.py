@@ -76,7 +76,8 @@ class PlaceLooker:
         try:
             found = self._ask({"disk": path}, path)
         except Silent as silent:
-            return DiskSeen(path, why=str(silent))
+            at = min(mounts_of(path, self._mounted()), default=path)
+            return DiskSeen(at, why=str(silent))
         if "why" in found:
             return DiskSeen(path, why=str(found["why"]))
         return DiskSeen(**found)
@@ -93,6 +94,11 @@ class PlaceLooker:
             return None
         return [None if each is None else SavedDirectory(**each) for each in found["saved"]]
 
+    @property
+    def hanging(self) -> list[int]:
+        """The processes that a file system holds up, by pid."""
+        return [each.child.pid for each in self._hanging]
+
     def close(self) -> None:
         """End the process; one that hangs ends when it can."""
         for child in (self._child, *(each.child for each in self._hanging)):
@@ -104,9 +110,9 @@ class PlaceLooker:
         mounts = mounts_of(named, self._mounted())
         self._forget_hanging()
         if any(mounts & each.mounts or named == each.named for each in self._hanging):
-            raise Silent("its file system does not answer")
+            raise Silent("does not answer")
         if len(self._hanging) >= MOST_HANGING:
-            raise Silent("not looked at: other file systems do not answer")
+            raise Silent("not looked at: others do not answer")
         if self._child is None:
             self._child = self._start()
         try:
@@ -116,7 +122,7 @@ class PlaceLooker:
             child.kill()
             until = self._clock() + PAUSE_SECONDS
             self._hanging.append(_Hanging(child, mounts, named, until))
-            raise Silent(f"did not answer within {self._deadline:g} s") from None
+            raise Silent("does not answer") from None
         except (OSError, ValueError) as error:
             child, self._child = self._child, None
             _end(child)
