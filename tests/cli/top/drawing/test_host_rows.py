@@ -23,9 +23,15 @@ def test_two_lines_hold_what_matters(columns: int) -> None:
     assert len(lines) <= 2
     assert all(width(line) <= columns for line in lines)
     text = "\n".join(map(text_of, lines))
-    for part in ("34%", "load 12.1/64", "92.0/512G", "mem 0", "cpu 1.2", "io 25", "1.1G", "3.2M"):
+    for part in ("34%", "load 12.1", "92.0/512G", "mem 0", "cpu 1.2", "io 25", "1.1G", "3.2M"):
         assert part in text
     assert ("812G free" in text) is (columns >= 80)
+
+
+def test_a_swap_that_is_used_matters_more_than_a_bar() -> None:
+    assert "RAM 92.0/512G swap 1.0G " in text_of(host_lines(look_of(), 80, 2)[0])
+    unused = replace(HOST, swap_used_bytes=0)
+    assert "RAM ━━╌╌╌╌╌╌╌╌ 92.0/512G " in text_of(host_lines(look_of(unused), 80, 2)[0])
 
 
 def test_more_disks_take_another_line_and_the_fullest_comes_first() -> None:
@@ -59,6 +65,7 @@ def test_what_is_not_known_is_a_dash() -> None:
         network_sent_bytes_per_second=None,
         pressure=None,
         swap_total_bytes=0,
+        swap_used_bytes=0,
     )
     text = "\n".join(map(text_of, host_lines(look_of(unknown), 80, 2)))
     assert "PSI" not in text

@@ -70,6 +70,8 @@ def test_one_that_waits_or_is_over_says_why() -> None:
     loading = job_of(7, progress=None, phase={**PHASE, "doing": "loads", "since": NOW - 60})
     assert "loads" not in text_of(line_of(loading))
     assert "loads for 1 min 00 s" in text_of(line_of({**loading, "reason": "loads"}))
+    imports = job_of(7, progress=None, phase={**PHASE, "name": "importing", "last_step": None})
+    assert "running   importing" in text_of(line_of({**imports, "spec": {}}))
 
 
 def test_the_job_under_the_cursor_has_a_mark_and_not_a_colour_alone() -> None:

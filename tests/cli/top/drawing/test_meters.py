@@ -37,6 +37,7 @@ def test_a_meter_is_as_wide_as_it_is_asked(share: float | None, columns: int) ->
 def test_a_little_is_more_than_nothing() -> None:
     assert text_of(meter(0.001, 4)) == "━╌╌╌"
     assert text_of(meter(0.0, 4)) == "╌╌╌╌"
+    assert meter(0.5, 0) == []
     assert level(0.99)[0] == "█"
     assert level(None)[0] == " "
     assert strip([None, 0.0, 10.0], 3, 10.0) == [(" ▁█", "strip")]

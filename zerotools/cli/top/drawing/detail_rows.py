@@ -9,14 +9,13 @@ from zerotools.cli.job_views.describe import (
     has_no_heartbeat,
     outcome,
     plan,
-    since_step,
     title,
     user_of,
-    why,
 )
 from zerotools.cli.output import render
 from zerotools.cli.output.braille_chart import FRAME
 from zerotools.cli.top.drawing import curve_rows, figures, pages
+from zerotools.cli.top.drawing.job_rows import reason_of
 from zerotools.cli.top.drawing.styled_lines import Line, cut, flowing, plain, ruled
 from zerotools.cli.top.reading.chosen_job import ChosenJob, KeptCheckpoint
 from zerotools.cli.top.reading.looking import Look
@@ -25,7 +24,6 @@ from zerotools.jobs.states import ACTIVE, TERMINAL
 
 CHART_FROM, TALLEST = 13, 18
 """Rows of the whole from which the loss is a chart, and the most that this has."""
-_IN_STEPS = ("step", "first step")
 
 
 def detail_lines(
@@ -117,21 +115,13 @@ def _doing(job: Job, now: float) -> list[tuple[int, Line]]:
     """What it is at, and since when; or why it waits, or how it ended."""
     if job["state"] in TERMINAL:
         return [(0, [(plain(outcome(job)), "bad" if job["state"] == "failed" else "")])]
-    said = plain(why(job, now))
+    said = reason_of(job, now)
     phase = job.get("phase") or {}
-    if not said and phase.get("name"):
-        said = _phase(str(phase["name"]), since_step(job, now), phase)
     if not said and has_no_heartbeat(job):
         said = "its own program, which does not say what it is at"
     bad = phase.get("stalled") or phase.get("quiet") or phase.get("late")
     parts: list[tuple[int, Line]] = [(0, [(said, "warning" if bad else "")])] if said else []
     return [*parts, (1, [(plan(job), "quiet")])]
-
-
-def _phase(name: str, since: str, phase: object) -> str:
-    if name in _IN_STEPS:
-        return f"trains, the last step {since} ago" if since else "trains"
-    return f"{name}, the last step {since} ago" if since else name
 
 
 def _speed(job: Job) -> list[tuple[int, Line]]:
@@ -164,7 +154,8 @@ def checkpoint_lines(
     """The newest checkpoints, one in a line."""
     if not kept:
         return [[("saved ", "strong"), ("nothing yet", "quiet")]] if rows else []
-    lines = [_checkpoint(each, now) for each in kept[:rows]]
+    digits = max(len(str(each.reported.step)) for each in kept[:rows] or kept)
+    lines = [_checkpoint(each, digits, now) for each in kept[:rows]]
     for number, line in enumerate(lines):
         line.insert(0, ("saved ", "strong") if not number else ("      ", ""))
     if (more := len(kept) - len(lines)) > 0:
@@ -172,9 +163,9 @@ def checkpoint_lines(
     return [cut(line, columns) for line in lines]
 
 
-def _checkpoint(each: KeptCheckpoint, now: float) -> Line:
+def _checkpoint(each: KeptCheckpoint, digits: int, now: float) -> Line:
     said = each.reported
-    line: Line = [(f"step {said.step} ", "")]
+    line: Line = [(f"step {said.step:>{digits}} ", "")]
     if each.seen is not None and each.seen.is_thinned:
         line.append(("weights alone (thinned)", "warning"))
     elif said.verified:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from rich.cells import cell_len
+
 from zerotools.cli.top.drawing import figures
 from zerotools.cli.top.drawing.meters import meter, strip, warmth
 from zerotools.cli.top.drawing.styled_lines import Line, cut, padded, plain, shortened, width
@@ -16,6 +18,8 @@ NARROWEST, WIDEST = 26, 50
 """Columns of a cell, where the number of cells allows."""
 BAR, LONG_BAR, PAST_FROM = 8, 16, 44
 """Columns of a bar at least and at most, and those of a cell that also shows the past."""
+ROOMY = 34
+"""Columns of a cell that also shows how many processors there are, and a swap that is not used."""
 STALLED, VERY_STALLED = 5.0, 20.0
 """Percent of the time in which something waited."""
 LOW_SHARE, NO_SHARE = 0.1, 0.03
@@ -49,7 +53,7 @@ def _barred(
     name: str, share: float | None, said: Line, columns: int, past: Line, meaning: str
 ) -> Line:
     """A bar that has what the words beside it leave."""
-    room = columns - len(name) - 2 - width(said) - (width(past) + 1 if past else 0)
+    room = columns - cell_len(name) - 2 - width(said) - (width(past) + 1 if past else 0)
     bar = max(min(BAR, room), min(LONG_BAR, room)) if room >= 3 else 0
     line: Line = [(f"{name} ", "strong"), *meter(share, bar, meaning), (" " if bar else "", "")]
     return cut([*line, *said, *([(" ", ""), *past] if past else [])], columns)
@@ -64,7 +68,8 @@ def _processors(look: Look, columns: int) -> Line:
     load = host.load_average[0] if host.load_average else 0.0
     high = "warning" if load > 2 * host.cpu_count else "quiet"
     said: Line = [(f"{figures.unit(host.cpu_percent, '%'):>4}", "")]
-    said.append((f" load {load:.1f}/{host.cpu_count}", high))
+    of = f"/{host.cpu_count}" if columns >= ROOMY else ""
+    said.append((f" load {load:.1f}{of}", high))
     share = None if host.cpu_percent is None else host.cpu_percent / 100
     past = _past(look, "host.cpu_percent", 100.0, columns)
     return _barred("CPU", share, said, columns, past, "meter")
@@ -76,7 +81,7 @@ def _memory(look: Look, columns: int) -> Line:
     share = host.memory_used_bytes / total if total else None
     full = share is not None and share >= FULL_SHARE
     said: Line = [(figures.used_of(host.memory_used_bytes, total), "bad" if full else "")]
-    if host.swap_total_bytes:
+    if host.swap_used_bytes or (host.swap_total_bytes and columns >= ROOMY):
         swap = f" swap {figures.size(host.swap_used_bytes)}"
         said.append((swap, "warning" if host.swap_used_bytes else "quiet"))
     past = _past(look, "host.memory_used_bytes", float(total), columns)

@@ -16,6 +16,7 @@ from zerotools.cli.job_views.describe import (
     meaning_of,
     outcome,
     ranks,
+    since_step,
     steps,
     user_of,
     why,
@@ -30,6 +31,8 @@ from zerotools.jobs.states import ACTIVE, RUNNING, TERMINAL
 MARK, ABOVE, BELOW = "▸", "↑", "↓"
 MIDDLE_NAME, LONG_NAME = 15, 26
 """Columns that names get before the figures that matter less, and after all of them."""
+IN_STEPS = ("step", "first step")
+"""Names of phases in which it trains."""
 SHORT_STATES = {"waiting retry": "retries", "launching": "launches"}
 _FIGURES = (("left", 7), ("loss", 8), ("saved", 9), ("tokens/s", 9), ("step", 14), ("ranks", 8))
 """Columns behind the bar, in the order in which they get room, with the space before each."""
@@ -105,7 +108,17 @@ def reason_of(job: Job, now: float) -> str:
     """Why it waits, what it is at, or how it ended."""
     if job["state"] in TERMINAL:
         return plain(job["reason"] or outcome(job)).removeprefix(f"{job['state']} ")
-    return plain(why(job, now))
+    return plain(why(job, now)) or phase_words(job, now)
+
+
+def phase_words(job: Job, now: float) -> str:
+    """What its ranks are at, and when they took their last step; empty where they do not say."""
+    name = (job.get("phase") or {}).get("name")
+    if not name:
+        return ""
+    doing = "trains" if name in IN_STEPS else plain(name)
+    since = since_step(job, now)
+    return f"{doing}, the last step {since} ago" if since else doing
 
 
 def _figure(job: Job, name: str, width: int, now: float) -> Piece:

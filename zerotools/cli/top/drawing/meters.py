@@ -36,6 +36,8 @@ def memory_bar(gpu: Gpu, shares: Sequence[GpuShare], columns: int) -> Line:
 
 def meter(share: float | None, columns: int, meaning: str = "meter") -> Line:
     """A thin bar; `share` is from 0 to 1."""
+    if columns <= 0:
+        return []
     if share is None:
         return [("╌" * columns, "track")]
     done = min(columns, max(0, round(share * columns)))

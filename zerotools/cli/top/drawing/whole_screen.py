@@ -99,7 +99,8 @@ def _title(look: Look, columns: int, now: float) -> Line:
         (sum(state not in ACTIVE and state not in TERMINAL for state in states), "waiting"),
         (sum(state in TERMINAL for state in states), "ended"),
     )
-    said = ", ".join(f"{count} {word}" for count, word in counts if count)
+    more = "+" if look.is_cut else ""
+    said = ", ".join(f"{count}{more} {word}" for count, word in counts if count)
     left: Line = [("zerotools top  ", "quiet"), (plain(look.machine), "strong")]
     names = {plain(gpu.name) for gpu in look.snapshot.gpus if gpu.name}
     if count := len(look.snapshot.gpus):
