@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.sensors.conftest import compiled
@@ -73,6 +74,22 @@ def test_what_a_gpu_is_called_and_how_it_runs(double: Double) -> None:
     assert gpu.name == "NVIDIA H100 80GB HBM3"
     assert (gpu.utilization_percent, gpu.temperature_celsius) == (98, 71)
     assert (gpu.power_watts, gpu.sm_clock_mhz, gpu.missing) == (688.0, 1410, {})
+
+
+def test_a_probe_that_was_begun_is_the_one_that_answers(double: Double) -> None:
+    double.says(*HEALTHY)
+    before = psutil.Process().children()
+    probe = double.probe()
+    probe.begin()
+    (child,) = set(psutil.Process().children()) - set(before)
+    probe.begin()
+    assert len(probe.read().gpus) == 2
+    assert set(psutil.Process().children()) - set(before) == {child}
+    absent = NvmlProbe(command=("/nowhere/python",))
+    absent.begin()
+    assert "did not start" in str(absent.read().error)
+    absent.begin()  # it waits before it is tried again
+    assert absent.read().error
 
 
 def test_the_same_probe_sees_changes(double: Double) -> None:

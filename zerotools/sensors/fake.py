@@ -21,6 +21,9 @@ class FakeProbe:
         self.age_seconds = age_seconds
         self.closed = False
 
+    def begin(self) -> None:
+        """Nothing is waited for."""
+
     def read(self) -> GpuReading:
         """What it was told."""
         return GpuReading(self.gpus, self.error, self.age_seconds, self.is_silent)

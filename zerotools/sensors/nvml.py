@@ -46,6 +46,10 @@ class GpuReading:
 class GpuProbe(Protocol):
     """Where a snapshot gets its GPUs from."""
 
+    def begin(self) -> None:
+        """Start what a reading waits for, and do not wait for it."""
+        ...
+
     def read(self) -> GpuReading:
         """The GPUs now, within a few seconds, come what may."""
         ...
@@ -87,12 +91,19 @@ class NvmlProbe:
         self._popen = popen
         self._clock = clock
         self._child: subprocess.Popen[bytes] | None = None
+        self._is_new = False
         self._stuck: subprocess.Popen[bytes] | None = None
         self._failures = 0
         self._failure = ""
         self._was_silent = False
         self._not_before = 0.0
         self._last: tuple[float, tuple[Gpu, ...]] | None = None
+
+    def begin(self) -> None:
+        """Start the first child, so that it gets ready while something else is done."""
+        if self._child is None and self._stuck is None and not self._failures:
+            with suppress(ProbeFailed):  # the reading says so
+                self._child = self._start()
 
     def read(self) -> GpuReading:
         """Ask the child, starting one where needed and allowed."""
@@ -131,11 +142,11 @@ class NvmlProbe:
         return GpuReading(gpus, error, self._clock() - when, is_silent)
 
     def _ask(self) -> tuple[tuple[Gpu, ...], str | None]:
-        seconds = self._deadline
         if self._child is None:
             self._child = self._start()
-            seconds += self._start_allowance
+        seconds = self._deadline + (self._start_allowance if self._is_new else 0.0)
         answer = _exchange(self._child, time.monotonic() + seconds, seconds)
+        self._is_new = False
         try:
             tree = json.loads(answer)
             error = tree["error"]
@@ -144,6 +155,7 @@ class NvmlProbe:
             raise ProbeFailed(f"no NVML: the probe answered nonsense ({nonsense})") from nonsense
 
     def _start(self) -> subprocess.Popen[bytes]:
+        self._is_new = True
         try:
             return self._popen(
                 self._command,

@@ -17,6 +17,10 @@ class SnapshotSource:
         self._probe = probe or NvmlProbe()
         self._host = host or HostSensor()
 
+    def begin(self) -> None:
+        """Start what the first reading waits for, while something else is done."""
+        self._probe.begin()
+
     def read(self) -> Snapshot:
         """The machine now."""
         reading = self._probe.read()

@@ -58,6 +58,7 @@ def _run(
     background: str,
 ) -> int:
     """Until somebody quits. Raises what ended the screen, if something did."""
+    source.begin()
     try:
         from zerotools.cli.top.reading.looking import Looking
         from zerotools.cli.top.reading.places import PlaceLooker

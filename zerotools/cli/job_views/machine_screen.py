@@ -40,17 +40,21 @@ class MonitorView:
 
 def observe(source: SnapshotSource, client: DaemonClient) -> tuple[MonitorView, dict[str, Any]]:
     """The machine, with the daemon's jobs if one answers; as a view and as JSON."""
-    own = source.read() if machine_behind(client.socket) is None else None
+    is_here = machine_behind(client.socket) is None
+    if is_here:
+        source.begin()
     try:
         jobs = {job["id"]: job for state in ACTIVE for job in client.jobs(state=state)}
         machine = client.machine()
     except DaemonError as error:
-        if own is None:
+        if not is_here:
             raise
+        own = source.read()
         alone = {"snapshot": own.to_json(), "jobs": None, "leases": None}
         view = MonitorView(own, daemon=daemon_trouble(error, client))
         return view, {**alone, "daemon_error": str(error)}
-    snapshot, leases = snapshot_of(own, machine), machine["leases"]
+    snapshot = snapshot_of(source.read() if is_here else None, machine)
+    leases = machine["leases"]
     titles = {job_id: title(job) for job_id, job in jobs.items()}
     held = {
         lease["gpu_uuid"]: titles.get(lease["job_id"], f"job {lease['job_id']}") for lease in leases
