@@ -46,7 +46,7 @@ def command(
         return _past(socket, history, as_json)
     with SnapshotSource() as source:
         source.begin()  # that takes 0.1 s, in which the rest is imported
-        from zerotools.cli.job_views.machine_watch import show_once, watch
+        from zerotools.cli.plots.machine_watch import show_once, watch
         from zerotools.jobs.client.daemon_client import DaemonClient
 
         client = DaemonClient(socket, timeout_seconds=DAEMON_SECONDS)

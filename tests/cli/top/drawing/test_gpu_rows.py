@@ -66,7 +66,8 @@ def test_the_past_is_drawn_where_the_screen_is_wide() -> None:
     past = {"gpu.GPU-fake-0.memory_used_bytes": [None, 0.0, 80.0 * GIB]}
     look = a_look(job_of(3), past=past, is_hour=True)
     header, first, *_ = (text_of(line) for line in gpu_lines(look, 200, 20, headed=True))
-    assert "memory, hour" in header
+    assert "hour: mem" in header
+    assert "recent: busy" in text_of(gpu_lines(a_look(job_of(3)), 130, 20, headed=True)[0])
     assert "▁█" in first
     assert "▁█" not in text_of(gpu_lines(look, 110, 20, headed=True)[1])
 

@@ -83,7 +83,7 @@ def gpu_lines(look: Look, columns: int, rows: int, *, headed: bool) -> list[Line
 
 
 def _header(widths: GpuColumns, look: Look) -> Line:
-    past = "hour" if look.is_hour else "minutes"
+    past = "hour" if look.is_hour else "recent"
     words = [
         ("GPU", 3 + widths.name),
         ("memory", widths.bar + 1),
@@ -96,8 +96,8 @@ def _header(widths: GpuColumns, look: Look) -> Line:
     header = "".join(_titled(word, columns) for word, columns in words)
     header += " " if widths.clock else ""  # where what slows it down is marked
     if widths.past:
-        header += _titled(f"  memory, {past}", widths.past + 1)
-        header += _titled(f"  busy, {past}", widths.past + 1)
+        header += _titled(f" {past}: mem", widths.past + 1)
+        header += _titled(f" {past}: busy", widths.past + 1)
     return [(f"{header}  who", "title")]
 
 
