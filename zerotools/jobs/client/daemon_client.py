@@ -118,10 +118,8 @@ class DaemonClient:
         asked = {"job": given_of(spec), "sweep": dict(sweep), "count": count}
         body = {**asked, "idempotency_key": idempotency_key, **terms}
         patience = _patience(spec) + ARRAY_SECONDS
-        jobs: list[dict[str, Any]] = self._object(
-            "POST", "/v1/arrays", body=body, patience=patience
-        )["jobs"]
-        return jobs
+        answer = self._object("POST", "/v1/arrays", body=body, patience=patience)
+        return list(answer["jobs"])
 
     def check(
         self,
@@ -303,8 +301,7 @@ class DaemonClient:
 
     def peaks(self, job_id: int | None = None) -> list[dict[str, Any]]:
         """The most that attempts of this job, or of all, held."""
-        found: list[dict[str, Any]] = self._object("GET", "/v1/peaks", {"job": job_id})["peaks"]
-        return found
+        return list(self._object("GET", "/v1/peaks", {"job": job_id})["peaks"])
 
     def shares(self) -> dict[str, Any]:
         """`{"half_life_seconds", "fair", "users": [{...}]}`, who goes first at the top."""
