@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from harness.started import run as run_program
@@ -148,6 +149,23 @@ def test_the_terminal_is_left_as_it_was(how: str, status: int, terminal: Open) -
         shown.type(how)
     assert shown.end() == status
     assert leaves_the_terminal_as_it_was(shown)
+
+
+def test_it_is_stopped_and_goes_on(terminal: Open) -> None:
+    """By Ctrl-Z, as a shell lets it."""
+    shown = terminal()
+    shown.wait_for("no daemon answers")
+    first = shown.lines[0]
+    shown.type("\x1a")
+    process = psutil.Process(shown.process.pid)
+    shown.wait_until(lambda: process.status() == psutil.STATUS_STOPPED, "that it is stopped")
+    assert shown.has_modes_of_before
+    assert shown.written.rindex(LEFT) > shown.written.rindex(b"\x1b[?1049h")
+    shown.clear()
+    shown.process.send_signal(signal.SIGCONT)
+    shown.wait_until(lambda: shown.lines[0] == first, "the first line, which has not changed")
+    shown.type("q")
+    assert shown.end() == 0
 
 
 def test_after_a_defect_too_and_it_is_said_in_a_sentence() -> None:

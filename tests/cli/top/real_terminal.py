@@ -43,6 +43,7 @@ class RealTerminal:
         answers: Mapping[bytes, bytes] | None = None,
     ) -> None:
         self.written = b""
+        self.is_restored = False
         self._screen = pyte.Screen(*size)
         self._stream = pyte.ByteStream(self._screen)
         self._lock = threading.Lock()
@@ -136,10 +137,20 @@ class RealTerminal:
     def _resize(self, columns: int, rows: int) -> None:
         fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
+    def clear(self) -> None:
+        """Take away what is on the screen, as another program would."""
+        with self._lock:
+            self._screen.reset()
+
+    @property
+    def has_modes_of_before(self) -> bool:
+        """Whether the terminal is in the modes in which the program found it."""
+        return termios.tcgetattr(self._theirs) == self.modes
+
     def end(self) -> int:
         """Wait for the program, and for all that it wrote; its status."""
         status = self.process.wait(30)
-        self.is_restored = termios.tcgetattr(self._theirs) == self.modes
+        self.is_restored = self.has_modes_of_before
         os.close(self._theirs)
         self._reader.join(30)
         os.close(self._ours)

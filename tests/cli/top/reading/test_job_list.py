@@ -7,6 +7,7 @@ from tests.daemon.api.fakes import FakeService
 from tests.daemon.api.made_views import STEP, a_job, a_view, an_attempt
 from zerotools.cli.top.reading import job_list
 from zerotools.cli.top.reading.job_list import JobList, completed, leased_jobs
+from zerotools.core.errors import DaemonRefused
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotoolsd.service.exchanged import Event
 
@@ -80,6 +81,24 @@ def test_a_change_without_an_event_is_seen_a_bit_later(
     service.views[2] = a_view(2, a_job(), state="queued")
     now[0] = job_list.WHOLE_SECONDS
     assert len(jobs.read().jobs) == 2
+
+
+class WithoutEvents(DaemonClient):
+    """A daemon that tells no events."""
+
+    def events(self, since: int = 0, *, wait_seconds: float = 0) -> dict[str, Any]:
+        raise DaemonRefused("no such path", status=404, code="no_such_path")
+
+
+def test_where_nobody_tells_events_all_are_listed_each_time(
+    service: FakeService, client: DaemonClient
+) -> None:
+    now = [0.0]
+    jobs = JobList(WithoutEvents(client.socket, timeout_seconds=10), lambda: now[0])
+    jobs.read()
+    service.views[1] = a_view(1, a_job(), state="queued")
+    now[0] = 1.0
+    assert len(jobs.read().jobs) == 1
 
 
 def test_jobs_that_ended_long_ago_are_left_out(service: FakeService, client: DaemonClient) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from zerotools.cli.job_views.describe import Job
 from zerotools.cli.top.reading.seldom import SPARED
-from zerotools.core.errors import ZerotoolsError
+from zerotools.core.errors import DaemonRefused, ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import ACTIVE, STATES, TERMINAL
 
@@ -99,7 +99,10 @@ class JobList:
             last = self._client.health().get("last_event")
             self._event = last if isinstance(last, int) else None
             return True
-        answer = self._client.events(self._event)
+        try:
+            answer = self._client.events(self._event)
+        except DaemonRefused:  # it knows no events, or tells this user none
+            return True
         self._event = int(answer["next"])
         return bool(answer["events"])
 

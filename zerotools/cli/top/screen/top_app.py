@@ -100,6 +100,7 @@ class Top(App[int]):
         """Read at once, and then again and again."""
         self._reading, self._asking = Beside("top-reads"), Beside("top-asks")
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.exit, EXIT_TERMINATED)
+        self.app_resume_signal.subscribe(self, self._come_back)
         self._canvas.focus()
         self.set_interval(self._interval, self.refresh_now)
         self.set_interval(LOG_SECONDS, self.read_log)
@@ -263,6 +264,10 @@ class Top(App[int]):
         self._said_until = time.monotonic() + SAID_SECONDS
         self.state = replace(self.state, said=(render.clean(text), meaning))
         self.draw()
+
+    def _come_back(self, _: App[int]) -> None:
+        """After Ctrl-Z and `fg` nothing is on the screen: what has not changed is missing, too."""
+        self._canvas.refresh()
 
     def action_interrupt(self) -> None:
         """Ctrl-C ends it, as it ends other commands."""
