@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from tests.daemon.api.made_views import STEP, a_job, a_view, an_attempt
@@ -102,6 +103,7 @@ def a_look(*jobs: Job, gpus: Sequence[Gpu] | None = None, **changes: Any) -> Loo
     return Look(**{**usual, **changes})
 
 
+@cache
 def reported(steps: int = 1000) -> Reported:
     """A loss that falls, with evaluations, and checkpoints."""
     loss, evals, speed = LongCurve(), LongCurve(), LongCurve()
