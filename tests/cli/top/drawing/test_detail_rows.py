@@ -96,6 +96,13 @@ def test_what_could_not_be_read_is_said() -> None:
     assert meaning_in(lines[3], "its owner") == "warning"
 
 
+def test_of_somebody_elses_job_only_what_is_seen_is_shown() -> None:
+    job = {**job_of(9, name="job-9", phase=None, progress=None), "masked": True, "spec": {}}
+    found = ChosenJob(9, trouble="its owner and administrators see more of it")
+    lines = [text_of(line) for line in detail_lines(a_look(job, chosen=found), job, 80, 9, NOW)]
+    assert lines[1:] == ["host peak 6.0 GiB", found.trouble]
+
+
 def test_errors_in_a_log_stand_out() -> None:
     job = job_of(3)
     log = ["fine", "WARNING: careful", "torch.OutOfMemoryError: x \x1b[31mred"]

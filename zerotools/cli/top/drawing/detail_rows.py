@@ -49,7 +49,7 @@ def _rest(found: ChosenJob, columns: int, room: int, now: float, *, logged: bool
     reported = found.reported
     lines: list[Line] = []
     if found.trouble:
-        lines.append(cut([(plain(found.trouble), "warning")], columns))
+        return [cut([(plain(found.trouble), "warning")], columns)]
     tall = room >= CHART_FROM - 3
     count = 1 if not tall else max(1, min(len(found.checkpoints), room // 6))
     lines += checkpoint_lines(found.checkpoints, columns, count, now)
@@ -121,7 +121,8 @@ def _doing(job: Job, now: float) -> list[tuple[int, Line]]:
         said = "its own program, which does not say what it is at"
     bad = phase.get("stalled") or phase.get("quiet") or phase.get("late")
     parts: list[tuple[int, Line]] = [(0, [(said, "warning" if bad else "")])] if said else []
-    return [*parts, (1, [(plan(job), "quiet")])]
+    # Of a job of somebody else its file is not seen.
+    return parts if job.get("masked") else [*parts, (1, [(plan(job), "quiet")])]
 
 
 def _speed(job: Job) -> list[tuple[int, Line]]:
