@@ -56,8 +56,8 @@ class Reads(Protocol):
 
 
 class Top(App[int]):
-    """GPUs, host, jobs, and the job that is chosen. With `letters` all of it is drawn in ASCII; `now`
-    is seconds since 1970."""
+    """GPUs, host, jobs, and the job that is chosen. With `letters` all of it is drawn in ASCII.
+    `now` is seconds since 1970."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+c", "interrupt", show=False, priority=True),
