@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from zerotoolsd.api import arrays, cleaning, jobs, machine, openapi, outputs, stream
+from zerotoolsd.api import arrays, cleaning, jobs, machine, openapi, outputs, results, stream
 from zerotoolsd.api.asking.gate import gate
 from zerotoolsd.api.asking.turns import RequestTurns
 from zerotoolsd.api.doors.rate import RateLimit
@@ -37,6 +37,9 @@ ROUTES: tuple[tuple[web.RouteDef, Action], ...] = (
     (web.post("/v1/jobs/{id}/retry", jobs.retry), Action.RETRY),
     (web.get("/v1/jobs/{id}/logs", outputs.logs), Action.READ_LOGS),
     (web.get("/v1/jobs/{id}/progress", outputs.progress), Action.READ_PROGRESS),
+    (web.get("/v1/jobs/{id}/curves", results.curves), Action.READ_PROGRESS),
+    (web.get("/v1/jobs/{id}/checkpoints", results.checkpoints), Action.READ_RESULTS),
+    (web.get("/v1/jobs/{id}/predictions", results.predictions), Action.READ_RESULTS),
     (web.post("/v1/clean", cleaning.clean), Action.CLEAN),
     (web.post("/v1/drain", machine.drain), Action.DRAIN),
     (web.post("/v1/undrain", machine.undrain), Action.DRAIN),

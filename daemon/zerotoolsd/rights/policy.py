@@ -63,6 +63,7 @@ class Action(Enum):
     SEE_METRICS = "see the metrics", Reach.NOBODY
     READ_LOGS = "read its logs", Reach.OWN
     READ_PROGRESS = "read its progress", Reach.OWN
+    READ_RESULTS = "see what it has produced", Reach.OWN
     CANCEL = "cancel it", Reach.OWN
     RESUME = "resume it", Reach.OWN
     CLEAN = "remove it", Reach.GLANCE

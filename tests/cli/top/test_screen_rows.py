@@ -1,7 +1,6 @@
 import pytest
 
 from tests.daemon.api.made_views import STEP, a_job, a_view, an_attempt
-from zerotools.cli.job_views.curves import Curves
 from zerotools.cli.job_views.describe import Job
 from zerotools.cli.job_views.machine_screen import MonitorView
 from zerotools.cli.output import render
@@ -15,6 +14,7 @@ from zerotools.cli.top.screen_rows import (
     job_cells,
     memory_bar,
 )
+from zerotools.jobs.step_curves import Curves
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import Gpu, GpuProcess
 from zerotools.sensors.source import SnapshotSource

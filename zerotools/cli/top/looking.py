@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from zerotools.cli.job_views.curves import Curves, curves_of
+from zerotools.cli.job_views.curves import curves_of
 from zerotools.cli.job_views.describe import Job
 from zerotools.cli.job_views.machine_screen import MonitorView, observe, owners_now
 from zerotools.cli.output import render
 from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import ACTIVE, STATES, TERMINAL
+from zerotools.jobs.step_curves import Curves
 from zerotools.sensors.snapshot import Gpu
 from zerotools.sensors.source import SnapshotSource
 

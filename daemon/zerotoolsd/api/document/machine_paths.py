@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from zerotoolsd.api.document.json_schemas import Schema, of_type
 from zerotoolsd.api.document.operation_terms import (
     ANY_OBJECT,
     COUNT,
@@ -14,9 +15,8 @@ from zerotoolsd.api.document.operation_terms import (
     query_of,
     ref,
 )
+from zerotoolsd.api.document.request_schemas import text_schema
 from zerotoolsd.api.inputs import MOST_HISTORY_POINTS, MOST_HISTORY_SECONDS, MOST_PEAKS
-from zerotoolsd.api.json_schemas import Schema, of_type
-from zerotoolsd.api.request_schemas import text_schema
 
 
 def bounded(most: int) -> Schema:
