@@ -46,6 +46,7 @@ from zerotoolsd.rights.people import People
 from zerotoolsd.rights.policy import Rights
 from zerotoolsd.state_directory import lock_state_dir
 from zerotoolsd.submission import LOOKS, InterpreterCheck
+from zerotoolsd.web.page_server import WebPage
 
 LOCK_SECONDS = 30.0
 """How long a service waits for the daemon before it to be gone; systemd allows 90 to start."""
@@ -162,6 +163,7 @@ async def _serve(
         service = DispatcherService(dispatcher, check_python=check_python, ask=lookers.ask)
         rights = Rights(config.users.administrators, allow=config.users.allow)
         people = People(lookers.ask)
+        page = WebPage(service, config.web, state_dir, rights, people)
         server = ApiServer(
             service,
             listening,
@@ -169,8 +171,9 @@ async def _serve(
             tcp=tcp,
             rights=rights,
             people=people,
+            page=page,
         )
-        await _run(server, dispatcher, stop)
+        await _run(server, page, dispatcher, stop)
     finally:
         await lookers.close()
         machine.close()
@@ -242,7 +245,9 @@ def _stop_on_signals() -> asyncio.Event:
     return stop
 
 
-async def _run(server: ApiServer, dispatcher: Dispatcher, stop: asyncio.Event) -> None:
+async def _run(
+    server: ApiServer, page: WebPage, dispatcher: Dispatcher, stop: asyncio.Event
+) -> None:
     running = asyncio.create_task(dispatcher.run(stop))
 
     def is_healthy() -> bool:
@@ -251,10 +256,12 @@ async def _run(server: ApiServer, dispatcher: Dispatcher, stop: asyncio.Event) -
     alive = asyncio.create_task(systemd.feed_watchdog(is_healthy))
     try:
         await server.start()
+        await page.start()
         systemd.notify("READY=1")
         log.info("zerotoolsd %s listens at %s", zerotools.__version__, server.address)
         await running
     finally:
         systemd.notify("STOPPING=1")
         alive.cancel()
+        await page.close()
         await server.close()

@@ -44,6 +44,7 @@ class Action(Enum):
     CHECK = "have jobs checked", Reach.USERS
     SUBMIT = "submit jobs", Reach.USERS
     ADOPT = "have a process watched", Reach.USERS
+    OPEN_PAGE = "open the page for browsers", Reach.USERS
     LIST = "list it", Reach.GLANCE
     SHOW = "see all of it", Reach.GLANCE
     FOLLOW_EVENTS = "see why it changed", Reach.GLANCE

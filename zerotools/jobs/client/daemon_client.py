@@ -280,6 +280,14 @@ class DaemonClient(DaemonRequests):
         found: list[dict[str, Any]] = self._object("GET", "/v1/peaks", {"job": job_id})["peaks"]
         return found
 
+    def web_link(self) -> dict[str, Any]:
+        """`{"url", "port", "expires_seconds"}`: a link to the page for browsers that works once."""
+        return self._object("POST", "/v1/web/links")
+
+    def end_web_sessions(self) -> int:
+        """End all sessions of this user's browsers; how many there were."""
+        return int(self._object("POST", "/v1/web/end")["ended"])
+
     def shares(self) -> dict[str, Any]:
         """`{"half_life_seconds", "fair", "users": [{...}]}`, who goes first at the top."""
         return self._object("GET", "/v1/shares")

@@ -94,6 +94,18 @@ def machine_paths() -> dict[str, dict[str, Schema]]:
                 query_of("limit", bounded(MOST_PEAKS), "at most; default: 100"),
             )
         },
+        "/v1/web/links": {
+            "post": operation(
+                "A link to the page for a browser, of the user who asks; it works once",
+                {"201": object_of(url=text, port=COUNT, expires_seconds=of_type(float))},
+            )
+        },
+        "/v1/web/end": {
+            "post": operation(
+                "End all sessions of browsers of the user who asks",
+                {"200": object_of(ended=COUNT)},
+            )
+        },
         "/v1/shares": {
             "get": operation(
                 "What users have used of the GPUs, and who goes first",
