@@ -7,6 +7,7 @@ import socket
 from typing import Any
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
 import zerotools
 from zerotoolsd.api import inputs
@@ -20,7 +21,7 @@ from zerotoolsd.rights.policy import Rights
 from zerotoolsd.service.protocol import JobService
 from zerotoolsd.service.refusals import NotFound
 from zerotoolsd.web import page_files
-from zerotoolsd.web.page_gate import page_gate
+from zerotoolsd.web.page_gate import close_to_strangers, page_gate
 from zerotoolsd.web.page_headers import add_headers
 from zerotoolsd.web.page_keys import OPEN, SESSION, SESSIONS, cookie_name
 from zerotoolsd.web.sessions import WebSessions
@@ -39,10 +40,15 @@ _NONCE = re.compile(r"[0-9a-f]{16,64}", re.ASCII)
 
 
 def make_page_app(
-    service: JobService, sessions: WebSessions, rights: Rights, people: People
+    service: JobService,
+    sessions: WebSessions,
+    rights: Rights,
+    people: People,
+    gate: Middleware | None = None,
 ) -> web.Application:
-    """The application behind the page's port."""
-    app = web.Application(middlewares=[problems, page_gate()], client_max_size=LARGEST_BODY)
+    """The application behind the page's port; requests pass `gate` (default: `page_gate()`)."""
+    middlewares = [close_to_strangers, problems, page_gate() if gate is None else gate]
+    app = web.Application(middlewares=middlewares, client_max_size=LARGEST_BODY)
     app[SERVICE], app[RIGHTS], app[PEOPLE], app[TURNS] = service, rights, people, RequestTurns()
     app[SESSIONS] = sessions
     app[ACTIONS] = {route.handler: action for route, action in ROUTES}

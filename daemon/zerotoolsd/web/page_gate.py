@@ -43,10 +43,10 @@ PER_SECOND, AT_ONCE = 100.0, 1000.0
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def page_gate() -> Middleware:
-    """The middleware that does it."""
-    strangers = RateLimit(STRANGERS_PER_SECOND, STRANGERS_AT_ONCE)
-    rate = RateLimit(PER_SECOND, AT_ONCE)
+def page_gate(users: RateLimit | None = None, strangers: RateLimit | None = None) -> Middleware:
+    """The middleware that does it, for as many requests of each user and of strangers."""
+    rate = users or RateLimit(PER_SECOND, AT_ONCE)
+    rate_of_strangers = strangers or RateLimit(STRANGERS_PER_SECOND, STRANGERS_AT_ONCE)
 
     @web.middleware
     async def pass_gate(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -57,23 +57,28 @@ def page_gate() -> Middleware:
             refuse_other_sites(request)
             now = asyncio.get_running_loop().time()
             session = request.app[SESSIONS].find(request.cookies.get(cookie_name(request.app)))
-            of, whose = (strangers, 0) if session is None else (rate, session.uid)
+            of, whose = (rate_of_strangers, 0) if session is None else (rate, session.uid)
             if (wait := of.wait_for(whose, now)) > 0:
                 return _too_often(wait)
+            if session is not None:
+                request[SESSION] = session
             if request.match_info.handler in request.app[OPEN]:
-                if session is not None:
-                    request[SESSION] = session
-                answer = await handler(request)
-            else:
-                answer = await _with_session(request, session, handler)
-            if session is None:
-                answer.force_close()  # connections are for those who have one
-            return answer
+                return await handler(request)
+            return await _with_session(request, session, handler)
         finally:
             if connection is not None:
                 connection.end()
 
     return pass_gate
+
+
+@web.middleware
+async def close_to_strangers(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Connections stay open for those who have a session: there are so many of them."""
+    answer = await handler(request)
+    if request.get(SESSION) is None:
+        answer.force_close()
+    return answer
 
 
 def _too_often(wait: float) -> web.Response:
@@ -87,7 +92,6 @@ async def _with_session(
 ) -> web.StreamResponse:
     if session is None:
         raise Unauthorized("this page needs a session: type `zerotools web` for a new link")
-    request[SESSION] = session
     if request.method not in SAFE:
         refuse_forged(request, session)
     resource = request.match_info.route.resource
@@ -129,7 +133,8 @@ def refuse_forged(request: web.Request, session: WebSession) -> None:
     if origins != [f"http://{request.headers['Host']}"]:
         raise Forbidden("another web page sent this request: nothing was changed")
     given = request.headers.getall(CSRF_HEADER, [])
-    if len(given) != 1 or not hmac.compare_digest(given[0].encode(), session.csrf.encode()):
+    said = given[0].encode("utf-8", "surrogateescape") if len(given) == 1 else b""
+    if not hmac.compare_digest(said, session.csrf.encode()):
         raise Forbidden(f"the header {CSRF_HEADER} is missing or wrong: nothing was changed")
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
 from zerotools.jobs.binding.durations import seconds_of
 from zerotoolsd.api.doors.connection_shares import ConnectionShares
@@ -45,7 +46,9 @@ class WebPage:
         state_dir: Path,
         rights: Rights,
         people: People,
+        gate: Middleware | None = None,
     ) -> None:
+        self._gate = gate
         self._service = service
         self._config = config
         self._rights = rights
@@ -103,7 +106,9 @@ class WebPage:
             self._sessions.save()
 
     async def _open(self, listening: socket.socket) -> None:
-        app = make_page_app(self._service, self._sessions, self._rights, self._people)
+        app = make_page_app(
+            *(self._service, self._sessions, self._rights, self._people), gate=self._gate
+        )
         runner = web.AppRunner(app, shutdown_timeout=CLOSE_SECONDS, handler_cancellation=True)
         await runner.setup()
         assert runner.server is not None

@@ -47,6 +47,20 @@ from zerotoolsd.service.refusals import Conflict, NotFound
 ADOPTABLE = 4711  # the one process that can be watched
 
 
+class FakePage:
+    """Gives links that lead nowhere."""
+
+    def __init__(self) -> None:
+        self.uids: list[int] = []
+
+    async def link(self, uid: int) -> dict[str, Any]:
+        self.uids.append(uid)
+        return {"url": "http://127.0.0.1:1/link/x", "port": 1, "expires_seconds": 120.0}
+
+    def end(self, uid: int) -> int:
+        return self.uids.count(uid)
+
+
 class FakeService:
     """Jobs in a dict; tests change them as the daemon's loop would."""
 
