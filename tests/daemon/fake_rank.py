@@ -5,6 +5,7 @@ done in order.
 
     steps=N        N step datagrams              exit=N         exit status N
     from=N         the steps after it are those from step N on
+    nan            a step 4 whose loss is not a number
     left=N         N seconds are left, as the step of `stop` says
     release        wait for DIR/release          signal=N       end itself by a signal
     stop           wait for DIR/stop, save, 75   deaf           ignore SIGTERM from here on
@@ -121,6 +122,9 @@ def do(word: str) -> None:
         phase = "train"
         for step in range(first_step, first_step + int(value)):
             say(event="step", step=step, steps=int(value), loss=1.0 / step, gpu_peak_bytes=step)
+    elif name == "nan":
+        phase = "train"
+        say(event="step", step=4, steps=9, loss=float("nan"))
     elif name == "from":
         first_step = int(value)
     elif name == "release":

@@ -55,6 +55,12 @@ def test_scripts_import_what_is_there_and_make_no_markup_of_text() -> None:
         assert len(text.splitlines()) <= LARGEST_LINES
 
 
+def test_every_module_is_asked_for_at_once() -> None:
+    index = (ROOT / "index.html").read_text("utf-8")
+    asked = set(re.findall(r'href="/page/js/([^"]+)"', index)) | {"main.js", "theme.js"}
+    assert asked == {path.name for path in ROOT.glob("js/*.js")}
+
+
 def test_it_is_small() -> None:
     files = [file for name, file in page_files().items() if "LICENSE" not in name]
     assert sum(len(file.packed or file.data) for file in files) < MOST_PACKED

@@ -55,6 +55,15 @@ export function keyed(parent, items, key, make, update) {
   for (const row of before.values()) row.remove();
 }
 
+/** Put what `make()` makes in the place of all that `parent` has, unless it shows the same `key`
+ * already: what has the focus stays. */
+export function fillOnce(parent, key, make) {
+  const name = JSON.stringify(key);
+  if (parent.dataset.shown === name) return;
+  parent.dataset.shown = name;
+  fill(parent, make());
+}
+
 /** Set a text only where it is another one: what is selected stays selected. */
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;

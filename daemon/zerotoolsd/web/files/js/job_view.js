@@ -1,7 +1,7 @@
 // One job: what it does, and what it has produced.
 
 import { ask } from "./dialogs.js";
-import { fill, h, setText } from "./dom.js";
+import { fill, fillOnce, h, keyed, setText } from "./dom.js";
 import { OVER, RUNS, UNKNOWN, ago, bytes, clock, count, duration, isNumber, moment, ownerOf, plainName, stateWords, titleOf } from "./format.js";
 import { CheckpointsPart } from "./job_checkpoints.js";
 import { CurvesPart } from "./job_curves.js";
@@ -29,7 +29,13 @@ export class JobView {
   #rest = [];
   #ended = new AbortController();
   #timer = null;
-  #head = h("div", { class: "job-head" });
+  #title = h("h1");
+  #state = h("span");
+  #owner = h("span", { class: "quiet" });
+  #actions = h("span");
+  #why = h("p", { class: "why" });
+  #progress = h("div", { class: "wide-progress" });
+  #head = h("div", { class: "job-head" }, h("div", { class: "title" }, this.#title, this.#state, this.#owner, h("span", { class: "grow" }), this.#actions), this.#why, this.#progress);
   #facts = h("dl", { class: "facts" });
   #tabs = h("nav", { class: "tabs", "aria-label": "Parts of the job" });
   #place = h("div", { class: "part" });
@@ -82,7 +88,8 @@ export class JobView {
     } catch (error) {
       if (this.#ended.signal.aborted) return;
       if (!(error instanceof Away)) {
-        fill(this.#head, h("h1", {}, `Job #${this.#id}`), h("p", { class: "empty" }, error.message));
+        setText(this.#title, `Job #${this.#id}`);
+        setText(this.#why, error.message);
         fill(this.#facts);
         this.#tabs.hidden = true;
         return;
@@ -96,20 +103,24 @@ export class JobView {
     const [words, meaning, sign] = stateWords(job.state);
     const own = job.uid === this.session.me.uid && !job.masked;
     const done = doneOf(job);
-    fill(this.#head,
-      h("div", { class: "title" }, h("h1", {}, titleOf(job)), badge(words, meaning, sign), h("span", { class: "quiet" }, ownerOf(job)), h("span", { class: "grow" }), own ? this.#actions() : null),
-      whyOf(job) ? h("p", { class: "why" }, whyOf(job)) : null,
-      done === null ? null : h("div", { class: "wide-progress" }, h("progress", { max: 1, value: done, "aria-label": "Steps done" }), h("span", {}, `step ${count(job.progress.step)} of ${count(job.progress.steps)}`)));
-    fill(this.#facts, this.#factsOf(job).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+    setText(this.#title, titleOf(job));
+    setText(this.#owner, ownerOf(job));
+    setText(this.#why, whyOf(job));
+    this.#why.hidden = whyOf(job) === "";
+    fillOnce(this.#state, job.state, () => badge(words, meaning, sign));
+    const action = own ? this.#action() : null;
+    fillOnce(this.#actions, action?.words ?? "", () => action && h("button", { type: "button", class: action.kind, onclick: action.act }, action.words));
+    this.#progress.hidden = done === null;
+    const steps = done === null ? "" : `step ${count(job.progress.step)} of ${count(job.progress.steps)}`;
+    fillOnce(this.#progress, steps, () => [h("progress", { max: 1, value: done ?? 0, "aria-label": "Steps done" }), h("span", {}, steps)]);
+    keyed(this.#facts, this.#factsOf(job), ([name]) => name, ([name]) => h("div", {}, h("dt", {}, name), h("dd")), (fact, [, value]) => setText(fact.lastElementChild, value));
     this.#showPart();
   }
 
-  #actions() {
-    const { job } = this;
-    if (!OVER.has(job.state) && job.state !== "stopping") {
-      return h("button", { type: "button", class: "danger", onclick: () => this.#cancel() }, "Cancel");
-    }
-    if (RESUMABLE.has(job.state)) return h("button", { type: "button", class: "primary", onclick: () => this.#do("resume", "resumed") }, "Resume");
+  #action() {
+    const { state } = this.job;
+    if (RESUMABLE.has(state)) return { words: "Resume", kind: "primary", act: () => this.#do("resume", "resumed") };
+    if (!OVER.has(state) && state !== "stopping") return { words: "Cancel", kind: "danger", act: () => this.#cancel() };
     return null;
   }
 
@@ -141,11 +152,11 @@ export class JobView {
       ["Left", left === null ? null : duration(left)],
       ["Phase", phaseWords(job, now)],
       ["Ranks", job.world_size ? `${job.world_size} on ${job.device === "cpu" ? "the CPU" : "GPUs"}${job.stage === null ? "" : `, ZeRO-${job.stage}`}` : null],
-      ["Submitted", h("time", { title: moment(job.created) }, ago(job.created))],
+      ["Submitted", `${ago(job.created)}, ${moment(job.created)}`],
       ["Ran", job.started ? duration((job.ended ?? now) - job.started) : null],
       ["Peak on a GPU", isNumber(job.attempt?.peak_gpu_bytes) ? bytes(job.attempt.peak_gpu_bytes) : null],
       ["Peak on the host", isNumber(job.attempt?.peak_host_bytes) ? bytes(job.attempt.peak_host_bytes) : null],
-      ["Output", job.output_dir ? h("code", {}, plainName(job.output_dir)) : null],
+      ["Output", job.output_dir ? plainName(job.output_dir) : null],
     ];
     return facts.filter(([, value]) => value !== null && value !== undefined);
   }

@@ -1,6 +1,6 @@
 // The queue: what runs, what waits and why, what is over.
 
-import { fill, h, keyed, setText } from "./dom.js";
+import { fillOnce, h, keyed, setText } from "./dom.js";
 import { OVER, RUNS, UNKNOWN, ago, bytes, count, duration, isNumber, measure, ownerOf, plainName, stateWords, titleOf } from "./format.js";
 import { sparkline } from "./sparkline.js";
 
@@ -213,12 +213,6 @@ export class JobsView {
     else return false;
     return true;
   }
-}
-
-function fillOnce(place, key, make) {
-  if (place.dataset.shown === key) return;
-  place.dataset.shown = key;
-  fill(place, make());
 }
 
 /** The state of a job: its word, a sign and a colour. */

@@ -2,7 +2,7 @@
 
 import { Chart, TIME_AXIS, colour, style, summary } from "./charts.js";
 import { byOwner, stacked } from "./curve_data.js";
-import { fill, h, setText } from "./dom.js";
+import { fill, fillOnce, h, setText } from "./dom.js";
 import { UNKNOWN, bytes, isNumber, percent, plainName, titleOf } from "./format.js";
 import { Away } from "./session.js";
 
@@ -114,7 +114,7 @@ export class MachineView {
   #drawGpu(gpu, leases) {
     let card = this.#cards.get(gpu.index);
     if (!card) {
-      card = h("section", { class: "card gpu", "aria-label": `GPU ${gpu.index}` });
+      card = h("section", { class: "card gpu", "aria-label": `GPU ${gpu.index}` }, h("h2"), h("div"), h("p", { class: "jobs-here" }));
       this.#cards.set(gpu.index, card);
       this.#gpus.append(card);
     }
@@ -129,13 +129,15 @@ export class MachineView {
       ["ECC errors", gpu.ecc_uncorrected_errors > 0 ? String(gpu.ecc_uncorrected_errors) : null, "bad"],
       ["XID", gpu.xids?.length ? String(gpu.xids.at(-1).code) : null, "bad"],
     ].filter(([, value]) => value !== null && value !== UNKNOWN);
-    fill(card,
-      h("h2", {}, `GPU ${gpu.index}`, h("small", {}, plainName(gpu.name ?? ""))),
+    const [title, place, jobs] = card.children;
+    fillOnce(title, [gpu.index, gpu.name], () => [`GPU ${gpu.index}`, h("small", {}, plainName(gpu.name ?? ""))]);
+    fill(place,
       gpu.error ? h("p", { class: "bad" }, plainName(gpu.error)) : null,
       shares ? memoryBar(shares, `Memory of GPU ${gpu.index}`) : null,
       h("p", { class: "memory" }, `${bytes(gpu.memory_used_bytes)} of ${bytes(gpu.memory_total_bytes)}`, shares?.residue ? h("span", { class: "bad" }, ` ${bytes(shares.residue)} held by no process`) : null),
-      h("p", { class: "quiet chips" }, facts.map(([name, value, meaning]) => h("span", { class: meaning ?? "" }, `${name} ${value}`.trim()))),
-      h("p", {}, mine.length ? mine.map((lease) => [h("a", { href: `#/jobs/${lease.job_id}` }, this.#jobName(lease.job_id)), lease.held_by ? h("span", { class: "warning" }, ` held: ${plainName(lease.held_by)}`) : null, " "]) : h("span", { class: "quiet" }, "no job")));
+      h("p", { class: "quiet chips" }, facts.map(([name, value, meaning]) => h("span", { class: meaning ?? "" }, `${name} ${value}`.trim()))));
+    const names = mine.map((lease) => [lease.job_id, this.#jobName(lease.job_id), lease.held_by]);
+    fillOnce(jobs, names, () => (names.length ? names.map(([id, name, held]) => [h("a", { href: `#/jobs/${id}` }, name), held ? h("span", { class: "warning" }, ` held: ${plainName(held)}`) : null, " "]) : h("span", { class: "quiet" }, "no job")));
   }
 
   #jobName(id) {

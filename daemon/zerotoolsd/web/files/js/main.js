@@ -113,7 +113,7 @@ class Page {
   }
 
   #key(event) {
-    const typing = event.target.closest?.("input, select, textarea, dialog");
+    const typing = event.target.closest?.("select, textarea, dialog, input:not([type=checkbox], [type=radio])");
     if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
     const places = { 1: "#/jobs", 2: "#/machine", 3: "#/events" };
     if (event.key in places) location.hash = places[event.key];
