@@ -47,6 +47,8 @@ from zerotoolsd.machine import SnapshotCache
 from zerotoolsd.needed import NeededCheckpoints
 from zerotoolsd.notifying.notifier import JobNotifier
 from zerotoolsd.pressure.guard import PressureGuard
+from zerotoolsd.pressure.host_reading import HostMemory
+from zerotoolsd.pressure.room_asking import RoomAsking
 from zerotoolsd.queue import clocks, parking
 from zerotoolsd.queue.conditions.waiting_conditions import WaitingConditions, why_it_waits
 from zerotoolsd.queue.lifecycle import Hold, Resume, Retry
@@ -55,7 +57,7 @@ from zerotoolsd.queue.placement import QueuePlacement, memory_of_machine
 from zerotoolsd.queue.rows import AttemptRow, JobRow, Lease
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.transitions import Transitions, policy_of
-from zerotoolsd.queue.yielding.yield_table import YieldAsk
+from zerotoolsd.queue.yielding.yield_table import RELIEVE, YieldAsk
 
 REST = 4.0
 """So many times as long as a round took of the processor, the loop leaves it to others."""
@@ -101,7 +103,8 @@ class Dispatcher:
         self._parking = JobGuard(self.jobs_dir, self._hold, touch, self._pending.put_off)
         self._guard = self._parking.guard
         self.shares = FairShares(store, config.shares)
-        self._host_now = HostMemoryNow(self._running)
+        host = HostMemory(in_units=way.program is not None)
+        self._host_now = HostMemoryNow(self._running, host.available)
         self.placement = QueuePlacement(
             store,
             self._parking,
@@ -174,12 +177,12 @@ class Dispatcher:
             *(self._starter, self._guard, self.growing, self._room),
             pressed=lambda: self.pressure.why_none_starts,
         )
+        asking = *(store, self._guard, self._stopping.give_way), self._watcher.end_at_once
         self.pressure = PressureGuard(
-            *(store, config.pressure, self._guard, self._running, self._host_now.read),
+            *(config.pressure, RoomAsking(*asking, RELIEVE), self._running, self._host_now.read),
             expected=self.placement.expected_of_running,
-            give_way=self._stopping.give_way,
-            end=lambda attempt, reason: self._watcher.request_stop(attempt, reason, 0.0),
             wake=self._wake.set,
+            read=host.read,
         )
         self.priority_classes = PriorityClasses(config.priority)
         self.notifier = JobNotifier(store, config.notify, self._guard, users)
