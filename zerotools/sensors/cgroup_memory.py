@@ -12,9 +12,9 @@ of memory. Of each group from its own up to the root:
     stalled     `full` of `memory.pressure`, of a group that has a limit
 
 `memory.events` without `.local` has what groups below it met, too: limits of jobs, which are theirs
-to meet. Source: Linux Documentation/admin-guide/cgroup-v2.rst, "Memory Interface Files". Version 1
-has `memory.limit_in_bytes`, `memory.usage_in_bytes`, `total_inactive_file`, `memory.failcnt`, and
-`oom_kill` in `memory.oom_control`; no stalls. Source: Documentation/admin-guide/cgroup-v1/memory.rst.
+to meet. Version 1 has `memory.limit_in_bytes`, `memory.usage_in_bytes`, `total_inactive_file`,
+`memory.failcnt`, and `oom_kill` in `memory.oom_control`; no stalls. Sources: Linux
+Documentation/admin-guide/cgroup-v2.rst, "Memory Interface Files", and cgroup-v1/memory.rst.
 """
 
 from __future__ import annotations

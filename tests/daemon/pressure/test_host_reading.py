@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from harness.memory_limits import NoLimit, limited
 from tests.daemon.pressure.test_forecast import GIB
 from zerotools.sensors.cgroup_memory import CgroupMemory
 from zerotools.sensors.snapshot import Host, Pressure, Stall
+from zerotoolsd.pressure.forecast import MemorySample
 from zerotoolsd.pressure.host_reading import HostMemory, HostReading, group_of_units
+from zerotoolsd.pressure.ladder import Rung, wanted_rung
 
 STALLED = Pressure(memory=Stall(9.0, 8.0, full_avg10_percent=7.0))
 HOST = Host(
@@ -76,3 +81,22 @@ def test_jobs_in_units_of_their_own_are_not_in_the_group_of_the_daemon(own: str,
     it, asked = memory(CgroupMemory(), in_units=True)
     it.read()
     assert asked == ["/zerotools.slice"]
+
+
+def test_the_guard_wants_room_before_the_kernel_ends_a_real_leak(tmp_path: Path) -> None:
+    """The limit, the memory and the counters are the kernel's; the clock is not."""
+    samples, before = deque[MemorySample](), None
+    try:
+        with limited(512 << 20, tmp_path) as group:
+            process = group.start()
+            it = HostMemory(read_host=lambda: HOST, read_group=lambda place: group.read())
+            for look in range(100):
+                assert process.take(16 << 20), "the kernel came first"
+                reading = it.read()[1]
+                samples.append(reading.sample(look / 2, before))
+                before = reading
+                if wanted_rung(samples)[0] >= Rung.SAVE:
+                    break
+            assert (process.status(), group.read().ooms) == (0, 0)
+    except NoLimit as why:
+        pytest.skip(str(why))
