@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from zerotools.core.counts import bytes_of
 from zerotools.jobs import states
 from zerotools.jobs.doctor.kernel import clock_is_synchronised
 from zerotoolsd.accounts.serving import OWN_ONLY, ServedUsers
@@ -46,6 +47,7 @@ from zerotoolsd.looking.mounts import ReadMounts, read_mounts
 from zerotoolsd.machine import SnapshotCache
 from zerotoolsd.needed import NeededCheckpoints
 from zerotoolsd.notifying.notifier import JobNotifier
+from zerotoolsd.pressure.gpu_guard import GpuPressureGuard, GpuPromises
 from zerotoolsd.pressure.guard import PressureGuard
 from zerotoolsd.pressure.host_reading import HostMemory
 from zerotoolsd.pressure.room_asking import RoomAsking
@@ -57,7 +59,7 @@ from zerotoolsd.queue.placement import QueuePlacement, memory_of_machine
 from zerotoolsd.queue.rows import AttemptRow, JobRow, Lease
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.transitions import Transitions, policy_of
-from zerotoolsd.queue.yielding.yield_table import RELIEVE, YieldAsk
+from zerotoolsd.queue.yielding.yield_table import RELIEVE, RELIEVE_GPU, YieldAsk
 
 REST = 4.0
 """So many times as long as a round took of the processor, the loop leaves it to others."""
@@ -114,6 +116,7 @@ class Dispatcher:
             self.shares.ranks,
             users.quotas,
             self._host_now.read,
+            lambda: self.gpu_pressure.closed,
         )
         calendar = clocks.SteadyCalendar(clock_is_synchronised)
         self.conditions = WaitingConditions(self.transitions, self._parking, calendar.now)
@@ -184,6 +187,12 @@ class Dispatcher:
             wake=self._wake.set,
             read=host.read,
         )
+        self.gpu_pressure = GpuPressureGuard(
+            *(config.pressure, store, machine, RoomAsking(*asking, RELIEVE_GPU), self._running),
+            GpuPromises(bytes_of(config.gpus.context_memory), self.placement.expected_of_gpu),
+            config.limits.foreign_memory_bytes,
+            wake=self._wake.set,
+        )
         self.priority_classes = PriorityClasses(config.priority)
         self.notifier = JobNotifier(store, config.notify, self._guard, users)
         self.cleaner = Cleaner(state_dir, store, self.announce, ask, users)
@@ -216,7 +225,7 @@ class Dispatcher:
         cleaning = self.cleaner.keep_up(self.config.retention)
         warm = self.warm.keep_up(self._starter.loads)
         kept_up = (cleaning, self._oversee(), self._shared.keep_up(), self.notifier.keep_up(), warm)
-        more = self.history.keep_up(), self.pressure.keep_up()
+        more = self.history.keep_up(), self.pressure.keep_up(), self.gpu_pressure.keep_up()
         beside = [asyncio.create_task(each) for each in (*kept_up, *more)]
         try:
             while not stop.is_set():

@@ -73,14 +73,15 @@ def reserve_of(total: int) -> int:
 @dataclass(frozen=True, kw_only=True)
 class MemoryHolder:
     """A job that runs. `held` bytes; `unsaved_seconds` is what it has done since it saved last;
-    `saves`: it is known to save. `asked` and `ended` say when it was asked to save and stop, and
-    ended (clock); None: not yet."""
+    `saves`: it is known to save; `loads`: it has not taken a step yet. `asked` and `ended` say when
+    it was asked to save and stop, and ended (clock); None: not yet."""
 
     job_id: int
     priority: int
     held: int
     unsaved_seconds: float
     saves: bool = True
+    loads: bool = False
     asked: float | None = None
     ended: float | None = None
 

@@ -58,6 +58,7 @@ class RoomAsking:
                         held=held.get(job.id, 0),
                         unsaved_seconds=unsaved_seconds(attempt, clocks.now()),
                         saves=why_not_saved(job, self.store.attempts(job.id)) is None,
+                        loads=last_report.report_so_far(Path(attempt.run_dir)).step is None,
                         asked=self._asked.get(attempt.token),
                         ended=self._ended.get(attempt.token),
                     )

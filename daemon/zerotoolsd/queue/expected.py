@@ -7,6 +7,8 @@ or, where an attempt of it has got as far as training, what that took at most.
                       since the attempt may have had fewer ranks
     after it made     as the memory of the host ran out, and had saved nothing: a quarter more than
     room              it took, each time, so that it does not do so for ever
+    after it made     as the memory of a GPU that it shares ran out, and had saved nothing: GPUs
+    room              that it does not share, whatever it declares
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import Any
 
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.queue.rows import AttemptRow, JobRow
-from zerotoolsd.queue.yielding.yield_table import RELIEVE
+from zerotoolsd.queue.yielding.yield_table import RELIEVE, RELIEVE_GPU
 
 SURE = 0.75
 """An estimate may be too high by a quarter with short sequences
@@ -39,12 +41,13 @@ _KEPT = 256
 class ExpectedMemory:
     """Bytes of the host for all ranks, and of each GPU at least; 0: nothing is expected. `source`
     is one of ESTIMATED, MEASURED and RELIEVED; `less_host` is a setting that would take less of the
-    host."""
+    host. `alone`: it does not share GPUs."""
 
     host_bytes: int = 0
     gpu_bytes: int = 0
     source: str = ESTIMATED
     less_host: str | None = None
+    alone: bool = False
 
 
 NOTHING_EXPECTED = ExpectedMemory()
@@ -64,8 +67,9 @@ def expected_of(
         host_bytes=_counted(int(SURE * _count(estimate, "host"))),
         gpu_bytes=int(SURE * _count(estimate, "gpu")),
         less_host=_text(estimate, "less_host"),
+        alone=_in_vain(results, RELIEVE_GPU) > 0,
     )
-    if times := _relieved(results):
+    if times := _in_vain(results, RELIEVE):
         peak = max(_count(result, "peak_host_bytes") for result in results[-times:])
         most = max(int(peak * GROWTH**times), host, found.host_bytes)
         return replace(found, host_bytes=_counted(most), source=RELIEVED)
@@ -76,6 +80,7 @@ def expected_of(
         gpu_bytes=gpu + context if gpu else found.gpu_bytes,
         source=MEASURED,
         less_host=found.less_host,
+        alone=found.alone,
     )
     larger = spec.size_range is not None and found.host_bytes > measured.host_bytes
     return found if larger else measured
@@ -109,11 +114,11 @@ class ExpectedOfJobs:
         self._known.clear()
 
 
-def _relieved(results: Sequence[Mapping[str, Any]]) -> int:
+def _in_vain(results: Sequence[Mapping[str, Any]], purpose: str) -> int:
     """How many of the newest attempts made room as memory ran out, and had saved nothing."""
     times = 0
     for result in reversed(results):
-        if result.get("stop_reason") != RELIEVE or result.get("checkpoint") is not None:
+        if result.get("stop_reason") != purpose or result.get("checkpoint") is not None:
             break
         times += 1
     return min(times, _MOST_TIMES)
