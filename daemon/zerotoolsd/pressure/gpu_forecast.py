@@ -11,8 +11,9 @@ programs hold that are not ours. Of the rest, what is still to come of the jobs 
 
 An allocator takes memory in steps of 2 or 20 MiB, or of a gigabyte, and keeps it: a step up to a
 plateau is no slope, and a slow leak is a stair. So the rate is the median of what was taken in ten
-gaps of the same length, in three windows: a leak of 1 GiB in an hour takes 20 MiB once a minute,
-which the gaps of a minute see. The longer windows count as far as it still goes on.
+gaps of the same length, in two windows; and in a third, of ten minutes, what was taken in all but
+the largest step: a second step is needed there for a stair. 20 MiB once a minute, 1 GiB in an hour,
+show so. The longer windows count as far as it still goes on.
 
 When a job starts or ends on the GPU, or nobody knows who holds what, that gap counts for nothing.
 """
@@ -29,8 +30,8 @@ from statistics import median
 WINDOWS = (6.0, 60.0, 600.0)
 """Seconds."""
 GAPS, _FEWEST = 10, 4
-_LATELY = 6
-"""The sixth part of a window is lately, and never less than the shortest window."""
+_LATELY = {6.0: 6.0, 60.0: 10.0, 600.0: 300.0}
+"""Seconds at the end of each window in which it must go on."""
 _SLACK = 1e-6
 LEAST_RATE = 1 << 16
 """Bytes per second: a quarter of a gigabyte in an hour."""
@@ -87,9 +88,9 @@ class GpuSample:
 @dataclass(frozen=True)
 class GpuOutlook:
     """In seconds, as it goes: until no more than the reserve is spare, until nothing is, and until
-    programs that are not ours have brought it to the reserve: that by the longer windows, as any
-    of them may load something. `free` of `total` bytes are free, of which `to_come` are promised.
-    """
+    programs that are not ours have brought it to the reserve: that by the second window alone, as
+    any of them may load something, or two things. `free` of `total` bytes are free, of which
+    `to_come` are promised."""
 
     scarce: float
     gone: float
@@ -144,7 +145,7 @@ class GpuCurve:
             left, rate = newest.spare, rate_of(self._taken)
         else:  # What is to come does not fit: it is gone when jobs have taken all that is free.
             left, rate = newest.free, rate_of(self._used)
-        others = rate_of(self._foreign, WINDOWS[1:])
+        others = rate_of(self._foreign, WINDOWS[1:2])
         return GpuOutlook(
             scarce=_seconds(left - reserve, rate),
             gone=_seconds(left, rate),
@@ -174,8 +175,14 @@ def _rate(points: Points, window: float) -> float:
     rates = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(within)]
     if len(rates) < _FEWEST or within[-1][0] - within[0][0] < window / 2:
         return 0.0
-    found = max(0.0, median(rates))
-    return found if window == WINDOWS[0] else min(found, 2 * _lately(points, window))
+    found = median(rates) if window < WINDOWS[-1] else _stair(within)
+    return max(0.0, found if window == WINDOWS[0] else min(found, 2 * _lately(points, window)))
+
+
+def _stair(points: Points) -> float:
+    """Bytes per second in all but the largest step."""
+    largest = max(0, *(after[1] - before[1] for before, after in pairwise(points)))
+    return (points[-1][1] - points[0][1] - largest) / (points[-1][0] - points[0][0])
 
 
 def _thinned(points: Points, window: float) -> Points:
@@ -195,7 +202,7 @@ def _lately(points: Points, window: float) -> float:
     """Bytes per second in the last part of a window in all."""
     newest = oldest = points[-1]
     for point in reversed(points):
-        if newest[0] - point[0] > max(WINDOWS[0], window / _LATELY) + _SLACK:
+        if newest[0] - point[0] > _LATELY[window] + _SLACK:
             break
         oldest = point
     seconds = newest[0] - oldest[0]
