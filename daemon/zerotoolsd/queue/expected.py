@@ -67,9 +67,9 @@ def expected_of(
         host_bytes=_counted(int(SURE * _count(estimate, "host"))),
         gpu_bytes=int(SURE * _count(estimate, "gpu")),
         less_host=_text(estimate, "less_host"),
-        alone=_in_vain(results, RELIEVE_GPU) > 0,
+        alone=_is_alone(results),
     )
-    if times := _in_vain(results, RELIEVE):
+    if times := _relieved(results):
         peak = max(_count(result, "peak_host_bytes") for result in results[-times:])
         most = max(int(peak * GROWTH**times), host, found.host_bytes)
         return replace(found, host_bytes=_counted(most), source=RELIEVED)
@@ -114,14 +114,24 @@ class ExpectedOfJobs:
         self._known.clear()
 
 
-def _in_vain(results: Sequence[Mapping[str, Any]], purpose: str) -> int:
+def _relieved(results: Sequence[Mapping[str, Any]]) -> int:
     """How many of the newest attempts made room as memory ran out, and had saved nothing."""
     times = 0
     for result in reversed(results):
-        if result.get("stop_reason") != purpose or result.get("checkpoint") is not None:
+        if result.get("stop_reason") != RELIEVE or result.get("checkpoint") is not None:
             break
         times += 1
     return min(times, _MOST_TIMES)
+
+
+def _is_alone(results: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether an attempt made room on a GPU, and none has saved anything since it began."""
+    for result in reversed(results):
+        if result.get("checkpoint") is not None:
+            return False
+        if result.get("stop_reason") == RELIEVE_GPU:
+            return True
+    return False
 
 
 def rounded(size: int) -> int:
