@@ -14,13 +14,13 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from zerotools.core.counts import bytes_of
 from zerotools.jobs import states
 from zerotools.jobs.doctor.kernel import clock_is_synchronised
 from zerotoolsd.accounts.serving import OWN_ONLY, ServedUsers
 from zerotoolsd.admission.priority_classes import PriorityClasses
 from zerotoolsd.attempts import launch, rebuilding
 from zerotoolsd.attempts.enforcing.overseer import LOOK_SECONDS, Overseer
+from zerotoolsd.attempts.residue.residue_watch import ResidueWatch
 from zerotoolsd.attempts.settling import AttemptEnds
 from zerotoolsd.attempts.spawning.spawner import SupervisorSpawner
 from zerotoolsd.attempts.spawning.way import CHILDREN, LaunchWay
@@ -34,6 +34,7 @@ from zerotoolsd.config import Config
 from zerotoolsd.dispatching import placing_rounds
 from zerotoolsd.dispatching.growing import GrowingJobs
 from zerotoolsd.dispatching.host_memory_now import HostMemoryNow
+from zerotoolsd.dispatching.memory_guards import memory_guards
 from zerotoolsd.dispatching.placing_rounds import IDLE_SECONDS, PlacingRounds
 from zerotoolsd.dispatching.room_making import RoomMaking
 from zerotoolsd.dispatching.stop_asking import StopAsking
@@ -47,10 +48,7 @@ from zerotoolsd.looking.mounts import ReadMounts, read_mounts
 from zerotoolsd.machine import SnapshotCache
 from zerotoolsd.needed import NeededCheckpoints
 from zerotoolsd.notifying.notifier import JobNotifier
-from zerotoolsd.pressure.gpu_guard import GpuPressureGuard, GpuPromises
-from zerotoolsd.pressure.guard import PressureGuard
 from zerotoolsd.pressure.host_reading import HostMemory
-from zerotoolsd.pressure.room_asking import RoomAsking
 from zerotoolsd.queue import clocks, parking
 from zerotoolsd.queue.conditions.waiting_conditions import WaitingConditions, why_it_waits
 from zerotoolsd.queue.lifecycle import Hold, Resume, Retry
@@ -59,7 +57,7 @@ from zerotoolsd.queue.placement import QueuePlacement, memory_of_machine
 from zerotoolsd.queue.rows import AttemptRow, JobRow, Lease
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.transitions import Transitions, policy_of
-from zerotoolsd.queue.yielding.yield_table import RELIEVE, RELIEVE_GPU, YieldAsk
+from zerotoolsd.queue.yielding.yield_table import YieldAsk
 
 REST = 4.0
 """So many times as long as a round took of the processor, the loop leaves it to others."""
@@ -120,6 +118,10 @@ class Dispatcher:
         )
         calendar = clocks.SteadyCalendar(clock_is_synchronised)
         self.conditions = WaitingConditions(self.transitions, self._parking, calendar.now)
+        self.residue = ResidueWatch(
+            *(store, machine, self._guard, self._running, config.limits.foreign_memory_bytes),
+            self.announce,
+        )
         self._ends = AttemptEnds(
             self.transitions,
             self._guard,
@@ -128,6 +130,8 @@ class Dispatcher:
             self.machine.xids_of,
             config.retry.fence_seconds,
             self.tally,
+            self.residue.ended,
+            self.residue.settle,
         )
         self.spawner = SupervisorSpawner(way, config.stop.grace_seconds)
         self.warm = WarmServers(config.warm_start, way)
@@ -161,6 +165,7 @@ class Dispatcher:
             users,
             mounted,
             self.warm,
+            self.machine.unaccounted,
         )
         self._left = LeftAttempts(store, self._guard, self._watcher, self._starter, self._pending)
         self._shared = SharedGpus(
@@ -180,18 +185,9 @@ class Dispatcher:
             *(self._starter, self._guard, self.growing, self._room),
             pressed=lambda: self.pressure.why_none_starts,
         )
-        asking = *(store, self._guard, self._stopping.give_way), self._watcher.end_at_once
-        self.pressure = PressureGuard(
-            *(config.pressure, RoomAsking(*asking, RELIEVE), self._running, self._host_now.read),
-            expected=self.placement.expected_of_running,
-            wake=self._wake.set,
-            read=host.read,
-        )
-        self.gpu_pressure = GpuPressureGuard(
-            *(config.pressure, store, machine, RoomAsking(*asking, RELIEVE_GPU), self._running),
-            GpuPromises(bytes_of(config.gpus.context_memory), self.placement.expected_of_gpu),
-            config.limits.foreign_memory_bytes,
-            wake=self._wake.set,
+        self.pressure, self.gpu_pressure = memory_guards(
+            *(store, config, self._parking, machine, self._running, self.placement, host),
+            *(self._host_now, self._stopping, self._watcher, self._wake.set),
         )
         self.priority_classes = PriorityClasses(config.priority)
         self.notifier = JobNotifier(store, config.notify, self._guard, users)
@@ -220,13 +216,15 @@ class Dispatcher:
     async def run(self, stop: asyncio.Event) -> None:
         """Take up what runs, then schedule until `stop` is set. Jobs go on afterwards."""
         self._left.note_all()
+        self.residue.begin()
         self.needed.begin()
         stopping = asyncio.create_task(stop.wait())
         cleaning = self.cleaner.keep_up(self.config.retention)
         warm = self.warm.keep_up(self._starter.loads)
         kept_up = (cleaning, self._oversee(), self._shared.keep_up(), self.notifier.keep_up(), warm)
         more = self.history.keep_up(), self.pressure.keep_up(), self.gpu_pressure.keep_up()
-        beside = [asyncio.create_task(each) for each in (*kept_up, *more)]
+        every = (*kept_up, *more, self.residue.keep_up())
+        beside = [asyncio.create_task(each) for each in every]
         try:
             while not stop.is_set():
                 self._wake.clear()

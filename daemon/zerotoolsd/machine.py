@@ -10,6 +10,7 @@ from typing import Protocol
 
 from zerotools.sensors.host import HostSensor
 from zerotools.sensors.snapshot import Host, Snapshot
+from zerotools.sensors.unaccounted import unaccounted_bytes
 from zerotools.sensors.xids import GpuXid
 
 PATIENCE_SECONDS = 3.0
@@ -115,6 +116,12 @@ class SnapshotCache:
             if gpu.uuid in uuids and gpu.uuid is not None
         }
         return {uuid: xids for uuid, xids in found.items() if xids}
+
+    def unaccounted(self, uuids: Sequence[str]) -> dict[str, int]:
+        """Bytes of these GPUs that no process held, as they were seen last, where that is known."""
+        gpus = () if self._newest is None else self._newest.gpus
+        found = {gpu.uuid: unaccounted_bytes(gpu) for gpu in gpus if gpu.uuid in uuids}
+        return {uuid: size for uuid, size in found.items() if uuid is not None and size is not None}
 
     def gpu_name(self, uuid: str) -> str:
         """What people call a GPU: its index as it was seen last, or the UUID."""

@@ -60,8 +60,11 @@ class AttemptStarter:
         users: ServedUsers = OWN_ONLY,
         mounted: ReadMounts = read_mounts,
         warm: WarmServers | None = None,
+        unaccounted: Callable[[Sequence[str]], Mapping[str, int]] = lambda gpus: {},
     ) -> None:
-        """`waited` is told how many seconds a job was queued before its first launch."""
+        """`waited` is told how many seconds a job was queued before its first launch; `unaccounted`
+        says what of GPUs no process holds now."""
+        self._unaccounted = unaccounted
         self._users = users
         self._transitions = transitions
         self._store = transitions.store
@@ -107,6 +110,7 @@ class AttemptStarter:
             result=None,
             host=os.uname().nodename,
             world_size=size or job.spec.world_size,
+            gpu_baseline=self._unaccounted(gpu_uuids),
         )
         after, now = self._transitions.after(job, Admit()), time.time()
         with self._store.change(job, after, states.ADMIT, now=now, attempt=number) as change:

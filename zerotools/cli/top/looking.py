@@ -17,6 +17,7 @@ from zerotools.jobs.states import ACTIVE, STATES, TERMINAL
 from zerotools.jobs.step_curves import Curves
 from zerotools.sensors.snapshot import Gpu
 from zerotools.sensors.source import SnapshotSource
+from zerotools.sensors.unaccounted import DRIVERS_OWN_BYTES, unaccounted_bytes
 
 LOG_BYTES = 1 << 12
 CURVES_SECONDS = 10.0
@@ -139,16 +140,10 @@ def shares_of(gpu: Gpu, owners: Mapping[int, str]) -> tuple[GpuShare, ...]:
         GpuShare(owner, "job" if owner.startswith(("job ", "a job ")) else STRANGER, size)
         for owner, size in held.items()
     ]
-    known = all(process.memory_used_bytes is not None for process in gpu.processes)
-    left = (gpu.memory_used_bytes or 0) - sum(held.values())
-    if known and left > DRIVERS_OWN * max(1, len(gpu.processes)):
+    left = unaccounted_bytes(gpu)
+    if left is not None and left > DRIVERS_OWN_BYTES * max(1, len(gpu.processes)):
         shares.append(GpuShare("nobody", RESIDUE, left))
     return tuple(sorted(shares, key=lambda share: -share.held_bytes))
-
-
-DRIVERS_OWN = 1 << 30
-"""Memory that a driver may report as used beside what processes hold: for itself and for each
-context, of which NVML counts some with no process. Less than that is nobody's residue."""
 
 
 def _tail(client: DaemonClient, job: Job) -> tuple[str, ...]:
