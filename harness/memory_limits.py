@@ -74,6 +74,14 @@ class HungryProcess:
     def _answer(self) -> bool:
         return bool(self._process.stdout.readline())  # type: ignore[union-attr]
 
+    def is_running(self) -> bool:
+        """Whether nobody has ended it."""
+        return self._process.is_running()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._process.end()
+
     def status(self) -> int:
         """How it ended: 0, or less the number of the signal."""
         with suppress(BrokenPipeError):
