@@ -37,7 +37,8 @@ class LimitsConfig:
         minimum=0,
     )
     foreign_memory_bytes: int = key(
-        "A GPU is not used while programs other than its jobs hold more memory on it than this.",
+        "A GPU is not used while programs other than its jobs hold more memory on it than this, or "
+        "while more than this is left of a job that is over.",
         default=512 * 2**20,
         minimum=0,
     )

@@ -9,6 +9,7 @@ rebuilding                 what the run directories know and the queue does not
 taking_up                  attempts of the last daemon, and of held jobs
 ending, settling           what a record says of the end; how the end is committed
 enforcing                  what ends attempts where their supervisors do not
+residue                    what attempts leave on their GPUs, which are kept until it is gone
 last_report, movement      what the ranks reported; whether an attempt still moves
 programs                   the command of a user's own program
 
