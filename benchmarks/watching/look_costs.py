@@ -10,6 +10,7 @@ takes in its own process is not in it.
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import tempfile
 import time
@@ -23,7 +24,7 @@ from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import GpuProcess
 from zerotools.sensors.source import SnapshotSource
 from zerotoolsd.attempts.residue.attribution import suspects
-from zerotoolsd.gpu_sharing.measured_use import measure
+from zerotoolsd.gpu_sharing.measured_use import measure, roots_of
 from zerotoolsd.pressure.gpu_forecast import WINDOWS, GpuCurve, GpuSample
 from zerotoolsd.pressure.ladder import reserve_of
 from zerotoolsd.queue.rows import RUNNING, AttemptRow
@@ -57,7 +58,9 @@ def main() -> None:
         _say("who holds what of each GPU", lambda: measure(snapshot.gpus, everyone))
         _say("the forecasts of all GPUs", lambda: [c.outlook(reserve_of(80 * GIB)) for c in curves])
         _say("whether each job grows", lambda: [c.grows(j) for c in curves for j in c.newest.held])
-        _say("whose what is left is", lambda: suspects(everyone[0], everyone[1:]))
+        roots = [root for each in everyone[1:] for root in roots_of(each)]
+        over = everyone[0].run_dir, everyone[0].token
+        _say("whose what is left is", lambda: suspects(*over, roots, os.getpid()))
 
 
 @contextmanager

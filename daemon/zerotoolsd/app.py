@@ -32,6 +32,7 @@ from zerotoolsd.api.doors.tcp import open_tcp
 from zerotoolsd.api.server import ApiServer
 from zerotoolsd.attempts import rebuilding
 from zerotoolsd.attempts.launch import RankCommand, trainer_command
+from zerotoolsd.attempts.residue.attribution import look_for_suspects
 from zerotoolsd.attempts.spawning.way import choose_way
 from zerotoolsd.config import Config, load
 from zerotoolsd.dispatcher import Dispatcher
@@ -53,6 +54,7 @@ LOCK_SECONDS = 30.0
 LOCK_PAUSE_SECONDS = 0.2
 STATE_MODE = 0o711
 """Of a state directory with directories of users in it, which they reach, and list nothing."""
+ALL_LOOKS = {**LOOKS, look_for_suspects.__name__: look_for_suspects}
 EXIT_SYSTEM = 71
 """As of `zerotools`."""
 
@@ -93,7 +95,7 @@ def main(
     options = make_parser().parse_args(arguments)
     start_logging(debug=options.debug)
     # Before there is a lock, a database, a loop or a thread, of which it would get a copy.
-    way = nursery.start(LOOKS, survey.NEEDS)
+    way = nursery.start(ALL_LOOKS, survey.NEEDS)
     try:
         asyncio.run(_serve(options, command, check_python, way))
     except ZerotoolsError as error:
@@ -123,7 +125,7 @@ async def _serve(
     check_python: InterpreterCheck,
     nursery_way: socket.socket,
 ) -> None:
-    lookers = Lookers(nursery_way, LOOKS)
+    lookers = Lookers(nursery_way, ALL_LOOKS)
     config = load(options.config)
     way = choose_way(config.launch.by)
     users = _served_users(config)

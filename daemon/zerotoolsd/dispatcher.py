@@ -120,7 +120,7 @@ class Dispatcher:
         self.conditions = WaitingConditions(self.transitions, self._parking, calendar.now)
         self.residue = ResidueWatch(
             *(store, machine, self._guard, self._running, config.limits.foreign_memory_bytes),
-            self.announce,
+            *(self.announce, ask),
         )
         self._ends = AttemptEnds(
             self.transitions,

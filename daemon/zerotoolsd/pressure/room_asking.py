@@ -58,7 +58,7 @@ class RoomAsking:
                         held=held.get(job.id, 0),
                         unsaved_seconds=unsaved_seconds(attempt, clocks.now()),
                         saves=why_not_saved(job, self.store.attempts(job.id)) is None,
-                        loads=last_report.report_so_far(Path(attempt.run_dir)).step is None,
+                        loads=_loads(attempt),
                         asked=self._asked.get(attempt.token),
                         ended=self._ended.get(attempt.token),
                     )
@@ -92,6 +92,12 @@ class RoomAsking:
         for told in (self._asked, self._ended):
             for token in told.keys() - running:
                 del told[token]
+
+
+def _loads(attempt: AttemptRow) -> bool:
+    """Whether it has told neither of a step nor of a checkpoint yet."""
+    report = last_report.report_so_far(Path(attempt.run_dir))
+    return report.step is None and report.checkpoint_step is None
 
 
 def unsaved_seconds(attempt: AttemptRow, now: Moment) -> float:

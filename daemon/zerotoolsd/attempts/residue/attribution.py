@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from zerotools.sensors.snapshot import Gpu
 from zerotoolsd.attempts.enforcing import strays
 from zerotoolsd.attempts.enforcing.strays import Traces
 from zerotoolsd.attempts.residue import device_files
 from zerotoolsd.attempts.residue.memory_left import MemoryLeft
-from zerotoolsd.gpu_sharing.measured_use import roots_of
-from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.supervisor.ending.left_behind import plain_name
 from zerotoolsd.supervisor.procfs import Process, descendants, processes
 
@@ -46,28 +45,52 @@ class Suspects:
     ours: Mapping[int, LeftProcess] = field(default_factory=dict)
     orphans: Sequence[LeftProcess] = ()
 
+    def to_json(self) -> dict[str, Any]:
+        """JSON values."""
+        return {
+            "ours": [asdict(each) for each in self.ours.values()],
+            "orphans": [asdict(each) for each in self.orphans],
+        }
+
+    @classmethod
+    def from_json(cls, tree: Mapping[str, Any]) -> Suspects:
+        """What `to_json` gave."""
+        ours = [LeftProcess(**each) for each in tree["ours"]]
+        orphans = [LeftProcess(**each) for each in tree["orphans"]]
+        return cls({each.pid: each for each in ours}, orphans)
+
 
 Table = Callable[[], dict[int, Process]]
 Holders = Callable[[Collection[Process]], Mapping[int, str]]
+Roots = Sequence[tuple[int, int]]
+"""Supervisors and keepers that run, by pid and start."""
+
+
+def look_for_suspects(run_dir: str, token: str, running: Roots, daemon: int) -> dict[str, Any]:
+    """`suspects`, as JSON, for a process that looks: a look at /proc may take for ever where a
+    process hangs in the kernel. Raises OSError."""
+    return suspects(run_dir, token, running, daemon).to_json()
 
 
 def suspects(
-    attempt: AttemptRow,
-    others: Sequence[AttemptRow],
+    run_dir: str,
+    token: str,
+    running: Roots,
+    daemon: int,
     look: Table = processes,
     holders: Holders = device_files.holders,
 ) -> Suspects:
-    """Of an attempt that is over, while `others` run: what is theirs is not its. Reads /proc, which
-    may take a while. Raises OSError."""
-    traces, table = strays.traces_of(Path(attempt.run_dir), attempt.token), look()
-    theirs = _of_running(others, table)
+    """Of an attempt that is over, while other attempts are `running`: what is theirs, or the
+    daemon's (its pid), is not its. Raises OSError."""
+    traces, table = strays.traces_of(Path(run_dir), token), look()
+    theirs = _below(running, table)
     free = {pid: process for pid, process in table.items() if pid not in theirs}
     ours = {process.pid: process for process in strays.find(traces, lambda: dict(free))}
-    daemon = {os.getpid(), *(each.pid for each in descendants(os.getpid(), table))}
+    own = {os.getpid(), daemon, *(each.pid for each in descendants(daemon, table))}
     orphans = [
         process
         for process in free.values()
-        if process.pid not in {*ours, *daemon} and _may_be(process, traces, table)
+        if process.pid not in {*ours, *own} and _may_be(process, traces, table)
     ]
     devices = holders([*ours.values(), *orphans])
     named = {pid: _named(process, devices.get(pid)) for pid, process in ours.items()}
@@ -76,13 +99,12 @@ def suspects(
     )
 
 
-def _of_running(others: Sequence[AttemptRow], table: Mapping[int, Process]) -> set[int]:
+def _below(running: Roots, table: Mapping[int, Process]) -> set[int]:
     found = set()
-    for attempt in others:
-        for pid, start in roots_of(attempt):
-            root = table.get(pid)
-            if root is not None and root.start_ticks == start:
-                found |= {pid, *(each.pid for each in descendants(pid, table))}
+    for pid, start in running:
+        root = table.get(pid)
+        if root is not None and root.start_ticks == start:
+            found |= {pid, *(each.pid for each in descendants(pid, table))}
     return found
 
 

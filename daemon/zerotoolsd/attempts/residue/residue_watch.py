@@ -15,13 +15,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from zerotools.sensors.snapshot import Gpu, Snapshot
-from zerotoolsd.attempts.residue.attribution import GIB, Suspects, held_by, suspects
+from zerotoolsd.attempts.residue.attribution import (
+    GIB,
+    Suspects,
+    held_by,
+    look_for_suspects,
+)
 from zerotoolsd.attempts.residue.memory_left import (
     FREE,
     UNKNOWN,
@@ -31,6 +37,8 @@ from zerotoolsd.attempts.residue.memory_left import (
     memory_left,
 )
 from zerotoolsd.attempts.watcher import Guard
+from zerotoolsd.gpu_sharing.measured_use import roots_of
+from zerotoolsd.looking.lookers import Ask
 from zerotoolsd.machine import SnapshotCache
 from zerotoolsd.queue import clocks, parking
 from zerotoolsd.queue.rows import AttemptRow, Lease
@@ -50,8 +58,6 @@ CHANGE = 0.1
 """What is left is said anew when it has changed by this part."""
 
 log = logging.getLogger(__name__)
-
-Find = Callable[[AttemptRow, Sequence[AttemptRow]], Suspects]
 
 
 @dataclass
@@ -80,7 +86,7 @@ class _Looked:
 
 class ResidueWatch:
     """`live` gives the attempts that run, `limit` is how many bytes a GPU may have in use and still
-    be given away, `announce` is called where leases have changed."""
+    be given away, `announce` is called where leases have changed. `ask` looks at /proc."""
 
     def __init__(
         self,
@@ -90,15 +96,14 @@ class ResidueWatch:
         live: Callable[[], Sequence[AttemptRow]],
         limit: int,
         announce: Callable[[], None],
-        find: Find = suspects,
+        ask: Ask,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store, self._machine, self._guard = store, machine, guard
         self._live, self._limit, self._announce = live, limit, announce
-        self._find, self._clock = find, clock
+        self._ask, self._clock = ask, clock
         self._looked: dict[tuple[int, int, str], _Looked] = {}
         self._new = asyncio.Event()
-        self._finding: asyncio.Task[Mapping[str, Suspects]] | None = None
 
     def begin(self) -> None:
         """Take up what an earlier daemon has seen last."""
@@ -179,19 +184,24 @@ class ResidueWatch:
         return gpu is not None and can_be_seen(gpu) and (gpu.memory_used_bytes or 0) > self._limit
 
     async def _suspects(self, due: Sequence[_Looked]) -> Mapping[str, Suspects]:
-        """By token; of none where /proc does not answer in time."""
-        if not due:
-            return {}
-        if self._finding is None:
-            attempts = {each.attempt.token: each.attempt for each in due}
-            self._finding = asyncio.create_task(
-                asyncio.to_thread(_find_all, self._find, attempts, list(self._live()))
-            )
-        await asyncio.wait((self._finding,), timeout=PROC_SECONDS)
-        if not self._finding.done():
-            return {}
-        task, self._finding = self._finding, None
-        return task.result()
+        """By token; of none for which /proc does not answer in time."""
+        found = dict[str, Suspects]()
+        for attempt in {each.attempt.token: each.attempt for each in due}.values():
+            others = [each for each in self._live() if each.token != attempt.token]
+            roots = [root for each in others for root in roots_of(each)]
+            try:
+                tree = await self._ask(
+                    *(PROC_SECONDS, look_for_suspects, attempt.run_dir, attempt.token),
+                    *(roots, os.getpid()),
+                )
+            except (TimeoutError, OSError, RuntimeError) as error:  # the next look is another one
+                log.warning(
+                    "job %d: whose memory is left cannot be seen now: %s",
+                    *(attempt.job_id, error or "/proc does not answer"),
+                )
+            else:
+                found[attempt.token] = Suspects.from_json(tree)
+        return found
 
     def _settle_one(self, each: _Looked, gpu: Gpu | None, who: Suspects | None, now: float) -> None:
         left = self._left(each, gpu, who)
@@ -207,6 +217,9 @@ class ResidueWatch:
             self._give_up(each, gpu)
 
     def _left(self, each: _Looked, gpu: Gpu | None, who: Suspects | None) -> MemoryLeft:
+        here = clocks.now().boot_id
+        if each.attempt.boot_id not in (None, here) and here is not None:
+            return FREE  # the machine was restarted
         if gpu is None:  # it is gone, or there is no driver: nothing starts on it in any case
             return FREE if each.for_process else UNKNOWN
         if not can_be_seen(gpu):  # nobody will ever know, or it is given to nobody
@@ -261,16 +274,3 @@ class ResidueWatch:
         self._store.note(lease, RESIDUE, why, time.time())
         log.warning("job %d: %s", each.attempt.job_id, why)
         self._announce()
-
-
-def _find_all(
-    find: Find, attempts: Mapping[str, AttemptRow], live: Sequence[AttemptRow]
-) -> dict[str, Suspects]:
-    found = {}
-    for token, attempt in attempts.items():
-        others = [each for each in live if each.token != token]
-        try:
-            found[token] = find(attempt, others)
-        except (OSError, ValueError) as error:  # the next look is another one
-            log.warning("job %d: whose memory is left cannot be seen: %s", attempt.job_id, error)
-    return found

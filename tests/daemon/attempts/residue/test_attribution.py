@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -13,20 +15,28 @@ import pytest
 
 from harness.started import Started
 from tests.daemon.attempts.enforcing.test_strays import TOKEN, traces
-from tests.daemon.made_attempts import an_attempt_row
 from zerotools.sensors.fake import fake_gpu
-from zerotoolsd.attempts.residue.attribution import LeftProcess, Suspects, held_by, suspects
+from zerotoolsd.app import ALL_LOOKS
+from zerotoolsd.attempts.residue.attribution import (
+    LeftProcess,
+    Roots,
+    Suspects,
+    Table,
+    held_by,
+    look_for_suspects,
+    suspects,
+)
 from zerotoolsd.attempts.residue.memory_left import MemoryLeft, Verdict
-from zerotoolsd.queue.rows import AttemptRow
-from zerotoolsd.supervisor.durable import write_json
-from zerotoolsd.supervisor.procfs import Process, boot_id, read_process
+from zerotoolsd.looking import nursery
+from zerotoolsd.looking.lookers import Lookers
+from zerotoolsd.supervisor.procfs import Process, processes, read_process
 
 GIB = 2**30
 UID = os.geteuid()
 
 
-def attempt(run: Path, number: int = 1) -> AttemptRow:
-    return an_attempt_row(number, run_dir=str(run), token=TOKEN)
+def look(run: Path, running: Roots = (), table: Table = processes) -> Suspects:
+    return suspects(str(run), TOKEN, running, os.getpid(), table, all_hold)
 
 
 @pytest.fixture
@@ -52,7 +62,7 @@ def all_hold(found: Collection[Process]) -> dict[int, str]:
 
 def test_a_process_with_the_token_of_the_attempt_is_of_it(tmp_path: Path, worker: Process) -> None:
     traces(tmp_path, [])
-    found = suspects(attempt(tmp_path), [], holders=all_hold)
+    found = look(tmp_path)
     named = found.ours[worker.pid]
     assert (named.pid, named.uid, named.device) == (worker.pid, UID, "/dev/nvidia1")
     assert named.name.startswith("python")
@@ -62,16 +72,35 @@ def test_a_process_with_the_token_of_the_attempt_is_of_it(tmp_path: Path, worker
 def test_what_a_running_attempt_has_is_not_of_one_that_is_over(
     tmp_path: Path, worker: Process
 ) -> None:
-    """Both records are a user's to write: what runs is not kept for what is over."""
-    (tmp_path / "over").mkdir()
-    (tmp_path / "runs").mkdir()
-    named = {"pid": worker.pid, "start_ticks": worker.start_ticks}
-    record = {"token": "runs", "boot_id": boot_id(), **named, "keeper": named}
-    write_json(tmp_path / "runs" / "run.json", record)
-    traces(tmp_path / "over", [worker])
-    assert worker.pid in suspects(attempt(tmp_path / "over"), []).ours
-    runs = an_attempt_row(2, run_dir=str(tmp_path / "runs"), token="runs")
-    assert worker.pid not in suspects(attempt(tmp_path / "over"), [runs]).ours
+    """The record of what is over is a user's to write: what runs is not kept for it."""
+    traces(tmp_path, [worker])
+    assert worker.pid in look(tmp_path).ours
+    assert worker.pid not in look(tmp_path, [(worker.pid, worker.start_ticks)]).ours
+    assert worker.pid in look(tmp_path, [(worker.pid, worker.start_ticks + 1)]).ours
+
+
+def test_a_process_that_looks_says_it_in_json(tmp_path: Path, worker: Process) -> None:
+    traces(tmp_path, [])
+    tree = json.loads(json.dumps(look_for_suspects(str(tmp_path), TOKEN, [], os.getpid())))
+    found = Suspects.from_json(tree)
+    assert found.ours[worker.pid].device is None
+    assert Suspects.from_json(found.to_json()) == found
+
+
+def test_the_daemon_has_it_looked_for_by_a_process_that_may_hang(
+    tmp_path: Path, worker: Process
+) -> None:
+    way = nursery.start(ALL_LOOKS)
+
+    async def story() -> None:
+        lookers = Lookers(way, ALL_LOOKS)
+        where = str(tmp_path), TOKEN, [(worker.pid, 1)], os.getpid()
+        tree = await lookers.ask(20, look_for_suspects, *where)
+        assert worker.pid in Suspects.from_json(tree).ours
+        await lookers.close()
+
+    traces(tmp_path, [])
+    asyncio.run(story())
 
 
 @pytest.fixture
@@ -87,7 +116,8 @@ def orphan() -> Iterator[Process]:
 def orphans(tmp_path: Path, *table: Process, hold: bool = True) -> list[LeftProcess]:
     there = {process.pid: process for process in table}
     holders = all_hold if hold else lambda them: {}
-    return list(suspects(attempt(tmp_path), [], lambda: dict(there), holders).orphans)
+    found = suspects(str(tmp_path), TOKEN, [], os.getpid(), lambda: dict(there), holders)
+    return list(found.orphans)
 
 
 def test_who_has_lost_its_parent_since_and_holds_a_device_may_be(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import Gpu, GpuProcess
 from zerotoolsd.attempts.residue.attribution import LeftProcess, Suspects
 from zerotoolsd.attempts.residue.residue_watch import ResidueWatch
-from zerotoolsd.queue.rows import AttemptRow, Lease
+from zerotoolsd.queue.rows import Lease
 
 GIB = 2**30
 UUID = "GPU-fake-0"
@@ -36,10 +36,13 @@ class Left:
     who: Suspects = field(default_factory=Suspects)
     asked: int = 0
     announced: int = 0
+    trouble: Exception | None = None
 
-    def find(self, attempt: AttemptRow, others: Sequence[AttemptRow]) -> Suspects:
+    async def ask(self, seconds: float, what: object, *arguments: object) -> dict[str, Any]:
         self.asked += 1
-        return self.who
+        if self.trouble is not None:
+            raise self.trouble
+        return self.who.to_json()
 
     def announce(self) -> None:
         self.announced += 1
@@ -71,7 +74,7 @@ def over(left: Left) -> Left:
     left.watch = ResidueWatch(
         *(engine.store, engine.machine, engine._guard, engine._running, GIB // 2),
         left.announce,
-        left.find,
+        left.ask,
         lambda: left.clock,
     )
     return left
@@ -252,6 +255,24 @@ def test_a_gpu_that_is_kept_is_not_released_by_numbers_that_are_not_of_now(
     tell(tmp_path, story)
 
 
+@pytest.mark.parametrize("trouble", [TimeoutError(), OSError("no"), RuntimeError("odd")])
+def test_where_proc_does_not_answer_it_is_asked_again(tmp_path: Path, trouble: Exception) -> None:
+    async def story(left: Left) -> None:
+        left.trouble = trouble
+        await left.look(20, gpu(12.3))
+        assert (left.said, left.leases) == ([], [])
+        left.trouble = None
+        await left.look(20, gpu(12.3))
+        assert len(left.leases) == 1
+        left.trouble = trouble
+        await left.look(20, gpu(12.3))
+        assert len(left.leases) == 1
+        await left.look(6, gpu(0.1))
+        assert left.leases == []
+
+    tell(tmp_path, story)
+
+
 def test_another_daemon_goes_on_with_what_is_kept_and_says_nothing_twice(tmp_path: Path) -> None:
     async def story(left: Left) -> None:
         await left.look(8, gpu(12.3))
@@ -261,6 +282,17 @@ def test_another_daemon_goes_on_with_what_is_kept_and_says_nothing_twice(tmp_pat
         await later.look(20, gpu(12.3))
         assert (len(left.leases), len(left.said)) == (1, 1)
         await later.look(6, gpu(0.1))
+        assert left.leases == []
+
+    tell(tmp_path, story)
+
+
+def test_a_restart_of_the_machine_frees_what_is_kept(tmp_path: Path) -> None:
+    async def story(left: Left) -> None:
+        await left.look(8, gpu(12.3))
+        (kept,) = left.watch._looked.values()
+        kept.attempt = replace(kept.attempt, boot_id="an earlier one")
+        await left.look(6)  # the GPU is not even there
         assert left.leases == []
 
     tell(tmp_path, story)
