@@ -205,7 +205,6 @@ class ResidueWatch:
 
     def _settle_one(self, each: _Looked, gpu: Gpu | None, who: Suspects | None, now: float) -> None:
         left = self._left(each, gpu, who)
-        each.put_off(now)
         if not self._store.attempts(each.attempt.job_id):  # the job was removed
             del self._looked[each.key]
         elif left.verdict is Verdict.FREE or (left.verdict is Verdict.UNKNOWN and each.for_process):
@@ -215,6 +214,7 @@ class ResidueWatch:
                 self._keep(each, gpu, left, who)
         elif each.kept is None and now - each.since >= LONGEST_SECONDS:
             self._give_up(each, gpu)
+        each.put_off(now)
 
     def _left(self, each: _Looked, gpu: Gpu | None, who: Suspects | None) -> MemoryLeft:
         here = clocks.now().boot_id
