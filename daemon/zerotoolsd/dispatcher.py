@@ -48,7 +48,7 @@ from zerotoolsd.looking.mounts import ReadMounts, read_mounts
 from zerotoolsd.machine import SnapshotCache
 from zerotoolsd.needed import NeededCheckpoints
 from zerotoolsd.notifying.notifier import JobNotifier
-from zerotoolsd.pressure.host_reading import HostMemory
+from zerotoolsd.pressure.host_reading import HostMemoryReader
 from zerotoolsd.queue import clocks, parking
 from zerotoolsd.queue.conditions.waiting_conditions import WaitingConditions, why_it_waits
 from zerotoolsd.queue.lifecycle import Hold, Resume, Retry
@@ -103,7 +103,7 @@ class Dispatcher:
         self._parking = JobGuard(self.jobs_dir, self._hold, touch, self._pending.put_off)
         self._guard = self._parking.guard
         self.shares = FairShares(store, config.shares)
-        host = HostMemory(in_units=way.program is not None)
+        host = HostMemoryReader(in_units=way.program is not None)
         self._host_now = HostMemoryNow(self._running, host.available)
         self.placement = QueuePlacement(
             store,

@@ -12,7 +12,7 @@ from zerotoolsd.dispatching.stop_asking import StopAsking
 from zerotoolsd.machine import SnapshotCache
 from zerotoolsd.pressure.gpu_guard import GpuPressureGuard, GpuPromises
 from zerotoolsd.pressure.guard import PressureGuard
-from zerotoolsd.pressure.host_reading import HostMemory
+from zerotoolsd.pressure.host_reading import HostMemoryReader
 from zerotoolsd.pressure.room_asking import RoomAsking
 from zerotoolsd.queue.parking import JobGuard
 from zerotoolsd.queue.placement import QueuePlacement
@@ -30,7 +30,7 @@ def memory_guards(
     machine: SnapshotCache,
     live: Live,
     placement: QueuePlacement,
-    host: HostMemory,
+    host: HostMemoryReader,
     host_now: HostMemoryNow,
     stopping: StopAsking,
     watcher: Watcher,

@@ -46,7 +46,7 @@ def _rose(before: int | None, now: int | None) -> bool:
 
 
 @dataclass(frozen=True)
-class HostMemory:
+class HostMemoryReader:
     """`in_units`: jobs run in units of their own, whose groups are not below the daemon's."""
 
     in_units: bool = False

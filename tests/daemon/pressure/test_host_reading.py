@@ -11,7 +11,7 @@ from tests.daemon.pressure.test_forecast import GIB
 from zerotools.sensors.cgroup_memory import CgroupMemory
 from zerotools.sensors.snapshot import Host, Pressure, Stall
 from zerotoolsd.pressure.forecast import MemorySample
-from zerotoolsd.pressure.host_reading import HostMemory, HostReading, group_of_units
+from zerotoolsd.pressure.host_reading import HostMemoryReader, HostReading, group_of_units
 from zerotoolsd.pressure.ladder import Rung, wanted_rung
 
 STALLED = Pressure(memory=Stall(9.0, 8.0, full_avg10_percent=7.0))
@@ -27,14 +27,14 @@ HOST = Host(
 )
 
 
-def memory(group: CgroupMemory, in_units: bool = False) -> tuple[HostMemory, list[str]]:
+def memory(group: CgroupMemory, in_units: bool = False) -> tuple[HostMemoryReader, list[str]]:
     asked = list[str]()
 
     def read_group(place: Callable[[str], str]) -> CgroupMemory:
         asked.append(place("/system.slice/zerotoolsd.service"))
         return group
 
-    return HostMemory(in_units, lambda: HOST, read_group), asked
+    return HostMemoryReader(in_units, lambda: HOST, read_group), asked
 
 
 def test_a_group_without_a_limit_has_what_the_host_has() -> None:
@@ -89,7 +89,7 @@ def test_the_guard_wants_room_before_the_kernel_ends_a_real_leak(tmp_path: Path)
     try:
         with limited(512 << 20, tmp_path) as group:
             process = group.start()
-            it = HostMemory(read_host=lambda: HOST, read_group=lambda place: group.read())
+            it = HostMemoryReader(read_host=lambda: HOST, read_group=lambda place: group.read())
             for look in range(100):
                 assert process.take(16 << 20), "the kernel came first"
                 reading = it.read()[1]

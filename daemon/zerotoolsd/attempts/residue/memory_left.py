@@ -25,7 +25,7 @@ TOLERANCE = 256 << 20
 
 
 @unique
-class Verdict(Enum):
+class ResidueVerdict(Enum):
     """Whether something is left."""
 
     FREE = "free"
@@ -38,7 +38,7 @@ class MemoryLeft:
     """`held` bytes of processes of the attempt, of which `pids` are listed on the GPU, and `loose`
     bytes that no process holds; None: the driver does not say."""
 
-    verdict: Verdict
+    verdict: ResidueVerdict
     held: int | None = 0
     loose: int = 0
     pids: tuple[int, ...] = ()
@@ -49,7 +49,7 @@ class MemoryLeft:
         return (self.held or 0) + self.loose
 
 
-FREE, UNKNOWN = MemoryLeft(Verdict.FREE), MemoryLeft(Verdict.UNKNOWN)
+FREE, UNKNOWN = MemoryLeft(ResidueVerdict.FREE), MemoryLeft(ResidueVerdict.UNKNOWN)
 
 
 def normal_bytes(limit: int, baseline: int | None) -> int:
@@ -73,5 +73,5 @@ def memory_left(gpu: Gpu, ours: Collection[int], limit: int, baseline: int | Non
     is_alone = len(listed) == len(gpu.processes)
     loose = unaccounted if unaccounted is not None and unaccounted > normal and is_alone else 0
     if loose or (listed and (held is None or held > limit)):
-        return MemoryLeft(Verdict.LEFT, held, loose, pids)
+        return MemoryLeft(ResidueVerdict.LEFT, held, loose, pids)
     return FREE if unaccounted is not None and unaccounted <= normal else UNKNOWN

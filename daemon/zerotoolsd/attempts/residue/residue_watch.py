@@ -32,7 +32,7 @@ from zerotoolsd.attempts.residue.memory_left import (
     FREE,
     UNKNOWN,
     MemoryLeft,
-    Verdict,
+    ResidueVerdict,
     can_be_seen,
     memory_left,
 )
@@ -197,7 +197,7 @@ class ResidueWatch:
             except (TimeoutError, OSError, RuntimeError) as error:  # the next look is another one
                 log.warning(
                     "job %d: whose memory is left cannot be seen now: %s",
-                    *(attempt.job_id, error or "/proc does not answer"),
+                    *(attempt.job_id, str(error) or "/proc does not answer"),
                 )
             else:
                 found[attempt.token] = Suspects.from_json(tree)
@@ -207,9 +207,11 @@ class ResidueWatch:
         left = self._left(each, gpu, who)
         if not self._store.attempts(each.attempt.job_id):  # the job was removed
             del self._looked[each.key]
-        elif left.verdict is Verdict.FREE or (left.verdict is Verdict.UNKNOWN and each.for_process):
+        elif left.verdict is ResidueVerdict.FREE or (
+            left.verdict is ResidueVerdict.UNKNOWN and each.for_process
+        ):
             self._free(each)
-        elif left.verdict is Verdict.LEFT and gpu is not None and who is not None:
+        elif left.verdict is ResidueVerdict.LEFT and gpu is not None and who is not None:
             if each.kept is not None or now - each.since >= SURE_SECONDS:
                 self._keep(each, gpu, left, who)
         elif each.kept is None and now - each.since >= LONGEST_SECONDS:
