@@ -59,6 +59,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
     # real daemons and ranks: what a user sees of them
     "process": (
         "daemon/test_calendar",
+        "daemon/test_gpu_memory",
         "daemon/test_hostile",
         "daemon/test_no_memory",
         "daemon/test_elastic_jobs",

@@ -158,8 +158,10 @@ class GpuPressureGuard:
         watched.curve.add(sample)
         look = watched.curve.outlook(reserve_of(sample.total))
         now = GpuNow(look=look, owners=len(leases), strangers=self._strangers(gpu, sample))
-        is_alone = len(leases) < 2 and not now.strangers
-        if first_rung(look) is Rung.CALM or is_alone:
+        if len(leases) < 2 and not now.strangers:  # nobody is there to be harmed
+            watched.ladder = Ladder()
+            return
+        if first_rung(look) is Rung.CALM:
             watched.ladder = watched.ladder.moved(Rung.CALM, "", sample.clock)
             return
         here = {(lease.job_id, lease.attempt) for lease in leases}

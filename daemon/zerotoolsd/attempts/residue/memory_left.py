@@ -4,7 +4,8 @@
              or no process is there at all, and more is in use than is normal
     FREE     neither, and all that is in use is accounted for
     UNKNOWN  more is in use than is normal, and the processes there may hold it: NVML does not count
-             what they share with the host (managed memory), or does not say what they hold
+             what they share with the host (managed memory), or does not say what they hold, or, in
+             a container, that they are there
 
 Normal is what no process held before the attempt began, and a little more; or as much as a GPU may
 have in use and still be given away (`limits.foreign_memory_bytes`), where that is more. So what a
@@ -62,15 +63,18 @@ def can_be_seen(gpu: Gpu) -> bool:
     return gpu.error is None and gpu.mig_instances is None and gpu.memory_used_bytes is not None
 
 
-def memory_left(gpu: Gpu, ours: Collection[int], limit: int, baseline: int | None) -> MemoryLeft:
-    """What is left on a GPU that can be seen, of an attempt whose processes are `ours` (pids)."""
+def memory_left(
+    gpu: Gpu, ours: Collection[int], limit: int, baseline: int | None, given: bool = False
+) -> MemoryLeft:
+    """What is left on a GPU that can be seen, of an attempt whose processes are `ours` (pids).
+    `given`: another job has the GPU, or a share of it."""
     listed = [process for process in gpu.processes if process.pid in ours]
     sizes = [process.memory_used_bytes for process in listed]
     held = None if None in sizes else sum(size or 0 for size in sizes)
     pids = tuple(process.pid for process in listed)
     unaccounted = unaccounted_bytes(gpu)
     normal = normal_bytes(limit, baseline)
-    is_alone = len(listed) == len(gpu.processes)
+    is_alone = len(listed) == len(gpu.processes) and not given
     loose = unaccounted if unaccounted is not None and unaccounted > normal and is_alone else 0
     if loose or (listed and (held is None or held > limit)):
         return MemoryLeft(ResidueVerdict.LEFT, held, loose, pids)

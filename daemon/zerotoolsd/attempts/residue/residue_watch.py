@@ -230,7 +230,10 @@ class ResidueWatch:
         if who is None:
             free = (gpu.memory_used_bytes or 0) <= self._limit
             return memory_left(gpu, (), self._limit, baseline) if free else UNKNOWN
-        return memory_left(gpu, who.ours.keys(), self._limit, baseline)
+        given = any(
+            lease.gpu_uuid == each.uuid and lease.held_by is None for lease in self._store.leases()
+        )
+        return memory_left(gpu, who.ours.keys(), self._limit, baseline, given)
 
     def _free(self, each: _Looked) -> None:
         if each.kept is not None:

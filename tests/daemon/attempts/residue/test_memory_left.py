@@ -28,8 +28,9 @@ def look(
     *processes: tuple[int, float | None],
     ours: tuple[int, ...] = (),
     baseline: int | None = None,
+    given: bool = False,
 ) -> MemoryLeft:
-    return memory_left(gpu(used, *processes), ours, LIMIT, baseline)
+    return memory_left(gpu(used, *processes), ours, LIMIT, baseline, given)
 
 
 def test_a_gpu_that_is_as_it_was_is_free() -> None:
@@ -60,6 +61,12 @@ def test_what_processes_may_hold_that_are_there_nobody_knows() -> None:
     """Managed memory is in use, and in nobody's list."""
     assert look(30.0, (8, 10.0)).verdict is ResidueVerdict.UNKNOWN
     assert look(30.0, (8, None)).verdict is ResidueVerdict.UNKNOWN
+
+
+def test_a_job_that_has_the_gpu_may_hold_it_though_nvml_lists_nobody() -> None:
+    assert look(30.0, given=True).verdict is ResidueVerdict.UNKNOWN
+    assert look(30.0, (7, 20.0), ours=(7,), given=True).verdict is ResidueVerdict.LEFT
+    assert look(0.4, given=True).verdict is ResidueVerdict.FREE
 
 
 def test_a_process_of_the_attempt_whose_memory_is_not_told_is_left() -> None:

@@ -198,6 +198,19 @@ def test_what_may_be_managed_memory_of_those_that_are_there_keeps_nothing(tmp_pa
     tell(tmp_path, story)
 
 
+def test_what_the_next_job_holds_keeps_nothing_though_nvml_lists_nobody(tmp_path: Path) -> None:
+    async def story(left: Left) -> None:
+        spec = make_job("release exit=0", device="cuda", gpus=1, ranks=None)
+        job, _ = await left.it.service.submit(spec, uid=0, idempotency_key=None)
+        await left.it.reach(job.id, "running")
+        await left.look(70, gpu(30.0))
+        assert (left.said, [lease.job_id for lease in left.leases]) == ([], [job.id])
+        left.it.release(job.id)
+        await left.it.reach(job.id, "succeeded")
+
+    tell(tmp_path, story)
+
+
 def test_a_pid_that_cannot_be_seen_from_here_is_said_and_keeps_nothing(tmp_path: Path) -> None:
     async def story(left: Left) -> None:
         await left.look(70, gpu(30.0, (2**22 + 5, 10.0)))
