@@ -212,7 +212,9 @@ class ResidueWatch:
         ):
             self._free(each)
         elif left.verdict is ResidueVerdict.LEFT and gpu is not None and who is not None:
-            if each.kept is not None or now - each.since >= SURE_SECONDS:
+            if not left.pids and self._is_kept_by_another(each):
+                self._free(each)
+            elif each.kept is not None or now - each.since >= SURE_SECONDS:
                 self._keep(each, gpu, left, who)
         elif each.kept is None and now - each.since >= LONGEST_SECONDS:
             self._give_up(each, gpu)
@@ -234,6 +236,13 @@ class ResidueWatch:
             lease.gpu_uuid == each.uuid and lease.held_by is None for lease in self._store.leases()
         )
         return memory_left(gpu, who.ours.keys(), self._limit, baseline, given)
+
+    def _is_kept_by_another(self, each: _Looked) -> bool:
+        """Whether what no process holds there is known as what an earlier attempt left."""
+        kept = (lease for lease in self._store.outlived.leases() if lease.gpu_uuid == each.uuid)
+        first = next(kept, None)
+        mine = each.attempt.job_id, each.attempt.number
+        return first is not None and (first.job_id, first.attempt) != mine
 
     def _free(self, each: _Looked) -> None:
         if each.kept is not None:

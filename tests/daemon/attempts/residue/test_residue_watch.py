@@ -136,6 +136,20 @@ def test_what_a_process_of_the_job_still_holds_keeps_the_gpu_until_it_ends(tmp_p
     tell(tmp_path, story)
 
 
+def test_what_no_process_holds_was_left_by_the_first_that_left_it(tmp_path: Path) -> None:
+    async def story(left: Left) -> None:
+        await left.look(8, gpu(12.3))
+        (attempt,) = left.it.engine.store.attempts(1)
+        left.watch.ended(replace(attempt, number=2))
+        await left.look(20, gpu(12.3))
+        assert [(lease.job_id, lease.attempt) for lease in left.leases] == [(1, 1)]
+        assert len(left.said) == 1
+        await left.look(6, gpu(0.1))
+        assert left.leases == []
+
+    tell(tmp_path, story)
+
+
 def test_memory_that_the_driver_frees_late_is_not_left(tmp_path: Path) -> None:
     async def story(left: Left) -> None:
         await left.look(6, gpu(40.0))
@@ -337,6 +351,7 @@ def test_the_loop_looks_by_itself_and_a_job_that_waits_is_told(tmp_path: Path) -
     async def story(left: Left) -> None:
         engine, probe = left.it.engine, left.it.probe
         probe.gpus = (gpu(12.3),)
+        await engine.machine.snapshot(most_age_seconds=0.0)  # nothing starts by an older look
         left.watch.ended(engine.store.attempts(1)[0])
         looking = asyncio.create_task(left.watch.keep_up())
         spec = make_job("exit=0", device="cuda", gpus=1, ranks=None)
