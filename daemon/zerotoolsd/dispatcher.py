@@ -16,10 +16,12 @@ from pathlib import Path
 
 from zerotools.jobs import states
 from zerotools.jobs.doctor.kernel import clock_is_synchronised
+from zerotools.sensors.topology import ReadTopology, read_topology
 from zerotoolsd.accounts.serving import OWN_ONLY, ServedUsers
 from zerotoolsd.admission.priority_classes import PriorityClasses
 from zerotoolsd.attempts import launch, rebuilding
 from zerotoolsd.attempts.enforcing.overseer import LOOK_SECONDS, Overseer
+from zerotoolsd.attempts.numa.placer import RankPlacer
 from zerotoolsd.attempts.residue.residue_watch import ResidueWatch
 from zerotoolsd.attempts.settling import AttemptEnds
 from zerotoolsd.attempts.spawning.spawner import SupervisorSpawner
@@ -84,6 +86,7 @@ class Dispatcher:
         way: LaunchWay = CHILDREN,
         users: ServedUsers = OWN_ONLY,
         mounted: ReadMounts = read_mounts,
+        topology: ReadTopology = read_topology,
     ) -> None:
         self.users = users
         self.state_dir = state_dir
@@ -135,6 +138,7 @@ class Dispatcher:
         )
         self.spawner = SupervisorSpawner(way, config.stop.grace_seconds)
         self.warm = WarmServers(config.warm_start, way)
+        self.placer = RankPlacer(lambda: machine.gpus, topology)
         self._watcher = Watcher(
             self._ends.over,
             self._guard,
@@ -166,6 +170,7 @@ class Dispatcher:
             mounted,
             self.warm,
             self.machine.unaccounted,
+            self.placer,
         )
         self._left = LeftAttempts(store, self._guard, self._watcher, self._starter, self._pending)
         self._shared = SharedGpus(

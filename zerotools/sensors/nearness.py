@@ -81,9 +81,8 @@ def _near(
 
 def _found(cpus: frozenset[int], place: int, sharers: int, topology: NumaTopology) -> NearGpu:
     homes = topology.homes_of(cpus)
-    memory = {node.number for node in homes if node.memory_bytes} & topology.allowed_nodes
     numbers = tuple(node.number for node in homes)
-    return NearGpu(cpus, numbers, tuple(sorted(memory)), place, sharers)
+    return NearGpu(cpus, numbers, topology.memory_of(homes), place, sharers)
 
 
 def _unknown(gpu: Gpu) -> str:

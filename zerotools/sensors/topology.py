@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from zerotools.sensors.cpu_lists import cpu_list, numbers_in
 
@@ -35,7 +35,8 @@ class MemoryNode:
 @dataclass(frozen=True, slots=True)
 class NumaTopology:
     """All memory nodes; the processors and the nodes that this process may use (its affinity and
-    its cpuset); and the physical `cores`, each with its hardware threads."""
+    its cpuset); and, where they were asked for, the physical `cores`, each with its hardware
+    threads."""
 
     nodes: tuple[MemoryNode, ...] = ()
     allowed_cpus: frozenset[int] = frozenset()
@@ -50,6 +51,11 @@ class NumaTopology:
     def homes_of(self, cpus: Collection[int]) -> tuple[MemoryNode, ...]:
         """The nodes that have some of these processors."""
         return tuple(node for node in self.nodes if not node.cpus.isdisjoint(cpus))
+
+    def memory_of(self, nodes: Iterable[MemoryNode]) -> tuple[int, ...]:
+        """Those of the nodes that have memory which may be used."""
+        numbers = {node.number for node in nodes if node.memory_bytes}
+        return tuple(sorted(numbers & self.allowed_nodes))
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, without the cores."""
@@ -86,21 +92,27 @@ class NumaTopology:
         return cls(nodes, *allowed)
 
 
+class ReadTopology(Protocol):
+    """Reads the topology of the machine; its `cores`, a file for each, where they are asked for."""
+
+    def __call__(self, *, cores: bool = False) -> NumaTopology:
+        """As the machine is now."""
+        ...
+
+
 def read_topology(
     root: Path = Path("/"),
-    affinity: Callable[[], Collection[int]] = lambda: os.sched_getaffinity(0),
+    cpus: Callable[[int], Collection[int]] = os.sched_getaffinity,
+    *,
+    cores: bool = False,
 ) -> NumaTopology:
-    """The machine now; `root` is where /proc and /sys are found. Where /sys shows no nodes, there
-    are none."""
-    nodes = tuple(_nodes(root))
-    allowed = frozenset(affinity())
+    """The machine now; `root` is where /proc and /sys are found, `cpus` tells the affinity of a
+    process. Where /sys shows no nodes, there are none."""
+    nodes, allowed = tuple(_nodes(root)), frozenset(cpus(0))
     found = _ALLOWED_NODES.search(_text(root / "proc/self/status"))
     mems = _listed(found[1]) if found else frozenset(node.number for node in nodes)
-    topology = NumaTopology(nodes, allowed, mems)
-    if not topology.is_divided:
-        return topology
     online = frozenset[int]().union(*(node.cpus for node in nodes))
-    return NumaTopology(nodes, allowed, mems, tuple(_cores(root, online)))
+    return NumaTopology(nodes, allowed, mems, tuple(_cores(root, online)) if cores else ())
 
 
 def _nodes(root: Path) -> Iterator[MemoryNode]:
@@ -108,12 +120,8 @@ def _nodes(root: Path) -> Iterator[MemoryNode]:
         place = root / _NODES / f"node{number}"
         cpus = _listed(_text(place / "cpulist"))
         memory = _MEMORY.search(_text(place / "meminfo"))
-        yield MemoryNode(
-            number,
-            cpus,
-            1024 * int(memory[1]) if memory else 0,
-            _socket(root, min(cpus, default=-1)),
-        )
+        size_bytes = 1024 * int(memory[1]) if memory else 0
+        yield MemoryNode(number, cpus, size_bytes, _socket(root, min(cpus, default=-1)))
 
 
 def _socket(root: Path, cpu: int) -> int | None:

@@ -142,6 +142,8 @@ def _facts(job: Job) -> Iterator[tuple[str, str]]:
     for lock in suspects(job):
         yield "a lock", lock
     yield "plan", plan(job)
+    for line in (job["attempt"] or {}).get("binding") or ():  # of a daemon that says nothing: None
+        yield "NUMA", _binding(line, job["world_size"])
     if job["progress"]:
         yield "progress", f"step {steps(job)}, loss {loss(job['progress'])}"
         yield "last step", figures(job["progress"])
@@ -172,6 +174,16 @@ def _facts(job: Job) -> Iterator[tuple[str, str]]:
     if (is_over(job) and not done and job["latest_checkpoint"]) or job["state"] == HELD:
         yield "go on", f"{called()} resume {job['id']}"
     yield "log", f"{called()} logs {'' if is_over(job) else '-f '}{job['id']}"
+
+
+def _binding(line: Mapping[str, Any], world_size: int) -> str:
+    """`ranks 0-3: memory node 0, processors 0-15,32-47`."""
+    nodes, cpus, ranks = line["memory_nodes"], line["cpus"], str(line["ranks"])
+    parts = [f"memory node{'s' * (len(nodes) > 1)} {', '.join(map(str, nodes))}"] if nodes else []
+    parts += [f"processors {cpus}"] if cpus else []
+    parts += [f"not bound: {line['why']}"] if line["why"] else []
+    whose = "" if world_size == 1 else f"rank{'' if ranks.isdecimal() else 's'} {ranks}: "
+    return render.clean(whose + ", ".join(parts))
 
 
 def _times(job: Job) -> Iterator[tuple[str, str]]:

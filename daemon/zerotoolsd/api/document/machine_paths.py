@@ -67,6 +67,7 @@ def machine_paths() -> dict[str, dict[str, Schema]]:
                         launch=object_of(("by", "why"), by=text, why=text, trouble=TEXT_OR_NULL),
                         gpu_locks=ANY_OBJECT,
                         warm_start=ANY_OBJECT,
+                        numa=ANY_OBJECT,
                     )
                 },
             )

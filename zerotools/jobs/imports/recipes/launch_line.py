@@ -17,6 +17,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs.imports.reading.report import Findings, KeyOutcome, ReportRow
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue
 from zerotools.jobs.imports.recipes.accelerate_flags import flags_document
+from zerotools.jobs.imports.recipes.launcher_numa import numa_of
 from zerotools.jobs.imports.recipes.launcher_ranks import ranks_of
 from zerotools.jobs.imports.recipes.recipe import Recipe
 from zerotools.jobs.imports.recipes.shell_words import REST, Command, Word, commands_of
@@ -78,6 +79,7 @@ def read_launch(text: str, source: str, beside: Path, *, lines: bool) -> Recipe:
         accelerate_file=file,
         ranks=ranks,
         launcher=launch.launcher if every else "",
+        numa=numa_of(launch.launcher, launch.options, findings),
         findings=findings,
     )
 
