@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from zerotools.jobs.doctor.finding import DoctorFinding, ok, warning
@@ -12,7 +13,7 @@ from zerotools.sensors.cpu_lists import cpu_list
 from zerotools.sensors.memory_policy import memory_policy
 from zerotools.sensors.nearness import NearGpu, near_gpus
 from zerotools.sensors.snapshot import Gpu
-from zerotools.sensors.topology import NumaTopology, read_topology
+from zerotools.sensors.topology import NumaTopology, ReadTopology, read_topology
 
 WHAT = "memory nodes"
 HOW_TO = "docs/how-to/numa.md"
@@ -21,12 +22,12 @@ HOW_TO = "docs/how-to/numa.md"
 def look_at_memory_nodes(
     gpus: Sequence[Gpu],
     told: Mapping[str, Any] | None,
-    read: Callable[[], NumaTopology] = read_topology,
+    read: ReadTopology = read_topology,
     policy: Callable[[], object] = memory_policy,
 ) -> Iterator[DoctorFinding]:
     """`told` is what the daemon says of the nodes and of what it may use itself; None: there is
     none, or it is older, and this process looks. Of a machine with one node nothing is said."""
-    topology = read() if told is None else NumaTopology.from_json(told)
+    topology = _told(told) or read()
     if not topology.is_divided:
         return
     near = near_gpus(gpus, topology)
@@ -42,6 +43,12 @@ def look_at_memory_nodes(
     yield from _policy(policy)
 
 
+def _told(tree: Mapping[str, Any] | None) -> NumaTopology | None:
+    with suppress(ValueError):  # a newer daemon may say it in other words
+        return None if tree is None else NumaTopology.from_json(tree)
+    return None
+
+
 def _nodes(topology: NumaTopology, gpus: Sequence[Gpu], near: Sequence[NearGpu]) -> Iterator[str]:
     for node in topology.nodes:
         beside = [gpu.index for gpu, at in zip(gpus, near, strict=True) if node.number in at.homes]
@@ -55,9 +62,7 @@ def _policy(policy: Callable[[], object]) -> Iterator[DoctorFinding]:
     try:
         policy()
     except OSError as error:
-        do = (
-            "memory comes from the node on which a rank runs, which is the same while that has room"
-        )
+        do = "memory comes from where a rank runs, which is the same node while that has room"
         if error.errno == errno.EPERM:
             do += "; Docker allows it with --cap-add SYS_NICE"
         yield warning(WHAT, f"none can be preferred: {os.strerror(error.errno or 0)}", do)
