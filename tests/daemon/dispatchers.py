@@ -17,6 +17,7 @@ from tests.daemon.waiting import wait_async
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe
 from zerotools.sensors.source import SnapshotSource
+from zerotools.sensors.topology import ReadTopology, read_topology
 from zerotoolsd.accounts.serving import OWN_ONLY, ServedUsers
 from zerotoolsd.admission.rehearsal import rehearse
 from zerotoolsd.attempts import rebuilding
@@ -85,6 +86,7 @@ async def running(
     way: LaunchWay = CHILDREN,
     users: ServedUsers = OWN_ONLY,
     mounted: ReadMounts = read_mounts,
+    topology: ReadTopology = read_topology,
 ) -> AsyncIterator[Running]:
     """An engine on `state`; in the end its attempts are killed, unless they are to be left."""
     state.mkdir(exist_ok=True)
@@ -103,6 +105,7 @@ async def running(
         way=way,
         users=users,
         mounted=mounted,
+        topology=topology,
     )
     stop = asyncio.Event()
     task = asyncio.create_task(engine.run(stop))
