@@ -281,6 +281,8 @@ class Dispatcher:
         for job in self.store.jobs([states.LAUNCHING]):
             if job.id not in self._pending:  # that it runs could not be committed
                 self._left.note(job.id)
+        if self._left.are_noted and not self.machine.gpus and self.store.leases():
+            await self.machine.snapshot()  # one may begin anew, next to GPUs that nobody saw yet
         self._left.take_up()
         if self._ends.wants_look:
             await self.machine.snapshot(

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.daemon.daemons import make_job
-from tests.daemon.dispatchers import CONFIG, Running, running
+from tests.daemon.dispatchers import CONFIG, TOKEN, Running, leave_attempt, running
 from tests.daemon.waiting import wait_async
 from tests.sensors.numa_machines import a_topology, gpus_near
 from zerotools.sensors.fake import FakeProbe
@@ -117,6 +117,18 @@ def test_what_runs_keeps_to_it_and_a_daemon_that_comes_after_shows_it(tmp_path: 
 
     tell(tmp_path / "state", begin, leave=True)
     tell(tmp_path / "state", go_on)
+
+
+def test_an_attempt_that_begins_anew_after_a_crash_finds_its_gpus_read(tmp_path: Path) -> None:
+    spec = make_job("exit=0", device="cuda", ranks=None, gpus=1)
+    leave_attempt(
+        tmp_path / "state", spec, attempt_state="launching", gpu_uuids=("GPU-fake-1",), token=TOKEN
+    )
+
+    async def story(it: Running) -> None:
+        assert cpus_of((await it.reach(1, "succeeded")).attempts[0]) == [RIGHT]
+
+    tell(tmp_path / "state", story)
 
 
 def test_a_job_that_wants_none_has_none_and_all_processors(tmp_path: Path) -> None:
