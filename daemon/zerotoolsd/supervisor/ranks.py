@@ -64,14 +64,13 @@ class KnownRank:
 
 @dataclass(kw_only=True)
 class SupervisedRank(KnownRank):
-    """A rank and its output. `start` is None once its program runs. `binding` is what it was to
-    keep to, and `not_bound` what of that could not be done."""
+    """A rank and its output. `start` is None once its program runs. `binding` is what it keeps
+    to; until its program runs, what it is to keep to."""
 
     pid: int
     log: RankLog
     start: BegunProgram | None
     binding: RankBinding | None = None
-    not_bound: str | None = None
 
     def last_lines(self) -> str:
         """The end of its output, at most 4 KiB."""
@@ -80,9 +79,7 @@ class SupervisedRank(KnownRank):
     @property
     def bound(self) -> dict[str, Any]:
         """What it keeps to, for `run.json` and `exit.json`; empty where there is nothing to say."""
-        if self.binding is None:
-            return {}
-        return {"binding": {**self.binding.to_json(), "failed": self.not_bound}}
+        return {} if self.binding is None else {"binding": self.binding.to_json()}
 
     def to_json(self) -> dict[str, Any]:
         """Its line in `exit.json`."""

@@ -15,7 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from zerotoolsd.supervisor.cgroups.group import AttemptGroup
-from zerotoolsd.supervisor.children.spawning import CannotStart, Execute, execute_program
+from zerotoolsd.supervisor.children.spawning import (
+    BegunProgram,
+    CannotStart,
+    Execute,
+    execute_program,
+)
 from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json, write_json
 from zerotoolsd.supervisor.ending.family import FAMILY, FamilyNote
 from zerotoolsd.supervisor.ending.reaper import reap
@@ -168,10 +173,14 @@ class RankMonitor:
         except CannotStart as error:
             self.cannot_start = self.cannot_start or error
             self._kill_in(0, str(error))
-        if (why := rank.start.not_bound) is not None:
-            rank.not_bound, self._is_noted = why, False
-            say(f"rank {rank.index} is not bound as planned: {why}")
+        self._note_binding(rank, rank.start)
         self._forget_start(rank)
+
+    def _note_binding(self, rank: SupervisedRank, start: BegunProgram) -> None:
+        planned = rank.binding
+        if planned is not None and (kept := start.kept(planned)) != planned:
+            rank.binding, self._is_noted = kept, False
+            say(f"rank {rank.index} is not bound as planned: {kept.why}")
 
     def _forget_start(self, rank: SupervisedRank) -> None:
         if rank.start is not None:

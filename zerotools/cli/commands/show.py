@@ -181,7 +181,7 @@ def _binding(line: Mapping[str, Any], world_size: int) -> str:
     nodes, cpus, ranks = line["memory_nodes"], line["cpus"], str(line["ranks"])
     parts = [f"memory node{'s' * (len(nodes) > 1)} {', '.join(map(str, nodes))}"] if nodes else []
     parts += [f"processors {cpus}"] if cpus else []
-    parts += [f"not bound: {line['why']}"] if line["why"] else []
+    parts += [line["why"] if cpus else f"not bound: {line['why']}"] if line["why"] else []
     whose = "" if world_size == 1 else f"rank{'' if ranks.isdecimal() else 's'} {ranks}: "
     return render.clean(whose + ", ".join(parts))
 

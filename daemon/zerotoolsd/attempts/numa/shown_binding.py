@@ -55,7 +55,7 @@ def _told(tree: object) -> tuple[int, _Binding] | None:
         return None
     if not isinstance(cpus, str) or not _LIST.fullmatch(cpus) or not _are_nodes(nodes):
         return None
-    why = binding.get("failed") or binding.get("why")
+    why = binding.get("why")
     said = one_line(str(why))[:_LONGEST_WHY] if why else None
     return rank, (cpus, tuple(nodes), said)
 

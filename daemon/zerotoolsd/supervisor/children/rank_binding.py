@@ -18,7 +18,7 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,7 +53,7 @@ class RankBinding:
 
 
 def keep_to(binding: RankBinding) -> bytes:
-    """Have the calling thread keep to it; what could not be done, for `notes_in`."""
+    """Have the calling thread keep to it; what could not be done, for `kept_of`."""
     if not binding.cpus:
         return b""
     wanted, own = _numbers(binding.cpus), os.sched_getaffinity(0)
@@ -90,11 +90,18 @@ def _prefer(nodes: Sequence[int]) -> int:
     return ctypes.get_errno() if _libc.syscall(ctypes.c_long(number), mode, mask, size) else 0
 
 
-def notes_in(said: bytes) -> Iterator[str]:
-    """What could not be done, as sentences."""
-    for kind, number in _NOTE.findall(said):
-        if kind == b"f":
-            yield f"only {int(number)} of its processors may be used by its control group"
-        else:
-            what = "its processors cannot be set" if kind == b"c" else "its memory is not preferred"
-            yield f"{what}: {os.strerror(int(number))}"
+def kept_of(binding: RankBinding, said: bytes) -> RankBinding:
+    """What of `binding` a child keeps to that said this, and why no more."""
+    notes = [(kind, int(number)) for kind, number in _NOTE.findall(said)]
+    if not notes:
+        return binding
+    why = "; ".join(_sentence(kind, number) for kind, number in notes)
+    has_cpus = all(kind == b"m" for kind, _ in notes)
+    return RankBinding(binding.cpus if has_cpus else "", (), why)
+
+
+def _sentence(kind: bytes, number: int) -> str:
+    if kind == b"f":
+        return f"only {number} of its processors may be used by its control group"
+    what = "its processors cannot be set" if kind == b"c" else "its memory is not preferred"
+    return f"{what}: {os.strerror(number)}"

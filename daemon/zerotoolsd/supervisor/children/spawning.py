@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from zerotoolsd.supervisor.children.rank_binding import RankBinding, keep_to, notes_in
+from zerotoolsd.supervisor.children.rank_binding import RankBinding, keep_to, kept_of
 
 OOM_SCORE = "500"
 NO_PROGRAM = 127
@@ -71,10 +71,9 @@ class BegunProgram:
         in_program = _PROGRAM in self._how_far
         return self._program if in_program else f"the directory {self._directory}"
 
-    @property
-    def not_bound(self) -> str | None:
-        """What of its binding could not be done; None: all was, or nothing was planned."""
-        return "; ".join(notes_in(self._how_far)) or None
+    def kept(self, binding: RankBinding) -> RankBinding:
+        """What it keeps to of what was planned."""
+        return kept_of(binding, self._how_far)
 
     @property
     def _how_far(self) -> bytes:

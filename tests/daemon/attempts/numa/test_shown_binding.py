@@ -14,7 +14,7 @@ from zerotoolsd.attempts.numa.shown_binding import shown_binding
 
 def a_rank(number: int, cpus: Any = "0-15", nodes: Any = None, **changes: Any) -> dict[str, Any]:
     nodes = [0] if nodes is None else nodes
-    binding = {"cpus": cpus, "nodes": nodes, "why": None, "failed": None, **changes}
+    binding = {"cpus": cpus, "nodes": nodes, "why": None, **changes}
     return {"rank": number, "pid": 100 + number, "binding": binding}
 
 
@@ -27,7 +27,7 @@ def test_ranks_with_the_same_are_one_line() -> None:
     found = ended(
         a_rank(0),
         a_rank(1),
-        a_rank(2, "16-31", [1], failed=failed),
+        a_rank(2, "16-31", [1], why=failed),
         a_rank(3, "", [], why="the driver does not tell"),
         a_rank(4),
     )

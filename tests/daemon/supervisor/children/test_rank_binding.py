@@ -8,6 +8,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from tests.daemon.bound_program import told
 from tests.daemon.made_attempts import finish, make_attempt, supervise
 from zerotools.sensors.memory_policy import memory_policy
 from zerotoolsd.supervisor import entry
-from zerotoolsd.supervisor.children.rank_binding import RankBinding, keep_to, notes_in
+from zerotoolsd.supervisor.children.rank_binding import RankBinding, keep_to, kept_of
 from zerotoolsd.supervisor.durable import read_json
 
 HERE = sorted(os.sched_getaffinity(0))
@@ -72,13 +73,13 @@ def test_a_rank_its_threads_and_what_it_starts_keep_to_it(tmp_path: Path) -> Non
     for found in bound.values():
         assert found == {"cpus": [HERE[-1]], "mode": "preferred", "nodes": [0]}
     assert free["itself"] == {"cpus": HERE, "mode": "default", "nodes": []}
-    binding = {"cpus": ONE_CPU.cpus, "nodes": [0], "why": None, "failed": None}
+    binding = {"cpus": ONE_CPU.cpus, "nodes": [0], "why": None}
     assert record["ranks"][0]["binding"] == binding
     run_json = read_json(attempt / "run.json")
     assert run_json is not None
     lines = run_json["ranks"]
     assert lines[0]["binding"] == binding
-    assert lines[1]["binding"] == {"cpus": "", "nodes": [], "why": "nobody knows", "failed": None}
+    assert lines[1]["binding"] == {"cpus": "", "nodes": [], "why": "nobody knows"}
 
 
 def test_without_a_binding_nothing_is_said_of_one(tmp_path: Path) -> None:
@@ -147,19 +148,25 @@ def test_a_container_that_forbids_it_runs_the_rank_and_says_so(
     record = read_json(attempt / "exit.json")
     assert record is not None, done.stderr
     assert record["outcome"] == "finished"
-    assert record["ranks"][0]["binding"]["failed"] == said
+    kept = {"cpus": "" if cpus == HERE else ONE_CPU.cpus, "nodes": [], "why": said}
+    assert record["ranks"][0]["binding"] == kept
     found = json.loads((attempt / "rank-0.log").read_text())["itself"]
     assert found == {"cpus": cpus, "mode": "default", "nodes": []}
     assert f"rank 0 is not bound as planned: {said}" in done.stdout
 
 
-def test_notes_are_sentences() -> None:
-    assert list(notes_in(b"dc22;m1;f3;p")) == [
-        "its processors cannot be set: Invalid argument",
-        "its memory is not preferred: Operation not permitted",
-        "only 3 of its processors may be used by its control group",
-    ]
-    assert list(notes_in(b"dp")) == []
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        (b"dp", ONE_CPU),
+        (b"dm1;p", RankBinding(ONE_CPU.cpus, (), "its memory is not preferred: {1}")),
+        (b"dc22;p", RankBinding("", (), "its processors cannot be set: {22}")),
+        (b"df3;", RankBinding(why="only 3 of its processors may be used by its control group")),
+    ],
+)
+def test_what_is_kept_is_what_was_not_refused(said: bytes, kept: RankBinding) -> None:
+    why = kept.why and kept.why.replace("{1}", os.strerror(1)).replace("{22}", os.strerror(22))
+    assert kept_of(ONE_CPU, said) == replace(kept, why=why)
 
 
 def test_it_comes_back_from_json() -> None:
