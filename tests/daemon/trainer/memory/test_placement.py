@@ -65,4 +65,5 @@ def test_offloaded_state_lies_on_the_node_that_the_rank_keeps_to(
     # Those of the optimizer's step, of the save and of the data too.
     assert len(told["processors"]) > 2
     assert {tuple(cpus) for cpus in told["processors"]} == {(int(binding.cpus),)}
-    assert told["policies"] == [f"prefer:{binding.nodes[0]}"]
+    # A library's allocator may ask for the node on which its thread runs: that is the same.
+    assert set(told["policies"]) - {"local"} == {f"prefer:{binding.nodes[0]}"}
