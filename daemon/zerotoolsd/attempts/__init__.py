@@ -3,6 +3,7 @@
 launch, starting           the run directory and the supervisor; `launching` is committed first
 watcher, reattach          the supervisors' pidfds; what has become of an attempt
 waiting                    why one does not begin yet
+numa                       on which processors ranks run, and whence their memory comes
 warming                    those that find torch imported
 stops                      what attempts were asked for, and whether that was heard
 rebuilding                 what the run directories know and the queue does not
