@@ -26,6 +26,7 @@ _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
 """arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h of Linux."""
 _PREFERRED, _PREFERRED_MANY = 1, 5
 """set_mempolicy(2). Several nodes can be preferred from Linux 5.15 on."""
+_MOST_NODES = 1 << 16
 _WORD = 8 * ctypes.sizeof(ctypes.c_ulong)
 _LEAST = 0.5
 """Of the processors that were planned with."""
@@ -47,9 +48,15 @@ class RankBinding:
         return {"cpus": self.cpus, "nodes": list(self.nodes), "why": self.why}
 
     @classmethod
-    def from_json(cls, tree: Mapping[str, Any]) -> RankBinding:
-        """What `to_json` made."""
-        return cls(tree["cpus"], tuple(tree["nodes"]), tree["why"])
+    def from_json(cls, tree: object) -> RankBinding:
+        """What `to_json` made. ValueError where it is not that: a job can write into its run
+        directory, too."""
+        if isinstance(tree, Mapping):
+            cpus, nodes, why = (tree.get(name) for name in ("cpus", "nodes", "why"))
+            is_list = isinstance(nodes, list) and all(type(node) is int for node in nodes)
+            if isinstance(cpus, str) and is_list and isinstance(why, str | None):
+                return cls(cpus, tuple(nodes or ()), why)
+        raise ValueError(f"{str(tree)[:100]} is no binding of a rank")
 
 
 def keep_to(binding: RankBinding) -> bytes:
@@ -80,6 +87,8 @@ def _prefer(nodes: Sequence[int]) -> int:
     number = _SET_MEMPOLICY.get(os.uname().machine) if sys.maxsize > 2**32 else None
     if number is None:
         return errno.ENOSYS
+    if not 0 <= min(nodes) <= max(nodes) < _MOST_NODES:
+        return errno.EINVAL
     words = max(nodes) // _WORD + 1
     mask = (ctypes.c_ulong * words)()
     for node in nodes:

@@ -106,6 +106,8 @@ def test_several_nodes_are_preferred_together() -> None:
         (RankBinding("60000-60003"), b"f0;"),
         (RankBinding(str(HERE[0]), (1023,)), b"m22;"),
         (RankBinding(str(HERE[0]), (60000,)), b"m22;"),
+        (RankBinding(str(HERE[0]), (2**60,)), b"m22;"),
+        (RankBinding(str(HERE[0]), (-1,)), b"m22;"),
     ],
 )
 def test_what_is_not_there_is_said_and_changes_nothing_else(
@@ -167,6 +169,14 @@ def test_a_container_that_forbids_it_runs_the_rank_and_says_so(
 def test_what_is_kept_is_what_was_not_refused(said: bytes, kept: RankBinding) -> None:
     why = kept.why and kept.why.replace("{1}", os.strerror(1)).replace("{22}", os.strerror(22))
     assert kept_of(ONE_CPU, said) == replace(kept, why=why)
+
+
+@pytest.mark.parametrize(
+    "tree", [3, "0-3", {}, {"cpus": "0", "nodes": 1, "why": None}, {"cpus": 1, "nodes": []}]
+)
+def test_what_is_no_binding_is_refused_by_its_own_error(tree: object) -> None:
+    with pytest.raises(ValueError, match="is no binding of a rank"):
+        RankBinding.from_json(tree)
 
 
 def test_it_comes_back_from_json() -> None:
