@@ -17,9 +17,16 @@ entry = runpy.run_path(str(ROOT / "daemon" / "zerotoolsd" / "trainer" / "entry.p
 entry["make_importable"]()
 node_of = runpy.run_path(str(ROOT / "harness" / "numa_pages.py"))["node_of"]
 
+from zerotoolsd.supervisor.children.rank_binding import RankBinding, keep_to  # noqa: E402
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--run-dir", type=Path, required=True)
+RUN_DIR = parser.parse_args().run_dir
+FAILED = keep_to(RankBinding.from_json(json.loads((RUN_DIR / "binding").read_text()))).decode()
+# As the supervisor does: before the program has any memory or threads.
+
 import torch  # noqa: E402
 
-from zerotoolsd.supervisor.children.rank_binding import RankBinding, keep_to  # noqa: E402
 from zerotoolsd.trainer.memory.tiers import Ledger  # noqa: E402
 from zerotoolsd.trainer.rank.notify import Notifier  # noqa: E402
 from zerotoolsd.trainer.rank.settings import rank_from  # noqa: E402
@@ -51,20 +58,15 @@ def processors() -> list[list[int]]:
 
 def main() -> None:
     """Train the job of --run-dir."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--run-dir", type=Path, required=True)
-    run_dir = parser.parse_args().run_dir
-    binding = RankBinding.from_json(json.loads((run_dir / "binding").read_text()))
-    failed = keep_to(binding).decode()
     torch.set_num_threads(3)
 
     def before_commit(staging: Path) -> None:
-        told = {"failed": failed, "nodes": nodes(), "policies": policies()}
-        (run_dir / "told").write_text(json.dumps({**told, "processors": processors()}))
+        told = {"failed": FAILED, "nodes": nodes(), "policies": policies()}
+        (RUN_DIR / "told").write_text(json.dumps({**told, "processors": processors()}))
 
     rank = rank_from()
     notifier = Notifier(os.environ["ZEROTOOLS_NOTIFY"], rank.index)
-    raise SystemExit(run(run_dir, rank, notifier, time.monotonic(), before_commit))
+    raise SystemExit(run(RUN_DIR, rank, notifier, time.monotonic(), before_commit))
 
 
 if __name__ == "__main__":

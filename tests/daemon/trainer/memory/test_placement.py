@@ -38,17 +38,15 @@ def the_last_node() -> RankBinding:
     return RankBinding(str(max(cpus)), (homes[-1].number,))
 
 
-@pytest.mark.parametrize(("optimizer", "optimizer_tier"), [("cpu", "host"), ("disk", "disk")])
-def test_offloaded_state_lies_on_the_node_that_the_rank_keeps_to(
-    tmp_path: Path, optimizer: str, optimizer_tier: str
-) -> None:
+def test_offloaded_state_lies_on_the_node_that_the_rank_keeps_to(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("the quick brown fox jumps over the lazy dog\n" * 200)
-    spill = {"path": str(tmp_path / "spill")} if optimizer == "disk" else {}
     (tmp_path / "spill").mkdir()
     keys: dict[str, Any] = {
+        # With an environment of its own it is executed: what a fork was born with lies elsewhere.
+        "env": {"ZEROTOOLS_NOTHING": "1"},
         "zero": {"stage": 2},
-        "offload": {"optimizer": optimizer, **spill},
+        "offload": {"optimizer": "disk", "path": str(tmp_path / "spill")},
         "checkpoint": {"every": 2},
         "train": {"precision": "bf16"},
     }
@@ -60,8 +58,7 @@ def test_offloaded_state_lies_on_the_node_that_the_rank_keeps_to(
     told = json.loads((run_dir / "told").read_text())
     assert told["failed"] == ""
     # On a machine without GPUs what is on the device is in the memory of the host, too.
-    tiers = {"device", "host", optimizer_tier}
-    assert told["nodes"] == {tier: list(binding.nodes) for tier in tiers}
+    assert told["nodes"] == {tier: list(binding.nodes) for tier in ("device", "host", "disk")}
     # Those of the optimizer's step, of the save and of the data too.
     assert len(told["processors"]) > 2
     assert {tuple(cpus) for cpus in told["processors"]} == {(int(binding.cpus),)}
