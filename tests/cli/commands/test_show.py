@@ -59,6 +59,12 @@ def test_show_says_where_ranks_run_and_why_not(service: FakeService, client: Dae
     assert "rank 7: memory nodes 2, 3, processors 0-63" in lines
     assert any(line.startswith("rank 8: not bound: the driver does not tell") for line in lines)
     assert not any("\x1b" in line for line in lines)
+    job["attempt"]["binding"] = [{**left, "ranks": "0"}]
+    job["spec"]["script"] = {"launcher": "torchrun", "command": ["x"]}
+    whole = "torchrun and its ranks: memory node 0, processors 0-15,32-47"
+    assert any(line.endswith(whole) for line in page(job, 200))
+    alone = {**job, "world_size": 1, "spec": {**job["spec"], "script": {"launcher": "plain"}}}
+    assert any(line.split()[1:3] == ["memory", "node"] for line in page(alone, 200))
 
 
 def test_show_says_where_predictions_are(service: FakeService, client: DaemonClient) -> None:
