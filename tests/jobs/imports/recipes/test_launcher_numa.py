@@ -20,6 +20,8 @@ TRAINER = "--output_dir out --model_name_or_path m --train_file a.txt"
         ("torchrun --nproc_per_node 2 --numa-binding exclusive x.py", "cores"),
         ("python -m torch.distributed.run --numa-binding=core-complex x.py", "cores"),
         ("accelerate launch --num_processes 2 --enable_cpu_affinity x.py", "auto"),
+        ("ACCELERATE_CPU_AFFINITY=1 accelerate launch --num_processes 2 x.py", "auto"),
+        ("ACCELERATE_CPU_AFFINITY=0 accelerate launch --num_processes 2 x.py", None),
     ],
 )
 def test_it_becomes_a_key_of_the_job(line: str, numa: str | None) -> None:
@@ -33,6 +35,22 @@ def test_a_list_of_cores_is_listed_with_the_reason() -> None:
     assert key(imported, "numa") == "cores"
     assert "AllowedCPUs=" in rows(imported, "ignored")["--bind_core_list"]
     assert "near the GPU" in rows(imported, "mapped")["--bind_cores_to_rank"]
+
+
+@pytest.mark.parametrize(
+    ("value", "options", "why"),
+    [
+        ("0", "", 'numa = "off" leaves'),
+        ("1", "--numa-binding=exclusive", "--numa-binding says where they run"),
+    ],
+)
+def test_a_variable_that_asks_for_nothing_more_is_listed(
+    value: str, options: str, why: str
+) -> None:
+    line = f"ACCELERATE_CPU_AFFINITY={value} torchrun --nproc_per_node 2 {options} x.py {TRAINER}"
+    imported = of_line(line)
+    assert key(imported, "numa") == ("cores" if options else None)
+    assert why in rows(imported, "ignored")["ACCELERATE_CPU_AFFINITY"]
 
 
 def test_a_way_that_torchrun_does_not_have_is_refused() -> None:
