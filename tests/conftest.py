@@ -18,14 +18,15 @@ from typing import IO
 import pytest
 from hypothesis import settings
 
+from harness.browser import why_no_browser
 from harness.left_groups import remove_groups
 from tests.harness import builds
 from tests.harness.guard import Guard
 from tests.spending import Bill, Meter
 from zerotools.jobs.preflight import async_io
 
-MARKS = ("torch", "deepspeed", "aio", "peft", "slurm", "gpu")
-ALONE = ("gpu", "aio")
+MARKS = ("torch", "deepspeed", "aio", "peft", "slurm", "gpu", "browser")
+ALONE = ("gpu", "aio", "browser")
 """A machine without these has torch and DeepSpeed all the same."""
 NOTED = "marks"
 """What a test's marks are called in its report, which is all that comes from another process."""
@@ -75,6 +76,8 @@ def _without_async_io() -> str | None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("browser") and (why := why_no_browser()):
+        pytest.skip(why)
     if item.get_closest_marker("gpu") and not _gpus():
         pytest.skip("this machine has no GPU")
     if item.get_closest_marker("aio") and (why := _without_async_io()):

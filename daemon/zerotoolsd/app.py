@@ -32,6 +32,7 @@ from zerotoolsd.api.doors.tcp import open_tcp
 from zerotoolsd.api.server import ApiServer
 from zerotoolsd.attempts import rebuilding
 from zerotoolsd.attempts.launch import RankCommand, trainer_command
+from zerotoolsd.attempts.residue.attribution import look_for_suspects
 from zerotoolsd.attempts.spawning.way import choose_way
 from zerotoolsd.config import Config, load
 from zerotoolsd.dispatcher import Dispatcher
@@ -46,12 +47,14 @@ from zerotoolsd.rights.people import People
 from zerotoolsd.rights.policy import Rights
 from zerotoolsd.state_directory import lock_state_dir
 from zerotoolsd.submission import LOOKS, InterpreterCheck
+from zerotoolsd.web.page_server import WebPage
 
 LOCK_SECONDS = 30.0
 """How long a service waits for the daemon before it to be gone; systemd allows 90 to start."""
 LOCK_PAUSE_SECONDS = 0.2
 STATE_MODE = 0o711
 """Of a state directory with directories of users in it, which they reach, and list nothing."""
+ALL_LOOKS = {**LOOKS, look_for_suspects.__name__: look_for_suspects}
 EXIT_SYSTEM = 71
 """As of `zerotools`."""
 
@@ -92,7 +95,7 @@ def main(
     options = make_parser().parse_args(arguments)
     start_logging(debug=options.debug)
     # Before there is a lock, a database, a loop or a thread, of which it would get a copy.
-    way = nursery.start(LOOKS, survey.NEEDS)
+    way = nursery.start(ALL_LOOKS, survey.NEEDS)
     try:
         asyncio.run(_serve(options, command, check_python, way))
     except ZerotoolsError as error:
@@ -122,7 +125,7 @@ async def _serve(
     check_python: InterpreterCheck,
     nursery_way: socket.socket,
 ) -> None:
-    lookers = Lookers(nursery_way, LOOKS)
+    lookers = Lookers(nursery_way, ALL_LOOKS)
     config = load(options.config)
     way = choose_way(config.launch.by)
     users = _served_users(config)
@@ -162,6 +165,7 @@ async def _serve(
         service = DispatcherService(dispatcher, check_python=check_python, ask=lookers.ask)
         rights = Rights(config.users.administrators, allow=config.users.allow)
         people = People(lookers.ask)
+        page = WebPage(service, config.web, state_dir, rights, people)
         server = ApiServer(
             service,
             listening,
@@ -169,8 +173,9 @@ async def _serve(
             tcp=tcp,
             rights=rights,
             people=people,
+            page=page,
         )
-        await _run(server, dispatcher, stop)
+        await _run(server, page, dispatcher, stop)
     finally:
         await lookers.close()
         machine.close()
@@ -242,7 +247,9 @@ def _stop_on_signals() -> asyncio.Event:
     return stop
 
 
-async def _run(server: ApiServer, dispatcher: Dispatcher, stop: asyncio.Event) -> None:
+async def _run(
+    server: ApiServer, page: WebPage, dispatcher: Dispatcher, stop: asyncio.Event
+) -> None:
     running = asyncio.create_task(dispatcher.run(stop))
 
     def is_healthy() -> bool:
@@ -251,10 +258,12 @@ async def _run(server: ApiServer, dispatcher: Dispatcher, stop: asyncio.Event) -
     alive = asyncio.create_task(systemd.feed_watchdog(is_healthy))
     try:
         await server.start()
+        await page.start()
         systemd.notify("READY=1")
         log.info("zerotoolsd %s listens at %s", zerotools.__version__, server.address)
         await running
     finally:
         systemd.notify("STOPPING=1")
         alive.cancel()
+        await page.close()
         await server.close()

@@ -23,6 +23,7 @@ from zerotoolsd.config_tables.notify_config import NotifyConfig
 from zerotoolsd.config_tables.preemption_config import PreemptionConfig
 from zerotoolsd.config_tables.pressure_config import PressureConfig
 from zerotoolsd.config_tables.warm_config import WarmStartConfig, wrong_warm_start
+from zerotoolsd.config_tables.web_config import WebConfig, wrong_web
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +37,8 @@ class LimitsConfig:
         minimum=0,
     )
     foreign_memory_bytes: int = key(
-        "A GPU is not used while programs other than its jobs hold more memory on it than this.",
+        "A GPU is not used while programs other than its jobs hold more memory on it than this, or "
+        "while more than this is left of a job that is over.",
         default=512 * 2**20,
         minimum=0,
     )
@@ -292,6 +294,7 @@ class Config:
     )
     users: UsersConfig = key("Whose jobs are run.", factory=UsersConfig)
     api: ApiConfig = key("Clients that come by TCP.", factory=ApiConfig)
+    web: WebConfig = key("The page for browsers.", factory=WebConfig)
     priority: PriorityConfig = key(
         "Which priorities users may give to their jobs.", factory=PriorityConfig
     )
@@ -326,6 +329,7 @@ def load(path: Path | None) -> Config:
         problems += wrong_users(config.users)
         problems += wrong_warm_start(config.warm_start)
         problems += wrong_history(config.history)
+        problems += wrong_web(config.web)
         problems += _wrong_classes(config.priority)
         problems += _wrong_shares(config.shares)
     if config is None or problems:

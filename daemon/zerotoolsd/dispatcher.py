@@ -17,10 +17,13 @@ from pathlib import Path
 from zerotools.io.files.mounts import ReadMounts, read_mounts
 from zerotools.jobs import states
 from zerotools.jobs.doctor.kernel import clock_is_synchronised
+from zerotools.sensors.topology import ReadTopology, read_topology
 from zerotoolsd.accounts.serving import OWN_ONLY, ServedUsers
 from zerotoolsd.admission.priority_classes import PriorityClasses
 from zerotoolsd.attempts import launch, rebuilding
 from zerotoolsd.attempts.enforcing.overseer import LOOK_SECONDS, Overseer
+from zerotoolsd.attempts.numa.placer import RankPlacer
+from zerotoolsd.attempts.residue.residue_watch import ResidueWatch
 from zerotoolsd.attempts.settling import AttemptEnds
 from zerotoolsd.attempts.spawning.spawner import SupervisorSpawner
 from zerotoolsd.attempts.spawning.way import CHILDREN, LaunchWay
@@ -34,6 +37,7 @@ from zerotoolsd.config import Config
 from zerotoolsd.dispatching import placing_rounds
 from zerotoolsd.dispatching.growing import GrowingJobs
 from zerotoolsd.dispatching.host_memory_now import HostMemoryNow
+from zerotoolsd.dispatching.memory_guards import memory_guards
 from zerotoolsd.dispatching.placing_rounds import IDLE_SECONDS, PlacingRounds
 from zerotoolsd.dispatching.room_making import RoomMaking
 from zerotoolsd.dispatching.stop_asking import StopAsking
@@ -46,7 +50,7 @@ from zerotoolsd.looking.lookers import Ask
 from zerotoolsd.machine import SnapshotCache
 from zerotoolsd.needed import NeededCheckpoints
 from zerotoolsd.notifying.notifier import JobNotifier
-from zerotoolsd.pressure.guard import PressureGuard
+from zerotoolsd.pressure.host_reading import HostMemoryReader
 from zerotoolsd.queue import clocks, parking
 from zerotoolsd.queue.conditions.waiting_conditions import WaitingConditions, why_it_waits
 from zerotoolsd.queue.lifecycle import Hold, Resume, Retry
@@ -82,6 +86,7 @@ class Dispatcher:
         way: LaunchWay = CHILDREN,
         users: ServedUsers = OWN_ONLY,
         mounted: ReadMounts = read_mounts,
+        topology: ReadTopology = read_topology,
     ) -> None:
         self.users = users
         self.state_dir = state_dir
@@ -101,7 +106,8 @@ class Dispatcher:
         self._parking = JobGuard(self.jobs_dir, self._hold, touch, self._pending.put_off)
         self._guard = self._parking.guard
         self.shares = FairShares(store, config.shares)
-        self._host_now = HostMemoryNow(self._running)
+        host = HostMemoryReader(in_units=way.program is not None)
+        self._host_now = HostMemoryNow(self._running, host.available)
         self.placement = QueuePlacement(
             store,
             self._parking,
@@ -111,9 +117,14 @@ class Dispatcher:
             self.shares.ranks,
             users.quotas,
             self._host_now.read,
+            lambda: self.gpu_pressure.closed,
         )
         calendar = clocks.SteadyCalendar(clock_is_synchronised)
         self.conditions = WaitingConditions(self.transitions, self._parking, calendar.now)
+        self.residue = ResidueWatch(
+            *(store, machine, self._guard, self._running, config.limits.foreign_memory_bytes),
+            *(self.announce, ask),
+        )
         self._ends = AttemptEnds(
             self.transitions,
             self._guard,
@@ -122,9 +133,12 @@ class Dispatcher:
             self.machine.xids_of,
             config.retry.fence_seconds,
             self.tally,
+            self.residue.ended,
+            self.residue.settle,
         )
         self.spawner = SupervisorSpawner(way, config.stop.grace_seconds)
         self.warm = WarmServers(config.warm_start, way)
+        self.placer = RankPlacer(lambda: machine.gpus, topology)
         self._watcher = Watcher(
             self._ends.over,
             self._guard,
@@ -155,6 +169,8 @@ class Dispatcher:
             users,
             mounted,
             self.warm,
+            self.machine.unaccounted,
+            self.placer,
         )
         self._left = LeftAttempts(store, self._guard, self._watcher, self._starter, self._pending)
         self._shared = SharedGpus(
@@ -174,12 +190,9 @@ class Dispatcher:
             *(self._starter, self._guard, self.growing, self._room),
             pressed=lambda: self.pressure.why_none_starts,
         )
-        self.pressure = PressureGuard(
-            *(store, config.pressure, self._guard, self._running, self._host_now.read),
-            expected=self.placement.expected_of_running,
-            give_way=self._stopping.give_way,
-            end=lambda attempt, reason: self._watcher.request_stop(attempt, reason, 0.0),
-            wake=self._wake.set,
+        self.pressure, self.gpu_pressure = memory_guards(
+            *(store, config, self._parking, machine, self._running, self.placement, host),
+            *(self._host_now, self._stopping, self._watcher, self._wake.set),
         )
         self.priority_classes = PriorityClasses(config.priority)
         self.notifier = JobNotifier(store, config.notify, self._guard, users)
@@ -208,13 +221,15 @@ class Dispatcher:
     async def run(self, stop: asyncio.Event) -> None:
         """Take up what runs, then schedule until `stop` is set. Jobs go on afterwards."""
         self._left.note_all()
+        self.residue.begin()
         self.needed.begin()
         stopping = asyncio.create_task(stop.wait())
         cleaning = self.cleaner.keep_up(self.config.retention)
         warm = self.warm.keep_up(self._starter.loads)
         kept_up = (cleaning, self._oversee(), self._shared.keep_up(), self.notifier.keep_up(), warm)
-        more = self.history.keep_up(), self.pressure.keep_up()
-        beside = [asyncio.create_task(each) for each in (*kept_up, *more)]
+        more = self.history.keep_up(), self.pressure.keep_up(), self.gpu_pressure.keep_up()
+        every = (*kept_up, *more, self.residue.keep_up())
+        beside = [asyncio.create_task(each) for each in every]
         try:
             while not stop.is_set():
                 self._wake.clear()
@@ -266,6 +281,8 @@ class Dispatcher:
         for job in self.store.jobs([states.LAUNCHING]):
             if job.id not in self._pending:  # that it runs could not be committed
                 self._left.note(job.id)
+        if self._left.are_noted and not self.machine.gpus and self.store.leases():
+            await self.machine.snapshot()  # one may begin anew, next to GPUs that nobody saw yet
         self._left.take_up()
         if self._ends.wants_look:
             await self.machine.snapshot(

@@ -24,6 +24,7 @@ from zerotoolsd.looking.lookers import Ask
 from zerotoolsd.operations.adopting import Adopting
 from zerotoolsd.operations.draining import Draining
 from zerotoolsd.operations.job_edits import JobEdits
+from zerotoolsd.operations.job_results import JobResults
 from zerotoolsd.operations.jobs_again import JobsAgain
 from zerotoolsd.operations.machine_state import MachineState
 from zerotoolsd.operations.pausing import PausedJobs
@@ -77,6 +78,7 @@ class DispatcherService:
         self._draining = Draining(dispatcher)
         self._edits = JobEdits(dispatcher, self._submission, self._find)
         self._state = MachineState(dispatcher)
+        self._results = JobResults(dispatcher, self._submission, self._find)
 
     async def submit(
         self,
@@ -321,6 +323,20 @@ class DispatcherService:
             place=place_of(engine.placement, job.id),
             holders=holders_for(self._store, engine.placement, engine.machine.gpu_name, job.id),
         )
+
+    async def curves(self, job_id: int, points: int) -> dict[str, Any]:
+        """See `JobService`."""
+        return await self._results.curves(job_id, points)
+
+    async def checkpoints(self, job_id: int) -> dict[str, Any]:
+        """See `JobService`."""
+        return await self._results.checkpoints(job_id)
+
+    async def predictions(
+        self, job_id: int, step: int | None, first: int, count: int
+    ) -> dict[str, Any]:
+        """See `JobService`."""
+        return await self._results.predictions(job_id, step, first, count)
 
     def run_dir(self, job_id: int, attempt: int) -> Path:
         """See `JobService`."""

@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Protocol
 
 from zerotools.sensors.host import HostSensor
-from zerotools.sensors.snapshot import Host, Snapshot
+from zerotools.sensors.snapshot import Gpu, Host, Snapshot
+from zerotools.sensors.unaccounted import unaccounted_bytes
 from zerotools.sensors.xids import GpuXid
 
 PATIENCE_SECONDS = 3.0
@@ -105,21 +106,30 @@ class SnapshotCache:
             gpus_silent=True,
         )
 
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """Those of the newest snapshot; none before the first."""
+        return () if self._newest is None else self._newest.gpus
+
     def xids_of(self, uuids: Sequence[str], since: float) -> dict[str, list[GpuXid]]:
         """What was reported of these GPUs since `since` (CLOCK_MONOTONIC), as far as the newest
         snapshot knows; only those of which something was."""
-        gpus = () if self._newest is None else self._newest.gpus
         found = {
             gpu.uuid: [xid for xid in gpu.xids if xid.clock >= since]
-            for gpu in gpus
+            for gpu in self.gpus
             if gpu.uuid in uuids and gpu.uuid is not None
         }
         return {uuid: xids for uuid, xids in found.items() if xids}
 
+    def unaccounted(self, uuids: Sequence[str]) -> dict[str, int]:
+        """Bytes of these GPUs that no process held, as they were seen last, where that is known."""
+        gpus = () if self._newest is None else self._newest.gpus
+        found = {gpu.uuid: unaccounted_bytes(gpu) for gpu in gpus if gpu.uuid in uuids}
+        return {uuid: size for uuid, size in found.items() if uuid is not None and size is not None}
+
     def gpu_name(self, uuid: str) -> str:
         """What people call a GPU: its index as it was seen last, or the UUID."""
-        gpus = () if self._newest is None else self._newest.gpus
-        return next((f"GPU {gpu.index}" for gpu in gpus if gpu.uuid == uuid), uuid)
+        return next((f"GPU {gpu.index}" for gpu in self.gpus if gpu.uuid == uuid), uuid)
 
     def close(self) -> None:
         """Release the source."""

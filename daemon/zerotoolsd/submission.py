@@ -42,6 +42,7 @@ from zerotoolsd.queue.scheduling.gpus import impossible
 from zerotoolsd.queue.scheduling.user_room import never_within
 from zerotoolsd.queue.writers import Writers
 from zerotoolsd.queue_terms import PLAIN_TERMS, QueueTerms
+from zerotoolsd.results.result_looks import RESULT_LOOKS
 from zerotoolsd.rights.people import uid_of, who_is
 from zerotoolsd.service.refusals import Conflict, Unavailable
 from zerotoolsd.supervisor.trouble import is_of_machine
@@ -77,10 +78,8 @@ def _real(path: str) -> str:
         return os.path.normpath(path)
 
 
-LOOKS = {
-    look.__name__: look
-    for look in (survey, newest_step, real_paths, who_is, uid_of, look_at_process, *CLEANING_LOOKS)
-}
+_OWN_LOOKS = (survey, newest_step, real_paths, who_is, uid_of, look_at_process)
+LOOKS = {look.__name__: look for look in (*_OWN_LOOKS, *CLEANING_LOOKS, *RESULT_LOOKS)}
 """What is done by a process that looks."""
 
 

@@ -17,6 +17,7 @@ from zerotools.jobs.text.secrets import HIDDEN, mask_text, mask_tree
 from zerotoolsd.attempts import last_report
 from zerotoolsd.attempts.environment import NOT_CAPTURED, secrets_of
 from zerotoolsd.attempts.movement.phases import phase_of
+from zerotoolsd.attempts.numa.shown_binding import shown_binding
 from zerotoolsd.gpu_sharing.fair_shares import UserShare
 from zerotoolsd.queue.dependencies.dependency_table import DependencyRow
 from zerotoolsd.queue.rows import AttemptRow, JobRow, UnreadableSpec
@@ -210,6 +211,7 @@ def attempt_view(attempt: AttemptRow, secrets: Sequence[str] = ()) -> AttemptVie
         run_dir=attempt.run_dir,
         cause_kind=attempt.cause,
         world_size=attempt.world_size,
+        binding=shown_binding(attempt),
     )
 
 

@@ -18,6 +18,7 @@ from zerotools.io.files.mounts import ReadMounts, read_mounts
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe
 from zerotools.sensors.source import SnapshotSource
+from zerotools.sensors.topology import NumaTopology, ReadTopology
 from zerotoolsd.accounts.serving import OWN_ONLY, ServedUsers
 from zerotoolsd.admission.rehearsal import rehearse
 from zerotoolsd.attempts import rebuilding
@@ -71,6 +72,11 @@ class Running:
         (self.service.run_dir(job_id, attempt) / "release").touch()
 
 
+def one_node(*, cores: bool = False) -> NumaTopology:
+    """So that nothing is said of nodes, whatever machine the tests run on."""
+    return NumaTopology()
+
+
 @asynccontextmanager
 async def running(
     state: Path,
@@ -85,6 +91,7 @@ async def running(
     way: LaunchWay = CHILDREN,
     users: ServedUsers = OWN_ONLY,
     mounted: ReadMounts = read_mounts,
+    topology: ReadTopology = one_node,
 ) -> AsyncIterator[Running]:
     """An engine on `state`; in the end its attempts are killed, unless they are to be left."""
     state.mkdir(exist_ok=True)
@@ -103,6 +110,7 @@ async def running(
         way=way,
         users=users,
         mounted=mounted,
+        topology=topology,
     )
     stop = asyncio.Event()
     task = asyncio.create_task(engine.run(stop))

@@ -4,6 +4,8 @@
 done in order.
 
     steps=N        N step datagrams              exit=N         exit status N
+    from=N         the steps after it are those from step N on
+    nan            a step 4 whose loss is not a number
     left=N         N seconds are left, as the step of `stop` says
     release        wait for DIR/release          signal=N       end itself by a signal
     stop           wait for DIR/stop, save, 75   deaf           ignore SIGTERM from here on
@@ -32,6 +34,7 @@ RANK = int(os.environ["RANK"])
 PLAN = json.loads((RUN_DIR / "attempt.json").read_text())
 phase = "init"
 seconds_left: float | None = None
+first_step = 1
 
 
 def say(**message: object) -> None:
@@ -109,7 +112,7 @@ def escape() -> None:
 
 
 def do(word: str) -> None:
-    global phase, seconds_left
+    global phase, seconds_left, first_step
     name, _, value = word.partition("=")
     if name in ("rank", "attempt"):
         number, _, inner = value.partition(":")
@@ -117,8 +120,13 @@ def do(word: str) -> None:
             do(inner)
     elif name == "steps":
         phase = "train"
-        for step in range(1, int(value) + 1):
+        for step in range(first_step, first_step + int(value)):
             say(event="step", step=step, steps=int(value), loss=1.0 / step, gpu_peak_bytes=step)
+    elif name == "nan":
+        phase = "train"
+        say(event="step", step=4, steps=9, loss=float("nan"))
+    elif name == "from":
+        first_step = int(value)
     elif name == "release":
         (RUN_DIR / f"waiting-{RANK}").touch()
         wait_for_file("release")

@@ -149,7 +149,7 @@ def test_p5_a_process_that_cannot_be_ended_fences_its_gpu(tmp_path: Path) -> Non
         async with running(tmp_path / "state", gpus(1)) as it:
             assert (await it.reach(1, "failed")).reason == (
                 f"it broke; pid {stuck.pid} (cat) of rank 0, in state D (nfs_wait) does not end: "
-                "GPU-fake-0 stays reserved until it does"
+                "GPU 0 stays reserved until it does"
             )
             two, _ = await it.service.submit(gpu_job("exit=0"), uid=0, idempotency_key=None)
             assert f"GPU 0 is held by pid {stuck.pid} (cat)" in await it.waits(two.id)

@@ -25,6 +25,8 @@ PROCESSES = {
 LOOKS = {
     "admission": "a survey, by a process that looks",
     "cleaning": "what lies in the state directory; what jobs name, by a process that looks",
+    "results/checkpoint_tree.py": "a job's directory, by a process that looks",
+    "results/prediction_rows.py": "a job's directory, by a process that looks",
     "submission.py": "real_paths, by a process that looks",
 }
 OWN = {
@@ -40,11 +42,13 @@ OWN = {
     "needed.py": "a directory of the state directory",
     "queue": "the queue's own files",
     "state_directory.py": "the state directory",
+    "web/page_files.py": "the installation",
 }
 THREADS = {
     "accounts/name_service.py": "a user is looked up, in a thread that nobody waits for at the end",
     "api/outputs.py": "logs in run directories",
     "notifying/webhooks.py": "a host is looked up, in a thread that nobody waits for at the end",
+    "operations/job_results.py": "what ranks reported in run directories",
     "machine.py": "waits, with a deadline, for the process that asks NVML",
 }
 """Who may start one: it must wait for nothing that can hang in the kernel."""

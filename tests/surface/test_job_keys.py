@@ -149,6 +149,7 @@ ACCELERATE: list[dict[str, Any]] = [
         "distributed_type": "FSDP",
         "mixed_precision": "bf16",
         "num_processes": 2,
+        "enable_cpu_affinity": True,
         "dynamo_config": {"dynamo_backend": "INDUCTOR"},
         "fsdp_config": {**FSDP, "fsdp_sharding_strategy": "FULL_SHARD"},
         "parallelism_config": {

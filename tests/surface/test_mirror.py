@@ -38,6 +38,9 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "cli/test_completion",
         "cli/test_interrupt",
         "daemon/cleaning/test_retention",
+        "daemon/web/test_browser",
+        "daemon/web/test_browser_attacks",
+        "daemon/web/test_browser_looks",
         "daemon/queue/scheduling/test_elastic_starts",
         "daemon/trainer/memory/test_layout_agreement",
         "formats/dcp/writing/test_job",
@@ -56,6 +59,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
     # real daemons and ranks: what a user sees of them
     "process": (
         "daemon/test_calendar",
+        "daemon/test_gpu_memory",
         "daemon/test_hostile",
         "daemon/test_no_memory",
         "daemon/test_elastic_jobs",
@@ -85,6 +89,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "daemon/trainer/engine_torch/test_offload",
         "daemon/trainer/engine_torch/test_stages",
         "daemon/trainer/evaluation/test_generation",
+        "daemon/trainer/memory/test_placement",
         "daemon/trainer/test_choices",
         "daemon/trainer/test_ending",
         "daemon/trainer/test_chunked",

@@ -114,6 +114,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "zerotools monitor --peaks",
     ),
     "top": ("zerotools top", "zerotools top --interval 5"),
+    "web": ("zerotools web", "zerotools web --open", "zerotools web --end"),
     "drain": ("zerotools drain", "zerotools drain --why 'new driver at 18:00'"),
     "undrain": ("zerotools undrain",),
     "doctor": ("zerotools doctor", "zerotools doctor --python /opt/train/bin/python"),

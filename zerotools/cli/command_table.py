@@ -126,6 +126,9 @@ COMMANDS: dict[str, CommandEntry] = {
     "top": CommandEntry(
         "zerotools.cli.commands.top", MACHINE, "Watch GPUs, host and jobs on a full screen."
     ),
+    "web": CommandEntry(
+        "zerotools.cli.commands.web", MACHINE, "Print a link that shows the queue in a browser."
+    ),
     "drain": CommandEntry(
         "zerotools.cli.commands.drain", MACHINE, "Start no jobs any more; what runs goes on."
     ),

@@ -1,50 +1,137 @@
-"""What the control groups of this process still let it take of memory (cgroup v2).
+"""What the control groups of this process still let it take of memory, and how hard they press.
 
 A daemon in a container or a unit with `MemoryMax=` meets that limit long before the machine is out
-of memory. Of each group from its own up to the root: `memory.max` less `memory.current`, of which
-`inactive_file` of `memory.stat` does not count, since the kernel gives it back first. Source: Linux
-Documentation/admin-guide/cgroup-v2.rst, "Memory Interface Files".
+of memory. Of each group from its own up to the root:
+
+    left        `memory.max` or `memory.high`, the lower one, less `memory.current`, of which
+                `inactive_file` of `memory.stat` does not count: the kernel gives it back first
+    reclaims    `high` and `max` of `memory.events.local`: how often it was over a limit of its own,
+                so that the kernel took memory back while programs waited; with files in memory that
+                is usual, and says something only where little is left
+    ooms        `oom` there: how often that was not enough
+    stalled     `full` of `memory.pressure`, of a group that has a limit
+
+`memory.events` without `.local` has what groups below it met, too: limits of jobs, which are theirs
+to meet. Version 1 has `memory.limit_in_bytes`, `memory.usage_in_bytes`, `total_inactive_file`,
+`memory.failcnt`, and `oom_kill` in `memory.oom_control`; no stalls. Sources: Linux
+Documentation/admin-guide/cgroup-v2.rst, "Memory Interface Files", and cgroup-v1/memory.rst.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
+from zerotools.sensors.host import read_stall
 
-def headroom_bytes(
-    proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")
-) -> int | None:
-    """The least of all groups; None: none has a limit, or this is no cgroup v2."""
-    return min(
-        (left for group in _groups(proc, root) if (left := _left(group)) is not None), default=None
+_NO_LIMIT = 1 << 62
+"""Version 1 writes the largest number of pages where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupMemory:
+    """`left_bytes` of the `limit_bytes` of the group that leaves least; None: none has a limit.
+    `reclaims` and `ooms` count since the groups were made, of all of them together; None: the
+    kernel does not count. `stalled_percent`: of the last 10 s, all tasks of a group at once waited
+    for memory; None: it is not known."""
+
+    left_bytes: int | None = None
+    limit_bytes: int | None = None
+    reclaims: int | None = None
+    ooms: int | None = None
+    stalled_percent: float | None = None
+
+
+def read_cgroup_memory(
+    proc: Path = Path("/proc/self/cgroup"),
+    root: Path = Path("/sys/fs/cgroup"),
+    place: Callable[[str], str] = str,
+) -> CgroupMemory:
+    """The groups of the process of which `proc` is told; `place` says which one is meant, by the
+    path of its own."""
+    found = [_second(group) for group in _groups(proc, "", root, place)]
+    found += [_first(group) for group in _groups(proc, "memory", root / "memory", place)]
+    limited = [each for each in found if each.left_bytes is not None]
+    tightest = min(limited, key=lambda each: each.left_bytes or 0, default=CgroupMemory())
+    return CgroupMemory(
+        left_bytes=tightest.left_bytes,
+        limit_bytes=tightest.limit_bytes,
+        reclaims=_sum(each.reclaims for each in found),
+        ooms=_sum(each.ooms for each in found),
+        stalled_percent=max(
+            (each.stalled_percent for each in found if each.stalled_percent is not None),
+            default=None,
+        ),
     )
 
 
-def _groups(proc: Path, root: Path) -> Iterator[Path]:
+def _groups(proc: Path, controller: str, root: Path, place: Callable[[str], str]) -> Iterator[Path]:
+    """Its group in the hierarchy of `controller` (of version 2: empty), and all above it."""
     try:
-        lines = proc.read_text(encoding="utf-8").splitlines()
+        lines = [line.split(":", 2) for line in proc.read_text(encoding="utf-8").splitlines()]
     except OSError:
         return
-    own = next((line[3:] for line in lines if line.startswith("0::/")), None)
-    if own is None:
+    named = (path for *_, said, path in lines if said == controller and path.startswith("/"))
+    if (own := next(named, None)) is None:
         return
-    group = root / own.lstrip("/")
+    group = root / place(own).lstrip("/")
     yield group
     while group != root and root in group.parents:
         group = group.parent
         yield group
 
 
-def _left(group: Path) -> int | None:
+def _second(group: Path) -> CgroupMemory:
+    limits = [_number(group / f"memory.{name}") for name in ("max", "high")]
+    limit = min((each for each in limits if each is not None), default=None)
+    events = _counts(group / "memory.events.local")
+    stall = None if limit is None else read_stall(group / "memory.pressure")
+    return CgroupMemory(
+        left_bytes=_left(group / "memory.current", limit, group, "inactive_file"),
+        limit_bytes=limit,
+        reclaims=_sum((events.get("high"), events.get("max"))),
+        ooms=events.get("oom"),
+        stalled_percent=None if stall is None else stall.full_avg10_percent,
+    )
+
+
+def _first(group: Path) -> CgroupMemory:
+    limit = _number(group / "memory.limit_in_bytes")
+    limit = None if limit is None or limit >= _NO_LIMIT else limit
+    return CgroupMemory(
+        left_bytes=_left(group / "memory.usage_in_bytes", limit, group, "total_inactive_file"),
+        limit_bytes=limit,
+        reclaims=_number(group / "memory.failcnt"),
+        ooms=_counts(group / "memory.oom_control").get("oom_kill"),
+    )
+
+
+def _left(usage: Path, limit: int | None, group: Path, given_back: str) -> int | None:
+    used = _number(usage)
+    if limit is None or used is None or not (stat := _counts(group / "memory.stat")):
+        return None
+    return max(0, limit - used + stat.get(given_back, 0))
+
+
+def _number(path: Path) -> int | None:
     try:
-        most = (group / "memory.max").read_text(encoding="ascii").strip()
-        if not most.isdecimal():
-            return None
-        used = int((group / "memory.current").read_text(encoding="ascii"))
-        stat = (group / "memory.stat").read_text(encoding="ascii").split()
+        text = path.read_text(encoding="ascii").strip()
     except (OSError, ValueError):
         return None
-    words = dict(zip(stat[::2], stat[1::2], strict=False))
-    file = words.get("inactive_file", "0")
-    return max(0, int(most) - used + (int(file) if file.isdecimal() else 0))
+    return int(text) if text.isdecimal() else None
+
+
+def _counts(path: Path) -> Mapping[str, int]:
+    """A file of lines of a word and a number."""
+    try:
+        words = path.read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return {}
+    pairs = zip(words[::2], words[1::2], strict=False)
+    return {word: int(number) for word, number in pairs if number.isdecimal()}
+
+
+def _sum(counts: Iterable[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None

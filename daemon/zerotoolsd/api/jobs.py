@@ -16,9 +16,9 @@ from zerotools.jobs.text.secrets import HIDDEN
 from zerotoolsd.api import inputs
 from zerotoolsd.api.answers import answer, answer_unless_known
 from zerotoolsd.api.asking.asked import Asked, asked
+from zerotoolsd.api.document.request_schemas import LARGEST_PID, LONGEST_SPAN
 from zerotoolsd.api.keys import PEOPLE, SERVICE
 from zerotoolsd.api.readers import named, view_for
-from zerotoolsd.api.request_schemas import LARGEST_PID, LONGEST_SPAN
 from zerotoolsd.queue_terms import CONDITIONS, OK, Dependency, JobEdit, QueueTerms
 from zerotoolsd.rights.policy import Access
 from zerotoolsd.service.exchanged import Adoption, JobView

@@ -11,10 +11,12 @@ from zerotoolsd.api.asking.turns import RequestTurns
 from zerotoolsd.api.doors.tokens import BearerTokens
 from zerotoolsd.rights.people import People
 from zerotoolsd.rights.policy import Action, Rights
+from zerotoolsd.service.job_page import JobPage
 from zerotoolsd.service.protocol import JobService
 
 TOKENS: web.AppKey[BearerTokens] = web.AppKey("tokens")
 SERVICE: web.AppKey[JobService] = web.AppKey("service")
+PAGE: web.AppKey[JobPage] = web.AppKey("page")
 PEOPLE: web.AppKey[People] = web.AppKey("people")
 TURNS: web.AppKey[RequestTurns] = web.AppKey("turns")
 RIGHTS: web.AppKey[Rights] = web.AppKey("rights")

@@ -15,10 +15,11 @@ import zerotools
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.api.answers import answer
 from zerotoolsd.api.document.job_paths import job_paths
+from zerotoolsd.api.document.json_schemas import Schema, of_answer, of_table, of_type
 from zerotoolsd.api.document.machine_paths import machine_paths
 from zerotoolsd.api.document.operation_terms import PROBLEM, object_of, ref
-from zerotoolsd.api.json_schemas import Schema, of_answer, of_table, of_type
-from zerotoolsd.api.request_schemas import CLEAN_SCHEMA, HEALTH_SCHEMA
+from zerotoolsd.api.document.request_schemas import CLEAN_SCHEMA, HEALTH_SCHEMA
+from zerotoolsd.api.document.result_paths import result_paths
 from zerotoolsd.service.exchanged import AttemptView, CleanedJob, Event, JobView, KeptJob
 
 
@@ -51,7 +52,7 @@ def document() -> dict[str, Any]:
         },
         "servers": [{"url": "http://localhost"}],
         "security": [{}, {"token": []}],
-        "paths": {**job_paths(), **machine_paths()},
+        "paths": {**job_paths(), **result_paths(), **machine_paths()},
         "components": {
             "schemas": _schemas(),
             "responses": {

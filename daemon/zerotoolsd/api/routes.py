@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from zerotoolsd.api import arrays, cleaning, jobs, machine, openapi, outputs, stream
+from zerotoolsd.api import (
+    arrays,
+    cleaning,
+    jobs,
+    machine,
+    openapi,
+    outputs,
+    page_links,
+    results,
+    stream,
+)
 from zerotoolsd.api.asking.gate import gate
 from zerotoolsd.api.asking.turns import RequestTurns
 from zerotoolsd.api.doors.rate import RateLimit
 from zerotoolsd.api.doors.tokens import BearerTokens
 from zerotoolsd.api.inputs import LARGEST_BODY
-from zerotoolsd.api.keys import ACTIONS, PEOPLE, RIGHTS, SERVICE, TOKENS, TURNS
+from zerotoolsd.api.keys import ACTIONS, PAGE, PEOPLE, RIGHTS, SERVICE, TOKENS, TURNS
 from zerotoolsd.api.problems import problems
 from zerotoolsd.rights.people import People
 from zerotoolsd.rights.policy import Action, Rights
+from zerotoolsd.service.job_page import JobPage, NoPage
 from zerotoolsd.service.protocol import JobService
 
 ROUTES: tuple[tuple[web.RouteDef, Action], ...] = (
@@ -37,6 +48,9 @@ ROUTES: tuple[tuple[web.RouteDef, Action], ...] = (
     (web.post("/v1/jobs/{id}/retry", jobs.retry), Action.RETRY),
     (web.get("/v1/jobs/{id}/logs", outputs.logs), Action.READ_LOGS),
     (web.get("/v1/jobs/{id}/progress", outputs.progress), Action.READ_PROGRESS),
+    (web.get("/v1/jobs/{id}/curves", results.curves), Action.READ_PROGRESS),
+    (web.get("/v1/jobs/{id}/checkpoints", results.checkpoints), Action.READ_RESULTS),
+    (web.get("/v1/jobs/{id}/predictions", results.predictions), Action.READ_RESULTS),
     (web.post("/v1/clean", cleaning.clean), Action.CLEAN),
     (web.post("/v1/drain", machine.drain), Action.DRAIN),
     (web.post("/v1/undrain", machine.undrain), Action.DRAIN),
@@ -47,6 +61,8 @@ ROUTES: tuple[tuple[web.RouteDef, Action], ...] = (
     (web.get("/v1/history", machine.history), Action.SEE_MACHINE),
     (web.get("/v1/peaks", machine.peaks), Action.SEE_MACHINE),
     (web.get("/v1/shares", machine.shares), Action.SEE_SHARES),
+    (web.post("/v1/web/links", page_links.make_link), Action.OPEN_PAGE),
+    (web.post("/v1/web/end", page_links.end_sessions), Action.OPEN_PAGE),
     (web.get("/v1/health", machine.health), Action.SEE_DAEMON),
     (web.get("/metrics", machine.metrics), Action.SEE_METRICS),
 )
@@ -58,13 +74,15 @@ def make_app(
     tokens: BearerTokens | None = None,
     rights: Rights | None = None,
     people: People | None = None,
+    page: JobPage | None = None,
 ) -> web.Application:
     """The API over `service`; `tokens` say who comes by TCP, `rights` (default: of a daemon of one
-    user) who may do what, `people` what users are called."""
+    user) who may do what, `people` what users are called, `page` gives links to browsers."""
     app = web.Application(middlewares=[problems, gate(RateLimit())], client_max_size=LARGEST_BODY)
     app[SERVICE] = service
     app[RIGHTS] = rights or Rights()
     app[PEOPLE] = people or People()
+    app[PAGE] = page or NoPage()
     app[TURNS] = RequestTurns()
     app[ACTIONS] = {route.handler: action for route, action in ROUTES}
     if tokens is not None:

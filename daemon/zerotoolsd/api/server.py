@@ -18,6 +18,7 @@ from zerotoolsd.api.doors.tcp import TcpDoor
 from zerotoolsd.api.routes import make_app
 from zerotoolsd.rights.people import People
 from zerotoolsd.rights.policy import Rights
+from zerotoolsd.service.job_page import JobPage
 from zerotoolsd.service.protocol import JobService
 
 CLOSE_SECONDS = 2.0
@@ -41,10 +42,11 @@ class ApiServer:
         most: int | None = None,
         rights: Rights | None = None,
         people: People | None = None,
+        page: JobPage | None = None,
     ) -> None:
         # What a client asked who is gone is not done.
         self._runner = web.AppRunner(
-            make_app(service, None if tcp is None else tcp.tokens, rights, people),
+            make_app(service, None if tcp is None else tcp.tokens, rights, people, page),
             shutdown_timeout=close_seconds,
             handler_cancellation=True,
         )

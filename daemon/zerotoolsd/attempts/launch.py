@@ -21,6 +21,7 @@ from zerotoolsd.accounts.job_user import JobUser
 from zerotoolsd.accounts.rights import let_through, opened
 from zerotoolsd.attempts.environment import job_environment
 from zerotoolsd.attempts.job_limits import attempt_limits, declared_limits
+from zerotoolsd.attempts.numa.rank_bindings import UNBOUND, RankBindings
 from zerotoolsd.attempts.programs import (
     command_of,
     finder_command,
@@ -88,10 +89,12 @@ def rank_environment(
     attempt: AttemptRow,
     cache: DataCacheConfig | None = None,
     user: JobUser | None = None,
+    threads: int | None = None,
 ) -> dict[str, str]:
-    """All variables of the ranks but those that differ between them."""
+    """All variables of the ranks but those that differ between them. `threads` are those of a rank;
+    None: its part of all processors."""
     run_dir = Path(attempt.run_dir)
-    threads = max(1, len(os.sched_getaffinity(0)) // spec.world_size)
+    threads = threads or max(1, len(os.sched_getaffinity(0)) // spec.world_size)
     defaults = {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
     if spec.engine != SCRIPT:
         defaults |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
@@ -135,13 +138,15 @@ def prepare(
     gpu_locks: Mapping[str, Any] = MappingProxyType({}),
     user: JobUser | None = None,
     mounted: Sequence[MountPoint] = (),
+    bindings: RankBindings = UNBOUND,
 ) -> Plan:
     """Make the run directory and write what its processes read; what its supervisor is told. May be
     repeated. Raises OSError.
 
     `reported_before`: the checkpoints that earlier attempts reported, the newest first. `socket`
     is the daemon's. `gpu_locks`: what the supervisor is told of the locks of its GPUs. `user`:
-    whose job it is, if not the daemon's. `mounted`: what is mounted now.
+    whose job it is, if not the daemon's. `mounted`: what is mounted now. `bindings`: what its ranks
+    keep to.
     """
     run_dir = Path(attempt.run_dir)
     importable = _make_places(run_dir, job, config, user)
@@ -151,7 +156,7 @@ def prepare(
     if spec.stall.action == END and not config.watch.end_stalled:
         spec = replace(spec, stall=replace(spec.stall, action=REPORT))
     sized = at_size(spec, attempt.world_size or spec.world_size)
-    plan = _plan(sized, job, attempt, config, command, umask, user)
+    plan = _plan(sized, job, attempt, config, command, umask, user, bindings)
     thinning = thinning_command(spec, job.output_dir, job.id, socket)
     mounts = tuple(sorted(mounts_of(spec, mounted)))
     plan = replace(plan, thinning=thinning, gpu_locks=gpu_locks, mounts=mounts)
@@ -207,6 +212,7 @@ def _plan(
     command: RankCommand,
     umask: int,
     user: JobUser | None,
+    bindings: RankBindings,
 ) -> Plan:
     run_dir = Path(attempt.run_dir)
     own = spec.engine == SCRIPT
@@ -215,7 +221,7 @@ def _plan(
         attempt=attempt.number,
         token=attempt.token,
         argv=command_of(spec, attempt.gpu_uuids) if own else command(spec, run_dir),
-        env=rank_environment(spec, attempt, config.data_cache, user),
+        env=rank_environment(spec, attempt, config.data_cache, user, bindings.threads),
         cwd=spec.script.directory if own else str(run_dir),
         umask=umask,
         world_size=spec.world_size,
@@ -229,6 +235,7 @@ def _plan(
         log_limit_bytes=config.limits.log_bytes,
         closing=closing_command(spec, job.output_dir),
         stall=limits_of(spec.stall, own_program=own),
+        bindings=bindings.ranks,
     )
 
 

@@ -34,7 +34,7 @@ from zerotoolsd.queue import clocks, lifecycle
 from zerotoolsd.queue.rows import ENDED, LAUNCHING, RUNNING, AttemptRow
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.taking_in import FoundJob, Rebuild
-from zerotoolsd.queue.yielding.yield_table import PAUSE, PREEMPT, RELIEVE, RESIZE
+from zerotoolsd.queue.yielding.yield_table import PAUSE, PREEMPT, RELIEVE, RELIEVE_GPU, RESIZE
 from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json
 from zerotoolsd.supervisor.plan import ATTEMPT, EXIT, REQUEST, RUN
 from zerotoolsd.supervisor.trouble import is_of_machine
@@ -47,6 +47,7 @@ _ASKED = {
     PREEMPT: states.YIELDING,
     RESIZE: states.YIELDING,
     RELIEVE: states.YIELDING,
+    RELIEVE_GPU: states.YIELDING,
 }
 """In which state a job is whose attempt was asked to stop for this reason."""
 _ADVICE = "see what came of it, then zerotools resume or zerotools cancel"

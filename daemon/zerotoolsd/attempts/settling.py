@@ -39,7 +39,8 @@ log = logging.getLogger(__name__)
 class AttemptEnds:
     """Ends that were seen. `wake` is called where one is new: another round is due. `gpu_name` is
     what people call a GPU, by its UUID; `xids_of` says what was reported of GPUs. One that is
-    broken is fenced for `fence_seconds`."""
+    broken is fenced for `fence_seconds`. `gone` is told of attempts whose GPUs are given back, and
+    `freed` of leases of which nothing lives any more: it releases them, now or later."""
 
     def __init__(
         self,
@@ -50,6 +51,8 @@ class AttemptEnds:
         xids_of: XidsOf = lambda uuids, since: {},
         fence_seconds: float = 0.0,
         tally: MetricsTally | None = None,
+        gone: Callable[[AttemptRow], None] = lambda attempt: None,
+        freed: Callable[[Lease], None] | None = None,
     ) -> None:
         self._transitions = transitions
         self._store = transitions.store
@@ -59,6 +62,7 @@ class AttemptEnds:
         self._xids_of = xids_of
         self._fence_seconds = fence_seconds
         self._tally = tally or MetricsTally()
+        self._gone, self._freed = gone, freed or self._release
         self.expired: set[str] = set()
         """Tokens of attempts that were asked to stop, as their job's time limit is over."""
         self._unsettled: dict[str, tuple[AttemptRow, Mapping[str, Any]]] = {}
@@ -130,6 +134,8 @@ class AttemptEnds:
                     change.fence(fence)
         if left is not None:
             log.warning("job %d: %s", job.id, left)
+        if ending.held_by(record) is None:
+            self._store.transactions.when_committed(lambda: self._gone(row))
         self._tally.attempt_ended(end.outcome, cause, record, job.standing.best_step)
         self._transitions.publish(job, after)
 
@@ -159,18 +165,20 @@ class AttemptEnds:
         return True
 
     def release_freed(self) -> bool:
-        """Free the GPUs whose last process is gone at last; whether some are still held."""
-        held = [lease for lease in self._store.leases() if lease.held_by is not None]
-        for lease in held:
+        """Free the GPUs whose last process is gone at last; whether some are still held by one."""
+        lives = False
+        for lease in self._store.outlived.leases():
             with self._guard(lease.job_id, parking.RELEASING) as reach:
                 reach()
-                self._release_if_free(lease)
-        return bool(held)
+                attempt = self._store.attempts(lease.job_id)[lease.attempt - 1]
+                if any(map(is_still_alive, ending.holders(attempt.result or {}))):
+                    lives = True
+                else:
+                    self._freed(lease)
+        return lives
 
-    def _release_if_free(self, lease: Lease) -> None:
-        attempt = self._store.attempts(lease.job_id)[lease.attempt - 1]
-        if not any(map(is_still_alive, ending.holders(attempt.result or {}))):
-            self._store.release(lease, time.time())
+    def _release(self, lease: Lease) -> None:
+        self._store.release(lease, time.time())
 
 
 def _yield_end(end: Ended, record: Mapping[str, Any], when: float) -> YieldEnd:

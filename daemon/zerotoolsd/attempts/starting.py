@@ -19,6 +19,8 @@ from zerotoolsd import crashpoints
 from zerotoolsd.accounts.name_service import SilentNames
 from zerotoolsd.accounts.serving import OWN_ONLY, ServedUsers
 from zerotoolsd.attempts import job_limits, last_report, launch
+from zerotoolsd.attempts.numa.placer import RankPlacer
+from zerotoolsd.attempts.numa.rank_bindings import UNBOUND
 from zerotoolsd.attempts.spawning.spawner import NotReady
 from zerotoolsd.attempts.spawning.way import CHILDREN
 from zerotoolsd.attempts.waiting.loading import TURN_SECONDS, LoadingAttempts
@@ -60,8 +62,13 @@ class AttemptStarter:
         users: ServedUsers = OWN_ONLY,
         mounted: ReadMounts = read_mounts,
         warm: WarmServers | None = None,
+        unaccounted: Callable[[Sequence[str]], Mapping[str, int]] = lambda gpus: {},
+        placer: RankPlacer | None = None,
     ) -> None:
-        """`waited` is told how many seconds a job was queued before its first launch."""
+        """`waited` is told how many seconds a job was queued before its first launch; `unaccounted`
+        says what of GPUs no process holds now, and `placer` on which processors ranks run (None: on
+        any)."""
+        self._unaccounted = unaccounted
         self._users = users
         self._transitions = transitions
         self._store = transitions.store
@@ -77,6 +84,7 @@ class AttemptStarter:
         self._waited = waited
         self._mounted = mounted
         self._warm = warm or WarmServers(WarmStartConfig(), CHILDREN)
+        self._placer = placer
         self._how: dict[str, str] = {}
         """How attempts were started whose start is not committed yet, by token."""
         self._loading = LoadingAttempts(config.retry, self.loads)
@@ -107,6 +115,7 @@ class AttemptStarter:
             result=None,
             host=os.uname().nodename,
             world_size=size or job.spec.world_size,
+            gpu_baseline=self._unaccounted(gpu_uuids),
         )
         after, now = self._transitions.after(job, Admit()), time.time()
         with self._store.change(job, after, states.ADMIT, now=now, attempt=number) as change:
@@ -131,9 +140,10 @@ class AttemptStarter:
                 return
             user = self._users.of(job.uid)
             known = last_report.checkpoints_before(before)
+            bindings = UNBOUND if self._placer is None else self._placer.place(job.spec, attempt)
             plan = launch.prepare(
                 *(job, attempt, self._config, self._command, self._umask, known),
-                *(self._socket, self._gpu_locks(attempt.gpu_uuids), user, mounted),
+                *(self._socket, self._gpu_locks(attempt.gpu_uuids), user, mounted, bindings),
             )
             warm, how = self._warm.start(attempt, plan, job.spec, user)
             limits = None if user is None else self._held_by(job)
@@ -153,8 +163,8 @@ class AttemptStarter:
         except ZerotoolsError as error:
             failed(attempt, {"outcome": lifecycle.BAD_JOB, "cause": str(error)})
             return
-        if how is not None:
-            self._how[attempt.token] = how
+        if told := [each for each in (how, bindings.said) if each is not None]:
+            self._how[attempt.token] = "; ".join(told)
         self._pending.over(job.id)
         self._loading.began(attempt)
         crashpoints.reach(crashpoints.SUPERVISOR_SPAWNED)

@@ -44,6 +44,11 @@ class LeftAttempts:
         if job_id not in self._left:
             self._left.append(job_id)
 
+    @property
+    def are_noted(self) -> bool:
+        """Whether any is to be taken up."""
+        return bool(self._left)
+
     def take_up_job(self, job_id: int) -> None:
         """Take up this job's attempt, after those that were noted before."""
         self._left.append(job_id)

@@ -307,6 +307,10 @@ class Watcher:
         if live is not None and has_begun(Path(attempt.run_dir)):
             send_signal(live.pidfd, signal.SIGTERM, owner_of(Path(attempt.run_dir)))
 
+    def end_at_once(self, attempt: AttemptRow, reason: str) -> None:
+        """Leave the attempt no time to save."""
+        self.request_stop(attempt, reason, 0.0)
+
     def request_again(self) -> bool:
         """Ask those again that could not be asked; whether all are asked."""
         for attempt, reason in self._stops.unwritten:

@@ -1,4 +1,4 @@
-"""`[pressure]` of `zerotoolsd.toml`: what is done before the memory of the host is used up."""
+"""`[pressure]` of `zerotoolsd.toml`: what is done before memory is used up."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ NOTHING, WAIT, SAVE, STOP = "nothing", "wait", "save", "stop"
 
 @dataclass(frozen=True, kw_only=True)
 class PressureConfig:
-    """`[pressure]`: what is done before the memory of the host is used up; see
-    [when memory runs out](../how-to/when-memory-runs-out.md)."""
+    """`[pressure]`: what is done before the memory of the host, or of a GPU that several share, is
+    used up; see [when memory runs out](../how-to/when-memory-runs-out.md)."""
 
     most: str = key(
-        'How far the daemon goes. `"nothing"`: it looks on. `"wait"`: no job starts. `"save"`: the '
-        "job of lowest value is asked to save and stop, and goes on later, at no cost to its "
-        "restarts. "
+        'How far the daemon goes. `"nothing"`: it looks on. `"wait"`: no job starts, or none on '
+        'that GPU. `"save"`: the job of lowest value, or that which holds more of the GPU than it '
+        "declared, is asked to save and stop, and goes on later, at no cost to its restarts. "
         '`"stop"`: where that would come too late, it is ended at once and goes on from its last '
         "checkpoint.",
         default=WAIT,
         allowed=(NOTHING, WAIT, SAVE, STOP),
     )
     seconds: float = key(
-        "Time between two looks at the host's memory while jobs run.", default=0.5, minimum=0.1
+        "Time between two looks at the host's memory while jobs run; at that of GPUs it is at "
+        "least a second.",
+        default=0.5,
+        minimum=0.1,
     )

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from zerotoolsd.gpu_sharing.measured_use import Owner
 from zerotoolsd.history.job_memory import host_memory
-from zerotoolsd.pressure.guard import read_host
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.queue.scheduling.declared import HostNow
 
@@ -22,7 +21,7 @@ class HostMemoryNow:
     def __init__(
         self,
         live: Callable[[], Sequence[AttemptRow]],
-        available: Callable[[], int] = lambda: read_host().available,
+        available: Callable[[], int],
         measure: Callable[[Sequence[AttemptRow]], Mapping[Owner, int]] = host_memory,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -114,7 +114,7 @@ def _gpus(now: MetricsMoment) -> Iterator[MetricFamily]:
     yield MetricFamily(
         "zerotools_gpu_memory_used_bytes",
         GAUGE,
-        "Memory of each GPU in use, by whom: a job, what outlived one, or others.",
+        "Memory of each GPU in use, by whom: a job; what outlived one, where none is; or others.",
         tuple(_memory(gpus, now.leases)),
     )
     yield MetricFamily(
@@ -132,10 +132,10 @@ def _gpus(now: MetricsMoment) -> Iterator[MetricFamily]:
 
 
 def _memory(gpus: Iterable[Gpu], leases: Collection[Lease]) -> Iterator[MetricSample]:
-    by_uuid = {lease.gpu_uuid: lease for lease in leases}
+    of_jobs = {lease.gpu_uuid for lease in leases if lease.held_by is None}
+    outlived = {lease.gpu_uuid for lease in leases} - of_jobs
     for gpu in gpus:
-        lease = by_uuid.get(gpu.uuid or "")
-        owner = "foreign" if lease is None else "job" if lease.held_by is None else "residue"
+        owner = "job" if gpu.uuid in of_jobs else "residue" if gpu.uuid in outlived else "foreign"
         if gpu.memory_used_bytes is not None:
             labels = {"gpu_uuid": str(gpu.uuid), "owner": owner}
             yield MetricSample(gpu.memory_used_bytes, labels)

@@ -77,18 +77,27 @@ class SharedGpus:
         self._machine = machine
         self._live = live
         self._tell, self._tell_idle = over, idle
+        self._context = bytes_of(config.context_memory)
         self.idle = IdleGpus(config.idle_seconds, machine.gpu_name)
-        self.over = OverUse(bytes_of(config.context_memory), machine.gpu_name)
+        self.over = OverUse(self._context, machine.gpu_name)
 
     def _running(self) -> list[AttemptRow]:
         return [attempt for attempt, _ in self._live()]
 
     def own_use(self, snapshot: Snapshot | None) -> Mapping[str, int]:
-        """What our jobs use of GPUs that are shared, by UUID, where that is known."""
-        shared = {lease.gpu_uuid for lease in self._store.leases() if lease.bytes is not None}
+        """What our jobs use of their shares of GPUs, by UUID, where that is known. What one holds
+        beyond its share is left for nobody, as what others use."""
+        shares = [lease for lease in self._store.leases() if lease.bytes is not None]
+        shared = {lease.gpu_uuid for lease in shares}
         if snapshot is None or not shared:
             return {}
-        return measure([gpu for gpu in snapshot.gpus if gpu.uuid in shared], self._running()).own
+        use = measure([gpu for gpu in snapshot.gpus if gpu.uuid in shared], self._running())
+        own = dict.fromkeys(use.own, 0)
+        for lease in shares:
+            held = use.of_attempts.get((lease.job_id, lease.attempt), {}).get(lease.gpu_uuid, 0)
+            if lease.gpu_uuid in own:
+                own[lease.gpu_uuid] += min(held, (lease.bytes or 0) + self._context)
+        return own
 
     def use_of_jobs(self, snapshot: Snapshot | None) -> MeasuredUse:
         """What each attempt uses of the GPUs that are leased, where that is known."""

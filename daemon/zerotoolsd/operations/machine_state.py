@@ -48,6 +48,7 @@ class MachineState:
             "launch": launch,
             "warm_start": self._dispatcher.warm.to_json(),
             "gpu_locks": self._dispatcher.arbiter.to_json(),
+            "numa": self._dispatcher.placer.topology().to_json(),
         }
 
     async def metrics(self, *, openmetrics: bool) -> str:

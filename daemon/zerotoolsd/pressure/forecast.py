@@ -33,7 +33,10 @@ class MemorySample:
     """Bytes of the host at `clock` (seconds, monotonic): what there is in all, what programs may
     still take, and what running jobs are still expected to take of that. `loading`: jobs that have
     not taken a step yet may take more, up to the most that is expected of them. `stalled_percent`:
-    of the last 10 s, all tasks at once waited for memory (PSI, full); None: not known."""
+    of the last 10 s, all tasks at once waited for memory (PSI, full); None: not known. `of_limit`:
+    it is that of the daemon's control group, which has less than the host. Since the sample before,
+    the kernel took memory back at a limit of that group (`reclaimed`), or could not and ended
+    programs (`killed`)."""
 
     clock: float
     total: int
@@ -41,6 +44,9 @@ class MemorySample:
     coming: int = 0
     loading: bool = False
     stalled_percent: float | None = None
+    of_limit: bool = False
+    reclaimed: bool = False
+    killed: bool = False
 
     @property
     def part(self) -> float:

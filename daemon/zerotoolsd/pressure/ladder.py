@@ -2,11 +2,17 @@
 
     rung    when                                               what
     WAIT    gone in 120 s and three tenths are left, or a      no job starts
-            25th is left
-    SAVE    gone in 45 s and three tenths are left, or all     the job of lowest value is asked to
-            tasks wait for a fifth of the time                 save and stop
+            25th is left, or the kernel has ended programs
+            for want of it
+    SAVE    gone in 45 s and three tenths are left; or a 25th  the job of lowest value is asked to
+            is left and all tasks wait for a fifth of the      save and stop
+            time, or the kernel takes memory back at the
+            limit of the control group at every look
     STOP    gone in 10 s, or less than the reserve is left     the job that was asked is ended; or
-            and it shrinks                                     the one of lowest value, at once
+            and it shrinks, or the kernel ends programs        the one of lowest value, at once
+
+A control group that has files in memory is at its limit all the time, and the kernel takes them
+back: that it does so says something only where what it cannot take back has used up the rest.
 
 While jobs load, which have not taken a step yet and hold less than the most that is expected of
 them, memory goes fast and stops going: then it is STOP from 3 s on, and SAVE not at all.
@@ -27,7 +33,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from zerotoolsd.config_tables.pressure_config import NOTHING, SAVE, STOP, WAIT
-from zerotoolsd.pressure.forecast import MemorySample, seconds_left
+from zerotoolsd.pressure.forecast import LATELY_SECONDS, MemorySample, seconds_left
 
 GIB = 1 << 30
 
@@ -49,6 +55,8 @@ SCARCE_PART = 0.3
 """Above this the slope counts for STOP alone: any program that starts takes memory fast."""
 WAIT_PART = 0.04
 STALLED_PERCENT = 20.0
+RECLAIM_SECONDS, RECLAIMS = 3.0, 4
+"""Memory was taken back before each of so many samples at least, and for so long."""
 RESERVE_PART, LEAST_RESERVE = 0.02, 256 << 20
 CALM_SECONDS = 15.0
 PAUSE_SECONDS, HURRY_SECONDS = 20.0, 3.0
@@ -65,14 +73,15 @@ def reserve_of(total: int) -> int:
 @dataclass(frozen=True, kw_only=True)
 class MemoryHolder:
     """A job that runs. `held` bytes; `unsaved_seconds` is what it has done since it saved last;
-    `saves`: it is known to save. `asked` and `ended` say when it was asked to save and stop, and
-    ended (clock); None: not yet."""
+    `saves`: it is known to save; `loads`: it has not taken a step yet. `asked` and `ended` say when
+    it was asked to save and stop, and ended (clock); None: not yet."""
 
     job_id: int
     priority: int
     held: int
     unsaved_seconds: float
     saves: bool = True
+    loads: bool = False
     asked: float | None = None
     ended: float | None = None
 
@@ -97,8 +106,10 @@ class Ladder:
 
     def after(self, samples: Sequence[MemorySample]) -> Ladder:
         """Once the newest of `samples` is known."""
-        wanted, why = wanted_rung(samples)
-        now = samples[-1].clock
+        return self.moved(*wanted_rung(samples), samples[-1].clock)
+
+    def moved(self, wanted: Rung, why: str, now: float) -> Ladder:
+        """Once there is reason for `wanted`, at `now` of the monotonic clock."""
         if wanted >= self.rung:
             return Ladder(wanted, wanted, why)
         since = now if self.calm_since is None else self.calm_since
@@ -112,25 +123,56 @@ def wanted_rung(samples: Sequence[MemorySample]) -> tuple[Rung, str]:
     newest = samples[-1]
     reserve = reserve_of(newest.total)
     left = seconds_left(samples, reserve)
-    found = max((rung for rung, most in SECONDS.items() if left < most), default=Rung.CALM)
-    if found < Rung.STOP and newest.part > SCARCE_PART:
-        found = Rung.CALM
+    found = rung_of(left, newest.part)
     if newest.loading and found > Rung.WAIT:
         found = Rung.STOP if left < LOADING_SECONDS else Rung.WAIT
-    stalled = newest.stalled_percent or 0.0
-    if stalled >= STALLED_PERCENT and newest.part < WAIT_PART:
+    struggles = _how_it_struggles(samples)
+    if struggles and newest.part < WAIT_PART:
         found = max(found, Rung.SAVE)
-    if newest.available <= reserve and left < math.inf:
+    killed = _has_killed(samples)
+    if newest.available <= reserve and (left < math.inf or killed):
         found = Rung.STOP
-    if newest.part < WAIT_PART:
+    if newest.part < WAIT_PART or killed:
         found = max(found, Rung.WAIT)
-    of = f"{newest.total / GIB:.1f} GiB"
-    said = f"{newest.available / GIB:.1f} of the host's {of} of memory are left"
+    said = _amounts(newest)
     if left < math.inf:
         said += f", and gone in about {left:.0f} s as it goes"
-    elif stalled >= STALLED_PERCENT:
-        said += f", and all tasks waited for memory for {stalled:.0f} % of the last 10 s"
+    elif killed:
+        said += ", and the kernel has ended programs for want of it"
+    elif struggles:
+        said += f", and {struggles}"
     return found, said if found else ""
+
+
+def rung_of(left: float, part: float) -> Rung:
+    """By how soon the memory is gone, in seconds, of which `part` is left."""
+    found = max((rung for rung, most in SECONDS.items() if left < most), default=Rung.CALM)
+    return Rung.CALM if found < Rung.STOP and part > SCARCE_PART else found
+
+
+def _amounts(sample: MemorySample) -> str:
+    left, total = f"{sample.available / GIB:.1f}", f"{sample.total / GIB:.1f} GiB"
+    if sample.of_limit:
+        return f"{left} of the {total} of memory of the daemon's control group are left"
+    return f"{left} of the host's {total} of memory are left"
+
+
+def _how_it_struggles(samples: Sequence[MemorySample]) -> str | None:
+    """How the kernel tries to get memory back, where it does so all the time."""
+    stalled = samples[-1].stalled_percent or 0.0
+    if stalled >= STALLED_PERCENT:
+        return f"all tasks waited for memory for {stalled:.0f} % of the last 10 s"
+    since = samples[-1].clock - RECLAIM_SECONDS
+    newest = list(samples)[-RECLAIMS:]
+    lately = [*newest, *(each for each in samples if each.clock > since)]
+    if len(newest) == RECLAIMS and all(each.reclaimed for each in lately):
+        return "the kernel takes memory back at its limit all the time"
+    return None
+
+
+def _has_killed(samples: Sequence[MemorySample]) -> bool:
+    since = samples[-1].clock - LATELY_SECONDS
+    return any(each.killed for each in samples if each.clock > since)
 
 
 def next_act(rung: Rung, holders: Sequence[MemoryHolder], total: int, now: float) -> Act | None:

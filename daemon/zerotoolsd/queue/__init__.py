@@ -6,6 +6,7 @@ changes                       what such a transaction writes
 scheduling, placement         which jobs start on which GPUs; the line of those that wait
 writers                       which job writes into which directory
 transitions                   a change of state: the lifecycle, the commit, the announcement
+outlived                      GPUs that stay with attempts which are over
 parking, time_limit           a job with unexpected data is held alone; how long a job may run
 
 It may import `config`, `service` and the supervisor's file formats. It starts no process.

@@ -150,11 +150,12 @@ class Change:
         row = attempt
         self._sql(
             "INSERT INTO attempt (job_id, number, token, state, run_dir, gpu_uuids, resumed_from,"
-            " host, gpu_part, world_size) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            " host, gpu_part, world_size, gpu_baseline)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 *(row.job_id, row.number, row.token, row.state, row.run_dir),
                 *(json.dumps(row.gpu_uuids), row.resumed_from, row.host, gpu_part),
-                row.world_size,
+                *(row.world_size, json.dumps(dict(row.gpu_baseline))),
             ),
         )
         for uuid in row.gpu_uuids:

@@ -7,6 +7,8 @@ or, where an attempt of it has got as far as training, what that took at most.
                       since the attempt may have had fewer ranks
     after it made     as the memory of the host ran out, and had saved nothing: a quarter more than
     room              it took, each time, so that it does not do so for ever
+    after it made     as the memory of a GPU that it shares ran out, and had saved nothing: GPUs
+    room              that it does not share, whatever it declares
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import Any
 
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.queue.rows import AttemptRow, JobRow
-from zerotoolsd.queue.yielding.yield_table import RELIEVE
+from zerotoolsd.queue.yielding.yield_table import RELIEVE, RELIEVE_GPU
 
 SURE = 0.75
 """An estimate may be too high by a quarter with short sequences
@@ -39,12 +41,13 @@ _KEPT = 256
 class ExpectedMemory:
     """Bytes of the host for all ranks, and of each GPU at least; 0: nothing is expected. `source`
     is one of ESTIMATED, MEASURED and RELIEVED; `less_host` is a setting that would take less of the
-    host."""
+    host. `alone`: it does not share GPUs."""
 
     host_bytes: int = 0
     gpu_bytes: int = 0
     source: str = ESTIMATED
     less_host: str | None = None
+    alone: bool = False
 
 
 NOTHING_EXPECTED = ExpectedMemory()
@@ -64,6 +67,7 @@ def expected_of(
         host_bytes=_counted(int(SURE * _count(estimate, "host"))),
         gpu_bytes=int(SURE * _count(estimate, "gpu")),
         less_host=_text(estimate, "less_host"),
+        alone=_is_alone(results),
     )
     if times := _relieved(results):
         peak = max(_count(result, "peak_host_bytes") for result in results[-times:])
@@ -76,6 +80,7 @@ def expected_of(
         gpu_bytes=gpu + context if gpu else found.gpu_bytes,
         source=MEASURED,
         less_host=found.less_host,
+        alone=found.alone,
     )
     larger = spec.size_range is not None and found.host_bytes > measured.host_bytes
     return found if larger else measured
@@ -117,6 +122,16 @@ def _relieved(results: Sequence[Mapping[str, Any]]) -> int:
             break
         times += 1
     return min(times, _MOST_TIMES)
+
+
+def _is_alone(results: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether an attempt made room on a GPU, and none has saved anything since it began."""
+    for result in reversed(results):
+        if result.get("checkpoint") is not None:
+            return False
+        if result.get("stop_reason") == RELIEVE_GPU:
+            return True
+    return False
 
 
 def rounded(size: int) -> int:

@@ -15,30 +15,22 @@ from zerotools.jobs import states
 from zerotools.jobs.binding.durations import seconds_of
 from zerotools.jobs.priorities import MOST_PRIORITY
 from zerotools.jobs.tables.spec import JobSpec
-from zerotools.sensors.snapshot import BF16_CAPABILITY, Snapshot
+from zerotools.sensors.snapshot import Snapshot
 from zerotoolsd.accounts.user_limits import LimitsOfUsers
 from zerotoolsd.config import Config, LimitsConfig
 from zerotoolsd.queue import clocks, parking, time_limit
 from zerotoolsd.queue.expected import NOTHING_EXPECTED, ExpectedMemory, ExpectedOfJobs
 from zerotoolsd.queue.parking import JobGuard
 from zerotoolsd.queue.rows import JobRow, Lease
+from zerotoolsd.queue.scheduling.capability_needs import capability_need
 from zerotoolsd.queue.scheduling.declared import NOTHING_DECLARED, DeclaredMemory, HostNow
-from zerotoolsd.queue.scheduling.demands import CapabilityNeed, Request, ResourceNeed
+from zerotoolsd.queue.scheduling.demands import Request, ResourceNeed
 from zerotoolsd.queue.scheduling.fences import with_fences
 from zerotoolsd.queue.scheduling.line import WaitingLine
 from zerotoolsd.queue.scheduling.machine_now import MachineNow, RunningJob
 from zerotoolsd.queue.scheduling.scheduler import OddRequest, TickDecisions
 from zerotoolsd.queue.scheduling.user_room import ANYBODY, UsersNow, UserUse
 from zerotoolsd.queue.store import Store
-
-ATTENTION_CAPABILITIES = {
-    "flash_attention_2": (8, 0),
-    "flash_attention_3": (9, 0),
-    "flex_attention": (7, 0),
-}
-"""The first GPUs that each runs on: by the README of flash-attention 2 and 3, and of Triton, into
-which torch compiles flex_attention."""
-
 
 WATCHED_PRIORITY = 2 * MOST_PRIORITY
 """Of a process that somebody started by hand: it takes nothing of others, and waits for nobody."""
@@ -73,8 +65,8 @@ def need_of(spec: JobSpec, expected: ExpectedMemory = NOTHING_EXPECTED) -> Resou
     return ResourceNeed(
         world_size=spec.world_size,
         gpus=gpus,
-        capability=_capability_need(spec),
-        gpu_bytes=spec.memory.per_gpu_bytes,
+        capability=capability_need(spec),
+        gpu_bytes=None if expected.alone else spec.memory.per_gpu_bytes,
         least_gpu_bytes=expected.gpu_bytes if spec.memory.per_gpu is None else 0,
         sizes=sizes,
         **host,
@@ -108,33 +100,6 @@ HOST_PART = 0.9
 """Of the host's memory: what jobs may declare together. The rest is the system's."""
 
 
-def _capability_need(spec: JobSpec) -> CapabilityNeed | None:
-    """What asks most of a GPU."""
-    if spec.engine == "script":
-        return None
-    needs = [need for need in (_of_precision(spec), _of_attention(spec)) if need is not None]
-    return max(needs, key=lambda need: need.least, default=None)
-
-
-def _of_attention(spec: JobSpec) -> CapabilityNeed | None:
-    least = ATTENTION_CAPABILITIES.get(spec.model.attention or "")
-    if least is None:
-        return None
-    instead = 'set model.attention = "sdpa", or leave it out'
-    return CapabilityNeed(
-        least=least, what=f'model.attention = "{spec.model.attention}"', instead=instead
-    )
-
-
-def _of_precision(spec: JobSpec) -> CapabilityNeed | None:
-    if spec.train.precision != "bf16":
-        return None
-    instead = 'set train.precision = "fp16"'
-    if spec.engine == "deepspeed":
-        instead += ", and fp16.enabled in place of bf16.enabled in deepspeed.config"
-    return CapabilityNeed(least=BF16_CAPABILITY, what='train.precision = "bf16"', instead=instead)
-
-
 RankUsers = Callable[[Collection[int], float], Mapping[int, int]]
 """(uids, now) -> who of them goes first, from 0; who is not in it has 0."""
 
@@ -158,10 +123,12 @@ class QueuePlacement:
         ranks: RankUsers = lambda uids, now: {},
         quotas: LimitsOfUsers | None = None,
         host_now: Callable[[], HostNow | None] = lambda: None,
+        closed: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         """`memory`: what the machine has of it for jobs that declare theirs. `ranks`: who goes
-        first among users. `quotas`: what each user may have. `host_now`: the host's
-        memory."""
+        first among users. `quotas`: what each user may have. `host_now`: the host's memory.
+        `closed`: GPUs on which nothing more is placed now (`gpus.occupied`)."""
+        self._closed = closed
         self._host_now = host_now
         self._quotas = quotas
         self._ranks = ranks
@@ -306,6 +273,7 @@ class QueuePlacement:
             ends=self.ends_of({lease.job_id for lease in leases}, now),
             passed_over=passed_over,
             elsewhere=elsewhere,
+            closed=self._closed(),
             memory=replace(self._memory, own=own, host_used=host, host_first=first, host_free=free),
             users=self._users_now(running, leases, {wish.job_id for wish in wishes}),
         )
@@ -334,6 +302,13 @@ class QueuePlacement:
                 )
             )
         return found
+
+    def expected_of_gpu(self, job_id: int) -> int:
+        """Bytes of each of its GPUs that a job is expected to need at least; 0: nobody knows."""
+        with self._parking.guard(job_id, parking.COUNTING) as reach:
+            reach()
+            return self._expected.of(self._store.job(job_id)).gpu_bytes
+        return 0
 
     def expected_of_running(self) -> dict[int, int]:
         """Bytes of the host that each running job needs, by its job file or as is expected."""

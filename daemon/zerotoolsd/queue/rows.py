@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -134,6 +134,8 @@ class AttemptRow:
     cause: str | None = None
     world_size: int | None = None
     """Its ranks; None: an older version has begun it, of a job that has one size."""
+    gpu_baseline: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of its GPUs that no process held when it began, by UUID, where that is known."""
 
     @property
     def began(self) -> Moment | None:
@@ -227,4 +229,5 @@ def attempt_row(row: Mapping[str, Any]) -> AttemptRow:
         host=row["host"],
         cause=row["cause"],
         world_size=row["world_size"],
+        gpu_baseline=json.loads(row["gpu_baseline"] or "{}"),
     )

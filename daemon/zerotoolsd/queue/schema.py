@@ -194,6 +194,8 @@ MIGRATIONS: tuple[str, ...] = (
     """,
     # What a job was estimated to take of memory when it was submitted, as JSON; null: not known.
     "ALTER TABLE job ADD COLUMN expected TEXT;",
+    # Memory of its GPUs that no process held when an attempt began, in bytes by UUID, as JSON.
+    "ALTER TABLE attempt ADD COLUMN gpu_baseline TEXT;",
 )
 """Migration n (from 1) turns a database of `user_version` n-1 into one of n."""
 

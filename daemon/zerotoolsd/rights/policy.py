@@ -44,6 +44,7 @@ class Action(Enum):
     CHECK = "have jobs checked", Reach.USERS
     SUBMIT = "submit jobs", Reach.USERS
     ADOPT = "have a process watched", Reach.USERS
+    OPEN_PAGE = "open the page for browsers", Reach.USERS
     LIST = "list it", Reach.GLANCE
     SHOW = "see all of it", Reach.GLANCE
     FOLLOW_EVENTS = "see why it changed", Reach.GLANCE
@@ -63,6 +64,7 @@ class Action(Enum):
     SEE_METRICS = "see the metrics", Reach.NOBODY
     READ_LOGS = "read its logs", Reach.OWN
     READ_PROGRESS = "read its progress", Reach.OWN
+    READ_RESULTS = "see what it has produced", Reach.OWN
     CANCEL = "cancel it", Reach.OWN
     RESUME = "resume it", Reach.OWN
     CLEAN = "remove it", Reach.GLANCE

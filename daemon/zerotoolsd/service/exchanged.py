@@ -16,7 +16,8 @@ from zerotools.jobs.states import TERMINAL
 class AttemptView:
     """One start of a job. `state` is launching, running, or ended; `cause` says why it ended, and
     `cause_kind` for which of `queue.retrying.causes`; `world_size` is None where an older version
-    began it."""
+    began it; `binding` has what its ranks keep to, each `{"ranks", "cpus", "memory_nodes", "why"}`,
+    None where nothing is said of that."""
 
     number: int
     state: str
@@ -33,6 +34,7 @@ class AttemptView:
     run_dir: str
     cause_kind: str | None = None
     world_size: int | None = None
+    binding: tuple[Mapping[str, Any], ...] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """All fields, under their own names."""

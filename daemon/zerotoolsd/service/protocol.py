@@ -188,6 +188,26 @@ class JobService(Protocol):
         Raises NotFound.
         """
 
+    async def curves(self, job_id: int, points: int) -> dict[str, Any]:
+        """What the job and those that it resumes reported: columns `steps` and `evaluations` of at
+        most so many points, `parts` (who reported from which step on), `checkpoints` as they were
+        saved, the steps that were `not_finite`, and where more may `follow`.
+
+        Raises NotFound.
+        """
+
+    async def checkpoints(self, job_id: int) -> dict[str, Any]:
+        """The checkpoints in the job's directory now: what `results.checkpoint_tree` says.
+
+        Raises NotFound, BadRequest (it may not be read), Unavailable (it does not answer).
+        """
+
+    async def predictions(
+        self, job_id: int, step: int | None, first: int, count: int
+    ) -> dict[str, Any]:
+        """`count` of the texts that an evaluation generated, from `first` on: what
+        `results.prediction_rows` says. As `checkpoints`."""
+
     def run_dir(self, job_id: int, attempt: int) -> Path:
         """Directory of one attempt (logs, `progress.jsonl`, `exit.json`). Raises NotFound."""
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from zerotoolsd.supervisor.children.rank_binding import RankBinding
+
 ATTEMPT = "attempt.json"
 RUN = "run.json"
 EXIT = "exit.json"
@@ -59,7 +61,8 @@ class Plan:
     `kill_seconds`: what SIGKILL has not ended after so long is left behind, and named. `limits` are
     those of `cgroups.limits`; `wished_limits` come before them where they can be kept. `cgroups`: a
     control group holds the processes together, where there may be one. `mounts`: the file systems
-    beside the root's on which the job has files.
+    beside the root's on which the job has files. `bindings`: what each process that is started
+    keeps to; none: nothing.
     """
 
     job_id: int
@@ -87,6 +90,7 @@ class Plan:
     wished_limits: Mapping[str, int] = field(default_factory=dict)
     mounts: tuple[str, ...] = ()
     gpu_locks: Mapping[str, Any] = field(default_factory=dict)
+    bindings: tuple[RankBinding, ...] = ()
 
     @property
     def processes(self) -> int:
@@ -100,7 +104,12 @@ class Plan:
             name: dict(tree[name])
             for name in ("env", "stall", "limits", "wished_limits", "gpu_locks")
         }
-        return {**tree, **plain}
+        bindings = [binding.to_json() for binding in self.bindings]
+        return {**tree, **plain, "bindings": bindings}
+
+    def binding_of(self, index: int) -> RankBinding | None:
+        """What the process `index` keeps to; None: nothing is said of it."""
+        return self.bindings[index] if index < len(self.bindings) else None
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Plan:
@@ -108,4 +117,5 @@ class Plan:
         known = {name: tree[name] for name in cls.__dataclass_fields__ if name in tree}
         for name in ("argv", "gpu_uuids", "closing", "finder", "thinning", "mounts"):
             known[name] = tuple(known.get(name, ()))
+        known["bindings"] = tuple(map(RankBinding.from_json, known.get("bindings", ())))
         return cls(**known)

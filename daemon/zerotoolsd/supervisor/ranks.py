@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotoolsd.supervisor.children import spawning
+from zerotoolsd.supervisor.children.rank_binding import RankBinding
 from zerotoolsd.supervisor.children.spawning import BegunProgram, Execute, execute_program
 from zerotoolsd.supervisor.logs import RankLog
 from zerotoolsd.supervisor.plan import PORT, Plan
@@ -63,15 +64,26 @@ class KnownRank:
 
 @dataclass(kw_only=True)
 class SupervisedRank(KnownRank):
-    """A rank and its output. `start` is None once its program runs."""
+    """A rank and its output. `start` is None once its program runs. `binding` is what it keeps
+    to; until its program runs, what it is to keep to."""
 
     pid: int
     log: RankLog
     start: BegunProgram | None
+    binding: RankBinding | None = None
 
     def last_lines(self) -> str:
         """The end of its output, at most 4 KiB."""
         return self.log.last_lines()
+
+    @property
+    def bound(self) -> dict[str, Any]:
+        """What it keeps to, for `run.json` and `exit.json`; empty where there is nothing to say."""
+        return {} if self.binding is None else {"binding": self.binding.to_json()}
+
+    def to_json(self) -> dict[str, Any]:
+        """Its line in `exit.json`."""
+        return {**KnownRank.to_json(self), **self.bound}
 
 
 def become_subreaper() -> None:
@@ -124,7 +136,7 @@ def spawn(
 ) -> SupervisedRank:
     """Begin to start rank `index`, in the control group of `entrance`. Raises OSError: the machine
     cannot now."""
-    log = RankLog(log_path, plan.log_limit_bytes)
+    log, binding = RankLog(log_path, plan.log_limit_bytes), plan.binding_of(index)
     try:
         start = spawning.start(
             [str(port) if word == PORT else word for word in plan.argv],
@@ -134,13 +146,14 @@ def spawn(
             umask=plan.umask,
             entrance=entrance,
             execute=execute,
+            binding=binding,
         )
     except OSError:
         log.spawned()
         log.close()
         raise
     log.spawned()
-    return SupervisedRank(index=index, pid=start.pid, log=log, start=start)
+    return SupervisedRank(index=index, pid=start.pid, log=log, start=start, binding=binding)
 
 
 def _variables(plan: Plan, index: int, port: int) -> dict[str, str]:

@@ -15,7 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from zerotoolsd.supervisor.cgroups.group import AttemptGroup
-from zerotoolsd.supervisor.children.spawning import CannotStart, Execute, execute_program
+from zerotoolsd.supervisor.children.spawning import (
+    BegunProgram,
+    CannotStart,
+    Execute,
+    execute_program,
+)
 from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json, write_json
 from zerotoolsd.supervisor.ending.family import FAMILY, FamilyNote
 from zerotoolsd.supervisor.ending.reaper import reap
@@ -76,8 +81,9 @@ class RankMonitor:
         self._untold: str | None = None
         """Why the ranks are to stop, where they could not be told yet."""
         self.finder: Finder | None = None
-        self._unnoted: dict[str, Any] | None = None
-        """What RUN is to say of the ranks, where it could not be written yet."""
+        self._identity: Mapping[str, Any] = {}
+        self._is_noted = True
+        """Whether RUN says of the ranks what is known; it could not be written yet otherwise."""
         self._thinner = Thinner(plan, progress)
         self.stalls = Stalls(plan, progress)
         # A group is complete at every moment; without one, the note is all that is left.
@@ -136,19 +142,19 @@ class RankMonitor:
     def note_ranks(self, identity: Mapping[str, Any]) -> None:
         """Add the ranks to the attempt's record, for whoever finds it without this process. Where
         that cannot be written it is tried again: they run, and a full disk is not their fault."""
-        pids = [{"rank": rank.index, "pid": rank.pid} for rank in self.ranks]
-        self._unnoted = {**identity, "ranks": pids}
+        self._identity, self._is_noted = identity, False
         self._note_ranks()
 
     def _note_ranks(self) -> None:
-        if self._unnoted is None:
+        if self._is_noted:
             return
+        lines = [{"rank": rank.index, "pid": rank.pid, **rank.bound} for rank in self.ranks]
         try:
-            write_json(Path(RUN), self._unnoted)
+            write_json(Path(RUN), {**self._identity, "ranks": lines})
         except OSError as error:
             say(f"{RUN}: {error}")
         else:
-            self._unnoted = None
+            self._is_noted = True
 
     def _add(self, rank: SupervisedRank) -> None:
         self._ledger.started(rank.index, rank.pid)
@@ -167,7 +173,14 @@ class RankMonitor:
         except CannotStart as error:
             self.cannot_start = self.cannot_start or error
             self._kill_in(0, str(error))
+        self._note_binding(rank, rank.start)
         self._forget_start(rank)
+
+    def _note_binding(self, rank: SupervisedRank, start: BegunProgram) -> None:
+        planned = rank.binding
+        if planned is not None and (kept := start.kept(planned)) != planned:
+            rank.binding, self._is_noted = kept, False
+            say(f"rank {rank.index} is not bound as planned: {kept.why}")
 
     def _forget_start(self, rank: SupervisedRank) -> None:
         if rank.start is not None:

@@ -43,6 +43,30 @@ def test_show_has_attempts_peaks_and_reasons(zerotools: Command, service: FakeSe
     assert json.loads(zerotools("show", "1", "--json").out)["id"] == 1
 
 
+def test_show_says_where_ranks_run_and_why_not(service: FakeService, client: DaemonClient) -> None:
+    service.add(state="running", attempts=(an_attempt(),), world_size=9)
+    job = client.job(1)
+    assert not any("NUMA" in line for line in page(job, 80))
+    left = {"ranks": "0-3", "cpus": "0-15,32-47", "memory_nodes": [0], "why": None}
+    denied = "its memory is not preferred: Operation not permitted"
+    right = {"ranks": "4-6", "cpus": "16-31", "memory_nodes": [], "why": denied}
+    wide = {"ranks": "7", "cpus": "0-63", "memory_nodes": [2, 3], "why": None}
+    far = {"ranks": "8", "cpus": "", "memory_nodes": [], "why": "the driver does not tell\x1b[2J"}
+    job["attempt"]["binding"] = [left, right, wide, far]
+    lines = [line.split(None, 1)[1] for line in page(job, 200) if "NUMA" in line or "rank" in line]
+    assert "ranks 0-3: memory node 0, processors 0-15,32-47" in lines
+    assert f"ranks 4-6: processors 16-31, {denied}" in lines
+    assert "rank 7: memory nodes 2, 3, processors 0-63" in lines
+    assert any(line.startswith("rank 8: not bound: the driver does not tell") for line in lines)
+    assert not any("\x1b" in line for line in lines)
+    job["attempt"]["binding"] = [{**left, "ranks": "0"}]
+    job["spec"]["script"] = {"launcher": "torchrun", "command": ["x"]}
+    whole = "torchrun and its ranks: memory node 0, processors 0-15,32-47"
+    assert any(line.endswith(whole) for line in page(job, 200))
+    alone = {**job, "world_size": 1, "spec": {**job["spec"], "script": {"launcher": "plain"}}}
+    assert any(line.split()[1:3] == ["memory", "node"] for line in page(alone, 200))
+
+
 def test_show_says_where_predictions_are(service: FakeService, client: DaemonClient) -> None:
     service.add(state="running", started=1_700_000_000.0)
     job = client.job(1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,11 @@ import pytest
 from tests.cli.conftest import Command
 from tests.daemon.api.fakes import FakeService
 from tests.daemon.api.made_views import an_attempt
-from zerotools.cli.job_views.curves import Curves, curves_of, history
+from zerotools.cli.job_views.curves import curves_of, history
 from zerotools.cli.output.braille_chart import ROWS, Series, chart
 from zerotools.cli.plots.terminal_plot import charts
 from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.step_curves import Curves
 
 
 def step(number: int, **fields: Any) -> dict[str, Any]:
@@ -83,38 +83,7 @@ def test_a_picture_is_drawn_where_matplotlib_is(zerotools: Command, tmp_path: Pa
     assert "cannot be written" in zerotools("show", "1", "--plot", "-o", nowhere).err
 
 
-def test_a_later_attempt_takes_the_place_of_the_steps_from_its_first_on() -> None:
-    curves = Curves()
-    curves.take([step(n) for n in range(1, 9)])
-    curves.take([{"event": "resumed", "step": 3}, step(4, loss=0.5)])
-    assert list(curves.loss) == [1, 2, 3, 4]
-    assert curves.loss[4] == 0.5
-
-
-def test_a_long_run_that_was_started_again_is_drawn_at_once() -> None:
-    curves = Curves()
-    many = [step(n) for n in range(1, 20_000)]
-    curves.take(many)
-    began = time.process_time()
-    curves.take(many[10_000:])
-    assert time.process_time() - began < 2
-    assert len(curves.loss) == len(many)
-
-
-def test_what_is_no_number_is_left_out() -> None:
-    curves = Curves()
-    strange: list[dict[str, Any]] = [
-        step(1, loss=None),
-        step(2, loss="1"),
-        step(3, loss=True),
-        step(4, loss=10**400),
-        {"event": "step", "loss": 1.0},
-        {"event": "step", "step": -1, "loss": 1.0},
-        {"event": "eval", "step": 4, "loss": 0.25},
-    ]
-    curves.take(strange)
-    assert (curves.loss, curves.eval_loss) == ({}, {4: 0.25})
-    assert list(curves.host_bytes) == [1, 2, 3, 4]
+def test_a_job_without_curves() -> None:
     assert charts([("job 1", Curves())], 40, braille=True) == [
         "job 1",
         "",

@@ -16,7 +16,7 @@ from zerotools.cli.top.reading.job_list import completed
 from zerotools.cli.top.reading.long_curve import LongCurve
 from zerotools.cli.top.reading.looking import Look
 from zerotools.cli.top.reading.places import DiskSeen, SavedDirectory
-from zerotools.cli.top.reading.report_reader import Reported, SavedCheckpoint
+from zerotools.cli.top.reading.report_reader import Reported, ReportedCheckpoint
 from zerotools.sensors.fake import fake_gpu
 from zerotools.sensors.snapshot import Gpu, GpuProcess, Host, Pressure, Snapshot, Stall
 from zerotools.sensors.xids import GpuXid
@@ -113,7 +113,7 @@ def reported(steps: int = 1000) -> Reported:
         if step % 250 == 0:
             evals.put(step, 5.2 / step**0.3)
     saved = tuple(
-        SavedCheckpoint(step, f"/out/{step}", NOW - 240, 13 * GIB, 3.2, "at_save")
+        ReportedCheckpoint(step, f"/out/{step}", NOW - 240, 13 * GIB, 3.2, "at_save")
         for step in (1000, 750, 500)
     )
     return Reported(loss.seen(), evals.seen(), speed.seen(), saved)

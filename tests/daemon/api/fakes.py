@@ -26,6 +26,10 @@ from zerotoolsd.exposing.tally import MetricsTally
 from zerotoolsd.queue.lifecycle import Standing
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue_terms import PLAIN_TERMS, Drain, JobEdit, QueueTerms
+from zerotoolsd.results.checkpoint_tree import checkpoint_tree
+from zerotoolsd.results.prediction_rows import prediction_rows
+from zerotoolsd.results.run_curves import RunCurves
+from zerotoolsd.results.step_records import read_records
 from zerotoolsd.service.exchanged import (
     AdoptedView,
     Adoption,
@@ -41,6 +45,20 @@ from zerotoolsd.service.exchanged import (
 from zerotoolsd.service.refusals import Conflict, NotFound
 
 ADOPTABLE = 4711  # the one process that can be watched
+
+
+class FakePage:
+    """Gives links that lead nowhere."""
+
+    def __init__(self) -> None:
+        self.uids: list[int] = []
+
+    async def link(self, uid: int) -> dict[str, Any]:
+        self.uids.append(uid)
+        return {"url": "http://127.0.0.1:1/link/x", "port": 1, "expires_seconds": 120.0}
+
+    def end(self, uid: int) -> int:
+        return self.uids.count(uid)
 
 
 class FakeService:
@@ -330,6 +348,20 @@ class FakeService:
         if not found and wait:
             await asyncio.sleep(min(wait, 0.05))
         return found
+
+    async def curves(self, job_id: int, points: int) -> dict[str, Any]:
+        await self.job(job_id)
+        run = RunCurves()
+        run.take(job_id, 1, 2, read_records(self.run_dir(job_id, 1)))
+        return {"job": job_id, **run.to_json(points)}
+
+    async def checkpoints(self, job_id: int) -> dict[str, Any]:
+        return checkpoint_tree((await self.job(job_id)).output_dir)
+
+    async def predictions(
+        self, job_id: int, step: int | None, first: int, count: int
+    ) -> dict[str, Any]:
+        return prediction_rows((await self.job(job_id)).output_dir, step, first, count)
 
     def run_dir(self, job_id: int, attempt: int) -> Path:
         return self.state_dir / "jobs" / str(job_id) / f"attempt-{attempt}"

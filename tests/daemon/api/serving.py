@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.daemon.api.fakes import FakePage
 from zerotoolsd.api.doors.listen import open_socket
 from zerotoolsd.api.doors.tcp import TcpDoor
 from zerotoolsd.api.server import ApiServer
@@ -22,7 +23,9 @@ def serving(service: JobService, path: Path, *, tcp: TcpDoor | None = None) -> I
     stop = asyncio.Event()
 
     async def serve() -> None:
-        server = ApiServer(service, open_socket(path), path, tcp=tcp, close_seconds=0.1)
+        server = ApiServer(
+            service, open_socket(path), path, tcp=tcp, close_seconds=0.1, page=FakePage()
+        )
         await server.start()
         ready.set()
         await stop.wait()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from tests.daemon.made_attempts import an_attempt_row
 from zerotoolsd.dispatching.host_memory_now import AGE_SECONDS, HostMemoryNow
 from zerotoolsd.gpu_sharing.measured_use import Owner
+from zerotoolsd.pressure.host_reading import HostMemoryReader
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.queue.scheduling.declared import HostNow
 
@@ -31,5 +32,5 @@ def test_it_looks_seldom() -> None:
 
 
 def test_this_machine_has_some() -> None:
-    free = HostMemoryNow(list).read().available
+    free = HostMemoryNow(list, HostMemoryReader().available).read().available
     assert 0 < free < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

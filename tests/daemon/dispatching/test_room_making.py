@@ -82,6 +82,7 @@ def test_the_first_step_is_noted_of_a_job_that_is_over_soon_after_it(tmp_path: P
                 return it.engine.store.yields.of(low.id)[0].first_step is not None
 
             await wait_async(noted, "the first step of the other job")
+            await it.reach(low.id, "running")
             it.release(low.id, attempt=2)
             await it.reach(low.id, "succeeded")
 

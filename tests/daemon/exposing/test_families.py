@@ -67,6 +67,16 @@ def test_every_metric_is_documented_with_its_type_and_labels() -> None:
     assert kinds == {name: kind for name, kind, _ in rows}
 
 
+def test_a_gpu_on_which_a_job_is_and_something_outlived_another_is_of_the_job() -> None:
+    both = [
+        Lease(gpu_uuid="GPU-fake-2", job_id=3, attempt=1, bytes=7),
+        Lease(gpu_uuid="GPU-fake-2", job_id=4, attempt=1, held_by="pid 4"),
+    ]
+    memory = page(replace(MOMENT, leases=both))["zerotools_gpu_memory_used_bytes"]
+    owners = {each[1]["gpu_uuid"]: each[1]["owner"] for each in memory}
+    assert owners == {"GPU-fake-0": "foreign", "GPU-fake-1": "foreign", "GPU-fake-2": "job"}
+
+
 def test_jobs_and_gpus_by_owner() -> None:
     found = page()
     assert {each[1]["state"] for each in found["zerotools_jobs"]} == set(STATES)

@@ -113,6 +113,11 @@ def test_a_job_that_uses_more_is_named_and_ended_only_where_that_is_set(
             else:
                 shown = await it.service.job(view.id)
                 assert (shown.state, shown.reason) == ("running", why)
+                # What it holds beyond its share is left for nobody: 80 less 2.5 that it may, and
+                # 2.5 more that it does.
+                large = await submit(it, 76)
+                assert "GPU 0 has 75.0 GiB left" in await it.waits(large.id)
+                await it.service.cancel(large.id, uid=0)
                 it.release(view.id)
                 await it.reach(view.id, "succeeded")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -11,13 +10,11 @@ from pathlib import Path
 
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import CONFIG, Running, running
-from tests.daemon.made_attempts import an_attempt_row
 from tests.daemon.pressure.test_forecast import GIB, TOTAL
 from tests.daemon.waiting import wait_async
-from zerotools.runs.checkpoint_dirs import directory_name
 from zerotoolsd.config_tables.pressure_config import PressureConfig
-from zerotoolsd.pressure.guard import HostReading, PressureGuard, unsaved_seconds
-from zerotoolsd.queue.clocks import Moment
+from zerotoolsd.pressure.guard import PressureGuard
+from zerotoolsd.pressure.host_reading import HostReading
 from zerotoolsd.queue.scheduling.declared import HostNow
 from zerotoolsd.service.exchanged import JobView
 
@@ -31,6 +28,8 @@ class Host:
     guard: PressureGuard
     free_gib: float = 40.0
     clock: float = 0.0
+    readings: tuple[HostReading, ...] = ()
+    """Of a control group."""
 
     def look(self, times: int = 12, rate: float = 0.0) -> None:
         """So many looks, between which `rate` GiB per second go."""
@@ -50,16 +49,13 @@ async def guarded(
         engine = it.engine
         host = Host(engine.pressure)
         host.guard = engine.pressure = PressureGuard(
-            engine.store,
             PressureConfig(most=most),
-            engine._guard,
+            engine.pressure._asking,
             engine._running,
             lambda: HostNow(0, {job: size * GIB for job, size in held.items()}),
             expected=dict,
-            give_way=engine._stopping.give_way,
-            end=lambda attempt, reason: engine._watcher.request_stop(attempt, reason, 0.0),
             wake=engine._wake.set,
-            read=lambda: HostReading(TOTAL, int(host.free_gib * GIB)),
+            read=lambda: (*host.readings, HostReading(TOTAL, int(host.free_gib * GIB))),
             clock=lambda: host.clock,
         )
         yield it, host
@@ -161,24 +157,28 @@ def test_a_job_that_saves_for_another_reason_is_not_asked_again_and_may_be_ended
     asyncio.run(story())
 
 
-def test_what_is_not_saved_counts_from_the_last_checkpoint_or_the_start(tmp_path: Path) -> None:
-    def unsaved(*messages: dict[str, object], resumed_from: str | None = None) -> float:
-        lines = "".join(json.dumps(each) + "\n" for each in messages)
-        (tmp_path / "progress.jsonl").write_text(lines)
-        attempt = an_attempt_row(
-            run_dir=str(tmp_path),
-            state="running",
-            started=100.0,
-            started_clock=50.0,
-            boot_id="b",
-            resumed_from=resumed_from,
-        )
-        return unsaved_seconds(attempt, Moment(400.0, 350.0, "b"))
+def test_a_limit_of_the_control_group_is_looked_at_for_itself(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with guarded(tmp_path, "wait", {}) as (it, host):
+            for step in range(12):
+                host.readings = (HostReading(8 * GIB, (4 * GIB) - step * GIB // 4, of_limit=True),)
+                host.look(1)
+            job, _ = await it.service.submit(make_job("exit=0"), uid=0, idempotency_key=None)
+            why = await it.waits(job.id)
+            assert "1.2 of the 8.0 GiB of memory of the daemon's control group are left" in why
+            host.readings = ()
+            host.look(120)
+            await it.reach(job.id, "succeeded")
 
-    begun = f"/out/{directory_name(1000)}"
-    step = {"event": "step", "step": 1010, "step_seconds": 2.0}
-    saved = {"event": "checkpoint", "step": 1005, "path": "/out/step-1005"}
-    assert unsaved(step) == 2020.0
-    assert unsaved(step, resumed_from=begun) == 20.0
-    assert unsaved(saved, step, resumed_from=begun) == 10.0
-    assert unsaved() == 300.0  # a program that tells nothing
+    asyncio.run(story())
+
+
+def test_a_small_limit_that_is_hardly_used_lets_jobs_start_on_a_large_host(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with guarded(tmp_path, "wait", {}) as (it, host):
+            host.readings = (HostReading(2 * GIB, int(1.9 * GIB), of_limit=True),)
+            host.look(20)  # 1.9 GiB are a 33rd of what the host has
+            job, _ = await it.service.submit(make_job("exit=0"), uid=0, idempotency_key=None)
+            await it.reach(job.id, "succeeded")
+
+    asyncio.run(story())

@@ -61,6 +61,37 @@ def test_a_machine_that_only_waits_for_memory_is_out_of_it() -> None:
     assert wanted_rung([MemorySample(0, TOTAL, 30 * GIB, stalled_percent=35.0)])[0] is Rung.CALM
 
 
+def at_limit(left_gib: float, looks: int = 10, **changes: object) -> list[MemorySample]:
+    of_group = [
+        MemorySample(n / 2, TOTAL, int(left_gib * GIB), of_limit=True) for n in range(looks)
+    ]
+    return [replace(each, **changes) for each in of_group]  # type: ignore[arg-type]
+
+
+def test_taking_memory_back_at_the_limit_all_the_time_says_that_it_is_used_up() -> None:
+    rung, why = wanted_rung(at_limit(2.0, reclaimed=True))
+    assert rung is Rung.SAVE
+    assert why == (
+        "2.0 of the 64.0 GiB of memory of the daemon's control group are left, and the kernel "
+        "takes memory back at its limit all the time"
+    )
+    files = at_limit(20.0, reclaimed=True)  # in memory, which can be taken back
+    assert wanted_rung(files)[0] is Rung.CALM
+    once = [*at_limit(2.0), replace(at_limit(2.0, looks=11)[-1], reclaimed=True)]
+    assert wanted_rung(once)[0] is Rung.WAIT
+    assert wanted_rung(at_limit(2.0, looks=3, reclaimed=True))[0] is Rung.WAIT
+
+
+@pytest.mark.parametrize(("left", "rung"), [(0.5, Rung.STOP), (30.0, Rung.WAIT)])
+def test_a_kernel_that_ends_programs_has_none_left(left: float, rung: Rung) -> None:
+    killed = [*at_limit(left)[:-1], replace(at_limit(left)[-1], killed=True)]
+    found, why = wanted_rung(killed)
+    assert found is rung
+    assert why.endswith("are left, and the kernel has ended programs for want of it")
+    later = replace(killed[-1], clock=killed[-1].clock + 11, killed=False)
+    assert wanted_rung([*killed, later])[0] is (Rung.WAIT if left < 1 else Rung.CALM)
+
+
 @pytest.mark.parametrize(
     ("left", "rung"), [(280.0, Rung.CALM), (30.0, Rung.WAIT), (5.0, Rung.STOP)]
 )

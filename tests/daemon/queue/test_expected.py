@@ -71,6 +71,20 @@ def test_who_makes_room_again_and_again_and_saves_nothing_is_not_started_for_eve
     assert expected_of(SPEC, TEXT, [trained(20 * GIB), relieved(GIB)], 0).host_bytes == 20 * GIB
 
 
+def test_who_made_room_on_a_gpu_and_saved_nothing_does_not_share_the_next_one() -> None:
+    def made_room(checkpoint: object = None) -> AttemptRow:
+        result = {"stop_reason": "relieve_gpu", "steps_done": 3, "checkpoint": checkpoint}
+        return an_attempt_row(result={**result, "peak_host_bytes": 5 * GIB})
+
+    assert expected_of(SPEC, None, [made_room()], 0).alone
+    assert expected_of(SPEC, TEXT, [made_room()], 0).alone
+    assert not expected_of(SPEC, None, [made_room({"step": 7})], 0).alone
+    crashed = an_attempt_row(result={"outcome": "crashed"})
+    assert expected_of(SPEC, None, [made_room(), crashed], 0).alone
+    assert not expected_of(SPEC, None, [made_room(), trained(GIB), relieved(1, {})], 0).alone
+    assert expected_of(SPEC, None, [made_room()], 0).source != RELIEVED
+
+
 def test_a_little_of_the_host_is_waited_for_by_nobody() -> None:
     small = json.dumps({"host": GIB, "gpu": 0, "less_host": None})
     assert expected_of(SPEC, small, (), GIB).host_bytes == 0

@@ -15,9 +15,10 @@ from tests.daemon.daemons import make_job
 from tests.daemon.made_attempts import an_attempt_row
 from zerotoolsd.config import LimitsConfig
 from zerotoolsd.queue.clocks import Moment
+from zerotoolsd.queue.expected import ExpectedMemory
 from zerotoolsd.queue.lifecycle import Standing
 from zerotoolsd.queue.parking import JobGuard
-from zerotoolsd.queue.placement import QueuePlacement
+from zerotoolsd.queue.placement import QueuePlacement, need_of
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.scheduling.declared import DeclaredMemory, HostNow
 from zerotoolsd.queue.store import Store
@@ -46,6 +47,12 @@ def queue_one(store: Store, uid: int = 0) -> JobRow:
         now=1.0,
     )
     return job
+
+
+def test_a_job_that_made_room_on_a_gpu_in_vain_does_not_share_any_more() -> None:
+    spec = make_job("exit=0", device="cuda", gpus=1, ranks=None, memory={"per_gpu": "10GiB"})
+    assert need_of(spec).gpu_bytes == 10 * 2**30
+    assert need_of(spec, ExpectedMemory(alone=True)).gpu_bytes is None
 
 
 def placement_over(store: Store, tmp_path: Path, **changes: Any) -> QueuePlacement:

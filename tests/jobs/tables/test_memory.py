@@ -37,6 +37,11 @@ def test_sizes_are_read_and_left_out_they_declare_nothing() -> None:
             'memory.host = "2GiB": must not be more than limits.memory = "1GiB"',
         ),
         ({"memory": {"per_cpu": 1}}, "per_cpu"),
+        (
+            {"memory": {"per_gpu": "1GiB"}, "numa": "cores"},
+            'numa = "cores": the jobs that share a GPU by memory.per_gpu would share its cores '
+            'too, beside others that idle; set numa = "auto"',
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(keys: dict[str, Any], why: str) -> None:

@@ -21,6 +21,7 @@ from zerotools.jobs.doctor.fork_servers import look_at_fork_servers
 from zerotools.jobs.doctor.gpu_locks import look_at_gpu_locks
 from zerotools.jobs.doctor.gpus import look_at_fences, look_at_gpus
 from zerotools.jobs.doctor.kernel import look_at_kernel
+from zerotools.jobs.doctor.memory_nodes import look_at_memory_nodes
 from zerotools.jobs.doctor.python import ask_python, look_at_compilers, look_at_python
 from zerotools.jobs.doctor.service import look_at_drain, look_at_service, manager_group
 from zerotools.jobs.doctor.storage import look_at_locks, look_at_room, look_at_state
@@ -42,9 +43,10 @@ DAEMON_SECONDS = 2.0
 def command(python: str, socket: Path | None, as_json: bool) -> int:
     """Look at what could stop jobs on this machine, and say what to do about each finding.
 
-    GPUs, cgroups, who starts the processes of jobs, memory pressure, clock, room and inodes of the
-    disks, permissions, the daemon, torch, NCCL, compilers, and what is left over or locked. Nothing
-    is changed. The exit status is 1 if there is a problem; warnings alone leave it 0.
+    GPUs, memory nodes, cgroups, who starts the processes of jobs, memory pressure, clock, room and
+    inodes of the disks, permissions, the daemon, torch, NCCL, compilers, and what is left over or
+    locked. Nothing is changed. The exit status is 1 if there is a problem; warnings alone leave it
+    0.
     """
     findings = list(examine(python, socket or default_socket()))
     if as_json:
@@ -64,6 +66,7 @@ def examine(python: str, socket: Path) -> Iterator[DoctorFinding]:
     leased = frozenset(str(lease["gpu_uuid"]) for lease in told.get("leases", ()))
     yield from look_at_gpus(snapshot, leased)
     yield from look_at_fences(told.get("leases", ()))
+    yield from look_at_memory_nodes(snapshot.gpus, told.get("numa"))
     if snapshot.gpus:
         yield from look_at_gpu_locks(told.get("gpu_locks"))
     launch, uid = told.get("launch"), os.geteuid()

@@ -97,6 +97,7 @@ _PURPOSES = {
     "pause": "for a pause",
     "resize": "to go on with another size",
     "relieve": "as the memory of the host ran out",
+    "relieve_gpu": "as the memory of a GPU ran out",
 }
 
 

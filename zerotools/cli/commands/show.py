@@ -142,6 +142,8 @@ def _facts(job: Job) -> Iterator[tuple[str, str]]:
     for lock in suspects(job):
         yield "a lock", lock
     yield "plan", plan(job)
+    for line in (job["attempt"] or {}).get("binding") or ():  # of a daemon that says nothing: None
+        yield "NUMA", render.clean(_whose_binding(line, job) + _binding(line))
     if job["progress"]:
         yield "progress", f"step {steps(job)}, loss {loss(job['progress'])}"
         yield "last step", figures(job["progress"])
@@ -172,6 +174,25 @@ def _facts(job: Job) -> Iterator[tuple[str, str]]:
     if (is_over(job) and not done and job["latest_checkpoint"]) or job["state"] == HELD:
         yield "go on", f"{called()} resume {job['id']}"
     yield "log", f"{called()} logs {'' if is_over(job) else '-f '}{job['id']}"
+
+
+def _whose_binding(line: Mapping[str, Any], job: Job) -> str:
+    """`ranks 0-3: `, or nothing where there is one rank alone."""
+    launcher, ranks = (job["spec"].get("script") or {}).get("launcher", "plain"), str(line["ranks"])
+    if launcher != "plain":
+        return f"{launcher} and its ranks: "
+    if job["world_size"] == 1:
+        return ""
+    return f"rank{'' if ranks.isdecimal() else 's'} {ranks}: "
+
+
+def _binding(line: Mapping[str, Any]) -> str:
+    """`memory node 0, processors 0-15,32-47`."""
+    nodes, cpus = line["memory_nodes"], line["cpus"]
+    parts = [f"memory node{'s' * (len(nodes) > 1)} {', '.join(map(str, nodes))}"] if nodes else []
+    parts += [f"processors {cpus}"] if cpus else []
+    parts += [line["why"] if cpus else f"not bound: {line['why']}"] if line["why"] else []
+    return ", ".join(parts)
 
 
 def _times(job: Job) -> Iterator[tuple[str, str]]:

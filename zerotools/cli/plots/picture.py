@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from zerotools.cli.job_views.curves import CurvePoints, Curves
 from zerotools.core.errors import BadRequest
+from zerotools.jobs.step_curves import CurvePoints, Curves
 
 ENDINGS = (".png", ".svg", ".pdf")
 GIB = 2**30

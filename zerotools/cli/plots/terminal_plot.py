@@ -11,11 +11,11 @@ from typing import TextIO
 
 import click
 
-from zerotools.cli.job_views.curves import Curves
 from zerotools.cli.output import render
 from zerotools.cli.output.braille_chart import FEWEST_ROWS, FRAME, ROWS, Series, SeriesPoints, chart
 from zerotools.cli.output.style import paint, wants_colour
 from zerotools.cli.plots import picture
+from zerotools.jobs.step_curves import Curves
 
 PIPED_COLUMNS = 80
 MARKS = "*o+x#@%&"

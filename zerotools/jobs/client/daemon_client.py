@@ -7,31 +7,18 @@ DaemonUnreachable where nobody answers, AnswerLost where the daemon was reached 
 
 from __future__ import annotations
 
-import http.client
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode
 
-import zerotools
-from zerotools.core.errors import (
-    AnswerLost,
-    BadRequest,
-    DaemonRefused,
-    DaemonUnreachable,
-    Unsupported,
-)
-from zerotools.jobs.client import api_versions, location
-from zerotools.jobs.client.connection import SocketConnection
-from zerotools.jobs.client.remote.elsewhere import shown_socket
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.client import api_versions
+from zerotools.jobs.client.daemon_requests import DaemonRequests
 
 if TYPE_CHECKING:  # all tables of the job file, a fifth of the start of a command that asks
     from zerotools.jobs.tables.spec import JobSpec
 
-TIMEOUT_SECONDS = 30.0
 MODEL_SECONDS = 150.0
 CONFIG_SECONDS = 30.0
 """More, where the daemon has a job's model built, or its examples tokenised."""
@@ -41,14 +28,6 @@ PAGE = 1000
 """Jobs of one answer, at most."""
 CLEAN_SECONDS = 3600.0
 """How much longer the removal of a job may take: it may be of many gigabytes."""
-_BLAME: Mapping[str, type[BadRequest | Unsupported]] = {
-    "bad_request": BadRequest,
-    "not_found": BadRequest,
-    "unsupported": Unsupported,
-}
-_STRANGE = ("no_such_path", "method_not_allowed")
-_STRANGE_JOB = ("job: ", "unknown key ")
-"""How a daemon begins that cannot read a request. This side has read the job before it was sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,19 +52,8 @@ def _patience(spec: JobSpec, *, model: bool = False) -> float:
     return config + (MODEL_SECONDS if asked else 0.0)
 
 
-class DaemonClient:
-    """Asks the daemon behind `socket` (default: the usual place). One connection per request."""
-
-    def __init__(
-        self, socket: Path | None = None, *, timeout_seconds: float = TIMEOUT_SECONDS
-    ) -> None:
-        self.socket = socket or location.default_socket()
-        self._timeout = timeout_seconds
-
-    @property
-    def shown(self) -> str:
-        """Where the daemon listens, for messages."""
-        return shown_socket(self.socket)
+class DaemonClient(DaemonRequests):
+    """What the daemon can be asked."""
 
     def submit(
         self,
@@ -291,6 +259,14 @@ class DaemonClient:
         query = {"since": since, "wait": wait_seconds}
         return self._object("GET", "/v1/events", query, patience=wait_seconds)
 
+    def curves(self, job_id: int, points: int = 1000) -> dict[str, Any]:
+        """What the job and those that it resumes reported, in columns of at most so many points."""
+        return self._object("GET", f"/v1/jobs/{job_id}/curves", {"points": points})
+
+    def checkpoints(self, job_id: int) -> dict[str, Any]:
+        """`{"output_dir", "checkpoints": [...], "more", "unfinished"}`: what is there now."""
+        return self._object("GET", f"/v1/jobs/{job_id}/checkpoints")
+
     def machine(self) -> dict[str, Any]:
         """`{"snapshot": {...} | null, "leases": [...]}`."""
         return self._object("GET", "/v1/machine")
@@ -303,6 +279,14 @@ class DaemonClient:
         """The most that attempts of this job, or of all, held."""
         return list(self._object("GET", "/v1/peaks", {"job": job_id})["peaks"])
 
+    def web_link(self) -> dict[str, Any]:
+        """`{"url", "port", "expires_seconds"}`: a link to the page for browsers that works once."""
+        return self._object("POST", "/v1/web/links")
+
+    def end_web_sessions(self) -> int:
+        """End all sessions of this user's browsers; how many there were."""
+        return int(self._object("POST", "/v1/web/end")["ended"])
+
     def shares(self) -> dict[str, Any]:
         """`{"half_life_seconds", "fair", "users": [{...}]}`, who goes first at the top."""
         return self._object("GET", "/v1/shares")
@@ -311,89 +295,3 @@ class DaemonClient:
         """`{"version", "pid", "schema", "uptime_seconds", "api_versions", "last_event", "drain"}`;
         the last three not of older ones."""
         return self._object("GET", "/v1/health")
-
-    def _object(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, Any] | None = None,
-        *,
-        body: Any = None,
-        patience: float = 0,
-    ) -> dict[str, Any]:
-        _, data = self._request(method, path, query, body=body, patience=patience)
-        return self._parse(data)
-
-    def _request(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, Any] | None = None,
-        *,
-        body: Any = None,
-        patience: float = 0,
-    ) -> tuple[http.client.HTTPResponse, bytes]:
-        given = {name: value for name, value in (query or {}).items() if value is not None}
-        target = f"{path}?{urlencode(given)}" if given else path
-        payload = None if body is None else json.dumps(body).encode()
-        connection = SocketConnection(self.socket, self._timeout + patience)
-        try:
-            connection.request(method, target, payload, {"Content-Type": "application/json"})
-            response = connection.getresponse()
-            data = response.read()
-        except (OSError, http.client.HTTPException) as error:
-            raise self._unreachable(error) from error
-        finally:
-            connection.close()
-        if response.status >= 400:
-            raise self._refusal(response.status, data)
-        return response, data
-
-    def _parse(self, data: bytes) -> dict[str, Any]:
-        try:
-            tree = json.loads(data)
-        except ValueError:
-            tree = None
-        if not isinstance(tree, dict):
-            raise DaemonUnreachable(f"what listens at {self.shown} is not zerotoolsd")
-        return tree
-
-    def _refusal(self, status: int, data: bytes) -> Exception:
-        problem = self._parse(data)
-        code = str(problem.get("code", ""))
-        detail = str(problem.get("detail") or problem.get("title") or f"HTTP status {status}")
-        if code in _STRANGE or detail.startswith(_STRANGE_JOB):
-            detail = "; ".join(filter(None, (detail, self._which_to_upgrade())))
-        if kind := _BLAME.get(code):
-            return kind(detail)
-        return DaemonRefused(detail, status=status, code=code)
-
-    def _which_to_upgrade(self) -> str | None:
-        connection = SocketConnection(self.socket, self._timeout)
-        try:
-            connection.request("GET", "/v1/health")
-            response = connection.getresponse()
-            health = self._parse(response.read()) if response.status == 200 else {}
-        except (OSError, http.client.HTTPException, DaemonUnreachable):
-            return None
-        finally:
-            connection.close()
-        return api_versions.which_to_upgrade(health, zerotools.__version__) if health else None
-
-    def _unreachable(self, error: OSError | http.client.HTTPException) -> DaemonUnreachable:
-        match error:
-            case FileNotFoundError() | ConnectionRefusedError() | NotADirectoryError():
-                why = (
-                    f"nothing answers at {self.shown}; is zerotoolsd running? Start it with "
-                    f"'zerotoolsd', or set {location.SOCKET_VARIABLE} to its socket"
-                )
-            case PermissionError():
-                why = f"the daemon at {self.shown} belongs to another user (permission denied)"
-            case TimeoutError():
-                return AnswerLost(
-                    f"the daemon at {self.shown} did not answer within {self._timeout:g} s"
-                )
-            case _:
-                reason = str(error) or type(error).__name__
-                return AnswerLost(f"the daemon at {self.shown} broke off the connection ({reason})")
-        return DaemonUnreachable(why)

@@ -14,6 +14,7 @@ READ = frozenset(
         "num_machines",
         "gpu_ids",
         "use_cpu",
+        "enable_cpu_affinity",
         "deepspeed_config.deepspeed_config_file",
         "fsdp_config.fsdp_version",
         "fsdp_config.fsdp_sharding_strategy",
@@ -65,7 +66,6 @@ IGNORED = {
         (
             "main_training_function",
             "debug",
-            "enable_cpu_affinity",
             "command_file",
             "commands",
             "mpirun_config",

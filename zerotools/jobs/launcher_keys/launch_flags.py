@@ -15,14 +15,15 @@ _DEEPSPEED = (
 )
 _DEEPSPEED_FLAGS = (
     "module no_python no_local_rank bind_cores_to_rank force_multi save_pid elastic_training "
-    "no_ssh no_ssh_check user_args"
+    "no_ssh no_ssh_check user_args quiet"
 )
 _TORCHRUN = (
     "nproc_per_node nnodes node_rank master_addr master_port local_addr rdzv_backend "
     "rdzv_endpoint rdzv_id rdzv_conf max_restarts monitor_interval start_method role log_dir "
-    "redirects tee local_ranks_filter event_log_handler logs_specs"
+    "redirects tee local_ranks_filter event_log_handler logs_specs numa_binding "
+    "duplicate_stdout_filters duplicate_stderr_filters signals_to_handle shutdown_timeout"
 )
-_TORCHRUN_FLAGS = "standalone module no_python run_path use_env"
+_TORCHRUN_FLAGS = "standalone module no_python run_path use_env virtual_local_rank"
 _ACCELERATE_FLAGS = (
     "cpu multi_gpu tpu ipex use_mps_device use_xpu use_deepspeed use_fsdp use_megatron_lm "
     "use_parallelism_config quiet module no_python same_network debug enable_cpu_affinity "
@@ -53,7 +54,7 @@ WORDS_AFTER: Mapping[str, Mapping[str, int]] = {
 accelerate take one."""
 
 SHORT: Mapping[str, Mapping[str, str]] = {
-    "deepspeed": {"H": "hostfile", "i": "include", "e": "exclude"},
+    "deepspeed": {"H": "hostfile", "i": "include", "e": "exclude", "q": "quiet"},
     "torchrun": {"m": "module", "r": "redirects", "t": "tee"},
     "accelerate": {"m": "module", "q": "quiet"},
     "python": {},

@@ -20,6 +20,8 @@ from zerotools.jobs.tables.offload import check_offload
 from zerotools.jobs.tables.script import check_script
 from zerotools.jobs.tables.spec import (
     FP16_ON_CPU,
+    NUMA_AUTO,
+    NUMA_CORES,
     JobSpec,
     check_names,
     check_ranks,
@@ -37,6 +39,7 @@ def check(spec: JobSpec) -> tuple[list[str], list[str]]:
     wrong += check_limits(spec.limits)
     wrong += check_memory(spec.memory, spec.limits, spec.device)
     wrong += check_notify(spec.notify)
+    wrong += _check_numa(spec)
     if spec.engine == "script":
         wrong += [*check_script(spec.script), *_check_launcher(spec), *_check_adopted(spec)]
         return wrong, []
@@ -83,6 +86,14 @@ def _check_adopted(spec: JobSpec) -> Iterator[str]:
         yield (
             f"max_restarts = {spec.max_restarts}: a process that is watched cannot be started "
             "again; set it to 0"
+        )
+
+
+def _check_numa(spec: JobSpec) -> Iterator[str]:
+    if spec.numa == NUMA_CORES and spec.memory.per_gpu is not None:
+        yield (
+            f'numa = "{NUMA_CORES}": the jobs that share a GPU by memory.per_gpu would share its '
+            f'cores too, beside others that idle; set numa = "{NUMA_AUTO}"'
         )
 
 

@@ -36,6 +36,8 @@ from zerotools.jobs.text.program_strings import too_long
 ENGINES = ("torch", "deepspeed", "script")
 DEVICES = ("cuda", "cpu")
 ALWAYS = "always"
+NUMA_AUTO, NUMA_CORES, NUMA_OFF = "auto", "cores", "off"
+"""The values of `numa`."""
 RESERVED_ENV = frozenset(
     {
         "CUDA_DEVICE_ORDER",
@@ -148,6 +150,16 @@ class JobSpec:
         "larger one, if it ends in time.",
         default=None,
         imported=False,
+    )
+    numa: str = key(
+        "On a machine with several memory nodes (NUMA): `auto` keeps each rank to the processors "
+        "of the node that its GPU hangs on, and has its memory there while there is room; `cores` "
+        "gives it cores of its own among them; `off` leaves it to the kernel. See "
+        "[keep ranks next to their GPU](../how-to/numa.md).",
+        default=NUMA_AUTO,
+        stored_default=NUMA_OFF,
+        allowed=(NUMA_AUTO, NUMA_CORES, NUMA_OFF),
+        accelerate="enable_cpu_affinity",
     )
     env: Mapping[str, str] = key(
         "Environment variables of the ranks. Values are never shown.", factory=dict, imported=False

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from zerotools.sensors.cpu_lists import cpu_list
+
 with suppress(ImportError):  # the session says so
     import pynvml
 
@@ -72,17 +74,6 @@ def _bits(words: Any) -> list[int]:
     return [
         64 * place + bit for place, word in enumerate(words) for bit in range(64) if word >> bit & 1
     ]
-
-
-def cpu_list(cpus: list[int]) -> str:
-    """Ascending numbers as the kernel writes them: `0-3,8` (cpuset(7), "List format")."""
-    ranges: list[list[int]] = []
-    for cpu in cpus:
-        if ranges and cpu == ranges[-1][1] + 1:
-            ranges[-1][1] = cpu
-        else:
-            ranges.append([cpu, cpu])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges)
 
 
 OPTIONAL: dict[str, Callable[[Any], Any]] = {

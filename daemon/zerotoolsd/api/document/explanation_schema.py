@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from zerotoolsd.api.document.json_schemas import Schema, of_answer, of_type
 from zerotoolsd.api.document.operation_terms import COUNT, TEXT_OR_NULL, list_of, object_of, ref
-from zerotoolsd.api.json_schemas import Schema, of_answer, of_type
 from zerotoolsd.explaining.explanation import Holder, QueuePlace
 from zerotoolsd.queue.yielding.yield_table import YieldRow
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from zerotools.jobs.states import STATES
 from zerotoolsd.api.document.explanation_schema import explanation
+from zerotoolsd.api.document.json_schemas import Schema, of_type
 from zerotoolsd.api.document.operation_terms import (
     ANY_OBJECT,
     ATTEMPT,
@@ -19,8 +20,7 @@ from zerotoolsd.api.document.operation_terms import (
     query_of,
     ref,
 )
-from zerotoolsd.api.json_schemas import Schema, of_type
-from zerotoolsd.api.request_schemas import (
+from zerotoolsd.api.document.request_schemas import (
     ADOPTION_SCHEMA,
     ARRAY_CHANGE_SCHEMA,
     ARRAY_SCHEMA,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from zerotoolsd.api.document.json_schemas import Schema, of_type
 from zerotoolsd.api.document.operation_terms import (
     ANY_OBJECT,
     COUNT,
@@ -14,9 +15,8 @@ from zerotoolsd.api.document.operation_terms import (
     query_of,
     ref,
 )
+from zerotoolsd.api.document.request_schemas import text_schema
 from zerotoolsd.api.inputs import MOST_HISTORY_POINTS, MOST_HISTORY_SECONDS, MOST_PEAKS
-from zerotoolsd.api.json_schemas import Schema, of_type
-from zerotoolsd.api.request_schemas import text_schema
 
 
 def bounded(most: int) -> Schema:
@@ -67,6 +67,7 @@ def machine_paths() -> dict[str, dict[str, Schema]]:
                         launch=object_of(("by", "why"), by=text, why=text, trouble=TEXT_OR_NULL),
                         gpu_locks=ANY_OBJECT,
                         warm_start=ANY_OBJECT,
+                        numa=ANY_OBJECT,
                     )
                 },
             )
@@ -92,6 +93,18 @@ def machine_paths() -> dict[str, dict[str, Schema]]:
                 {"200": object_of(peaks=list_of(ANY_OBJECT))},
                 query_of("job", {**COUNT, "minimum": 1}, "the job; default: all"),
                 query_of("limit", bounded(MOST_PEAKS), "at most; default: 100"),
+            )
+        },
+        "/v1/web/links": {
+            "post": operation(
+                "A link to the page for a browser, of the user who asks; it works once",
+                {"201": object_of(url=text, port=COUNT, expires_seconds=of_type(float))},
+            )
+        },
+        "/v1/web/end": {
+            "post": operation(
+                "End all sessions of browsers of the user who asks",
+                {"200": object_of(ended=COUNT)},
             )
         },
         "/v1/shares": {

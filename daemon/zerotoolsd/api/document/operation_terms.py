@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from zerotoolsd.api.document.json_schemas import Schema
 from zerotoolsd.api.inputs import LARGEST_INT
-from zerotoolsd.api.json_schemas import Schema
 
 JSON, PROBLEM = "application/json", "application/problem+json"
 COUNT: Schema = {"type": "integer", "minimum": 0, "maximum": LARGEST_INT}

@@ -34,6 +34,9 @@ _OURS = "ZEROTOOLS_"
 _FOR_SERVERS = {THREADS: "1", TOKEN: NO_TOKEN}
 """One thread, as a fork has only the one that forks: ranks take theirs afterwards."""
 _PRELOADS = ("LD_PRELOAD", "LD_AUDIT")
+_PINS = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+_NO_PINS = ("", "false", "none", "disabled")
+"""A fork server would be bound to its first processor, and so would all ranks of it."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,9 @@ def why_cold(plan: Plan, spec: JobSpec, way: LaunchWay, user: JobUser | None) ->
     preload = next((name for name in _PRELOADS if plan.env.get(name)), None)
     if preload is not None:
         return f"{preload} is set, and what it loads may not bear a fork"
+    pins = next((name for name in _PINS if plan.env.get(name, "").lower() not in _NO_PINS), None)
+    if pins is not None:
+        return f"{pins} is set, and OpenMP binds a process to processors when it is imported"
     if not plan.env.get(THREADS, "").isdecimal():
         return f'{THREADS} = "{plan.env.get(THREADS, "")}" is not one number'
     return None

@@ -52,6 +52,15 @@ class UserRows:
             self._known[uid] = newest, size
         return size
 
+    def outputs_before(self, uid: int, job_id: int, most: int) -> list[tuple[int, str]]:
+        """The jobs of this user with a number below `job_id`, the newest `most` first, and the
+        `output_dir` of each."""
+        rows = self._sql(
+            "SELECT id, output_dir FROM job WHERE +uid = ? AND id < ? ORDER BY id DESC LIMIT ?",
+            (uid, job_id, most),
+        )
+        return [(row["id"], row["output_dir"]) for row in rows]
+
     def forget(self) -> None:
         """Jobs are gone that may have been counted."""
         self._known.clear()

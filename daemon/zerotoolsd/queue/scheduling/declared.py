@@ -7,7 +7,7 @@ GPU. A lease without a share is a whole GPU, beside which there is nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from zerotools.sensors.snapshot import Gpu
@@ -63,16 +63,18 @@ def rooms(
     leases: Sequence[Lease],
     occupied: Mapping[int, str],
     memory: DeclaredMemory,
+    closed: Container[str] = (),
 ) -> dict[int, int]:
     """The bytes that jobs may still take of each GPU that has no lease without a share, no process
-    that outlived its job, and no reason in `occupied` but the leases; by index."""
+    that outlived its job, is not `closed` (UUIDs), and has no reason in `occupied` but the leases;
+    by index."""
     by_uuid: dict[str, list[Lease]] = {}
     for lease in leases:
         by_uuid.setdefault(lease.gpu_uuid, []).append(lease)
     found = {}
     for gpu in gpus:
         on_it = by_uuid.get(gpu.uuid or "", [])
-        if (gpu.index in occupied and not on_it) or not is_usable(gpu):
+        if (gpu.index in occupied and not on_it) or gpu.uuid in closed or not is_usable(gpu):
             continue
         if any(lease.bytes is None or lease.held_by is not None for lease in on_it):
             continue

@@ -32,22 +32,28 @@ def occupied(
     leases: Sequence[Lease],
     limits: LimitsConfig,
     elsewhere: Mapping[str, str] = MappingProxyType({}),
+    closed: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[int, str]:
     """Why a GPU cannot be given away, by index; the others are free. `elsewhere` says who has those
-    that are not this daemon's to give, by UUID: it completes "GPU 0 "."""
+    that are not this daemon's to give, and `closed` why nothing more is placed on some, by UUID:
+    both complete "GPU 0 "."""
     by_uuid: dict[str, list[Lease]] = {}
     for lease in leases:
         by_uuid.setdefault(lease.gpu_uuid, []).append(lease)
     found = {}
     for gpu in gpus:
-        why = _why_occupied(gpu, by_uuid.get(gpu.uuid or "", ()), limits, elsewhere)
+        why = _why_occupied(gpu, by_uuid.get(gpu.uuid or "", ()), limits, elsewhere, closed)
         if why is not None:
             found[gpu.index] = f"GPU {gpu.index}{why}"
     return found
 
 
 def _why_occupied(
-    gpu: Gpu, leases: Sequence[Lease], limits: LimitsConfig, elsewhere: Mapping[str, str]
+    gpu: Gpu,
+    leases: Sequence[Lease],
+    limits: LimitsConfig,
+    elsewhere: Mapping[str, str],
+    closed: Mapping[str, str],
 ) -> str | None:
     if gpu.mig_instances is not None or _is_shut(gpu, limits):
         return f": {_never(gpu, limits)}"
@@ -56,6 +62,8 @@ def _why_occupied(
     for lease in leases:
         if lease.held_by is not None:
             return f" is held by {lease.held_by}, which outlived job {lease.job_id}"
+    if gpu.uuid in closed:
+        return f" {closed[gpu.uuid]}"
     if leases:
         jobs = sorted(lease.job_id for lease in leases)
         return f" is held by {'job' if len(jobs) == 1 else 'jobs'} {', '.join(map(str, jobs))}"

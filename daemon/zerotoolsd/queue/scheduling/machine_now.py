@@ -47,6 +47,7 @@ class MachineNow:
     ends: Mapping[int, float] = field(default_factory=dict)
     passed_over: Mapping[int, str] = field(default_factory=dict)
     elsewhere: Mapping[str, str] = field(default_factory=dict)
+    closed: Mapping[str, str] = field(default_factory=dict)
     memory: DeclaredMemory = NOTHING_DECLARED
     users: UsersNow = ANYBODY
 
@@ -62,6 +63,7 @@ class MachineNow:
             ends=self.ends,
             passed_over=self.passed_over,
             elsewhere=self.elsewhere,
+            closed=self.closed,
             memory=self.memory,
             users=self.users,
             touch=touch,

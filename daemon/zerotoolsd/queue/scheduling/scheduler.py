@@ -99,6 +99,7 @@ def tick(
     ends: Mapping[int, float] = MappingProxyType({}),
     passed_over: Mapping[int, str] = MappingProxyType({}),
     elsewhere: Mapping[str, str] = MappingProxyType({}),
+    closed: Mapping[str, str] = MappingProxyType({}),
     memory: DeclaredMemory = NOTHING_DECLARED,
     users: UsersNow = ANYBODY,
     touch: Callable[[int], None] = nobody,
@@ -107,7 +108,8 @@ def tick(
 
     `ends` says when jobs that hold leases end at the latest, by job id, of those that have a limit.
     Jobs in `passed_over` may not start now, for the reason given there, and nothing waits for them.
-    `elsewhere` says who has GPUs that are not this daemon's to give (`gpus.occupied`).
+    `elsewhere` says who has GPUs that are not this daemon's to give, `closed` on which nothing more
+    is placed (`gpus.occupied`).
     `users` says what each user has, and may have (`user_room`).
     `touch` is called for each job that is looked at. Raises OddRequest.
     """
@@ -119,8 +121,8 @@ def tick(
     if line.wants_gpus:
         blind = blindness(snapshot, now, limits)
         if blind is None and snapshot is not None:
-            taken = occupied(snapshot.gpus, leases, limits, elsewhere)
-            room = rooms(snapshot.gpus, leases, taken, memory)
+            taken = occupied(snapshot.gpus, leases, limits, elsewhere, closed)
+            room = rooms(snapshot.gpus, leases, taken, memory, closed)
             floor = GpuFloor(snapshot.gpus, taken, now, room, memory.context)
             for lease in leases:
                 if lease.held_by is None:

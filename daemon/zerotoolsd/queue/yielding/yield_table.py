@@ -16,10 +16,11 @@ PAUSE = "pause"
 PREEMPT = "preempt"
 RESIZE = "resize"
 RELIEVE = "relieve"
-PURPOSES = (PAUSE, PREEMPT, RESIZE, RELIEVE)
+RELIEVE_GPU = "relieve_gpu"
+PURPOSES = (PAUSE, PREEMPT, RESIZE, RELIEVE, RELIEVE_GPU)
 """What for: its user wants it to wait; a job of higher priority needs what it has; it goes on with
-more or fewer ranks; the memory of the host runs out. A pause leads to `paused`, the others to
-`queued`."""
+more or fewer ranks; the memory of the host, or of a GPU that it shares, runs out. A pause leads to
+`paused`, the others to `queued`."""
 
 
 @dataclass(frozen=True, kw_only=True)

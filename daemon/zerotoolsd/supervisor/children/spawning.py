@@ -8,6 +8,7 @@ cancel. So the child tells how far it is over a pipe, which closes when the prog
     dp            it executes the program
     dp!  ENOENT   it could not: its last word is the number of the error, in decimal
     !    ENOENT   it could not even enter its control group
+    dm1;p         it is not bound as was planned (`rank_binding`), and executes the program
 
 A child that hangs holds none of the supervisor's descriptors, the attempt's lock above all.
 """
@@ -22,6 +23,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+
+from zerotoolsd.supervisor.children.rank_binding import RankBinding, keep_to, kept_of
 
 OOM_SCORE = "500"
 NO_PROGRAM = 127
@@ -68,6 +71,10 @@ class BegunProgram:
         in_program = _PROGRAM in self._how_far
         return self._program if in_program else f"the directory {self._directory}"
 
+    def kept(self, binding: RankBinding) -> RankBinding:
+        """What it keeps to of what was planned."""
+        return kept_of(binding, self._how_far)
+
     @property
     def _how_far(self) -> bytes:
         return self._said.partition(_FAILED)[0]
@@ -103,10 +110,12 @@ def start(
     umask: int,
     entrance: str | None = None,
     execute: Execute = execute_program,
+    binding: RankBinding | None = None,
 ) -> BegunProgram:
     """Begin to run `argv` in `cwd`; its output goes to the descriptor `output`. Raises OSError.
 
-    `entrance`: the `cgroup.procs` of the control group that it enters first.
+    `entrance`: the `cgroup.procs` of the control group that it enters first. `binding`: what it
+    keeps to, as far as that can be.
 
     The process that calls it has no threads.
     """
@@ -118,7 +127,7 @@ def start(
         pid = os.fork()
         if pid == 0:
             arrange = die_with(parent, umask, entrance)
-            _become(argv, env, cwd, output, arrange, writing, execute)
+            _become(argv, env, cwd, output, arrange, writing, execute, binding)
     except OSError:
         os.close(reading)
         os.close(writing)
@@ -138,6 +147,7 @@ def _become(
     arrange: Callable[[], None],
     report: int,
     execute: Execute,
+    binding: RankBinding | None,
 ) -> None:
     """The child: it never returns."""
     try:
@@ -152,6 +162,8 @@ def _become(
         os.closerange(report + 1, os.sysconf("SC_OPEN_MAX"))
         arrange()
         os.write(report, _DIRECTORY)
+        if binding is not None:
+            os.write(report, keep_to(binding))
         os.chdir(cwd)
         os.write(report, _PROGRAM)
         execute(argv, env)

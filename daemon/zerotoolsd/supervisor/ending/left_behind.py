@@ -65,17 +65,18 @@ def is_still_alive(line: Mapping[str, Any]) -> bool:
 
 def in_words(line: Mapping[str, Any]) -> str:
     """For people: `pid 123 (python3) of rank 0, in state D (nfs_wait_bit_killable)`."""
-    name, rank = _text(line.get("name")), line.get("rank")
+    name, rank = plain_name(line.get("name")), line.get("rank")
     words = f"pid {line['pid']}" + (f" ({name})" if name else "")
     words += f" of rank {rank}" if isinstance(rank, int) else ""
     if line.get("refused") is True:
         return f"{words}, of uid {line.get('uid')}"
-    state, place = _text(line.get("state")), _text(line.get("place"))
+    state, place = plain_name(line.get("state")), plain_name(line.get("place"))
     return words + (f", in state {state}" if state else "") + (f" ({place})" if place else "")
 
 
-def _text(value: object) -> str:
-    """A program chooses its name, and may write the record: one short line of either."""
+def plain_name(value: object) -> str:
+    """A program chooses its name, and may write the record: one short line of either, in which
+    nothing moves a cursor."""
     return (
         "".join(c for c in value[:_LONGEST_PLACE] if c.isprintable())
         if isinstance(value, str)

@@ -12,7 +12,7 @@ from zerotools.cli.top.drawing.detail_rows import checkpoint_lines, detail_lines
 from zerotools.cli.top.drawing.styled_lines import width
 from zerotools.cli.top.reading.chosen_job import ChosenJob, KeptCheckpoint
 from zerotools.cli.top.reading.places import SavedDirectory
-from zerotools.cli.top.reading.report_reader import SavedCheckpoint
+from zerotools.cli.top.reading.report_reader import ReportedCheckpoint
 
 FULL: dict[str, Any] = {**STEP, "mfu": 0.41, "skipped_steps": 2, "loss_scale": 65536}
 
@@ -114,7 +114,7 @@ def test_errors_in_a_log_stand_out() -> None:
 
 def kept(**changes: Any) -> KeptCheckpoint:
     seen = changes.pop("seen", SavedDirectory(NOW - 60, is_thinned=False))
-    usual = SavedCheckpoint(40, "/out/40", NOW - 240, 13 * GIB, 3.2, "at_save")
+    usual = ReportedCheckpoint(40, "/out/40", NOW - 240, 13 * GIB, 3.2, "at_save")
     return KeptCheckpoint(replace(usual, **changes), seen)
 
 

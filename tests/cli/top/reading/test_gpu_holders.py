@@ -86,7 +86,8 @@ def test_the_memory_of_a_gpu_is_split_by_who_holds_it() -> None:
         GpuHolder(2, "job 3 (tiny)", "job", 10 * GIB),
         GpuHolder(3, "ada: python x.py", "stranger", 10 * GIB),
     ]
-    shares = shares_of(fake_gpu(0, used_gib=60), held)
+    listed = [GpuProcess(each.pid, each.held_bytes) for each in held]
+    shares = shares_of(fake_gpu(0, used_gib=60, processes=listed), held)
     assert [(share.kind, share.held_bytes // GIB) for share in shares] == [
         ("job", 30),
         ("residue", 20),
@@ -97,4 +98,5 @@ def test_the_memory_of_a_gpu_is_split_by_who_holds_it() -> None:
 def test_what_a_driver_keeps_or_does_not_tell_is_no_residue() -> None:
     assert shares_of(fake_gpu(0, used_gib=0.6), []) == ()
     unknown = [GpuHolder(1, "job 1", "job", None)]
-    assert [share.kind for share in shares_of(fake_gpu(0, used_gib=60), unknown)] == ["job"]
+    gpu = fake_gpu(0, used_gib=60, processes=[GpuProcess(1, None)])
+    assert [share.kind for share in shares_of(gpu, unknown)] == ["job"]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
 import socket
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,11 @@ from typing import Any
 import pytest
 
 from tests.daemon.attempts.warming.fork_servers import fork_server, prepared, ready
-from tests.daemon.made_attempts import TOKEN, is_alive, started
+from tests.daemon.made_attempts import TOKEN, an_attempt_row, is_alive, make_attempt, started
 from tests.daemon.waiting import wait_for
 from zerotoolsd.attempts.warming import fork_server as servers
 from zerotoolsd.attempts.warming.fork_server import ForkServer, NoServer
+from zerotoolsd.supervisor.children.rank_binding import RankBinding
 from zerotoolsd.supervisor.durable import read_json
 from zerotoolsd.supervisor.procfs import read_process
 
@@ -58,6 +61,23 @@ def test_p2_an_attempt_has_the_processes_that_it_has_without_a_server(tmp_path: 
     ended = read_json(tmp_path / "run" / "exit.json")
     assert ended is not None
     assert ended["outcome"] == "finished"
+
+
+def test_a_forked_rank_keeps_to_its_processors_as_an_executed_one_does(tmp_path: Path) -> None:
+    cpu = max(os.sched_getaffinity(0))
+    argv = (sys.executable, "-P", str(Path(__file__).parents[2] / "bound_program.py"))
+    binding = RankBinding(str(cpu))
+    keys: dict[str, Any] = {"argv": argv, "world_size": 1, "bindings": (binding,)}
+    env = {"PATH": os.environ["PATH"], "ZEROTOOLS_TOKEN": TOKEN}
+    run_dir = make_attempt(tmp_path / "run", "", env=env, **keys)
+    with fork_server("json") as server:
+        keeper = ready(server).start(an_attempt_row(token=TOKEN, run_dir=str(run_dir)))
+        wait_for(lambda: bool(select.select([keeper.pidfd], [], [], 0)[0]), "the keeper to end")
+        keeper.wait()
+        # The server itself, of which others are forked, is free.
+        assert os.sched_getaffinity(server.pid) == os.sched_getaffinity(0)
+    told = json.loads((run_dir / "rank-0.log").read_text())
+    assert {tuple(told[who]["cpus"]) for who in ("itself", "thread", "program")} == {(cpu,)}
 
 
 def test_ranks_that_lose_their_supervisor_end(tmp_path: Path) -> None:

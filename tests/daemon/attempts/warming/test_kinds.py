@@ -58,6 +58,16 @@ def compiled() -> JobSpec:
             {"plan": a_plan(LD_PRELOAD="/lib/trace.so")},
             "LD_PRELOAD is set, and what it loads may not bear a fork",
         ),
+        (
+            {"plan": a_plan(OMP_PROC_BIND="close")},
+            "OMP_PROC_BIND is set, and OpenMP binds a process to processors when it is imported",
+        ),
+        (
+            {"plan": a_plan(GOMP_CPU_AFFINITY="0-3")},
+            "GOMP_CPU_AFFINITY is set, and OpenMP binds a process to processors when it is "
+            "imported",
+        ),
+        ({"plan": a_plan(OMP_PROC_BIND="FALSE", OMP_PLACES="")}, None),
         ({"plan": a_plan(OMP_NUM_THREADS="2,1")}, 'OMP_NUM_THREADS = "2,1" is not one number'),
         (
             {"plan": replace(a_plan(), argv=("/usr/bin/python3", "-m", "mine"))},

@@ -38,6 +38,13 @@ def test_a_whole_one_a_fenced_one_and_one_with_an_error_have_no_room() -> None:
     assert rooms(machine, leases, taken, MEMORY) == {}
 
 
+def test_one_on_which_nothing_more_is_placed_has_no_room() -> None:
+    machine = [fake_gpu(0, used_gib=0), fake_gpu(1, used_gib=0)]
+    taken = {0: "GPU 0 takes no more jobs"}
+    found = rooms(machine, [share(0, 1, 10)], taken, MEMORY, {"GPU-fake-0"})
+    assert found == {1: 80 * GIB}
+
+
 def test_a_share_that_no_gpu_has_is_refused_and_so_is_too_much_of_the_host() -> None:
     need = dataclasses.replace(wants(1, 1).need, gpu_bytes=80 * GIB)
     assert impossible(need, gpus(2), LIMITS, MEMORY) == (

@@ -48,6 +48,16 @@ def test_a_gpu_that_a_process_outlived_its_job_on_is_fenced() -> None:
     assert "GPU 0 is held by pid 77, which outlived job 9" in decisions.waits[1]
 
 
+def test_a_gpu_on_which_nothing_more_is_placed_says_why() -> None:
+    closed = {"GPU-fake-0": "takes no more jobs while its memory runs out"}
+    decisions = decide([wants(1, 2)], gpus(2), leases=[lease(0)], closed=closed)
+    assert decisions.waits == {
+        1: "needs 2 GPUs: 1 of 2 free: GPU 0 takes no more jobs while its memory runs out"
+    }
+    outlived = decide([wants(1, 1)], gpus(1), leases=[lease(0, held_by="pid 7")], closed=closed)
+    assert "GPU 0 is held by pid 7, which outlived job 9" in outlived.waits[1]
+
+
 def test_a_gpu_with_an_error_is_not_given() -> None:
     decisions = decide([wants(1, 1)], seen(fake_gpu(0, used_gib=0, error="GPU is lost")))
     assert "GPU 0 cannot be relied on (GPU is lost)" in decisions.waits[1]

@@ -37,6 +37,20 @@ def test_no_key_is_passed_over_in_silence(name: str) -> None:
     assert listed.count(name) <= 1
 
 
+def test_affinity_is_asked_for_by_name_and_its_default_says_nothing() -> None:
+    asked = accelerate_text(NO + "enable_cpu_affinity: true\n", a_job(FREE))
+    assert asked.spec is not None
+    assert (asked.spec.numa, outcomes(asked)["enable_cpu_affinity"]) == ("auto", "mapped")
+    default = accelerate_text(NO + "enable_cpu_affinity: false\n", a_job(FREE))
+    assert default.spec is not None
+    assert (default.spec.numa, outcomes(default)["enable_cpu_affinity"]) == ("auto", "ignored")
+    cores = accelerate_text(NO + "enable_cpu_affinity: true\n", a_job('numa = "cores"\n' + FREE))
+    assert cores.spec is not None
+    assert cores.spec.numa == "cores"
+    off = accelerate_text(NO + "enable_cpu_affinity: true\n", a_job('numa = "off"\n' + FREE))
+    assert 'job.toml numa says "off", acc.yaml:2 enable_cpu_affinity says true' in said(off)
+
+
 def test_zero_3_of_the_questionnaire() -> None:
     imported = accelerate("accelerate_zero3.yaml", a_job(FREE))
     assert imported.problem is None

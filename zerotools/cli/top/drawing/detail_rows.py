@@ -19,8 +19,9 @@ from zerotools.cli.top.drawing.job_rows import reason_of
 from zerotools.cli.top.drawing.styled_lines import Line, cut, flowing, plain, ruled
 from zerotools.cli.top.reading.chosen_job import ChosenJob, KeptCheckpoint
 from zerotools.cli.top.reading.looking import Look
-from zerotools.cli.top.reading.report_reader import Reported, finite
+from zerotools.cli.top.reading.report_reader import Reported
 from zerotools.jobs.states import ACTIVE, TERMINAL
+from zerotools.jobs.step_curves import finite
 
 CHART_FROM, TALLEST = 13, 18
 """Rows of the whole from which the loss is a chart, and the most that this has."""

@@ -25,8 +25,8 @@ from zerotools.cli.output import render
 from zerotools.cli.top.drawing import figures
 from zerotools.cli.top.drawing.meters import meter
 from zerotools.cli.top.drawing.styled_lines import CURSOR, Line, Piece, filled, padded, plain
-from zerotools.cli.top.reading.report_reader import finite
 from zerotools.jobs.states import ACTIVE, RUNNING, TERMINAL
+from zerotools.jobs.step_curves import finite
 
 MARK, ABOVE, BELOW = "▸", "↑", "↓"
 MIDDLE_NAME, LONG_NAME = 15, 26

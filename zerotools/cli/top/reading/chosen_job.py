@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 from zerotools.cli.job_views.describe import Job
 from zerotools.cli.top.reading.places import PlaceLooker, SavedDirectory
-from zerotools.cli.top.reading.report_reader import Reported, ReportReader, SavedCheckpoint, finite
+from zerotools.cli.top.reading.report_reader import Reported, ReportedCheckpoint, ReportReader
 from zerotools.cli.top.reading.seldom import Seldom
 from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.step_curves import finite
 
 LOG_BYTES = 1 << 13
 REMEMBERED = 8
@@ -22,7 +23,7 @@ class KeptCheckpoint:
     """A checkpoint as reported, and its directory as it is; `seen` is None where nobody could look,
     or the job is on another machine."""
 
-    reported: SavedCheckpoint
+    reported: ReportedCheckpoint
     seen: SavedDirectory | None
 
     @property
@@ -95,14 +96,14 @@ class ChosenJobReader:
         return None if places is None else self._there.get(lambda: places.saved(paths), paths)
 
 
-def newest_checkpoint(job: Job) -> SavedCheckpoint | None:
+def newest_checkpoint(job: Job) -> ReportedCheckpoint | None:
     """The newest checkpoint as the job itself has it."""
     found = job["latest_checkpoint"] or {}
     step, path, verified = found.get("step"), found.get("path"), found.get("verified") or {}
     if type(step) is not int or not isinstance(path, str):
         return None
     how, why = verified.get("how"), found.get("not_verified")
-    return SavedCheckpoint(
+    return ReportedCheckpoint(
         step=step,
         path=path,
         time=finite(verified.get("time")),

@@ -12,11 +12,9 @@ from zerotools.cli.job_views.describe import Job, title, watched_process
 from zerotools.cli.job_views.process_owners import Owners, RankProcess, find_ranks, find_watched
 from zerotools.cli.top.reading.seldom import Seldom
 from zerotools.sensors.snapshot import Gpu
+from zerotools.sensors.unaccounted import DRIVERS_OWN_BYTES, unaccounted_bytes
 
 JOB, STRANGER, RESIDUE = "job", "stranger", "residue"
-DRIVERS_OWN = 1 << 30
-"""Memory that a driver may report as used beside what processes hold: for itself and for each
-context, of which NVML counts some with no process. Less than that is nobody's residue."""
 WATCHED_SECONDS = 10.0
 
 
@@ -139,8 +137,7 @@ def shares_of(gpu: Gpu, holders: Sequence[GpuHolder]) -> tuple[GpuShare, ...]:
         key = (each.owner, each.kind)
         held[key] = held.get(key, 0) + (each.held_bytes or 0)
     shares = [GpuShare(owner, kind, size) for (owner, kind), size in held.items()]
-    known = all(each.held_bytes is not None for each in holders)
-    left = (gpu.memory_used_bytes or 0) - sum(held.values())
-    if known and left > DRIVERS_OWN * max(1, len(holders)):
+    left = unaccounted_bytes(gpu)
+    if left is not None and left > DRIVERS_OWN_BYTES * max(1, len(holders)):
         shares.append(GpuShare("nobody", RESIDUE, left))
     return tuple(sorted(shares, key=lambda share: -share.held_bytes))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +11,7 @@ from zerotools.cli.job_views.describe import Job
 from zerotools.cli.top.reading.long_curve import CurveSeen, LongCurve
 from zerotools.core.errors import BadRequest, DaemonRefused
 from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.step_curves import finite, step_of
 
 PAGE_RECORDS, PAGE_BYTES = 1000, 1 << 19
 """An answer with fewer of both is the last one for now: the daemon sends a thousand records, or 1
@@ -29,7 +28,7 @@ OLDER_PAGES = 1
 
 
 @dataclass(frozen=True)
-class SavedCheckpoint:
+class ReportedCheckpoint:
     """A checkpoint as its job reported it. `time` is seconds since 1970; `verified` says how it
     was, and is None where `not_verified` may say why not."""
 
@@ -51,7 +50,7 @@ class Reported:
     eval_loss: CurveSeen = field(default_factory=CurveSeen)
     speed: CurveSeen = field(default_factory=CurveSeen)
     """Tokens per second."""
-    checkpoints: tuple[SavedCheckpoint, ...] = ()
+    checkpoints: tuple[ReportedCheckpoint, ...] = ()
     is_whole: bool = True
 
 
@@ -75,7 +74,7 @@ class ReportReader:
         self._done = 0
         self._reading: _AttemptLog | None = None
         self._loss, self._eval, self._speed = LongCurve(), LongCurve(), LongCurve()
-        self._checkpoints: dict[str, SavedCheckpoint] = {}
+        self._checkpoints: dict[str, ReportedCheckpoint] = {}
 
     def read(self, job: Job) -> Reported:
         """What is known by now. Raises ZerotoolsError."""
@@ -118,7 +117,7 @@ class ReportReader:
         return not is_end or log.is_over
 
     def _take(self, record: Mapping[str, Any], log: _AttemptLog) -> None:
-        event, step = record.get("event"), _count(record.get("step"))
+        event, step = record.get("event"), step_of(record)
         if step is None:
             return
         if event in ("step", "eval") and log.begins:
@@ -138,7 +137,7 @@ class ReportReader:
         if not isinstance(path, str):
             return
         self._checkpoints.pop(path, None)
-        self._checkpoints[path] = SavedCheckpoint(
+        self._checkpoints[path] = ReportedCheckpoint(
             step=step,
             path=path,
             time=finite(record.get("time")),
@@ -204,13 +203,6 @@ class _AttemptLog:
 def _count(value: object) -> int | None:
     """What comes from a job may be of any type."""
     return value if type(value) is int and 0 <= value < 2**63 else None
-
-
-def finite(value: object) -> float | None:
-    """A number that a job reported, as a float; None for anything else."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return None
-    return float(value) if abs(value) <= sys.float_info.max and math.isfinite(value) else None
 
 
 def _words(value: object) -> str | None:

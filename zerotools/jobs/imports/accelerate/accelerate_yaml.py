@@ -9,7 +9,7 @@ from typing import Any
 from zerotools.jobs.binding.bind import show
 from zerotools.jobs.imports.accelerate.fsdp import read_fsdp
 from zerotools.jobs.imports.accelerate.parallelism import read_parallelism
-from zerotools.jobs.imports.accelerate.processes import read_ranks
+from zerotools.jobs.imports.accelerate.processes import read_affinity, read_ranks
 from zerotools.jobs.imports.reading.claims import Claims
 from zerotools.jobs.imports.reading.compiling import read_compile
 from zerotools.jobs.imports.reading.job_keys import JobTree, put
@@ -72,6 +72,7 @@ def read_accelerate(
     kind = _distributed_type(reading)
     _precision(reading)
     read_ranks(reading, kind)
+    read_affinity(reading)
     read_compile(reading)
     if kind == "FSDP":
         read_fsdp(reading)

@@ -1,4 +1,4 @@
-"""How many ranks accelerate starts, and where."""
+"""How many ranks accelerate starts, where, and on which processors."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from zerotools.jobs.imports.reading.batch import ranks_key, world_size
 from zerotools.jobs.imports.reading.reader import ConfigReading
 from zerotools.jobs.imports.reading.report import KeyOutcome, ReportRow
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue
+from zerotools.jobs.tables.spec import NUMA_AUTO, NUMA_CORES
 
 
 def read_ranks(reading: ConfigReading, kind: str) -> None:
@@ -37,6 +38,20 @@ def read_ranks(reading: ConfigReading, kind: str) -> None:
         )
         row = ReportRow(KeyOutcome.DEFAULT, "num_processes", reading.source, None, key, why)
         reading.findings.rows.append(row)
+
+
+def read_affinity(reading: ConfigReading) -> None:
+    """Map `enable_cpu_affinity`, which `accelerate config` writes as false where nobody asked."""
+    given, known = reading.take("enable_cpu_affinity"), reading.claims.of("numa")
+    if given is None:
+        return
+    if given.value is not True:
+        why = 'numa = "off" leaves the ranks to the kernel'
+        reading.row(KeyOutcome.IGNORED, given, None, why)
+    elif known is not None and known.value == NUMA_CORES:
+        reading.row(KeyOutcome.MAPPED, given, "numa", f'{known.place} says "{NUMA_CORES}"')
+    else:
+        reading.map(given, "numa", NUMA_AUTO)
 
 
 def _listed(reading: ConfigReading, given: ConfigValue) -> list[int] | None:

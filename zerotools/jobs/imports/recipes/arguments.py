@@ -38,6 +38,7 @@ def read_recipe(recipe: Recipe, claims: Claims, findings: Findings) -> ArgumentR
     given = _named(recipe, findings)
     reading = ArgumentReading(recipe, ConfigReading(recipe.source, given, claims, findings))
     _read_ranks(reading)
+    _read_numa(reading)
     read_files(reading)
     _read_precision(reading)
     for name, (key, kind) in DIRECT.items():
@@ -105,6 +106,11 @@ def _read_ranks(reading: ArgumentReading) -> None:
         why = f"{recipe.launcher} takes every GPU then; the job has one rank"
         row = ReportRow(KeyOutcome.DEFAULT, "ranks", recipe.source, None, key, why)
         config.findings.rows.append(row)
+
+
+def _read_numa(reading: ArgumentReading) -> None:
+    if (asked := reading.recipe.numa) is not None:
+        reading.config.map(asked.given, "numa", asked.numa, asked.why)
 
 
 def _read_precision(reading: ArgumentReading) -> None:

@@ -17,6 +17,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs.imports.reading.report import Findings, KeyOutcome, ReportRow
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue
 from zerotools.jobs.imports.recipes.accelerate_flags import flags_document
+from zerotools.jobs.imports.recipes.launcher_numa import AFFINITY, numa_of
 from zerotools.jobs.imports.recipes.launcher_ranks import ranks_of
 from zerotools.jobs.imports.recipes.recipe import Recipe
 from zerotools.jobs.imports.recipes.shell_words import REST, Command, Word, commands_of
@@ -65,7 +66,8 @@ def read_launch(text: str, source: str, beside: Path, *, lines: bool) -> Recipe:
     if named is not None and named.value is True:
         named = None  # `--deepspeed` alone switches it on in programs of their own
     file, document = flags_document(launch.launcher, launch.options, source, findings)
-    ranks, every = ranks_of(launch.launcher, launch.options, _visible(launch, places), findings)
+    visible = _setting(VISIBLE, launch, places)
+    ranks, every = ranks_of(launch.launcher, launch.options, visible, findings)
     _report_settings(launch, places, findings)
     return Recipe(
         source,
@@ -78,6 +80,7 @@ def read_launch(text: str, source: str, beside: Path, *, lines: bool) -> Recipe:
         accelerate_file=file,
         ranks=ranks,
         launcher=launch.launcher if every else "",
+        numa=numa_of(launch.launcher, launch.options, _setting(AFFINITY, launch, places), findings),
         findings=findings,
     )
 
@@ -285,17 +288,17 @@ def _known(word: Word, title: str, places: _Places) -> str:
     return word.text
 
 
-def _visible(launch: Launch, places: _Places) -> ConfigValue | None:
-    word = launch.settings.get(VISIBLE)
+def _setting(name: str, launch: Launch, places: _Places) -> ConfigValue | None:
+    word = launch.settings.get(name)
     if word is None or word.problem:
         return None
-    return ConfigValue(VISIBLE, VISIBLE, places.of(word.line), word.text)
+    return ConfigValue(name, name, places.of(word.line), word.text)
 
 
 def _report_settings(launch: Launch, places: _Places, findings: Findings) -> None:
     for name, word in launch.settings.items():
-        if name == VISIBLE:
-            continue
+        if name in (VISIBLE, AFFINITY):
+            continue  # each has its row
         why = "a variable; write it to [env] of the job file if the ranks need it"
         row = ReportRow(KeyOutcome.IGNORED, name, places.of(word.line), None, None, why)
         findings.rows.append(row)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from zerotools.jobs.binding.bind import show
 from zerotools.jobs.imports.reading.report import Findings, KeyOutcome, ReportRow
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue
+from zerotools.jobs.imports.recipes.launcher_numa import READ_HERE
 from zerotools.jobs.launcher_keys.launch_flags import WORDS_AFTER
 
 _COUNTS = {
@@ -85,7 +86,7 @@ def _judge(launcher: str, name: str, given: ConfigValue, findings: Findings) -> 
         findings.unsupported.append(
             f"{given.said} = {show(given.value)}: a job runs on one machine"
         )
-    elif name in _COUNTS.get(launcher, ()) or name == "include":
+    elif name in (*_COUNTS.get(launcher, ()), "include", *READ_HERE.get(launcher, ())):
         return  # its row is the claim's
     elif name in WORDS_AFTER[launcher]:
         _row(findings, given, _STARTS)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from zerotools.jobs.imports.reading.report import Findings
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue
+from zerotools.jobs.imports.recipes.launcher_numa import NumaAsked
 from zerotools.jobs.text.document import Document
 
 
@@ -19,8 +20,8 @@ class Recipe:
     known to be a Trainer's. `beside` is the directory of the file that says all this. `deepspeed`
     is the DeepSpeed config that is named, `accelerate` what `accelerate launch` was given beside
     the file `accelerate_file`; `launcher` the program that starts every rank there is a GPU for,
-    if one does. `examples` says whether the data are examples, not text; None: the data says.
-    `findings` are those made on the way.
+    if one does; `numa` is what the launcher was told of processors. `examples` says whether the
+    data are examples, not text; None: the data says. `findings` are those made on the way.
     """
 
     source: str
@@ -33,6 +34,7 @@ class Recipe:
     accelerate_file: ConfigValue | None = None
     ranks: ConfigValue | None = None
     launcher: str = ""
+    numa: NumaAsked | None = None
     examples: bool | None = None
     findings: Findings = field(default_factory=Findings)
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from zerotools.jobs.priorities import LEAST_PRIORITY, MOST_PRIORITY
 from zerotools.jobs.states import TERMINAL
 from zerotools.jobs.sweeps import MOST_MEMBERS
+from zerotoolsd.api.document.json_schemas import Schema, of_answer, of_type
 from zerotoolsd.api.inputs import LARGEST_INT
-from zerotoolsd.api.json_schemas import Schema, of_answer, of_type
 from zerotoolsd.queue_terms import CONDITIONS, Drain
 from zerotoolsd.service.exchanged import ARRAY_OPERATIONS
 

@@ -1,0 +1,34 @@
+"""Handlers of what a job has produced: curves, checkpoints, predictions."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from zerotoolsd.api import inputs
+from zerotoolsd.api.answers import answer
+from zerotoolsd.api.keys import SERVICE
+
+POINTS, MOST_POINTS = 1000, 5000
+ROWS, MOST_ROWS = 20, 100
+
+
+async def curves(request: web.Request) -> web.Response:
+    """GET /v1/jobs/{id}/curves?points=."""
+    points = inputs.whole(request.query, "points", POINTS, minimum=1, maximum=MOST_POINTS)
+    found = await request.app[SERVICE].curves(inputs.job_id(request), points or POINTS)
+    return answer(found)
+
+
+async def checkpoints(request: web.Request) -> web.Response:
+    """GET /v1/jobs/{id}/checkpoints."""
+    return answer(await request.app[SERVICE].checkpoints(inputs.job_id(request)))
+
+
+async def predictions(request: web.Request) -> web.Response:
+    """GET /v1/jobs/{id}/predictions?step=&first=&limit=."""
+    query = request.query
+    step = inputs.whole(query, "step", None, minimum=0)
+    first = inputs.whole(query, "first", 0, minimum=0) or 0
+    count = inputs.whole(query, "limit", ROWS, minimum=1, maximum=MOST_ROWS) or ROWS
+    found = await request.app[SERVICE].predictions(inputs.job_id(request), step, first, count)
+    return answer(found)

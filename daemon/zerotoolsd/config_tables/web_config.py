@@ -1,0 +1,42 @@
+"""`[web]` of `zerotoolsd.toml`: the page for a browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.declaration import key
+from zerotools.jobs.binding.durations import seconds_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class WebConfig:
+    """`[web]`: the page that `zerotools web` gives a link to; see
+    [see the queue in a browser](../how-to/see-the-queue-in-a-browser.md)."""
+
+    enabled: bool = key(
+        "Whether there is one. Nothing listens before the first link is asked for.", default=True
+    )
+    port: int | None = key(
+        "The port at 127.0.0.1. Not set: one of 8730 to 8793 that is free; of root's daemon one of "
+        "954 to 988, which no other user can take while the daemon is stopped.",
+        default=None,
+        minimum=1,
+        maximum=65535,
+    )
+    session: int | str = key(
+        "A browser that has not asked for so long needs a new link: seconds, or text such as "
+        '`"12h"`.',
+        default="12h",
+    )
+
+
+def wrong_web(config: WebConfig) -> Iterator[str]:
+    """What is wrong in `[web]`."""
+    where = f"web.session = {show(config.session)}"
+    try:
+        if seconds_of(config.session) < 60:
+            yield f"{where}: must be at least 60 s"
+    except ValueError as error:
+        yield f"{where}: {error}"

@@ -1,0 +1,118 @@
+"""The checkpoints in a job's directory: what each holds, and whether its files are there.
+
+Done by a process that looks, as the user. Sizes are compared with the manifest; the bytes are not
+read. A directory of very many files is looked at for a few seconds only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.errors import BadFile
+from zerotools.runs import checkpoint_dirs
+from zerotools.runs.manifest import MANIFEST, read_manifest, verify_manifest
+from zerotools.runs.thinned import is_thinned
+
+MOST = 200
+MOST_FILES = 50
+"""Of one checkpoint, the largest."""
+SECONDS = 3.0
+SIZES = "sizes"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedCheckpoint:
+    """`hints` are those that name it, of `latest` and `best`. `saved` is when its manifest was
+    written, in seconds since 1970. `checked`: "sizes" where all files have the sizes that they
+    should have; null where it was not looked, or there is a `problem`."""
+
+    step: int
+    path: str
+    hints: tuple[str, ...]
+    saved: float | None
+    size_bytes: int
+    file_count: int
+    files: tuple[tuple[str, int], ...] = ()
+    world_size: int | None = None
+    stage: int | None = None
+    thinned: bool = False
+    checked: str | None = None
+    problem: str | None = None
+
+
+def checkpoint_tree(output_dir: str, seconds: float = SECONDS) -> dict[str, Any]:
+    """`checkpoints`, the newest first, at most `MOST`; `more` is how many there are beside them,
+    and `unfinished` are the names of saves that were begun. Raises OSError."""
+    root, until = Path(output_dir), time.monotonic() + seconds
+    listed = checkpoint_dirs.listing(root)
+    hints = {
+        hint: found
+        for hint in (checkpoint_dirs.LATEST, checkpoint_dirs.BEST)
+        if (found := checkpoint_dirs.hinted(root, hint)) is not None
+    }
+    saved = [
+        asdict(_look(path, tuple(hint for hint in hints if hints[hint] == path), until))
+        for path in listed[:MOST]
+    ]
+    return {
+        "output_dir": output_dir,
+        "checkpoints": saved,
+        "more": max(0, len(listed) - MOST),
+        "unfinished": sorted(_unfinished(root))[:MOST],
+    }
+
+
+def _unfinished(root: Path) -> Iterator[str]:
+    if root.is_dir():
+        for path in root.iterdir():
+            name = path.name.removeprefix(checkpoint_dirs.STAGING_PREFIX)
+            if name != path.name and checkpoint_dirs.step_of(name) is not None:
+                yield path.name
+
+
+def _look(
+    path: Path, hints: tuple[str, ...], until: float, clock: Callable[[], float] = time.monotonic
+) -> SavedCheckpoint:
+    step = checkpoint_dirs.step_of(path.name) or 0
+    try:
+        sizes = {name: entry.size for name, entry in read_manifest(path).items()}
+        saved = (path / MANIFEST).stat().st_mtime
+    except (BadFile, OSError) as error:
+        return SavedCheckpoint(
+            step=step,
+            path=str(path),
+            hints=hints,
+            saved=None,
+            size_bytes=0,
+            file_count=0,
+            problem=str(error),
+        )
+    largest = sorted(sizes.items(), key=lambda each: (-each[1], each[0]))[:MOST_FILES]
+    checked = problem = world_size = stage = None
+    if clock() < until:
+        found = verify_manifest(path, digests=False)
+        problem = found[0].message if found else None
+        checked = None if found else SIZES
+        try:
+            record = checkpoint_dirs.read_record(path)
+            world_size, stage = record.world_size, record.stage
+        except (BadFile, OSError) as error:
+            checked, problem = None, problem or str(error)
+    return SavedCheckpoint(
+        step=step,
+        path=str(path),
+        hints=hints,
+        saved=saved,
+        size_bytes=sum(sizes.values()),
+        file_count=len(sizes),
+        files=tuple(largest),
+        world_size=world_size,
+        stage=stage,
+        thinned=is_thinned(path),
+        checked=checked,
+        problem=problem,
+    )

@@ -1,0 +1,102 @@
+"""What the ranks of an attempt reported, from its `progress.jsonl`, within bounds.
+
+The file is as long as the run: of very many steps only every so many is parsed, and of a very large
+file parts that lie at equal distances are read. Evaluations and checkpoints are few, and all of
+them are taken from what is read. A job may write into its run directory too: only objects count.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zerotoolsd.accounts.rights import opened
+from zerotoolsd.supervisor.durable import open_regular
+from zerotoolsd.supervisor.plan import PROGRESS
+
+MOST_STEPS = 20_000
+MOST_OTHERS = 20_000
+"""So many messages of each kind are parsed, about."""
+MOST_BYTES = 64 << 20
+BLOCK = 1 << 18
+_STEP = b'"event": "step"'
+"""As the supervisor writes it; another spelling is parsed all the same."""
+
+
+@dataclass(frozen=True)
+class StepRecords:
+    """Messages in their order; `end` is the byte behind the last whole line. `sampled`: of the
+    steps some were left out."""
+
+    records: list[dict[str, Any]]
+    end: int = 0
+    sampled: bool = False
+
+
+def read_records(run_dir: Path) -> StepRecords:
+    """Those of the attempt in `run_dir`; none where the file cannot be read."""
+    try:
+        with opened(run_dir) as base, os.fdopen(open_regular(base / PROGRESS), "rb") as file:
+            return _read(file.fileno())
+    except (OSError, ValueError):  # not there yet, or the job has put something else there
+        return StepRecords([])
+
+
+def _read(descriptor: int) -> StepRecords:
+    size = os.fstat(descriptor).st_size
+    first = os.pread(descriptor, BLOCK, 0)
+    lines = size * (first.count(b"\n") or 1) // max(1, len(first))
+    stride = max(1, -(-lines // MOST_STEPS))
+    records: list[dict[str, Any]] = []
+    number = others = end = 0
+    newest = b""
+    for line, behind in _lines(descriptor, size):
+        end = behind
+        is_step = _STEP in line
+        if is_step:
+            newest = b"" if number % stride == 0 else line
+            number += 1
+        elif (others := others + 1) > MOST_OTHERS:
+            continue
+        if not (is_step and newest):
+            records += _object(line)
+    if newest:
+        records += _object(newest)
+    return StepRecords(records, end, sampled=stride > 1 or size > MOST_BYTES)
+
+
+def _lines(descriptor: int, size: int) -> Iterator[tuple[bytes, int]]:
+    """Whole lines, and where each ends. Of a file that is too large, those of some blocks."""
+    blocks = -(-size // BLOCK)
+    skip = max(1, -(-size // MOST_BYTES))
+    rest: bytes | None = b""
+    """The line that the block before began; None: its beginning is not known."""
+    for block in range(blocks):
+        if block % skip and block != blocks - 1:
+            rest = None
+            continue
+        data, at = os.pread(descriptor, BLOCK, block * BLOCK), block * BLOCK
+        if rest is None:
+            cut = data.find(b"\n") + 1
+            if not cut:
+                continue
+            data, at, rest = data[cut:], at + cut, b""
+        *whole, last = data.split(b"\n")
+        for line in whole:
+            at += len(line) + 1
+            yield rest + line, at
+            rest = b""
+        # One endless line is not kept: nothing that it could say is worth that much memory.
+        rest = rest + last if len(rest) + len(last) <= BLOCK else None
+
+
+def _object(line: bytes) -> list[dict[str, Any]]:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return []
+    return [found] if isinstance(found, dict) else []

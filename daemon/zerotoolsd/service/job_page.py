@@ -1,0 +1,32 @@
+"""What the API asks of the page for browsers."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from zerotoolsd.service.refusals import Conflict
+
+
+class JobPage(Protocol):
+    """Links to the page, and their end."""
+
+    async def link(self, uid: int) -> dict[str, Any]:
+        """`{"url", "port", "expires_seconds"}`: a link for this user that works once.
+
+        Raises Conflict (there is no page here), Unavailable (no port is free).
+        """
+
+    def end(self, uid: int) -> int:
+        """End all sessions of this user; how many there were."""
+
+
+class NoPage:
+    """A daemon without one."""
+
+    async def link(self, uid: int) -> dict[str, Any]:
+        """See `JobPage`."""
+        raise Conflict("this daemon has no page for browsers")
+
+    def end(self, uid: int) -> int:
+        """See `JobPage`."""
+        return 0

@@ -1,0 +1,71 @@
+// What somebody should look at now: losses that are no numbers, jobs that do not get on, GPUs with
+// errors, a daemon that is drained.
+
+import { h, keyed, setText } from "./dom.js";
+import { RUNS, duration, isNumber, plainName, titleOf } from "./format.js";
+
+/** The alerts of what is known, each with a key of its own. */
+export function alertsOf(jobs, machine, health, now = Date.now() / 1000) {
+  const found = [];
+  for (const job of jobs) {
+    if (!RUNS.has(job.state)) continue;
+    const { progress, phase } = job;
+    if (progress && "loss" in progress && !isNumber(progress.loss)) {
+      found.push({ key: `nan-${job.id}`, job: job.id, meaning: "bad", text: `${titleOf(job)}: the loss is not a number at step ${progress.step}` });
+    }
+    if (phase?.stalled) {
+      found.push({ key: `stalled-${job.id}`, job: job.id, meaning: "bad", text: `${titleOf(job)}: stalled, no step for ${since(phase.last_step, now)}` });
+    } else if (phase?.quiet) {
+      found.push({ key: `quiet-${job.id}`, job: job.id, meaning: "warning", text: `${titleOf(job)}: no progress for ${since(phase.last_progress, now)}` });
+    } else if (phase?.late && isNumber(phase.last_step) && now - phase.last_step > 60) {
+      found.push({ key: `late-${job.id}`, job: job.id, meaning: "warning", text: `${titleOf(job)}: no step for ${since(phase.last_step, now)}` });
+    }
+  }
+  for (const gpu of machine?.snapshot?.gpus ?? []) {
+    const last = gpu.xids?.at?.(-1);
+    if (last) found.push({ key: `xid-${gpu.index}-${last.code}`, meaning: "bad", text: `GPU ${gpu.index}: the driver reported XID ${last.code}` });
+    if (gpu.error) found.push({ key: `gpu-${gpu.index}`, meaning: "warning", text: `GPU ${gpu.index}: ${plainName(gpu.error)}` });
+    if (gpu.ecc_uncorrected_errors > 0) found.push({ key: `ecc-${gpu.index}`, meaning: "warning", text: `GPU ${gpu.index}: ${gpu.ecc_uncorrected_errors} uncorrected errors of its memory` });
+  }
+  if (health?.drain) found.push({ key: "drain", meaning: "warning", text: `no job starts: the queue is drained${health.drain.why ? ` (${plainName(health.drain.why)})` : ""}` });
+  return found;
+}
+
+const since = (time, now) => (isNumber(time) ? duration(now - time) : "a while");
+
+export class Alerts {
+  #place;
+  #store;
+  #seen = new Set();
+
+  constructor(place, store) {
+    this.#place = place;
+    this.#store = store;
+    for (const what of ["jobs", "machine", "events"]) store.addEventListener(what, () => this.#draw());
+  }
+
+  #draw() {
+    const { jobs, machine, health } = this.#store;
+    const all = alertsOf(jobs.values(), machine, health);
+    const keys = new Set(all.map((alert) => alert.key));
+    for (const key of this.#seen) if (!keys.has(key)) this.#seen.delete(key);
+    const shown = all.filter((alert) => !this.#seen.has(alert.key));
+    keyed(this.#place, shown, (alert) => alert.key, (alert) => this.#make(alert), (row, alert) => setText(row.querySelector(".words"), alert.text));
+    const bad = shown.filter((alert) => alert.meaning === "bad").length;
+    const title = document.title.replace(/^\(\d+\) /, "");
+    document.title = bad ? `(${bad}) ${title}` : title;
+  }
+
+  #make(alert) {
+    const words = alert.job === undefined ? h("span", { class: "words" }) : h("a", { class: "words", href: `#/jobs/${alert.job}` });
+    return h("p", { class: `alert ${alert.meaning}` },
+      h("span", { class: "sign", "aria-hidden": "true" }, "!"),
+      words,
+      h("button", { type: "button", class: "plain small", "aria-label": `Dismiss: ${alert.text}`, onclick: () => this.#dismiss(alert.key) }, "Dismiss"));
+  }
+
+  #dismiss(key) {
+    this.#seen.add(key);
+    this.#draw();
+  }
+}

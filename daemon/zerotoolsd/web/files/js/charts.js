@@ -1,0 +1,180 @@
+// uPlot in the colours of the page, at the size of its place.
+
+import { h } from "./dom.js";
+import { UNKNOWN, bytes, clock, measure } from "./format.js";
+
+const COLOURS = 8;
+const DAY = 86400;
+
+/** An axis of moments: hours, or days where it is of several of them. */
+export const TIME_AXIS = {
+  kind: "time",
+  label: "time",
+  words: (value) => clock(value),
+  values: (plot, ticks) => ticks.map((tick) => onAxis(tick, ticks[ticks.length - 1] - ticks[0])),
+};
+
+function onAxis(time, span) {
+  const date = new Date(time * 1000);
+  const day = date.toLocaleDateString(undefined, { day: "numeric", month: "short" });
+  const hour = date.toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit", second: span < 600 ? "2-digit" : undefined, hour12: false });
+  return span > 2 * DAY || hour === "00:00" ? day : hour;
+}
+
+/** The colour of the nth line, as the style sheet has it now. */
+export function colour(number) {
+  return style(`--line-${(number % COLOURS) + 1}`);
+}
+
+export function style(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
+/** A chart in an element of its own: `draw(options, data)` makes it or changes it. `options` are
+ * `label` (what it shows, for those who do not see it), `height`, `lines`, `log`, `x`, `y`,
+ * `marks` and `stack`. */
+export class Chart {
+  #plot = null;
+  #shape = "";
+  #width = 0;
+  #last = null;
+  #watch;
+  marks = [];
+  lines = [];
+
+  constructor() {
+    this.place = h("div", { class: "plot" });
+    this.element = h("figure", { class: "chart", role: "group" }, this.place);
+    this.#watch = new ResizeObserver(() => this.#resize());
+    this.#watch.observe(this.element);
+    this.themed = () => this.redraw();
+    addEventListener("themechange", this.themed);
+  }
+
+  /** Draw it anew, in other colours. */
+  redraw() {
+    this.#shape = "";
+    if (this.#last) this.draw(...this.#last);
+  }
+
+  /** No page shows it any more. */
+  close() {
+    this.#watch.disconnect();
+    removeEventListener("themechange", this.themed);
+    this.#plot?.destroy();
+    this.#plot = null;
+  }
+
+  draw(options, data) {
+    this.#last = [options, data];
+    this.marks = options.marks ?? [];
+    this.lines = options.lines;
+    this.element.setAttribute("aria-label", options.label);
+    this.#width = Math.max(200, Math.floor(this.element.clientWidth || 600));
+    const shape = JSON.stringify([options.lines.map((line) => [line.name, line.dash, line.faint, line.dots, line.colour]), options.log, options.height, options.stack, options.x.kind]);
+    if (this.#plot && shape === this.#shape) {
+      this.#plot.setData(data);
+      return;
+    }
+    this.#plot?.destroy();
+    this.#shape = shape;
+    this.#plot = new uPlot(shaped(this, options, this.#width), data, this.place);
+  }
+
+  #resize() {
+    const width = Math.max(200, Math.floor(this.element.clientWidth));
+    if (this.#plot && width !== this.#width) {
+      this.#width = width;
+      this.#plot.setSize({ width, height: this.#plot.height });
+    }
+  }
+}
+
+function shaped(chart, options, width) {
+  const text = style("--muted");
+  const grid = { stroke: style("--grid"), width: 1 };
+  const font = `12px ${style("--font")}`;
+  const axis = { stroke: text, grid, ticks: { ...grid, size: 4 }, font, gap: 4 };
+  const time = options.x.kind === "time";
+  return {
+    width,
+    height: options.height,
+    cursor: { y: false, drag: { x: true, y: false }, points: { size: 7 } },
+    legend: { show: true, live: true },
+    scales: {
+      x: { time },
+      y: options.log ? { distr: 3, log: 10 } : options.y.range ? { range: options.y.range } : {},
+    },
+    axes: [
+      { ...axis, size: 28, ...(options.x.values ? { values: options.x.values } : {}) },
+      {
+        ...axis,
+        size: 70,
+        ...(options.y.words === bytes ? { incrs: BINARY } : {}),
+        values: (plot, ticks) => ticks.map((tick) => (tick === null ? "" : shortened(options.y.words(tick)))),
+      },
+    ],
+    series: [
+      { label: options.x.label, value: (plot, value) => (value === null ? "" : options.x.words(value)) },
+      ...options.lines.map((line) => ({
+        label: line.name,
+        stroke: line.colour,
+        width: line.faint ? 1 : 2,
+        alpha: line.faint ? 0.35 : 1,
+        dash: line.dash ? [5, 4] : undefined,
+        fill: options.stack ? line.fill : undefined,
+        spanGaps: !options.stack,
+        points: line.dots ? { show: true, size: 6, fill: line.colour } : { show: false },
+        value: (plot, value, number, index) => worded(chart.lines[number - 1], value, index, options.y.words),
+      })),
+    ],
+    plugins: [marking(chart)],
+  };
+}
+
+// Distances of ticks for bytes: 1, 2, 4 ... of each unit.
+const BINARY = Array.from({ length: 52 }, (_, power) => 2 ** power);
+
+// `0.003000` at an axis is `0.003`, and `2.000 GiB` is `2 GiB`.
+const shortened = (words) => words.replace(/(\.\d*?)0+(?=\D|$)/, "$1").replace(/\.(?=\D|$)/, "");
+
+// Of a line that is stacked upon others, its own value and not the sum.
+function worded(line, value, index, words) {
+  if (value === null || value === undefined) return UNKNOWN;
+  const real = line?.real;
+  return words(real && index !== null ? (real[index] ?? 0) : value);
+}
+
+// Vertical lines at some x, each with a word: where a run was resumed, what was saved.
+function marking(chart) {
+  return {
+    hooks: {
+      drawClear: (plot) => {
+        const { ctx, bbox } = plot;
+        ctx.save();
+        for (const mark of chart.marks) {
+          const x = Math.round(plot.valToPos(mark.x, "x", true));
+          if (x < bbox.left || x > bbox.left + bbox.width) continue;
+          ctx.strokeStyle = mark.colour;
+          ctx.lineWidth = devicePixelRatio;
+          ctx.setLineDash(mark.solid ? [] : [3 * devicePixelRatio, 3 * devicePixelRatio]);
+          ctx.beginPath();
+          const top = mark.short ? bbox.top + bbox.height - 8 * devicePixelRatio : bbox.top;
+          ctx.moveTo(x, top);
+          ctx.lineTo(x, bbox.top + bbox.height);
+          ctx.stroke();
+        }
+        ctx.restore();
+      },
+    },
+  };
+}
+
+/** A line of the last values, small, without axes; `label` is read to those who do not see it. */
+export function summary(name, xs, values) {
+  const known = values.filter((value) => value !== null && value !== undefined);
+  if (known.length === 0) return `${name}: nothing was reported yet`;
+  const least = known.reduce((a, b) => Math.min(a, b));
+  const most = known.reduce((a, b) => Math.max(a, b));
+  return `${name}: ${known.length} points, from ${measure(known[0])} to ${measure(known[known.length - 1])}, least ${measure(least)}, greatest ${measure(most)}`;
+}

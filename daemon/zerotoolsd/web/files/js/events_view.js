@@ -1,0 +1,36 @@
+// What was committed, the newest first.
+
+import { fill, h } from "./dom.js";
+import { clock, plainName, stateWords } from "./format.js";
+
+export class EventsView {
+  #page;
+  #rows = h("tbody");
+  #listen = () => this.#draw();
+
+  constructor(page) {
+    this.#page = page;
+    page.store.addEventListener("events", this.#listen);
+    this.element = h("section", {}, h("h1", {}, "Events"),
+      h("table", { class: "plain-table events" }, h("caption", { class: "unseen" }, "Events, the newest first"), h("thead", {}, h("tr", {}, ["Time", "Job", "What", "State", "Why"].map((head) => h("th", { scope: "col" }, head)))), this.#rows));
+    this.#draw();
+  }
+
+  close() {
+    this.#page.store.removeEventListener("events", this.#listen);
+  }
+
+  #draw() {
+    const events = this.#page.store.events.toReversed();
+    if (!events.length) {
+      fill(this.#rows, h("tr", {}, h("td", { colspan: 5, class: "empty" }, "Nothing has happened yet.")));
+      return;
+    }
+    fill(this.#rows, events.map((event) => h("tr", {},
+      h("td", { "data-label": "Time" }, clock(event.time)),
+      h("td", { "data-label": "Job" }, event.job_id === null ? "–" : h("a", { href: `#/jobs/${event.job_id}` }, `#${event.job_id}`), event.attempt === null ? "" : ` attempt ${event.attempt}`),
+      h("td", { "data-label": "What" }, plainName(event.kind).replaceAll("_", " ")),
+      h("td", { "data-label": "State" }, event.to_state === null ? "" : stateWords(event.to_state)[0]),
+      h("td", { "data-label": "Why", class: "why" }, plainName(event.why ?? "")))));
+  }
+}

@@ -1,0 +1,129 @@
+// Numbers, times and names as people read them.
+
+const MINUS = "−";
+export const UNKNOWN = "–";
+
+export const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
+
+/** `61.2 GiB`. */
+export function bytes(count) {
+  if (!isNumber(count)) return UNKNOWN;
+  const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+  let unit = 0;
+  let value = Math.abs(count);
+  while (value >= 1024 && unit < units.length - 1) {
+    value /= 1024;
+    unit += 1;
+  }
+  const digits = unit === 0 || value >= 100 ? 0 : 1;
+  return `${count < 0 ? MINUS : ""}${value.toFixed(digits)} ${units[unit]}`;
+}
+
+/** `1 h 05 min`. */
+export function duration(seconds) {
+  if (!isNumber(seconds) || seconds < 0) return UNKNOWN;
+  const whole = Math.round(seconds);
+  const [d, h, m, s] = [Math.floor(whole / 86400), Math.floor(whole / 3600) % 24, Math.floor(whole / 60) % 60, whole % 60];
+  const two = (n) => String(n).padStart(2, "0");
+  if (d > 0) return `${d} d ${two(h)} h`;
+  if (h > 0) return `${h} h ${two(m)} min`;
+  if (m > 0) return `${m} min ${two(s)} s`;
+  return `${s} s`;
+}
+
+/** `4 min ago`. */
+export function ago(time, now = Date.now() / 1000) {
+  if (!isNumber(time)) return UNKNOWN;
+  const seconds = Math.max(0, now - time);
+  if (seconds < 10) return "just now";
+  if (seconds < 60) return `${Math.round(seconds)} s ago`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ago`;
+  if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ago`;
+  return `${Math.floor(seconds / 86400)} d ago`;
+}
+
+/** The moment in the time of this browser. */
+export function moment(time) {
+  if (!isNumber(time)) return UNKNOWN;
+  const date = new Date(time * 1000);
+  return Number.isNaN(date.getTime()) ? UNKNOWN : date.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
+}
+
+/** `12:04:31`, with the day where that is not today. */
+export function clock(time, now = Date.now()) {
+  if (!isNumber(time)) return UNKNOWN;
+  const date = new Date(time * 1000);
+  if (Number.isNaN(date.getTime())) return UNKNOWN;
+  const hour = date.toLocaleTimeString(undefined, { hour12: false });
+  return date.toDateString() === new Date(now).toDateString() ? hour : `${date.toLocaleDateString()} ${hour}`;
+}
+
+/** A loss, or any other measure: four digits that mean something. */
+export function measure(value) {
+  if (!isNumber(value)) return UNKNOWN;
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  if (size >= 1e5 || size < 1e-3) return value.toExponential(2).replace("-", MINUS).replace("e+", "e");
+  return value.toPrecision(4).replace("-", MINUS);
+}
+
+/** `12,345`. */
+export function count(value) {
+  return isNumber(value) ? Math.round(value).toLocaleString("en-US") : UNKNOWN;
+}
+
+export const percent = (value) => (isNumber(value) ? `${Math.round(value)} %` : UNKNOWN);
+
+/** A word of the shell, so that a path with spaces is one. */
+export function quoted(word) {
+  return /^[A-Za-z0-9_@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;
+}
+
+/** What a terminal would show of a line of a log: no escape sequences, and of a bar that redraws
+ * itself the last state. */
+export function plainLine(line) {
+  const parts = line.replace(/\r+$/, "").split("\r");
+  const text = parts[parts.length - 1];
+  // CSI, OSC and other escape sequences (ECMA-48), then what is left of control characters.
+  return text
+    .replace(/\u001b\[[0-?]*[ -/]*[@-~]/g, "")
+    .replace(/\u001b\][^\u0007\u001b]*(?:\u0007|\u001b\\)?/g, "")
+    .replace(/\u001b[@-_]?/g, "")
+    .replace(/[\u0000-\u0008\u000b-\u001f\u007f]/g, "");
+}
+
+/** Names may hold characters that turn the direction of what follows: they are shown as marks. */
+export function plainName(name) {
+  return String(name ?? "").replace(/[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]/g, "\ufffd");
+}
+
+const STATES = {
+  on_hold: ["on hold", "warning", "‖"],
+  waiting: ["waiting", "quiet", "…"],
+  queued: ["queued", "quiet", "…"],
+  launching: ["starting", "busy", "▸"],
+  running: ["running", "busy", "▶"],
+  stopping: ["stopping", "warning", "■"],
+  pausing: ["pausing", "warning", "‖"],
+  yielding: ["making room", "warning", "↷"],
+  paused: ["paused", "warning", "‖"],
+  waiting_retry: ["waits to retry", "warning", "↻"],
+  held: ["held", "bad", "!"],
+  succeeded: ["succeeded", "good", "✓"],
+  failed: ["failed", "bad", "✕"],
+  cancelled: ["cancelled", "quiet", "–"],
+  stopped: ["stopped", "warning", "■"],
+};
+export const OVER = new Set(["succeeded", "failed", "cancelled", "stopped"]);
+export const RUNS = new Set(["launching", "running", "stopping", "pausing", "yielding"]);
+
+/** Word, meaning and sign of a state; of a newer daemon's, its own word. */
+export function stateWords(state) {
+  return STATES[state] ?? [String(state).replaceAll("_", " "), "quiet", "?"];
+}
+
+/** `anna`, or `uid 1000`. */
+export const ownerOf = (job) => plainName(job.user ?? `uid ${job.uid}`);
+
+/** `#7 tiny`. */
+export const titleOf = (job) => `#${job.id} ${plainName(job.name)}`.trim();

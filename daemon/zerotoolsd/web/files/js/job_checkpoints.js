@@ -1,0 +1,104 @@
+// The checkpoints of a job as a tree, and the commands that take one from there.
+
+import { copyButton, fill, h } from "./dom.js";
+import { ago, bytes, count, moment, plainName, quoted } from "./format.js";
+import { Away } from "./session.js";
+
+const AGAIN_MS = 15000;
+const HOW = { at_save: "when it was saved", digests: "by its digests", unchanged: "by its digests; its files were not written since", structure: "its structure" };
+
+/** The commands for a checkpoint; `ranks` is the world size that it was saved with. */
+export function commandsOf(path, ranks) {
+  const at = quoted(path);
+  const other = ranks > 1 ? Math.max(1, Math.floor(ranks / 2)) : 2;
+  return [
+    ["look inside", `zerotools inspect ${at}`],
+    ["16-bit weights for from_pretrained", `zerotools consolidate ${at} ${quoted(`${path}-bf16`)}`],
+    [`for another number of ranks`, `zerotools reshard ${at} ${quoted(`${path}-for-${other}`)} --world-size ${other}`],
+    ["read every byte, and compare", `zerotools verify ${at}`],
+  ];
+}
+
+/** Whether a checkpoint is whole, as far as is known: a word, its meaning, and more to say. */
+export function verdictOf(saved, said) {
+  if (saved.problem) return ["damaged", "bad", saved.problem];
+  if (said?.verified) return ["verified", "good", `${HOW[said.verified] ?? said.verified}, ${ago(said.time)}`];
+  if (said?.not_verified) return ["not verified", "warning", said.not_verified];
+  if (saved.checked === "sizes") return ["files are there", "good", "all have the sizes of the manifest; their bytes were not read"];
+  return ["not looked at", "quiet", "there are too many files to look at all of them now"];
+}
+
+export class CheckpointsPart {
+  #view;
+  #id;
+  #ended = new AbortController();
+  #timer = null;
+  #opened = new Set();
+  #place = h("div");
+
+  constructor(view, id) {
+    this.#view = view;
+    this.#id = id;
+    this.element = h("section", { "aria-label": "Checkpoints" }, this.#place);
+    fill(this.#place, h("p", { class: "quiet" }, "Looking at the files…"));
+    this.#read();
+  }
+
+  close() {
+    this.#ended.abort();
+    clearTimeout(this.#timer);
+  }
+
+  update() {}
+
+  async #read() {
+    try {
+      const { signal } = this.#ended;
+      const [tree, curves] = await Promise.all([
+        this.#view.session.get(`/v1/jobs/${this.#id}/checkpoints`, { signal }),
+        this.#view.session.get(`/v1/jobs/${this.#id}/curves?points=1`, { signal }),
+      ]);
+      this.#draw(tree, new Map(curves.checkpoints.map((each) => [each.path, each])));
+    } catch (error) {
+      if (this.#ended.signal.aborted) return;
+      if (!(error instanceof Away)) fill(this.#place, h("p", { class: "empty" }, error.message));
+    }
+    if (!this.#ended.signal.aborted && this.#view.runs) this.#timer = setTimeout(() => this.#read(), AGAIN_MS);
+  }
+
+  #draw(tree, said) {
+    const newest = this.#view.job?.latest_checkpoint;
+    if (newest?.verified && !said.get(newest.path)?.verified) said.set(newest.path, { verified: newest.verified.how, time: newest.verified.time });
+    const root = h("p", { class: "root" }, h("code", {}, plainName(tree.output_dir)));
+    if (!tree.checkpoints.length) {
+      const where = this.#view.job?.spec?.engine === "script" ? "A program of your own writes where it likes: this page knows no checkpoint of it." : "There is no checkpoint yet.";
+      fill(this.#place, root, h("p", { class: "empty" }, where), unfinished(tree));
+      return;
+    }
+    const items = tree.checkpoints.map((saved) => h("li", {}, this.#item(saved, said.get(saved.path))));
+    fill(this.#place, root, h("ul", { class: "tree" }, items), tree.more ? h("p", { class: "quiet" }, `${count(tree.more)} older ones are not shown.`) : null, unfinished(tree));
+  }
+
+  #item(saved, said) {
+    const [word, meaning, more] = verdictOf(saved, said);
+    const name = saved.path.split("/").at(-1);
+    const details = h("details", { open: this.#opened.has(saved.path) },
+      h("summary", {},
+        h("strong", {}, plainName(name)),
+        saved.hints.map((hint) => h("span", { class: "tag" }, hint)),
+        saved.thinned ? h("span", { class: "tag" }, "thinned") : null,
+        h("span", { class: `badge ${meaning}` }, word),
+        h("span", { class: "quiet" }, saved.saved ? `${bytes(saved.size_bytes)}, ${ago(saved.saved)}` : "")),
+      h("p", { class: meaning === "bad" ? "bad" : "quiet" }, plainName(more)),
+      h("p", { class: "quiet" }, [saved.saved ? `saved ${moment(saved.saved)}` : "", saved.world_size ? `${saved.world_size} ranks` : "", saved.stage === null ? "" : `ZeRO-${saved.stage}`].filter(Boolean).join(", ")),
+      saved.problem ? null : h("table", { class: "commands" }, h("tbody", {}, commandsOf(saved.path, saved.world_size ?? 1).map(([words, line]) => h("tr", {}, h("th", { scope: "row" }, words), h("td", {}, h("code", {}, line)), h("td", {}, copyButton(line, `the command: ${words}`)))))),
+      saved.files.length ? h("details", { class: "files" }, h("summary", {}, `${count(saved.file_count)} files`), h("ul", { class: "tree" }, saved.files.map(([file, size]) => h("li", {}, h("code", {}, plainName(file)), h("span", { class: "quiet" }, ` ${bytes(size)}`))), saved.file_count > saved.files.length ? h("li", { class: "quiet" }, `${count(saved.file_count - saved.files.length)} smaller ones`) : null)) : null);
+    details.addEventListener("toggle", () => (details.open ? this.#opened.add(saved.path) : this.#opened.delete(saved.path)));
+    return details;
+  }
+}
+
+function unfinished(tree) {
+  if (!tree.unfinished.length) return null;
+  return h("p", { class: "quiet" }, `Being written, or left by a save that did not end: ${tree.unfinished.map(plainName).join(", ")}`);
+}

@@ -1,0 +1,268 @@
+// The curves of a job, joined over its resumes, beside those of others.
+
+import { Chart, TIME_AXIS, colour, style, summary } from "./charts.js";
+import { extended, joined, smoothed } from "./curve_data.js";
+import { fill, h, setText } from "./dom.js";
+import { RUNS, bytes, count, duration, isNumber, measure, titleOf } from "./format.js";
+import { Away } from "./session.js";
+
+const POINTS = 2000;
+const FOLLOW_MS = 2000;
+const MOST_OTHERS = 7;
+const SMALL = [
+  ["lr", "Learning rate", measure],
+  ["grad_norm", "Gradient norm", measure],
+  ["tokens_per_second", "Tokens per second", count],
+  ["gpu_bytes", "Memory of rank 0 on its GPU", bytes],
+  ["host_bytes", "Memory of rank 0 on the host", bytes],
+];
+const EVALS = [["perplexity", "Perplexity"], ["rouge1", "ROUGE-1"], ["rougeL", "ROUGE-L"], ["bleu", "BLEU"]];
+
+export class CurvesPart {
+  #view;
+  #id;
+  #runs = new Map();
+  #others = [];
+  #wants = { smooth: 0.6, log: false, x: "step", ...CurvesPart.wants };
+  #ended = new AbortController();
+  #timer = null;
+  #main = new Chart();
+  #small = new Map();
+  #smallPlace = h("div", { class: "small-charts" });
+  #said = h("p", { class: "quiet" });
+  #chips = h("div", { class: "chips" });
+  #numbers = h("details", { class: "numbers" }, h("summary", {}, "The numbers"), h("div"));
+
+  constructor(view, id) {
+    this.#view = view;
+    this.#id = id;
+    this.element = h("section", { "aria-label": "Curves" }, this.#controls(), this.#chips, this.#main.element, this.#said, this.#numbers, this.#smallPlace);
+    this.#numbers.addEventListener("toggle", () => this.#drawNumbers());
+    this.#readAll();
+  }
+
+  close() {
+    this.#ended.abort();
+    clearTimeout(this.#timer);
+    this.#main.close();
+    for (const chart of this.#small.values()) chart.close();
+  }
+
+  /** `rest` are the other jobs, as `8+9`. */
+  update(rest) {
+    const wanted = [...new Set((rest[0] ?? "").split("+").filter((word) => /^\d{1,15}$/.test(word)).map(Number))];
+    const others = wanted.filter((id) => id !== this.#id).slice(0, MOST_OTHERS);
+    if (String(others) !== String(this.#others)) {
+      this.#others = others;
+      for (const id of this.#runs.keys()) if (id !== this.#id && !others.includes(id)) this.#runs.delete(id);
+      this.#readAll();
+    }
+    this.#drawChips();
+  }
+
+  #controls() {
+    const { smooth, log, x } = this.#wants;
+    const shown = h("output", {}, String(smooth));
+    const axis = (value, words) => h("label", { class: "choice" }, h("input", { type: "radio", name: "x-axis", value, checked: x === value, onchange: () => this.#want({ x: value }) }), h("span", {}, words));
+    return h("div", { class: "bar" },
+      h("label", { class: "slider" }, "Smoothing", h("input", { type: "range", min: 0, max: 0.99, step: 0.01, value: smooth, oninput: (event) => {
+        setText(shown, event.target.value);
+        this.#want({ smooth: Number(event.target.value) });
+      } }), shown),
+      h("label", { class: "choice" }, h("input", { type: "checkbox", checked: log, onchange: (event) => this.#want({ log: event.target.checked }) }), h("span", {}, "Log axis")),
+      h("fieldset", { class: "choices" }, h("legend", { class: "unseen" }, "Over"), axis("step", "Steps"), axis("time", "Time"), axis("hours", "Time since the start")));
+  }
+
+  #want(change) {
+    Object.assign(this.#wants, change);
+    CurvesPart.wants = this.#wants;
+    this.#draw();
+  }
+
+  #drawChips() {
+    const known = [...this.#view.store.jobs.values()].filter((job) => !job.masked && job.attempt && job.id !== this.#id && !this.#others.includes(job.id));
+    const key = `${this.#others} ${known.map((job) => job.id)}`;
+    if (this.#chips.dataset.shown === key) return;
+    this.#chips.dataset.shown = key;
+    const name = (id) => {
+      const job = this.#view.store.jobs.get(id);
+      return job ? titleOf(job) : `#${id}`;
+    };
+    const go = (ids) => (location.hash = `#/jobs/${this.#id}/curves${ids.length ? `/${ids.join("+")}` : ""}`);
+    const chips = this.#others.map((id) => h("button", { type: "button", class: "chip", "aria-label": `Take out ${name(id)}`, onclick: () => go(this.#others.filter((each) => each !== id)) }, name(id), h("span", { "aria-hidden": "true" }, "×")));
+    const select = h("select", { "aria-label": "Compare with another job", onchange: (event) => event.target.value && go([...this.#others, Number(event.target.value)]) },
+      h("option", { value: "" }, "Compare with…"), known.map((job) => h("option", { value: job.id }, titleOf(job))));
+    fill(this.#chips, chips, known.length && this.#others.length < MOST_OTHERS ? select : null);
+  }
+
+  async #readAll() {
+    clearTimeout(this.#timer);
+    for (const id of [this.#id, ...this.#others]) {
+      try {
+        if (!this.#runs.has(id)) this.#runs.set(id, await this.#view.session.get(`/v1/jobs/${id}/curves?points=${POINTS}`, { signal: this.#ended.signal }));
+      } catch (error) {
+        if (this.#ended.signal.aborted) return;
+        if (!(error instanceof Away)) this.#runs.set(id, { error: error.message });
+      }
+    }
+    this.#draw();
+    this.#followSoon();
+  }
+
+  #followSoon() {
+    clearTimeout(this.#timer);
+    if (!this.#ended.signal.aborted) this.#timer = setTimeout(() => this.#follow(), FOLLOW_MS);
+  }
+
+  async #follow() {
+    let changed = false;
+    for (const id of [this.#id, ...this.#others]) {
+      const job = this.#view.store.jobs.get(id) ?? (id === this.#id ? this.#view.job : null);
+      const state = id === this.#id ? this.#view.job?.state : job?.state;
+      if (document.hidden || !this.#runs.has(id) || (!RUNS.has(state) && this.#runs.get(id).quiet)) continue;
+      try {
+        changed = (await this.#more(id, RUNS.has(state))) || changed;
+      } catch (error) {
+        if (this.#ended.signal.aborted) return;
+        if (!(error instanceof Away)) this.#runs.delete(id);
+      }
+    }
+    if ([this.#id, ...this.#others].some((id) => !this.#runs.has(id))) {
+      this.#readAll();
+      return;
+    }
+    if (changed) this.#draw();
+    this.#followSoon();
+  }
+
+  async #more(id, runs) {
+    const run = this.#runs.get(id);
+    if (run.error) return false;
+    const after = run.follow;
+    const query = after ? `?attempt=${after.attempt}&since=${after.since}` : "";
+    const found = await this.#view.session.get(`/v1/jobs/${id}/progress${query}`, { signal: this.#ended.signal });
+    const newest = this.#view.store.jobs.get(id)?.attempt?.number ?? found.attempt;
+    if (!after && found.attempt === 0) return false;
+    if (!after || newest > after.attempt) {
+      // Another attempt takes over: where it began is for the daemon to say.
+      this.#runs.set(id, await this.#view.session.get(`/v1/jobs/${id}/curves?points=${POINTS}`, { signal: this.#ended.signal }));
+      return true;
+    }
+    run.follow = { attempt: after.attempt, since: found.next };
+    run.quiet = !runs && found.over;
+    return extended(run, found.records);
+  }
+
+  #draw() {
+    const own = this.#runs.get(this.#id);
+    if (!own) return;
+    if (own.error) {
+      setText(this.#said, own.error);
+      return;
+    }
+    const all = [this.#id, ...this.#others].map((id) => [id, this.#runs.get(id)]).filter(([, run]) => run && !run.error);
+    const alone = all.length === 1;
+    const lines = [];
+    for (const [index, [id, run]] of all.entries()) lines.push(...this.#linesOf(id, run, index, alone));
+    const xs = lines.map((line) => ({ x: line.x, y: line.y }));
+    const data = joined(xs);
+    const log = this.#wants.log && lines.every((line) => line.y.every((value) => value === null || value > 0));
+    this.#main.element.hidden = data[0].length === 0;
+    if (data[0].length) {
+      const words = lines.filter((line) => !line.faint).map((line) => summary(line.name, line.x, line.y));
+      this.#main.draw({ label: words.join(". "), height: 320, lines, log, x: this.#axis(), y: { words: measure }, marks: this.#marks(own, alone) }, data);
+    }
+    this.#drawSaid(own, data[0].length, log, alone);
+    this.#drawSmall(all);
+    this.#drawNumbers();
+  }
+
+  #linesOf(id, run, index, alone) {
+    const { steps, evaluations } = run;
+    const job = this.#view.store.jobs.get(id);
+    const of = alone ? "" : `${job ? titleOf(job) : `#${id}`}: `;
+    const found = [];
+    const x = this.#xs(run, steps, "time");
+    if (steps.loss) {
+      if (alone && this.#wants.smooth > 0) found.push({ name: "each step", x, y: steps.loss, colour: colour(index), faint: true });
+      found.push({ name: `${of}loss`, x, y: smoothed(steps.loss, this.#wants.smooth), colour: colour(index) });
+    }
+    if (evaluations.eval_loss) {
+      found.push({ name: `${of}evaluation`, x: this.#xs(run, evaluations, "eval_time"), y: evaluations.eval_loss, colour: alone ? colour(1) : colour(index), dots: true, dash: !alone });
+    }
+    return found;
+  }
+
+  // Seconds since 1970, or since its first step; a step of which no time is known is left out.
+  #xs(run, columns, time) {
+    if (this.#wants.x === "step") return columns.step;
+    const times = columns[time] ?? [];
+    const first = (run.steps.time ?? []).find(isNumber) ?? times.find(isNumber) ?? 0;
+    return columns.step.map((_, index) => (isNumber(times[index]) ? times[index] - (this.#wants.x === "hours" ? first : 0) : null));
+  }
+
+  #axis() {
+    if (this.#wants.x === "time") return TIME_AXIS;
+    if (this.#wants.x === "hours") return { kind: "hours", label: "after", words: duration, values: (plot, ticks) => ticks.map(duration) };
+    return { kind: "step", label: "step", words: count, values: (plot, ticks) => ticks.map((tick) => count(tick)) };
+  }
+
+  #marks(run, alone) {
+    if (this.#wants.x !== "step" || !alone) return [];
+    const resumed = run.parts.slice(1).map((part) => ({ x: part.first_step, colour: style("--mark") }));
+    const saved = run.checkpoints.map((each) => ({ x: each.step, colour: each.verified ? style("--good") : style("--muted"), short: true, solid: true }));
+    return [...resumed, ...saved];
+  }
+
+  #drawSaid(run, points, log, alone) {
+    const words = [];
+    if (points === 0) words.push("Nothing was reported yet.");
+    if (run.parts.length > 1) words.push(`Joined over ${run.parts.length} attempts (dashed lines: where one took over${new Set(run.parts.map((part) => part.job)).size > 1 ? `, of jobs ${[...new Set(run.parts.map((part) => part.job))].map((id) => `#${id}`).join(", ")}` : ""}).`);
+    if (run.checkpoints.length && alone && this.#wants.x === "step") words.push("Short lines at the bottom: checkpoints.");
+    if (run.not_finite.length) words.push(`The loss was not a number at ${run.not_finite.length === 1 ? `step ${count(run.not_finite[0])}` : `${run.not_finite.length} steps, first at ${count(Math.min(...run.not_finite))}`}.`);
+    if (run.sampled) words.push("Of the steps, those with the least and the greatest loss of their neighbours are drawn.");
+    if (this.#wants.log && points && !log) words.push("A log axis needs values above 0.");
+    setText(this.#said, words.join(" "));
+    this.#said.classList.toggle("bad", run.not_finite.length > 0);
+  }
+
+  #drawSmall(all) {
+    const wanted = [
+      ...EVALS.map(([name, title]) => [name, title, measure, "evaluations", "eval_time"]),
+      ...SMALL.map(([name, title, words]) => [name, title, words, "steps", "time"]),
+    ];
+    for (const [name, title, words, where, time] of wanted) {
+      const lines = all
+        .filter(([, run]) => run[where][name])
+        .map(([id, run], index) => ({ name: all.length > 1 ? `#${id}` : title, x: this.#xs(run, run[where], time), y: run[where][name], colour: colour(index), dots: where === "evaluations" }));
+      let chart = this.#small.get(name);
+      if (!lines.length) {
+        chart?.element.parentElement?.remove();
+        chart?.close();
+        this.#small.delete(name);
+        continue;
+      }
+      if (!chart) {
+        chart = new Chart();
+        this.#small.set(name, chart);
+        this.#smallPlace.append(h("section", {}, h("h3", {}, title), chart.element));
+      }
+      const data = joined(lines.map((line) => ({ x: line.x, y: line.y })));
+      chart.draw({ label: lines.map((line) => summary(`${title} ${line.name}`, line.x, line.y)).join(". "), height: 170, lines, log: false, x: this.#axis(), y: { words } }, data);
+    }
+  }
+
+  #drawNumbers() {
+    const run = this.#runs.get(this.#id);
+    if (!this.#numbers.open || !run || run.error) return;
+    const { steps, evaluations } = run;
+    const evaluated = new Map(evaluations.step.map((step, index) => [step, evaluations.eval_loss?.[index]]));
+    const every = Math.max(1, Math.ceil(steps.step.length / 20));
+    const rows = steps.step
+      .map((step, index) => [step, index])
+      .filter(([step, index]) => index % every === 0 || index === steps.step.length - 1 || evaluated.has(step))
+      .map(([step, index]) => h("tr", {}, h("th", { scope: "row" }, count(step)), h("td", {}, measure(steps.loss?.[index])), h("td", {}, measure(evaluated.get(step))), h("td", {}, measure(steps.lr?.[index]))));
+    fill(this.#numbers.lastElementChild, h("table", { class: "plain-table" }, h("thead", {}, h("tr", {}, ["Step", "Loss", "Evaluation", "Learning rate"].map((head) => h("th", { scope: "col" }, head)))), h("tbody", {}, rows)));
+  }
+}
+CurvesPart.wants = {};

@@ -1,0 +1,122 @@
+// The log of a rank, as it grows.
+
+import { h, setText } from "./dom.js";
+import { plainLine } from "./format.js";
+import { Away } from "./session.js";
+
+const FIRST_BYTES = 262144;
+const PART_BYTES = 262144;
+const MOST_LINES = 5000;
+const FOLLOW_MS = 1500;
+
+export class LogPart {
+  #view;
+  #id;
+  #ended = new AbortController();
+  #timer = null;
+  #place = { attempt: null, rank: 0, offset: null };
+  #round = 0;
+  #open = "";
+  #lines = h("pre", { class: "log", tabindex: 0, role: "log", "aria-label": "Log", "aria-live": "off" });
+  #follow = h("input", { type: "checkbox", checked: true });
+  #wrap = h("input", { type: "checkbox", checked: true, onchange: (event) => this.#lines.classList.toggle("wrap", event.target.checked) });
+  #said = h("p", { class: "quiet", role: "status" });
+  #attempt = h("select", { "aria-label": "Attempt", onchange: () => this.#begin() });
+  #rank = h("select", { "aria-label": "Rank", onchange: () => this.#begin() });
+  #shown = "";
+
+  constructor(view, id) {
+    this.#view = view;
+    this.#id = id;
+    this.#lines.classList.add("wrap");
+    this.#lines.addEventListener("wheel", (event) => event.deltaY < 0 && (this.#follow.checked = false), { passive: true });
+    const check = (input, words) => h("label", { class: "choice" }, input, h("span", {}, words));
+    this.element = h("section", { "aria-label": "Log" }, h("div", { class: "bar" }, this.#attempt, this.#rank, check(this.#follow, "Follow"), check(this.#wrap, "Wrap lines")), this.#said, this.#lines);
+  }
+
+  close() {
+    this.#ended.abort();
+    clearTimeout(this.#timer);
+  }
+
+  update() {
+    const { job } = this.#view;
+    const key = `${job.attempts.length} ${job.world_size}`;
+    if (key === this.#shown) return;
+    this.#shown = key;
+    const newest = job.attempts.length;
+    const follows = this.#place.attempt === null || Number(this.#attempt.value) === this.#attempt.options.length;
+    this.#attempt.replaceChildren(...job.attempts.map((attempt) => h("option", { value: attempt.number }, `attempt ${attempt.number}`)));
+    const ranks = Math.max(1, job.attempt?.world_size ?? job.world_size ?? 1);
+    const rank = Math.min(Number(this.#rank.value || 0), ranks - 1);
+    this.#rank.replaceChildren(...Array.from({ length: ranks }, (_, number) => h("option", { value: number }, `rank ${number}`)));
+    this.#rank.value = String(rank);
+    this.#attempt.value = String(follows ? newest : (this.#place.attempt ?? newest));
+    if (newest === 0) setText(this.#said, "It has not started yet.");
+    else if (follows) this.#begin();
+  }
+
+  #begin() {
+    this.#round += 1;
+    this.#place = { attempt: Number(this.#attempt.value), rank: Number(this.#rank.value), offset: null };
+    this.#open = "";
+    this.#lines.replaceChildren();
+    setText(this.#said, "");
+    this.#read(this.#round);
+  }
+
+  async #read(round) {
+    clearTimeout(this.#timer);
+    const { attempt, rank, offset } = this.#place;
+    const first = offset === null;
+    const where = first ? `offset=-${FIRST_BYTES}&limit=${FIRST_BYTES}` : `offset=${offset}&limit=${PART_BYTES}`;
+    let over = false;
+    let full = false;
+    try {
+      const answer = await this.#view.session.request(`/v1/jobs/${this.#id}/logs?attempt=${attempt}&rank=${rank}&${where}`, { signal: this.#ended.signal });
+      const data = new Uint8Array(await answer.arrayBuffer());
+      if (round !== this.#round) return;
+      const next = Number(answer.headers.get("Zerotools-Next-Offset"));
+      over = answer.headers.get("Zerotools-Over") === "true";
+      full = data.length >= PART_BYTES;
+      this.#place.offset = next;
+      this.#take(data, first && next > data.length);
+      if (first && next > data.length) setText(this.#said, `The last ${Math.round(FIRST_BYTES / 1024)} KiB; all of it: zerotools logs ${this.#id}`);
+      else if (first && data.length === 0) setText(this.#said, over ? "It wrote nothing." : "It has written nothing yet.");
+      else if (data.length && this.#said.textContent.startsWith("It has")) setText(this.#said, "");
+    } catch (error) {
+      if (this.#ended.signal.aborted || round !== this.#round) return;
+      if (!(error instanceof Away)) {
+        setText(this.#said, error.message);
+        return;
+      }
+    }
+    if (!over) this.#timer = setTimeout(() => this.#read(round), full ? 0 : FOLLOW_MS);
+  }
+
+  #take(data, cut) {
+    // A part ends where it ends: the bytes of a character may come in two of them.
+    this.#decoder ??= new TextDecoder();
+    const text = this.#open + this.#decoder.decode(data, { stream: true });
+    const lines = text.split("\n");
+    if (cut) lines.shift();
+    this.#open = lines.pop() ?? "";
+    this.#lines.querySelector(".open")?.remove();
+    for (const line of lines) this.#lines.append(this.#line(line));
+    if (this.#open) {
+      const open = this.#line(this.#open);
+      open.classList.add("open");
+      this.#lines.append(open);
+    }
+    while (this.#lines.childElementCount > MOST_LINES) this.#lines.firstElementChild.remove();
+    if (this.#follow.checked) this.#lines.scrollTop = this.#lines.scrollHeight;
+  }
+
+  #decoder;
+
+  #line(text) {
+    const plain = plainLine(text);
+    const bad = /\b(error|exception|traceback|nan)\b/i.test(plain);
+    return h("span", { class: bad ? "line bad" : "line" }, `${plain}\n`);
+  }
+}

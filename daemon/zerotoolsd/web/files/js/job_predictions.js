@@ -1,0 +1,65 @@
+// What the evaluations of a job generated, beside what was to come.
+
+import { fill, h } from "./dom.js";
+import { count } from "./format.js";
+import { Away } from "./session.js";
+
+const ROWS = 20;
+const AGAIN_MS = 15000;
+
+export class PredictionsPart {
+  #view;
+  #id;
+  #ended = new AbortController();
+  #timer = null;
+  #wanted = { step: null, first: 0 };
+  #place = h("div");
+
+  constructor(view, id) {
+    this.#view = view;
+    this.#id = id;
+    this.element = h("section", { "aria-label": "Predictions" }, this.#place);
+    this.#read();
+  }
+
+  close() {
+    this.#ended.abort();
+    clearTimeout(this.#timer);
+  }
+
+  update() {}
+
+  async #read() {
+    clearTimeout(this.#timer);
+    const { step, first } = this.#wanted;
+    try {
+      const found = await this.#view.session.get(`/v1/jobs/${this.#id}/predictions?first=${first}&limit=${ROWS}${step === null ? "" : `&step=${step}`}`, { signal: this.#ended.signal });
+      this.#draw(found);
+    } catch (error) {
+      if (this.#ended.signal.aborted) return;
+      if (!(error instanceof Away)) fill(this.#place, h("p", { class: "empty" }, error.message));
+    }
+    if (this.#view.runs && step === null) this.#timer = setTimeout(() => this.#read(), AGAIN_MS);
+  }
+
+  #want(change) {
+    Object.assign(this.#wanted, change);
+    this.#read();
+  }
+
+  #draw(found) {
+    if (!found.steps.length) {
+      fill(this.#place, h("p", { class: "empty" }, "This job generates no text in its evaluations, or has not done so yet. ", h("code", {}, "[eval] predict_with_generate = true"), " of the job file asks for it."));
+      return;
+    }
+    const select = h("select", { "aria-label": "Evaluation", onchange: (event) => this.#want({ step: Number(event.target.value), first: 0 }) },
+      found.steps.toReversed().map((step) => h("option", { value: step, selected: step === found.step }, `step ${count(step)}`)));
+    const turn = (first, words, enabled) => h("button", { type: "button", class: "plain", disabled: !enabled, onclick: () => this.#want({ first, step: found.step }) }, words);
+    const rows = found.rows.map((row) => h("article", { class: "prediction" },
+      h("h3", {}, `example ${row.example === null ? "?" : count(row.example)}`),
+      h("dl", {}, [["prompt", "Prompt"], ["reference", "Expected"], ["prediction", "Generated"]].map(([name, words]) => h("div", { class: name }, h("dt", {}, words), h("dd", {}, h("pre", { class: "wrap" }, row[name] ?? "–")))))));
+    fill(this.#place,
+      h("div", { class: "bar" }, select, turn(Math.max(0, found.first - ROWS), "Earlier", found.first > 0), turn(found.first + ROWS, "Later", found.more), h("span", { class: "quiet" }, found.rows.length ? `rows ${count(found.first + 1)} to ${count(found.first + found.rows.length)}` : "there are no more")),
+      rows);
+  }
+}

@@ -1,0 +1,209 @@
+// One job: what it does, and what it has produced.
+
+import { ask } from "./dialogs.js";
+import { fill, fillOnce, h, keyed, setText } from "./dom.js";
+import { OVER, RUNS, UNKNOWN, ago, bytes, clock, count, duration, isNumber, moment, ownerOf, plainName, stateWords, titleOf } from "./format.js";
+import { CheckpointsPart } from "./job_checkpoints.js";
+import { CurvesPart } from "./job_curves.js";
+import { LogPart } from "./job_log.js";
+import { PredictionsPart } from "./job_predictions.js";
+import { badge, doneOf, secondsLeft, whyOf } from "./jobs_view.js";
+import { Away } from "./session.js";
+
+const PARTS = {
+  curves: ["Curves", CurvesPart],
+  log: ["Log", LogPart],
+  checkpoints: ["Checkpoints", CheckpointsPart],
+  predictions: ["Predictions", PredictionsPart],
+  attempts: ["Attempts", null],
+};
+const RUNNING_MS = 2000;
+const RESUMABLE = new Set(["failed", "cancelled", "stopped", "held"]);
+
+export class JobView {
+  job = null;
+  #page;
+  #id;
+  #part = null;
+  #partName = "";
+  #rest = [];
+  #ended = new AbortController();
+  #timer = null;
+  #title = h("h1");
+  #state = h("span");
+  #owner = h("span", { class: "quiet" });
+  #actions = h("span");
+  #why = h("p", { class: "why" });
+  #progress = h("div", { class: "wide-progress" });
+  #head = h("div", { class: "job-head" }, h("div", { class: "title" }, this.#title, this.#state, this.#owner, h("span", { class: "grow" }), this.#actions), this.#why, this.#progress);
+  #facts = h("dl", { class: "facts" });
+  #tabs = h("nav", { class: "tabs", "aria-label": "Parts of the job" });
+  #place = h("div", { class: "part" });
+
+  constructor(page, id, rest) {
+    this.#page = page;
+    this.#id = id;
+    this.element = h("article", {}, h("p", { class: "crumb" }, h("a", { href: "#/jobs" }, "Jobs"), " / ", h("span", {}, `#${id}`)), this.#head, this.#facts, this.#tabs, this.#place);
+    this.#tabs.append(...Object.entries(PARTS).map(([name, [words]]) => h("a", { href: `#/jobs/${id}/${name}`, "data-part": name }, words)));
+    this.listen = () => this.#soon(0);
+    page.store.addEventListener("events", this.listen);
+    this.#rest = rest;
+    this.#read();
+  }
+
+  get session() {
+    return this.#page.session;
+  }
+
+  get store() {
+    return this.#page.store;
+  }
+
+  get runs() {
+    return this.job !== null && RUNS.has(this.job.state);
+  }
+
+  close() {
+    this.#ended.abort();
+    clearTimeout(this.#timer);
+    this.#page.store.removeEventListener("events", this.listen);
+    this.#part?.close();
+  }
+
+  /** Another part is asked for, by the address. */
+  turn(rest) {
+    this.#rest = rest;
+    if (this.job) this.#showPart();
+  }
+
+  #soon(ms) {
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => this.#read(), ms);
+  }
+
+  async #read() {
+    try {
+      this.job = await this.store.readJob(this.#id, this.#ended.signal);
+      this.#draw();
+    } catch (error) {
+      if (this.#ended.signal.aborted) return;
+      if (!(error instanceof Away)) {
+        setText(this.#title, `Job #${this.#id}`);
+        setText(this.#why, error.message);
+        fill(this.#facts);
+        this.#tabs.hidden = true;
+        return;
+      }
+    }
+    if (!this.#ended.signal.aborted && (this.job === null || this.runs)) this.#soon(RUNNING_MS);
+  }
+
+  #draw() {
+    const { job } = this;
+    const [words, meaning, sign] = stateWords(job.state);
+    const own = job.uid === this.session.me.uid && !job.masked;
+    const done = doneOf(job);
+    setText(this.#title, titleOf(job));
+    setText(this.#owner, ownerOf(job));
+    setText(this.#why, whyOf(job));
+    this.#why.hidden = whyOf(job) === "";
+    fillOnce(this.#state, job.state, () => badge(words, meaning, sign));
+    const action = own ? this.#action() : null;
+    fillOnce(this.#actions, action?.words ?? "", () => action && h("button", { type: "button", class: action.kind, onclick: action.act }, action.words));
+    this.#progress.hidden = done === null;
+    const steps = done === null ? "" : `step ${count(job.progress.step)} of ${count(job.progress.steps)}`;
+    fillOnce(this.#progress, steps, () => [h("progress", { max: 1, value: done ?? 0, "aria-label": "Steps done" }), h("span", {}, steps)]);
+    keyed(this.#facts, this.#factsOf(job), ([name]) => name, ([name]) => h("div", {}, h("dt", {}, name), h("dd")), (fact, [, value]) => setText(fact.lastElementChild, value));
+    this.#showPart();
+  }
+
+  #action() {
+    const { state } = this.job;
+    if (RESUMABLE.has(state)) return { words: "Resume", kind: "primary", act: () => this.#do("resume", "resumed") };
+    if (!OVER.has(state) && state !== "stopping") return { words: "Cancel", kind: "danger", act: () => this.#cancel() };
+    return null;
+  }
+
+  async #cancel() {
+    const text = RUNS.has(this.job.state) ? "It saves first where it can, then it stops." : "It will not start.";
+    if (await ask(`Cancel ${titleOf(this.job)}?`, text, "Cancel the job")) await this.#do("cancel", "asked to stop");
+  }
+
+  async #do(what, words) {
+    try {
+      const found = await this.session.post(`/v1/jobs/${this.#id}/${what}`);
+      this.#page.say(found.id === this.#id ? `${titleOf(found)}: ${words}` : `${titleOf(found)} goes on where this one stopped`, "good");
+      this.store.refresh();
+      if (found.id === this.#id) this.#soon(0);
+      else location.hash = `#/jobs/${found.id}`;
+    } catch (error) {
+      this.#page.say(error.message, "bad");
+    }
+  }
+
+  #factsOf(job) {
+    const now = Date.now() / 1000;
+    const progress = job.progress ?? {};
+    const left = secondsLeft(job);
+    const facts = [
+      ["Loss", isNumber(progress.loss) ? progress.loss.toPrecision(4) : "loss" in progress ? "not a number" : null],
+      ["Speed", isNumber(progress.tokens_per_second) ? `${count(progress.tokens_per_second)} tokens/s` : null],
+      ["MFU", isNumber(progress.mfu) ? `${(100 * progress.mfu).toFixed(1)} %` : null],
+      ["Left", left === null ? null : duration(left)],
+      ["Phase", phaseWords(job, now)],
+      ["Ranks", job.world_size ? `${job.world_size} on ${job.device === "cpu" ? "the CPU" : "GPUs"}${job.stage === null ? "" : `, ZeRO-${job.stage}`}` : null],
+      ["Submitted", `${ago(job.created)}, ${moment(job.created)}`],
+      ["Ran", job.started ? duration((job.ended ?? now) - job.started) : null],
+      ["Peak on a GPU", isNumber(job.attempt?.peak_gpu_bytes) ? bytes(job.attempt.peak_gpu_bytes) : null],
+      ["Peak on the host", isNumber(job.attempt?.peak_host_bytes) ? bytes(job.attempt.peak_host_bytes) : null],
+      ["Output", job.output_dir ? plainName(job.output_dir) : null],
+    ];
+    return facts.filter(([, value]) => value !== null && value !== undefined);
+  }
+
+  #showPart() {
+    const name = this.#rest[0] in PARTS ? this.#rest[0] : "curves";
+    this.#tabs.hidden = this.job.masked;
+    for (const link of this.#tabs.children) {
+      if (link.dataset.part === name) link.setAttribute("aria-current", "true");
+      else link.removeAttribute("aria-current");
+    }
+    if (this.job.masked) {
+      fill(this.#place, h("p", { class: "empty" }, `It belongs to ${ownerOf(this.job)}: what it does is for them to see.`));
+      return;
+    }
+    if (name === "attempts") {
+      this.#part?.close();
+      this.#part = null;
+      fill(this.#place, attemptsTable(this.job));
+    } else if (name !== this.#partName || this.#part === null) {
+      this.#part?.close();
+      this.#part = new PARTS[name][1](this, this.#id);
+      fill(this.#place, this.#part.element);
+    }
+    this.#partName = name;
+    this.#part?.update(this.#rest.slice(1));
+  }
+}
+
+function phaseWords(job, now) {
+  const phase = job.phase;
+  if (!phase) return null;
+  const name = plainName(phase.name ?? phase.doing ?? "");
+  if (!name) return null;
+  return isNumber(phase.since) ? `${name}, for ${duration(now - phase.since)}` : name;
+}
+
+function attemptsTable(job) {
+  if (!job.attempts.length) return h("p", { class: "empty" }, "It has not started yet.");
+  const heads = ["#", "Began", "Took", "Steps", "Ranks", "Resumed from", "How it ended"];
+  const rows = job.attempts.map((attempt) => h("tr", {},
+    h("th", { scope: "row" }, String(attempt.number)),
+    h("td", { "data-label": "Began" }, clock(attempt.started)),
+    h("td", { "data-label": "Took" }, attempt.started ? duration((attempt.ended ?? Date.now() / 1000) - attempt.started) : UNKNOWN),
+    h("td", { "data-label": "Steps" }, count(attempt.steps_done)),
+    h("td", { "data-label": "Ranks" }, attempt.world_size === null ? UNKNOWN : String(attempt.world_size)),
+    h("td", { "data-label": "Resumed from" }, h("code", {}, plainName(attempt.resumed_from ?? UNKNOWN))),
+    h("td", { "data-label": "How it ended" }, plainName(attempt.cause ?? (attempt.ended ? UNKNOWN : "it runs")))));
+  return h("table", { class: "plain-table" }, h("caption", { class: "unseen" }, "Attempts"), h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))), h("tbody", {}, rows));
+}

@@ -1,0 +1,232 @@
+// The queue: what runs, what waits and why, what is over.
+
+import { fillOnce, h, keyed, setText } from "./dom.js";
+import { OVER, RUNS, UNKNOWN, ago, bytes, count, duration, isNumber, measure, ownerOf, plainName, stateWords, titleOf } from "./format.js";
+import { sparkline } from "./sparkline.js";
+
+const FILTERS = [["open", "Open"], ["over", "Over"], ["all", "All"]];
+const MOST_COMPARED = 8;
+const CURVE_POINTS = 60;
+const CURVE_SECONDS = 30;
+
+/** Whether a job is one of those that are asked for. */
+export function isShown(job, { filter, text, mine }, uid) {
+  if (filter === "open" && OVER.has(job.state)) return false;
+  if (filter === "over" && !OVER.has(job.state)) return false;
+  if (mine && job.uid !== uid) return false;
+  const words = text.toLowerCase().split(/\s+/).filter(Boolean);
+  const where = `#${job.id} ${job.name ?? ""} ${job.user ?? job.uid} ${stateWords(job.state)[0]} ${job.reason ?? ""}`.toLowerCase();
+  return words.every((word) => where.includes(word));
+}
+
+/** Seconds that a job still takes at the speed of its last steps; null: nobody knows. */
+export function secondsLeft(job) {
+  const progress = job.progress;
+  if (!RUNS.has(job.state) || !progress || job.phase?.late) return null;
+  if (isNumber(progress.seconds_left)) return progress.seconds_left;
+  const left = progress.steps - progress.step;
+  return isNumber(progress.step_seconds) && left >= 0 ? left * progress.step_seconds : null;
+}
+
+/** How many of a job's steps are done, from 0 to 1; null: nobody knows. */
+export function doneOf(job) {
+  const { step, steps } = job.progress ?? {};
+  return isNumber(step) && isNumber(steps) && steps > 0 ? Math.min(1, Math.max(0, step / steps)) : null;
+}
+
+export class JobsView {
+  #page;
+  #wanted;
+  #rows = h("tbody");
+  #empty = h("p", { class: "empty" });
+  #more = h("button", { type: "button", class: "plain", onclick: () => this.#page.store.showMore() }, "Show older jobs");
+  #compare = h("a", { class: "button primary", hidden: true });
+  #strip = h("dl", { class: "strip" });
+  #curves = new Map();
+  #listen;
+  #chosen = new Set();
+
+  constructor(page) {
+    this.#page = page;
+    this.#wanted = { filter: "open", text: "", mine: false, ...page.wantedJobs };
+    page.wantedJobs = this.#wanted;
+    this.element = this.#build();
+    this.#listen = () => this.#draw();
+    page.store.addEventListener("jobs", this.#listen);
+    page.store.addEventListener("machine", this.#listen);
+    page.store.wantMachine(this, true);
+    this.#draw();
+  }
+
+  close() {
+    this.#page.store.removeEventListener("jobs", this.#listen);
+    this.#page.store.removeEventListener("machine", this.#listen);
+    this.#page.store.wantMachine(this, false);
+  }
+
+  #build() {
+    this.search = h("input", { type: "search", placeholder: "Search name, owner, state", "aria-label": "Search jobs", value: this.#wanted.text, oninput: (event) => this.#want({ text: event.target.value }) });
+    const filters = FILTERS.map(([value, words]) => h("label", { class: "choice" },
+      h("input", { type: "radio", name: "filter", value, checked: this.#wanted.filter === value, onchange: () => this.#want({ filter: value }) }), h("span", {}, words)));
+    const mine = h("label", { class: "choice" }, h("input", { type: "checkbox", checked: this.#wanted.mine, onchange: (event) => this.#want({ mine: event.target.checked }) }), h("span", {}, "Mine"));
+    const heads = ["", "Job", "Owner", "State", "Progress", "Loss", "Speed", "Checkpoint"];
+    const table = h("table", { class: "jobs" },
+      h("caption", { class: "unseen" }, "Jobs"),
+      h("thead", {}, h("tr", {}, heads.map((head, index) => h("th", { scope: "col" }, index ? head : h("span", { class: "unseen" }, "Compare"))))),
+      this.#rows);
+    return h("div", {},
+      h("h1", { class: "unseen" }, "Jobs"),
+      this.#strip,
+      h("div", { class: "bar" }, this.search, h("fieldset", { class: "choices" }, h("legend", { class: "unseen" }, "Which jobs"), filters), mine, h("span", { class: "grow" }), this.#compare),
+      table, this.#empty, this.#more);
+  }
+
+  #want(change) {
+    Object.assign(this.#wanted, change);
+    this.#draw();
+  }
+
+  #draw() {
+    const { store, session } = this.#page;
+    const jobs = [...store.jobs.values()].filter((job) => isShown(job, this.#wanted, session.me.uid));
+    jobs.sort((a, b) => Number(OVER.has(a.state)) - Number(OVER.has(b.state)) || Number(RUNS.has(b.state)) - Number(RUNS.has(a.state)) || b.id - a.id);
+    keyed(this.#rows, jobs, (job) => job.id, (job) => this.#row(job), (row, job) => this.#update(row, job));
+    const none = store.jobs.size ? "No job is like that." : "No job was submitted yet. On the machine: zerotools submit job.toml";
+    setText(this.#empty, store.loaded ? none : "Reading the queue…");
+    this.#empty.hidden = jobs.length > 0;
+    this.#more.hidden = !(store.more && this.#wanted.filter !== "open");
+    this.#drawStrip();
+    this.#drawCompare();
+  }
+
+  #drawStrip() {
+    const jobs = [...this.#page.store.jobs.values()];
+    const number = (states) => jobs.filter((job) => states.has(job.state)).length;
+    const waiting = jobs.filter((job) => !OVER.has(job.state) && !RUNS.has(job.state)).length;
+    const day = Date.now() / 1000 - 86400;
+    const failed = jobs.filter((job) => job.state === "failed" && job.ended > day).length;
+    const cards = [["running", number(RUNS)], ["waiting", waiting], ["failed today", failed, failed ? "bad" : ""]];
+    const machine = this.#page.store.machine;
+    if (machine?.snapshot) {
+      const { gpus, host } = machine.snapshot;
+      const leased = new Set(machine.leases.map((lease) => lease.gpu_uuid));
+      if (gpus.length) cards.push(["GPUs in use", `${gpus.filter((gpu) => leased.has(gpu.uuid)).length} of ${gpus.length}`]);
+      cards.push(["host memory", `${bytes(host.memory_used_bytes)} of ${bytes(host.memory_total_bytes)}`]);
+    }
+    keyed(this.#strip, cards, ([name]) => name, ([name]) => h("div", {}, h("dt", {}, name), h("dd", {})), (card, [, value, meaning]) => {
+      setText(card.lastElementChild, String(value));
+      card.lastElementChild.className = meaning ?? "";
+    });
+  }
+
+  #drawCompare() {
+    const chosen = [...this.#chosen].sort((a, b) => a - b);
+    this.#compare.hidden = chosen.length < 2;
+    setText(this.#compare, `Compare ${chosen.length} jobs`);
+    if (chosen.length > 1) this.#compare.href = `#/jobs/${chosen[0]}/curves/${chosen.slice(1).join("+")}`;
+  }
+
+  #row(job) {
+    const box = h("input", { type: "checkbox", "aria-label": `Compare ${titleOf(job)}`, checked: this.#chosen.has(job.id), onchange: (event) => this.#choose(job.id, event.target) });
+    const cell = (name, label) => h("td", { class: name, "data-label": label });
+    const row = h("tr", {},
+      h("td", { class: "pick" }, box),
+      h("th", { scope: "row", class: "job" }, h("a", { href: `#/jobs/${job.id}` }), h("small", { class: "why" })),
+      cell("owner", "Owner"), cell("state", "State"), cell("progress", "Progress"), cell("loss", "Loss"), cell("speed", "Speed"), cell("saved", "Checkpoint"));
+    row.addEventListener("click", (event) => {
+      if (!event.target.closest("a, input, button")) location.hash = `#/jobs/${job.id}`;
+    });
+    return row;
+  }
+
+  #choose(id, box) {
+    if (box.checked && this.#chosen.size >= MOST_COMPARED) {
+      box.checked = false;
+      this.#page.say(`${MOST_COMPARED} jobs can be compared at a time`, "warning");
+    } else if (box.checked) this.#chosen.add(id);
+    else this.#chosen.delete(id);
+    this.#drawCompare();
+  }
+
+  #update(row, job) {
+    const [words, meaning, sign] = stateWords(job.state);
+    const at = (name) => row.querySelector(`.${name}`);
+    setText(at("job").firstElementChild, titleOf(job));
+    setText(at("why"), whyOf(job));
+    setText(at("owner"), ownerOf(job));
+    fillOnce(at("state"), `${job.state}`, () => badge(words, meaning, sign));
+    this.#drawProgress(at("progress"), job);
+    const value = job.progress?.loss;
+    const shown = job.progress && "loss" in job.progress ? (isNumber(value) ? measure(value) : "not a number") : UNKNOWN;
+    fillOnce(at("loss"), `${shown} ${this.#curveOf(job)?.key ?? ""}`, () => [h("span", { class: isNumber(value) || value === undefined ? "" : "bad" }, shown), sparkline(this.#curveOf(job)?.values ?? [])]);
+    setText(at("speed"), RUNS.has(job.state) && isNumber(job.progress?.tokens_per_second) ? `${count(job.progress.tokens_per_second)} tok/s` : UNKNOWN);
+    const saved = job.latest_checkpoint;
+    fillOnce(at("saved"), saved ? `${saved.step} ${Boolean(saved.verified)} ${ago(saved.verified?.time)}` : "none", () => (saved ? savedWords(saved) : UNKNOWN));
+  }
+
+  #drawProgress(cell, job) {
+    const done = doneOf(job);
+    if (done === null) {
+      fillOnce(cell, "none", () => UNKNOWN);
+      return;
+    }
+    const { step, steps } = job.progress;
+    const left = secondsLeft(job);
+    const words = `${count(step)} of ${count(steps)}`;
+    const more = left === null ? "" : `${duration(left)} left`;
+    fillOnce(cell, `${words} ${more} ${job.state}`, () => [
+      h("progress", { max: 1, value: done, "aria-label": `${Math.round(done * 100)} % of the steps` }),
+      h("small", {}, words, more ? h("span", { class: "left" }, more) : null),
+    ]);
+  }
+
+  #curveOf(job) {
+    if (job.masked || !job.attempt) return null;
+    const known = this.#curves.get(job.id);
+    const now = Date.now() / 1000;
+    const old = !known || (RUNS.has(job.state) && now - known.asked > CURVE_SECONDS);
+    if (old && this.#page.session.state === "live" && (RUNS.has(job.state) || job.progress)) this.#readCurve(job.id, now);
+    return known?.values ? known : null;
+  }
+
+  async #readCurve(id, now) {
+    const before = this.#curves.get(id);
+    this.#curves.set(id, { ...before, asked: now });
+    try {
+      const found = await this.#page.session.get(`/v1/jobs/${id}/curves?points=${CURVE_POINTS}`);
+      this.#curves.set(id, { asked: now, values: found.steps.loss ?? [], key: `${found.steps.step.at(-1)}` });
+      this.#draw();
+    } catch {
+      // Another user's, or gone: there is no curve then.
+    }
+  }
+
+  turn() {}
+
+  key(event) {
+    const links = [...this.#rows.querySelectorAll("th a")];
+    const at = links.indexOf(document.activeElement);
+    if (event.key === "j") links[Math.min(at + 1, links.length - 1)]?.focus();
+    else if (event.key === "k") links[Math.max(at - 1, 0)]?.focus();
+    else if (event.key === "/") this.search.focus();
+    else if (event.key === "x" && at >= 0) links[at].closest("tr").querySelector("input").click();
+    else return false;
+    return true;
+  }
+}
+
+/** The state of a job: its word, a sign and a colour. */
+export function badge(words, meaning, sign) {
+  return h("span", { class: `badge ${meaning}` }, h("span", { "aria-hidden": "true" }, sign), words);
+}
+
+/** Why a job waits, what it does, or how it ended. */
+export function whyOf(job) {
+  const parts = [job.reason, job.phase?.stalled ? "stalled" : job.phase?.quiet ? "no progress" : null];
+  return plainName(parts.filter(Boolean).join("; "));
+}
+
+function savedWords(saved) {
+  const sure = saved.verified;
+  return [`step ${count(saved.step)} `, h("span", { class: sure ? "good" : "quiet", title: sure ? `verified ${ago(sure.time)}` : (saved.not_verified ?? "not verified") }, sure ? "✓ verified" : "not verified")];
+}

@@ -1,0 +1,142 @@
+// The frame of the page: whose it is, which view is shown, whether the daemon answers.
+
+import { Alerts } from "./alerts.js";
+import { askLeave, showKeys } from "./dialogs.js";
+import { fill, h, setText } from "./dom.js";
+import { plainName } from "./format.js";
+import { EventsView } from "./events_view.js";
+import { JobView } from "./job_view.js";
+import { JobsView } from "./jobs_view.js";
+import { MachineView } from "./machine_view.js";
+import { Away, ENDED, LIVE, Session } from "./session.js";
+import { Store } from "./store.js";
+
+const byId = (id) => document.getElementById(id);
+const LINK_WORDS = { live: "live", lost: "the daemon does not answer", ended: "session over" };
+
+class Page {
+  session = new Session();
+  store = new Store(this.session);
+  #view = null;
+  #place = "";
+
+  async begin() {
+    this.session.addEventListener("state", () => this.#tellState());
+    addEventListener("hashchange", () => this.show());
+    byId("theme").addEventListener("click", () => turnTheme());
+    byId("help").addEventListener("click", () => showKeys());
+    byId("leave").addEventListener("click", () => this.leave());
+    addEventListener("keydown", (event) => this.#key(event));
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => dispatchEvent(new Event("themechange")));
+    await this.#identify();
+    new Alerts(byId("alerts"), this.store);
+    this.store.begin();
+    this.show();
+  }
+
+  async #identify() {
+    for (;;) {
+      try {
+        await this.session.begin();
+        break;
+      } catch (error) {
+        if (!(error instanceof Away) || this.session.state === ENDED) throw error;
+        await new Promise((done) => this.session.addEventListener("state", done, { once: true }));
+      }
+    }
+    const { name, uid, host, version } = this.session.me;
+    setText(byId("who"), plainName(name ?? `uid ${uid}`));
+    setText(byId("host"), plainName(host));
+    byId("host").title = `zerotools ${version}`;
+    document.title = `zerotools on ${plainName(host)}`;
+    this.#tellState();
+  }
+
+  /** Show what the address says. */
+  show() {
+    const [, page = "jobs", ...rest] = location.hash.split("/");
+    const id = /^\d{1,15}$/.test(rest[0] ?? "") ? Number(rest[0]) : null;
+    const place = `${page}/${id ?? ""}`;
+    if (this.#view && place === this.#place) {
+      this.#view.turn?.(rest.slice(1));
+      return;
+    }
+    this.#view?.close();
+    this.#place = place;
+    const known = { machine: () => new MachineView(this), events: () => new EventsView(this) };
+    const make = page === "jobs" && id !== null ? () => new JobView(this, id, rest.slice(1)) : (known[page] ?? (() => new JobsView(this)));
+    this.#view = make();
+    fill(byId("main"), this.#view.element);
+    for (const link of document.querySelectorAll("nav [data-page]")) {
+      const here = link.dataset.page === (page in known ? page : "jobs");
+      if (here) link.setAttribute("aria-current", "page");
+      else link.removeAttribute("aria-current");
+    }
+    if (document.activeElement !== document.body) byId("main").focus({ preventScroll: true });
+    scrollTo(0, 0);
+  }
+
+  /** Say something that was done, or why not. */
+  say(text, meaning = "quiet") {
+    const place = byId("said");
+    fill(place, h("p", { class: `toast ${meaning}` }, text));
+    clearTimeout(this.sayTimer);
+    this.sayTimer = setTimeout(() => fill(place), 8000);
+  }
+
+  /** End the session. */
+  async leave() {
+    if (!(await askLeave())) return;
+    try {
+      await this.session.post("/session/end");
+    } catch {
+      // It is over for this page all the same.
+    }
+    location.replace("/");
+  }
+
+  #tellState() {
+    const state = this.session.state;
+    byId("link").className = `link ${state}`;
+    setText(byId("link").lastElementChild, LINK_WORDS[state]);
+    document.body.classList.toggle("away", state !== LIVE);
+    if (state === ENDED) this.#end();
+  }
+
+  #end() {
+    this.#view?.close();
+    this.#view = null;
+    fill(byId("main"), h("div", { class: "lone" },
+      h("h1", {}, "This session has ended"),
+      h("p", {}, "Type this on the machine that trains, and open the link that it prints:"),
+      h("pre", {}, "zerotools web")));
+  }
+
+  #key(event) {
+    const typing = event.target.closest?.("select, textarea, dialog, input:not([type=checkbox], [type=radio])");
+    if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
+    const places = { 1: "#/jobs", 2: "#/machine", 3: "#/events" };
+    if (event.key in places) location.hash = places[event.key];
+    else if (event.key === "?") showKeys();
+    else if (event.key === "t") turnTheme();
+    else if (event.key === "Escape" && location.hash.startsWith("#/jobs/")) location.hash = "#/jobs";
+    else if (!this.#view?.key?.(event)) return;
+    event.preventDefault();
+  }
+}
+
+function turnTheme() {
+  const root = document.documentElement;
+  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = dark ? "light" : "dark";
+  try {
+    localStorage.setItem("zerotools-theme", root.dataset.theme);
+  } catch {
+    // Storage is switched off: it counts until the page is loaded again.
+  }
+  dispatchEvent(new Event("themechange"));
+}
+
+new Page().begin().catch((error) => {
+  if (!(error instanceof Away)) throw error;
+});

@@ -1,0 +1,127 @@
+// Whose page this is, and every request that it makes.
+//
+// When the daemon is gone, somebody else could listen at its port. So after a request that nobody
+// answered no cookie is sent until whoever is there has proved to be the same daemon: it has the key
+// of this session, which the page holds in memory alone.
+
+import { bytesOfHex, hexOfBytes } from "./hex.js";
+
+const AGAIN_MS = 2000;
+const PATIENCE_MS = 20000;
+
+export const LIVE = "live";
+export const LOST = "lost";
+export const ENDED = "ended";
+
+/** A request that the daemon refused; `message` is its sentence. */
+export class Refused extends Error {
+  constructor(status, problem) {
+    super(problem.detail ?? problem.title ?? `HTTP status ${status}`);
+    this.status = status;
+    this.code = problem.code ?? "";
+  }
+}
+
+/** The session has ended, or the daemon does not answer now. */
+export class Away extends Error {}
+
+export class Session extends EventTarget {
+  state = LIVE;
+  me = null;
+  #back = null;
+
+  /** Read whose page it is. */
+  async begin() {
+    this.me = await this.get("/session");
+  }
+
+  /** The JSON of an answer; `signal` gives it up. */
+  async get(path, { signal } = {}) {
+    const answer = await this.request(path, { signal });
+    return answer.json();
+  }
+
+  /** Ask for a change, with what only this page knows. */
+  async post(path) {
+    const headers = { "Zerotools-Page": this.me.csrf, "Content-Type": "application/json" };
+    const answer = await this.request(path, { method: "POST", headers, body: "{}" });
+    return answer.json();
+  }
+
+  /** A response whose status is good. Raises Refused, Away. */
+  async request(path, options = {}) {
+    if (this.state !== LIVE) throw new Away("the daemon does not answer");
+    const { signal, endless, ...rest } = options;
+    const signals = [signal, endless ? null : AbortSignal.timeout(PATIENCE_MS)].filter(Boolean);
+    let answer;
+    try {
+      answer = await fetch(path, { ...rest, cache: "no-store", credentials: "same-origin", redirect: "error", signal: anyOf(signals) });
+    } catch (error) {
+      if (signal?.aborted) throw error;
+      this.lose();
+      throw new Away("the daemon does not answer");
+    }
+    if (answer.status === 401) {
+      this.#turn(ENDED);
+      throw new Away("the session has ended");
+    }
+    if (!answer.ok) throw new Refused(answer.status, await answer.json().catch(() => ({})));
+    return answer;
+  }
+
+  /** Nobody answered: look for the daemon until it is there again. */
+  lose() {
+    if (this.state !== LIVE) return;
+    this.#turn(LOST);
+    this.#back ??= this.#return().finally(() => (this.#back = null));
+  }
+
+  async #return() {
+    while (this.state === LOST) {
+      await new Promise((done) => setTimeout(done, AGAIN_MS));
+      if (this.me === null) {
+        this.#turn(LIVE); // it never had a session: the next request tells
+        return;
+      }
+      const found = await this.#prove().catch(() => null);
+      if (found === true) this.#turn(LIVE);
+      else if (found === false) this.#turn(ENDED);
+    }
+  }
+
+  /** Whether the daemon is there and has the session; null: something else is, or nothing. */
+  async #prove() {
+    const nonce = hexOfBytes(crypto.getRandomValues(new Uint8Array(16)));
+    const answer = await fetch(`/hello?session=${this.me.id}&nonce=${nonce}`, {
+      cache: "no-store",
+      credentials: "omit",
+      redirect: "error",
+      signal: AbortSignal.timeout(PATIENCE_MS),
+    });
+    if (answer.status === 404) {
+      const problem = await answer.json().catch(() => ({}));
+      return problem.code === "not_found" ? false : null;
+    }
+    if (!answer.ok) return null;
+    const { proof } = await answer.json();
+    const key = await crypto.subtle.importKey("raw", bytesOfHex(this.me.key), { name: "HMAC", hash: "SHA-256" }, false, ["verify"]);
+    const text = new TextEncoder().encode(`proof:${nonce}`);
+    return (await crypto.subtle.verify("HMAC", key, bytesOfHex(String(proof)), text)) ? true : null;
+  }
+
+  #turn(state) {
+    if (this.state === state) return;
+    this.state = state;
+    this.dispatchEvent(new Event("state"));
+  }
+}
+
+function anyOf(signals) {
+  if (signals.length < 2) return signals[0];
+  const both = new AbortController();
+  for (const each of signals) {
+    if (each.aborted) both.abort(each.reason);
+    else each.addEventListener("abort", () => both.abort(each.reason), { once: true });
+  }
+  return both.signal;
+}

@@ -1,0 +1,139 @@
+"""The requests that a page may make: its files, its session, and some of those of the API."""
+
+from __future__ import annotations
+
+import re
+import socket
+from typing import Any
+
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+import zerotools
+from zerotoolsd.api import inputs
+from zerotoolsd.api.answers import answer
+from zerotoolsd.api.asking.turns import RequestTurns
+from zerotoolsd.api.keys import ACTIONS, PEOPLE, RIGHTS, SERVICE, TURNS
+from zerotoolsd.api.problems import problem, problems
+from zerotoolsd.api.routes import ROUTES
+from zerotoolsd.rights.people import People
+from zerotoolsd.rights.policy import Rights
+from zerotoolsd.service.protocol import JobService
+from zerotoolsd.service.refusals import NotFound
+from zerotoolsd.web import page_files
+from zerotoolsd.web.page_gate import close_to_strangers, page_gate
+from zerotoolsd.web.page_headers import add_headers
+from zerotoolsd.web.page_keys import OPEN, SESSION, SESSIONS, cookie_name
+from zerotoolsd.web.sessions import WebSessions
+
+OF_API = frozenset(
+    {
+        *("/v1/jobs", "/v1/jobs/{id}", "/v1/jobs/{id}/explain", "/v1/jobs/{id}/logs"),
+        *("/v1/jobs/{id}/progress", "/v1/jobs/{id}/curves", "/v1/jobs/{id}/checkpoints"),
+        *("/v1/jobs/{id}/predictions", "/v1/events", "/v1/events/stream", "/v1/machine"),
+        *("/v1/history", "/v1/peaks", "/v1/health"),
+    }
+)
+CHANGES = frozenset({"/v1/jobs/{id}/cancel", "/v1/jobs/{id}/resume"})
+LARGEST_BODY = 1 << 12
+_NONCE = re.compile(r"[0-9a-f]{16,64}", re.ASCII)
+
+
+def make_page_app(
+    service: JobService,
+    sessions: WebSessions,
+    rights: Rights,
+    people: People,
+    gate: Middleware | None = None,
+) -> web.Application:
+    """The application behind the page's port; requests pass `gate` (default: `page_gate()`)."""
+    middlewares = [close_to_strangers, problems, page_gate() if gate is None else gate]
+    app = web.Application(middlewares=middlewares, client_max_size=LARGEST_BODY)
+    app[SERVICE], app[RIGHTS], app[PEOPLE], app[TURNS] = service, rights, people, RequestTurns()
+    app[SESSIONS] = sessions
+    app[ACTIONS] = {route.handler: action for route, action in ROUTES}
+    app[OPEN] = frozenset({index, page_file, follow_link, hello})
+    app.add_routes(
+        [
+            web.get("/", index),
+            web.get("/page/{name:.+}", page_file),
+            web.get("/link/{token}", follow_link, allow_head=False),
+            web.get("/hello", hello),
+            web.get("/session", session),
+            web.post("/session/end", end_session),
+        ]
+    )
+    app.add_routes([route for route, _ in ROUTES if _is_of_page(route)])
+    app.on_response_prepare.append(add_headers)
+    return app
+
+
+def _is_of_page(route: web.RouteDef) -> bool:
+    wanted = OF_API if route.method in ("GET", "HEAD") else CHANGES
+    return route.path in wanted
+
+
+async def index(request: web.Request) -> web.Response:
+    """GET /: the page, or how to get a session."""
+    if request.get(SESSION) is None:
+        return page_files.send(request, "no-session.html", status=401)
+    return page_files.send(request, "index.html")
+
+
+async def page_file(request: web.Request) -> web.Response:
+    """GET /page/{name}."""
+    return page_files.send(request, request.match_info["name"])
+
+
+async def follow_link(request: web.Request) -> web.Response:
+    """GET /link/{token}: a session for the link. The next page is asked for by this one, and not by
+    a redirect: where the link was on another site, the browser would keep the cookie back."""
+    found = request.app[SESSIONS].redeem(request.match_info["token"])
+    if found is None:
+        return page_files.send(request, "used-link.html", status=403)
+    response = page_files.send(request, "welcome.html")
+    response.set_cookie(
+        cookie_name(request.app), found[0], path="/", httponly=True, samesite="Strict"
+    )
+    response.headers["Cache-Control"] = "no-store"
+    del response.headers["ETag"]
+    return response
+
+
+async def hello(request: web.Request) -> web.Response:
+    """GET /hello?session=&nonce=: the proof that this daemon has the key of that session. A page
+    asks it without its cookie."""
+    inputs.check_query(request.query, ("session", "nonce"))
+    nonce, found = request.query.get("nonce", ""), None
+    if _NONCE.fullmatch(nonce):
+        found = request.app[SESSIONS].named(request.query.get("session", ""))
+    if found is None:
+        raise NotFound("there is no such session: type `zerotools web` for a new link")
+    return answer({"proof": found.proof(nonce)})
+
+
+async def session(request: web.Request) -> web.Response:
+    """GET /session: who the page is of, and its secrets."""
+    of = request[SESSION]
+    caller = await request.app[PEOPLE].find(of.uid)
+    rights = request.app[RIGHTS]
+    tree: dict[str, Any] = {
+        "id": of.id,
+        "key": of.key,
+        "csrf": of.csrf,
+        "uid": of.uid,
+        "name": caller.name,
+        "administrator": rights.is_administrator(caller),
+        "host": socket.gethostname(),
+        "version": zerotools.__version__,
+    }
+    return answer(tree)
+
+
+async def end_session(request: web.Request) -> web.Response:
+    """POST /session/end."""
+    await inputs.no_body(request)
+    request.app[SESSIONS].end(request[SESSION])
+    response = problem(200, "ended", "the session has ended")
+    response.del_cookie(cookie_name(request.app), path="/", httponly=True, samesite="Strict")
+    return response

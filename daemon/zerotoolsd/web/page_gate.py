@@ -1,0 +1,148 @@
+"""What every request of a browser passes before its handler.
+
+The page is at 127.0.0.1 of this machine, where any program, any web page that the user has open and
+any other user can send requests, too. So:
+
+Host            must name this machine: a name of somebody else's that leads here (DNS rebinding)
+                would make another web site the page's own origin.
+Sec-Fetch-Site  must say, where the browser tells it, that no other site or port asks.
+cookie          says whose session it is; without one there is only the way to a session.
+Origin, header  of what changes something: from this page, with the secret that it alone knows.
+
+What a session may do is decided as at the Unix socket (`api.asking`), and less: the page shows what
+its user may see, and changes the user's own jobs alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import math
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from zerotoolsd.api import inputs
+from zerotoolsd.api.asking.asked import decide, turn_of
+from zerotoolsd.api.doors.connections import Connection
+from zerotoolsd.api.doors.rate import RateLimit
+from zerotoolsd.api.keys import SERVICE
+from zerotoolsd.api.openapi import query_keys
+from zerotoolsd.api.problems import problem
+from zerotoolsd.service.refusals import Forbidden, Unauthorized
+from zerotoolsd.web.page_keys import OPEN, SESSION, SESSIONS, cookie_name
+from zerotoolsd.web.sessions import WebSession
+
+CSRF_HEADER = "Zerotools-Page"
+SAFE = ("GET", "HEAD")
+STRANGERS_PER_SECOND, STRANGERS_AT_ONCE = 50.0, 200.0
+"""Requests without a session, of all together."""
+PER_SECOND, AT_ONCE = 100.0, 1000.0
+"""Requests of one user's pages."""
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def page_gate(users: RateLimit | None = None, strangers: RateLimit | None = None) -> Middleware:
+    """The middleware that does it, for as many requests of each user and of strangers."""
+    rate = users or RateLimit(PER_SECOND, AT_ONCE)
+    rate_of_strangers = strangers or RateLimit(STRANGERS_PER_SECOND, STRANGERS_AT_ONCE)
+
+    @web.middleware
+    async def pass_gate(request: web.Request, handler: Handler) -> web.StreamResponse:
+        connection = request.protocol if isinstance(request.protocol, Connection) else None
+        if connection is not None:
+            connection.begin()
+        try:
+            refuse_other_sites(request)
+            now = asyncio.get_running_loop().time()
+            session = request.app[SESSIONS].find(request.cookies.get(cookie_name(request.app)))
+            of, whose = (rate_of_strangers, 0) if session is None else (rate, session.uid)
+            if (wait := of.wait_for(whose, now)) > 0:
+                return _too_often(wait)
+            if session is not None:
+                request[SESSION] = session
+            if request.match_info.handler in request.app[OPEN]:
+                return await handler(request)
+            return await _with_session(request, session, handler)
+        finally:
+            if connection is not None:
+                connection.end()
+
+    return pass_gate
+
+
+@web.middleware
+async def close_to_strangers(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Connections stay open for those who have a session: there are so many of them."""
+    answer = await handler(request)
+    if request.get(SESSION) is None:
+        answer.force_close()
+    return answer
+
+
+def _too_often(wait: float) -> web.Response:
+    answer = problem(429, "rate_limited", "too many requests; try again in a moment")
+    answer.headers["Retry-After"] = str(math.ceil(wait))
+    return answer
+
+
+async def _with_session(
+    request: web.Request, session: WebSession | None, handler: Handler
+) -> web.StreamResponse:
+    if session is None:
+        raise Unauthorized("this page needs a session: type `zerotools web` for a new link")
+    if request.method not in SAFE:
+        refuse_forged(request, session)
+    resource = request.match_info.route.resource
+    if request.query_string and resource is not None:
+        inputs.check_query(request.query, query_keys(resource.canonical, request.method))
+    if resource is None or not resource.canonical.startswith("/v1/"):
+        return await handler(request)
+    await decide(request, session.uid)
+    if request.method not in SAFE:
+        _refuse_others_jobs(request, session)
+    async with turn_of(request):
+        return await handler(request)
+
+
+def refuse_other_sites(request: web.Request) -> None:
+    """Raises Forbidden: it is not sent by a page of this address."""
+    hosts = request.headers.getall("Host", [])
+    if len(hosts) != 1 or not is_local(hosts[0]):
+        raise Forbidden("this page answers at 127.0.0.1 and localhost alone")
+    sites = request.headers.getall("Sec-Fetch-Site", [])
+    is_visit = request.method == "GET" and request.headers.get("Sec-Fetch-Mode") == "navigate"
+    if any(site not in ("same-origin", "none") for site in sites) and not is_visit:
+        raise Forbidden("another web page sent this request: it is not answered")
+
+
+def is_local(host: str) -> bool:
+    """Whether a `Host` header names this machine itself; the port may be that of a tunnel."""
+    name, colon, port = host.rpartition(":")
+    if not colon or host.endswith("]"):
+        name, port = host, ""
+    if port and not (port.isascii() and port.isdigit()):
+        return False
+    return name.lower() in ("127.0.0.1", "localhost", "[::1]")
+
+
+def refuse_forged(request: web.Request, session: WebSession) -> None:
+    """Raises Forbidden: it changes something, and may not come from the page."""
+    origins = request.headers.getall("Origin", [])
+    if origins != [f"http://{request.headers['Host']}"]:
+        raise Forbidden("another web page sent this request: nothing was changed")
+    given = request.headers.getall(CSRF_HEADER, [])
+    said = given[0].encode("utf-8", "surrogateescape") if len(given) == 1 else b""
+    if not hmac.compare_digest(said, session.csrf.encode()):
+        raise Forbidden(f"the header {CSRF_HEADER} is missing or wrong: nothing was changed")
+
+
+def _refuse_others_jobs(request: web.Request, session: WebSession) -> None:
+    job_id = inputs.job_id(request)
+    owner = request.app[SERVICE].owner(job_id)
+    if owner != session.uid:
+        raise Forbidden(
+            f"job {job_id} belongs to uid {owner}: the page changes your own jobs alone; an "
+            "administrator can use the command line"
+        )

@@ -1,0 +1,209 @@
+"""Who may see the page: one-time links, and the sessions of browsers that they become.
+
+    zerotools web         the Unix socket says which uid asks; it gets a link that works once
+    GET /link/TOKEN       the link is used up, and the browser gets a cookie of that uid's session
+    GET /hello?...        the daemon proves to a page that lost it that it is the same one
+
+Only digests of cookies are kept. Sessions outlive the daemon, in a file of its state directory, so
+that an open page goes on after an upgrade; links do not. A page that lost the daemon sends no
+cookie before `proof` has shown that whoever listens there now has the key of its session: another
+user of the machine could have taken the port.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from zerotoolsd.supervisor.durable import read_json, write_json
+
+log = logging.getLogger(__name__)
+
+FILE = "web-sessions.json"
+LINK_SECONDS = 120.0
+LINKS_OF_USER, SESSIONS_OF_USER, MOST_USERS = 8, 32, 4096
+"""What one user may have at a time: the oldest go."""
+SAVE_SECONDS = 600.0
+"""How old the file may be in what it says of when a session was used last."""
+LARGEST_FILE = 16 << 20
+_BYTES = 32
+
+
+@dataclass(frozen=True)
+class WebSession:
+    """A browser of the user `uid`. `key` is a secret that the page keeps in memory: `csrf` and
+    `proof` are made of it. Times are in seconds since 1970."""
+
+    digest: str
+    uid: int
+    key: str
+    created: float
+    used: float
+
+    @property
+    def id(self) -> str:
+        """Names the session, and opens nothing."""
+        return hashlib.sha256(f"id:{self.digest}".encode()).hexdigest()[:32]
+
+    @property
+    def csrf(self) -> str:
+        """What requests that change something carry in a header, which other pages cannot know."""
+        return self._mac("csrf")
+
+    def proof(self, nonce: str) -> str:
+        """What only this daemon can answer to a page of this session."""
+        return self._mac(f"proof:{nonce}")
+
+    def _mac(self, text: str) -> str:
+        return hmac.new(bytes.fromhex(self.key), text.encode(), hashlib.sha256).hexdigest()
+
+
+@dataclass(frozen=True)
+class _Link:
+    uid: int
+    until: float
+
+
+def digest_of(token: str) -> str:
+    """What is kept of a secret."""
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+class WebSessions:
+    """Those in `path`, which end `idle_seconds` after they were used last; `clock` is the calendar.
+    `port` is where the page was, and `realm` names its cookie: browsers give cookies of one address
+    to all ports of it."""
+
+    def __init__(
+        self, path: Path, idle_seconds: float, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._path = path
+        self._idle = idle_seconds
+        self._clock = clock
+        self._links: dict[str, _Link] = {}
+        self._sessions: dict[str, WebSession] = {}
+        self.port: int | None = None
+        self.realm = secrets.token_hex(4)
+        self._saved = clock()
+        self._load()
+
+    def link(self, uid: int) -> str:
+        """A token that becomes a session of this user, once, within `LINK_SECONDS`."""
+        now = self._clock()
+        live = {each: link for each, link in self._links.items() if _is_between(now, link)}
+        own = [each for each, link in live.items() if link.uid == uid]
+        for each in own[: max(0, len(own) + 1 - LINKS_OF_USER)]:
+            del live[each]
+        token = secrets.token_urlsafe(_BYTES)
+        live[digest_of(token)] = _Link(uid, now + LINK_SECONDS)
+        self._links = dict(list(live.items())[-MOST_USERS:])
+        return token
+
+    def redeem(self, token: str) -> tuple[str, WebSession] | None:
+        """A new cookie and its session, for a link that is used up by that; None: it is none, or
+        was used, or is too old."""
+        link = self._links.pop(digest_of(token), None)
+        now = self._clock()
+        if link is None or not _is_between(now, link):
+            return None
+        cookie = secrets.token_urlsafe(_BYTES)
+        session = WebSession(digest_of(cookie), link.uid, secrets.token_hex(_BYTES), now, now)
+        own = sorted(self.of(link.uid), key=lambda each: each.used)
+        for each in own[: max(0, len(own) + 1 - SESSIONS_OF_USER)]:
+            del self._sessions[each.digest]
+        self._sessions[session.digest] = session
+        self.save()
+        return cookie, session
+
+    def of(self, uid: int) -> list[WebSession]:
+        """The sessions of a user."""
+        return [each for each in self.live() if each.uid == uid]
+
+    def live(self) -> list[WebSession]:
+        """Those that have not ended."""
+        now = self._clock()
+        old = [each.digest for each in self._sessions.values() if now - each.used >= self._idle]
+        for digest in old:
+            del self._sessions[digest]
+        return list(self._sessions.values())
+
+    def find(self, cookie: str | None) -> WebSession | None:
+        """The session of a cookie, which is used by that."""
+        found = None if cookie is None else self._sessions.get(digest_of(cookie))
+        now = self._clock()
+        if found is None or now - found.used >= self._idle:
+            return None
+        self._sessions[found.digest] = replace(found, used=now)
+        if not 0 <= now - self._saved < SAVE_SECONDS:
+            self.save()
+        return found
+
+    def named(self, session_id: str) -> WebSession | None:
+        """The session with this `id`."""
+        return next((each for each in self.live() if each.id == session_id), None)
+
+    def end(self, session: WebSession) -> None:
+        """Let the cookie open nothing any more."""
+        if self._sessions.pop(session.digest, None) is not None:
+            self.save()
+
+    def end_all(self, uid: int | None = None) -> int:
+        """End all sessions and links of a user, or of all; how many sessions there were."""
+        gone = [each for each in self._sessions.values() if uid in (None, each.uid)]
+        for each in gone:
+            del self._sessions[each.digest]
+        self._links = {d: link for d, link in self._links.items() if uid not in (None, link.uid)}
+        self.save()
+        return len(gone)
+
+    def save(self) -> None:
+        """Write the file; where that fails, sessions end with the daemon."""
+        self._saved = self._clock()
+        tree = {
+            "port": self.port,
+            "realm": self.realm,
+            "sessions": [asdict(each) for each in self.live()],
+        }
+        try:
+            write_json(self._path, tree)
+        except OSError as error:
+            log.warning("sessions of the page cannot be kept (%s): %s", self._path, error)
+
+    def _load(self) -> None:
+        try:
+            tree = read_json(self._path, LARGEST_FILE)
+            if tree is None:
+                return
+            port, realm = tree["port"], str(tree["realm"])
+            sessions = [_session(each) for each in tree["sessions"]]
+            if not (port is None or type(port) is int) or not realm.isalnum():
+                raise ValueError("port or realm is wrong")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            log.warning("sessions of the page are lost (%s): %s", self._path, error)
+            return
+        self.port, self.realm = port, realm
+        self._sessions = {each.digest: each for each in sessions}
+
+
+def _is_between(now: float, link: _Link) -> bool:
+    """Also where the calendar was set back since."""
+    return link.until - LINK_SECONDS <= now < link.until
+
+
+def _session(tree: Any) -> WebSession:
+    found = WebSession(
+        str(tree["digest"]),
+        int(tree["uid"]),
+        str(tree["key"]),
+        float(tree["created"]),
+        float(tree["used"]),
+    )
+    bytes.fromhex(found.key)
+    return found

@@ -1,0 +1,46 @@
+"""A real browser without a screen, for the tests and figures of the page: Debian's Chromium, driven
+by Playwright (the extra `browser`)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+ARGUMENTS = (
+    *("--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
+    *("--disable-background-networking", "--disable-component-update"),
+)
+
+
+def why_no_browser() -> str | None:
+    """Why there is none here; None: there is one."""
+    if find_spec("playwright") is None:
+        return "playwright is not installed (the extra `browser`)"
+    if _program() is None:
+        return "no Chromium is installed; on Debian: apt-get install chromium"
+    return None
+
+
+def _program() -> str | None:
+    return next((found for name in NAMES if (found := shutil.which(name))), None)
+
+
+@contextmanager
+def started_browser() -> Iterator[Any]:
+    """A browser of `playwright.sync_api`, until the end of the block."""
+    from playwright.sync_api import sync_playwright
+
+    alone = ("--no-sandbox",) if os.geteuid() == 0 else ()
+    with sync_playwright() as player:
+        browser = player.chromium.launch(
+            executable_path=_program(), args=[*ARGUMENTS, *alone], headless=True
+        )
+        try:
+            yield browser
+        finally:
+            browser.close()

@@ -1,0 +1,57 @@
+"""A rank that tells where it may run and from where it has memory, as JSON: itself, a thread of it,
+a child of it, and a program that it executes."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from zerotools.sensors.memory_policy import memory_policy  # noqa: E402  # it is not installed
+
+
+def told() -> dict[str, Any]:
+    mode, nodes = memory_policy()
+    return {"cpus": sorted(os.sched_getaffinity(0)), "mode": mode, "nodes": sorted(nodes)}
+
+
+def policy_of_new_memory() -> str:
+    """What /proc/self/numa_maps says of pages that were touched just now."""
+    with mmap.mmap(-1, 1 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as pages:
+        pages.write(b"x" * len(pages))
+        for line in Path("/proc/self/numa_maps").read_text().splitlines():
+            words = line.split()
+            if "anon=256" in words:
+                return words[1]
+    return "not found"
+
+
+def main() -> None:
+    found = {"itself": told(), "new memory": policy_of_new_memory()}
+    thread = threading.Thread(target=lambda: found.update(thread=told()))
+    thread.start()
+    thread.join()
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        os.write(writing, json.dumps(told()).encode())
+        os._exit(0)
+    os.wait()
+    found["fork"] = json.loads(os.read(reading, 4096))
+    executed = (sys.executable, "-I", "-S", __file__, "alone")
+    found["program"] = json.loads(subprocess.run(executed, capture_output=True, check=True).stdout)
+    print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["alone"]:
+        print(json.dumps(told()))
+    else:
+        main()

@@ -1,0 +1,234 @@
+"""What the page refuses: every way in that is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.daemon.api.fakes import FakeService
+from tests.daemon.web.pages import ANNA, BOB, OWN, Browser, Served, serving_page
+from zerotoolsd.api.doors.rate import RateLimit
+from zerotoolsd.web.page_app import CHANGES, OF_API
+from zerotoolsd.web.page_gate import CSRF_HEADER, is_local, page_gate
+from zerotoolsd.web.page_headers import HEADERS
+
+OTHER_HOSTS = (
+    "evil.example",
+    "evil.example:{port}",
+    "127.0.0.1.evil.example:{port}",
+    "localhost.evil.example",
+    "evil.example#localhost:{port}",
+    "localhost:{port}:1",
+    "127.0.0.1:x",
+    "127.0.0.2:{port}",
+    "0.0.0.0:{port}",
+    "[::]:{port}",
+    "user@127.0.0.1:{port}",
+    "",
+)
+
+
+def targets() -> list[str]:
+    return [path.replace("{id}", "1") for path in sorted(OF_API)]
+
+
+def test_without_a_session_there_is_nothing(page: Served, service: FakeService) -> None:
+    service.add(uid=ANNA)
+    stranger = page.stranger()
+    for target in [*targets(), "/session"]:
+        answer = stranger.get(target)
+        assert (answer.status, answer.json["code"]) == (401, "unauthorized"), target
+        assert answer.headers["Connection"] == "close"
+    assert b"zerotools web" in stranger.get("/").body
+    assert stranger.get("/").status == 401
+    for path in sorted(CHANGES):
+        stranger.me = {"csrf": "x"}
+        assert stranger.post(path.replace("{id}", "1")).status == 401
+    assert service.views[1].state == "queued"
+
+
+def test_a_cookie_that_is_none(page: Served) -> None:
+    browser = page.browser()
+    name, _, value = str(browser.cookie).partition("=")
+    for other in (f"{name}=", f"{name}={value[:-1]}", f"zerotools={value}", f"{name}x={value}"):
+        browser.cookie = other
+        assert browser.get("/v1/jobs").status == 401, other
+
+
+@pytest.mark.parametrize("host", OTHER_HOSTS)
+def test_another_host_is_not_answered(page: Served, host: str) -> None:
+    browser = page.browser()
+    name = host.format(port=browser.port)
+    cookie = ("Cookie", str(browser.cookie))
+    for path in ("/", "/v1/jobs", "/page/style.css", "/hello", "/session"):
+        answer = browser.send("GET", path, ("Host", name), cookie)
+        assert answer.status in (400, 403), (host, path)
+        assert b"csrf" not in answer.body
+
+
+@pytest.mark.parametrize(
+    ("host", "local"),
+    [
+        ("127.0.0.1", True),
+        ("127.0.0.1:8730", True),
+        ("LOCALHOST:9000", True),
+        ("[::1]:8730", True),
+        ("[::1]", True),
+        ("::1", False),
+        ("localhost:", True),
+        ("localhost:٣", False),
+        ("localhost.", False),
+    ],
+)
+def test_which_names_are_this_machine(host: str, local: bool) -> None:
+    assert is_local(host) is local
+
+
+def test_two_hosts_are_none(page: Served) -> None:
+    browser = page.browser()
+    right = ("Host", f"127.0.0.1:{browser.port}")
+    answer = browser.send("GET", "/session", right, right, ("Cookie", str(browser.cookie)))
+    assert answer.status in (400, 403)
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "x"])
+def test_requests_of_other_sites_and_ports_are_not_answered(page: Served, site: str) -> None:
+    browser = page.browser()
+    headers = (("Cookie", str(browser.cookie)), ("Sec-Fetch-Site", site))
+    for path in ("/v1/jobs", "/session", "/page/js/main.js"):
+        assert browser.send("GET", path, *headers).status == 403
+    visit = ("Sec-Fetch-Mode", "navigate")
+    assert browser.send("GET", "/", *headers, visit).status == 200
+
+
+@pytest.mark.parametrize(
+    ("origin", "csrf"),
+    [
+        ("", None),
+        ("null", None),
+        ("http://evil.example", None),
+        ("http://127.0.0.1:1", None),
+        ("https://127.0.0.1:{port}", None),
+        ("http://localhost:{port}", None),
+        (None, ""),
+        (None, "0" * 64),
+        (None, "\xe9"),
+    ],
+)
+def test_a_forged_change_changes_nothing(
+    page: Served, service: FakeService, origin: str | None, csrf: str | None
+) -> None:
+    service.add(uid=ANNA)
+    browser = page.browser()
+    given = None if origin is None else origin.format(port=browser.port)
+    for path in ("/v1/jobs/1/cancel", "/v1/jobs/1/resume", "/session/end"):
+        assert browser.post(path, origin=given, csrf=csrf).status == 403
+    assert service.views[1].state == "queued"
+    assert browser.get("/v1/jobs").status == 200
+
+
+def test_the_secret_of_another_session_is_none(page: Served, service: FakeService) -> None:
+    service.add(uid=ANNA)
+    browser, other = page.browser(), page.browser()
+    assert browser.post("/v1/jobs/1/cancel", csrf=other.me["csrf"]).status == 403
+    assert browser.post("/v1/jobs/1/cancel").status == 202
+
+
+def test_the_page_of_a_tunnel_has_another_port(page: Served, service: FakeService) -> None:
+    service.add(uid=ANNA)
+    browser = page.browser()
+    answer = browser.send(
+        "POST",
+        "/v1/jobs/1/cancel",
+        *(("Host", "localhost:9000"), ("Origin", "http://localhost:9000")),
+        *(("Cookie", str(browser.cookie)), (CSRF_HEADER, browser.me["csrf"])),
+        body=b"{}",
+    )
+    assert answer.status == 202
+
+
+def test_jobs_of_others_are_seen_as_at_the_socket_and_never_changed(
+    page: Served, service: FakeService
+) -> None:
+    service.add(uid=BOB, name="secret")
+    anna, owner = page.browser(ANNA), page.browser(OWN)
+    (seen,) = anna.get("/v1/jobs").json["jobs"]
+    assert (seen["name"], seen["masked"]) == ("job-1", True)
+    assert anna.get("/v1/jobs/1/logs").status == 403
+    assert owner.get("/v1/jobs/1").json["name"] == "secret"
+    for browser in (anna, owner):
+        answer = browser.post("/v1/jobs/1/cancel")
+        assert (answer.status, answer.json["code"]) == (403, "forbidden")
+    assert b"your own jobs alone" in owner.post("/v1/jobs/1/resume").body
+    assert service.views[1].state == "queued"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/v1/jobs", "/v1/arrays", "/v1/check", "/v1/adoptions", "/v1/clean", "/v1/drain"),
+        *("/v1/jobs/1/edit", "/v1/jobs/1/retry", "/v1/jobs/1/priority", "/v1/web/links"),
+        *("/v1/undrain", "/v1/jobs/1/hold", "/v1/jobs/1/array", "/metrics", "/v1/openapi.json"),
+    ],
+)
+def test_the_page_does_nothing_else(page: Served, service: FakeService, path: str) -> None:
+    service.add(uid=ANNA)
+    assert page.browser().post(path).status in (404, 405)
+    assert (service.uids, len(service.views), service.drained) == ([], 1, None)
+
+
+def test_unknown_keys_of_a_query_are_refused(page: Served, service: FakeService) -> None:
+    service.add(uid=ANNA)
+    browser = page.browser()
+    assert browser.get("/v1/jobs?colour=red").status == 400
+    assert browser.get("/v1/jobs/1/curves?points=0").status == 400
+
+
+def test_browsers_are_told_what_not_to_do(page: Served, service: FakeService) -> None:
+    service.add(uid=ANNA)
+    browser = page.browser()
+    for path in ("/", "/v1/jobs", "/v1/jobs/9", "/nowhere", "/page/js/main.js", "/session"):
+        answer = browser.get(path)
+        for name, value in HEADERS.items():
+            assert answer.headers[name] == value, path
+        kept = "no-cache" if path.startswith("/page/") or path == "/" else "no-store"
+        assert answer.headers["Cache-Control"] == kept, path
+    policy = HEADERS["Content-Security-Policy"]
+    assert "unsafe" not in policy
+    assert "http" not in policy
+
+
+def test_who_asks_too_often_waits_and_others_do_not(service: FakeService, tmp_path: Path) -> None:
+    gate = page_gate(users=RateLimit(0.001, 5), strangers=RateLimit(0.001, 4))
+    with serving_page(service, tmp_path / "page", gate=gate) as page:
+        anna, bob = page.browser(ANNA), page.browser(BOB)
+        stranger = page.stranger()
+        found = [stranger.get("/page/icon.svg").status for _ in range(4)]
+        assert found == [200, 200, 429, 429]
+        found = [anna.get("/v1/health").status for _ in range(6)]
+        assert found == [200] * 4 + [429] * 2
+        assert int(str(anna.get("/v1/health").headers["Retry-After"])) > 0
+        assert bob.get("/v1/health").status == 200
+
+
+def test_a_body_that_is_too_long(page: Served, service: FakeService) -> None:
+    service.add(uid=ANNA)
+    browser = page.browser()
+    headers = {
+        "Cookie": str(browser.cookie),
+        "Origin": f"http://127.0.0.1:{browser.port}",
+        CSRF_HEADER: browser.me["csrf"],
+    }
+    answer = browser.send(
+        "POST", "/v1/jobs/1/cancel", *headers.items(), body=b'{"a": "' + b"x" * 9000 + b'"}'
+    )
+    assert answer.status == 413
+    assert service.views[1].state == "queued"
+
+
+def test_nothing_is_said_of_another_method(page: Served) -> None:
+    browser: Browser = page.browser()
+    for method in ("PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"):
+        headers = (("Cookie", str(browser.cookie)), (CSRF_HEADER, browser.me["csrf"]))
+        assert browser.send(method, "/v1/jobs/1", *headers).status in (403, 404, 405)

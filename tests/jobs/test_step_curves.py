@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+from zerotools.jobs.step_curves import Curves, output_dirs_of
+
+
+def step(number: int, **changes: Any) -> dict[str, Any]:
+    """A step's message."""
+    return {
+        "event": "step",
+        "step": number,
+        "loss": 5.0 - number / 100,
+        "rss_bytes": 2**30,
+        **changes,
+    }
+
+
+def test_a_later_attempt_takes_the_place_of_the_steps_from_its_first_on() -> None:
+    curves = Curves()
+    curves.take([step(n) for n in range(1, 9)])
+    curves.take([{"event": "resumed", "step": 3}, step(4, loss=0.5)])
+    assert list(curves.loss) == [1, 2, 3, 4]
+    assert curves.loss[4] == 0.5
+
+
+def test_a_long_run_that_was_started_again_is_drawn_at_once() -> None:
+    curves = Curves()
+    many = [step(n) for n in range(1, 20_000)]
+    curves.take(many)
+    began = time.process_time()
+    curves.take(many[10_000:])
+    assert time.process_time() - began < 2
+    assert len(curves.loss) == len(many)
+
+
+def test_what_is_no_number_is_left_out() -> None:
+    curves = Curves()
+    strange: list[dict[str, Any]] = [
+        step(1, loss=None),
+        step(2, loss="1"),
+        step(3, loss=True),
+        step(4, loss=10**400),
+        {"event": "step", "loss": 1.0},
+        {"event": "step", "step": -1, "loss": 1.0},
+        {"event": "eval", "step": 4, "loss": 0.25},
+    ]
+    curves.take(strange)
+    assert (curves.loss, curves.eval_loss) == ({}, {4: 0.25})
+    assert list(curves.host_bytes) == [1, 2, 3, 4]
+
+
+def test_what_is_not_finite_is_noted_apart() -> None:
+    curves = Curves()
+    curves.take([step(1), step(2, loss=math.nan), step(3, loss=math.inf), step(4)])
+    assert sorted(curves.loss) == [1, 4]
+    assert sorted(curves.not_finite) == [2, 3]
+    curves.take([step(3)])
+    assert sorted(curves.not_finite) == [2]
+
+
+def test_scores_of_evaluations() -> None:
+    curves = Curves()
+    scores = {"rouge1": 41.5, "rougeL": 40.0, "bleu": 12.0, "tokenizer": "13a"}
+    curves.take([{"event": "eval", "step": 5, "loss": 1.5, "perplexity": 4.5, **scores}])
+    assert (curves.rouge1, curves.rougeL, curves.bleu) == ({5: 41.5}, {5: 40.0}, {5: 12.0})
+    assert (curves.perplexity, curves.rouge2, curves.loss) == ({5: 4.5}, {}, {})
+
+
+def test_who_may_have_written_a_checkpoint() -> None:
+    assert output_dirs_of("/a/run/step-00000004") == {"/a/run/step-00000004", "/a/run", "/a", "/"}
+    assert output_dirs_of("/a/run/") == {"/a/run", "/a", "/"}

@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from zerotools.sensors.fake import fake_gpu
+from zerotools.sensors.snapshot import GpuProcess
+from zerotools.sensors.unaccounted import unaccounted_bytes
+
+GIB = 2**30
+
+
+def test_it_is_what_no_process_is_told_to_hold() -> None:
+    listed = [GpuProcess(1, 30 * GIB), GpuProcess(2, 10 * GIB)]
+    assert unaccounted_bytes(fake_gpu(0, used_gib=60, processes=listed)) == 20 * GIB
+    assert unaccounted_bytes(fake_gpu(0, used_gib=30, processes=listed)) == 0
+    assert unaccounted_bytes(fake_gpu(0, used_gib=0.5)) == GIB // 2
+
+
+def test_where_the_driver_does_not_say_it_all_it_is_not_known() -> None:
+    half = [GpuProcess(1, 30 * GIB), GpuProcess(2, None)]
+    assert unaccounted_bytes(fake_gpu(0, used_gib=60, processes=half)) is None
+    assert unaccounted_bytes(replace(fake_gpu(0), memory_used_bytes=None)) is None

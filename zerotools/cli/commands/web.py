@@ -1,0 +1,71 @@
+"""`zerotools web`: a link to the page for a browser."""
+
+from __future__ import annotations
+
+import os
+import socket as network
+from pathlib import Path
+
+import click
+
+from zerotools.cli.options.shared import json_option, socket_option
+from zerotools.cli.output import render
+from zerotools.core.counts import counted
+from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.jobs.binding.durations import in_words
+from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.client.remote.elsewhere import machine_behind
+
+
+@click.command("web")
+@click.option("--open", "opens", is_flag=True, help="Open it in the browser of this machine.")
+@click.option("--end", is_flag=True, help="End all sessions of your browsers instead.")
+@socket_option
+@json_option
+def command(opens: bool, end: bool, socket: Path | None, as_json: bool) -> None:
+    """Print a link that shows the queue in a browser.
+
+    The link works once, for a short time, and makes the browser yours: it shows what you may see,
+    and cancels and resumes your own jobs. The page is at 127.0.0.1 alone; from another machine,
+    forward the port with ssh.
+    """
+    if opens and end:
+        raise BadRequest("--open and --end cannot be combined; leave one out")
+    client = DaemonClient(socket)
+    if end:
+        ended = client.end_web_sessions()
+        if as_json:
+            render.print_json({"ended": ended})
+        else:
+            click.echo(f"{counted(ended, 'session')} ended")
+        return
+    found = client.web_link()
+    if as_json:
+        render.print_json(found)
+    else:
+        click.echo(found["url"])
+        click.echo(f"It works once, within {in_words(int(found['expires_seconds']))}.", err=True)
+        if (host := _other_machine(client.socket)) is not None:
+            port = found["port"]
+            click.echo(
+                f"From another machine, first: ssh -N -L {port}:127.0.0.1:{port} {host}", err=True
+            )
+    if opens:
+        _open(found["url"])
+
+
+def _other_machine(socket: Path) -> str | None:
+    """What ssh calls the machine of the page, where the browser is likely to be on another."""
+    machine = machine_behind(socket)
+    if machine is not None:
+        return machine.host
+    return network.gethostname() if os.environ.get("SSH_CONNECTION") else None
+
+
+def _open(url: str) -> None:
+    import webbrowser  # it looks for programs, which nobody else needs
+
+    if not webbrowser.open(url):
+        raise Unsupported(
+            "no browser could be started here; copy the link above into one, or ask for a new one"
+        )

@@ -1,0 +1,108 @@
+"""What the attempts of a job report step by step, as curves.
+
+An attempt that resumes takes steps once more that the one before it took after its last checkpoint.
+Its first step is where it takes over:
+
+    attempt 1   1 2 3 4 5 6 7        crashed; its last checkpoint is of step 4
+    attempt 2           5 6 7 8 9
+    joined      1 2 3 4 5'6'7'8'9'   5 to 9 as attempt 2 reported them
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+CurvePoints = dict[int, float]
+"""A value for each step."""
+
+OF_STEPS: Mapping[str, str] = {
+    "loss": "loss",
+    "lr": "lr",
+    "grad_norm": "grad_norm",
+    "tokens_per_second": "tokens_per_second",
+    "host_bytes": "rss_bytes",
+    "gpu_bytes": "gpu_peak_bytes",
+    "time": "time",
+}
+"""Fields of `Curves`, and the keys of a step's message."""
+OF_EVALUATIONS: Mapping[str, str] = {
+    "eval_loss": "loss",
+    "perplexity": "perplexity",
+    "rouge1": "rouge1",
+    "rouge2": "rouge2",
+    "rougeL": "rougeL",
+    "bleu": "bleu",
+    "eval_time": "time",
+}
+"""The same of an evaluation's."""
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Of rank 0: `host_bytes` of its process, `gpu_bytes` of its GPU. Times are in seconds since
+    1970. `not_finite` are the steps and evaluations whose loss was NaN or infinite."""
+
+    loss: CurvePoints = field(default_factory=dict)
+    eval_loss: CurvePoints = field(default_factory=dict)
+    host_bytes: CurvePoints = field(default_factory=dict)
+    gpu_bytes: CurvePoints = field(default_factory=dict)
+    lr: CurvePoints = field(default_factory=dict)
+    grad_norm: CurvePoints = field(default_factory=dict)
+    tokens_per_second: CurvePoints = field(default_factory=dict)
+    time: CurvePoints = field(default_factory=dict)
+    perplexity: CurvePoints = field(default_factory=dict)
+    rouge1: CurvePoints = field(default_factory=dict)
+    rouge2: CurvePoints = field(default_factory=dict)
+    rougeL: CurvePoints = field(default_factory=dict)
+    bleu: CurvePoints = field(default_factory=dict)
+    eval_time: CurvePoints = field(default_factory=dict)
+    not_finite: CurvePoints = field(default_factory=dict)
+
+    def take(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Add what one attempt reported; it takes the place of what was there from its first step
+        on."""
+        told = [each for each in records if each.get("event") in ("step", "eval")]
+        known = (step for each in told if (step := step_of(each)) is not None)
+        first = min(known, default=None)
+        for each in fields(self):
+            points: CurvePoints = getattr(self, each.name)
+            for step in [step for step in points if first is not None and step >= first]:
+                del points[step]
+        for record in told:
+            self._add(record)
+
+    def _add(self, record: Mapping[str, Any]) -> None:
+        step = step_of(record)
+        if step is None:
+            return
+        for name, key in (OF_STEPS if record["event"] == "step" else OF_EVALUATIONS).items():
+            if (value := finite(record.get(key))) is not None:
+                getattr(self, name)[step] = value
+        loss = record.get("loss")
+        if isinstance(loss, float) and not math.isfinite(loss):
+            self.not_finite[step] = loss
+
+
+def step_of(record: Mapping[str, Any]) -> int | None:
+    """The step that a message is of; None: it says none that can be."""
+    step = record.get("step")
+    return step if type(step) is int and 0 <= step < 2**63 else None
+
+
+def finite(value: object) -> float | None:
+    """What comes from a job may be of any type."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    is_number = abs(value) <= sys.float_info.max and math.isfinite(value)
+    return float(value) if is_number else None
+
+
+def output_dirs_of(resume_from: str) -> frozenset[str]:
+    """The `output_dir`s of which a job may have written the checkpoint `resume_from`."""
+    path = Path(resume_from)
+    return frozenset(map(str, (path, *path.parents)))

@@ -1,0 +1,36 @@
+"""Numbers of processors and of memory nodes as the kernel lists them: `0-3,8`.
+
+Source: cpuset(7), "List format".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+MOST = 2**16
+"""No machine has a number as large."""
+
+
+def cpu_list(numbers: Iterable[int]) -> str:
+    """As the kernel writes them; empty: none."""
+    ranges: list[list[int]] = []
+    for number in sorted(numbers):
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges)
+
+
+def numbers_in(text: str) -> frozenset[int]:
+    """The numbers of a list. ValueError where it is not one."""
+    found: set[int] = set()
+    for part in text.split(","):
+        if not part.strip():
+            continue
+        first, _, last = part.partition("-")
+        begin, end = int(first), int(last or first)
+        if not 0 <= begin <= end < MOST:
+            raise ValueError(f"{part!r} is no range of numbers below {MOST}")
+        found.update(range(begin, end + 1))
+    return frozenset(found)

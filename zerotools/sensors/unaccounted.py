@@ -1,0 +1,20 @@
+"""Memory of a GPU that no process is told to hold."""
+
+from __future__ import annotations
+
+from zerotools.sensors.snapshot import Gpu
+
+DRIVERS_OWN_BYTES = 1 << 30
+"""What a driver may report as used beside what processes hold: for itself and for each context, of
+which NVML counts some with no process. Less than that is nobody's residue."""
+
+
+def unaccounted_bytes(gpu: Gpu) -> int | None:
+    """What is used beside what the listed processes hold; None: the driver does not say it all.
+    Memory that a process shares with the host (managed) is among it, as NVML does not count that
+    as the process's."""
+    held = [process.memory_used_bytes for process in gpu.processes]
+    known = [size for size in held if size is not None]
+    if gpu.memory_used_bytes is None or len(known) < len(held):
+        return None
+    return max(0, gpu.memory_used_bytes - sum(known))
