@@ -20,7 +20,6 @@ from tests.cli.conftest import Command
 from tests.cli.top.real_terminal import ROOT, RealTerminal
 from tests.daemon.api.fakes import FakeService
 from tests.daemon.api.made_views import STEP, a_job, a_view, an_attempt
-from tests.daemon.api.serving import serving
 from tests.daemon.waiting import wait_for
 from tests.sensors.conftest import NEWEST, compiled
 from zerotools.core.errors import EXIT_INTERRUPTED
@@ -230,14 +229,16 @@ def test_in_the_locale_c_it_is_drawn_as_ever(terminal: Open) -> None:
     assert "╌" in shown.text
 
 
-def test_a_daemon_that_dies_and_comes_back(
-    terminal: Open, service: FakeService, tmp_path: Path
+def test_a_daemon_that_goes_away_and_comes_back(
+    terminal: Open, service: FakeService, client: DaemonClient, tmp_path: Path
 ) -> None:
+    """The way to it goes: a server that ended might leave the answer of that moment half sent."""
     five_jobs(service)
-    path = tmp_path / "run" / "api.sock"
-    with serving(service, path):
-        shown = terminal(socket=path)
-        shown.wait_for("a line of the log")
+    way = tmp_path / "way"
+    way.symlink_to(client.socket.parent)
+    shown = terminal(socket=way / client.socket.name)
+    shown.wait_for("a line of the log")
+    way.unlink()
     shown.wait_for("no daemon answers")
     assert "llama" in shown.text
     shown.type("c")
@@ -245,9 +246,11 @@ def test_a_daemon_that_dies_and_comes_back(
     shown.type("y")
     shown.wait_for("nothing answers at")
     service.change(4, state="on_hold")
-    with serving(service, path):
-        shown.wait_for("on hold")
-        assert "no daemon answers" not in shown.text
+    way.symlink_to(client.socket.parent)
+    shown.wait_for("on hold")
+    assert "no daemon answers" not in shown.text
+    shown.type("q")
+    assert shown.end() == 0
 
 
 def test_what_is_no_full_screen_is_refused(terminal: Open, zerotools: Command) -> None:

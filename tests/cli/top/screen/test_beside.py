@@ -4,7 +4,7 @@ import asyncio
 import threading
 from typing import Any
 
-from tests.daemon.waiting import wait_async
+from tests.daemon.waiting import wait_async, wait_for
 from zerotools.cli.top.screen.beside import Beside
 
 
@@ -12,7 +12,7 @@ def test_what_is_done_beside_comes_to_the_loop_in_order() -> None:
     told: list[Any] = []
 
     async def run() -> None:
-        beside, loop_thread = Beside("test"), threading.get_ident()
+        beside, loop_thread = Beside("test-ends"), threading.get_ident()
         threads: list[int] = []
 
         def fails() -> int:
@@ -29,8 +29,10 @@ def test_what_is_done_beside_comes_to_the_loop_in_order() -> None:
         await wait_async(is_idle, "both")
         assert told == [7, "no"]
         assert threads != [loop_thread]
+        beside.close()
 
     asyncio.run(run())
+    wait_for(lambda: "test-ends" not in {each.name for each in threading.enumerate()}, "its end")
 
 
 def test_what_comes_after_the_end_is_nobodys() -> None:
@@ -45,6 +47,7 @@ def test_what_comes_after_the_end_is_nobodys() -> None:
         beside = Beside("test")
         beside.do(hangs, lambda _: is_done.set(), lambda _: is_done.set())
         beside.do(is_done.set, lambda _: None, lambda _: None)
+        beside.close()
 
     asyncio.run(run())
     goes_on.set()

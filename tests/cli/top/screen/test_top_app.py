@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from textual.pilot import Pilot
 from tests.cli.top.made_looks import a_look, job_of
 from tests.daemon.api.fakes import FakeService
 from tests.daemon.api.made_views import STEP, a_job, a_view, an_attempt
-from tests.daemon.waiting import wait_async
+from tests.daemon.waiting import wait_async, wait_for
 from zerotools.cli.job_views.describe import Job
 from zerotools.cli.top.reading.log_follower import LogSeen
 from zerotools.cli.top.reading.looking import Look, Looking
@@ -46,7 +47,12 @@ def drive(
             await play(pilot, app)
 
     asyncio.run(run())
+    wait_for(is_alone, "the threads of the screen to end")  # they ask the daemon of the test
     return app
+
+
+def is_alone() -> bool:
+    return not any(each.name in ("top-reads", "top-asks") for each in threading.enumerate())
 
 
 async def settled(pilot: Pilot[int], app: Top) -> None:

@@ -21,7 +21,7 @@ class Beside:
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.get_running_loop()
-        self._tasks: SimpleQueue[_Task] = SimpleQueue()
+        self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
         self._count = 0
         Thread(target=self._work, name=name, daemon=True).start()
 
@@ -54,6 +54,10 @@ class Beside:
 
         self._tasks.put(work)
 
+    def close(self) -> None:
+        """Let the thread end when it has done what it was given."""
+        self._tasks.put(None)
+
     def _work(self) -> None:
-        while True:
-            self._tasks.get()()
+        while (task := self._tasks.get()) is not None:
+            task()

@@ -106,6 +106,11 @@ class Top(App[int]):
         self.set_interval(LOG_SECONDS, self.read_log)
         self.refresh_now()
 
+    def on_unmount(self) -> None:
+        """It ends."""
+        self._reading.close()
+        self._asking.close()
+
     @property
     def shown_text(self) -> str:
         """What is on the screen, without its styles."""
