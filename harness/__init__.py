@@ -11,6 +11,7 @@ It is for the checkout alone: the wheel does not have it, and it imports neither
 - `forked`, `forkserver`: Python programs, such as ranks, that find torch imported.
 - `invariants`: what must hold of a daemon's state directory at every moment.
 - `faults`: kills and errors at every durable system call; `soak`: random ones, for half an hour.
-- `memory_limits`: a control group in which the kernel ends what takes too much memory.
+- `kernel`: a control group in which the kernel ends what takes too much memory; where pages lie.
+- `browser`: a real browser without a screen.
 - `syscalls`: kills at the calls of a forked child, without strace.
 """

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from harness.numa_pages import node_of
+from harness.kernel.numa_pages import node_of
 from zerotoolsd.supervisor.children.rank_binding import RankBinding, keep_to
 
 if __name__ == "__main__":  # before torch makes its threads

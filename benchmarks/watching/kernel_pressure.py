@@ -3,8 +3,8 @@
     python -m benchmarks.watching.kernel_pressure [--runs 50]
 
 Real processes take real memory in a control group with a limit of its own (root alone may make it;
-`harness.memory_limits`), and the kernel's OOM killer ends whom it wants. The guard reads that group
-as the daemon does its own (`zerotools.sensors.cgroup_memory`). The clock alone is simulated, so
+`harness.kernel.memory_limits`), and the kernel's OOM killer ends whom it wants. The guard reads that
+group as the daemon does its own (`zerotools.sensors.cgroup_memory`). The clock alone is simulated, so
 that a leak of an hour takes a second: each seed has a limit of 2 to 4 GiB and 2 to 4 jobs, which
 hold 30 to 60 % of it; one leaks, from 1 to 256 MiB/s, log-uniform. A job that is asked goes on to
 the end of its step, and holds its memory while it saves. Lost is the work since the last checkpoint
@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.measuring import machine
-from harness.memory_limits import HungryProcess, LimitedGroup, NoLimit, limited
+from harness.kernel.memory_limits import HungryProcess, LimitedGroup, NoLimit, limited
 from zerotoolsd.pressure.forecast import LONG_SECONDS, MemorySample
 from zerotoolsd.pressure.host_reading import HostReading
 from zerotoolsd.pressure.ladder import Ladder, MemoryHolder, Rung, next_act, wanted_rung

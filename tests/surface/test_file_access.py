@@ -42,7 +42,7 @@ OWN = {
     "needed.py": "a directory of the state directory",
     "queue": "the queue's own files",
     "state_directory.py": "the state directory",
-    "web/page_files.py": "the installation",
+    "web": "the installation",
 }
 THREADS = {
     "accounts/name_service.py": "a user is looked up, in a thread that nobody waits for at the end",

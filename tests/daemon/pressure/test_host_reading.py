@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.memory_limits import NoLimit, limited
+from harness.kernel.memory_limits import NoLimit, limited
 from tests.daemon.pressure.test_forecast import GIB
 from zerotools.sensors.cgroup_memory import CgroupMemory
 from zerotools.sensors.snapshot import Host, Pressure, Stall

@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[4]
 entry = runpy.run_path(str(ROOT / "daemon" / "zerotoolsd" / "trainer" / "entry.py"))
 entry["make_importable"]()
-node_of = runpy.run_path(str(ROOT / "harness" / "numa_pages.py"))["node_of"]
+node_of = runpy.run_path(str(ROOT / "harness" / "kernel" / "numa_pages.py"))["node_of"]
 
 from zerotoolsd.supervisor.children.rank_binding import RankBinding, keep_to  # noqa: E402
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.memory_limits import NoLimit, limited
+from harness.kernel.memory_limits import NoLimit, limited
 
 MIB = 1 << 20
 
