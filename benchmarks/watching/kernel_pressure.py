@@ -3,9 +3,10 @@
     python -m benchmarks.watching.kernel_pressure [--runs 50]
 
 Real processes take real memory in a control group with a limit of its own (root alone may make it;
-`harness.kernel.memory_limits`), and the kernel's OOM killer ends whom it wants. The guard reads that
-group as the daemon does its own (`zerotools.sensors.cgroup_memory`). The clock alone is simulated, so
-that a leak of an hour takes a second: each seed has a limit of 2 to 4 GiB and 2 to 4 jobs, which
+`harness.kernel.memory_limits`), and the kernel's OOM killer ends whom it wants. The guard reads
+that group as the daemon does its own (`zerotools.sensors.cgroup_memory`). The clock alone is
+simulated, so that a leak of an hour takes a second: each seed has a limit of 2 to 4 GiB and 2 to 4
+jobs, which
 hold 30 to 60 % of it; one leaks, from 1 to 256 MiB/s, log-uniform. A job that is asked goes on to
 the end of its step, and holds its memory while it saves. Lost is the work since the last checkpoint
 of whoever was ended, and of each that was asked the time until it had saved. The same runs again
