@@ -1,0 +1,199 @@
+"""Take the pictures of the web page that docs/how-to/see-the-queue-in-a-browser.md shows.
+
+    python -m scripts.make_page_pictures [DIRECTORY]
+
+A real daemon, on a machine with four GPUs that NVML's double pretends: jobs that only report and
+hold GPU memory, and one that trains, is cancelled and resumed. It takes about two minutes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from benchmarks.daemon import JOB, daemon
+from benchmarks.watching.doubles import gpus_of
+from harness.browser import started_browser, why_no_browser
+from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.jobfile.parse import job_from_dict
+from zerotools.jobs.states import TERMINAL
+
+IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
+GPUS, GPU_MIB, WIDTH, HEIGHT, WATCHED_SECONDS = 4, 81559, 1180, 820, 45.0
+CONFIG = """
+[gpus]
+locks = ""
+[limits]
+cpu_ranks = 4
+"""
+HOLDS = """
+import math, os, random, sys, time
+from pathlib import Path
+from zerotools import worker
+held, mib, steps = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+rank = int(os.environ["RANK"])
+device = os.environ["CUDA_VISIBLE_DEVICES"].split(",")[int(os.environ["LOCAL_RANK"])]
+noise = random.Random(mib)
+for step in range(1, steps + 1):
+    grown = int(mib * min(1.0, 0.4 + step / 60))
+    note = held / f".{os.getpid()}"
+    note.write_text(f"{device} {os.getpid()} {grown}")
+    note.rename(held / str(os.getpid()))
+    if rank == 0:
+        loss = 1.9 + 6 * math.exp(-step / 40) + noise.gauss(0, 0.05)
+        worker.report(step, steps=steps, loss=loss, lr=3e-4, tokens_per_second=71_000 + step)
+    if worker.should_stop():
+        break
+    time.sleep(0.5)
+(held / str(os.getpid())).unlink()
+"""
+
+
+def main() -> None:
+    """Write the pictures."""
+    if (why := why_no_browser()) is not None:
+        sys.exit(why)
+    images = Path(sys.argv[1]) if len(sys.argv) > 1 else IMAGES
+    images.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory() as directory:
+        work = Path(directory)
+        os.environ.update(gpus_of(work, GPUS))
+        with (
+            gpus_held(work) as held,
+            daemon(work / "state", CONFIG) as (_, client),
+            started_browser() as browser,
+        ):
+            trained = _submit_all(client, work, held)
+            time.sleep(WATCHED_SECONDS)
+            _take(browser, client, trained, images)
+            _end(client)
+
+
+@contextmanager
+def gpus_held(work: Path) -> Iterator[Path]:
+    """A directory in which a process says what it holds of a GPU: `UUID PID MIB`. NVML's double
+    repeats it until the end of the block."""
+    held, over = work / "held", threading.Event()
+    held.mkdir()
+    state = Path(os.environ["NVML_DOUBLE"])
+
+    def repeat() -> None:
+        while not over.wait(0.25):
+            notes = [read.split() for each in held.glob("[0-9]*") if (read := _text(each))]
+            state_now = state.with_suffix(".new")
+            state_now.write_text(_machine([(uuid, pid, int(mib)) for uuid, pid, mib in notes]))
+            state_now.rename(state)
+
+    repeats = threading.Thread(target=repeat)
+    repeats.start()
+    try:
+        yield held
+    finally:
+        over.set()
+        repeats.join()
+
+
+def _machine(notes: list[tuple[str, str, int]]) -> str:
+    lines = []
+    for gpu in range(GPUS):
+        own = [(pid, mib) for at, pid, mib in notes if at == f"GPU-double-{gpu}"]
+        used = 420 + sum(mib for _, mib in own)
+        lines.append(f"gpu GPU-double-{gpu} {GPU_MIB} {used} 0")
+        busy = (93, 64, 655, 1755) if own else (0, 31, 72, 345)
+        lines.append(f"runs {gpu} " + " ".join(map(str, busy)))
+        lines += [f"hold {gpu} {pid} {mib}" for pid, mib in own]
+    return "\n".join(lines) + "\n"
+
+
+def _text(note: Path) -> str:
+    try:
+        return note.read_text()
+    except FileNotFoundError:  # its process has just ended
+        return ""
+
+
+def _submit_all(client: DaemonClient, work: Path, held: Path) -> int:
+    """The id of the job that trains on."""
+    program = work / "holds.py"
+    program.write_text(HOLDS)
+
+    def holding(name: str, gpus: int, mib: int, **more: Any) -> int:
+        command = [sys.executable, str(program), str(held), str(mib), "2000"]
+        script = {"command": command, "directory": str(work)}
+        return _submit(
+            client,
+            {
+                "name": name,
+                "device": "cuda",
+                "gpus": gpus,
+                "engine": "script",
+                "script": script,
+                **more,
+            },
+        )
+
+    trained = _submit(client, _training(work))
+    holding("qwen2.5-7b-sft", 2, 61_000)
+    holding("bert-large-mlm", 1, 34_000)
+    holding("ablation-no-warmup", 4, 20_000)
+    holding("ablation-long-warmup", 1, 24_000)
+    _wait_until(client, trained, lambda job: (job.get("progress") or {}).get("step", 0) >= 90)
+    client.cancel(trained)
+    _wait_until(client, trained, lambda job: job["state"] in TERMINAL)
+    return int(client.resume(trained)["id"])
+
+
+def _training(work: Path) -> dict[str, Any]:
+    return {
+        **JOB,
+        "name": "llama-tiny",
+        "output_dir": str(work / "llama-tiny"),
+        "data": {"text": [str(IMAGES.parent / "how-to" / "*.md")], "sequence_length": 64},
+        "eval": {"files": [str(IMAGES.parent / "tutorial" / "*.md")], "every": 20},
+        "train": {"steps": 1200, "batch_size": 4, "learning_rate": 2e-3},
+        "checkpoint": {"every": 40},
+    }
+
+
+def _submit(client: DaemonClient, job: Mapping[str, Any]) -> int:
+    return int(client.submit(job_from_dict(dict(job), source="job"))["id"])
+
+
+def _wait_until(client: DaemonClient, job: int, holds: Callable[[dict[str, Any]], bool]) -> None:
+    for _ in range(1200):
+        if holds(client.job(job)):
+            return
+        time.sleep(0.1)
+    sys.exit(f"job {job} does not get on: {client.job(job)}")
+
+
+def _take(browser: Any, client: DaemonClient, trained: int, images: Path) -> None:
+    context = browser.new_context(
+        viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light", reduced_motion="reduce"
+    )
+    page = context.new_page()
+    page.goto(client.web_link()["url"])
+    page.wait_for_selector("#link.live")
+    for name, place in (("jobs", "#/jobs"), ("job", f"#/jobs/{trained}"), ("machine", "#/machine")):
+        page.evaluate("(place) => { location.hash = place; }", place)
+        page.wait_for_timeout(3000)
+        page.screenshot(path=images / f"page-{name}.png", full_page=False)
+
+
+def _end(client: DaemonClient) -> None:
+    for job in client.jobs():
+        if job["state"] not in TERMINAL:
+            client.cancel(job["id"])
+    for job in client.jobs():
+        _wait_until(client, job["id"], lambda now: now["state"] in TERMINAL)
+
+
+if __name__ == "__main__":
+    main()
