@@ -5,11 +5,17 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
+import time
 from pathlib import Path
 
 from zerotools.core.errors import BadRequest, DaemonRefused
 from zerotools.jobs.client.queue_copies import LOCK
 from zerotoolsd.supervisor.trouble import is_of_machine
+
+_PROC = Path("/proc")
+_STARTING_SECONDS = 5.0
+"""A program that a killed daemon was just starting has its locks until it is executed: so long is
+waited for that."""
 
 
 def lock_state_dir(state_dir: Path) -> tuple[int, ...]:
@@ -34,10 +40,10 @@ def lock_state_dir(state_dir: Path) -> tuple[int, ...]:
     try:
         # The lock file may be deleted, and made again by the next daemon: the directory itself is
         # locked, too. The file says who holds it, also to older versions.
-        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for lock in (directory, fd):
+            _flock(lock, fd)
     except BlockingIOError:
-        holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip()
+        holder = _holder(fd)
         os.close(fd)
         os.close(directory)
         do = "stop it, or start with another --state-dir"
@@ -56,7 +62,29 @@ def lock_state_dir(state_dir: Path) -> tuple[int, ...]:
     return fd, directory
 
 
-def _is_stuck(pid: int, proc: Path = Path("/proc")) -> bool:
+def _flock(lock: int, fd: int) -> None:
+    """Take it, at once unless the one that `fd` names is no more.
+
+    Raises BlockingIOError: another holds it.
+    """
+    give_up = time.monotonic() + _STARTING_SECONDS
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            holder = _holder(fd)
+            is_over = holder.isdecimal() and not (_PROC / holder).exists()
+            if not is_over or time.monotonic() > give_up:
+                raise
+        time.sleep(0.02)
+
+
+def _holder(fd: int) -> str:
+    return os.pread(fd, 32, 0).decode("ascii", "replace").strip()
+
+
+def _is_stuck(pid: int, proc: Path = _PROC) -> bool:
     """Whether it was killed, and the kernel does not let it go: its threads lag behind it."""
     try:
         text = (proc / str(pid) / "stat").read_bytes()

@@ -259,7 +259,7 @@ def _a_job_outlives_its_daemon(machine: Machine) -> None:
     assert (systemd.shows(unit, "Delegate"), systemd.shows(unit, "KillMode")) == ("yes", "process")
     daemon = systemd.shows("zerotoolsd", "MainPID")
     bounds = systemd.run(f"grep CapBnd /proc/{daemon}/status").split()[1]
-    assert int(bounds, 16).bit_count() == 8
+    assert int(bounds, 16).bit_count() == 9
     assert bounds not in said
     machine.follow(UPGRADE)
     second = machine.other_pid(first)

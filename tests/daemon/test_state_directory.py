@@ -37,6 +37,25 @@ def test_a_second_daemon_is_refused_also_without_the_lock_file(
         os.close(each)
 
 
+def test_a_program_that_a_killed_daemon_was_starting_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the locks, too, until it is executed; the daemon that the file names is no more."""
+    held = lock_state_dir(tmp_path)
+    over = subprocess.Popen([sys.executable, "-c", ""])
+    over.wait()
+    (tmp_path / LOCK).write_text(f"{over.pid}\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(state_directory, "_STARTING_SECONDS", 0.0)
+        with pytest.raises(DaemonRefused, match=f"pid {over.pid}, holds"):
+            lock_state_dir(tmp_path)
+    left = list(held)
+    monkeypatch.setattr(state_directory.time, "sleep", lambda _: os.close(left.pop()))
+    for each in lock_state_dir(tmp_path):
+        os.close(each)
+    assert not left
+
+
 def test_a_daemon_that_is_stuck_in_the_kernel_is_told_apart(tmp_path: Path) -> None:
     for state, stuck in (("D", True), ("Z", True), ("S", False), ("R", False)):
         (tmp_path / "7").mkdir(exist_ok=True)
