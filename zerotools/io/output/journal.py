@@ -3,6 +3,8 @@
 One JSON object to a line. The first says what the output is made of, and each of the others that a
 file is complete: it is written after the file was flushed, and flushed itself. A last line that was
 cut short is not there.
+
+Where several runs make one output, each has a journal of its own (`part_ledger`).
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,64 +24,45 @@ from zerotools.io.files.regular import read_regular
 NAME = ".zerotools-journal"
 SCHEMA = "zerotools.journal/1"
 _LARGEST = 2**28
+START_OVER = "leave --resume out to start over"
 
 
 class Journal:
     """`done` has, for each complete file, what was noted about it."""
 
-    def __init__(self, directory: Path, identity: Mapping[str, str], *, resume: bool) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        identity: Mapping[str, str],
+        *,
+        resume: bool,
+        name: str = NAME,
+        start_over: str = START_OVER,
+        lock: Callable[[int], None] = lambda _: None,
+    ) -> None:
         """Begin a journal in `directory`, or with `resume` continue the one that exists.
 
         `identity` says what the output is made of, in parts with names that users understand.
+        `start_over` tells them how that is done. `lock` is given the open file, before it is read.
 
         Raises:
             BadRequest: the journal there is of another output.
         """
-        self._path = directory / NAME
-        self._identity = dict(identity)
+        self._path = directory / name
         self._lock = threading.Lock()
-        self.done: dict[str, Any] = {}
-        end = self._read() if resume else 0
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        os.ftruncate(self._file, end)
-        os.lseek(self._file, end, os.SEEK_SET)
-        if not end:
-            self._append({"schema": SCHEMA, "identity": self._identity})
+        try:
+            lock(self._file)
+            found = read_journal(self._path, identity, start_over) if resume else _NOTHING
+        except BaseException:  # let go of, and raised again
+            os.close(self._file)
+            raise
+        self.done = dict(found.done)
+        os.ftruncate(self._file, found.length)
+        os.lseek(self._file, found.length, os.SEEK_SET)
+        if not found.length:
+            self._append({"schema": SCHEMA, "identity": dict(identity)})
             sync_directory(directory)
-
-    def _read(self) -> int:
-        """Take over the existing journal. Returns the length of its complete lines in bytes."""
-        try:
-            data = read_regular(self._path, _LARGEST, is_source=False)
-        except FileNotFoundError:
-            return 0
-        except (OSError, BadFile) as error:
-            raise self._unusable(f"its journal cannot be read ({error!s:.200})") from None
-        data = data[: data.rfind(b"\n") + 1]
-        try:
-            lines = [json.loads(line) for line in data.splitlines()]
-        except (ValueError, RecursionError):
-            raise self._unusable("its journal is damaged") from None
-        if not lines:
-            return 0
-        if not isinstance(lines[0], dict) or lines[0].get("schema") != SCHEMA:
-            raise self._unusable("it was started by another version")
-        before = lines[0].get("identity")
-        if not isinstance(before, dict) or not all(map(_is_noted, lines[1:])):
-            raise self._unusable("its journal is damaged")
-        changed = [part for part, value in self._identity.items() if before.get(part) != value]
-        if changed:
-            raise BadRequest(
-                f"{self._path.parent} was started with other {' and '.join(changed)}; leave "
-                "--resume out to start over"
-            )
-        self.done = {line["file"]: line["noted"] for line in lines[1:]}
-        return len(data)
-
-    def _unusable(self, why: str) -> BadRequest:
-        return BadRequest(
-            f"{self._path.parent} cannot be resumed: {why}; leave --resume out to start over"
-        )
 
     def add(self, file: str, noted: Any) -> None:
         """Record that `file`, which was flushed, is complete; `noted` is JSON."""
@@ -98,6 +82,63 @@ class Journal:
     def remove(self) -> None:
         """The output is complete: nothing is left to resume."""
         self._path.unlink()
+
+
+@dataclass(frozen=True)
+class Noted:
+    """`done` as of a journal; `length` of its complete lines in bytes, 0 of one that is not
+    there."""
+
+    done: Mapping[str, Any]
+    length: int
+
+
+_NOTHING = Noted({}, 0)
+
+
+def read_journal(path: Path, identity: Mapping[str, str], start_over: str = START_OVER) -> Noted:
+    """What the journal at `path` says.
+
+    Raises:
+        BadRequest: it is of another output, or damaged.
+    """
+
+    def unusable(why: str) -> BadRequest:
+        return BadRequest(f"{path.parent} cannot be resumed: {why}; {start_over}")
+
+    try:
+        data = read_regular(path, _LARGEST, is_source=False)
+    except FileNotFoundError:
+        return _NOTHING
+    except (OSError, BadFile) as error:
+        raise unusable(f"its journal cannot be read ({error!s:.200})") from None
+    data = data[: data.rfind(b"\n") + 1]
+    try:
+        lines = [json.loads(line) for line in data.splitlines()]
+    except (ValueError, RecursionError):
+        raise unusable("its journal is damaged") from None
+    if not lines:
+        return _NOTHING
+    if not isinstance(lines[0], dict) or lines[0].get("schema") != SCHEMA:
+        raise unusable("it was started by another version")
+    before = lines[0].get("identity")
+    if not isinstance(before, dict) or not all(map(_is_noted, lines[1:])):
+        raise unusable("its journal is damaged")
+    refuse_another(path.parent, before, identity, start_over)
+    return Noted({line["file"]: line["noted"] for line in lines[1:]}, len(data))
+
+
+def refuse_another(
+    directory: Path, before: Mapping[str, Any], identity: Mapping[str, str], start_over: str
+) -> None:
+    """Refuse to go on with what was begun as something else.
+
+    Raises:
+        BadRequest: says what differs.
+    """
+    changed = [part for part, value in identity.items() if before.get(part) != value]
+    if changed:
+        raise BadRequest(f"{directory} was started with other {' and '.join(changed)}; {start_over}")
 
 
 def _is_noted(line: Any) -> bool:

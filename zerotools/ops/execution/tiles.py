@@ -143,7 +143,7 @@ class _Joining:
                 yield from self.close()
                 continue
             begin += numel
-            taken, pieces = _split(pieces, begin, source_dtype.itemsize)
+            taken, pieces = split_ranges(pieces, begin, source_dtype.itemsize)
             self._parts.append(RangePart(key, numel, taken))
             self._pieces += len(taken)
             self._end += numel * itemsize
@@ -162,10 +162,11 @@ class _Joining:
         self._parts, self._pieces = [], 0
 
 
-def _split(
+def split_ranges(
     pieces: tuple[Range, ...], at: int, itemsize: int
 ) -> tuple[tuple[Range, ...], tuple[Range, ...]]:
-    """The part before element `at`, and the rest."""
+    """Consecutive ranges cut at element `at`: those before it, and the rest. `itemsize` is that of
+    their files, in bytes."""
     if pieces[-1].end <= at:
         return pieces, ()
     whole = next(i for i, piece in enumerate(pieces) if piece.end > at)

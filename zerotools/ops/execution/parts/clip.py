@@ -1,0 +1,79 @@
+"""Cut copies, and the plans of files, down to what one run writes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from zerotools.core.boxes import Box, BoxIndex, boxes_of_range
+from zerotools.core.checkpoint import Chunk, ChunkBox
+from zerotools.core.ranges import Range
+from zerotools.core.target import CarriedBytes, FilePlan, LiteralBytes
+from zerotools.ops.execution.parts.share import Extent, Share, Span
+from zerotools.ops.execution.plan import Copy, RangeCopy
+from zerotools.ops.execution.tiles import split_ranges
+
+
+def clip(copies: Iterable[Copy | RangeCopy], share: Share) -> Iterator[Copy | RangeCopy]:
+    """What `share` has of each copy."""
+    for copy in copies:
+        span = share.get(copy.target.file)
+        if span is None:
+            continue
+        place, itemsize = copy.target, copy.target_dtype.itemsize
+        numel = place.end - place.begin if isinstance(place, Range) else place.box.numel
+        first, stop = Extent(place.file, place.offset, numel, itemsize).inside(span)
+        if (first, stop) == (0, numel):
+            yield copy
+        elif first < stop:
+            yield from _cut(copy, first, stop)
+
+
+def _cut(copy: Copy | RangeCopy, first: int, stop: int) -> Iterator[Copy | RangeCopy]:
+    """The elements [first, stop) of what a copy fills."""
+    if isinstance(copy, Copy):
+        yield from _cut_boxes(copy, first, stop)
+        return
+    begin, _, file, offset = copy.target
+    offset += first * copy.target_dtype.itemsize
+    _, rest = split_ranges(copy.pieces, begin + first, copy.source_dtype.itemsize)
+    pieces, _ = split_ranges(rest, begin + stop, copy.source_dtype.itemsize)
+    yield copy._replace(target=Range(begin + first, begin + stop, file, offset), pieces=pieces)
+
+
+def _cut_boxes(copy: Copy, first: int, stop: int) -> Iterator[Copy]:
+    whole = copy.target
+    index = BoxIndex([piece.box for piece in copy.pieces])
+    offset = whole.offset + first * copy.target_dtype.itemsize
+    for inner in boxes_of_range(whole.box.shape, first, stop):
+        start = tuple(a + b for a, b in zip(whole.box.start, inner.start, strict=True))
+        box = Box(start, inner.shape)
+        pieces = tuple(
+            ChunkBox(copy.pieces[position].chunk, common) for position, common in index.meeting(box)
+        )
+        yield replace(copy, target=Chunk(box, whole.file, offset), pieces=pieces)
+        offset += box.numel * copy.target_dtype.itemsize
+
+
+def clip_plan(plan: FilePlan, span: Span) -> FilePlan:
+    """What a writer knows of these bytes of a file beforehand. A checksum may cover what others
+    write, and is none of it."""
+    if span == (0, plan.size):
+        return plan
+    literals = [
+        LiteralBytes(begin, each.data[begin - each.offset : end - each.offset])
+        for each in plan.literals
+        for begin, end in _common(each.offset, len(each.data), span)
+    ]
+    carried = [
+        CarriedBytes(begin, each.source, each.source_offset + begin - each.offset, end - begin)
+        for each in plan.carried
+        for begin, end in _common(each.offset, each.length, span)
+    ]
+    return FilePlan(plan.size, literals, carried)
+
+
+def _common(offset: int, length: int, span: Span) -> Iterator[tuple[int, int]]:
+    begin, end = max(offset, span.begin), min(offset + length, span.end)
+    if begin < end:
+        yield begin, end

@@ -1,0 +1,139 @@
+"""What each of N runs writes of one output.
+
+The files of the output are laid in a row, in their order, and the row is cut into N shares of equal
+size. So no run needs to talk to another: all of them make the same cuts from the same layout.
+
+    files     a: 5 GiB    b: 5 GiB    c: 2 GiB                 in 3 shares of 4 GiB
+    share 1   a[0, 4)
+    share 2   a[4, 5)     b[0, 3)
+    share 3               b[3, 5)     c[0, 2)
+
+A cut near the end of a file is moved there, because a file that two runs write costs more than one
+byte too many. Inside a file a cut is a multiple of `ALIGNMENT`, and never inside an element: no two
+machines write to one page of a file, which a network file system would not keep apart. A file whose
+elements do not lie so is not cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from zerotools.core.checkpoint import Key, Tensor
+from zerotools.core.ranges import Ranges
+from zerotools.core.target import Target
+
+ALIGNMENT = 2**20
+"""Bytes. It is a multiple of every page, and of the stripes of Lustre and of NFS."""
+_NEAR = 16
+"""A cut is moved to the end of a file that is as near as this part of a share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Share `index` of `of`, counted from 1."""
+
+    index: int
+    of: int
+
+    def __str__(self) -> str:
+        return f"part {self.index} of {self.of}"
+
+
+class Span(NamedTuple):
+    """Bytes [begin, end) of a file. A tensor's element belongs to the span of its first byte."""
+
+    begin: int
+    end: int
+
+
+class Extent(NamedTuple):
+    """`numel` elements of `itemsize` bytes, one behind another from byte `offset` of `file` on."""
+
+    file: str
+    offset: int
+    numel: int
+    itemsize: int
+
+    def inside(self, span: Span) -> tuple[int, int]:
+        """The elements [first, stop) that belong to `span`."""
+        first, stop = (self._element_at(byte) for byte in span)
+        return first, stop
+
+    def _element_at(self, byte: int) -> int:
+        return min(self.numel, max(0, -((self.offset - byte) // self.itemsize)))
+
+
+Share = Mapping[str, Span]
+"""What one run writes of each file."""
+
+
+def shares(target: Target, of: int, alignment: int = ALIGNMENT) -> list[Share]:
+    """The shares of `of` runs, which together are the whole output; some may be empty."""
+    sizes = {name: plan.size for name, plan in target.files.items()}
+    whole = _not_to_cut(target) if of > 1 else set()
+    total = sum(sizes.values())
+    found: list[dict[str, Span]] = [{} for _ in range(of)]
+    number = before = 0
+    for name, size in sizes.items():
+        begin = 0
+        while number < of - 1:
+            wanted = total * (number + 1) // of - before
+            cut = _cut(wanted, size, total // of, 0 if name in whole else alignment)
+            if cut >= size:
+                break
+            if cut > begin:
+                found[number][name] = Span(begin, cut)
+                begin = cut
+            number += 1
+        found[number][name] = Span(begin, size)
+        before += size
+    return [dict(each) for each in found]
+
+
+def _cut(wanted: int, size: int, share: int, alignment: int) -> int:
+    """Where a file is cut: at most 0 where the cut lies before it, at least `size` behind it. With
+    an alignment of 0 it is not cut."""
+    if not 0 < wanted < size:
+        return wanted
+    if not alignment or min(wanted, size - wanted) <= share // _NEAR:
+        return 0 if wanted < size - wanted else size
+    return min(size, (wanted + alignment // 2) // alignment * alignment)
+
+
+def _not_to_cut(target: Target) -> set[str]:
+    """The files in which an element may lie across a multiple of `ALIGNMENT`."""
+    return {
+        extent.file
+        for tensor in target.checkpoint.tensors.values()
+        for extent in extents(tensor)
+        if extent.offset % extent.itemsize
+    }
+
+
+def extents(tensor: Tensor) -> Iterator[Extent]:
+    """Where the elements of a tensor of a target lie."""
+    itemsize = tensor.dtype.itemsize
+    if isinstance(tensor.chunks, Ranges):
+        for begin, end, file, offset in tensor.chunks.each():
+            yield Extent(file, offset, end - begin, itemsize)
+        return
+    for chunk in tensor.chunks:
+        yield Extent(chunk.file, chunk.offset, chunk.box.numel, itemsize)
+
+
+def bytes_in(target: Target, share: Share) -> tuple[dict[str, int], dict[Key, Tensor]]:
+    """Bytes of tensors in the span of each file of a share, and the tensors that have any there."""
+    sizes = dict.fromkeys(share, 0)
+    tensors: dict[Key, Tensor] = {}
+    for key, tensor in target.checkpoint.tensors.items():
+        for extent in extents(tensor):
+            span = share.get(extent.file)
+            if span is None:
+                continue
+            first, stop = extent.inside(span)
+            if first < stop:
+                sizes[extent.file] += (stop - first) * extent.itemsize
+                tensors[key] = tensor
+    return sizes, tensors
