@@ -92,7 +92,7 @@ class Page {
     } catch {
       // It is over for this page all the same.
     }
-    location.replace("/");
+    this.session.end();
   }
 
   #tellState() {
@@ -106,8 +106,9 @@ class Page {
   #end() {
     this.#view?.close();
     this.#view = null;
+    document.title = "zerotools: no session";
     fill(byId("main"), h("div", { class: "lone" },
-      h("h1", {}, "This session has ended"),
+      h("h1", {}, this.session.me ? "This session has ended" : "This tab has no session"),
       h("p", {}, "Type this on the machine that trains, and open the link that it prints:"),
       h("pre", {}, "zerotools web")));
   }
