@@ -32,6 +32,7 @@ from zerotoolsd.api.keys import SERVICE
 from zerotoolsd.api.openapi import query_keys
 from zerotoolsd.api.problems import problem
 from zerotoolsd.service.refusals import Forbidden, Unauthorized
+from zerotoolsd.web.hanging_up import broken_off_at_end
 from zerotoolsd.web.page_keys import COOKIES, OPEN, SESSION, SESSIONS, cookies_of
 from zerotoolsd.web.sessions import WebSession
 
@@ -104,8 +105,10 @@ async def _with_session(
     if resource is None or not resource.canonical.startswith("/v1/"):
         return await handler(request)
     await decide(request, session.uid)
-    if request.method not in SAFE:
-        _refuse_others_jobs(request, session)
+    if request.method in SAFE:
+        with broken_off_at_end(request, request.app[SESSIONS], session):
+            return await handler(request)
+    _refuse_others_jobs(request, session)
     async with turn_of(request):
         return await handler(request)
 

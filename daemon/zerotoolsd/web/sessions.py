@@ -36,6 +36,7 @@ LINKS_OF_USER, SESSIONS_OF_USER, MOST_USERS = 8, 32, 4096
 """What one user may have at a time: the oldest go."""
 SAVE_SECONDS = 600.0
 """How old the file may be in what it says of when a session was used last."""
+LEAST_LEFT = 1.0
 LARGEST_FILE = 16 << 20
 _BYTES = 32
 
@@ -94,6 +95,7 @@ class WebSessions:
         self._clock = clock
         self._links: dict[str, _Link] = {}
         self._sessions: dict[str, WebSession] = {}
+        self._watchers: dict[str, list[Callable[[], None]]] = {}
         self.port: int | None = None
         self.realm = secrets.token_hex(4)
         self._saved = clock()
@@ -122,7 +124,7 @@ class WebSessions:
         session = WebSession(digest_of(cookie), link.uid, secrets.token_hex(_BYTES), now, now)
         own = sorted(self.of(link.uid), key=lambda each: each.used)
         for each in own[: max(0, len(own) + 1 - SESSIONS_OF_USER)]:
-            del self._sessions[each.digest]
+            self._drop(each.digest)
         self._sessions[session.digest] = session
         self.save()
         return cookie, session
@@ -136,7 +138,7 @@ class WebSessions:
         now = self._clock()
         old = [each.digest for each in self._sessions.values() if now - each.used >= self._idle]
         for digest in old:
-            del self._sessions[digest]
+            self._drop(digest)
         return list(self._sessions.values())
 
     def known(self, cookies: Iterable[str]) -> list[WebSession]:
@@ -163,17 +165,40 @@ class WebSessions:
 
     def end(self, session: WebSession) -> None:
         """Let the cookie open nothing any more."""
-        if self._sessions.pop(session.digest, None) is not None:
+        if self._drop(session.digest):
             self.save()
 
     def end_all(self, uid: int | None = None) -> int:
         """End all sessions and links of a user, or of all; how many sessions there were."""
         gone = [each for each in self._sessions.values() if uid in (None, each.uid)]
         for each in gone:
-            del self._sessions[each.digest]
+            self._drop(each.digest)
         self._links = {d: link for d, link in self._links.items() if uid not in (None, link.uid)}
         self.save()
         return len(gone)
+
+    def seconds_left(self, digest: str) -> float:
+        """Until a session ends where nobody uses it, which it does by this where that is now; 0: it
+        has ended."""
+        self.live()
+        found = self._sessions.get(digest)
+        return 0.0 if found is None else max(LEAST_LEFT, found.used + self._idle - self._clock())
+
+    def watch(self, digest: str, ended: Callable[[], None]) -> None:
+        """Have `ended` called as the session ends, until `unwatch`."""
+        self._watchers.setdefault(digest, []).append(ended)
+
+    def unwatch(self, digest: str, ended: Callable[[], None]) -> None:
+        """Call it no more."""
+        left = [each for each in self._watchers.pop(digest, []) if each is not ended]
+        if left:
+            self._watchers[digest] = left
+
+    def _drop(self, digest: str) -> bool:
+        found = self._sessions.pop(digest, None)
+        for ended in self._watchers.pop(digest, []):
+            ended()
+        return found is not None
 
     def save(self) -> None:
         """Write the file; where that fails, sessions end with the daemon."""
