@@ -54,10 +54,6 @@ def test_what_the_scripts_compute(browser: Any, daemon: Daemon) -> None:
     assert found["joined"] == [[1, 2, 3], [1, None, 3], [None, 20, 30]]
     assert found["stacked"] == [[1, None, 3], [11, 20, 3]]
     assert found["owners"] == {"owners": [{"job": 3, "values": [4, 25]}], "others": [6, 0]}
-    curves = found["curves"]
-    assert curves["steps"] == {"step": [1, 2, 3], "loss": [3, 1.5, None], "lr": [None, None, 0.1]}
-    assert curves["evaluations"] == {"step": [3], "eval_loss": [1]}
-    assert (curves["not_finite"], [each["path"] for each in curves["checkpoints"]]) == ([3], ["/x"])
     events = found["events"]
     assert events == {"events": [{"id": 7, "kind": "x", "data": {"a": 1}}], "rest": "id: 8\nda"}
     assert found["hex"] == ["00ff", [0, 255], []]

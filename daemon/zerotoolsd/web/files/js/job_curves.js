@@ -1,12 +1,14 @@
 // The curves of a job, joined over its resumes, beside those of others.
 
 import { Chart, TIME_AXIS, colour, style, summary } from "./charts.js";
-import { extended, joined, smoothed } from "./curve_data.js";
+import { joined, smoothed } from "./curve_data.js";
+import { extended } from "./curve_joining.js";
 import { fill, h, setText } from "./dom.js";
 import { RUNS, bytes, count, duration, isNumber, measure, titleOf } from "./format.js";
 import { Away } from "./session.js";
 
 const POINTS = 2000;
+const MOST_POINTS = 3 * POINTS;
 const FOLLOW_MS = 2000;
 const MOST_OTHERS = 7;
 const SMALL = [
@@ -143,14 +145,14 @@ export class CurvesPart {
     const found = await this.#view.session.get(`/v1/jobs/${id}/progress${query}`, { signal: this.#ended.signal });
     const newest = this.#view.store.jobs.get(id)?.attempt?.number ?? found.attempt;
     if (!after && found.attempt === 0) return false;
-    if (!after || newest > after.attempt) {
-      // Another attempt takes over: where it began is for the daemon to say.
+    if (!after || newest > after.attempt || run.steps.step.length > MOST_POINTS) {
+      // Another attempt takes over, or there are more steps than are drawn: the daemon joins and thins.
       this.#runs.set(id, await this.#view.session.get(`/v1/jobs/${id}/curves?points=${POINTS}`, { signal: this.#ended.signal }));
       return true;
     }
     run.follow = { attempt: after.attempt, since: found.next };
     run.quiet = !runs && found.over;
-    return extended(run, found.records);
+    return extended(run, found.records, { job: id, attempt: after.attempt });
   }
 
   #draw() {
