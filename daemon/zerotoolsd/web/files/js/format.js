@@ -97,7 +97,7 @@ export function plainName(name) {
   return String(name ?? "").replace(/[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]/g, "\ufffd");
 }
 
-const STATES = {
+export const STATES = {
   on_hold: ["on hold", "warning", "‖"],
   waiting: ["waiting", "quiet", "…"],
   queued: ["queued", "quiet", "…"],

@@ -2,7 +2,8 @@
 
 import { copyButton, fill, h } from "./dom.js";
 import { ago, bytes, count, moment, plainName, quoted } from "./format.js";
-import { Away } from "./session.js";
+import { later } from "./later.js";
+import { passes } from "./session.js";
 
 const AGAIN_MS = 15000;
 const HOW = { at_save: "when it was saved", digests: "by its digests", unchanged: "by its digests; its files were not written since", structure: "its structure" };
@@ -46,7 +47,7 @@ export class CheckpointsPart {
 
   close() {
     this.#ended.abort();
-    clearTimeout(this.#timer);
+    this.#timer?.();
   }
 
   update() {}
@@ -61,9 +62,9 @@ export class CheckpointsPart {
       this.#draw(tree, new Map(curves.checkpoints.map((each) => [each.path, each])));
     } catch (error) {
       if (this.#ended.signal.aborted) return;
-      if (!(error instanceof Away)) fill(this.#place, h("p", { class: "empty" }, error.message));
+      if (!passes(error)) fill(this.#place, h("p", { class: "empty" }, error.message));
     }
-    if (!this.#ended.signal.aborted && this.#view.runs) this.#timer = setTimeout(() => this.#read(), AGAIN_MS);
+    if (!this.#ended.signal.aborted && this.#view.runs) this.#timer = later(() => this.#read(), AGAIN_MS);
   }
 
   #draw(tree, said) {

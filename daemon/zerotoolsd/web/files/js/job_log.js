@@ -2,7 +2,8 @@
 
 import { h, setText } from "./dom.js";
 import { plainLine } from "./format.js";
-import { Away } from "./session.js";
+import { later } from "./later.js";
+import { passes } from "./session.js";
 
 const FIRST_BYTES = 262144;
 const PART_BYTES = 262144;
@@ -36,7 +37,7 @@ export class LogPart {
 
   close() {
     this.#ended.abort();
-    clearTimeout(this.#timer);
+    this.#timer?.();
   }
 
   update() {
@@ -66,7 +67,7 @@ export class LogPart {
   }
 
   async #read(round) {
-    clearTimeout(this.#timer);
+    this.#timer?.();
     const { attempt, rank, offset } = this.#place;
     const first = offset === null;
     const where = first ? `offset=-${FIRST_BYTES}&limit=${FIRST_BYTES}` : `offset=${offset}&limit=${PART_BYTES}`;
@@ -86,12 +87,12 @@ export class LogPart {
       else if (data.length && this.#said.textContent.startsWith("It has")) setText(this.#said, "");
     } catch (error) {
       if (this.#ended.signal.aborted || round !== this.#round) return;
-      if (!(error instanceof Away)) {
+      if (!passes(error)) {
         setText(this.#said, error.message);
         return;
       }
     }
-    if (!over) this.#timer = setTimeout(() => this.#read(round), full ? 0 : FOLLOW_MS);
+    if (!over) this.#timer = later(() => this.#read(round), full ? 0 : FOLLOW_MS);
   }
 
   #take(data, cut) {

@@ -2,7 +2,8 @@
 
 import { fill, h } from "./dom.js";
 import { count } from "./format.js";
-import { Away } from "./session.js";
+import { later } from "./later.js";
+import { passes } from "./session.js";
 
 const ROWS = 20;
 const AGAIN_MS = 15000;
@@ -24,22 +25,22 @@ export class PredictionsPart {
 
   close() {
     this.#ended.abort();
-    clearTimeout(this.#timer);
+    this.#timer?.();
   }
 
   update() {}
 
   async #read() {
-    clearTimeout(this.#timer);
+    this.#timer?.();
     const { step, first } = this.#wanted;
     try {
       const found = await this.#view.session.get(`/v1/jobs/${this.#id}/predictions?first=${first}&limit=${ROWS}${step === null ? "" : `&step=${step}`}`, { signal: this.#ended.signal });
       this.#draw(found);
     } catch (error) {
       if (this.#ended.signal.aborted) return;
-      if (!(error instanceof Away)) fill(this.#place, h("p", { class: "empty" }, error.message));
+      if (!passes(error)) fill(this.#place, h("p", { class: "empty" }, error.message));
     }
-    if (this.#view.runs && step === null) this.#timer = setTimeout(() => this.#read(), AGAIN_MS);
+    if (this.#view.runs && step === null) this.#timer = later(() => this.#read(), AGAIN_MS);
   }
 
   #want(change) {

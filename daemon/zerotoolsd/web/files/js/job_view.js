@@ -8,7 +8,8 @@ import { CurvesPart } from "./job_curves.js";
 import { LogPart } from "./job_log.js";
 import { PredictionsPart } from "./job_predictions.js";
 import { badge, doneOf, secondsLeft, whyOf } from "./jobs_view.js";
-import { Away } from "./session.js";
+import { later } from "./later.js";
+import { passes } from "./session.js";
 
 const PARTS = {
   curves: ["Curves", CurvesPart],
@@ -45,7 +46,7 @@ export class JobView {
     this.#id = id;
     this.element = h("article", {}, h("p", { class: "crumb" }, h("a", { href: "#/jobs" }, "Jobs"), " / ", h("span", {}, `#${id}`)), this.#head, this.#facts, this.#tabs, this.#place);
     this.#tabs.append(...Object.entries(PARTS).map(([name, [words]]) => h("a", { href: `#/jobs/${id}/${name}`, "data-part": name }, words)));
-    this.listen = () => this.#soon(0);
+    this.listen = (event) => event.detail.jobs.has(this.#id) && this.#soon(0);
     page.store.addEventListener("events", this.listen);
     this.#rest = rest;
     this.#read();
@@ -65,7 +66,7 @@ export class JobView {
 
   close() {
     this.#ended.abort();
-    clearTimeout(this.#timer);
+    this.#timer?.();
     this.#page.store.removeEventListener("events", this.listen);
     this.#part?.close();
   }
@@ -77,8 +78,8 @@ export class JobView {
   }
 
   #soon(ms) {
-    clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => this.#read(), ms);
+    this.#timer?.();
+    this.#timer = later(() => this.#read(), ms);
   }
 
   async #read() {
@@ -87,7 +88,7 @@ export class JobView {
       this.#draw();
     } catch (error) {
       if (this.#ended.signal.aborted) return;
-      if (!(error instanceof Away)) {
+      if (!passes(error)) {
         setText(this.#title, `Job #${this.#id}`);
         setText(this.#why, error.message);
         fill(this.#facts);

@@ -28,6 +28,9 @@ export class Refused extends Error {
 /** The session has ended, or the daemon does not answer now. */
 export class Away extends Error {}
 
+/** Whether a request that failed may succeed later: what was shown stays, and is asked for again. */
+export const passes = (error) => error instanceof Away || (error instanceof Refused && (error.status === 429 || error.status >= 500));
+
 export class Session extends EventTarget {
   state = LIVE;
   me = null;
