@@ -58,3 +58,23 @@ def test_what_the_scripts_compute(browser: Any, daemon: Daemon) -> None:
     assert events == {"events": [{"id": 7, "kind": "x", "data": {"a": 1}}], "rest": "id: 8\nda"}
     assert found["hex"] == ["00ff", [0, 255], []]
     assert "zerotools reshard '/r/it'\\''s' '/r/it'\\''s-for-2' --world-size 2" in found["commands"]
+
+
+def test_ages_are_by_the_clock_of_the_daemon(browser: Any, daemon: Daemon) -> None:
+    daemon.wait_for_state(submit(daemon, "steps=1 hang"), "running")
+    slow = "{ const real = Date.now; Date.now = () => real() - 7200_000; }"
+    with visiting(browser, daemon, before=slow) as visit:
+        visit.show("#/jobs/1")
+        visit.wait_for_text(".facts", "just now")
+        assert visit.text(".facts").partition("Ran\n")[2].split("\n")[0].endswith(" s")
+
+
+def test_an_alert_is_heard_once(browser: Any, daemon: Daemon) -> None:
+    daemon.wait_for_state(submit(daemon, "nan hang", name="diverges"), "running")
+    with visiting(browser, daemon) as visit:
+        visit.wait_for_text("#alerts", "the loss is not a number")
+        visit.wait_for_text("#heard", "#1 diverges: the loss is not a number")
+        visit.page.evaluate("document.getElementById('heard').textContent = ''")
+        daemon.client.drain("new driver")
+        visit.wait_for_text("#heard", "drained")
+        assert "diverges" not in visit.text("#heard")

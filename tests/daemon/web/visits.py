@@ -39,8 +39,10 @@ def is_error(said: Any) -> bool:
 class Visit:
     """A page of a browser that has a session, and what went wrong in it."""
 
-    def __init__(self, browser: Any, daemon: Daemon, **options: Any) -> None:
+    def __init__(self, browser: Any, daemon: Daemon, before: str = "", **options: Any) -> None:
+        """`before` runs before any script of the page."""
         self.context = browser.new_context(**options)
+        self.context.add_init_script(before)
         self.context.add_init_script("globalThis.hacked = () => { globalThis.wasHacked = true; };")
         self.context.add_init_script(
             "addEventListener('securitypolicyviolation', (event) => console.error('policy: ' + "

@@ -3,6 +3,19 @@
 const MINUS = "−";
 export const UNKNOWN = "–";
 
+const SAME_SECONDS = 3;
+let ahead = 0;
+
+/** Seconds since 1970 by the clock of the daemon, from which all times come; the browser's may be
+ * another one. */
+export const now = () => Date.now() / 1000 + ahead;
+
+/** It was `seconds` there just now. */
+export function setNow(seconds) {
+  const found = seconds - Date.now() / 1000;
+  if (isNumber(found) && Math.abs(found - ahead) > SAME_SECONDS) ahead = found;
+}
+
 export const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 
 /** `61.2 GiB`. */
@@ -32,9 +45,9 @@ export function duration(seconds) {
 }
 
 /** `4 min ago`. */
-export function ago(time, now = Date.now() / 1000) {
+export function ago(time) {
   if (!isNumber(time)) return UNKNOWN;
-  const seconds = Math.max(0, now - time);
+  const seconds = Math.max(0, now() - time);
   if (seconds < 10) return "just now";
   if (seconds < 60) return `${Math.round(seconds)} s ago`;
   if (seconds < 3600) return `${Math.floor(seconds / 60)} min ago`;
@@ -50,12 +63,12 @@ export function moment(time) {
 }
 
 /** `12:04:31`, with the day where that is not today. */
-export function clock(time, now = Date.now()) {
+export function clock(time) {
   if (!isNumber(time)) return UNKNOWN;
   const date = new Date(time * 1000);
   if (Number.isNaN(date.getTime())) return UNKNOWN;
   const hour = date.toLocaleTimeString(undefined, { hour12: false });
-  return date.toDateString() === new Date(now).toDateString() ? hour : `${date.toLocaleDateString()} ${hour}`;
+  return date.toDateString() === new Date(now() * 1000).toDateString() ? hour : `${date.toLocaleDateString()} ${hour}`;
 }
 
 /** A loss, or any other measure: four digits that mean something. */

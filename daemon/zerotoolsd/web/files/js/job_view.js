@@ -2,7 +2,7 @@
 
 import { ask } from "./dialogs.js";
 import { fill, fillOnce, h, keyed, setText } from "./dom.js";
-import { OVER, RUNS, UNKNOWN, ago, bytes, clock, count, duration, isNumber, moment, ownerOf, plainName, stateWords, titleOf } from "./format.js";
+import { OVER, RUNS, UNKNOWN, ago, bytes, clock, count, duration, isNumber, moment, now, ownerOf, plainName, stateWords, titleOf } from "./format.js";
 import { CheckpointsPart } from "./job_checkpoints.js";
 import { CurvesPart } from "./job_curves.js";
 import { LogPart } from "./job_log.js";
@@ -143,7 +143,7 @@ export class JobView {
   }
 
   #factsOf(job) {
-    const now = Date.now() / 1000;
+    const time = now();
     const progress = job.progress ?? {};
     const left = secondsLeft(job);
     const facts = [
@@ -151,10 +151,10 @@ export class JobView {
       ["Speed", isNumber(progress.tokens_per_second) ? `${count(progress.tokens_per_second)} tokens/s` : null],
       ["MFU", isNumber(progress.mfu) ? `${(100 * progress.mfu).toFixed(1)} %` : null],
       ["Left", left === null ? null : duration(left)],
-      ["Phase", phaseWords(job, now)],
+      ["Phase", phaseWords(job, time)],
       ["Ranks", job.world_size ? `${job.world_size} on ${job.device === "cpu" ? "the CPU" : "GPUs"}${job.stage === null ? "" : `, ZeRO-${job.stage}`}` : null],
       ["Submitted", `${ago(job.created)}, ${moment(job.created)}`],
-      ["Ran", job.started ? duration((job.ended ?? now) - job.started) : null],
+      ["Ran", job.started ? duration((job.ended ?? time) - job.started) : null],
       ["Peak on a GPU", isNumber(job.attempt?.peak_gpu_bytes) ? bytes(job.attempt.peak_gpu_bytes) : null],
       ["Peak on the host", isNumber(job.attempt?.peak_host_bytes) ? bytes(job.attempt.peak_host_bytes) : null],
       ["Output", job.output_dir ? plainName(job.output_dir) : null],
@@ -187,12 +187,12 @@ export class JobView {
   }
 }
 
-function phaseWords(job, now) {
+function phaseWords(job, time) {
   const phase = job.phase;
   if (!phase) return null;
   const name = plainName(phase.name ?? phase.doing ?? "");
   if (!name) return null;
-  return isNumber(phase.since) ? `${name}, for ${duration(now - phase.since)}` : name;
+  return isNumber(phase.since) ? `${name}, for ${duration(time - phase.since)}` : name;
 }
 
 function attemptsTable(job) {
@@ -201,7 +201,7 @@ function attemptsTable(job) {
   const rows = job.attempts.map((attempt) => h("tr", {},
     h("th", { scope: "row" }, String(attempt.number)),
     h("td", { "data-label": "Began" }, clock(attempt.started)),
-    h("td", { "data-label": "Took" }, attempt.started ? duration((attempt.ended ?? Date.now() / 1000) - attempt.started) : UNKNOWN),
+    h("td", { "data-label": "Took" }, attempt.started ? duration((attempt.ended ?? now()) - attempt.started) : UNKNOWN),
     h("td", { "data-label": "Steps" }, count(attempt.steps_done)),
     h("td", { "data-label": "Ranks" }, attempt.world_size === null ? UNKNOWN : String(attempt.world_size)),
     h("td", { "data-label": "Resumed from" }, h("code", {}, plainName(attempt.resumed_from ?? UNKNOWN))),

@@ -1,7 +1,7 @@
 // The queue: what runs, what waits and why, what is over.
 
 import { fillOnce, h, keyed, setText } from "./dom.js";
-import { OVER, RUNS, STATES, UNKNOWN, ago, bytes, count, duration, isNumber, measure, ownerOf, plainName, stateWords, titleOf } from "./format.js";
+import { OVER, RUNS, STATES, UNKNOWN, ago, bytes, count, duration, isNumber, measure, now, ownerOf, plainName, stateWords, titleOf } from "./format.js";
 import { SmallCurves } from "./small_curves.js";
 import { sparkline } from "./sparkline.js";
 
@@ -110,7 +110,7 @@ export class JobsView {
       const found = this.#page.store.count(states);
       return found.atLeast ? `${found.number} or more` : found.number;
     };
-    const day = Date.now() / 1000 - 86400;
+    const day = now() - 86400;
     const failed = jobs.filter((job) => job.state === "failed" && job.ended > day).length;
     const cards = [["running", number(RUNS)], ["waiting", number(WAITS)], ["failed today", failed, failed ? "bad" : ""]];
     const machine = this.#page.store.machine;
@@ -164,7 +164,7 @@ export class JobsView {
   // Of a long queue few rows change at a time; ages in words change each minute.
   #update(row, job) {
     this.#wantCurve(row, job);
-    const drawn = [job, this.#curves.of(job.id), Math.floor(Date.now() / 60000)];
+    const drawn = [job, this.#curves.of(job.id), Math.floor(now() / 60)];
     if (this.#drawn.get(row)?.every((each, index) => each === drawn[index])) return;
     this.#drawn.set(row, drawn);
     this.#redraw(row, job);

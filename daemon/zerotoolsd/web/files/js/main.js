@@ -29,7 +29,7 @@ class Page {
     addEventListener("keydown", (event) => this.#key(event));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => dispatchEvent(new Event("themechange")));
     await this.#identify();
-    new Alerts(byId("alerts"), this.store);
+    new Alerts(byId("alerts"), byId("heard"), this.store);
     this.store.begin();
     this.show();
   }

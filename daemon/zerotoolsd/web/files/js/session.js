@@ -5,6 +5,7 @@
 // has the key of this session. Until then the secrets are in the memory of this page alone, so that a
 // page of somebody else's that is loaded in its place does not find them.
 
+import { setNow } from "./format.js";
 import { bytesOfHex, hexOfBytes } from "./hex.js";
 import { answerTabs, forget, fromAnotherTab, keep, kept } from "./secrets.js";
 
@@ -86,6 +87,7 @@ export class Session extends EventTarget {
       this.lose();
       throw new Away("the daemon does not answer");
     }
+    setNow(Date.parse(answer.headers.get("Date")) / 1000);
     if (answer.status === 401) {
       this.#turn(ENDED);
       throw new Away("the session has ended");
