@@ -41,6 +41,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "daemon/web/test_browser",
         "daemon/web/test_browser_attacks",
         "daemon/web/test_browser_curves",
+        "daemon/web/test_browser_hostile",
         "daemon/web/test_browser_load",
         "daemon/web/test_browser_looks",
         "daemon/web/test_browser_secrets",

@@ -92,6 +92,9 @@ export function quoted(word) {
   return /^[A-Za-z0-9_@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;
 }
 
+// Characters that turn the direction of what follows: a line must not be read as another.
+const TURNING = /[\u202a-\u202e\u2066-\u2069]/g;
+
 /** What a terminal would show of a line of a log: no escape sequences, and of a bar that redraws
  * itself the last state. */
 export function plainLine(line) {
@@ -99,10 +102,11 @@ export function plainLine(line) {
   const text = parts[parts.length - 1];
   // CSI, OSC and other escape sequences (ECMA-48), then what is left of control characters.
   return text
-    .replace(/\u001b\[[0-?]*[ -/]*[@-~]/g, "")
+    .replace(/(?:\u001b\[|\u009b)[0-?]*[ -/]*[@-~]/g, "")
     .replace(/\u001b\][^\u0007\u001b]*(?:\u0007|\u001b\\)?/g, "")
     .replace(/\u001b[@-_]?/g, "")
-    .replace(/[\u0000-\u0008\u000b-\u001f\u007f]/g, "");
+    .replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g, "")
+    .replace(TURNING, "\ufffd");
 }
 
 /** Names may hold characters that turn the direction of what follows: they are shown as marks. */
