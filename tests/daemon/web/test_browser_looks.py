@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from typing import Any
 
 import pytest
@@ -48,7 +49,12 @@ def test_what_the_scripts_compute(browser: Any, daemon: Daemon) -> None:
         "–",
     ]
     assert found["measure"] == ["0", "1.000", "1.00e−5", "1.23e5", "−2.500", "–"]
-    assert found["quoted"] == ["/a/b-1.x", "'it'\\''s'", "'a b'", "'$(x)'", "''"]
+    assert found["quoted"][:-1] == ["/a/b-1.x", "'it'\\''s'", "'a b'", "'$(x)'", "''"]
+    pasted = found["quoted"][-1]
+    assert pasted.isprintable()
+    command = ["env", "LC_ALL=C.UTF-8", "bash", "-c", f"printf %s {pasted}"]
+    read = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout.decode()
+    assert read == "/a\x1b[201~'\n\u202e\\b"
     assert found["lines"] == ["20%", "x", "y", "ab\tc"]
     assert found["smoothed"] == pytest.approx([2, 10 / 3, None, 6.0], nan_ok=True)
     assert found["joined"] == [[1, 2, 3], [1, None, 3], [None, 20, 30]]

@@ -9,7 +9,7 @@ async () => {
     bytes: [0, 1023, 1536, 2 ** 40, null, NaN].map(format.bytes),
     duration: [0, 59.6, 61, 3700, 90000, -1, null].map(format.duration),
     measure: [0, 1, 0.00001, 123456, -2.5, NaN].map(format.measure),
-    quoted: ['/a/b-1.x', "it's", 'a b', '$(x)', ''].map(format.quoted),
+    quoted: ['/a/b-1.x', "it's", 'a b', '$(x)', '', "/a\u001b[201~'\n\u202e\\b"].map(format.quoted),
     lines: ['10%\r20%\r\n'.trimEnd(), '\u001b[1;31mx\u001b[0m', '\u001b]0;title\u0007y', 'a\u0000b\tc'].map(format.plainLine),
     smoothed: data.smoothed([2, 4, null, 8], 0.5),
     joined: data.joined([{x: [1, 3], y: [1, 3]}, {x: [2, 3], y: [20, 30]}]),

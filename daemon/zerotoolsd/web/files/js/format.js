@@ -87,13 +87,22 @@ export function count(value) {
 
 export const percent = (value) => (isNumber(value) ? `${Math.round(value)} %` : UNKNOWN);
 
-/** A word of the shell, so that a path with spaces is one. */
+/** A word of the shell, so that a path with spaces is one. What would act on the terminal into which
+ * it is pasted, or turns the direction of text, is written as bash and zsh read it in `$'...'`. */
 export function quoted(word) {
+  if (UNSEEN.test(word)) return `$'${[...word].map(escaped).join("")}'`;
   return /^[A-Za-z0-9_@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;
 }
 
 // Characters that turn the direction of what follows: a line must not be read as another.
 const TURNING = /[\u202a-\u202e\u2066-\u2069]/g;
+
+const UNSEEN = /[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]/;
+
+function escaped(character) {
+  if (character === "'" || character === "\\") return `\\${character}`;
+  return UNSEEN.test(character) ? `\\u${character.charCodeAt(0).toString(16).padStart(4, "0")}` : character;
+}
 
 /** What a terminal would show of a line of a log: no escape sequences, and of a bar that redraws
  * itself the last state. */
