@@ -1,6 +1,6 @@
 // The checkpoints of a job as a tree, and the commands that take one from there.
 
-import { copyButton, fill, h } from "./dom.js";
+import { copyButton, fill, fillOnce, h, keyed } from "./dom.js";
 import { ago, bytes, count, moment, plainName, quoted } from "./format.js";
 import { later } from "./later.js";
 import { passes } from "./session.js";
@@ -35,6 +35,8 @@ export class CheckpointsPart {
   #ended = new AbortController();
   #timer = null;
   #opened = new Set();
+  #items = h("ul", { class: "tree" });
+  #rest = h("div");
   #place = h("div");
 
   constructor(view, id) {
@@ -76,8 +78,9 @@ export class CheckpointsPart {
       fill(this.#place, root, h("p", { class: "empty" }, where), unfinished(tree));
       return;
     }
-    const items = tree.checkpoints.map((saved) => h("li", {}, this.#item(saved, said.get(saved.path))));
-    fill(this.#place, root, h("ul", { class: "tree" }, items), tree.more ? h("p", { class: "quiet" }, `${count(tree.more)} older ones are not shown.`) : null, unfinished(tree));
+    keyed(this.#items, tree.checkpoints, (saved) => saved.path, () => h("li"), (item, saved) => fillOnce(item, [saved, said.get(saved.path)], () => this.#item(saved, said.get(saved.path))));
+    fillOnce(this.#rest, [tree.more, tree.unfinished], () => [more(tree), unfinished(tree)]);
+    if (!this.#items.isConnected) fill(this.#place, root, this.#items, this.#rest);
   }
 
   #item(saved, said) {
@@ -98,6 +101,8 @@ export class CheckpointsPart {
     return details;
   }
 }
+
+const more = (tree) => (tree.more ? h("p", { class: "quiet" }, `${count(tree.more)} older ones are not shown.`) : null);
 
 function unfinished(tree) {
   if (!tree.unfinished.length) return null;
