@@ -10,6 +10,9 @@ let ahead = 0;
  * another one. */
 export const now = () => Date.now() / 1000 + ahead;
 
+/** `4 min 10 s` from one moment to another, which a clock that says whole seconds may put first. */
+export const between = (begun, ended) => duration(Math.max(0, ended - begun));
+
 /** It was `seconds` there just now. */
 export function setNow(seconds) {
   const found = seconds - Date.now() / 1000;

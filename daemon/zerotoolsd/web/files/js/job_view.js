@@ -2,7 +2,7 @@
 
 import { ask } from "./dialogs.js";
 import { fill, fillOnce, h, keyed, setText } from "./dom.js";
-import { OVER, RUNS, UNKNOWN, ago, bytes, clock, count, duration, isNumber, moment, now, ownerOf, plainName, stateWords, titleOf } from "./format.js";
+import { OVER, RUNS, UNKNOWN, ago, between, bytes, clock, count, duration, isNumber, moment, now, ownerOf, plainName, stateWords, titleOf } from "./format.js";
 import { CheckpointsPart } from "./job_checkpoints.js";
 import { CurvesPart } from "./job_curves.js";
 import { LogPart } from "./job_log.js";
@@ -154,7 +154,7 @@ export class JobView {
       ["Phase", phaseWords(job, time)],
       ["Ranks", job.world_size ? `${job.world_size} on ${job.device === "cpu" ? "the CPU" : "GPUs"}${job.stage === null ? "" : `, ZeRO-${job.stage}`}` : null],
       ["Submitted", `${ago(job.created)}, ${moment(job.created)}`],
-      ["Ran", job.started ? duration((job.ended ?? time) - job.started) : null],
+      ["Ran", job.started ? between(job.started, job.ended ?? time) : null],
       ["Peak on a GPU", isNumber(job.attempt?.peak_gpu_bytes) ? bytes(job.attempt.peak_gpu_bytes) : null],
       ["Peak on the host", isNumber(job.attempt?.peak_host_bytes) ? bytes(job.attempt.peak_host_bytes) : null],
       ["Output", job.output_dir ? plainName(job.output_dir) : null],
@@ -192,7 +192,7 @@ function phaseWords(job, time) {
   if (!phase) return null;
   const name = plainName(phase.name ?? phase.doing ?? "");
   if (!name) return null;
-  return isNumber(phase.since) ? `${name}, for ${duration(time - phase.since)}` : name;
+  return isNumber(phase.since) ? `${name}, for ${between(phase.since, time)}` : name;
 }
 
 function attemptsTable(job) {
@@ -201,7 +201,7 @@ function attemptsTable(job) {
   const rows = job.attempts.map((attempt) => h("tr", {},
     h("th", { scope: "row" }, String(attempt.number)),
     h("td", { "data-label": "Began" }, clock(attempt.started)),
-    h("td", { "data-label": "Took" }, attempt.started ? duration((attempt.ended ?? now()) - attempt.started) : UNKNOWN),
+    h("td", { "data-label": "Took" }, attempt.started ? between(attempt.started, attempt.ended ?? now()) : UNKNOWN),
     h("td", { "data-label": "Steps" }, count(attempt.steps_done)),
     h("td", { "data-label": "Ranks" }, attempt.world_size === null ? UNKNOWN : String(attempt.world_size)),
     h("td", { "data-label": "Resumed from" }, h("code", {}, plainName(attempt.resumed_from ?? UNKNOWN))),
