@@ -16,7 +16,7 @@ pytestmark = pytest.mark.browser
 
 
 def test_without_a_session_there_is_nothing_to_see(browser: Any, daemon: Daemon) -> None:
-    submit(daemon, "hang", name="secret")
+    daemon.wait_for_state(submit(daemon, "nan hang", name="secret"), "running")
     url = daemon.client.web_link()["url"]
     root = url.partition("/link/")[0]
     page = browser.new_page()
@@ -25,7 +25,7 @@ def test_without_a_session_there_is_nothing_to_see(browser: Any, daemon: Daemon)
         assert "This browser has no session" in page.inner_text("main")
         assert page.evaluate("fetch('/v1/jobs').then((answer) => answer.status)") == 401
         page.goto(url)
-        page.wait_for_selector("#link.live")
+        page.get_by_role("link", name="#1 secret: the loss is not a number").wait_for()
         other = browser.new_page()
         other.goto(url)
         other.wait_for_function("() => document.title.includes('this link is used up')")
@@ -34,6 +34,7 @@ def test_without_a_session_there_is_nothing_to_see(browser: Any, daemon: Daemon)
         page.get_by_role("button", name="Log out").click()
         page.get_by_role("dialog").get_by_role("button", name="Log out").click()
         page.wait_for_function("() => document.title.includes('no session')")
+        assert "secret" not in page.inner_text("body")
         page.goto(f"{root}/")
         assert "This browser has no session" in page.inner_text("main")
     finally:

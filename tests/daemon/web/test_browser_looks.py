@@ -21,13 +21,14 @@ def test_every_view_fits_and_says_what_it_is(
 ) -> None:
     """No view is wider than the window; all that is used has a name; text differs from its ground
     by 4.5 to 1 (WCAG 2.2, 1.4.3)."""
-    job = submit(daemon, "steps=30 save=20 exit=0", name="x" * 60)
+    job = submit(daemon, "steps=30 save=20 exit=0", name="x" * 200)
     daemon.wait_for_end(job)
+    daemon.wait_for_end(submit(daemon, "steps=3 exit=0", name="W" * 200))
     options = {"viewport": {"width": width, "height": 800}, "color_scheme": scheme}
     with visiting(browser, daemon, **options) as visit:
         visit.page.get_by_label("All", exact=True).check()
         visit.wait_for_text("table.jobs", "succeeded")
-        for view in VIEWS:
+        for view in (*VIEWS, "#/jobs/1/curves/2"):
             visit.show(view)
             visit.page.wait_for_timeout(400)
             assert visit.page.evaluate(WIDE) <= 0, view

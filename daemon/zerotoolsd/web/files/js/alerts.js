@@ -1,8 +1,8 @@
 // What somebody should look at now: losses that are no numbers, jobs that do not get on, GPUs with
 // errors, a daemon that is drained.
 
-import { h, keyed, setText } from "./dom.js";
-import { RUNS, duration, isNumber, now, plainName, titleOf } from "./format.js";
+import { fill, h, keyed, setText } from "./dom.js";
+import { RUNS, between, isNumber, now, plainName, titleOf } from "./format.js";
 
 /** The alerts of what is known, each with a key of its own. */
 export function alertsOf(jobs, machine, health, time = now()) {
@@ -31,11 +31,14 @@ export function alertsOf(jobs, machine, health, time = now()) {
   return found;
 }
 
-const since = (begun, time) => (isNumber(begun) ? duration(time - begun) : "a while");
+const since = (begun, time) => (isNumber(begun) ? between(begun, time) : "a while");
+
+const SOURCES = ["jobs", "machine", "events"];
 
 export class Alerts {
   #place;
   #store;
+  #listen = () => this.#draw();
   #seen = new Set();
   #heard = new Set();
 
@@ -45,7 +48,14 @@ export class Alerts {
     this.#place = place;
     this.#ear = ear;
     this.#store = store;
-    for (const what of ["jobs", "machine", "events"]) store.addEventListener(what, () => this.#draw());
+    for (const what of SOURCES) store.addEventListener(what, this.#listen);
+  }
+
+  /** Show none any more. */
+  close() {
+    for (const what of SOURCES) this.#store.removeEventListener(what, this.#listen);
+    fill(this.#place);
+    fill(this.#ear);
   }
 
   #draw() {
