@@ -42,12 +42,12 @@ def test_a_program_that_a_killed_daemon_was_starting_is_waited_for(
 ) -> None:
     """It has the locks, too, until it is executed; the daemon that the file names is no more."""
     held = lock_state_dir(tmp_path)
-    over = subprocess.Popen([sys.executable, "-c", ""])
-    over.wait()
-    (tmp_path / LOCK).write_text(f"{over.pid}\n")
+    command = [sys.executable, "-c", "import os; print(os.getpid())"]
+    pid = int(run(command, timeout=20, stdout=subprocess.PIPE).stdout)
+    (tmp_path / LOCK).write_text(f"{pid}\n")
     with monkeypatch.context() as patch:
         patch.setattr(state_directory, "_STARTING_SECONDS", 0.0)
-        with pytest.raises(DaemonRefused, match=f"pid {over.pid}, holds"):
+        with pytest.raises(DaemonRefused, match=f"pid {pid}, holds"):
             lock_state_dir(tmp_path)
     left = list(held)
     monkeypatch.setattr(state_directory.time, "sleep", lambda _: os.close(left.pop()))

@@ -19,11 +19,11 @@ from zerotoolsd.api.routes import ROUTES
 from zerotoolsd.rights.people import People
 from zerotoolsd.rights.policy import Rights
 from zerotoolsd.service.protocol import JobService
-from zerotoolsd.service.refusals import NotFound
+from zerotoolsd.service.refusals import Forbidden, NotFound
 from zerotoolsd.web import page_files
 from zerotoolsd.web.page_gate import close_to_strangers, page_gate
 from zerotoolsd.web.page_headers import add_headers
-from zerotoolsd.web.page_keys import OPEN, SESSION, SESSIONS, cookie_name
+from zerotoolsd.web.page_keys import COOKIES, OPEN, SESSION, SESSIONS, cookie_name
 from zerotoolsd.web.sessions import WebSessions
 
 OF_API = frozenset(
@@ -52,12 +52,13 @@ def make_page_app(
     app[SERVICE], app[RIGHTS], app[PEOPLE], app[TURNS] = service, rights, people, RequestTurns()
     app[SESSIONS] = sessions
     app[ACTIONS] = {route.handler: action for route, action in ROUTES}
-    app[OPEN] = frozenset({index, page_file, follow_link, hello})
+    app[OPEN] = frozenset({index, page_file, welcome, follow_link, hello})
     app.add_routes(
         [
             web.get("/", index),
             web.get("/page/{name:.+}", page_file),
-            web.get("/link/{token}", follow_link, allow_head=False),
+            web.get("/link/{token}", welcome, allow_head=False),
+            web.post("/link/{token}", follow_link),
             web.get("/hello", hello),
             web.get("/session", session),
             web.post("/session/end", end_session),
@@ -75,7 +76,7 @@ def _is_of_page(route: web.RouteDef) -> bool:
 
 async def index(request: web.Request) -> web.Response:
     """GET /: the page, or how to get a session."""
-    if request.get(SESSION) is None:
+    if not request[COOKIES]:
         return page_files.send(request, "no-session.html", status=401)
     return page_files.send(request, "index.html")
 
@@ -85,18 +86,23 @@ async def page_file(request: web.Request) -> web.Response:
     return page_files.send(request, request.match_info["name"])
 
 
+async def welcome(request: web.Request) -> web.Response:
+    """GET /link/{token}: a page that follows the link. Whoever only looks at an address before it
+    is opened, as browsers and messengers do, does not use it up."""
+    return page_files.send(request, "welcome.html")
+
+
 async def follow_link(request: web.Request) -> web.Response:
-    """GET /link/{token}: a session for the link. The next page is asked for by this one, and not by
-    a redirect: where the link was on another site, the browser would keep the cookie back."""
+    """POST /link/{token}: a session for the link, with the secrets that its page keeps."""
+    await inputs.no_body(request)
     found = request.app[SESSIONS].redeem(request.match_info["token"])
     if found is None:
-        return page_files.send(request, "used-link.html", status=403)
-    response = page_files.send(request, "welcome.html")
+        raise Forbidden("this link is used up, or too old: type `zerotools web` for a new one")
+    cookie, of = found
+    response = answer({"id": of.id, "key": of.key, "secret": of.secret}, status=201)
     response.set_cookie(
-        cookie_name(request.app), found[0], path="/", httponly=True, samesite="Strict"
+        cookie_name(request.app, of), cookie, path="/", httponly=True, samesite="Strict"
     )
-    response.headers["Cache-Control"] = "no-store"
-    del response.headers["ETag"]
     return response
 
 
@@ -113,14 +119,11 @@ async def hello(request: web.Request) -> web.Response:
 
 
 async def session(request: web.Request) -> web.Response:
-    """GET /session: who the page is of, and its secrets."""
+    """GET /session: who the page is of."""
     of = request[SESSION]
     caller = await request.app[PEOPLE].find(of.uid)
     rights = request.app[RIGHTS]
     tree: dict[str, Any] = {
-        "id": of.id,
-        "key": of.key,
-        "csrf": of.csrf,
         "uid": of.uid,
         "name": caller.name,
         "administrator": rights.is_administrator(caller),
@@ -133,7 +136,8 @@ async def session(request: web.Request) -> web.Response:
 async def end_session(request: web.Request) -> web.Response:
     """POST /session/end."""
     await inputs.no_body(request)
-    request.app[SESSIONS].end(request[SESSION])
+    of = request[SESSION]
+    request.app[SESSIONS].end(of)
     response = problem(200, "ended", "the session has ended")
-    response.del_cookie(cookie_name(request.app), path="/", httponly=True, samesite="Strict")
+    response.del_cookie(cookie_name(request.app, of), path="/", httponly=True, samesite="Strict")
     return response

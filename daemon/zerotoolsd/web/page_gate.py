@@ -6,8 +6,10 @@ any other user can send requests, too. So:
 Host            must name this machine: a name of somebody else's that leads here (DNS rebinding)
                 would make another web site the page's own origin.
 Sec-Fetch-Site  must say, where the browser tells it, that no other site or port asks.
-cookie          says whose session it is; without one there is only the way to a session.
-Origin, header  of what changes something: from this page, with the secret that it alone knows.
+Origin          of what changes something: this page.
+cookie, header  say whose session it is, and that the page of that session asks: the cookie is sent
+                to every port of this address, the header to this one alone. Without both there is
+                only the way to a session.
 
 What a session may do is decided as at the Unix socket (`api.asking`), and less: the page shows what
 its user may see, and changes the user's own jobs alone.
@@ -16,7 +18,6 @@ its user may see, and changes the user's own jobs alone.
 from __future__ import annotations
 
 import asyncio
-import hmac
 import math
 from collections.abc import Awaitable, Callable
 
@@ -31,21 +32,23 @@ from zerotoolsd.api.keys import SERVICE
 from zerotoolsd.api.openapi import query_keys
 from zerotoolsd.api.problems import problem
 from zerotoolsd.service.refusals import Forbidden, Unauthorized
-from zerotoolsd.web.page_keys import OPEN, SESSION, SESSIONS, cookie_name
+from zerotoolsd.web.hanging_up import broken_off_at_end
+from zerotoolsd.web.page_keys import COOKIES, OPEN, SESSION, SESSIONS, cookies_of
 from zerotoolsd.web.sessions import WebSession
 
-CSRF_HEADER = "Zerotools-Page"
+SECRET_HEADER = "Zerotools-Page"
 SAFE = ("GET", "HEAD")
 STRANGERS_PER_SECOND, STRANGERS_AT_ONCE = 50.0, 200.0
 """Requests without a session, of all together."""
 PER_SECOND, AT_ONCE = 100.0, 1000.0
-"""Requests of one user's pages."""
+"""Requests of one user's pages; and, apart from them, of whoever has a cookie of theirs alone."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def page_gate(users: RateLimit | None = None, strangers: RateLimit | None = None) -> Middleware:
     """The middleware that does it, for as many requests of each user and of strangers."""
     rate = users or RateLimit(PER_SECOND, AT_ONCE)
+    rate_of_cookies = RateLimit(PER_SECOND, AT_ONCE)
     rate_of_strangers = strangers or RateLimit(STRANGERS_PER_SECOND, STRANGERS_AT_ONCE)
 
     @web.middleware
@@ -55,13 +58,17 @@ def page_gate(users: RateLimit | None = None, strangers: RateLimit | None = None
             connection.begin()
         try:
             refuse_other_sites(request)
+            refuse_other_origins(request)
             now = asyncio.get_running_loop().time()
-            session = request.app[SESSIONS].find(request.cookies.get(cookie_name(request.app)))
-            of, whose = (rate_of_strangers, 0) if session is None else (rate, session.uid)
-            if (wait := of.wait_for(whose, now)) > 0:
-                return _too_often(wait)
+            session = identify(request)
             if session is not None:
-                request[SESSION] = session
+                wait = rate.wait_for(session.uid, now)
+            elif request[COOKIES]:
+                wait = rate_of_cookies.wait_for(request[COOKIES][0].uid, now)
+            else:
+                wait = rate_of_strangers.wait_for(0, now)
+            if wait > 0:
+                return _too_often(wait)
             if request.match_info.handler in request.app[OPEN]:
                 return await handler(request)
             return await _with_session(request, session, handler)
@@ -76,7 +83,7 @@ def page_gate(users: RateLimit | None = None, strangers: RateLimit | None = None
 async def close_to_strangers(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Connections stay open for those who have a session: there are so many of them."""
     answer = await handler(request)
-    if request.get(SESSION) is None:
+    if not request.get(COOKIES):
         answer.force_close()
     return answer
 
@@ -92,16 +99,16 @@ async def _with_session(
 ) -> web.StreamResponse:
     if session is None:
         raise Unauthorized("this page needs a session: type `zerotools web` for a new link")
-    if request.method not in SAFE:
-        refuse_forged(request, session)
     resource = request.match_info.route.resource
     if request.query_string and resource is not None:
         inputs.check_query(request.query, query_keys(resource.canonical, request.method))
     if resource is None or not resource.canonical.startswith("/v1/"):
         return await handler(request)
     await decide(request, session.uid)
-    if request.method not in SAFE:
-        _refuse_others_jobs(request, session)
+    if request.method in SAFE:
+        with broken_off_at_end(request, request.app[SESSIONS], session):
+            return await handler(request)
+    _refuse_others_jobs(request, session)
     async with turn_of(request):
         return await handler(request)
 
@@ -127,15 +134,23 @@ def is_local(host: str) -> bool:
     return name.lower() in ("127.0.0.1", "localhost", "[::1]")
 
 
-def refuse_forged(request: web.Request, session: WebSession) -> None:
-    """Raises Forbidden: it changes something, and may not come from the page."""
+def refuse_other_origins(request: web.Request) -> None:
+    """Raises Forbidden: it changes something, and does not come from this page."""
     origins = request.headers.getall("Origin", [])
-    if origins != [f"http://{request.headers['Host']}"]:
+    if request.method not in SAFE and origins != [f"http://{request.headers['Host']}"]:
         raise Forbidden("another web page sent this request: nothing was changed")
-    given = request.headers.getall(CSRF_HEADER, [])
-    said = given[0].encode("utf-8", "surrogateescape") if len(given) == 1 else b""
-    if not hmac.compare_digest(said, session.csrf.encode()):
-        raise Forbidden(f"the header {CSRF_HEADER} is missing or wrong: nothing was changed")
+
+
+def identify(request: web.Request) -> WebSession | None:
+    """The session of the page that asks, as `SESSION`; the sessions of its cookies, whoever sends
+    them, as `COOKIES`."""
+    sessions, cookies = request.app[SESSIONS], cookies_of(request)
+    request[COOKIES] = sessions.known(cookies)
+    given = request.headers.getall(SECRET_HEADER, [])
+    found = sessions.find(cookies, given[0]) if len(given) == 1 else None
+    if found is not None:
+        request[SESSION] = found
+    return found
 
 
 def _refuse_others_jobs(request: web.Request, session: WebSession) -> None:

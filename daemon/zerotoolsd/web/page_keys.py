@@ -16,8 +16,26 @@ OPEN: web.AppKey[Collection[Any]] = web.AppKey("open")
 # aiohttp before 3.14 has text for its keys, and since then it warns of that.
 _KEY = getattr(web, "RequestKey", None)
 SESSION: Any = "zerotoolsd.session" if _KEY is None else _KEY("zerotoolsd.session", WebSession)
+"""Of the page that asks."""
+COOKIES: Any = "zerotoolsd.cookies" if _KEY is None else _KEY("zerotoolsd.cookies", list)
+"""The sessions of the cookies that came, which another program may have been sent."""
 
 
-def cookie_name(app: web.Application) -> str:
-    """One for each daemon: browsers give the cookies of an address to all of its ports."""
-    return f"zerotools-{app[SESSIONS].realm}"
+def cookie_name(app: web.Application, session: WebSession) -> str:
+    """One for each daemon and session: browsers give the cookies of an address to all of its ports,
+    and a link that somebody else made them follow must not replace the session of another tab."""
+    return f"{_prefix(app)}{session.id[:8]}"
+
+
+def cookies_of(request: web.Request) -> list[str]:
+    """The values of all cookies that look like ours. Other ports can set some of the same name,
+    which hide none of these."""
+    prefix = _prefix(request.app)
+    pairs = [
+        each.strip() for line in request.headers.getall("Cookie", []) for each in line.split(";")
+    ]
+    return [pair.partition("=")[2] for pair in pairs if pair.startswith(prefix)]
+
+
+def _prefix(app: web.Application) -> str:
+    return f"zerotools-{app[SESSIONS].realm}-"

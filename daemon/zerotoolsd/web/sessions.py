@@ -1,8 +1,12 @@
 """Who may see the page: one-time links, and the sessions of browsers that they become.
 
     zerotools web         the Unix socket says which uid asks; it gets a link that works once
-    GET /link/TOKEN       the link is used up, and the browser gets a cookie of that uid's session
+    POST /link/TOKEN      the link is used up, and the browser gets a cookie of that uid's session,
+                          and the page the secrets of that session
     GET /hello?...        the daemon proves to a page that lost it that it is the same one
+
+A cookie alone opens nothing: browsers send it to every port of the address, so that other users'
+programs receive it. With it comes `WebSession.secret`, which the page sends to this port alone.
 
 Only digests of cookies are kept. Sessions outlive the daemon, in a file of its state directory, so
 that an open page goes on after an upgrade; links do not. A page that lost the daemon sends no
@@ -17,7 +21,7 @@ import hmac
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,14 +36,15 @@ LINKS_OF_USER, SESSIONS_OF_USER, MOST_USERS = 8, 32, 4096
 """What one user may have at a time: the oldest go."""
 SAVE_SECONDS = 600.0
 """How old the file may be in what it says of when a session was used last."""
+LEAST_LEFT = 1.0
 LARGEST_FILE = 16 << 20
 _BYTES = 32
 
 
 @dataclass(frozen=True)
 class WebSession:
-    """A browser of the user `uid`. `key` is a secret that the page keeps in memory: `csrf` and
-    `proof` are made of it. Times are in seconds since 1970."""
+    """A browser of the user `uid`. `key` is for the page alone: `secret` and `proof` are made of
+    it. Times are in seconds since 1970."""
 
     digest: str
     uid: int
@@ -53,9 +58,10 @@ class WebSession:
         return hashlib.sha256(f"id:{self.digest}".encode()).hexdigest()[:32]
 
     @property
-    def csrf(self) -> str:
-        """What requests that change something carry in a header, which other pages cannot know."""
-        return self._mac("csrf")
+    def secret(self) -> str:
+        """What every request of the page carries in a header, which no other port and no other page
+        is sent."""
+        return self._mac("page")
 
     def proof(self, nonce: str) -> str:
         """What only this daemon can answer to a page of this session."""
@@ -89,6 +95,7 @@ class WebSessions:
         self._clock = clock
         self._links: dict[str, _Link] = {}
         self._sessions: dict[str, WebSession] = {}
+        self._watchers: dict[str, list[Callable[[], None]]] = {}
         self.port: int | None = None
         self.realm = secrets.token_hex(4)
         self._saved = clock()
@@ -117,7 +124,7 @@ class WebSessions:
         session = WebSession(digest_of(cookie), link.uid, secrets.token_hex(_BYTES), now, now)
         own = sorted(self.of(link.uid), key=lambda each: each.used)
         for each in own[: max(0, len(own) + 1 - SESSIONS_OF_USER)]:
-            del self._sessions[each.digest]
+            self._drop(each.digest)
         self._sessions[session.digest] = session
         self.save()
         return cookie, session
@@ -131,15 +138,22 @@ class WebSessions:
         now = self._clock()
         old = [each.digest for each in self._sessions.values() if now - each.used >= self._idle]
         for digest in old:
-            del self._sessions[digest]
+            self._drop(digest)
         return list(self._sessions.values())
 
-    def find(self, cookie: str | None) -> WebSession | None:
-        """The session of a cookie, which is used by that."""
-        found = None if cookie is None else self._sessions.get(digest_of(cookie))
+    def known(self, cookies: Iterable[str]) -> list[WebSession]:
+        """The sessions of these cookies, which whoever sends them need not own."""
         now = self._clock()
-        if found is None or now - found.used >= self._idle:
+        found = (self._sessions.get(digest_of(each)) for each in cookies)
+        return [each for each in found if each is not None and now - each.used < self._idle]
+
+    def find(self, cookies: Iterable[str], secret: str) -> WebSession | None:
+        """The session of one of these cookies that has this secret, which is used by that."""
+        given = secret.encode("utf-8", "surrogateescape")
+        matching = (each for each in self.known(cookies) if _is_same(given, each.secret))
+        if (found := next(matching, None)) is None:
             return None
+        now = self._clock()
         self._sessions[found.digest] = replace(found, used=now)
         if not 0 <= now - self._saved < SAVE_SECONDS:
             self.save()
@@ -151,17 +165,40 @@ class WebSessions:
 
     def end(self, session: WebSession) -> None:
         """Let the cookie open nothing any more."""
-        if self._sessions.pop(session.digest, None) is not None:
+        if self._drop(session.digest):
             self.save()
 
     def end_all(self, uid: int | None = None) -> int:
         """End all sessions and links of a user, or of all; how many sessions there were."""
         gone = [each for each in self._sessions.values() if uid in (None, each.uid)]
         for each in gone:
-            del self._sessions[each.digest]
+            self._drop(each.digest)
         self._links = {d: link for d, link in self._links.items() if uid not in (None, link.uid)}
         self.save()
         return len(gone)
+
+    def seconds_left(self, digest: str) -> float:
+        """Until a session ends where nobody uses it, which it does by this where that is now; 0: it
+        has ended."""
+        self.live()
+        found = self._sessions.get(digest)
+        return 0.0 if found is None else max(LEAST_LEFT, found.used + self._idle - self._clock())
+
+    def watch(self, digest: str, ended: Callable[[], None]) -> None:
+        """Have `ended` called as the session ends, until `unwatch`."""
+        self._watchers.setdefault(digest, []).append(ended)
+
+    def unwatch(self, digest: str, ended: Callable[[], None]) -> None:
+        """Call it no more."""
+        left = [each for each in self._watchers.pop(digest, []) if each is not ended]
+        if left:
+            self._watchers[digest] = left
+
+    def _drop(self, digest: str) -> bool:
+        found = self._sessions.pop(digest, None)
+        for ended in self._watchers.pop(digest, []):
+            ended()
+        return found is not None
 
     def save(self) -> None:
         """Write the file; where that fails, sessions end with the daemon."""
@@ -190,6 +227,10 @@ class WebSessions:
             return
         self.port, self.realm = port, realm
         self._sessions = {each.digest: each for each in sessions}
+
+
+def _is_same(given: bytes, secret: str) -> bool:
+    return hmac.compare_digest(given, secret.encode())
 
 
 def _is_between(now: float, link: _Link) -> bool:

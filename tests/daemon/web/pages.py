@@ -18,7 +18,7 @@ from tests.daemon.api.fakes import FakeService
 from zerotoolsd.config_tables.web_config import WebConfig
 from zerotoolsd.rights.people import People
 from zerotoolsd.rights.policy import Rights
-from zerotoolsd.web.page_gate import CSRF_HEADER
+from zerotoolsd.web.page_gate import SECRET_HEADER
 from zerotoolsd.web.page_server import WebPage
 
 ANNA, BOB, OWN = 1001, 1002, 7
@@ -40,11 +40,30 @@ class Answer:
 
 @dataclass
 class Browser:
-    """Sends what it is told: `cookie` and `csrf` are those of its session."""
+    """Sends what it is told: `cookie` and `secrets` are those of its session."""
 
     port: int
     cookie: str | None = None
-    me: Mapping[str, Any] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def me(self) -> Any:
+        """Whose session it is."""
+        return self.get("/session").json
+
+    @property
+    def origin(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def own(self) -> dict[str, str]:
+        """What the page sends with every request."""
+        found = {"Cookie": self.cookie, SECRET_HEADER: self.secrets.get("secret")}
+        return {name: value for name, value in found.items() if value}
+
+    def follow(self, target: str) -> Answer:
+        """As the page of a link does it."""
+        return self.send("POST", target, ("Origin", self.origin), body=b"{}")
 
     def send(
         self, method: str, path: str, *headers: tuple[str, str], body: bytes | None = None
@@ -68,16 +87,15 @@ class Browser:
 
     def get(self, path: str, *headers: tuple[str, str]) -> Answer:
         """As the page does it."""
-        own = [("Cookie", self.cookie), ("Sec-Fetch-Site", "same-origin")]
-        return self.send("GET", path, *((n, v) for n, v in own if v), *headers)
+        return self.send(
+            "GET", path, *self.own.items(), ("Sec-Fetch-Site", "same-origin"), *headers
+        )
 
-    def post(self, path: str, *, origin: str | None = None, csrf: str | None = None) -> Answer:
+    def post(self, path: str, *, origin: str | None = None, secret: str | None = None) -> Answer:
         """As the page does it, or otherwise; `""` leaves a header out."""
-        headers = {
-            "Cookie": self.cookie or "",
-            "Origin": f"http://127.0.0.1:{self.port}" if origin is None else origin,
-            CSRF_HEADER: self.me["csrf"] if csrf is None else csrf,
-        }
+        headers = {**self.own, "Origin": self.origin if origin is None else origin}
+        if secret is not None:
+            headers[SECRET_HEADER] = secret
         return self.send("POST", path, *headers.items(), body=b"{}")
 
 
@@ -100,10 +118,10 @@ class Served:
         """A browser that has followed a link of this user."""
         link = self.link(uid)
         browser = Browser(int(link["port"]))
-        answer = browser.send("GET", "/link/" + link["url"].rpartition("/")[2])
-        assert answer.status == 200
+        answer = browser.follow("/link/" + link["url"].rpartition("/")[2])
+        assert answer.status == 201
         browser.cookie = str(answer.headers["Set-Cookie"]).partition(";")[0]
-        browser.me = browser.get("/session").json
+        browser.secrets = answer.json
         return browser
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.daemon.daemons import Daemon
 from tests.daemon.waiting import wait_for
-from tests.daemon.web.visits import VIEWS, submit, visiting
+from tests.daemon.web.visits import PATIENCE_MS, VIEWS, submit, visiting
 
 pytestmark = pytest.mark.browser
 
@@ -139,3 +139,26 @@ def test_jobs_are_compared_and_curves_are_changed(browser: Any, daemon: Daemon) 
         )
         visit.page.get_by_text("The numbers").click()
         visit.wait_for_text(".numbers table", "40")
+
+
+def test_the_focus_stays_where_it_is_as_the_page_changes(browser: Any, daemon: Daemon) -> None:
+    for name in ("one", "two", "three"):
+        daemon.wait_for_state(submit(daemon, "steps=3 save=2 release exit=0", name=name), "running")
+    focused = "() => document.activeElement.textContent"
+    with visiting(browser, daemon) as visit:
+        visit.wait_for_text("table.jobs", "one")
+        visit.page.get_by_role("link", name="#1 one").focus()
+        (daemon.run_dir(3) / "release").touch()
+        visit.page.wait_for_function(
+            "() => !document.querySelector('.jobs').innerText.includes('three')"
+        )
+        assert visit.page.evaluate(focused) == "#1 one"
+        visit.show("#/jobs/1/checkpoints")
+        visit.page.click(".tree summary")
+        assert "step-00000002" in visit.page.evaluate(focused)
+        with visit.page.expect_response("**/checkpoints", timeout=PATIENCE_MS):
+            pass
+        with visit.page.expect_response("**/v1/jobs/1"):
+            pass
+        assert "step-00000002" in visit.page.evaluate(focused)
+        assert visit.page.locator(".tree > li > details").first.get_attribute("open") is not None

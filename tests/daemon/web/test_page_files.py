@@ -57,7 +57,11 @@ def test_scripts_import_what_is_there_and_make_no_markup_of_text() -> None:
 
 def test_every_module_is_asked_for_at_once() -> None:
     index = (ROOT / "index.html").read_text("utf-8")
-    asked = set(re.findall(r'href="/page/js/([^"]+)"', index)) | {"main.js", "theme.js"}
+    asked = set(re.findall(r'href="/page/js/([^"]+)"', index)) | {
+        "main.js",
+        "theme.js",
+        "welcome.js",
+    }
     assert asked == {path.name for path in ROOT.glob("js/*.js")}
 
 

@@ -13,6 +13,7 @@ from zerotoolsd.web.sessions import (
     LINKS_OF_USER,
     SAVE_SECONDS,
     SESSIONS_OF_USER,
+    WebSession,
     WebSessions,
     digest_of,
 )
@@ -49,6 +50,12 @@ def enter(sessions: WebSessions, uid: int = 5) -> str:
     return found[0]
 
 
+def use(sessions: WebSessions, cookie: str) -> WebSession | None:
+    """What the page of this cookie does."""
+    known = sessions.known([cookie])
+    return sessions.find([cookie], known[0].secret) if known else None
+
+
 def test_a_link_becomes_a_session_once(sessions: WebSessions) -> None:
     token = sessions.link(5)
     found = sessions.redeem(token)
@@ -56,11 +63,13 @@ def test_a_link_becomes_a_session_once(sessions: WebSessions) -> None:
     cookie, session = found
     assert session.uid == 5
     assert sessions.redeem(token) is None
-    used = sessions.find(cookie)
+    used = sessions.find([cookie], session.secret)
     assert used is not None
-    assert (used.id, used.csrf) == (session.id, session.csrf)
-    for other in (None, "", token, cookie[:-1], session.digest, session.id):
-        assert sessions.find(other) is None
+    assert (used.id, used.secret) == (session.id, session.secret)
+    for other in ("", token, cookie[:-1], session.digest, session.id):
+        assert sessions.known([other]) == []
+        assert sessions.find([other], session.secret) is None
+        assert sessions.find([cookie], other) is None
 
 
 @pytest.mark.parametrize(("later", "works"), [(LINK_SECONDS - 1, True), (LINK_SECONDS, False)])
@@ -84,21 +93,22 @@ def test_a_session_ends_when_it_was_not_used_for_long(sessions: WebSessions, clo
     cookie = enter(sessions)
     for _ in range(5):
         clock.now += IDLE - 1
-        assert sessions.find(cookie) is not None
+        assert sessions.find([cookie], "0" * 64) is None
+        assert use(sessions, cookie) is not None
     clock.now += IDLE
-    assert sessions.find(cookie) is None
+    assert use(sessions, cookie) is None
     assert sessions.live() == []
 
 
 def test_sessions_outlive_the_daemon_and_links_do_not(sessions: WebSessions, clock: Clock) -> None:
     sessions.port = 8733
     cookie, token = enter(sessions), sessions.link(5)
-    before = sessions.find(cookie)
+    before = use(sessions, cookie)
     assert before is not None
     later = again(sessions, clock)
-    after = later.find(cookie)
+    after = use(later, cookie)
     assert after is not None
-    assert (after.proof("00"), after.csrf) == (before.proof("00"), before.csrf)
+    assert (after.proof("00"), after.secret) == (before.proof("00"), before.secret)
     assert (later.port, later.realm) == (8733, sessions.realm)
     assert later.redeem(token) is None
 
@@ -114,7 +124,7 @@ def test_what_is_kept_opens_nothing(sessions: WebSessions) -> None:
 def test_when_it_was_used_is_kept_now_and_then(sessions: WebSessions, clock: Clock) -> None:
     cookie = enter(sessions)
     clock.now += SAVE_SECONDS
-    sessions.find(cookie)
+    use(sessions, cookie)
     (kept,) = json.loads(sessions._path.read_text())["sessions"]
     assert kept["used"] == clock.now
 
@@ -153,34 +163,34 @@ def test_a_file_that_cannot_be_written_ends_no_session(
 ) -> None:
     found = WebSessions(tmp_path / "missing" / "s.json", IDLE, clock)
     cookie = enter(found)
-    assert found.find(cookie) is not None
+    assert use(found, cookie) is not None
     assert "cannot be kept" in caplog.text
 
 
 def test_one_user_has_so_many_and_takes_none_from_others(sessions: WebSessions) -> None:
     others = enter(sessions, 6)
     cookies = [enter(sessions, 5) for _ in range(SESSIONS_OF_USER + 3)]
-    alive = [sessions.find(cookie) is not None for cookie in cookies]
+    alive = [use(sessions, cookie) is not None for cookie in cookies]
     assert alive == [False] * 3 + [True] * SESSIONS_OF_USER
     tokens = [sessions.link(5) for _ in range(LINKS_OF_USER + 2)]
     assert sessions.redeem(tokens[0]) is None
     assert sessions.redeem(tokens[-1]) is not None
-    assert sessions.find(others) is not None
+    assert use(sessions, others) is not None
 
 
 def test_sessions_of_one_user_are_ended(sessions: WebSessions, clock: Clock) -> None:
     mine, others, token = enter(sessions, 5), enter(sessions, 6), sessions.link(5)
     assert sessions.end_all(5) == 1
     assert sessions.redeem(token) is None
-    assert sessions.find(mine) is None
-    assert sessions.find(others) is not None
+    assert use(sessions, mine) is None
+    assert use(sessions, others) is not None
     assert [each.uid for each in again(sessions, clock).live()] == [6]
 
 
 def test_proofs_differ_by_nonce_and_session(sessions: WebSessions) -> None:
-    found: list[Any] = [sessions.find(enter(sessions)) for _ in range(2)]
+    found: list[Any] = [use(sessions, enter(sessions)) for _ in range(2)]
     proofs = {each.proof(nonce) for each in found for nonce in ("aa", "ab")}
     assert len(proofs) == 4
-    assert not proofs & {each.csrf for each in found}
+    assert not proofs & {each.secret for each in found}
     assert sessions.named(found[0].id) is not None
     assert sessions.named("0" * 32) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 import socket as network
 from pathlib import Path
@@ -63,9 +64,23 @@ def _other_machine(socket: Path) -> str | None:
 
 
 def _open(url: str) -> None:
+    """By a file that leads there: what a browser is started with, every user of the machine can
+    read, and could follow the link first."""
     import webbrowser  # it looks for programs, which nobody else needs
 
-    if not webbrowser.open(url):
+    if not webbrowser.open(_private_page(url).as_uri()):
         raise Unsupported(
             "no browser could be started here; copy the link above into one, or ask for a new one"
         )
+
+
+def _private_page(url: str) -> Path:
+    """A page that only its user can read, in a directory that is gone with the login where there is
+    such; the link is used up long before."""
+    import tempfile
+
+    directory = tempfile.mkdtemp(prefix="zerotools-web-", dir=os.environ.get("XDG_RUNTIME_DIR"))
+    page = Path(directory) / "open.html"
+    leads = f'<meta http-equiv="refresh" content="0; url={html.escape(url)}">'
+    page.write_text(f"<!doctype html>\n<title>zerotools</title>\n{leads}\n", "utf-8")
+    return page

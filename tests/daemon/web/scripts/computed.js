@@ -5,22 +5,16 @@ async () => {
   const events = await import('/page/js/event_stream.js');
   const hex = await import('/page/js/hex.js');
   const checkpoints = await import('/page/js/job_checkpoints.js');
-  const curves = {steps: {step: [1, 2], loss: [3, 2]}, evaluations: {step: []}, checkpoints: [], not_finite: []};
-  data.extended(curves, [
-    {event: 'step', step: 2, loss: 1.5}, {event: 'step', step: 3, loss: null, lr: 0.1},
-    {event: 'eval', step: 3, loss: 1}, {event: 'checkpoint', step: 3, path: '/x'}, {event: 'step', step: 'x'},
-  ]);
   return {
     bytes: [0, 1023, 1536, 2 ** 40, null, NaN].map(format.bytes),
     duration: [0, 59.6, 61, 3700, 90000, -1, null].map(format.duration),
     measure: [0, 1, 0.00001, 123456, -2.5, NaN].map(format.measure),
-    quoted: ['/a/b-1.x', "it's", 'a b', '$(x)', ''].map(format.quoted),
+    quoted: ['/a/b-1.x', "it's", 'a b', '$(x)', '', "/a\u001b[201~'\n\u202e\\b"].map(format.quoted),
     lines: ['10%\r20%\r\n'.trimEnd(), '\u001b[1;31mx\u001b[0m', '\u001b]0;title\u0007y', 'a\u0000b\tc'].map(format.plainLine),
     smoothed: data.smoothed([2, 4, null, 8], 0.5),
     joined: data.joined([{x: [1, 3], y: [1, 3]}, {x: [2, 3], y: [20, 30]}]),
     stacked: data.stacked([[1, null, 3], [10, 20, null]]),
     owners: data.byOwner({all: {mean: [10, 20]}, 'job.3': {mean: [4, 25]}, 'job.1': {mean: [0, 0]}}, 'all', (name) => (name.startsWith('job.') ? Number(name.slice(4)) : null)),
-    curves,
     events: events.parseEvents(': hi\n\nid: 7\nevent: x\ndata: {"a":1}\n\nid: 8\nda'),
     hex: [hex.hexOfBytes(new Uint8Array([0, 255])), [...hex.bytesOfHex('00ff')], [...hex.bytesOfHex('zz')]],
     commands: checkpoints.commandsOf("/r/it's", 4).map(([, line]) => line),

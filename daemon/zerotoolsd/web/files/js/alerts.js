@@ -1,11 +1,11 @@
 // What somebody should look at now: losses that are no numbers, jobs that do not get on, GPUs with
 // errors, a daemon that is drained.
 
-import { h, keyed, setText } from "./dom.js";
-import { RUNS, duration, isNumber, plainName, titleOf } from "./format.js";
+import { fill, h, keyed, setText } from "./dom.js";
+import { RUNS, between, isNumber, now, plainName, titleOf } from "./format.js";
 
 /** The alerts of what is known, each with a key of its own. */
-export function alertsOf(jobs, machine, health, now = Date.now() / 1000) {
+export function alertsOf(jobs, machine, health, time = now()) {
   const found = [];
   for (const job of jobs) {
     if (!RUNS.has(job.state)) continue;
@@ -14,11 +14,11 @@ export function alertsOf(jobs, machine, health, now = Date.now() / 1000) {
       found.push({ key: `nan-${job.id}`, job: job.id, meaning: "bad", text: `${titleOf(job)}: the loss is not a number at step ${progress.step}` });
     }
     if (phase?.stalled) {
-      found.push({ key: `stalled-${job.id}`, job: job.id, meaning: "bad", text: `${titleOf(job)}: stalled, no step for ${since(phase.last_step, now)}` });
+      found.push({ key: `stalled-${job.id}`, job: job.id, meaning: "bad", text: `${titleOf(job)}: stalled, no step for ${since(phase.last_step, time)}` });
     } else if (phase?.quiet) {
-      found.push({ key: `quiet-${job.id}`, job: job.id, meaning: "warning", text: `${titleOf(job)}: no progress for ${since(phase.last_progress, now)}` });
-    } else if (phase?.late && isNumber(phase.last_step) && now - phase.last_step > 60) {
-      found.push({ key: `late-${job.id}`, job: job.id, meaning: "warning", text: `${titleOf(job)}: no step for ${since(phase.last_step, now)}` });
+      found.push({ key: `quiet-${job.id}`, job: job.id, meaning: "warning", text: `${titleOf(job)}: no progress for ${since(phase.last_progress, time)}` });
+    } else if (phase?.late && isNumber(phase.last_step) && time - phase.last_step > 60) {
+      found.push({ key: `late-${job.id}`, job: job.id, meaning: "warning", text: `${titleOf(job)}: no step for ${since(phase.last_step, time)}` });
     }
   }
   for (const gpu of machine?.snapshot?.gpus ?? []) {
@@ -31,17 +31,31 @@ export function alertsOf(jobs, machine, health, now = Date.now() / 1000) {
   return found;
 }
 
-const since = (time, now) => (isNumber(time) ? duration(now - time) : "a while");
+const since = (begun, time) => (isNumber(begun) ? between(begun, time) : "a while");
+
+const SOURCES = ["jobs", "machine", "events"];
 
 export class Alerts {
   #place;
   #store;
+  #listen = () => this.#draw();
   #seen = new Set();
+  #heard = new Set();
 
-  constructor(place, store) {
+  #ear;
+
+  constructor(place, ear, store) {
     this.#place = place;
+    this.#ear = ear;
     this.#store = store;
-    for (const what of ["jobs", "machine", "events"]) store.addEventListener(what, () => this.#draw());
+    for (const what of SOURCES) store.addEventListener(what, this.#listen);
+  }
+
+  /** Show none any more. */
+  close() {
+    for (const what of SOURCES) this.#store.removeEventListener(what, this.#listen);
+    fill(this.#place);
+    fill(this.#ear);
   }
 
   #draw() {
@@ -51,9 +65,17 @@ export class Alerts {
     for (const key of this.#seen) if (!keys.has(key)) this.#seen.delete(key);
     const shown = all.filter((alert) => !this.#seen.has(alert.key));
     keyed(this.#place, shown, (alert) => alert.key, (alert) => this.#make(alert), (row, alert) => setText(row.querySelector(".words"), alert.text));
+    this.#say(all);
     const bad = shown.filter((alert) => alert.meaning === "bad").length;
     const title = document.title.replace(/^\(\d+\) /, "");
     document.title = bad ? `(${bad}) ${title}` : title;
+  }
+
+  // Heard once: how long a job has not got on changes all the time.
+  #say(all) {
+    const fresh = all.filter((alert) => !this.#heard.has(alert.key));
+    this.#heard = new Set(all.map((alert) => alert.key));
+    if (fresh.length) setText(this.#ear, fresh.map((alert) => alert.text).join(". "));
   }
 
   #make(alert) {

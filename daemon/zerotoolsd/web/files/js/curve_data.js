@@ -31,48 +31,6 @@ export function joined(lines) {
   return [xs, ...columns];
 }
 
-/** Take what an attempt reported since into columns that were read before; of a step that is there
- * already the newer values count, and a step that goes back takes away what is behind it. Says
- * whether anything changed. */
-export function extended(curves, records) {
-  let changed = false;
-  for (const record of records) {
-    const step = record.step;
-    if (!Number.isInteger(step)) continue;
-    if (record.event === "step") {
-      put(curves.steps, STEP_KEYS, record);
-      if ("loss" in record && !isNumber(record.loss) && !curves.not_finite.includes(step)) curves.not_finite.push(step);
-      changed = true;
-    } else if (record.event === "eval") {
-      put(curves.evaluations, EVAL_KEYS, record);
-      changed = true;
-    } else if (record.event === "checkpoint" && typeof record.path === "string") {
-      curves.checkpoints.push({ step, path: record.path, time: record.time, verified: record.verified ?? null, not_verified: record.not_verified ?? null });
-      changed = true;
-    }
-  }
-  return changed;
-}
-
-const STEP_KEYS = { loss: "loss", lr: "lr", grad_norm: "grad_norm", tokens_per_second: "tokens_per_second", host_bytes: "rss_bytes", gpu_bytes: "gpu_peak_bytes", time: "time" };
-const EVAL_KEYS = { eval_loss: "loss", perplexity: "perplexity", rouge1: "rouge1", rouge2: "rouge2", rougeL: "rougeL", bleu: "bleu", eval_time: "time" };
-
-function put(columns, keys, record) {
-  const steps = columns.step;
-  let end = steps.length;
-  while (end > 0 && steps[end - 1] >= record.step) end -= 1;
-  for (const column of Object.values(columns)) column.length = Math.min(column.length, end);
-  steps.push(record.step);
-  for (const [name, key] of Object.entries(keys)) {
-    const value = isNumber(record[key]) ? record[key] : null;
-    if (columns[name] === undefined) {
-      if (value === null) continue;
-      columns[name] = new Array(end).fill(null);
-    }
-    columns[name].push(value);
-  }
-}
-
 /** Columns one upon the other: each is the sum of itself and of those before it; nulls count as
  * nothing, where any has a value. */
 export function stacked(columns) {

@@ -38,8 +38,13 @@ export function fill(parent, ...children) {
 /** Rows by key: those that stay are kept, so that focus and scroll positions do. `make(item)` makes
  * a row, `update(row, item)` changes one. */
 export function keyed(parent, items, key, make, update) {
+  const focused = document.activeElement;
+  const wanted = new Set(items.map((item) => String(key(item))));
   const before = new Map();
-  for (const row of parent.children) before.set(row.dataset.key, row);
+  for (const row of [...parent.children]) {
+    if (wanted.has(row.dataset.key)) before.set(row.dataset.key, row);
+    else row.remove();
+  }
   let place = parent.firstElementChild;
   for (const item of items) {
     const name = String(key(item));
@@ -47,12 +52,13 @@ export function keyed(parent, items, key, make, update) {
     if (row === undefined) {
       row = make(item);
       row.dataset.key = name;
-    } else before.delete(name);
+    }
     update(row, item);
     if (row === place) place = place.nextElementSibling;
     else parent.insertBefore(row, place);
   }
-  for (const row of before.values()) row.remove();
+  // A row that has moved lost it.
+  if (focused !== document.activeElement && parent.contains(focused)) focused.focus({ preventScroll: true });
 }
 
 /** Put what `make()` makes in the place of all that `parent` has, unless it shows the same `key`

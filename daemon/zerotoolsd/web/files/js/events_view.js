@@ -1,7 +1,9 @@
 // What was committed, the newest first.
 
-import { fill, h } from "./dom.js";
+import { fill, h, keyed } from "./dom.js";
 import { clock, plainName, stateWords } from "./format.js";
+
+const MOST = 500;
 
 export class EventsView {
   #page;
@@ -21,16 +23,21 @@ export class EventsView {
   }
 
   #draw() {
-    const events = this.#page.store.events.toReversed();
+    const events = this.#page.store.events.slice(-MOST).toReversed();
     if (!events.length) {
       fill(this.#rows, h("tr", {}, h("td", { colspan: 5, class: "empty" }, "Nothing has happened yet.")));
       return;
     }
-    fill(this.#rows, events.map((event) => h("tr", {},
-      h("td", { "data-label": "Time" }, clock(event.time)),
-      h("td", { "data-label": "Job" }, event.job_id === null ? "–" : h("a", { href: `#/jobs/${event.job_id}` }, `#${event.job_id}`), event.attempt === null ? "" : ` attempt ${event.attempt}`),
-      h("td", { "data-label": "What" }, plainName(event.kind).replaceAll("_", " ")),
-      h("td", { "data-label": "State" }, event.to_state === null ? "" : stateWords(event.to_state)[0]),
-      h("td", { "data-label": "Why", class: "why" }, plainName(event.why ?? "")))));
+    if (!this.#rows.firstElementChild?.dataset.key) fill(this.#rows);
+    keyed(this.#rows, events, (event) => event.seq, rowOf, () => {});
   }
+}
+
+function rowOf(event) {
+  return h("tr", {},
+    h("td", { "data-label": "Time" }, clock(event.time)),
+    h("td", { "data-label": "Job" }, event.job_id === null ? "–" : h("a", { href: `#/jobs/${event.job_id}` }, `#${event.job_id}`), event.attempt === null ? "" : ` attempt ${event.attempt}`),
+    h("td", { "data-label": "What" }, plainName(event.kind).replaceAll("_", " ")),
+    h("td", { "data-label": "State" }, event.to_state === null ? "" : stateWords(event.to_state)[0]),
+    h("td", { "data-label": "Why", class: "why" }, plainName(event.why ?? "")));
 }

@@ -3,6 +3,22 @@
 const MINUS = "−";
 export const UNKNOWN = "–";
 
+const SAME_SECONDS = 3;
+let ahead = 0;
+
+/** Seconds since 1970 by the clock of the daemon, from which all times come; the browser's may be
+ * another one. */
+export const now = () => Date.now() / 1000 + ahead;
+
+/** `4 min 10 s` from one moment to another, which a clock that says whole seconds may put first. */
+export const between = (begun, ended) => duration(Math.max(0, ended - begun));
+
+/** It was `seconds` there just now. */
+export function setNow(seconds) {
+  const found = seconds - Date.now() / 1000;
+  if (isNumber(found) && Math.abs(found - ahead) > SAME_SECONDS) ahead = found;
+}
+
 export const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 
 /** `61.2 GiB`. */
@@ -32,9 +48,9 @@ export function duration(seconds) {
 }
 
 /** `4 min ago`. */
-export function ago(time, now = Date.now() / 1000) {
+export function ago(time) {
   if (!isNumber(time)) return UNKNOWN;
-  const seconds = Math.max(0, now - time);
+  const seconds = Math.max(0, now() - time);
   if (seconds < 10) return "just now";
   if (seconds < 60) return `${Math.round(seconds)} s ago`;
   if (seconds < 3600) return `${Math.floor(seconds / 60)} min ago`;
@@ -50,12 +66,12 @@ export function moment(time) {
 }
 
 /** `12:04:31`, with the day where that is not today. */
-export function clock(time, now = Date.now()) {
+export function clock(time) {
   if (!isNumber(time)) return UNKNOWN;
   const date = new Date(time * 1000);
   if (Number.isNaN(date.getTime())) return UNKNOWN;
   const hour = date.toLocaleTimeString(undefined, { hour12: false });
-  return date.toDateString() === new Date(now).toDateString() ? hour : `${date.toLocaleDateString()} ${hour}`;
+  return date.toDateString() === new Date(now() * 1000).toDateString() ? hour : `${date.toLocaleDateString()} ${hour}`;
 }
 
 /** A loss, or any other measure: four digits that mean something. */
@@ -74,9 +90,21 @@ export function count(value) {
 
 export const percent = (value) => (isNumber(value) ? `${Math.round(value)} %` : UNKNOWN);
 
-/** A word of the shell, so that a path with spaces is one. */
+/** A word of the shell, so that a path with spaces is one. What would act on the terminal into which
+ * it is pasted, or turns the direction of text, is written as bash and zsh read it in `$'...'`. */
 export function quoted(word) {
+  if (UNSEEN.test(word)) return `$'${[...word].map(escaped).join("")}'`;
   return /^[A-Za-z0-9_@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;
+}
+
+// Characters that turn the direction of what follows: a line must not be read as another.
+const TURNING = /[\u202a-\u202e\u2066-\u2069]/g;
+
+const UNSEEN = /[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]/;
+
+function escaped(character) {
+  if (character === "'" || character === "\\") return `\\${character}`;
+  return UNSEEN.test(character) ? `\\u${character.charCodeAt(0).toString(16).padStart(4, "0")}` : character;
 }
 
 /** What a terminal would show of a line of a log: no escape sequences, and of a bar that redraws
@@ -86,10 +114,11 @@ export function plainLine(line) {
   const text = parts[parts.length - 1];
   // CSI, OSC and other escape sequences (ECMA-48), then what is left of control characters.
   return text
-    .replace(/\u001b\[[0-?]*[ -/]*[@-~]/g, "")
+    .replace(/(?:\u001b\[|\u009b)[0-?]*[ -/]*[@-~]/g, "")
     .replace(/\u001b\][^\u0007\u001b]*(?:\u0007|\u001b\\)?/g, "")
     .replace(/\u001b[@-_]?/g, "")
-    .replace(/[\u0000-\u0008\u000b-\u001f\u007f]/g, "");
+    .replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g, "")
+    .replace(TURNING, "\ufffd");
 }
 
 /** Names may hold characters that turn the direction of what follows: they are shown as marks. */
@@ -97,7 +126,7 @@ export function plainName(name) {
   return String(name ?? "").replace(/[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]/g, "\ufffd");
 }
 
-const STATES = {
+export const STATES = {
   on_hold: ["on hold", "warning", "‖"],
   waiting: ["waiting", "quiet", "…"],
   queued: ["queued", "quiet", "…"],

@@ -1,8 +1,9 @@
 // The checkpoints of a job as a tree, and the commands that take one from there.
 
-import { copyButton, fill, h } from "./dom.js";
+import { copyButton, fill, fillOnce, h, keyed } from "./dom.js";
 import { ago, bytes, count, moment, plainName, quoted } from "./format.js";
-import { Away } from "./session.js";
+import { later } from "./later.js";
+import { passes } from "./session.js";
 
 const AGAIN_MS = 15000;
 const HOW = { at_save: "when it was saved", digests: "by its digests", unchanged: "by its digests; its files were not written since", structure: "its structure" };
@@ -34,6 +35,8 @@ export class CheckpointsPart {
   #ended = new AbortController();
   #timer = null;
   #opened = new Set();
+  #items = h("ul", { class: "tree" });
+  #rest = h("div");
   #place = h("div");
 
   constructor(view, id) {
@@ -46,7 +49,7 @@ export class CheckpointsPart {
 
   close() {
     this.#ended.abort();
-    clearTimeout(this.#timer);
+    this.#timer?.();
   }
 
   update() {}
@@ -61,9 +64,9 @@ export class CheckpointsPart {
       this.#draw(tree, new Map(curves.checkpoints.map((each) => [each.path, each])));
     } catch (error) {
       if (this.#ended.signal.aborted) return;
-      if (!(error instanceof Away)) fill(this.#place, h("p", { class: "empty" }, error.message));
+      if (!passes(error)) fill(this.#place, h("p", { class: "empty" }, error.message));
     }
-    if (!this.#ended.signal.aborted && this.#view.runs) this.#timer = setTimeout(() => this.#read(), AGAIN_MS);
+    if (!this.#ended.signal.aborted && this.#view.runs) this.#timer = later(() => this.#read(), AGAIN_MS);
   }
 
   #draw(tree, said) {
@@ -75,8 +78,9 @@ export class CheckpointsPart {
       fill(this.#place, root, h("p", { class: "empty" }, where), unfinished(tree));
       return;
     }
-    const items = tree.checkpoints.map((saved) => h("li", {}, this.#item(saved, said.get(saved.path))));
-    fill(this.#place, root, h("ul", { class: "tree" }, items), tree.more ? h("p", { class: "quiet" }, `${count(tree.more)} older ones are not shown.`) : null, unfinished(tree));
+    keyed(this.#items, tree.checkpoints, (saved) => saved.path, () => h("li"), (item, saved) => fillOnce(item, [saved, said.get(saved.path)], () => this.#item(saved, said.get(saved.path))));
+    fillOnce(this.#rest, [tree.more, tree.unfinished], () => [more(tree), unfinished(tree)]);
+    if (!this.#items.isConnected) fill(this.#place, root, this.#items, this.#rest);
   }
 
   #item(saved, said) {
@@ -97,6 +101,8 @@ export class CheckpointsPart {
     return details;
   }
 }
+
+const more = (tree) => (tree.more ? h("p", { class: "quiet" }, `${count(tree.more)} older ones are not shown.`) : null);
 
 function unfinished(tree) {
   if (!tree.unfinished.length) return null;

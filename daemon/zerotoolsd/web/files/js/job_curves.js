@@ -1,12 +1,15 @@
 // The curves of a job, joined over its resumes, beside those of others.
 
 import { Chart, TIME_AXIS, colour, style, summary } from "./charts.js";
-import { extended, joined, smoothed } from "./curve_data.js";
+import { joined, smoothed } from "./curve_data.js";
+import { extended } from "./curve_joining.js";
 import { fill, h, setText } from "./dom.js";
 import { RUNS, bytes, count, duration, isNumber, measure, titleOf } from "./format.js";
-import { Away } from "./session.js";
+import { later } from "./later.js";
+import { passes } from "./session.js";
 
 const POINTS = 2000;
+const MOST_POINTS = 3 * POINTS;
 const FOLLOW_MS = 2000;
 const MOST_OTHERS = 7;
 const SMALL = [
@@ -43,7 +46,7 @@ export class CurvesPart {
 
   close() {
     this.#ended.abort();
-    clearTimeout(this.#timer);
+    this.#timer?.();
     this.#main.close();
     for (const chart of this.#small.values()) chart.close();
   }
@@ -96,13 +99,13 @@ export class CurvesPart {
   }
 
   async #readAll() {
-    clearTimeout(this.#timer);
+    this.#timer?.();
     for (const id of [this.#id, ...this.#others]) {
       try {
         if (!this.#runs.has(id)) this.#runs.set(id, await this.#view.session.get(`/v1/jobs/${id}/curves?points=${POINTS}`, { signal: this.#ended.signal }));
       } catch (error) {
         if (this.#ended.signal.aborted) return;
-        if (!(error instanceof Away)) this.#runs.set(id, { error: error.message });
+        if (!passes(error)) this.#runs.set(id, { error: error.message });
       }
     }
     this.#draw();
@@ -110,8 +113,8 @@ export class CurvesPart {
   }
 
   #followSoon() {
-    clearTimeout(this.#timer);
-    if (!this.#ended.signal.aborted) this.#timer = setTimeout(() => this.#follow(), FOLLOW_MS);
+    this.#timer?.();
+    if (!this.#ended.signal.aborted) this.#timer = later(() => this.#follow(), FOLLOW_MS);
   }
 
   async #follow() {
@@ -119,12 +122,12 @@ export class CurvesPart {
     for (const id of [this.#id, ...this.#others]) {
       const job = this.#view.store.jobs.get(id) ?? (id === this.#id ? this.#view.job : null);
       const state = id === this.#id ? this.#view.job?.state : job?.state;
-      if (document.hidden || !this.#runs.has(id) || (!RUNS.has(state) && this.#runs.get(id).quiet)) continue;
+      if (!this.#runs.has(id) || (!RUNS.has(state) && this.#runs.get(id).quiet)) continue;
       try {
         changed = (await this.#more(id, RUNS.has(state))) || changed;
       } catch (error) {
         if (this.#ended.signal.aborted) return;
-        if (!(error instanceof Away)) this.#runs.delete(id);
+        if (!passes(error)) this.#runs.delete(id);
       }
     }
     if ([this.#id, ...this.#others].some((id) => !this.#runs.has(id))) {
@@ -143,14 +146,14 @@ export class CurvesPart {
     const found = await this.#view.session.get(`/v1/jobs/${id}/progress${query}`, { signal: this.#ended.signal });
     const newest = this.#view.store.jobs.get(id)?.attempt?.number ?? found.attempt;
     if (!after && found.attempt === 0) return false;
-    if (!after || newest > after.attempt) {
-      // Another attempt takes over: where it began is for the daemon to say.
+    if (!after || newest > after.attempt || run.steps.step.length > MOST_POINTS) {
+      // Another attempt takes over, or there are more steps than are drawn: the daemon joins and thins.
       this.#runs.set(id, await this.#view.session.get(`/v1/jobs/${id}/curves?points=${POINTS}`, { signal: this.#ended.signal }));
       return true;
     }
     run.follow = { attempt: after.attempt, since: found.next };
     run.quiet = !runs && found.over;
-    return extended(run, found.records);
+    return extended(run, found.records, { job: id, attempt: after.attempt });
   }
 
   #draw() {

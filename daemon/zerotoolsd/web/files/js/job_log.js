@@ -1,12 +1,13 @@
 // The log of a rank, as it grows.
 
 import { h, setText } from "./dom.js";
-import { plainLine } from "./format.js";
-import { Away } from "./session.js";
+import { later } from "./later.js";
+import { LogLines, MOST_LINES } from "./log_lines.js";
+import { passes } from "./session.js";
 
 const FIRST_BYTES = 262144;
 const PART_BYTES = 262144;
-const MOST_LINES = 5000;
+const NEAR_PIXELS = 40;
 const FOLLOW_MS = 1500;
 
 export class LogPart {
@@ -16,7 +17,7 @@ export class LogPart {
   #timer = null;
   #place = { attempt: null, rank: 0, offset: null };
   #round = 0;
-  #open = "";
+  #reader = new LogLines();
   #lines = h("pre", { class: "log", tabindex: 0, role: "log", "aria-label": "Log", "aria-live": "off" });
   #follow = h("input", { type: "checkbox", checked: true });
   #wrap = h("input", { type: "checkbox", checked: true, onchange: (event) => this.#lines.classList.toggle("wrap", event.target.checked) });
@@ -29,14 +30,20 @@ export class LogPart {
     this.#view = view;
     this.#id = id;
     this.#lines.classList.add("wrap");
-    this.#lines.addEventListener("wheel", (event) => event.deltaY < 0 && (this.#follow.checked = false), { passive: true });
+    this.#lines.addEventListener("scroll", () => this.#scrolled(), { passive: true });
     const check = (input, words) => h("label", { class: "choice" }, input, h("span", {}, words));
     this.element = h("section", { "aria-label": "Log" }, h("div", { class: "bar" }, this.#attempt, this.#rank, check(this.#follow, "Follow"), check(this.#wrap, "Wrap lines")), this.#said, this.#lines);
   }
 
+  // By a wheel, a finger or a key: whoever reads further up is left there.
+  #scrolled() {
+    const { scrollHeight, scrollTop, clientHeight } = this.#lines;
+    if (scrollHeight - scrollTop - clientHeight > NEAR_PIXELS) this.#follow.checked = false;
+  }
+
   close() {
     this.#ended.abort();
-    clearTimeout(this.#timer);
+    this.#timer?.();
   }
 
   update() {
@@ -59,14 +66,14 @@ export class LogPart {
   #begin() {
     this.#round += 1;
     this.#place = { attempt: Number(this.#attempt.value), rank: Number(this.#rank.value), offset: null };
-    this.#open = "";
+    this.#reader = new LogLines();
     this.#lines.replaceChildren();
     setText(this.#said, "");
     this.#read(this.#round);
   }
 
   async #read(round) {
-    clearTimeout(this.#timer);
+    this.#timer?.();
     const { attempt, rank, offset } = this.#place;
     const first = offset === null;
     const where = first ? `offset=-${FIRST_BYTES}&limit=${FIRST_BYTES}` : `offset=${offset}&limit=${PART_BYTES}`;
@@ -86,37 +93,29 @@ export class LogPart {
       else if (data.length && this.#said.textContent.startsWith("It has")) setText(this.#said, "");
     } catch (error) {
       if (this.#ended.signal.aborted || round !== this.#round) return;
-      if (!(error instanceof Away)) {
+      if (!passes(error)) {
         setText(this.#said, error.message);
         return;
       }
     }
-    if (!over) this.#timer = setTimeout(() => this.#read(round), full ? 0 : FOLLOW_MS);
+    if (!over) this.#timer = later(() => this.#read(round), full ? 0 : FOLLOW_MS);
   }
 
   #take(data, cut) {
-    // A part ends where it ends: the bytes of a character may come in two of them.
-    this.#decoder ??= new TextDecoder();
-    const text = this.#open + this.#decoder.decode(data, { stream: true });
-    const lines = text.split("\n");
-    if (cut) lines.shift();
-    this.#open = lines.pop() ?? "";
+    const { lines, open } = this.#reader.take(data, cut);
     this.#lines.querySelector(".open")?.remove();
-    for (const line of lines) this.#lines.append(this.#line(line));
-    if (this.#open) {
-      const open = this.#line(this.#open);
-      open.classList.add("open");
-      this.#lines.append(open);
+    this.#lines.append(...lines.map(lineOf));
+    if (open) {
+      const last = lineOf(open);
+      last.classList.add("open");
+      this.#lines.append(last);
     }
     while (this.#lines.childElementCount > MOST_LINES) this.#lines.firstElementChild.remove();
     if (this.#follow.checked) this.#lines.scrollTop = this.#lines.scrollHeight;
   }
+}
 
-  #decoder;
-
-  #line(text) {
-    const plain = plainLine(text);
-    const bad = /\b(error|exception|traceback|nan)\b/i.test(plain);
-    return h("span", { class: bad ? "line bad" : "line" }, `${plain}\n`);
-  }
+function lineOf(text) {
+  const bad = /\b(error|exception|traceback|nan)\b/i.test(text);
+  return h("span", { class: bad ? "line bad" : "line" }, `${text}\n`);
 }

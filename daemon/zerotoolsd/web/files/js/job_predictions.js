@@ -1,8 +1,9 @@
 // What the evaluations of a job generated, beside what was to come.
 
-import { fill, h } from "./dom.js";
+import { fillOnce, h } from "./dom.js";
 import { count } from "./format.js";
-import { Away } from "./session.js";
+import { later } from "./later.js";
+import { passes } from "./session.js";
 
 const ROWS = 20;
 const AGAIN_MS = 15000;
@@ -12,6 +13,7 @@ export class PredictionsPart {
   #id;
   #ended = new AbortController();
   #timer = null;
+  #round = 0;
   #wanted = { step: null, first: 0 };
   #place = h("div");
 
@@ -24,22 +26,24 @@ export class PredictionsPart {
 
   close() {
     this.#ended.abort();
-    clearTimeout(this.#timer);
+    this.#timer?.();
   }
 
   update() {}
 
   async #read() {
-    clearTimeout(this.#timer);
+    this.#timer?.();
     const { step, first } = this.#wanted;
+    const round = (this.#round += 1);
     try {
       const found = await this.#view.session.get(`/v1/jobs/${this.#id}/predictions?first=${first}&limit=${ROWS}${step === null ? "" : `&step=${step}`}`, { signal: this.#ended.signal });
-      this.#draw(found);
+      if (round === this.#round) fillOnce(this.#place, found, () => this.#shown(found));
     } catch (error) {
       if (this.#ended.signal.aborted) return;
-      if (!(error instanceof Away)) fill(this.#place, h("p", { class: "empty" }, error.message));
+      if (!passes(error)) fillOnce(this.#place, error.message, () => h("p", { class: "empty" }, error.message));
     }
-    if (this.#view.runs && step === null) this.#timer = setTimeout(() => this.#read(), AGAIN_MS);
+    if (round !== this.#round || this.#ended.signal.aborted) return;
+    if (this.#view.runs && step === null) this.#timer = later(() => this.#read(), AGAIN_MS);
   }
 
   #want(change) {
@@ -47,10 +51,9 @@ export class PredictionsPart {
     this.#read();
   }
 
-  #draw(found) {
+  #shown(found) {
     if (!found.steps.length) {
-      fill(this.#place, h("p", { class: "empty" }, "This job generates no text in its evaluations, or has not done so yet. ", h("code", {}, "[eval] predict_with_generate = true"), " of the job file asks for it."));
-      return;
+      return h("p", { class: "empty" }, "This job generates no text in its evaluations, or has not done so yet. ", h("code", {}, "[eval] predict_with_generate = true"), " of the job file asks for it.");
     }
     const select = h("select", { "aria-label": "Evaluation", onchange: (event) => this.#want({ step: Number(event.target.value), first: 0 }) },
       found.steps.toReversed().map((step) => h("option", { value: step, selected: step === found.step }, `step ${count(step)}`)));
@@ -58,8 +61,9 @@ export class PredictionsPart {
     const rows = found.rows.map((row) => h("article", { class: "prediction" },
       h("h3", {}, `example ${row.example === null ? "?" : count(row.example)}`),
       h("dl", {}, [["prompt", "Prompt"], ["reference", "Expected"], ["prediction", "Generated"]].map(([name, words]) => h("div", { class: name }, h("dt", {}, words), h("dd", {}, h("pre", { class: "wrap" }, row[name] ?? "–")))))));
-    fill(this.#place,
+    return [
       h("div", { class: "bar" }, select, turn(Math.max(0, found.first - ROWS), "Earlier", found.first > 0), turn(found.first + ROWS, "Later", found.more), h("span", { class: "quiet" }, found.rows.length ? `rows ${count(found.first + 1)} to ${count(found.first + found.rows.length)}` : "there are no more")),
-      rows);
+      rows,
+    ];
   }
 }

@@ -2,13 +2,14 @@
 
 import { ask } from "./dialogs.js";
 import { fill, fillOnce, h, keyed, setText } from "./dom.js";
-import { OVER, RUNS, UNKNOWN, ago, bytes, clock, count, duration, isNumber, moment, ownerOf, plainName, stateWords, titleOf } from "./format.js";
+import { OVER, RUNS, UNKNOWN, ago, between, bytes, clock, count, duration, isNumber, moment, now, ownerOf, plainName, stateWords, titleOf } from "./format.js";
 import { CheckpointsPart } from "./job_checkpoints.js";
 import { CurvesPart } from "./job_curves.js";
 import { LogPart } from "./job_log.js";
 import { PredictionsPart } from "./job_predictions.js";
 import { badge, doneOf, secondsLeft, whyOf } from "./jobs_view.js";
-import { Away } from "./session.js";
+import { later } from "./later.js";
+import { passes } from "./session.js";
 
 const PARTS = {
   curves: ["Curves", CurvesPart],
@@ -45,7 +46,7 @@ export class JobView {
     this.#id = id;
     this.element = h("article", {}, h("p", { class: "crumb" }, h("a", { href: "#/jobs" }, "Jobs"), " / ", h("span", {}, `#${id}`)), this.#head, this.#facts, this.#tabs, this.#place);
     this.#tabs.append(...Object.entries(PARTS).map(([name, [words]]) => h("a", { href: `#/jobs/${id}/${name}`, "data-part": name }, words)));
-    this.listen = () => this.#soon(0);
+    this.listen = (event) => event.detail.jobs.has(this.#id) && this.#soon(0);
     page.store.addEventListener("events", this.listen);
     this.#rest = rest;
     this.#read();
@@ -65,7 +66,7 @@ export class JobView {
 
   close() {
     this.#ended.abort();
-    clearTimeout(this.#timer);
+    this.#timer?.();
     this.#page.store.removeEventListener("events", this.listen);
     this.#part?.close();
   }
@@ -77,8 +78,8 @@ export class JobView {
   }
 
   #soon(ms) {
-    clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => this.#read(), ms);
+    this.#timer?.();
+    this.#timer = later(() => this.#read(), ms);
   }
 
   async #read() {
@@ -87,7 +88,7 @@ export class JobView {
       this.#draw();
     } catch (error) {
       if (this.#ended.signal.aborted) return;
-      if (!(error instanceof Away)) {
+      if (!passes(error)) {
         setText(this.#title, `Job #${this.#id}`);
         setText(this.#why, error.message);
         fill(this.#facts);
@@ -142,7 +143,7 @@ export class JobView {
   }
 
   #factsOf(job) {
-    const now = Date.now() / 1000;
+    const time = now();
     const progress = job.progress ?? {};
     const left = secondsLeft(job);
     const facts = [
@@ -150,10 +151,10 @@ export class JobView {
       ["Speed", isNumber(progress.tokens_per_second) ? `${count(progress.tokens_per_second)} tokens/s` : null],
       ["MFU", isNumber(progress.mfu) ? `${(100 * progress.mfu).toFixed(1)} %` : null],
       ["Left", left === null ? null : duration(left)],
-      ["Phase", phaseWords(job, now)],
+      ["Phase", phaseWords(job, time)],
       ["Ranks", job.world_size ? `${job.world_size} on ${job.device === "cpu" ? "the CPU" : "GPUs"}${job.stage === null ? "" : `, ZeRO-${job.stage}`}` : null],
       ["Submitted", `${ago(job.created)}, ${moment(job.created)}`],
-      ["Ran", job.started ? duration((job.ended ?? now) - job.started) : null],
+      ["Ran", job.started ? between(job.started, job.ended ?? time) : null],
       ["Peak on a GPU", isNumber(job.attempt?.peak_gpu_bytes) ? bytes(job.attempt.peak_gpu_bytes) : null],
       ["Peak on the host", isNumber(job.attempt?.peak_host_bytes) ? bytes(job.attempt.peak_host_bytes) : null],
       ["Output", job.output_dir ? plainName(job.output_dir) : null],
@@ -186,12 +187,12 @@ export class JobView {
   }
 }
 
-function phaseWords(job, now) {
+function phaseWords(job, time) {
   const phase = job.phase;
   if (!phase) return null;
   const name = plainName(phase.name ?? phase.doing ?? "");
   if (!name) return null;
-  return isNumber(phase.since) ? `${name}, for ${duration(now - phase.since)}` : name;
+  return isNumber(phase.since) ? `${name}, for ${between(phase.since, time)}` : name;
 }
 
 function attemptsTable(job) {
@@ -200,7 +201,7 @@ function attemptsTable(job) {
   const rows = job.attempts.map((attempt) => h("tr", {},
     h("th", { scope: "row" }, String(attempt.number)),
     h("td", { "data-label": "Began" }, clock(attempt.started)),
-    h("td", { "data-label": "Took" }, attempt.started ? duration((attempt.ended ?? Date.now() / 1000) - attempt.started) : UNKNOWN),
+    h("td", { "data-label": "Took" }, attempt.started ? between(attempt.started, attempt.ended ?? now()) : UNKNOWN),
     h("td", { "data-label": "Steps" }, count(attempt.steps_done)),
     h("td", { "data-label": "Ranks" }, attempt.world_size === null ? UNKNOWN : String(attempt.world_size)),
     h("td", { "data-label": "Resumed from" }, h("code", {}, plainName(attempt.resumed_from ?? UNKNOWN))),

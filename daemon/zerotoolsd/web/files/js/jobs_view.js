@@ -1,13 +1,13 @@
 // The queue: what runs, what waits and why, what is over.
 
 import { fillOnce, h, keyed, setText } from "./dom.js";
-import { OVER, RUNS, UNKNOWN, ago, bytes, count, duration, isNumber, measure, ownerOf, plainName, stateWords, titleOf } from "./format.js";
+import { OVER, RUNS, STATES, UNKNOWN, ago, bytes, count, duration, isNumber, measure, now, ownerOf, plainName, stateWords, titleOf } from "./format.js";
+import { SmallCurves } from "./small_curves.js";
 import { sparkline } from "./sparkline.js";
 
 const FILTERS = [["open", "Open"], ["over", "Over"], ["all", "All"]];
 const MOST_COMPARED = 8;
-const CURVE_POINTS = 60;
-const CURVE_SECONDS = 30;
+const WAITS = new Set(Object.keys(STATES).filter((state) => !OVER.has(state) && !RUNS.has(state)));
 
 /** Whether a job is one of those that are asked for. */
 export function isShown(job, { filter, text, mine }, uid) {
@@ -39,10 +39,12 @@ export class JobsView {
   #wanted;
   #rows = h("tbody");
   #empty = h("p", { class: "empty" });
-  #more = h("button", { type: "button", class: "plain", onclick: () => this.#page.store.showMore() }, "Show older jobs");
+  #more = h("button", { type: "button", class: "plain", onclick: () => this.#page.store.showMore() }, "Show more jobs");
   #compare = h("a", { class: "button primary", hidden: true });
   #strip = h("dl", { class: "strip" });
-  #curves = new Map();
+  #curves;
+  #inSight = new IntersectionObserver((seen) => this.#see(seen), { rootMargin: "200px" });
+  #drawn = new WeakMap();
   #listen;
   #chosen = new Set();
 
@@ -52,6 +54,7 @@ export class JobsView {
     page.wantedJobs = this.#wanted;
     this.element = this.#build();
     this.#listen = () => this.#draw();
+    this.#curves = new SmallCurves(page.session, () => this.#draw());
     page.store.addEventListener("jobs", this.#listen);
     page.store.addEventListener("machine", this.#listen);
     page.store.wantMachine(this, true);
@@ -62,6 +65,8 @@ export class JobsView {
     this.#page.store.removeEventListener("jobs", this.#listen);
     this.#page.store.removeEventListener("machine", this.#listen);
     this.#page.store.wantMachine(this, false);
+    this.#curves.close();
+    this.#inSight.disconnect();
   }
 
   #build() {
@@ -94,18 +99,20 @@ export class JobsView {
     const none = store.jobs.size ? "No job is like that." : "No job was submitted yet. On the machine: zerotools submit job.toml";
     setText(this.#empty, store.loaded ? none : "Reading the queue…");
     this.#empty.hidden = jobs.length > 0;
-    this.#more.hidden = !(store.more && this.#wanted.filter !== "open");
+    this.#more.hidden = !store.more;
     this.#drawStrip();
     this.#drawCompare();
   }
 
   #drawStrip() {
     const jobs = [...this.#page.store.jobs.values()];
-    const number = (states) => jobs.filter((job) => states.has(job.state)).length;
-    const waiting = jobs.filter((job) => !OVER.has(job.state) && !RUNS.has(job.state)).length;
-    const day = Date.now() / 1000 - 86400;
+    const number = (states) => {
+      const found = this.#page.store.count(states);
+      return found.atLeast ? `${found.number} or more` : found.number;
+    };
+    const day = now() - 86400;
     const failed = jobs.filter((job) => job.state === "failed" && job.ended > day).length;
-    const cards = [["running", number(RUNS)], ["waiting", waiting], ["failed today", failed, failed ? "bad" : ""]];
+    const cards = [["running", number(RUNS)], ["waiting", number(WAITS)], ["failed today", failed, failed ? "bad" : ""]];
     const machine = this.#page.store.machine;
     if (machine?.snapshot) {
       const { gpus, host } = machine.snapshot;
@@ -133,6 +140,7 @@ export class JobsView {
       h("td", { class: "pick" }, box),
       h("th", { scope: "row", class: "job" }, h("a", { href: `#/jobs/${job.id}` }), h("small", { class: "why" })),
       cell("owner", "Owner"), cell("state", "State"), cell("progress", "Progress"), cell("loss", "Loss"), cell("speed", "Speed"), cell("saved", "Checkpoint"));
+    this.#inSight.observe(row);
     row.addEventListener("click", (event) => {
       if (!event.target.closest("a, input, button")) location.hash = `#/jobs/${job.id}`;
     });
@@ -148,7 +156,21 @@ export class JobsView {
     this.#drawCompare();
   }
 
+  #see(seen) {
+    for (const { target, isIntersecting } of seen) target.inSight = isIntersecting;
+    this.#draw();
+  }
+
+  // Of a long queue few rows change at a time; ages in words change each minute.
   #update(row, job) {
+    this.#wantCurve(row, job);
+    const drawn = [job, this.#curves.of(job.id), Math.floor(now() / 60)];
+    if (this.#drawn.get(row)?.every((each, index) => each === drawn[index])) return;
+    this.#drawn.set(row, drawn);
+    this.#redraw(row, job);
+  }
+
+  #redraw(row, job) {
     const [words, meaning, sign] = stateWords(job.state);
     const at = (name) => row.querySelector(`.${name}`);
     setText(at("job").firstElementChild, titleOf(job));
@@ -181,24 +203,11 @@ export class JobsView {
   }
 
   #curveOf(job) {
-    if (job.masked || !job.attempt) return null;
-    const known = this.#curves.get(job.id);
-    const now = Date.now() / 1000;
-    const old = !known || (RUNS.has(job.state) && now - known.asked > CURVE_SECONDS);
-    if (old && this.#page.session.state === "live" && (RUNS.has(job.state) || job.progress)) this.#readCurve(job.id, now);
-    return known?.values ? known : null;
+    return job.masked || !job.attempt ? null : this.#curves.of(job.id);
   }
 
-  async #readCurve(id, now) {
-    const before = this.#curves.get(id);
-    this.#curves.set(id, { ...before, asked: now });
-    try {
-      const found = await this.#page.session.get(`/v1/jobs/${id}/curves?points=${CURVE_POINTS}`);
-      this.#curves.set(id, { asked: now, values: found.steps.loss ?? [], key: `${found.steps.step.at(-1)}` });
-      this.#draw();
-    } catch {
-      // Another user's, or gone: there is no curve then.
-    }
+  #wantCurve(row, job) {
+    if (row.inSight && !job.masked && job.attempt && (RUNS.has(job.state) || job.progress)) this.#curves.want(job.id, RUNS.has(job.state));
   }
 
   turn() {}

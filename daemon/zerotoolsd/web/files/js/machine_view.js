@@ -4,7 +4,8 @@ import { Chart, TIME_AXIS, colour, style, summary } from "./charts.js";
 import { byOwner, stacked } from "./curve_data.js";
 import { fill, fillOnce, h, setText } from "./dom.js";
 import { UNKNOWN, bytes, isNumber, percent, plainName, titleOf } from "./format.js";
-import { Away } from "./session.js";
+import { later } from "./later.js";
+import { passes } from "./session.js";
 
 const SPANS = [[900, "15 min"], [3600, "1 h"], [21600, "6 h"], [86400, "24 h"], [604800, "7 days"], [2592000, "30 days"]];
 const POINTS = 300;
@@ -51,7 +52,7 @@ export class MachineView {
 
   close() {
     this.#ended.abort();
-    clearTimeout(this.#timer);
+    this.#timer?.();
     this.#page.store.removeEventListener("machine", this.#listen);
     this.#page.store.wantMachine(this, false);
     for (const chart of this.#charts.values()) chart.close();
@@ -64,7 +65,7 @@ export class MachineView {
   }
 
   async #readPast() {
-    clearTimeout(this.#timer);
+    this.#timer?.();
     const seconds = this.#seconds;
     try {
       const found = await this.#page.session.get(`/v1/history?seconds=${seconds}&points=${POINTS}`, { signal: this.#ended.signal });
@@ -74,10 +75,10 @@ export class MachineView {
       this.#drawNow();
     } catch (error) {
       if (this.#ended.signal.aborted) return;
-      if (!(error instanceof Away)) setText(this.#said, error.message);
+      if (!passes(error)) setText(this.#said, error.message);
     }
     const ms = Math.max(LEAST_AGAIN_MS, (1000 * seconds) / POINTS / 2);
-    if (!this.#ended.signal.aborted) this.#timer = setTimeout(() => this.#readPast(), Math.min(document.hidden ? 60000 : ms, 60000));
+    if (!this.#ended.signal.aborted) this.#timer = later(() => this.#readPast(), Math.min(ms, 60000));
   }
 
   #newest(name) {

@@ -18,6 +18,7 @@ class Page {
   session = new Session();
   store = new Store(this.session);
   #view = null;
+  #alerts = null;
   #place = "";
 
   async begin() {
@@ -29,7 +30,7 @@ class Page {
     addEventListener("keydown", (event) => this.#key(event));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => dispatchEvent(new Event("themechange")));
     await this.#identify();
-    new Alerts(byId("alerts"), this.store);
+    this.#alerts = new Alerts(byId("alerts"), byId("heard"), this.store);
     this.store.begin();
     this.show();
   }
@@ -92,7 +93,7 @@ class Page {
     } catch {
       // It is over for this page all the same.
     }
-    location.replace("/");
+    this.session.end();
   }
 
   #tellState() {
@@ -106,8 +107,11 @@ class Page {
   #end() {
     this.#view?.close();
     this.#view = null;
+    this.#alerts?.close();
+    for (const id of ["said", "host", "who"]) fill(byId(id));
+    document.title = "zerotools: no session";
     fill(byId("main"), h("div", { class: "lone" },
-      h("h1", {}, "This session has ended"),
+      h("h1", {}, this.session.me ? "This session has ended" : "This tab has no session"),
       h("p", {}, "Type this on the machine that trains, and open the link that it prints:"),
       h("pre", {}, "zerotools web")));
   }

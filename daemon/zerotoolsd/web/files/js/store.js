@@ -1,41 +1,53 @@
 // What the page knows of the queue and the machine, and when it is asked for again.
 //
 // Events say that a job has changed; its progress is no event, so that jobs that run are asked for
-// every few seconds while somebody looks.
+// every few seconds. While nobody looks nothing is asked for and nothing is drawn.
 
 import { follow } from "./event_stream.js";
-import { OVER, RUNS } from "./format.js";
+import { RUNS } from "./format.js";
+import { JobLists } from "./job_lists.js";
+import { later } from "./later.js";
 import { Away, LIVE } from "./session.js";
 
 const RUNNING_MS = 3000;
-const HIDDEN_MS = 20000;
+const ALL_MS = 20000;
 const SETTLE_MS = 250;
+/** So many times as long as reading took it rests: a long queue leaves the daemon to others. */
+const REST = 4;
 const EVENTS_KEPT = 500;
-const PAGE = 100;
-/** States that are asked for by themselves: a long queue has them on no first page. */
-const OPEN_STATES = ["launching", "running", "stopping", "pausing", "yielding", "queued", "held", "waiting_retry", "paused", "on_hold", "waiting"];
 
 export class Store extends EventTarget {
-  jobs = new Map();
   events = [];
   health = null;
   machine = null;
-  machineError = null;
   loaded = false;
-  more = false;
   #session;
-  #limit = PAGE;
-  #tags = new Map();
-  #asked = 0;
-  #timer = null;
+  #lists;
+  #stale = true;
+  #allAt = -Infinity;
+  #reading = false;
+  #rested = 0;
+  #due = Infinity;
+  #callOff = null;
   #stream = null;
   #wantsMachine = new Set();
+  #untold = new Set();
+  #changed = new Set();
 
   constructor(session) {
     super();
     this.#session = session;
+    this.#lists = new JobLists(session);
     session.addEventListener("state", () => session.state === LIVE && this.#again());
     document.addEventListener("visibilitychange", () => document.hidden || this.refresh());
+  }
+
+  get jobs() {
+    return this.#lists.jobs;
+  }
+
+  get more() {
+    return this.#lists.more;
   }
 
   /** Begin, and go on until the page is left. */
@@ -71,19 +83,24 @@ export class Store extends EventTarget {
 
   #take(event) {
     if (this.events.length && event.seq <= this.events[this.events.length - 1].seq) return;
-    this.events = [...this.events.slice(1 - EVENTS_KEPT), event];
+    this.events.push(event);
+    if (this.events.length > 2 * EVENTS_KEPT) this.events = this.events.slice(-EVENTS_KEPT);
+    this.#changed.add(event.job_id);
     this.#tell("events");
+    this.#stale = true;
     this.#soon(SETTLE_MS);
   }
 
-  #soon(ms) {
-    clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => this.refresh(), ms);
+  /** How many jobs are in one of these states; and whether there are more than were read. */
+  count(states) {
+    let number = 0;
+    for (const job of this.jobs.values()) if (states.has(job.state)) number += 1;
+    return { number, atLeast: [...this.#lists.cut].some((state) => states.has(state)) };
   }
 
-  /** Show more of the jobs that are over. */
+  /** Show more of the jobs. */
   showMore() {
-    this.#limit = Math.min(1000, this.#limit + PAGE);
+    this.#lists.showMore();
     this.refresh();
   }
 
@@ -91,50 +108,51 @@ export class Store extends EventTarget {
   wantMachine(whose, wanted) {
     if (wanted) this.#wantsMachine.add(whose);
     else this.#wantsMachine.delete(whose);
-    if (wanted) this.refresh();
+    if (wanted) this.#soon(0);
   }
 
   /** Ask now for what is shown. */
-  async refresh() {
+  refresh() {
+    this.#stale = true;
+    this.#rested = 0;
+    this.#soon(0);
+  }
+
+  // What is due earlier stays so: events that come all the time must not put it off for ever.
+  #soon(ms) {
+    const due = Math.max(performance.now() + ms, this.#rested);
+    if (this.#reading || due >= this.#due) return;
+    this.#callOff?.();
+    this.#due = due;
+    this.#callOff = later(() => this.#read(), due - performance.now());
+  }
+
+  async #read() {
+    this.#due = Infinity;
     if (this.#session.state !== LIVE) return;
-    const round = ++this.#asked;
-    clearTimeout(this.#timer);
+    this.#reading = true;
+    const began = performance.now();
     try {
-      await Promise.all([this.#readJobs(), this.#wantsMachine.size ? this.#readMachine() : null]);
+      await Promise.all([this.#readJobs(began), this.#wantsMachine.size ? this.#readMachine() : null]);
     } catch (error) {
       if (!(error instanceof Away)) console.warn(error);
     }
-    if (round !== this.#asked) return;
-    const busy = [...this.jobs.values()].some((job) => RUNS.has(job.state)) || this.#wantsMachine.size > 0;
-    if (document.hidden) this.#soon(HIDDEN_MS);
-    else if (busy) this.#soon(RUNNING_MS);
+    this.#reading = false;
+    const now = performance.now();
+    this.#rested = now + REST * (now - began);
+    const busy = this.#wantsMachine.size > 0 || this.count(RUNS).number > 0;
+    this.#soon(this.#stale ? SETTLE_MS : busy ? RUNNING_MS : ALL_MS);
   }
 
-  async #readJobs() {
-    const newest = await this.#list(`/v1/jobs?limit=${this.#limit}`);
-    const lists = [newest];
-    if (newest.next !== null) {
-      for (const state of OPEN_STATES) lists.push(await this.#list(`/v1/jobs?state=${state}&limit=${PAGE}`));
-    }
-    const found = new Map();
-    for (const list of lists) for (const job of list.jobs) found.set(job.id, job);
-    this.jobs = new Map([...found.entries()].sort(([a], [b]) => b - a));
-    this.more = newest.next !== null && this.#limit < 1000;
+  async #readJobs(now) {
+    if (this.#stale || now - this.#allAt >= ALL_MS) {
+      this.#stale = false;
+      this.#allAt = now;
+      await this.#lists.readAll();
+      this.health = await this.#session.get("/v1/health"); // it may be drained since
+    } else if (await this.#lists.readRunning()) this.#stale = true;
     this.loaded = true;
     this.#tell("jobs");
-  }
-
-  async #list(path) {
-    const known = this.#tags.get(path);
-    const headers = known ? { "If-None-Match": known.tag } : {};
-    const answer = await this.#session.request(path, { headers }).catch((error) => {
-      if (error.status === 304 && known) return null;
-      throw error;
-    });
-    if (answer === null) return known.list;
-    const list = await answer.json();
-    if (answer.headers.has("ETag")) this.#tags.set(path, { tag: answer.headers.get("ETag"), list });
-    return list;
   }
 
   async #readMachine() {
@@ -147,12 +165,15 @@ export class Store extends EventTarget {
     return this.#session.get(`/v1/jobs/${id}`, { signal });
   }
 
-  /** Jobs that run or wait, and those that are over. */
-  get open() {
-    return [...this.jobs.values()].filter((job) => !OVER.has(job.state));
-  }
-
+  // At most once for each picture that the browser draws, and so never while nobody looks.
   #tell(what) {
-    this.dispatchEvent(new Event(what));
+    if (this.#untold.has(what)) return;
+    this.#untold.add(what);
+    requestAnimationFrame(() => {
+      this.#untold.delete(what);
+      const jobs = this.#changed;
+      if (what === "events") this.#changed = new Set();
+      this.dispatchEvent(new CustomEvent(what, { detail: { jobs } }));
+    });
   }
 }

@@ -1,0 +1,73 @@
+// What an attempt reports is joined to the curves that were read before, as the daemon joins it
+// (zerotools.jobs.step_curves): the page shows the same whether it was open or is loaded anew.
+
+import { isNumber } from "./format.js";
+
+const OF_STEPS = { loss: "loss", lr: "lr", grad_norm: "grad_norm", tokens_per_second: "tokens_per_second", host_bytes: "rss_bytes", gpu_bytes: "gpu_peak_bytes", time: "time" };
+const OF_EVALUATIONS = { eval_loss: "loss", perplexity: "perplexity", rouge1: "rouge1", rouge2: "rouge2", rougeL: "rougeL", bleu: "bleu", eval_time: "time" };
+
+/** Take the next `records` of `attempt` of `job`, the newest one, into `curves`. From its first step
+ * on it takes the place of what was there; what it says of a step once more is added to that step.
+ * Says whether anything changed. */
+export function extended(curves, records, { job, attempt }) {
+  let changed = false;
+  for (const record of records) {
+    const { step } = record;
+    if (!Number.isInteger(step) || step < 0) continue;
+    if (record.event === "step" || record.event === "eval") {
+      takeOver(curves, step, job, attempt);
+      if (record.event === "step") put(curves.steps, OF_STEPS, record);
+      else put(curves.evaluations, OF_EVALUATIONS, record);
+      if (record.loss === null && !curves.not_finite.includes(step)) curves.not_finite.push(step);
+      changed = true;
+    } else if (record.event === "checkpoint" && typeof record.path === "string") {
+      saved(curves.checkpoints, record);
+      changed = true;
+    }
+  }
+  return changed;
+}
+
+// Where the attempt goes further back than it was known to, the steps of others go from there on.
+function takeOver(curves, step, job, attempt) {
+  const last = curves.parts.at(-1);
+  const own = last?.job === job && last.attempt === attempt ? last : null;
+  const until = own ? own.first_step : Infinity;
+  if (step >= until) return;
+  for (const columns of [curves.steps, curves.evaluations]) {
+    const from = placeOf(columns.step, step);
+    const cut = placeOf(columns.step, until) - from;
+    for (const column of Object.values(columns)) column.splice(from, cut);
+  }
+  curves.not_finite = curves.not_finite.filter((each) => each < step || each >= until);
+  curves.parts = curves.parts.filter((part) => part !== own && part.first_step < step);
+  curves.parts.push({ world_size: null, ...own, job, attempt, first_step: step });
+}
+
+function put(columns, keys, record) {
+  const at = placeOf(columns.step, record.step);
+  if (columns.step[at] !== record.step) for (const [name, column] of Object.entries(columns)) column.splice(at, 0, name === "step" ? record.step : null);
+  for (const [name, key] of Object.entries(keys)) {
+    if (!isNumber(record[key])) continue;
+    columns[name] ??= new Array(columns.step.length).fill(null);
+    columns[name][at] = record[key];
+  }
+}
+
+/** Where `step` is in ascending `steps`, or would be. */
+function placeOf(steps, step) {
+  let [low, high] = [0, steps.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (steps[middle] < step) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+function saved(checkpoints, { step, path, time, verified, not_verified }) {
+  const said = { step, path, time, verified: verified ?? null, not_verified: not_verified ?? null };
+  const at = checkpoints.findIndex((each) => each.path === path);
+  if (at < 0) checkpoints.push(said);
+  else checkpoints[at] = said;
+}

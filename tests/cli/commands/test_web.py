@@ -1,0 +1,58 @@
+"""`zerotools web`, against a daemon that is a double."""
+
+from __future__ import annotations
+
+import stat
+import webbrowser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from zerotools.cli.commands.web import command
+from zerotools.core.errors import Unsupported
+from zerotools.jobs.client.daemon_client import DaemonClient
+
+URL = "http://127.0.0.1:8770/link/a-secret_token"
+LINK = {"url": URL, "port": 8770, "expires_seconds": 120}
+
+
+@pytest.fixture(autouse=True)
+def link(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(DaemonClient, "web_link", lambda self: LINK)
+    monkeypatch.delenv("SSH_CONNECTION", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+
+
+def invoke(*arguments: str) -> Any:
+    return CliRunner().invoke(command, list(arguments))
+
+
+def test_it_prints_a_link() -> None:
+    found = invoke()
+    assert found.exit_code == 0
+    assert found.stdout == f"{URL}\n"
+    assert "It works once, within 2 min" in found.stderr
+
+
+def test_the_link_is_no_argument_of_the_browser(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", lambda url: started.append(url) or True)
+    assert invoke("--open").exit_code == 0
+    (given,) = started
+    assert given.startswith("file:///")
+    page = Path(given.removeprefix("file://"))
+    assert "secret" not in given
+    assert f"url={URL}" in page.read_text()
+    assert stat.S_IMODE(page.parent.stat().st_mode) == 0o700
+
+
+def test_where_there_is_no_browser_the_link_is_printed_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(webbrowser, "open", lambda url: False)
+    found = invoke("--open")
+    assert isinstance(found.exception, Unsupported)
+    assert found.stdout == f"{URL}\n"
+    assert "no browser could be started here" in str(found.exception)
