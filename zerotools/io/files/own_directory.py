@@ -26,8 +26,8 @@ _PRIVATE = 0o700
 class OwnDirectory:
     """`path`, made and locked, or taken over from an earlier run of the same user."""
 
-    def __init__(self, path: Path) -> None:
-        """Make and lock it.
+    def __init__(self, path: Path, *, shared: bool = False) -> None:
+        """Make and lock it, against others that do not share it.
 
         Raises:
             BlockingIOError: another run has it.
@@ -38,7 +38,8 @@ class OwnDirectory:
         while True:
             self._descriptor = _made(path)
             try:
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+                fcntl.flock(self._descriptor, how | fcntl.LOCK_NB)
                 if self.is_at(path):
                     os.fchmod(self._descriptor, _mode(self._descriptor) & ~0o777 | _PRIVATE)
                     return

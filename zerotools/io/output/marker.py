@@ -25,7 +25,7 @@ from zerotools import __version__
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.files.filenames import stays_below_root
 from zerotools.io.files.json_file import read_json
-from zerotools.io.output.journal import NAME as JOURNAL
+from zerotools.io.output.part_ledger import is_of_journals
 from zerotools.io.output.tree_digest import tree_digest
 
 MARKER = ".zerotools-output.json"
@@ -52,12 +52,13 @@ def write_marker(
     command: str,
     digests: Mapping[str, str] | None = None,
     algorithm: str | None = None,
+    made_of: str | None = None,
 ) -> None:
     """Record that `command` wrote every file below `directory`, with the digests that are known;
-    flushed."""
+    flushed. `made_of` tells it apart from what is made of something else."""
     files: dict[str, dict[str, Any]] = {}
     for path in _entries(directory):
-        if path.is_dir() or path.name in (MARKER, JOURNAL):
+        if path.is_dir() or path.name == MARKER or is_of_journals(path.name):
             continue
         status = path.stat()
         name = path.relative_to(directory).as_posix()
@@ -65,6 +66,8 @@ def write_marker(
         if digests and name in digests:
             files[name]["digest"] = digests[name]
     tree: dict[str, Any] = {"schema": SCHEMA, "command": command, "version": __version__}
+    if made_of is not None:
+        tree["made_of"] = made_of
     tree["files"] = files
     if digests:
         tree["algorithm"] = algorithm
@@ -106,6 +109,14 @@ def read_written(directory: Path) -> Written | None:
         return Written(str(tree["command"]), str(tree["algorithm"]), files)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadFile(f"{path} is no marker that zerotools wrote: {error!r:.200}") from None
+
+
+def was_made_of(directory: Path, made_of: str) -> bool:
+    """Whether what is in `directory` is complete, and was made of this."""
+    try:
+        return bool(_marker(directory).get("made_of") == made_of)
+    except BadRequest:
+        return False
 
 
 def is_in_output(path: Path) -> bool:

@@ -19,6 +19,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.io.files.exchange import UNSUPPORTED, exchange, why_fixed
 from zerotools.io.files.open_files import sync_directory
 from zerotools.io.files.own_directory import OwnDirectory
+from zerotools.io.output.journal import NAME as LEDGER
 from zerotools.io.output.marker import remove_output
 
 _PROBE = ".zerotools-probe"
@@ -40,14 +41,16 @@ class Staging:
         check_replaced: Callable[[Path], None] | None = None,
         check_left: Callable[[Path], None] = lambda _: None,
         keep: bool = False,
+        shared: bool = False,
         rename: Callable[[Path, Path], object] = os.rename,
         exchange: Callable[[Path, Path], None] | None = None,
     ) -> None:
         """`destination` must not exist or be an empty directory, unless `check_replaced` is given:
         then it is replaced whole, if that does not raise for what is there. `check_left` is shown
         what an earlier run seems to have left, before it is cleared. With `keep`, the directory
-        begins with that, and it stays there until `take_over` says that it is ours. `rename` and
-        `exchange` are the system's.
+        begins with that, and it stays there until `take_over` says that it is ours. With `shared`
+        other runs that say so make it, too, and none of them takes it over: it holds a `LEDGER` at
+        all times. `rename` and `exchange` are the system's.
 
         Raises:
             BadRequest: the destination exists, its parent is not a directory or is not writable,
@@ -59,7 +62,8 @@ class Staging:
         self._check_left = check_left
         self._rename = rename
         self._exchange = exchange or _exchange
-        self._keep = keep
+        self._keep = keep or shared
+        self._shared = shared
         self._committed = False
 
     def __enter__(self) -> Staging:
@@ -113,6 +117,10 @@ class Staging:
         if why is not None:
             raise BadRequest(f"{self.destination} cannot be replaced: {why}; choose another output")
 
+    def is_there(self) -> bool:
+        """Whether the directory is still where it was made: no other run has given it its name."""
+        return self._own.is_at(self.directory)
+
     def take_over(self) -> None:
         """What an earlier run left is used from now on, and removed where this run fails."""
         self._keep = False
@@ -120,13 +128,15 @@ class Staging:
     def _take_lock(self) -> None:
         """Own the partial directory, empty unless it is kept."""
         try:
-            self._own = OwnDirectory(self.directory)
+            self._own = OwnDirectory(self.directory, shared=self._shared)
         except BlockingIOError:
             raise BadRequest(
                 f"another run is writing {self.destination}; wait for it, or choose another output"
             ) from None
         try:
             self._clear()
+            if self._shared:
+                (self.directory / LEDGER).touch()
         except BaseException:  # let go of, and raised again
             self._own.close()
             raise

@@ -16,16 +16,20 @@ from zerotools.ops.execution.checksums import checksums, known_parts
 _READ_BYTES = 2**20
 
 
-def create_file(path: Path, file_plan: FilePlan, sources: Sources) -> None:
-    """Make one output file at its full size, with everything but its chunks and checksums.
+def create_file(
+    path: Path, file_plan: FilePlan, sources: Sources, *, shared: bool = False
+) -> None:
+    """Make one output file at its full size, with everything but its chunks and checksums. With
+    `shared` it may be there: others write what `file_plan` does not have of it.
 
     Raises:
         BadRequest: the disk is full, or refuses it for another reason.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("xb") as output:
+    with path.open("r+b" if _make(path, shared=shared) else "xb") as output:
         try:
-            output.truncate(file_plan.size)
+            if os.fstat(output.fileno()).st_size != file_plan.size:
+                output.truncate(file_plan.size)
             for literal in file_plan.literals:
                 output.seek(literal.offset)
                 output.write(literal.data)
@@ -36,6 +40,13 @@ def create_file(path: Path, file_plan: FilePlan, sources: Sources) -> None:
             ) from error
         for carried in file_plan.carried:
             _carry(carried, output.fileno(), sources)
+
+
+def _make(path: Path, *, shared: bool) -> bool:
+    """Make a file that others make, too; whether it is one."""
+    if shared:
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666))
+    return shared
 
 
 def _carry(carried: CarriedBytes, output: int, sources: Sources) -> None:

@@ -1,0 +1,174 @@
+"""What several runs that write one output together know of each other.
+
+They share the staging directory, and these files in it:
+
+    .zerotools-journal      what the output is made of, and in how many parts: one JSON object
+    .zerotools-journal.3    which files, or spans of files, part 3 has completed
+
+Runs may be on several machines, so only what a shared file system keeps apart is relied on: locks
+of regular files (a lock of a directory is of one machine on NFS), and bytes that were flushed before
+a lock was given back. Each run holds the lock of its own journal. Whoever completes a part takes that
+of the ledger, looks at the journals of all, and makes the output of it where all are complete.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.errors import BadRequest
+from zerotools.io.files.open_files import sync_directory
+from zerotools.io.files.regular import read_regular
+from zerotools.io.output.journal import NAME, Journal, read_journal, refuse_another
+
+SCHEMA = "zerotools.parts/1"
+_LARGEST = 2**20
+_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
+
+
+class PartLedger:
+    """The ledger of `parts` runs in `directory`, which may be there already."""
+
+    def __init__(self, directory: Path, identity: Mapping[str, str], parts: int) -> None:
+        """`identity` says what the output is made of, as that of a `Journal`.
+
+        Raises:
+            BadRequest: what is there was begun as something else, or in other parts; or the file
+                system has no locks.
+        """
+        self._directory = directory
+        self._identity = dict(identity)
+        self._parts = parts
+        self._path = directory / NAME
+        self._start_over = f"remove {directory} to start over"
+        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            with self.locked():
+                self._begin()
+        except BaseException:  # let go of, and raised again
+            self.close()
+            raise
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Alone with the ledger; waits for others."""
+        _lock(self._file, fcntl.LOCK_EX, self._path)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def _begin(self) -> None:
+        data = os.pread(self._file, _LARGEST, 0)
+        if not data.endswith(b"\n"):  # new, or cut short by a kill: nobody has gone on from it
+            head = {"schema": SCHEMA, "identity": self._identity, "parts": self._parts}
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, (json.dumps(head) + "\n").encode(), 0)
+            os.fsync(self._file)
+            sync_directory(self._directory)
+            return
+        head = _head(data)
+        if head is None:
+            raise BadRequest(
+                f"{self._directory} was begun by a run without --part; finish that with --resume, "
+                f"or {self._start_over}"
+            )
+        if head["parts"] != self._parts:
+            raise BadRequest(
+                f"{self._directory} was begun in {head['parts']} parts, and this is one of "
+                f"{self._parts}; run the parts of {head['parts']}, or {self._start_over}"
+            )
+        refuse_another(self._directory, head["identity"], self._identity, self._start_over)
+
+    def journal(self, part: int) -> Journal:
+        """That of a part, for the run that writes it.
+
+        Raises:
+            BadRequest: another run writes it.
+        """
+
+        def lock(file: int) -> None:
+            try:
+                _lock(file, fcntl.LOCK_EX | fcntl.LOCK_NB, self._directory / _name(part))
+            except BlockingIOError:
+                raise BadRequest(
+                    f"another run is writing part {part} of {self._parts} of {self._directory}; "
+                    "wait for it, or stop it"
+                ) from None
+
+        return Journal(
+            self._directory,
+            self._identity,
+            resume=True,
+            name=_name(part),
+            start_over=self._start_over,
+            lock=lock,
+        )
+
+    def done_of(self, part: int) -> Mapping[str, Any]:
+        """What a part has completed so far.
+
+        Raises:
+            BadRequest: its journal is damaged.
+        """
+        return read_journal(
+            self._directory / _name(part), self._identity, self._start_over
+        ).done
+
+    def remove(self) -> None:
+        """The output is complete: nothing is left to resume. The ledger goes last."""
+        for part in range(1, self._parts + 1):
+            (self._directory / _name(part)).unlink(missing_ok=True)
+        self._path.unlink()
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+def parts_begun(directory: Path) -> int | None:
+    """In how many parts an output is being made in `directory`; None: it is not made in parts."""
+    try:
+        head = _head(read_regular(directory / NAME, _LARGEST, is_source=False))
+    except (OSError, BadRequest):
+        return None
+    return None if head is None else int(head["parts"])
+
+
+def is_of_journals(name: str) -> bool:
+    """Whether a file of a staging directory is a journal or the ledger."""
+    return name == NAME or name.startswith(f"{NAME}.")
+
+
+def _name(part: int) -> str:
+    return f"{NAME}.{part}"
+
+
+def _head(data: bytes) -> dict[str, Any] | None:
+    try:
+        head = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(head, dict) or head.get("schema") != SCHEMA:
+        return None
+    known = isinstance(head.get("identity"), dict) and isinstance(head.get("parts"), int)
+    return head if known else None
+
+
+def _lock(file: int, how: int, path: Path) -> None:
+    try:
+        fcntl.flock(file, how)
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        raise BadRequest(
+            f"{path} cannot be locked ({error.strerror}), so that parts could write at the same "
+            "place: mount the file system with locks (Lustre: -o flock), or leave --part out"
+        ) from None
