@@ -15,7 +15,7 @@ import pytest
 from tests.golden_files import DEEPSPEED, JOB, TORCH
 from tests.ops.exports import model, noise, weights_of
 from zerotools import formats
-from zerotools.cli.commands.inspect import describe, spans
+from zerotools.cli.commands.inspect import describe
 from zerotools.ops.inspection.inspect import inspect
 
 
@@ -179,11 +179,6 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     done = zerotools("inspect", tmp_path / "nothing", "--debug")
     assert done.returncode == 2
     assert "Traceback" in done.stderr
-
-
-def test_numbers_of_files_are_put_together() -> None:
-    assert spans([0, 1, 2, 3, 7, 9, 10]) == "0-3, 7, 9-10"
-    assert (spans([4]), spans([])) == ("4", "-")
 
 
 @pytest.mark.parametrize(

@@ -69,3 +69,8 @@ def test_fields_are_aligned_and_empty_ones_left_out() -> None:
         "state  queued",
         "id     3",
     ]
+
+
+def test_consecutive_numbers_are_joined() -> None:
+    assert render.spans([0, 1, 2, 3, 7, 9, 10]) == "0-3, 7, 9-10"
+    assert (render.spans([4]), render.spans([])) == ("4", "-")

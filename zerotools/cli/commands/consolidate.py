@@ -15,6 +15,7 @@ from zerotools.cli.options.export_options import (
     max_shard_size_option,
     name_options,
 )
+from zerotools.cli.options.part_options import part_options
 from zerotools.cli.options.shared import (
     config_dir_option,
     layout_option,
@@ -26,6 +27,7 @@ from zerotools.ops.conversions.consolidate import (
     prepare,
     refuse_overflow,
 )
+from zerotools.ops.execution.parts.share import Part
 from zerotools.ops.weights.selection import MASTERS, WEIGHTS
 
 
@@ -69,6 +71,7 @@ from zerotools.ops.weights.selection import MASTERS, WEIGHTS
 @keep_aliases_option
 @allow_overflow_option
 @conversion_options
+@part_options
 def command(
     path: Path,
     out: Path,
@@ -91,6 +94,7 @@ def command(
     keep_aliases: bool,
     allow_overflow: bool,
     how: Writing,
+    part: Part | None,
 ) -> None:
     """Merge the checkpoint at PATH into a Hugging Face model in the directory OUT.
 
@@ -125,4 +129,5 @@ def command(
         how,
         verb="consolidate",
         check=(lambda _: None) if allow_overflow else refuse_overflow,
+        part=part,
     )

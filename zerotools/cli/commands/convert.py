@@ -14,6 +14,7 @@ from zerotools.cli.options.conversion_options import (
     say_unchanged,
 )
 from zerotools.cli.options.deepspeed_options import zero_options
+from zerotools.cli.options.part_options import part_options
 from zerotools.cli.options.shared import (
     config_dir_option,
     layout_option,
@@ -29,6 +30,7 @@ from zerotools.ops.conversions.convert import prepare, written_formats
 from zerotools.ops.conversions.to_job import JOB, prepare_job
 from zerotools.ops.conversions.weights_alone import KEEP
 from zerotools.ops.execution.execute import WriteReport
+from zerotools.ops.execution.parts.share import Part
 
 _PATH = click.Path(path_type=Path)
 
@@ -87,6 +89,7 @@ _PATH = click.Path(path_type=Path)
 )
 @click.option("--force", is_flag=True, help="Rewrite even if nothing changes.")
 @conversion_options
+@part_options
 def command(
     path: Path,
     out: Path,
@@ -98,6 +101,7 @@ def command(
     settings: WriteOptions,
     force: bool,
     how: Writing,
+    part: Part | None,
     **given: Any,
 ) -> None:
     """Write the checkpoint at PATH into OUT in another format, optimizer state included.
@@ -110,7 +114,7 @@ def command(
     if to == JOB:
         read = {"tag": tag, "layout": layout, "section": section}
         for_job = prepare_job(path, out, options, config_dir=config_dir, **read)
-        carry_out(for_job, how, verb="convert", check=_refuse_overflow)
+        carry_out(for_job, how, verb="convert", check=_refuse_overflow, part=part)
         return
     prepared = prepare(
         path,
@@ -126,7 +130,7 @@ def command(
     if isinstance(prepared, Unchanged):
         say_unchanged(prepared, as_json=how.as_json)
         return
-    carry_out(prepared, how, verb="convert", check=_refuse_overflow)
+    carry_out(prepared, how, verb="convert", check=_refuse_overflow, part=part)
 
 
 def _refuse_overflow(report: WriteReport) -> None:

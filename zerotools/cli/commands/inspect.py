@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -221,17 +220,8 @@ def _tensors(inspection: Inspection) -> list[str]:
         files = {numbers[chunk.file] for chunk in tensor.chunks if chunk.file in numbers}
         shape = "x".join(map(str, tensor.shape)) or "scalar"
         count = str(len(tensor.chunks))
-        rows.append((key.name, key.role, tensor.dtype.name, shape, count, spans(sorted(files))))
+        rows.append(
+            (key.name, key.role, tensor.dtype.name, shape, count, render.spans(sorted(files)))
+        )
     headers = ("TENSOR", "ROLE", "TYPE", "SHAPE", "CHUNKS", "FILES (#)")
     return render.table(headers, rows, right=("CHUNKS",))
-
-
-def spans(numbers: Sequence[int]) -> str:
-    """Ascending numbers with consecutive ones joined: `0-3, 7`."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ", ".join(f"{a}-{b}" if b > a else str(a) for a, b in runs) or render.UNKNOWN

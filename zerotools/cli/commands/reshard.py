@@ -13,10 +13,12 @@ from zerotools.cli.options.conversion_options import (
     say_unchanged,
 )
 from zerotools.cli.options.deepspeed_options import zero_options
+from zerotools.cli.options.part_options import part_options
 from zerotools.cli.options.shared import tag_option
 from zerotools.formats.format import WriteOptions
 from zerotools.ops.conversions.conversion import Unchanged
 from zerotools.ops.conversions.reshard import prepare
+from zerotools.ops.execution.parts.share import Part
 
 
 @click.command("reshard")
@@ -27,6 +29,7 @@ from zerotools.ops.conversions.reshard import prepare
 @zero_options
 @click.option("--force", is_flag=True, help="Rewrite even if nothing changes.")
 @conversion_options
+@part_options
 def command(
     path: Path,
     out: Path,
@@ -35,6 +38,7 @@ def command(
     settings: WriteOptions,
     force: bool,
     how: Writing,
+    part: Part | None,
 ) -> None:
     """Rewrite the checkpoint at PATH for another world size, optimizer state included, into OUT.
 
@@ -44,4 +48,4 @@ def command(
     if isinstance(prepared, Unchanged):
         say_unchanged(prepared, as_json=how.as_json)
         return
-    carry_out(prepared, how, verb="reshard")
+    carry_out(prepared, how, verb="reshard", part=part)

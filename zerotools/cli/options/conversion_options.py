@@ -12,13 +12,23 @@ from typing import Any
 import click
 
 from zerotools.cli.options.sizes import ByteSize
+from zerotools.cli.output.conversion_report import (
+    losses_json,
+    plan_json,
+    print_losses,
+    print_notes,
+)
 from zerotools.cli.output.messages import say
 from zerotools.cli.output.progress_bar import progress
-from zerotools.cli.output.render import duration, print_json, size
+from zerotools.cli.output.render import duration, print_json, size, spans
 from zerotools.core.counts import counted
+from zerotools.core.errors import BadRequest
 from zerotools.io.output.staging import partial_of
 from zerotools.ops.conversions.conversion import Conversion, Unchanged, check_output, perform, prove
+from zerotools.ops.conversions.in_parts import check_part, perform_part, prove_part
 from zerotools.ops.execution.execute import WriteReport
+from zerotools.ops.execution.parts.execute_part import PartReport
+from zerotools.ops.execution.parts.share import Part
 from zerotools.ops.execution.workers import MemoryBudget
 
 
@@ -85,8 +95,13 @@ def carry_out(
     *,
     verb: str,
     check: Callable[[WriteReport], None] = lambda _: None,
+    part: Part | None = None,
 ) -> None:
-    """Show the plan or follow it, with a progress bar on a terminal, and say what was done."""
+    """Show the plan or follow it, with a progress bar on a terminal, and say what was done. With
+    `part` that part alone."""
+    if part is not None:
+        carry_out_part(conversion, part, how, verb=verb, check=check)
+        return
     if how.dry_run:
         check_output(conversion, overwrite=how.overwrite)
         _show_plan(conversion, how.budget, as_json=how.as_json)
@@ -111,12 +126,12 @@ def carry_out(
             "resumed": list(report.resumed),
             "verified": how.verify,
             "manifest": None if report.manifest is None else str(report.manifest),
-            **_losses_json(report),
+            **losses_json(report),
         }
-        print_json({**_plan_json(conversion), **done})
+        print_json({**plan_json(conversion), **done})
         return
-    _print_notes(conversion)
-    _print_losses(report)
+    print_notes(conversion)
+    print_losses(report)
     took = f"{seconds:.1f} s" if seconds < 60 else duration(seconds)
     files = counted(report.files, "file")
     tensors = counted(len(conversion.target.checkpoint.tensors), "tensor")
@@ -126,6 +141,83 @@ def carry_out(
         + (f"; {len(report.resumed)} of them were complete before" if report.resumed else "")
         + (f"; verified against the source, digests in {report.manifest}" if how.verify else "")
     )
+
+
+def carry_out_part(
+    conversion: Conversion,
+    part: Part,
+    how: Writing,
+    *,
+    verb: str,
+    check: Callable[[WriteReport], None] = lambda _: None,
+) -> None:
+    """As `carry_out`, of one part.
+
+    Raises:
+        BadRequest: it is asked for with what cannot be done in parts.
+    """
+    if how.verify:
+        raise BadRequest(
+            "--verify reads the whole output back, which no part can do; leave it out, and run "
+            f"zerotools verify {conversion.destination} when all parts are done"
+        )
+    copies, planned = prove_part(conversion, part)
+    if how.dry_run:
+        check_part(conversion, overwrite=how.overwrite, nbytes=planned.bytes_written)
+        _say_part(conversion, part, planned, how, {"dry_run": True, "copies": copies})
+        return
+    began = time.monotonic()
+    with progress(planned.bytes_written, f"{verb} {part}") as on_bytes:
+        report = perform_part(
+            conversion,
+            part,
+            budget=how.budget,
+            overwrite=how.overwrite,
+            on_bytes=on_bytes,
+            check=check,
+        )
+    seconds = round(time.monotonic() - began, 3)
+    _say_part(conversion, part, report, how, {"dry_run": False, "seconds": seconds})
+
+
+def _say_part(
+    conversion: Conversion, part: Part, report: PartReport, how: Writing, more: dict[str, Any]
+) -> None:
+    whole = {name: file.size for name, file in conversion.target.files.items()}
+    nbytes = sum(span.end - span.begin for span in report.spans.values())
+    if how.as_json:
+        of_part = {
+            "index": part.index,
+            "of": part.of,
+            "files": [
+                {"name": name, "begin": span.begin, "end": span.end}
+                for name, span in report.spans.items()
+            ],
+            "bytes": nbytes,
+            "missing": None if how.dry_run else list(report.missing),
+        }
+        done = {} if how.dry_run else {"resumed": list(report.resumed), **losses_json(report)}
+        print_json({**plan_json(conversion), **more, "part": of_part, **done})
+        return
+    print_notes(conversion)
+    files = counted(len(report.spans), "file")
+    if how.dry_run:
+        click.echo(f"{part} would write {size(nbytes)} of {conversion.destination}, in {files}:")
+        for name, span in report.spans.items():
+            between = "" if span == (0, whole[name]) else f" from byte {span.begin} to {span.end}"
+            click.echo(f"  {name}  {size(span.end - span.begin)}{between}")
+        return
+    print_losses(report)
+    if report.missing:
+        click.echo(
+            f"{part} is complete: {size(nbytes)} in {files}; {conversion.destination} is made when "
+            f"all are, and these are not: {spans(report.missing)}"
+        )
+    else:
+        click.echo(
+            f"{part} is complete: {size(nbytes)} in {files}; so are the others, and "
+            f"{conversion.destination} is there"
+        )
 
 
 def say_unchanged(unchanged: Unchanged, *, as_json: bool) -> None:
@@ -150,9 +242,9 @@ def say_unchanged(unchanged: Unchanged, *, as_json: bool) -> None:
 def _show_plan(conversion: Conversion, limits: MemoryBudget, *, as_json: bool) -> None:
     copies = prove(conversion)
     if as_json:
-        print_json({**_plan_json(conversion), "dry_run": True, "copies": copies})
+        print_json({**plan_json(conversion), "dry_run": True, "copies": copies})
         return
-    _print_notes(conversion)
+    print_notes(conversion)
     click.echo(f"would write {conversion.destination}:")
     for name, file in conversion.target.files.items():
         click.echo(f"  {name}  {size(file.size)}")
@@ -161,70 +253,6 @@ def _show_plan(conversion: Conversion, limits: MemoryBudget, *, as_json: bool) -
         f"read {size(conversion.bytes_to_read)}, write {size(conversion.bytes_to_write)}; "
         f"at most {size(limits.max_total_bytes)} of buffers"
     )
-
-
-def _plan_json(conversion: Conversion) -> dict[str, Any]:
-    return {
-        "schema": "zerotools.conversion/1",
-        "source": str(conversion.source.origin.path),
-        "destination": str(conversion.destination),
-        "tensors": len(conversion.target.checkpoint.tensors),
-        "bytes_to_read": conversion.bytes_to_read,
-        "bytes_to_write": conversion.bytes_to_write,
-        "files": [
-            {"name": name, "bytes": file.size} for name, file in conversion.target.files.items()
-        ],
-        "notes": list(conversion.notes),
-        "dropped": [{"what": each.what, "why": each.why} for each in conversion.target.dropped],
-        "warnings": [*conversion.warnings, *filter(None, [conversion.lacking])],
-    }
-
-
-def _print_notes(conversion: Conversion) -> None:
-    reasons: dict[str, list[str]] = {}
-    for dropped in conversion.target.dropped:
-        reasons.setdefault(dropped.why, []).append(dropped.what)
-    for why, what in reasons.items():
-        say("dropped", f"{', '.join(what)} ({why})")
-    for note in conversion.notes:
-        say("note", note)
-    for warning in conversion.warnings:
-        say("warning", f"{warning}; what is written here does not need it")
-    if conversion.lacking is not None:
-        say("warning", conversion.lacking)
-
-
-def _losses_json(report: WriteReport) -> dict[str, Any]:
-    return {
-        "overflowed": [
-            {"name": k.name, "role": k.role, "values": lost.overflowed, "largest": lost.largest}
-            for k, lost in report.losses.items()
-            if lost.overflowed
-        ],
-        "nonfinite": [
-            {"name": k.name, "role": k.role, "nans": lost.nans, "infinities": lost.infinities}
-            for k, lost in report.losses.items()
-            if lost.nans or lost.infinities
-        ],
-    }
-
-
-MAX_LOSSES = 20
-
-
-def _print_losses(report: WriteReport) -> None:
-    lines = []
-    for key, lost in report.losses.items():
-        if lost.overflowed:
-            lines.append(
-                f"{key}: {counted(lost.overflowed, 'value')} up to {lost.largest:g} became infinite"
-            )
-        if lost.nans or lost.infinities:
-            lines.append(f"{key} holds {lost.nans} NaN and {lost.infinities} infinite values")
-    for line in lines[:MAX_LOSSES]:
-        say("note", line)
-    if len(lines) > MAX_LOSSES:
-        say("note", f"and {len(lines) - MAX_LOSSES} more (--json lists all)")
 
 
 @contextmanager

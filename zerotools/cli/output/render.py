@@ -186,3 +186,14 @@ def print_lines(lines: Iterable[str]) -> None:
 def print_json(value: Any) -> None:
     """Write `value` to stdout as JSON, indented, with plain ASCII escapes."""
     sys.stdout.write(json.dumps(value, indent=2) + "\n")
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """Ascending numbers with consecutive ones joined: `0-3, 7`."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(f"{a}-{b}" if b > a else str(a) for a, b in runs) or UNKNOWN

@@ -138,7 +138,9 @@ def refuse_another(
     """
     changed = [part for part, value in identity.items() if before.get(part) != value]
     if changed:
-        raise BadRequest(f"{directory} was started with other {' and '.join(changed)}; {start_over}")
+        raise BadRequest(
+            f"{directory} was started with other {' and '.join(changed)}; {start_over}"
+        )
 
 
 def _is_noted(line: Any) -> bool:

@@ -6,9 +6,10 @@ They share the staging directory, and these files in it:
     .zerotools-journal.3    which files, or spans of files, part 3 has completed
 
 Runs may be on several machines, so only what a shared file system keeps apart is relied on: locks
-of regular files (a lock of a directory is of one machine on NFS), and bytes that were flushed before
-a lock was given back. Each run holds the lock of its own journal. Whoever completes a part takes that
-of the ledger, looks at the journals of all, and makes the output of it where all are complete.
+of regular files (on NFS a lock of a directory is of one machine), and bytes that were flushed
+before a lock was given back. Each run holds the lock of its own journal. Whoever completes a part
+takes that of the ledger, looks at the journals of all, and makes the output of it where all are
+complete.
 """
 
 from __future__ import annotations
@@ -67,9 +68,9 @@ class PartLedger:
     def _begin(self) -> None:
         data = os.pread(self._file, _LARGEST, 0)
         if not data.endswith(b"\n"):  # new, or cut short by a kill: nobody has gone on from it
-            head = {"schema": SCHEMA, "identity": self._identity, "parts": self._parts}
+            begun = {"schema": SCHEMA, "identity": self._identity, "parts": self._parts}
             os.ftruncate(self._file, 0)
-            os.pwrite(self._file, (json.dumps(head) + "\n").encode(), 0)
+            os.pwrite(self._file, (json.dumps(begun) + "\n").encode(), 0)
             os.fsync(self._file)
             sync_directory(self._directory)
             return
@@ -117,9 +118,7 @@ class PartLedger:
         Raises:
             BadRequest: its journal is damaged.
         """
-        return read_journal(
-            self._directory / _name(part), self._identity, self._start_over
-        ).done
+        return read_journal(self._directory / _name(part), self._identity, self._start_over).done
 
     def remove(self) -> None:
         """The output is complete: nothing is left to resume. The ledger goes last."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -120,6 +121,13 @@ class Staging:
     def is_there(self) -> bool:
         """Whether the directory is still where it was made: no other run has given it its name."""
         return self._own.is_at(self.directory)
+
+    def discard(self) -> None:
+        """Nothing is to be made here: remove the directory, if no other run has begun in it."""
+        with suppress(OSError):
+            if not (self.directory / LEDGER).stat().st_size:
+                (self.directory / LEDGER).unlink()
+                self.directory.rmdir()
 
     def take_over(self) -> None:
         """What an earlier run left is used from now on, and removed where this run fails."""

@@ -154,7 +154,7 @@ def perform(
         format_of(source, conversion.table).compare_copies(source)
     there = allocated(partial_of(conversion.destination)) if resume else 0
     _check_room(conversion, there)
-    cast = cast_for(_cast_to_fp16(conversion), budget.workers)
+    cast = cast_for(cast_to_fp16(conversion), budget.workers)
     proof = OutputProof(source, target, budget, on_bytes, cast, sources, conversion.table)
     with conversion.sums():
         if verify and not conversion.is_examined:
@@ -178,7 +178,7 @@ def perform(
     return report
 
 
-def _cast_to_fp16(conversion: Conversion) -> int:
+def cast_to_fp16(conversion: Conversion) -> int:
     """Elements that are fp32 in the source and fp16 in the target."""
     return sum(
         tensor.numel

@@ -44,6 +44,22 @@ def known_parts(plan: FilePlan, crc_of: Callable[[int, int], int]) -> Iterator[C
             yield ChecksummedRange(carried.offset, carried.length, crc)
 
 
+def joined(
+    planned: Sequence[Checksum], parts: Iterable[ChecksummedRange]
+) -> list[ChecksummedRange]:
+    """Fewer parts that say the same: those of one checksum that follow one another are joined."""
+    ends = {end for each in planned for end in (each.start, each.start + each.length)}
+    found: list[ChecksummedRange] = []
+    for part in sorted(parts, key=lambda part: part.offset):
+        before = found[-1] if found else None
+        if before and before.offset + before.length == part.offset and part.offset not in ends:
+            crc = combine(before.crc, part.crc, part.length)
+            part = ChecksummedRange(before.offset, before.length + part.length, crc)
+            found.pop()
+        found.append(part)
+    return found
+
+
 def checksums(
     planned: Sequence[Checksum], parts: Iterable[ChecksummedRange]
 ) -> Iterator[tuple[int, bytes]]:

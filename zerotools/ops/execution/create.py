@@ -16,9 +16,7 @@ from zerotools.ops.execution.checksums import checksums, known_parts
 _READ_BYTES = 2**20
 
 
-def create_file(
-    path: Path, file_plan: FilePlan, sources: Sources, *, shared: bool = False
-) -> None:
+def create_file(path: Path, file_plan: FilePlan, sources: Sources, *, shared: bool = False) -> None:
     """Make one output file at its full size, with everything but its chunks and checksums. With
     `shared` it may be there: others write what `file_plan` does not have of it.
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.checkpoint import Key
+from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.ranges import chunk_locations
 from zerotools.core.target import Target
@@ -20,6 +21,7 @@ from zerotools.io.numeric.numpy_dtypes import NO_LOSSES, Cast, CastLosses, numpy
 from zerotools.io.output.journal import NAME as JOURNAL
 from zerotools.io.output.journal import Journal
 from zerotools.io.output.marker import MARKER, check_replaceable, write_marker
+from zerotools.io.output.part_ledger import parts_begun
 from zerotools.io.output.staging import Staging
 from zerotools.ops.execution.create import create_file
 from zerotools.ops.execution.plan import Copy, RangeCopy
@@ -96,7 +98,7 @@ def execute(
         raise BadFile(f"{target.checkpoint.root} would get a file {astray[0]!r:.80}, outside of it")
     replaced = partial(check_replaceable, command=command) if overwrite else None
     root = target.checkpoint.root
-    with Staging(root, check_replaced=replaced, check_left=_check_left, keep=resume) as staging:
+    with Staging(root, check_replaced=replaced, check_left=_check_alone, keep=resume) as staging:
         directory = staging.directory
         journal = Journal(directory, identity or {}, resume=resume)
         staging.take_over()
@@ -117,13 +119,27 @@ def execute(
     return report
 
 
-def _check_left(directory: Path) -> None:
-    """What a run leaves has a journal, or is an output that it was about to replace."""
+def check_left(directory: Path) -> None:
+    """What a run leaves has a journal, or is an output that it was about to replace.
+
+    Raises:
+        BadRequest: it is neither.
+    """
     if not any((directory / name).is_file() for name in (JOURNAL, MARKER)):
         raise BadRequest(
             f"the staging directory {directory} holds files that zerotools did not write; move "
             "them elsewhere, or choose another output"
         )
+
+
+def _check_alone(directory: Path) -> None:
+    parts = parts_begun(directory)
+    if parts is not None:
+        raise BadRequest(
+            f"{directory} is being written in {counted(parts, 'part')}; run those that are missing "
+            f"(--part I/{parts}), or remove it to start over"
+        )
+    check_left(directory)
 
 
 def _write(
@@ -148,8 +164,8 @@ def _write(
     needed = {**dict.fromkeys(target.files, 0), **_tensor_bytes(target)}
     report = WriteReport(files=len(target.files), resumed=tuple(complete))
     for file, noted in complete.items():
-        for name, role, *counts in noted:
-            report.add_losses(Key(name, role), CastLosses(*counts))
+        for key, losses in losses_of(noted):
+            report.add_losses(key, losses)
         on_bytes(needed.pop(file))
     with (
         OpenFiles(source_root, sources=sources) as reads,
@@ -171,12 +187,19 @@ def _complete(directory: Path, target: Target, journal: Journal) -> dict[str, An
         file: noted
         for file, noted in journal.done.items()
         if file in target.files
-        and _are_losses(noted)
-        and _size(directory / file) == target.files[file].size
+        and are_losses(noted)
+        and size_of(directory / file) == target.files[file].size
     }
 
 
-def _are_losses(noted: Any) -> bool:
+def losses_of(noted: Sequence[Any]) -> Iterator[tuple[Key, CastLosses]]:
+    """What was lost in a file, of its note in the journal."""
+    for name, role, *counts in noted:
+        yield Key(name, role), CastLosses(*counts)
+
+
+def are_losses(noted: Any) -> bool:
+    """Whether this is what a journal notes of a file that is complete."""
     return isinstance(noted, list) and all(
         isinstance(each, list)
         and len(each) == 2 + len(fields(CastLosses))
@@ -186,7 +209,8 @@ def _are_losses(noted: Any) -> bool:
     )
 
 
-def _size(path: Path) -> int | None:
+def size_of(path: Path) -> int | None:
+    """Bytes of a regular file; None: there is none."""
     return path.stat().st_size if path.is_file() and not path.is_symlink() else None
 
 

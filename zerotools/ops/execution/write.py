@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import astuple, dataclass, replace
 from functools import partial
@@ -15,7 +15,7 @@ from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.numeric.gather import Scratch
 from zerotools.io.numeric.numpy_dtypes import NO_LOSSES, Cast, CastLosses
 from zerotools.io.output.journal import Journal
-from zerotools.ops.execution.checksums import ChecksummedRange, checksums, known_parts
+from zerotools.ops.execution.checksums import ChecksummedRange, checksums, joined, known_parts
 from zerotools.ops.execution.fill import Losses, fill
 from zerotools.ops.execution.plan import Copy, RangeCopy
 from zerotools.ops.execution.tiles import Tile
@@ -35,7 +35,9 @@ class _Written:
 
 
 class Writer:
-    """`missing` are the files to write, and how many bytes of tensors each of them needs."""
+    """`missing` are the files to write, and how many bytes of tensors each of them needs. Of those
+    in `cut` this is a span, and others write the rest: their checksums are not written but noted.
+    """
 
     def __init__(
         self,
@@ -46,6 +48,7 @@ class Writer:
         journal: Journal,
         missing: Mapping[str, int],
         cast: Cast,
+        cut: Collection[str] = (),
     ) -> None:
         self._target = target
         self._reads = reads
@@ -54,6 +57,7 @@ class Writer:
         self._journal = journal
         self._missing = dict(missing)
         self._cast = cast
+        self._cut = cut
         self._crcs: dict[str, list[ChecksummedRange]] = {}
         self._losses: dict[str, dict[Key, CastLosses]] = {}
         self._finishing: list[Future[None]] = []
@@ -105,9 +109,13 @@ class Writer:
 
     def _finish(self, file: str) -> None:
         """All tensors of `file` are in it: add the checksums, flush it, and note it."""
-        self._write_checksums(file)
         lost = self._losses.pop(file, {})
-        noted = [[key.name, key.role, *astuple(losses)] for key, losses in lost.items()]
+        noted: Any = [[key.name, key.role, *astuple(losses)] for key, losses in lost.items()]
+        if file in self._cut:
+            parts = joined(self._target.files[file].checksums, self._crcs.pop(file, []))
+            noted = {"losses": noted, "checksummed": [list(astuple(each)) for each in parts]}
+        else:
+            self._write_checksums(file)
         self._finishing.append(self._workers.aside(partial(self._flush, file, noted)))
 
     def _flush(self, file: str, noted: Any) -> None:

@@ -1,0 +1,65 @@
+"""What the journals of parts note of files, and the checksums of files that several parts wrote."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.target import Target
+from zerotools.io.files.open_files import OpenFiles
+from zerotools.ops.execution.checksums import ChecksummedRange, checksums, known_parts
+from zerotools.ops.execution.execute import are_losses
+
+_READ_BYTES = 2**20
+
+
+@dataclass(frozen=True)
+class Noted:
+    """`losses` as a journal has them; `checksummed` are the parts of checksums that are known."""
+
+    losses: Sequence[Any]
+    checksummed: Sequence[ChecksummedRange] = ()
+
+
+def noted_of(noted: Any, *, is_cut: bool) -> Noted | None:
+    """A note of a journal, of a file that several parts write, or one alone; None: it is no such
+    note."""
+    if not is_cut:
+        return Noted(noted) if are_losses(noted) else None
+    if not isinstance(noted, dict) or not are_losses(noted.get("losses")):
+        return None
+    ranges = noted.get("checksummed")
+    if not isinstance(ranges, list) or not all(_is_range(each) for each in ranges):
+        return None
+    return Noted(noted["losses"], [ChecksummedRange(*each) for each in ranges])
+
+
+def _is_range(each: Any) -> bool:
+    return isinstance(each, list) and len(each) == 3 and all(isinstance(n, int) for n in each)
+
+
+def write_checksums(
+    target: Target, directory: Path, done: Sequence[Mapping[str, Noted]], cut: Collection[str]
+) -> None:
+    """Write the checksums of the files in `cut`, of which `done` has what each part noted."""
+    with OpenFiles(directory, os.O_RDWR) as files:
+        for file in (name for name in cut if target.files[name].checksums):
+            plan = target.files[file]
+
+            def crc_of(offset: int, length: int, file: str = file) -> int:
+                crc = 0
+                for at in range(0, length, _READ_BYTES):
+                    read = memoryview(bytearray(min(_READ_BYTES, length - at)))
+                    files.read_into(file, offset + at, read)
+                    crc = zlib.crc32(read, crc)
+                return crc
+
+            parts = [each for own in done if file in own for each in own[file].checksummed]
+            parts += known_parts(plan, crc_of)
+            for offset, data in checksums(plan.checksums, parts):
+                files.write_at(file, offset, data)
+            files.sync(file)
