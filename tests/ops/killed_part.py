@@ -14,11 +14,11 @@ from zerotools.io.output.journal import NAME
 from zerotools.io.output.staging import partial_of
 from zerotools.ops.conversions.consolidate import Options, prepare
 from zerotools.ops.conversions.in_parts import perform_part
-from zerotools.ops.execution.parts.share import Part
+from zerotools.ops.execution.parts.share import OutputPart
 
 
 def main() -> None:
-    source, out, part = Path(sys.argv[1]), Path(sys.argv[2]), Part(*map(int, sys.argv[3:5]))
+    source, out, part = Path(sys.argv[1]), Path(sys.argv[2]), OutputPart(*map(int, sys.argv[3:5]))
     journal = partial_of(out) / f"{NAME}.{part.index}"
 
     written = 0

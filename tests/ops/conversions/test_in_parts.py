@@ -24,7 +24,7 @@ from zerotools.ops.conversions.consolidate import Options, refuse_overflow
 from zerotools.ops.conversions.conversion import Conversion, perform
 from zerotools.ops.conversions.in_parts import perform_part
 from zerotools.ops.execution.parts.execute_part import PartReport
-from zerotools.ops.execution.parts.share import Part
+from zerotools.ops.execution.parts.share import OutputPart
 
 OPTIONS = Options(max_shard_bytes=SHARD_BYTES)
 
@@ -42,7 +42,7 @@ def part_of(
 ) -> PartReport:
     assert isinstance(conversion, Conversion)
     return perform_part(
-        conversion, Part(index, of), budget=SMALLEST, overwrite=overwrite, alignment=64
+        conversion, OutputPart(index, of), budget=SMALLEST, overwrite=overwrite, alignment=64
     )
 
 
@@ -167,7 +167,7 @@ def test_an_overflow_keeps_the_output_from_its_name(tmp_path: Path) -> None:
     def run(index: int) -> PartReport:
         return perform_part(
             consolidate.prepare(source, tmp_path / "out", options),
-            Part(index, 2),
+            OutputPart(index, 2),
             budget=SMALLEST,
             overwrite=False,
             check=refuse_overflow,

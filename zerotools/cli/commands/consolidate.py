@@ -27,7 +27,7 @@ from zerotools.ops.conversions.consolidate import (
     prepare,
     refuse_overflow,
 )
-from zerotools.ops.execution.parts.share import Part
+from zerotools.ops.execution.parts.share import OutputPart
 from zerotools.ops.weights.selection import MASTERS, WEIGHTS
 
 
@@ -94,7 +94,7 @@ def command(
     keep_aliases: bool,
     allow_overflow: bool,
     how: Writing,
-    part: Part | None,
+    part: OutputPart | None,
 ) -> None:
     """Merge the checkpoint at PATH into a Hugging Face model in the directory OUT.
 

@@ -30,7 +30,7 @@ from zerotools.ops.conversions.convert import prepare, written_formats
 from zerotools.ops.conversions.to_job import JOB, prepare_job
 from zerotools.ops.conversions.weights_alone import KEEP
 from zerotools.ops.execution.execute import WriteReport
-from zerotools.ops.execution.parts.share import Part
+from zerotools.ops.execution.parts.share import OutputPart
 
 _PATH = click.Path(path_type=Path)
 
@@ -101,7 +101,7 @@ def command(
     settings: WriteOptions,
     force: bool,
     how: Writing,
-    part: Part | None,
+    part: OutputPart | None,
     **given: Any,
 ) -> None:
     """Write the checkpoint at PATH into OUT in another format, optimizer state included.

@@ -18,7 +18,7 @@ from zerotools.cli.options.shared import tag_option
 from zerotools.formats.format import WriteOptions
 from zerotools.ops.conversions.conversion import Unchanged
 from zerotools.ops.conversions.reshard import prepare
-from zerotools.ops.execution.parts.share import Part
+from zerotools.ops.execution.parts.share import OutputPart
 
 
 @click.command("reshard")
@@ -38,7 +38,7 @@ def command(
     settings: WriteOptions,
     force: bool,
     how: Writing,
-    part: Part | None,
+    part: OutputPart | None,
 ) -> None:
     """Rewrite the checkpoint at PATH for another world size, optimizer state included, into OUT.
 

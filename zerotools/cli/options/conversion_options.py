@@ -28,7 +28,7 @@ from zerotools.ops.conversions.conversion import Conversion, Unchanged, check_ou
 from zerotools.ops.conversions.in_parts import check_part, perform_part, prove_part
 from zerotools.ops.execution.execute import WriteReport
 from zerotools.ops.execution.parts.execute_part import PartReport
-from zerotools.ops.execution.parts.share import Part
+from zerotools.ops.execution.parts.share import OutputPart
 from zerotools.ops.execution.workers import MemoryBudget
 
 
@@ -95,7 +95,7 @@ def carry_out(
     *,
     verb: str,
     check: Callable[[WriteReport], None] = lambda _: None,
-    part: Part | None = None,
+    part: OutputPart | None = None,
 ) -> None:
     """Show the plan or follow it, with a progress bar on a terminal, and say what was done. With
     `part` that part alone."""
@@ -145,7 +145,7 @@ def carry_out(
 
 def carry_out_part(
     conversion: Conversion,
-    part: Part,
+    part: OutputPart,
     how: Writing,
     *,
     verb: str,
@@ -181,7 +181,7 @@ def carry_out_part(
 
 
 def _say_part(
-    conversion: Conversion, part: Part, report: PartReport, how: Writing, more: dict[str, Any]
+    conversion: Conversion, part: OutputPart, report: PartReport, how: Writing, more: dict[str, Any]
 ) -> None:
     whole = {name: file.size for name, file in conversion.target.files.items()}
     nbytes = sum(span.end - span.begin for span in report.spans.values())

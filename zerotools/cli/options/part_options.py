@@ -11,19 +11,21 @@ from typing import Any
 import click
 
 from zerotools.core.errors import BadRequest
-from zerotools.ops.execution.parts.share import Part
+from zerotools.ops.execution.parts.share import OutputPart
 
 MOST = 1 << 20
 LAUNCHERS = ("slurm", "torchrun")
 
 
-class PartType(click.ParamType[Part]):
+class PartType(click.ParamType[OutputPart]):
     """`3/8`: the third of eight."""
 
     name = "I/N"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Part:
-        if isinstance(value, Part):
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> OutputPart:
+        if isinstance(value, OutputPart):
             return value
         found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", str(value))
         if found is None:
@@ -31,14 +33,14 @@ class PartType(click.ParamType[Part]):
         index, of = int(found[1]), int(found[2])
         if not 1 <= of <= MOST or not 1 <= index <= of:
             self.fail(f"{value!r}: parts are counted from 1/{of} to {of}/{of}", param, ctx)
-        return Part(index, of)
+        return OutputPart(index, of)
 
 
 def part_options(command: Callable[..., int | None]) -> Callable[..., int | None]:
     """Add `--part` and `--part-from`; the command is given `part`, None without them."""
 
     @wraps(command)
-    def collected(part: Part | None, part_from: str | None, **given: Any) -> int | None:
+    def collected(part: OutputPart | None, part_from: str | None, **given: Any) -> int | None:
         if part is not None and part_from is not None:
             raise BadRequest("--part and --part-from say the same thing; leave one of them out")
         if part_from is not None:
@@ -63,7 +65,7 @@ def part_options(command: Callable[..., int | None]) -> Callable[..., int | None
     return collected
 
 
-def part_of(launcher: str, environ: Mapping[str, str]) -> Part:
+def part_of(launcher: str, environ: Mapping[str, str]) -> OutputPart:
     """The part of this process.
 
     Raises:
@@ -115,7 +117,7 @@ def _number(
     return int(value)
 
 
-def _part(index: int, of: int) -> Part:
+def _part(index: int, of: int) -> OutputPart:
     if not 0 <= index < of <= MOST:
         raise BadRequest(f"task {index} of {of} is no part; use --part I/N")
-    return Part(index + 1, of)
+    return OutputPart(index + 1, of)

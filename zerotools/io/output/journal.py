@@ -85,7 +85,7 @@ class Journal:
 
 
 @dataclass(frozen=True)
-class Noted:
+class JournalContents:
     """`done` as of a journal; `length` of its complete lines in bytes, 0 of one that is not
     there."""
 
@@ -93,10 +93,12 @@ class Noted:
     length: int
 
 
-_NOTHING = Noted({}, 0)
+_NOTHING = JournalContents({}, 0)
 
 
-def read_journal(path: Path, identity: Mapping[str, str], start_over: str = START_OVER) -> Noted:
+def read_journal(
+    path: Path, identity: Mapping[str, str], start_over: str = START_OVER
+) -> JournalContents:
     """What the journal at `path` says.
 
     Raises:
@@ -125,7 +127,7 @@ def read_journal(path: Path, identity: Mapping[str, str], start_over: str = STAR
     if not isinstance(before, dict) or not all(map(_is_noted, lines[1:])):
         raise unusable("its journal is damaged")
     refuse_another(path.parent, before, identity, start_over)
-    return Noted({line["file"]: line["noted"] for line in lines[1:]}, len(data))
+    return JournalContents({line["file"]: line["noted"] for line in lines[1:]}, len(data))
 
 
 def refuse_another(

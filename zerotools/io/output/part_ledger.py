@@ -3,7 +3,7 @@
 They share the staging directory, and these files in it:
 
     .zerotools-journal      what the output is made of, and in how many parts: one JSON object
-    .zerotools-journal.3    which files, or spans of files, part 3 has completed
+    .zerotools-journal.3    which files, or parts of files, part 3 has completed
 
 Runs may be on several machines, so only what a shared file system keeps apart is relied on: locks
 of regular files (on NFS a lock of a directory is of one machine), and bytes that were flushed

@@ -22,14 +22,14 @@ from zerotools.ops.conversions.conversion import (
 from zerotools.ops.execution.execute import WriteReport
 from zerotools.ops.execution.identity import identity_of
 from zerotools.ops.execution.parts.execute_part import PartReport, digest_of, execute_part
-from zerotools.ops.execution.parts.share import ALIGNMENT, Part, bytes_in, shares
+from zerotools.ops.execution.parts.share import ALIGNMENT, OutputPart, bytes_in, shares
 from zerotools.ops.execution.plan import prove_plan
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.proof.output_record import put_sidecar
 
 
 def prove_part(
-    conversion: Conversion, part: Part, alignment: int = ALIGNMENT
+    conversion: Conversion, part: OutputPart, alignment: int = ALIGNMENT
 ) -> tuple[int, PartReport]:
     """Prove that every copy of one part can be made; returns how many copies its tensors have, and
     what the part has of each file.
@@ -64,7 +64,7 @@ def check_part(conversion: Conversion, *, overwrite: bool, nbytes: int) -> None:
 
 def perform_part(
     conversion: Conversion,
-    part: Part,
+    part: OutputPart,
     *,
     budget: MemoryBudget,
     overwrite: bool,

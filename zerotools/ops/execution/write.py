@@ -36,7 +36,7 @@ class _Written:
 
 class Writer:
     """`missing` are the files to write, and how many bytes of tensors each of them needs. Of those
-    in `cut` this is a span, and others write the rest: their checksums are not written but noted.
+    in `cut` this is a range, and others write the rest: their checksums are not written but noted.
     """
 
     def __init__(

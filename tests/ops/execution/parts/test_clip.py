@@ -14,7 +14,7 @@ from zerotools.core.checkpoint import Key
 from zerotools.core.target import CarriedBytes, Checksum, FilePlan, LiteralBytes, ZeroBytes
 from zerotools.ops.execution.parts.clip import clip_plan
 from zerotools.ops.execution.parts.execute_part import execute_part
-from zerotools.ops.execution.parts.share import Part, Span
+from zerotools.ops.execution.parts.share import ByteRange, OutputPart
 
 KEY = Key("w", "param")
 
@@ -35,7 +35,7 @@ def test_parts_together_write_the_same_bytes(data: st.DataObject) -> None:
         written = 0
         for index in order:
             report = execute_part(
-                Part(index, of), source, output, {"all": "1"}, budget=SMALL, alignment=16
+                OutputPart(index, of), source, output, {"all": "1"}, budget=SMALL, alignment=16
             )
             written += report.bytes_written
             assert output.checkpoint.root.exists() == (not report.missing)
@@ -53,8 +53,8 @@ def test_what_a_file_has_beside_tensors_is_cut_where_the_file_is() -> None:
         checksums=[Checksum(0, 50, (90,))],
         zeros=[ZeroBytes(95, 5)],
     )
-    assert clip_plan(plan, Span(0, 100)) is plan
-    first, second = clip_plan(plan, Span(0, 42)), clip_plan(plan, Span(42, 60))
+    assert clip_plan(plan, ByteRange(0, 100)) is plan
+    first, second = clip_plan(plan, ByteRange(0, 42)), clip_plan(plan, ByteRange(42, 60))
     assert first == FilePlan(100, [LiteralBytes(0, b"abcdef"), LiteralBytes(40, b"gh")], [])
     assert second == FilePlan(
         100, [LiteralBytes(42, b"ij")], [CarriedBytes(50, Path("/x"), 1000, 10)]

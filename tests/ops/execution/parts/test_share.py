@@ -11,7 +11,7 @@ from zerotools.core import dtypes
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.target import FilePlan, Target
-from zerotools.ops.execution.parts.share import ALIGNMENT, Extent, Span, bytes_in, shares
+from zerotools.ops.execution.parts.share import ALIGNMENT, ByteRange, Extent, bytes_in, shares
 
 MIB = 2**20
 
@@ -58,12 +58,12 @@ def test_each_byte_is_in_one_share(sizes: list[int], of: int, offset: int) -> No
 def test_shares_are_equal_and_files_are_cut_where_that_helps() -> None:
     target = target_of({"a": 5000 * MIB, "b": 5000 * MIB, "c": 2000 * MIB})
     assert shares(target, 3) == [
-        {"a": Span(0, 4000 * MIB)},
-        {"a": Span(4000 * MIB, 5000 * MIB), "b": Span(0, 3000 * MIB)},
-        {"b": Span(3000 * MIB, 5000 * MIB), "c": Span(0, 2000 * MIB)},
+        {"a": ByteRange(0, 4000 * MIB)},
+        {"a": ByteRange(4000 * MIB, 5000 * MIB), "b": ByteRange(0, 3000 * MIB)},
+        {"b": ByteRange(3000 * MIB, 5000 * MIB), "c": ByteRange(0, 2000 * MIB)},
     ]
     near = target_of({"a": 5000 * MIB, "b": 5001 * MIB})
-    assert shares(near, 2) == [{"a": Span(0, 5000 * MIB)}, {"b": Span(0, 5001 * MIB)}]
+    assert shares(near, 2) == [{"a": ByteRange(0, 5000 * MIB)}, {"b": ByteRange(0, 5001 * MIB)}]
     assert ALIGNMENT == MIB
 
 
@@ -75,7 +75,7 @@ def test_more_runs_than_there_is_work_for_have_none() -> None:
 
 def test_an_element_belongs_to_the_span_of_its_first_byte() -> None:
     extent = Extent("a", offset=6, numel=4, itemsize=4)
-    assert extent.inside(Span(0, 6)) == (0, 0)
-    assert extent.inside(Span(0, 7)) == (0, 1)
-    assert extent.inside(Span(7, 15)) == (1, 3)
-    assert extent.inside(Span(15, 99)) == (3, 4)
+    assert extent.inside(ByteRange(0, 6)) == (0, 0)
+    assert extent.inside(ByteRange(0, 7)) == (0, 1)
+    assert extent.inside(ByteRange(7, 15)) == (1, 3)
+    assert extent.inside(ByteRange(15, 99)) == (3, 4)

@@ -9,7 +9,7 @@ from zerotools.core.boxes import Box, BoxIndex, boxes_of_range
 from zerotools.core.checkpoint import Chunk, ChunkBox
 from zerotools.core.ranges import Range
 from zerotools.core.target import CarriedBytes, FilePlan, LiteralBytes
-from zerotools.ops.execution.parts.share import Extent, Share, Span
+from zerotools.ops.execution.parts.share import ByteRange, Extent, Share
 from zerotools.ops.execution.plan import Copy, RangeCopy
 from zerotools.ops.execution.tiles import split_ranges
 
@@ -55,7 +55,7 @@ def _cut_boxes(copy: Copy, first: int, stop: int) -> Iterator[Copy]:
         offset += box.numel * copy.target_dtype.itemsize
 
 
-def clip_plan(plan: FilePlan, span: Span) -> FilePlan:
+def clip_plan(plan: FilePlan, span: ByteRange) -> FilePlan:
     """What a writer knows of these bytes of a file beforehand. A checksum may cover what others
     write, and is none of it."""
     if span == (0, plan.size):
@@ -73,7 +73,7 @@ def clip_plan(plan: FilePlan, span: Span) -> FilePlan:
     return FilePlan(plan.size, literals, carried)
 
 
-def _common(offset: int, length: int, span: Span) -> Iterator[tuple[int, int]]:
+def _common(offset: int, length: int, span: ByteRange) -> Iterator[tuple[int, int]]:
     begin, end = max(offset, span.begin), min(offset + length, span.end)
     if begin < end:
         yield begin, end

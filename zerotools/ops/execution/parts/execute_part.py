@@ -34,8 +34,8 @@ from zerotools.io.output.staging import Staging
 from zerotools.ops.execution.create import create_file
 from zerotools.ops.execution.execute import WriteReport, check_left, losses_of, size_of
 from zerotools.ops.execution.parts.clip import clip, clip_plan
-from zerotools.ops.execution.parts.joining import Noted, noted_of, write_checksums
-from zerotools.ops.execution.parts.share import ALIGNMENT, Part, Share, bytes_in, shares
+from zerotools.ops.execution.parts.joining import FileNote, noted_of, write_checksums
+from zerotools.ops.execution.parts.share import ALIGNMENT, OutputPart, Share, bytes_in, shares
 from zerotools.ops.execution.plan import plan
 from zerotools.ops.execution.workers import MemoryBudget, TileWorkers
 from zerotools.ops.execution.write import Writer
@@ -51,7 +51,7 @@ class PartReport(WriteReport):
 
 
 def execute_part(
-    part: Part,
+    part: OutputPart,
     source: Checkpoint,
     target: Target,
     identity: Mapping[str, str],
@@ -96,7 +96,7 @@ def digest_of(identity: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True)
 class _Run:
-    part: Part
+    part: OutputPart
     source: Checkpoint
     target: Target
     cuts: list[Share]
@@ -181,7 +181,7 @@ class _Run:
             if span != (0, plans[file].size)
         )
 
-    def _complete(self, share: Share, done: Mapping[str, Any]) -> dict[str, Noted]:
+    def _complete(self, share: Share, done: Mapping[str, Any]) -> dict[str, FileNote]:
         """What the journal of a part notes of the files that are complete, and still there."""
         found = {}
         for file, noted in done.items():
@@ -212,7 +212,7 @@ class _Run:
     def _finish(
         self,
         report: PartReport,
-        done: list[dict[str, Noted]],
+        done: list[dict[str, FileNote]],
         check: Callable[[WriteReport], None],
     ) -> None:
         """What no part can do before all are complete."""

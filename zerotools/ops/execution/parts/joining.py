@@ -18,24 +18,24 @@ _READ_BYTES = 2**20
 
 
 @dataclass(frozen=True)
-class Noted:
+class FileNote:
     """`losses` as a journal has them; `checksummed` are the parts of checksums that are known."""
 
     losses: Sequence[Any]
     checksummed: Sequence[ChecksummedRange] = ()
 
 
-def noted_of(noted: Any, *, is_cut: bool) -> Noted | None:
+def noted_of(noted: Any, *, is_cut: bool) -> FileNote | None:
     """A note of a journal, of a file that several parts write, or one alone; None: it is no such
     note."""
     if not is_cut:
-        return Noted(noted) if are_losses(noted) else None
+        return FileNote(noted) if are_losses(noted) else None
     if not isinstance(noted, dict) or not are_losses(noted.get("losses")):
         return None
     ranges = noted.get("checksummed")
     if not isinstance(ranges, list) or not all(_is_range(each) for each in ranges):
         return None
-    return Noted(noted["losses"], [ChecksummedRange(*each) for each in ranges])
+    return FileNote(noted["losses"], [ChecksummedRange(*each) for each in ranges])
 
 
 def _is_range(each: Any) -> bool:
@@ -43,7 +43,7 @@ def _is_range(each: Any) -> bool:
 
 
 def write_checksums(
-    target: Target, directory: Path, done: Sequence[Mapping[str, Noted]], cut: Collection[str]
+    target: Target, directory: Path, done: Sequence[Mapping[str, FileNote]], cut: Collection[str]
 ) -> None:
     """Write the checksums of the files in `cut`, of which `done` has what each part noted."""
     with OpenFiles(directory, os.O_RDWR) as files:

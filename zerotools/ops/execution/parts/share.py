@@ -31,7 +31,7 @@ _NEAR = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class OutputPart:
     """Share `index` of `of`, counted from 1."""
 
     index: int
@@ -41,8 +41,8 @@ class Part:
         return f"part {self.index} of {self.of}"
 
 
-class Span(NamedTuple):
-    """Bytes [begin, end) of a file. A tensor's element belongs to the span of its first byte."""
+class ByteRange(NamedTuple):
+    """Bytes [begin, end) of a file. A tensor's element belongs to the range of its first byte."""
 
     begin: int
     end: int
@@ -56,8 +56,8 @@ class Extent(NamedTuple):
     numel: int
     itemsize: int
 
-    def inside(self, span: Span) -> tuple[int, int]:
-        """The elements [first, stop) that belong to `span`."""
+    def inside(self, span: ByteRange) -> tuple[int, int]:
+        """The elements [first, stop) that belong to these bytes."""
         first, stop = (self._element_at(byte) for byte in span)
         return first, stop
 
@@ -65,7 +65,7 @@ class Extent(NamedTuple):
         return min(self.numel, max(0, -((self.offset - byte) // self.itemsize)))
 
 
-Share = Mapping[str, Span]
+Share = Mapping[str, ByteRange]
 """What one run writes of each file."""
 
 
@@ -74,7 +74,7 @@ def shares(target: Target, of: int, alignment: int = ALIGNMENT) -> list[Share]:
     sizes = {name: plan.size for name, plan in target.files.items()}
     whole = _not_to_cut(target) if of > 1 else set()
     total = sum(sizes.values())
-    found: list[dict[str, Span]] = [{} for _ in range(of)]
+    found: list[dict[str, ByteRange]] = [{} for _ in range(of)]
     number = before = 0
     for name, size in sizes.items():
         begin = 0
@@ -84,10 +84,10 @@ def shares(target: Target, of: int, alignment: int = ALIGNMENT) -> list[Share]:
             if cut >= size:
                 break
             if cut > begin:
-                found[number][name] = Span(begin, cut)
+                found[number][name] = ByteRange(begin, cut)
                 begin = cut
             number += 1
-        found[number][name] = Span(begin, size)
+        found[number][name] = ByteRange(begin, size)
         before += size
     return [dict(each) for each in found]
 
@@ -124,7 +124,7 @@ def extents(tensor: Tensor) -> Iterator[Extent]:
 
 
 def bytes_in(target: Target, share: Share) -> tuple[dict[str, int], dict[Key, Tensor]]:
-    """Bytes of tensors in the span of each file of a share, and the tensors that have any there."""
+    """Bytes of tensors in what a share has of each file, and the tensors that have any there."""
     sizes = dict.fromkeys(share, 0)
     tensors: dict[Key, Tensor] = {}
     for key, tensor in target.checkpoint.tensors.items():

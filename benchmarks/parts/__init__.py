@@ -1,0 +1,1 @@
+"""Conversions that several runs carry out together: `python -m benchmarks.parts`."""
