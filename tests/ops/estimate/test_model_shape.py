@@ -12,7 +12,9 @@ import pytest
 from tests.golden_files import DEEPSPEED
 from tests.ops.estimate.tiny_configs import config
 from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.ops.estimate import model_shape
 from zerotools.ops.estimate.model_shape import of_config, read_shape
+from zerotools.ops.estimate.state import Parameter
 
 
 @pytest.mark.parametrize("text", ["7B", "13b", "350M", "0.5B", "70B", "1T"])
@@ -71,6 +73,22 @@ def test_transformers_is_asked_for_other_architectures() -> None:
         "config: activations are unknown for model_type 'gpt_neo'; the state is exact",
     )
     assert {p.block for p in found.parameters} == {None, "transformer.h.0", "transformer.h.1"}
+
+
+@pytest.mark.torch
+def test_a_model_of_images_is_the_class_that_its_config_names() -> None:
+    tree: dict[str, Any] = {"model_type": "vit", "hidden_size": 8, "num_attention_heads": 2}
+    tree |= {"num_hidden_layers": 1, "intermediate_size": 16, "image_size": 8, "patch_size": 4}
+    named = of_config({**tree, "architectures": ["ViTForImageClassification"]}, "config")
+    embeddings, block, norm, head = 8 + 5 * 8 + (3 * 16 * 8 + 8), 4 * 72 + 144 + 136 + 32, 16, 18
+    assert named.count == embeddings + block + norm + head == 1074
+
+
+def test_weights_that_are_packed_are_counted_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_shape, "_built", lambda *_: (Parameter((7,)),))
+    tree = {"model_type": "llama", "quantization_config": {"load_in_4bit": True}}
+    (note,) = of_config(tree, "config").notes
+    assert "not as its quantization_config packs them" in note
 
 
 def test_an_architecture_that_nobody_knows_is_refused() -> None:

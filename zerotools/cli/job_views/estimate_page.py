@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from zerotools.cli.output import render
 from zerotools.cli.output.style import paint
+from zerotools.core.counts import counted
 from zerotools.jobs.estimating.estimating import Estimate
 from zerotools.ops.estimate.choosing import Row
 from zerotools.ops.estimate.terms import NOT_MEASURED
@@ -25,9 +26,11 @@ def page(found: Estimate) -> list[str]:
     for each in found.choice.advice:
         lines += _wrapped(each)
     if row is not None and found.choice.largest_batch and found.work.micro is not None:
+        batch = found.choice.largest_batch
+        at_a_time = f"{counted(batch, 'sequence')} of {found.work.micro.sequence} tokens"
         lines += _wrapped(
-            f"there, {found.choice.largest_batch} sequences of {found.work.micro.sequence} tokens "
-            f"fit at a time, or one of {found.choice.largest_sequence:,} tokens"
+            f"there, {at_a_time} {'fits' if batch == 1 else 'fit'} at a time, or one of "
+            f"{found.choice.largest_sequence:,} tokens"
         )
     shown = found.asked or row
     if shown is not None:
@@ -44,16 +47,16 @@ def _head(found: Estimate) -> Iterator[str]:
         count += f", {trained:,} of them trained"
     yield render.clean(f"{work.model.source}: {count}")
     yield f"{work.layout.precision}, {work.layout.optimizer}, engine {work.layout.engine}"
-    where = f"{machine.gpus} {'GPUs' if machine.gpus > 1 else 'GPU'}"
+    where = counted(machine.gpus, "GPU")
     where += f" of {render.gib(machine.gpu_memory)} GiB" if machine.on_gpu else ""
     if not machine.on_gpu:
-        where = f"{machine.gpus} {'ranks' if machine.gpus > 1 else 'rank'} on the CPU"
+        where = f"{counted(machine.gpus, 'rank')} on the CPU"
     yield f"{where}, host memory {render.gib(machine.host_memory)} GiB"
     if work.micro is not None:
         micro = work.micro
         again = ", activation checkpointing" if micro.checkpointing else ""
-        what = "sequence" if micro.batch == 1 else "sequences"
-        yield f"at a time on each: {micro.batch} {what} of {micro.sequence} tokens{again}"
+        each = counted(micro.batch, "sequence")
+        yield f"at a time on each: {each} of {micro.sequence} tokens{again}"
 
 
 def _table(found: Estimate) -> list[str]:

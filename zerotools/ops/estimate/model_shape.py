@@ -35,14 +35,19 @@ _WEIGHT_FILES = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.distcp", "latest"
 _PROGRAM = """
 import json, sys, warnings
 warnings.filterwarnings("ignore")
-import torch
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+import torch, transformers
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 tree = json.load(sys.stdin)
 config = CONFIG_MAPPING[tree["model_type"]].from_dict(tree)
 kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+named = [getattr(transformers, str(each), None) for each in tree.get("architectures") or ()]
 with torch.device("meta"):
-    model = kind.from_config(config)
+    try:
+        model = kind.from_config(config)
+    except ValueError:  # images, sound: no language model
+        own = next((each for each in named if each is not None), None)
+        model = AutoModel.from_config(config) if own is None else own(config)
 model.tie_weights()
 print(json.dumps([[name, list(p.shape)] for name, p in model.named_parameters()]))
 """
@@ -111,6 +116,11 @@ def of_config(
     said = f"{source}: activations are unknown for model_type {name!r}; the state is exact"
     if isinstance(inner, Mapping):
         said += " and has all of the model's parts"
+    if config.get("quantization_config"):
+        said = (
+            f"{source}: weights are counted as they are trained whole, and not as its "
+            "quantization_config packs them; activations are unknown for such a model"
+        )
     return ModelShape(source, _built(config, source, python), None, (said,))
 
 
