@@ -187,7 +187,7 @@ def _split(
         begin = 2
     elif kind != "python" and "-m" in texts and _PYTHON.fullmatch(Path(texts[0]).name):
         begin = texts.index("-m") + 2
-    options, program_at = _options(kind, words, begin, places)
+    options, program_at = _options(kind, words, begin, places, findings)
     if program_at < len(words):
         _known(words[program_at], kind, places)
     else:
@@ -213,9 +213,9 @@ def _split(
 
 
 def _options(
-    kind: str, words: Sequence[Word], begin: int, places: _Places
+    kind: str, words: Sequence[Word], begin: int, places: _Places, findings: Findings
 ) -> tuple[dict[str, ConfigValue], int]:
-    """The launcher's own options, and where the program stands."""
+    """The launcher's own options, each once, and where the program stands."""
     options: dict[str, ConfigValue] = {}
     at = begin
     while at < len(words) and words[at].text.startswith("-"):
@@ -235,6 +235,7 @@ def _options(
             value = _known(words[at], title, places)
             at += 1
         if not (kind == "python" and name == "m"):
+            _note_again(options.get(name), title, findings)
             options[name] = ConfigValue(name, title, places.of(word.line), value)
     return options, at
 
@@ -247,13 +248,16 @@ def _arguments(
     for title, line, values in _grouped(launch.arguments, places, findings):
         name = title.lstrip("-").replace("-", "_")
         value: object = True if not values else values[0] if len(values) == 1 else values
-        if name in seen:
-            old = seen[name]
-            why = f"{title} stands in the line again, and the last counts"
-            row = ReportRow(KeyOutcome.IGNORED, old.title, old.place, old.value, None, why)
-            findings.rows.append(row)
+        _note_again(seen.get(name), title, findings)
         seen[name] = ConfigValue(name, title, places.of(line), value)
     yield from seen.items()
+
+
+def _note_again(old: ConfigValue | None, title: str, findings: Findings) -> None:
+    if old is not None:
+        why = f"{title} stands in the line again, and the last counts"
+        row = ReportRow(KeyOutcome.IGNORED, old.title, old.place, old.value, None, why)
+        findings.rows.append(row)
 
 
 def _grouped(
