@@ -147,12 +147,14 @@ def note_of(spec: JobSpec, foreseen: Foreseen, gpu_memory: int | None, host_memo
     """What is foreseen of a job that is accepted, in one sentence."""
     asked = foreseen.asked
     at_least = "" if foreseen.knows_activations else "for its state alone "
-    host = f"{_size(asked.host)} of the host's {_size(host_memory)}"
+    host = f", {_size(asked.host)} of the host's {_size(host_memory)}"
+    if not asked.host:
+        host = ", and of the host's what its processes take by themselves"
     if spec.device != "cuda":
-        said = f"memory: {at_least}about {host}"
+        said = f"memory: {at_least}about {host.removeprefix(', ')}"
     else:
         of = "" if gpu_memory is None else f" of {_size(gpu_memory)}"
-        said = f"memory: {at_least}about {_size(asked.gpu)}{of} on each GPU, {host}"
+        said = f"memory: {at_least}about {_size(asked.gpu)}{of} on each GPU{host}"
     tight = gpu_memory is not None and spec.device == "cuda" and asked.gpu > gpu_memory
     if tight or asked.host > host_memory:
         said += (
