@@ -163,7 +163,7 @@ def carry_out_part(
         )
     copies, planned = prove_part(conversion, part)
     if how.dry_run:
-        check_part(conversion, overwrite=how.overwrite, nbytes=planned.bytes_written)
+        check_part(conversion, part, overwrite=how.overwrite, nbytes=planned.bytes_written)
         _say_part(conversion, part, planned, how, {"dry_run": True, "copies": copies})
         return
     began = time.monotonic()

@@ -139,6 +139,11 @@ def parts_begun(directory: Path) -> int | None:
     return None if head is None else int(head["parts"])
 
 
+def is_begun(directory: Path, part: int) -> bool:
+    """Whether a run of this part has begun in `directory`."""
+    return (directory / _name(part)).exists()
+
+
 def is_of_journals(name: str) -> bool:
     """Whether a file of a staging directory is a journal or the ledger."""
     return name == NAME or name.startswith(f"{NAME}.")

@@ -9,11 +9,10 @@ from zerotools.core.errors import BadRequest
 from zerotools.io.files.sources import Sources
 from zerotools.io.numeric.cast_torch import cast_for
 from zerotools.io.output.marker import was_made_of
-from zerotools.io.output.part_ledger import parts_begun
+from zerotools.io.output.part_ledger import is_begun
 from zerotools.io.output.staging import partial_of
 from zerotools.ops.conversions.conversion import (
     Conversion,
-    allocated,
     cast_to_fp16,
     check_destination,
     check_space,
@@ -45,8 +44,9 @@ def prove_part(
     return copies, PartReport(bytes_written=sum(sizes.values()), files=len(share), spans=share)
 
 
-def check_part(conversion: Conversion, *, overwrite: bool, nbytes: int) -> None:
-    """Refuse what `perform_part` would refuse of the destination, for a part of so many bytes.
+def check_part(conversion: Conversion, part: OutputPart, *, overwrite: bool, nbytes: int) -> None:
+    """Refuse what `perform_part` would refuse of the destination, for a part of so many bytes. One
+    that was begun has some of them already.
 
     Raises:
         BadRequest: the output exists, is inside the source, or does not fit on the disk.
@@ -57,8 +57,7 @@ def check_part(conversion: Conversion, *, overwrite: bool, nbytes: int) -> None:
         command=conversion.command,
         overwrite=overwrite,
     )
-    there = allocated(partial_of(conversion.destination))
-    if parts_begun(partial_of(conversion.destination)) is None or there < nbytes:
+    if not is_begun(partial_of(conversion.destination), part.index):
         check_space(conversion.destination, nbytes)
 
 
@@ -86,7 +85,7 @@ def perform_part(
     _, planned = prove_part(conversion, part, alignment)
     if was_made_of(conversion.destination, digest_of(identity)):
         return PartReport(spans=planned.spans, files=planned.files)
-    check_part(conversion, overwrite=overwrite, nbytes=planned.bytes_written)
+    check_part(conversion, part, overwrite=overwrite, nbytes=planned.bytes_written)
     sources = Sources(conversion.stamps)
     sources.check()
     report = execute_part(
