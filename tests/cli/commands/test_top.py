@@ -206,6 +206,15 @@ def test_colours_are_those_for_the_background(
     assert shown.colours <= colours
 
 
+def test_an_answer_that_comes_late_is_no_keys(terminal: Open) -> None:
+    """The slash in it would begin a filter, into which the q goes."""
+    shown = terminal()
+    shown.wait_for("no daemon answers")
+    shown.type(BLACK[b"\x1b]11;?"].decode())
+    shown.type("q")
+    assert shown.end() == 0
+
+
 @pytest.mark.parametrize(
     "environment",
     [{"PYTHONIOENCODING": "latin-1"}, {"TERM": "linux"}],

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from harness.patience import patient
 from tests.daemon.daemons import Daemon, make_job
 
-PATIENCE_MS = 30_000
+PATIENCE_MS = 1000 * patient(30)
 VIEWS = (
     *("#/jobs", "#/jobs/1", "#/jobs/1/log", "#/jobs/1/checkpoints", "#/jobs/1/predictions"),
     *("#/jobs/1/attempts", "#/machine", "#/events"),

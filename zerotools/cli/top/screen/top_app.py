@@ -34,6 +34,7 @@ from zerotools.cli.top.screen.keys import (
     press,
     typed,
 )
+from zerotools.cli.top.screen.late_answers import LateAnswers
 from zerotools.cli.top.screen.palette import Styles
 from zerotools.core.errors import EXIT_INTERRUPTED, ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
@@ -91,6 +92,7 @@ class Top(App[int]):
         self._reading: Beside
         self._asking: Beside
         self._said_until = 0.0
+        self._late_answers = LateAnswers()
 
     def compose(self) -> ComposeResult:
         """The one widget."""
@@ -155,6 +157,8 @@ class Top(App[int]):
     def on_key(self, event: events.Key) -> None:
         """Any key."""
         event.stop()
+        if self._late_answers.takes(event.key):
+            return
         before = self.state
         self.state, wish = press(before, event.key, event.character, self._shown())
         if self.state.said[0]:

@@ -1,0 +1,38 @@
+"""Answers of the terminal that come late, over a slow line or from a busy machine.
+
+The question for the background waits for a moment (`background`). An answer that comes after it is
+read by textual, which takes it for keys, with or without ^ for ESC:
+
+    ESC ] 11;rgb:0000/0000/0000 ESC \\   an answer (xterm, "Operating System Commands")
+    ^ ] 1 1 ; r g b : 0 0 0 0 / ... \\   what arrives: r would resume a job, / begin a filter
+"""
+
+from __future__ import annotations
+
+BEGINS = ("right_square_bracket", "1", "1", "semicolon")
+"""They do nothing by themselves."""
+ENDS = ("backslash", "ctrl+g")
+LONGEST = 40
+"""Keys. The longest answer has 28; one that was cut off takes no more of the user's."""
+
+
+class LateAnswers:
+    """Tells the keys of an answer from those that are pressed."""
+
+    def __init__(self) -> None:
+        self._begun = 0
+        self._left = 0
+
+    def takes(self, key: str) -> bool:
+        """Whether this key, as textual names it, is of an answer. Each is told once, in order."""
+        if self._left:
+            self._left = 0 if key in ENDS else self._left - 1
+            return True
+        if key != BEGINS[self._begun]:
+            self._begun = int(key == BEGINS[0])
+            return False
+        self._begun += 1
+        if self._begun == len(BEGINS):
+            self._begun, self._left = 0, LONGEST
+            return True
+        return False
