@@ -110,8 +110,8 @@ def _one_part(conversion: Conversion, of: int) -> str:
     began = time.perf_counter()
     found = [prove_part(conversion, OutputPart(index, of)) for index in chosen]
     seconds = (time.perf_counter() - began) / len(chosen)
-    sizes = [sum(span.end - span.begin for span in each.spans.values()) for _, each in found]
-    files = [len(each.spans) for _, each in found]
+    sizes = [planned.nbytes for _, planned in found]
+    files = [len(planned.share) for _, planned in found]
     copies = [count for count, _ in found]
     return (
         f"parts {chosen} of {of}: {seconds:.1f} s each, {min(sizes):,} to {max(sizes):,} bytes in "

@@ -13,7 +13,7 @@ from tests.ops.killed_export import SHARD_BYTES, SMALLEST
 from zerotools.io.output.journal import NAME
 from zerotools.io.output.staging import partial_of
 from zerotools.ops.conversions.consolidate import Options, prepare
-from zerotools.ops.conversions.in_parts import perform_part
+from zerotools.ops.conversions.in_parts import perform_part, prove_part
 from zerotools.ops.execution.parts.share import OutputPart
 
 
@@ -32,13 +32,13 @@ def main() -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             assert not deadline.has_passed()
 
+    conversion = prepare(source, out, Options(max_shard_bytes=SHARD_BYTES))
     perform_part(
-        prepare(source, out, Options(max_shard_bytes=SHARD_BYTES)),
-        part,
+        conversion,
+        prove_part(conversion, part, alignment=64)[1],
         budget=SMALLEST,
         overwrite=False,
         on_bytes=on_bytes,
-        alignment=64,
     )
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,16 +17,18 @@ from tests.golden_files import DEEPSPEED, JOB
 from tests.ops import killed_part
 from tests.ops.exports import model, noise
 from tests.ops.killed_export import SHARD_BYTES, SMALLEST
-from zerotools.core.errors import BadRequest
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.core.target import FilePlan
 from zerotools.io.output.journal import NAME
 from zerotools.io.output.marker import MARKER
 from zerotools.io.output.staging import partial_of
 from zerotools.ops.conversions import consolidate, reshard
 from zerotools.ops.conversions.consolidate import Options, refuse_overflow
 from zerotools.ops.conversions.conversion import Conversion, perform
-from zerotools.ops.conversions.in_parts import perform_part
+from zerotools.ops.conversions.in_parts import perform_part, prove_part
+from zerotools.ops.execution.parts import execute_part
 from zerotools.ops.execution.parts.execute_part import PartReport
-from zerotools.ops.execution.parts.share import OutputPart
+from zerotools.ops.execution.parts.share import OutputPart, PartPlan
 
 OPTIONS = Options(max_shard_bytes=SHARD_BYTES)
 
@@ -42,8 +46,12 @@ def part_of(
 ) -> PartReport:
     assert isinstance(conversion, Conversion)
     return perform_part(
-        conversion, OutputPart(index, of), budget=SMALLEST, overwrite=overwrite, alignment=64
+        conversion, planned(conversion, index, of), budget=SMALLEST, overwrite=overwrite
     )
+
+
+def planned(conversion: Conversion, index: int, of: int) -> PartPlan:
+    return prove_part(conversion, OutputPart(index, of), alignment=64)[1]
 
 
 def files_of(directory: Path) -> dict[str, bytes]:
@@ -63,12 +71,11 @@ def test_a_reshard_is_what_one_run_writes(checkpoint: Path, of: int, tmp_path: P
     whole = reshard.prepare(checkpoint, tmp_path / "whole", world_size=3)
     assert isinstance(whole, Conversion)
     perform(whole, budget=SMALLEST, overwrite=False)
-    reports = []
     for index in range(of, 0, -1):
         conversion = reshard.prepare(checkpoint, tmp_path / "out", world_size=3)
-        reports.append(part_of(conversion, index, of))
-    assert not reports[-1].missing
-    cut = [name for each in reports for name in each.spans]
+        report = part_of(conversion, index, of)
+    assert not report.missing
+    cut = [name for share in planned(whole, 1, of).shares for name in share]
     if of > 1 and checkpoint != JOB:  # whose tensors do not lie on multiples of their elements
         assert len(cut) > len(set(cut)), "no file was cut"
     assert files_of(tmp_path / "out") == files_of(tmp_path / "whole")
@@ -122,6 +129,77 @@ def test_a_kill_while_the_output_gets_its_name_is_ended_by_any_part(
     assert out.is_dir()
 
 
+def test_a_kill_after_that_leaves_journals_which_any_run_removes(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+
+    def killed(directory: Path) -> None:
+        raise KeyboardInterrupt
+
+    def left() -> list[Path]:
+        return sorted(out.glob(f"{NAME}*"))
+
+    for again in (False, True):
+        part_of(consolidate.prepare(source, out, OPTIONS), 1, 2, overwrite=again)
+        with monkeypatch.context() as patch:
+            patch.setattr(execute_part, "remove_journals", killed)
+            with pytest.raises(KeyboardInterrupt):
+                part_of(consolidate.prepare(source, out, OPTIONS), 2, 2, overwrite=again)
+        assert len(left()) == 3
+        if again:  # nothing of it is another's file: another run may replace it
+            fp32 = Options(max_shard_bytes=SHARD_BYTES, dtype="fp32")
+            whole = consolidate.prepare(source, out, fp32)
+            perform(whole, budget=SMALLEST, overwrite=True)
+        else:
+            assert not part_of(consolidate.prepare(source, out, OPTIONS), 1, 2).missing
+        assert not left()
+        shutil.rmtree(out)
+
+
+@pytest.mark.parametrize("last_line", [b"", b'{"file": "cut sho'])
+def test_what_a_run_without_parts_left_gets_into_no_output(
+    source: Path, tmp_path: Path, last_line: bytes
+) -> None:
+    """Its journal is kept as it is, however long, and its files are no part's."""
+    partial = partial_of(tmp_path / "out")
+    partial.mkdir()
+    line = b'{"file": "stray.safetensors", "noted": []}\n'
+    journal = b'{"schema": "zerotools.journal/1", "identity": {}}\n' + line * 2**16 + last_line
+    (partial / NAME).write_bytes(journal)
+    (partial / "stray.safetensors").write_bytes(b"x")
+    for left in (NAME, MARKER):
+        with pytest.raises(BadRequest, match="holds files of a run without --part"):
+            part_of(consolidate.prepare(source, tmp_path / "out", OPTIONS), 1, 2)
+        assert (partial / left).read_bytes() == journal
+        (partial / left).rename(partial / MARKER)  # now as of an output that was being replaced
+
+
+def test_a_directory_that_is_gone_is_no_output(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    part_of(consolidate.prepare(source, out, OPTIONS), 1, 2)
+    conversion = consolidate.prepare(source, out, OPTIONS)
+    with pytest.raises(BadRequest, match="was moved or removed while it was written"):
+        perform_part(
+            conversion,
+            planned(conversion, 2, 2),
+            budget=SMALLEST,
+            overwrite=False,
+            check=lambda _: shutil.rmtree(partial_of(out)),
+        )
+    assert not out.exists()
+
+
+def test_no_part_writes_outside_of_the_output(source: Path, tmp_path: Path) -> None:
+    conversion = consolidate.prepare(source, tmp_path / "out", OPTIONS)
+    files = {**conversion.target.files, "../astray": FilePlan(3)}
+    with pytest.raises(BadFile, match=r"would get a file '\.\./astray', outside of it"):
+        part_of(replace(conversion, target=replace(conversion.target, files=files)), 1, 1)
+    assert not (tmp_path / "astray").exists()
+
+
 def test_what_does_not_fit_together_is_refused(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     part_of(consolidate.prepare(source, out, OPTIONS), 1, 2)
@@ -165,13 +243,13 @@ def test_an_overflow_keeps_the_output_from_its_name(tmp_path: Path) -> None:
     options = Options(dtype="fp16")
 
     def run(index: int) -> PartReport:
+        conversion = consolidate.prepare(source, tmp_path / "out", options)
         return perform_part(
-            consolidate.prepare(source, tmp_path / "out", options),
-            OutputPart(index, 2),
+            conversion,
+            planned(conversion, index, 2),
             budget=SMALLEST,
             overwrite=False,
             check=refuse_overflow,
-            alignment=64,
         )
 
     assert run(2).missing == (1,)

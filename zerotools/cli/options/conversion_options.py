@@ -27,8 +27,7 @@ from zerotools.io.output.staging import partial_of
 from zerotools.ops.conversions.conversion import Conversion, Unchanged, check_output, perform, prove
 from zerotools.ops.conversions.in_parts import check_part, perform_part, prove_part
 from zerotools.ops.execution.execute import WriteReport
-from zerotools.ops.execution.parts.execute_part import PartReport
-from zerotools.ops.execution.parts.share import OutputPart
+from zerotools.ops.execution.parts.share import OutputPart, PartPlan
 from zerotools.ops.execution.workers import MemoryBudget
 
 
@@ -163,61 +162,68 @@ def carry_out_part(
         )
     copies, planned = prove_part(conversion, part)
     if how.dry_run:
-        check_part(conversion, part, overwrite=how.overwrite, nbytes=planned.bytes_written)
-        _say_part(conversion, part, planned, how, {"dry_run": True, "copies": copies})
+        check_part(conversion, planned, overwrite=how.overwrite)
+        _show_part_plan(conversion, planned, copies, as_json=how.as_json)
         return
     began = time.monotonic()
-    with progress(planned.bytes_written, f"{verb} {part}") as on_bytes:
+    to_handle = sum(planned.tensor_bytes.values())
+    with hint_at_resuming(conversion, ""), progress(to_handle, f"{verb} {part}") as on_bytes:
         report = perform_part(
             conversion,
-            part,
+            planned,
             budget=how.budget,
             overwrite=how.overwrite,
             on_bytes=on_bytes,
             check=check,
         )
-    seconds = round(time.monotonic() - began, 3)
-    _say_part(conversion, part, report, how, {"dry_run": False, "seconds": seconds})
-
-
-def _say_part(
-    conversion: Conversion, part: OutputPart, report: PartReport, how: Writing, more: dict[str, Any]
-) -> None:
-    whole = {name: file.size for name, file in conversion.target.files.items()}
-    nbytes = sum(span.end - span.begin for span in report.spans.values())
     if how.as_json:
-        of_part = {
-            "index": part.index,
-            "of": part.of,
-            "files": [
-                {"name": name, "begin": span.begin, "end": span.end}
-                for name, span in report.spans.items()
-            ],
-            "bytes": nbytes,
-            "missing": None if how.dry_run else list(report.missing),
+        done = {
+            "dry_run": False,
+            "seconds": round(time.monotonic() - began, 3),
+            "resumed": list(report.resumed),
+            "part": {**_part_json(planned), "missing": list(report.missing)},
+            **losses_json(report),
         }
-        done = {} if how.dry_run else {"resumed": list(report.resumed), **losses_json(report)}
-        print_json({**plan_json(conversion), **more, "part": of_part, **done})
+        print_json({**plan_json(conversion), **done})
         return
     print_notes(conversion)
-    files = counted(len(report.spans), "file")
-    if how.dry_run:
-        click.echo(f"{part} would write {size(nbytes)} of {conversion.destination}, in {files}:")
-        for name, span in report.spans.items():
-            between = "" if span == (0, whole[name]) else f" from byte {span.begin} to {span.end}"
-            click.echo(f"  {name}  {size(span.end - span.begin)}{between}")
-        return
     print_losses(report)
+    said = f"{part} is complete: {size(planned.nbytes)} in {counted(report.files, 'file')}"
     if report.missing:
         click.echo(
-            f"{part} is complete: {size(nbytes)} in {files}; {conversion.destination} is made when "
-            f"all are, and these are not: {spans(report.missing)}"
+            f"{said}; {conversion.destination} is made when all are, and these are not: "
+            f"{spans(report.missing)}"
         )
     else:
-        click.echo(
-            f"{part} is complete: {size(nbytes)} in {files}; so are the others, and "
-            f"{conversion.destination} is there"
-        )
+        click.echo(f"{said}; so are the others, and {conversion.destination} is there")
+
+
+def _part_json(planned: PartPlan) -> dict[str, Any]:
+    return {
+        "index": planned.part.index,
+        "of": planned.part.of,
+        "files": [{"name": name, **each._asdict()} for name, each in planned.share.items()],
+        "bytes": planned.nbytes,
+    }
+
+
+def _show_part_plan(
+    conversion: Conversion, planned: PartPlan, copies: int, *, as_json: bool
+) -> None:
+    if as_json:
+        part = _part_json(planned)
+        print_json({**plan_json(conversion), "dry_run": True, "copies": copies, "part": part})
+        return
+    print_notes(conversion)
+    files = counted(len(planned.share), "file")
+    click.echo(
+        f"{planned.part} would write {size(planned.nbytes)} of {conversion.destination}, in "
+        f"{files}:"
+    )
+    for name, (begin, end) in planned.share.items():
+        is_whole = (begin, end) == (0, conversion.target.files[name].size)
+        of_it = "" if is_whole else f"  bytes {begin} to {end} of it"
+        click.echo(f"  {name}  {size(end - begin)}{of_it}")
 
 
 def say_unchanged(unchanged: Unchanged, *, as_json: bool) -> None:
@@ -256,12 +262,12 @@ def _show_plan(conversion: Conversion, limits: MemoryBudget, *, as_json: bool) -
 
 
 @contextmanager
-def hint_at_resuming(conversion: Conversion) -> Iterator[None]:
-    """Say what an interrupted run leaves, and how to continue it."""
+def hint_at_resuming(conversion: Conversion, flag: str = "with --resume ") -> Iterator[None]:
+    """Say what an interrupted run leaves, and how to continue it; `flag` is what that takes."""
     try:
         yield
     except KeyboardInterrupt:
         partial = partial_of(conversion.destination)
         if partial.exists():
-            say("note", f"{partial} is kept; run the same command with --resume to continue")
+            say("note", f"{partial} is kept; run the same command {flag}to continue")
         raise

@@ -220,12 +220,17 @@ def _foreign(directory: Path, known: Mapping[str, Any]) -> Iterator[tuple[str, s
         if path.is_dir() and not path.is_symlink():
             if name not in folders:
                 yield f"{name}/", ""
-        elif name.as_posix() == MARKER and not path.is_symlink():
+        elif _is_own(name.as_posix()) and not path.is_symlink():
             continue
         elif entry is None or path.is_symlink():
             yield str(name), ""
         elif not _is_as_written(path.stat(), entry):
             yield str(name), " (changed since it was written)"
+
+
+def _is_own(name: str) -> bool:
+    """Also journals, which a kill leaves in an output that has its name already."""
+    return name == MARKER or is_of_journals(name)
 
 
 def _is_as_written(status: os.stat_result, entry: Any) -> bool:

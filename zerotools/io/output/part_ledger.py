@@ -9,7 +9,7 @@ Runs may be on several machines, so only what a shared file system keeps apart i
 of regular files (on NFS a lock of a directory is of one machine), and bytes that were flushed
 before a lock was given back. Each run holds the lock of its own journal. Whoever completes a part
 takes that of the ledger, looks at the journals of all, and makes the output of it where all are
-complete.
+complete. They go after the output has its name, so that a kill in between loses nothing.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.errors import BadRequest
+from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.files.open_files import sync_directory
-from zerotools.io.files.regular import read_regular
+from zerotools.io.files.regular import regular_file
 from zerotools.io.output.journal import NAME, Journal, read_journal, refuse_another
 
 SCHEMA = "zerotools.parts/1"
-_LARGEST = 2**20
+_LONGEST_HEAD = 2**16
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
 
 
@@ -58,33 +58,27 @@ class PartLedger:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Alone with the ledger; waits for others."""
+        """Alone with the ledger; waits for others. It may be gone by then, with the directory."""
         _lock(self._file, fcntl.LOCK_EX, self._path)
         try:
             yield
         finally:
-            fcntl.flock(self._file, fcntl.LOCK_UN)
+            with suppress(OSError):  # of NFS, where another part has removed the file
+                fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def _begin(self) -> None:
-        data = os.pread(self._file, _LARGEST, 0)
-        if not data.endswith(b"\n"):  # new, or cut short by a kill: nobody has gone on from it
+        line = _first_line(self._file)
+        if line is None:  # new, or cut short by a kill: nobody has gone on from it
             begun = {"schema": SCHEMA, "identity": self._identity, "parts": self._parts}
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, (json.dumps(begun) + "\n").encode(), 0)
             os.fsync(self._file)
             sync_directory(self._directory)
             return
-        head = _head(data)
+        head = _head(line)
         if head is None:
-            raise BadRequest(
-                f"{self._directory} was begun by a run without --part; finish that with --resume, "
-                f"or {self._start_over}"
-            )
-        if head["parts"] != self._parts:
-            raise BadRequest(
-                f"{self._directory} was begun in {head['parts']} parts, and this is one of "
-                f"{self._parts}; run the parts of {head['parts']}, or {self._start_over}"
-            )
+            raise _begun_alone(self._directory)
+        _refuse_other_count(self._directory, head["parts"], self._parts)
         refuse_another(self._directory, head["identity"], self._identity, self._start_over)
 
     def journal(self, part: int) -> Journal:
@@ -120,12 +114,6 @@ class PartLedger:
         """
         return read_journal(self._directory / _name(part), self._identity, self._start_over).done
 
-    def remove(self) -> None:
-        """The output is complete: nothing is left to resume. The ledger goes last."""
-        for part in range(1, self._parts + 1):
-            (self._directory / _name(part)).unlink(missing_ok=True)
-        self._path.unlink()
-
     def close(self) -> None:
         os.close(self._file)
 
@@ -133,10 +121,54 @@ class PartLedger:
 def parts_begun(directory: Path) -> int | None:
     """In how many parts an output is being made in `directory`; None: it is not made in parts."""
     try:
-        head = _head(read_regular(directory / NAME, _LARGEST, is_source=False))
-    except (OSError, BadRequest):
+        with regular_file(directory / NAME, is_source=False) as descriptor:
+            line = _first_line(descriptor)
+    except (OSError, BadFile):
         return None
+    head = None if line is None else _head(line)
     return None if head is None else int(head["parts"])
+
+
+def check_begun(directory: Path, parts: int) -> None:
+    """Refuse a staging directory in which no run can write one of so many parts.
+
+    Raises:
+        BadRequest: it is of other parts, or of a run without any: what that left would get into
+            the output.
+    """
+    begun = parts_begun(directory)
+    if begun is not None:
+        _refuse_other_count(directory, begun, parts)
+    elif directory.is_dir() and not _is_new(directory):
+        raise _begun_alone(directory)
+
+
+def _is_new(directory: Path) -> bool:
+    """Whether nothing is in it but the ledger of a run that is about to begin."""
+    left = [path for path in directory.iterdir() if path.name != NAME]
+    return not left and not (directory / NAME).is_symlink()
+
+
+def remove_journals(directory: Path) -> None:
+    """Remove the ledger and the journals from an output that has its name."""
+    for path in directory.iterdir():
+        if is_of_journals(path.name):
+            path.unlink(missing_ok=True)
+
+
+def _begun_alone(directory: Path) -> BadRequest:
+    return BadRequest(
+        f"{directory} holds files of a run without --part; finish that run with --resume, or "
+        f"remove {directory} to start over"
+    )
+
+
+def _refuse_other_count(directory: Path, begun: int, parts: int) -> None:
+    if begun != parts:
+        raise BadRequest(
+            f"{directory} was begun in {begun} parts, and this is one of {parts}; run the parts of "
+            f"{begun}, or remove {directory} to start over"
+        )
 
 
 def is_begun(directory: Path, part: int) -> bool:
@@ -153,6 +185,12 @@ def _name(part: int) -> str:
     return f"{NAME}.{part}"
 
 
+def _first_line(file: int) -> bytes | None:
+    """None: the first line is not complete."""
+    line, end, _ = os.pread(file, _LONGEST_HEAD, 0).partition(b"\n")
+    return line if end else None
+
+
 def _head(data: bytes) -> dict[str, Any] | None:
     try:
         head = json.loads(data)
@@ -167,9 +205,9 @@ def _head(data: bytes) -> dict[str, Any] | None:
 def _lock(file: int, how: int, path: Path) -> None:
     try:
         fcntl.flock(file, how)
-    except BlockingIOError:
-        raise
     except OSError as error:
+        if error.errno == errno.ESTALE:  # on NFS: it was removed, with its output's name given
+            return
         if error.errno not in _NO_LOCKS:
             raise
         raise BadRequest(

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 from zerotools.core.target import Checksum, FilePlan
 from zerotools.io.files.crc32 import combine, of_zeros
+from zerotools.io.files.open_files import OpenFiles
+
+_READ_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,16 @@ def joined(
             found.pop()
         found.append(part)
     return found
+
+
+def crc_of(files: OpenFiles, file: str, offset: int, length: int) -> int:
+    """CRC-32 of bytes that are in a file already."""
+    crc, buffer = 0, memoryview(bytearray(min(length, _READ_BYTES)))
+    for done in range(0, length, _READ_BYTES):
+        part = buffer[: min(_READ_BYTES, length - done)]
+        files.read_into(file, offset + done, part)
+        crc = zlib.crc32(part, crc)
+    return crc
 
 
 def checksums(

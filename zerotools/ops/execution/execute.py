@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
@@ -49,6 +49,11 @@ class WriteReport:
         if losses != NO_LOSSES:
             self.losses[key] = self.losses.get(key, NO_LOSSES) + losses
 
+    def add_noted(self, noted: Sequence[Any]) -> None:
+        """What was lost in a file, of its note in the journal."""
+        for name, role, *counts in noted:
+            self.add_losses(Key(name, role), CastLosses(*counts))
+
 
 @dataclass(frozen=True)
 class ReadBack:
@@ -93,9 +98,7 @@ def execute(
             was written is not what was read back.
     """
     budget, sources = budget or MemoryBudget(), sources or Sources()
-    astray = [name for name in target.files if not stays_below_root(name)]
-    if astray:
-        raise BadFile(f"{target.checkpoint.root} would get a file {astray[0]!r:.80}, outside of it")
+    refuse_astray(target)
     replaced = partial(check_replaceable, command=command) if overwrite else None
     root = target.checkpoint.root
     with Staging(root, check_replaced=replaced, check_left=_check_alone, keep=resume) as staging:
@@ -119,12 +122,15 @@ def execute(
     return report
 
 
-def check_left(directory: Path) -> None:
-    """What a run leaves has a journal, or is an output that it was about to replace.
+def refuse_astray(target: Target) -> None:
+    """Raises BadFile: a file of the target would lie outside of its directory."""
+    astray = [name for name in target.files if not stays_below_root(name)]
+    if astray:
+        raise BadFile(f"{target.checkpoint.root} would get a file {astray[0]!r:.80}, outside of it")
 
-    Raises:
-        BadRequest: it is neither.
-    """
+
+def _check_left(directory: Path) -> None:
+    """What a run leaves has a journal, or is an output that it was about to replace."""
     if not any((directory / name).is_file() for name in (JOURNAL, MARKER)):
         raise BadRequest(
             f"the staging directory {directory} holds files that zerotools did not write; move "
@@ -139,7 +145,7 @@ def _check_alone(directory: Path) -> None:
             f"{directory} is being written in {counted(parts, 'part')}; run those that are missing "
             f"(--part I/{parts}), or remove it to start over"
         )
-    check_left(directory)
+    _check_left(directory)
 
 
 def _write(
@@ -164,8 +170,7 @@ def _write(
     needed = {**dict.fromkeys(target.files, 0), **_tensor_bytes(target)}
     report = WriteReport(files=len(target.files), resumed=tuple(complete))
     for file, noted in complete.items():
-        for key, losses in losses_of(noted):
-            report.add_losses(key, losses)
+        report.add_noted(noted)
         on_bytes(needed.pop(file))
     with (
         OpenFiles(source_root, sources=sources) as reads,
@@ -190,12 +195,6 @@ def _complete(directory: Path, target: Target, journal: Journal) -> dict[str, An
         and are_losses(noted)
         and size_of(directory / file) == target.files[file].size
     }
-
-
-def losses_of(noted: Sequence[Any]) -> Iterator[tuple[Key, CastLosses]]:
-    """What was lost in a file, of its note in the journal."""
-    for name, role, *counts in noted:
-        yield Key(name, role), CastLosses(*counts)
 
 
 def are_losses(noted: Any) -> bool:

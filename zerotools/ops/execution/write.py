@@ -15,14 +15,19 @@ from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.numeric.gather import Scratch
 from zerotools.io.numeric.numpy_dtypes import NO_LOSSES, Cast, CastLosses
 from zerotools.io.output.journal import Journal
-from zerotools.ops.execution.checksums import ChecksummedRange, checksums, joined, known_parts
+from zerotools.ops.execution.checksums import (
+    ChecksummedRange,
+    checksums,
+    crc_of,
+    joined,
+    known_parts,
+)
 from zerotools.ops.execution.fill import Losses, fill
 from zerotools.ops.execution.plan import Copy, RangeCopy
 from zerotools.ops.execution.tiles import Tile
 from zerotools.ops.execution.workers import TileWorkers
 
 FLUSH_BYTES = 64 * 1024 * 1024
-_READ_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,15 +131,6 @@ class Writer:
         """Combine the CRCs of each record's parts, and write the result where it belongs."""
         plan = self._target.files[file]
         parts = self._crcs.pop(file, [])
-        parts += known_parts(plan, partial(self._crc_of, file))
+        parts += known_parts(plan, partial(crc_of, self._writes, file))
         for offset, data in checksums(plan.checksums, parts):
             self._writes.write_at(file, offset, data)
-
-    def _crc_of(self, file: str, offset: int, length: int) -> int:
-        """CRC-32 of bytes that are in the output already."""
-        crc, buffer = 0, memoryview(bytearray(min(length, _READ_BYTES)))
-        for done in range(0, length, _READ_BYTES):
-            part = buffer[: min(_READ_BYTES, length - done)]
-            self._writes.read_into(file, offset + done, part)
-            crc = zlib.crc32(part, crc)
-        return crc

@@ -14,7 +14,7 @@ from zerotools.core.checkpoint import Key
 from zerotools.core.target import CarriedBytes, Checksum, FilePlan, LiteralBytes, ZeroBytes
 from zerotools.ops.execution.parts.clip import clip_plan
 from zerotools.ops.execution.parts.execute_part import execute_part
-from zerotools.ops.execution.parts.share import ByteRange, OutputPart
+from zerotools.ops.execution.parts.share import ByteRange, OutputPart, plan_part
 
 KEY = Key("w", "param")
 
@@ -34,9 +34,8 @@ def test_parts_together_write_the_same_bytes(data: st.DataObject) -> None:
         output = target(root / "out", {KEY: (shape, dtype, wanted)})
         written = 0
         for index in order:
-            report = execute_part(
-                OutputPart(index, of), source, output, {"all": "1"}, budget=SMALL, alignment=16
-            )
+            planned = plan_part(output, OutputPart(index, of), alignment=16)
+            report = execute_part(planned, source, output, {"all": "1"}, budget=SMALL)
             written += report.bytes_written
             assert output.checkpoint.root.exists() == (not report.missing)
         assert not report.missing

@@ -11,7 +11,14 @@ from zerotools.core import dtypes
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.target import FilePlan, Target
-from zerotools.ops.execution.parts.share import ALIGNMENT, ByteRange, Extent, bytes_in, shares
+from zerotools.ops.execution.parts.share import (
+    ALIGNMENT,
+    ByteRange,
+    Extent,
+    OutputPart,
+    plan_part,
+    shares,
+)
 
 MIB = 2**20
 
@@ -42,15 +49,16 @@ def test_each_byte_is_in_one_share(sizes: list[int], of: int, offset: int) -> No
     found = shares(target, of, alignment=16)
     assert len(found) == of
     for name, plan in target.files.items():
-        spans = [share[name] for share in found if name in share]
-        assert [spans[0].begin, spans[-1].end] == [0, plan.size]
-        assert [a.end for a in spans[:-1]] == [b.begin for b in spans[1:]]
-        assert all(span.begin % 16 == 0 for span in spans)
-        assert len(spans) == 1 or offset % 4 == 0, "an element would be cut"
-    every = [bytes_in(target, share) for share in found]
+        ranges = [share[name] for share in found if name in share]
+        assert [ranges[0].begin, ranges[-1].end] == [0, plan.size]
+        assert [a.end for a in ranges[:-1]] == [b.begin for b in ranges[1:]]
+        assert all(bounds.begin % 16 == 0 for bounds in ranges)
+        assert len(ranges) == 1 or offset % 4 == 0, "an element would be cut"
+    every = [plan_part(target, OutputPart(n + 1, of), alignment=16) for n in range(of)]
+    assert sum(each.nbytes for each in every) == sum(plan.size for plan in target.files.values())
     for name, size in ((f"f{n}", 4 * size) for n, size in enumerate(sizes)):
-        assert sum(needed.get(name, 0) for needed, _ in every) == size
-    assert {key for _, tensors in every for key in tensors} == {
+        assert sum(each.tensor_bytes.get(name, 0) for each in every) == size
+    assert {key for each in every for key in each.tensors} == {
         key for key, tensor in target.checkpoint.tensors.items() if tensor.numel
     }
 
@@ -73,7 +81,7 @@ def test_more_runs_than_there_is_work_for_have_none() -> None:
     assert {name for share in found for name in share} == {"a", "b"}
 
 
-def test_an_element_belongs_to_the_span_of_its_first_byte() -> None:
+def test_an_element_belongs_to_the_range_of_its_first_byte() -> None:
     extent = Extent("a", offset=6, numel=4, itemsize=4)
     assert extent.inside(ByteRange(0, 6)) == (0, 0)
     assert extent.inside(ByteRange(0, 7)) == (0, 1)

@@ -17,12 +17,12 @@ from zerotools.ops.execution.tiles import split_ranges
 def clip(copies: Iterable[Copy | RangeCopy], share: Share) -> Iterator[Copy | RangeCopy]:
     """What `share` has of each copy."""
     for copy in copies:
-        span = share.get(copy.target.file)
-        if span is None:
+        bounds = share.get(copy.target.file)
+        if bounds is None:
             continue
         place, itemsize = copy.target, copy.target_dtype.itemsize
         numel = place.end - place.begin if isinstance(place, Range) else place.box.numel
-        first, stop = Extent(place.file, place.offset, numel, itemsize).inside(span)
+        first, stop = Extent(place.file, place.offset, numel, itemsize).inside(bounds)
         if (first, stop) == (0, numel):
             yield copy
         elif first < stop:
@@ -55,25 +55,25 @@ def _cut_boxes(copy: Copy, first: int, stop: int) -> Iterator[Copy]:
         offset += box.numel * copy.target_dtype.itemsize
 
 
-def clip_plan(plan: FilePlan, span: ByteRange) -> FilePlan:
+def clip_plan(plan: FilePlan, bounds: ByteRange) -> FilePlan:
     """What a writer knows of these bytes of a file beforehand. A checksum may cover what others
     write, and is none of it."""
-    if span == (0, plan.size):
+    if bounds == (0, plan.size):
         return plan
     literals = [
         LiteralBytes(begin, each.data[begin - each.offset : end - each.offset])
         for each in plan.literals
-        for begin, end in _common(each.offset, len(each.data), span)
+        for begin, end in _common(each.offset, len(each.data), bounds)
     ]
     carried = [
         CarriedBytes(begin, each.source, each.source_offset + begin - each.offset, end - begin)
         for each in plan.carried
-        for begin, end in _common(each.offset, each.length, span)
+        for begin, end in _common(each.offset, each.length, bounds)
     ]
     return FilePlan(plan.size, literals, carried)
 
 
-def _common(offset: int, length: int, span: ByteRange) -> Iterator[tuple[int, int]]:
-    begin, end = max(offset, span.begin), min(offset + length, span.end)
+def _common(offset: int, length: int, bounds: ByteRange) -> Iterator[tuple[int, int]]:
+    begin, end = max(offset, bounds.begin), min(offset + length, bounds.end)
     if begin < end:
         yield begin, end

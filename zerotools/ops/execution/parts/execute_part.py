@@ -4,11 +4,11 @@
     part 2, ...                 its share -> flushed, noted in its journal
     whichever ends last:        under the lock of the ledger, all journals say that all is complete
                                 -> checksums of files that several wrote, what is made of finished
-                                files, the marker, the name
+                                files, the marker, the name; then the journals go
 
 A part that fails or is killed leaves what it has completed, and so do the others: run again, it
-goes on from there. A kill while the output gets its name leaves the marker or the journals: any
-part that is run again ends it.
+goes on from there. A kill while the output gets its name leaves the marker, or journals in the
+output: any part that is run again ends it.
 """
 
 from __future__ import annotations
@@ -17,25 +17,26 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint
+from zerotools.core.errors import BadRequest
 from zerotools.core.target import Target
 from zerotools.io.files.open_files import OpenFiles, sync_directory
 from zerotools.io.files.sources import Sources
 from zerotools.io.numeric.numpy_dtypes import Cast, numpy_cast
 from zerotools.io.output.journal import Journal
 from zerotools.io.output.marker import check_replaceable, was_made_of, write_marker
-from zerotools.io.output.part_ledger import PartLedger
+from zerotools.io.output.part_ledger import PartLedger, check_begun, remove_journals
 from zerotools.io.output.staging import Staging
 from zerotools.ops.execution.create import create_file
-from zerotools.ops.execution.execute import WriteReport, check_left, losses_of, size_of
+from zerotools.ops.execution.execute import WriteReport, refuse_astray, size_of
 from zerotools.ops.execution.parts.clip import clip, clip_plan
 from zerotools.ops.execution.parts.joining import FileNote, noted_of, write_checksums
-from zerotools.ops.execution.parts.share import ALIGNMENT, OutputPart, Share, bytes_in, shares
+from zerotools.ops.execution.parts.share import PartPlan, Share, cut_files
 from zerotools.ops.execution.plan import plan
 from zerotools.ops.execution.workers import MemoryBudget, TileWorkers
 from zerotools.ops.execution.write import Writer
@@ -43,15 +44,14 @@ from zerotools.ops.execution.write import Writer
 
 @dataclass
 class PartReport(WriteReport):
-    """What one part wrote. `spans` are what it has of each file; `missing` the parts that are not
-    complete yet: without any, the output has its name."""
+    """What one part wrote. `missing` are the parts that are not complete yet: without any, the
+    output has its name, and `losses` are those of all parts."""
 
-    spans: Share = field(default_factory=dict)
     missing: tuple[int, ...] = ()
 
 
 def execute_part(
-    part: OutputPart,
+    planned: PartPlan,
     source: Checkpoint,
     target: Target,
     identity: Mapping[str, str],
@@ -63,30 +63,54 @@ def execute_part(
     check: Callable[[WriteReport], None] = lambda _: None,
     cast: Cast = numpy_cast,
     sources: Sources | None = None,
-    alignment: int = ALIGNMENT,
 ) -> PartReport:
-    """Write `part` of `target`. `alignment` is that of `shares`; other parameters are as of
-    `execute`.
+    """Write what was `planned` of `target`, for a part of it. Other parameters are as of `execute`.
+    Where the output is there already, made of the same, nothing is written.
 
     Raises:
         BadRequest: the destination exists or cannot be written, or was begun as something else.
         BadFile: a source file is missing, truncated, unreadable, or another than it was.
     """
-    made_of = digest_of(identity)
-    root = target.checkpoint.root
-    cuts = shares(target, part.of, alignment)
-    report = PartReport(spans=cuts[part.index - 1])
-    if was_made_of(root, made_of):
+    refuse_astray(target)
+    root, made_of = target.checkpoint.root, digest_of(identity)
+    report = PartReport(files=len(planned.share))
+    if end_complete(root, made_of):
         return report
     replaced = partial(check_replaceable, command=command) if overwrite else None
-    with Staging(root, check_replaced=replaced, check_left=check_left, shared=True) as staging:
-        if was_made_of(root, made_of):  # it got its name while the directory was made anew
+    left = partial(check_begun, parts=planned.part.of)
+    with Staging(root, check_replaced=replaced, check_left=left, shared=True) as staging:
+        if end_complete(root, made_of):  # it got its name while the directory was made anew
             staging.discard()
             return report
-        run = _Run(part, source, target, cuts, identity, made_of, command, staging)
-        return run.carry_out(
-            report, budget or MemoryBudget(), on_bytes, check, cast, sources or Sources()
-        )
+        ledger = PartLedger(staging.directory, identity, planned.part.of)
+        try:
+            writing = _Writing(planned, source, target, staging.directory, made_of, command)
+            if not was_made_of(staging.directory, made_of):
+                writing.write(
+                    report,
+                    ledger.journal(planned.part.index),
+                    budget or MemoryBudget(),
+                    on_bytes,
+                    cast,
+                    sources or Sources(),
+                )
+                check(report)
+            if sources is not None:
+                sources.check()
+            with ledger.locked():
+                if staging.is_there():
+                    if writing.finish(report, ledger, check):
+                        staging.commit()
+                elif not was_made_of(root, made_of):
+                    raise BadRequest(
+                        f"{staging.directory} was moved or removed while it was written; see who "
+                        "did that, and run all parts again"
+                    )
+        finally:
+            ledger.close()
+    if not report.missing:
+        remove_journals(root)
+    return report
 
 
 def digest_of(identity: Mapping[str, str]) -> str:
@@ -94,48 +118,26 @@ def digest_of(identity: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps(dict(identity), sort_keys=True).encode()).hexdigest()
 
 
+def end_complete(destination: Path, made_of: str) -> bool:
+    """Whether the output is there, made of this. The journals go that a kill has left in it."""
+    if not was_made_of(destination, made_of):
+        return False
+    remove_journals(destination)
+    return True
+
+
 @dataclass(frozen=True)
-class _Run:
-    part: OutputPart
+class _Writing:
+    """One part of `target`, in `directory`."""
+
+    planned: PartPlan
     source: Checkpoint
     target: Target
-    cuts: list[Share]
-    identity: Mapping[str, str]
+    directory: Path
     made_of: str
     command: str
-    staging: Staging
 
-    @property
-    def directory(self) -> Path:
-        return self.staging.directory
-
-    def carry_out(
-        self,
-        report: PartReport,
-        budget: MemoryBudget,
-        on_bytes: Callable[[int], None],
-        check: Callable[[WriteReport], None],
-        cast: Cast,
-        sources: Sources,
-    ) -> PartReport:
-        ledger = PartLedger(self.directory, self.identity, self.part.of)
-        try:
-            if not was_made_of(self.directory, self.made_of):
-                journal = ledger.journal(self.part.index)
-                try:
-                    self._write(report, journal, budget, on_bytes, cast, sources)
-                    check(report)
-                finally:
-                    journal.close()
-            sources.check()
-            with ledger.locked():
-                if self.staging.is_there():  # else another part has given the output its name
-                    self._end(report, ledger, check)
-        finally:
-            ledger.close()
-        return report
-
-    def _write(
+    def write(
         self,
         report: PartReport,
         journal: Journal,
@@ -145,41 +147,46 @@ class _Run:
         sources: Sources,
     ) -> None:
         """Complete what is not complete yet of this part."""
-        needed, tensors = bytes_in(self.target, report.spans)
-        complete = self._complete(report.spans, journal.done)
-        report.files, report.resumed = len(report.spans), tuple(complete)
-        for file, noted in complete.items():
-            for key, lost in losses_of(noted.losses):
-                report.add_losses(key, lost)
-            on_bytes(needed.pop(file))
-        for file in needed:
-            own = clip_plan(self.target.files[file], report.spans[file])
-            create_file(self.directory / file, own, sources, shared=True)
-        for folder, _, _ in os.walk(self.directory):
-            sync_directory(Path(folder))
-        wanted = replace(self.target.checkpoint, tensors=tensors)
+        try:
+            share, needed = self.planned.share, dict(self.planned.tensor_bytes)
+            complete = self._complete(share, journal.done)
+            report.resumed = tuple(complete)
+            for file, noted in complete.items():
+                report.add_noted(noted.losses)
+                on_bytes(needed.pop(file))
+            for file in needed:
+                own = clip_plan(self.target.files[file], share[file])
+                create_file(self.directory / file, own, sources, shared=True)
+            for folder, _, _ in os.walk(self.directory):
+                sync_directory(Path(folder))
+            self._copy(report, journal, needed, budget, on_bytes, cast, sources)
+        finally:
+            journal.close()
+
+    def _copy(
+        self,
+        report: PartReport,
+        journal: Journal,
+        needed: Mapping[str, int],
+        budget: MemoryBudget,
+        on_bytes: Callable[[int], None],
+        cast: Cast,
+        sources: Sources,
+    ) -> None:
+        wanted = replace(self.target.checkpoint, tensors=self.planned.tensors)
         with (
             OpenFiles(self.source.root, sources=sources) as reads,
             OpenFiles(self.directory, os.O_RDWR) as writes,
             TileWorkers(budget) as workers,
         ):
-            cut = self._cut()
+            cut = cut_files(self.target, self.planned.shares)
             writer = Writer(self.target, reads, writes, workers, journal, needed, cast, cut)
-            for written, lost_here in writer.run(clip(plan(self.source, wanted), report.spans)):
+            copies = clip(plan(self.source, wanted), self.planned.share)
+            for written, lost_here in writer.run(copies):
                 report.bytes_written += written
                 for key, lost in lost_here:
                     report.add_losses(key, lost)
                 on_bytes(written)
-
-    def _cut(self) -> frozenset[str]:
-        """The files of which several parts have something."""
-        plans = self.target.files
-        return frozenset(
-            file
-            for each in self.cuts
-            for file, span in each.items()
-            if span != (0, plans[file].size)
-        )
 
     def _complete(self, share: Share, done: Mapping[str, Any]) -> dict[str, FileNote]:
         """What the journal of a part notes of the files that are complete, and still there."""
@@ -192,38 +199,26 @@ class _Run:
                     found[file] = known
         return found
 
-    def _end(
+    def finish(
         self, report: PartReport, ledger: PartLedger, check: Callable[[WriteReport], None]
-    ) -> None:
-        """Give the output its name, if all parts are complete."""
-        if not was_made_of(self.directory, self.made_of):
-            done = [self._complete(cut, ledger.done_of(n)) for n, cut in enumerate(self.cuts, 1)]
-            report.missing = tuple(
-                n
-                for n, (cut, own) in enumerate(zip(self.cuts, done, strict=True), 1)
-                if len(own) < len(cut)
-            )
-            if report.missing:
-                return
-            self._finish(report, done, check)
-        ledger.remove()
-        self.staging.commit()
-
-    def _finish(
-        self,
-        report: PartReport,
-        done: list[dict[str, FileNote]],
-        check: Callable[[WriteReport], None],
-    ) -> None:
-        """What no part can do before all are complete."""
+    ) -> bool:
+        """What no part can do before all are complete; whether they are."""
+        if was_made_of(self.directory, self.made_of):  # a run was killed before it gave the name
+            return True
+        cuts = self.planned.shares
+        done = [self._complete(cut, ledger.done_of(n)) for n, cut in enumerate(cuts, 1)]
+        report.missing = tuple(
+            n for n, (cut, own) in enumerate(zip(cuts, done, strict=True), 1) if len(own) < len(cut)
+        )
+        if report.missing:
+            return False
         report.losses = {}
-        for own in done:
-            for noted in own.values():
-                for key, lost in losses_of(noted.losses):
-                    report.add_losses(key, lost)
+        for noted in (each for own in done for each in own.values()):
+            report.add_noted(noted.losses)
         check(report)
         for file in self.target.files:  # opened, so that NFS asks what others have made of it
             os.close(os.open(self.directory / file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC))
-        write_checksums(self.target, self.directory, done, self._cut())
+        write_checksums(self.target, self.directory, done, cut_files(self.target, cuts))
         self.target.finalize(self.directory)
         write_marker(self.directory, self.command, made_of=self.made_of)
+        return True

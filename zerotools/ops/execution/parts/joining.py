@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.target import Target
 from zerotools.io.files.open_files import OpenFiles
-from zerotools.ops.execution.checksums import ChecksummedRange, checksums, known_parts
+from zerotools.ops.execution.checksums import ChecksummedRange, checksums, crc_of, known_parts
 from zerotools.ops.execution.execute import are_losses
-
-_READ_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -49,17 +47,8 @@ def write_checksums(
     with OpenFiles(directory, os.O_RDWR) as files:
         for file in (name for name in cut if target.files[name].checksums):
             plan = target.files[file]
-
-            def crc_of(offset: int, length: int, file: str = file) -> int:
-                crc = 0
-                for at in range(0, length, _READ_BYTES):
-                    read = memoryview(bytearray(min(_READ_BYTES, length - at)))
-                    files.read_into(file, offset + at, read)
-                    crc = zlib.crc32(read, crc)
-                return crc
-
             parts = [each for own in done if file in own for each in own[file].checksummed]
-            parts += known_parts(plan, crc_of)
+            parts += known_parts(plan, partial(crc_of, files, file))
             for offset, data in checksums(plan.checksums, parts):
                 files.write_at(file, offset, data)
             files.sync(file)

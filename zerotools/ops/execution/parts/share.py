@@ -16,7 +16,7 @@ elements do not lie so is not cut.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -56,9 +56,9 @@ class Extent(NamedTuple):
     numel: int
     itemsize: int
 
-    def inside(self, span: ByteRange) -> tuple[int, int]:
+    def inside(self, bounds: ByteRange) -> tuple[int, int]:
         """The elements [first, stop) that belong to these bytes."""
-        first, stop = (self._element_at(byte) for byte in span)
+        first, stop = (self._element_at(byte) for byte in bounds)
         return first, stop
 
     def _element_at(self, byte: int) -> int:
@@ -123,16 +123,52 @@ def extents(tensor: Tensor) -> Iterator[Extent]:
         yield Extent(chunk.file, chunk.offset, chunk.box.numel, itemsize)
 
 
-def bytes_in(target: Target, share: Share) -> tuple[dict[str, int], dict[Key, Tensor]]:
+@dataclass(frozen=True)
+class PartPlan:
+    """What `part` writes: its `share`, with how many bytes of tensors are in it of each file, and
+    the tensors that have any there. `shares` are those of all parts."""
+
+    part: OutputPart
+    shares: Sequence[Share]
+    tensor_bytes: Mapping[str, int]
+    tensors: Mapping[Key, Tensor]
+
+    @property
+    def share(self) -> Share:
+        return self.shares[self.part.index - 1]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all its ranges."""
+        return sum(bounds.end - bounds.begin for bounds in self.share.values())
+
+
+def plan_part(target: Target, part: OutputPart, alignment: int = ALIGNMENT) -> PartPlan:
+    """What one part of `target` writes; `alignment` is that of `shares`."""
+    cuts = shares(target, part.of, alignment)
+    return PartPlan(part, cuts, *_bytes_in(target, cuts[part.index - 1]))
+
+
+def cut_files(target: Target, cuts: Iterable[Share]) -> frozenset[str]:
+    """The files of which several parts have something."""
+    return frozenset(
+        file
+        for share in cuts
+        for file, bounds in share.items()
+        if bounds != (0, target.files[file].size)
+    )
+
+
+def _bytes_in(target: Target, share: Share) -> tuple[dict[str, int], dict[Key, Tensor]]:
     """Bytes of tensors in what a share has of each file, and the tensors that have any there."""
     sizes = dict.fromkeys(share, 0)
     tensors: dict[Key, Tensor] = {}
     for key, tensor in target.checkpoint.tensors.items():
         for extent in extents(tensor):
-            span = share.get(extent.file)
-            if span is None:
+            bounds = share.get(extent.file)
+            if bounds is None:
                 continue
-            first, stop = extent.inside(span)
+            first, stop = extent.inside(bounds)
             if first < stop:
                 sizes[extent.file] += (stop - first) * extent.itemsize
                 tensors[key] = tensor
