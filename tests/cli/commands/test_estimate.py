@@ -56,6 +56,15 @@ def test_the_page_has_the_table_the_choice_and_the_terms(estimate: Command) -> N
     assert max(map(len, done.out.splitlines())) <= 80
 
 
+def test_one_is_one_and_several_are_several(estimate: Command) -> None:
+    one = estimate("7B", *MACHINE, "--seq", "1").out
+    assert "at a time on each: 1 sequence of 1 token\n" in one
+    tight = (*MACHINE, "--stage", "1", "--seq", "4096")
+    few = estimate("7B", *tight[:3], "60GiB", *tight[4:]).out
+    assert "there, 1 sequence of 4,096 tokens fits at a time" in " ".join(few.split())
+    assert "8 GPUs of 60.0 GiB" in few
+
+
 def test_where_nothing_fits_the_status_is_1(estimate: Command) -> None:
     small = ("--gpus", "1", "--gpu-memory", "8GiB", "--host-memory", "9GiB")
     done = estimate("70B", *small)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+import tempfile
 import webbrowser
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,18 @@ def test_the_link_is_no_argument_of_the_browser(monkeypatch: pytest.MonkeyPatch)
     assert "secret" not in given
     assert f"url={URL}" in page.read_text()
     assert stat.S_IMODE(page.parent.stat().st_mode) == 0o700
+
+
+def test_a_directory_of_the_login_that_is_not_there_is_not_needed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Nor one that is another user's, as after su."""
+    started: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", lambda url: started.append(url) or True)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "gone"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert invoke("--open").exit_code == 0
+    assert Path(started[0].removeprefix("file://")).parent.parent == tmp_path
 
 
 def test_where_there_is_no_browser_the_link_is_printed_all_the_same(

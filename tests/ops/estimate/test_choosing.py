@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from zerotools.core.memory_layout import MemoryLayout
 from zerotools.ops.estimate.activations import MicroBatch
@@ -111,3 +113,28 @@ def test_more_memory_never_asks_for_more_sharding() -> None:
         now = len(order) if row is None else order[row.stage, row.offload]
         assert now <= before
         before = now
+
+
+@given(st.data())
+def test_more_to_compute_takes_no_less_and_more_ranks_hold_no_more(data: st.DataObject) -> None:
+    """Of every stage and offload, with any batch, sequence, precision and checkpointing; with
+    `auto`, a larger loss is computed in chunks, and is smaller then. One rank sends nothing."""
+    batch, sequence = data.draw(st.integers(1, 16)), data.draw(st.integers(1, 4096))
+    checkpointing = data.draw(st.booleans())
+    chunked_loss = data.draw(st.sampled_from(["on", "off"]))
+    ranks = data.draw(st.integers(2, 32))
+    precision = data.draw(st.sampled_from(["bf16", "fp16", "fp32"]))
+
+    def peaks(batch: int, sequence: int, ranks: int) -> dict[tuple[int, str], int]:
+        layout = replace(WORK.layout, world_size=ranks, precision=precision)
+        micro = MicroBatch(batch, sequence, precision, checkpointing, chunked_loss=chunked_loss)
+        machine = Machine(ranks, 80 * GIB, 2000 * GIB)
+        rows = rows_of(Workload(SEVEN, layout, micro), machine)
+        return {(row.stage, row.offload): row.memory.peak for row in rows}
+
+    now = peaks(batch, sequence, ranks)
+    assert now
+    for more in (peaks(batch + 1, sequence, ranks), peaks(batch, sequence + 1, ranks)):
+        assert {key for key in now if more[key] < now[key]} == set()
+    of_more = peaks(batch, sequence, 2 * ranks)
+    assert {key for key in now if of_more[key] > now[key]} == set()

@@ -82,13 +82,30 @@ def test_a_model_of_images_is_the_class_that_its_config_names() -> None:
     named = of_config({**tree, "architectures": ["ViTForImageClassification"]}, "config")
     embeddings, block, norm, head = 8 + 5 * 8 + (3 * 16 * 8 + 8), 4 * 72 + 144 + 136 + 32, 16, 18
     assert named.count == embeddings + block + norm + head == 1074
+    assert named.notes[0].endswith("the state is exact")
 
 
 def test_weights_that_are_packed_are_counted_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_shape, "_built", lambda *_: (Parameter((7,)),))
+    monkeypatch.setattr(model_shape, "_built", lambda *_: ("A", (Parameter((7,)),)))
     tree = {"model_type": "llama", "quantization_config": {"load_in_4bit": True}}
     (note,) = of_config(tree, "config").notes
     assert "not as its quantization_config packs them" in note
+    assert "exact" not in note
+
+
+@pytest.mark.parametrize(
+    "tree", [config("llama"), {"model_type": "other"}], ids=["known", "asked for"]
+)
+def test_another_head_than_the_config_names_is_said(
+    tree: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_shape, "_built", lambda *_: ("AForCausalLM", (Parameter((7,)),)))
+    notes = of_config({**tree, "architectures": ["AForSequenceClassification"]}, "config").notes
+    assert "the config names AForSequenceClassification" in notes[-1]
+    assert not any("exact" in note for note in notes)
+    for named in (["AForCausalLM"], "AForSequenceClassification", 7, [7], [], None):
+        notes = of_config({**tree, "architectures": named}, "config").notes
+        assert not any("names" in note for note in notes)
 
 
 def test_an_architecture_that_nobody_knows_is_refused() -> None:

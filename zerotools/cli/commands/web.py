@@ -79,7 +79,9 @@ def _private_page(url: str) -> Path:
     such; the link is used up long before."""
     import tempfile
 
-    directory = tempfile.mkdtemp(prefix="zerotools-web-", dir=os.environ.get("XDG_RUNTIME_DIR"))
+    of_login = os.environ.get("XDG_RUNTIME_DIR", "")  # after su it is another user's
+    place = of_login if os.access(of_login, os.W_OK | os.X_OK) else None
+    directory = tempfile.mkdtemp(prefix="zerotools-web-", dir=place)
     page = Path(directory) / "open.html"
     leads = f'<meta http-equiv="refresh" content="0; url={html.escape(url)}">'
     page.write_text(f"<!doctype html>\n<title>zerotools</title>\n{leads}\n", "utf-8")

@@ -25,12 +25,12 @@ def page(found: Estimate) -> list[str]:
     lines += _wrapped(found.choice.reason)
     for each in found.choice.advice:
         lines += _wrapped(each)
-    if row is not None and found.choice.largest_batch and found.work.micro is not None:
-        batch = found.choice.largest_batch
-        at_a_time = f"{counted(batch, 'sequence')} of {found.work.micro.sequence} tokens"
+    batch, sequence = found.choice.largest_batch, found.choice.largest_sequence
+    if row is not None and batch and sequence and found.work.micro is not None:
+        at_a_time = f"{counted(batch, 'sequence')} of {_tokens(found.work.micro.sequence)}"
         lines += _wrapped(
             f"there, {at_a_time} {'fits' if batch == 1 else 'fit'} at a time, or one of "
-            f"{found.choice.largest_sequence:,} tokens"
+            f"{_tokens(sequence)}"
         )
     shown = found.asked or row
     if shown is not None:
@@ -56,7 +56,11 @@ def _head(found: Estimate) -> Iterator[str]:
         micro = work.micro
         again = ", activation checkpointing" if micro.checkpointing else ""
         each = counted(micro.batch, "sequence")
-        yield f"at a time on each: {each} of {micro.sequence} tokens{again}"
+        yield f"at a time on each: {each} of {_tokens(micro.sequence)}{again}"
+
+
+def _tokens(count: int) -> str:
+    return f"{count:,} {'token' if count == 1 else 'tokens'}"
 
 
 def _table(found: Estimate) -> list[str]:

@@ -25,6 +25,7 @@ from zerotools.ops.estimate.state import Parameter
 
 CONFIG = "config.json"
 BUILD_SECONDS = 120.0
+_LANGUAGE_MODELS = ("ForCausalLM", "LMHeadModel")
 LONGEST_REASON = 300
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMbBtT])")
 _UNITS = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
@@ -41,15 +42,19 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 tree = json.load(sys.stdin)
 config = CONFIG_MAPPING[tree["model_type"]].from_dict(tree)
 kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-named = [getattr(transformers, str(each), None) for each in tree.get("architectures") or ()]
+own = getattr(transformers, sys.argv[1], None)
 with torch.device("meta"):
     try:
         model = kind.from_config(config)
-    except ValueError:  # images, sound: no language model
-        own = next((each for each in named if each is not None), None)
-        model = AutoModel.from_config(config) if own is None else own(config)
+    except ValueError as error:
+        if "Unrecognized configuration class" not in str(error):
+            raise
+        # Images, sound: no language model.
+        is_model = isinstance(own, type) and issubclass(own, transformers.PreTrainedModel)
+        model = own(config) if is_model else AutoModel.from_config(config)
 model.tie_weights()
-print(json.dumps([[name, list(p.shape)] for name, p in model.named_parameters()]))
+shapes = [[name, list(p.shape)] for name, p in model.named_parameters()]
+print(json.dumps([type(model).__name__, shapes]))
 """
 
 
@@ -110,18 +115,32 @@ def of_config(
             f"{source}: is no model config: it has no model_type; name the config.json of a model"
         )
     architecture = architecture_of(config, source)
+    named = _class_of(config)
     if architecture is not None:
-        return ModelShape(source, tuple(architecture.parameters()), architecture)
+        has_other_head = bool(named) and not named.endswith(_LANGUAGE_MODELS)
+        other = [_of_another_class(source, "a language model", named)] if has_other_head else []
+        parameters = tuple(architecture.parameters())
+        return ModelShape(source, parameters, architecture, tuple(other))
     name = config["model_type"]
-    said = f"{source}: activations are unknown for model_type {name!r}; the state is exact"
-    if isinstance(inner, Mapping):
-        said += " and has all of the model's parts"
+    built, parameters = _built(config, source, python)
+    said = f"{source}: activations are unknown for model_type {name!r}"
     if config.get("quantization_config"):
-        said = (
-            f"{source}: weights are counted as they are trained whole, and not as its "
-            "quantization_config packs them; activations are unknown for such a model"
-        )
-    return ModelShape(source, _built(config, source, python), None, (said,))
+        said += "; weights are counted whole, and not as its quantization_config packs them"
+    elif named in ("", built):
+        said += "; the state is exact"
+        said += " and has all of the model's parts" if isinstance(inner, Mapping) else ""
+    notes = (said,) if named in ("", built) else (said, _of_another_class(source, built, named))
+    return ModelShape(source, parameters, None, notes)
+
+
+def _class_of(config: Mapping[str, Any]) -> str:
+    """The class that a config names, as of the model that was saved; empty: none."""
+    named = config.get("architectures")
+    return named[0] if isinstance(named, list) and named and isinstance(named[0], str) else ""
+
+
+def _of_another_class(source: str, counted: str, named: str) -> str:
+    return f"{source}: counted as {counted}, which is what a job trains; the config names {named}"
 
 
 def of_count(text: str) -> ModelShape:
@@ -198,13 +217,16 @@ def _named(shapes: Mapping[str, tuple[int, ...]]) -> tuple[Parameter, ...]:
     return tuple(found)
 
 
-def _built(config: Mapping[str, Any], source: str, python: str | None) -> tuple[Parameter, ...]:
-    """Of a model that transformers builds without values, in a process of `python`."""
+def _built(
+    config: Mapping[str, Any], source: str, python: str | None
+) -> tuple[str, tuple[Parameter, ...]]:
+    """The class of a model that transformers builds without values, in a process of `python`, and
+    its parameters."""
     name, why = config["model_type"], "it is not asked here"
     if python is not None:
         try:
             done = subprocess.run(
-                [python, "-P", "-c", _PROGRAM],
+                [python, "-P", "-c", _PROGRAM, _class_of(config)],
                 input=json.dumps(config),
                 text=True,
                 capture_output=True,
@@ -212,8 +234,8 @@ def _built(config: Mapping[str, Any], source: str, python: str | None) -> tuple[
                 check=False,
             )
             why = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
-            shapes = json.loads(done.stdout.splitlines()[-1])
-            return _named({name: tuple(shape) for name, shape in shapes})
+            kind, shapes = json.loads(done.stdout.splitlines()[-1])
+            return kind, _named({name: tuple(shape) for name, shape in shapes})
         except (OSError, subprocess.TimeoutExpired) as error:
             why = str(error)
         except (ValueError, IndexError):
