@@ -13,6 +13,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
+from zerotools.core.counts import counted
 from zerotools.jobs.binding.durations import seconds_of
 from zerotoolsd.api.doors.connection_shares import ConnectionShares
 from zerotoolsd.api.doors.connections import Door
@@ -72,9 +73,8 @@ class WebPage:
             # Whoever has it may have been sent their cookies meanwhile.
             ended = self._sessions.end_all()
             log.warning(
-                "the page's port %s is taken: its %d sessions have ended; type `zerotools web` for "
-                "a new link",
-                *(before, ended),
+                "the page's port %s is taken: %s ended; type `zerotools web` for a new link",
+                *(before, f"{counted(ended, 'session')} {'has' if ended == 1 else 'have'}"),
             )
             return
         await self._open(listening)

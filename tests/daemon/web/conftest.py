@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from harness.browser import started_browser
+from harness.ports import free_port
 from tests.daemon.api.fakes import FakeService
-from tests.daemon.daemons import Daemon, daemon_in
+from tests.daemon.daemons import CONFIG, Daemon, daemon_in
 from tests.daemon.web.pages import Served, serving_page
 
 
@@ -32,6 +33,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[Daemon]:
-    """A daemon whose ranks pretend."""
-    with daemon_in(tmp_path / "state") as found:
+    """A daemon whose ranks pretend. Its page is where no other test's is: one that begins while
+    this one is stopped would take the port, and answer its page."""
+    with daemon_in(tmp_path / "state", f"{CONFIG}\n[web]\nport = {free_port()}\n") as found:
         yield found.start()

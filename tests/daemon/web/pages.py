@@ -14,6 +14,7 @@ from typing import Any
 
 from aiohttp.typedefs import Middleware
 
+from harness.ports import free_port
 from tests.daemon.api.fakes import FakeService
 from zerotoolsd.config_tables.web_config import WebConfig
 from zerotoolsd.rights.people import People
@@ -132,11 +133,13 @@ def serving_page(
     config: WebConfig | None = None,
     gate: Middleware | None = None,
 ) -> Iterator[Served]:
-    """Serve a page inside the block. It is a daemon's of uid `OWN`."""
+    """Serve a page inside the block. It is a daemon's of uid `OWN`, at a port of its own."""
     state.mkdir(exist_ok=True)
     ready, stop = threading.Event(), asyncio.Event()
     loop = asyncio.new_event_loop()
-    page = WebPage(service, config or WebConfig(), state, Rights(own=OWN), People(), gate)
+    page = WebPage(
+        service, config or WebConfig(port=free_port()), state, Rights(own=OWN), People(), gate
+    )
 
     async def serve() -> None:
         await page.start()

@@ -9,6 +9,7 @@ import pytest
 
 from tests.daemon.daemons import Daemon
 from tests.daemon.web.visits import VIEWS, script, submit, visiting
+from zerotools.jobs import states
 
 pytestmark = pytest.mark.browser
 
@@ -39,6 +40,16 @@ def test_every_view_fits_and_says_what_it_is(
 def test_what_the_scripts_compute(browser: Any, daemon: Daemon) -> None:
     with visiting(browser, daemon) as visit:
         found = visit.page.evaluate(script("computed"))
+    known = {name: set(names) for name, names in found["states"].items()}
+    running, ended = set(states.ACTIVE), set(states.TERMINAL)
+    everything = set(states.STATES)
+    assert known == {
+        "all": everything,
+        "over": ended,
+        "runs": running,
+        "open": everything - ended,
+    }
+    assert set(found["states"]["open"][: len(running)]) == running, "those come first"
     assert found["bytes"] == ["0 B", "1023 B", "1.5 KiB", "1.0 TiB", "–", "–"]
     assert found["duration"] == [
         "0 s",

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from harness.ports import free_port
 from tests.daemon.api.fakes import FakeService
 from tests.daemon.web.pages import ANNA, BOB, Browser, Served, serving_page
 from zerotoolsd.config_tables.web_config import WebConfig
@@ -47,7 +48,7 @@ def test_a_stream_ends_as_its_user_logs_out(page: Served) -> None:
 
 
 def test_a_stream_alone_does_not_keep_a_session(service: FakeService, tmp_path: Path) -> None:
-    config = WebConfig(session="1s")
+    config = WebConfig(session="1s", port=free_port())
     with serving_page(service, tmp_path / "page", config) as page:
         browser = page.browser()
         with stream_of(browser) as cut:

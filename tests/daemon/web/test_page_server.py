@@ -8,21 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from harness.ports import free_port
 from tests.daemon.api.fakes import FakeService
 from tests.daemon.web.pages import ANNA, serving_page
 from zerotoolsd.config_tables.web_config import WebConfig
 from zerotoolsd.service.refusals import Conflict, Unavailable
 from zerotoolsd.web.page_server import PORTS, PORTS_OF_ROOT
 
-
-def free_port() -> int:
-    with closing(socket.socket()) as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
+ANY = WebConfig()
+"""One of the ports that daemons choose from; only these tests do."""
 
 
 def test_nothing_listens_before_the_first_link(service: FakeService, tmp_path: Path) -> None:
-    with serving_page(service, tmp_path / "page") as served:
+    with serving_page(service, tmp_path / "page", ANY) as served:
         assert served.page.port is None
         port = served.link(ANNA)["port"]
         assert served.page.port == port
@@ -31,29 +29,29 @@ def test_nothing_listens_before_the_first_link(service: FakeService, tmp_path: P
 
 
 def test_an_open_page_goes_on_with_the_next_daemon(service: FakeService, tmp_path: Path) -> None:
-    with serving_page(service, tmp_path / "page") as served:
+    with serving_page(service, tmp_path / "page", ANY) as served:
         browser = served.browser()
         me = browser.me
-    with serving_page(service, tmp_path / "page") as served:
+    with serving_page(service, tmp_path / "page", ANY) as served:
         assert served.page.port == browser.port
         assert browser.me == me
-    with serving_page(service, tmp_path / "page") as served:
+    with serving_page(service, tmp_path / "page", ANY) as served:
         assert served.page.end(ANNA) == 1
-    with serving_page(service, tmp_path / "page") as served:
+    with serving_page(service, tmp_path / "page", ANY) as served:
         assert served.page.port is None
 
 
 def test_where_somebody_took_the_port_all_sessions_end(
     service: FakeService, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with serving_page(service, tmp_path / "page") as served:
+    with serving_page(service, tmp_path / "page", ANY) as served:
         browser = served.browser()
     with closing(socket.create_server(("127.0.0.1", browser.port))):
-        with serving_page(service, tmp_path / "page") as served:
+        with serving_page(service, tmp_path / "page", ANY) as served:
             assert served.page.port is None
             assert served.link(ANNA)["port"] != browser.port
-        assert "its 1 sessions have ended" in caplog.text
-    with serving_page(service, tmp_path / "page") as served:
+        assert "is taken: 1 session has ended" in caplog.text
+    with serving_page(service, tmp_path / "page", ANY) as served:
         assert served.page.port is None
 
 
@@ -70,7 +68,7 @@ def test_a_port_of_the_configuration_and_no_other(service: FakeService, tmp_path
 
 
 def test_it_can_be_switched_off(service: FakeService, tmp_path: Path) -> None:
-    with serving_page(service, tmp_path / "page") as served:
+    with serving_page(service, tmp_path / "page", ANY) as served:
         served.browser()
     with serving_page(service, tmp_path / "page", WebConfig(enabled=False)) as served:
         assert served.page.port is None
@@ -79,7 +77,7 @@ def test_it_can_be_switched_off(service: FakeService, tmp_path: Path) -> None:
 
 
 def test_it_listens_at_this_machine_alone(service: FakeService, tmp_path: Path) -> None:
-    with serving_page(service, tmp_path / "page") as served:
+    with serving_page(service, tmp_path / "page", ANY) as served:
         port = served.link(ANNA)["port"]
         with pytest.raises(OSError, match="refused"), closing(socket.socket()) as link:
             link.connect(("127.0.0.2", port))

@@ -6,6 +6,7 @@ async () => {
   const hex = await import('/page/js/hex.js');
   const checkpoints = await import('/page/js/job_checkpoints.js');
   return {
+    states: { all: Object.keys(format.STATES), over: [...format.OVER], runs: [...format.RUNS], open: format.OPEN },
     bytes: [0, 1023, 1536, 2 ** 40, null, NaN].map(format.bytes),
     duration: [0, 59.6, 61, 3700, 90000, -1, null].map(format.duration),
     measure: [0, 1, 0.00001, 123456, -2.5, NaN].map(format.measure),

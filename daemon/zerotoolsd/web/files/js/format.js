@@ -145,6 +145,8 @@ export const STATES = {
 };
 export const OVER = new Set(["succeeded", "failed", "cancelled", "stopped"]);
 export const RUNS = new Set(["launching", "running", "stopping", "pausing", "yielding"]);
+/** Not over, those that run first. */
+export const OPEN = [...RUNS, ...Object.keys(STATES).filter((state) => !OVER.has(state) && !RUNS.has(state))];
 
 /** Word, meaning and sign of a state; of a newer daemon's, its own word. */
 export function stateWords(state) {

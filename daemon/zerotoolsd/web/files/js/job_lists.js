@@ -1,12 +1,10 @@
 // The jobs that the page shows, read with as little as can be: those that run again and again, all of
 // them where something has happened. A job that has not changed stays the same object.
 
-import { RUNS } from "./format.js";
+import { OPEN, RUNS } from "./format.js";
 
 const PAGE = 100;
 const MOST = 1000;
-/** States that are asked for by themselves: a long queue has them on no first page. */
-const OPEN_STATES = ["launching", "running", "stopping", "pausing", "yielding", "queued", "held", "waiting_retry", "paused", "on_hold", "waiting"];
 
 export class JobLists {
   jobs = new Map();
@@ -33,7 +31,8 @@ export class JobLists {
     const found = [newest];
     const cut = new Set();
     if (newest.next !== null) {
-      for (const state of OPEN_STATES) {
+      // A long queue has these on no first page.
+      for (const state of OPEN) {
         const list = await this.#list(`&state=${state}`);
         found.push(list);
         if (list.next !== null) cut.add(state);

@@ -1,13 +1,13 @@
 // The queue: what runs, what waits and why, what is over.
 
 import { fillOnce, h, keyed, setText } from "./dom.js";
-import { OVER, RUNS, STATES, UNKNOWN, ago, bytes, count, duration, isNumber, measure, now, ownerOf, plainName, stateWords, titleOf } from "./format.js";
+import { OPEN, OVER, RUNS, UNKNOWN, ago, bytes, count, duration, isNumber, measure, now, ownerOf, plainName, stateWords, titleOf } from "./format.js";
 import { SmallCurves } from "./small_curves.js";
 import { sparkline } from "./sparkline.js";
 
 const FILTERS = [["open", "Open"], ["over", "Over"], ["all", "All"]];
 const MOST_COMPARED = 8;
-const WAITS = new Set(Object.keys(STATES).filter((state) => !OVER.has(state) && !RUNS.has(state)));
+const WAITS = new Set(OPEN.filter((state) => !RUNS.has(state)));
 
 /** Whether a job is one of those that are asked for. */
 export function isShown(job, { filter, text, mine }, uid) {
