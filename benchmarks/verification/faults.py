@@ -30,8 +30,8 @@ from zerotools import formats
 from zerotools.core.errors import ZerotoolsError
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.verification.against import Against
-from zerotools.ops.verification.digest_manifest import digested
 from zerotools.ops.verification.digests import digests_of
+from zerotools.ops.verification.manifests.digest_manifest import digested
 from zerotools.ops.verification.verify import prepare, verify
 
 BUDGET = MemoryBudget(max_memory=2**20, workers=1)

@@ -85,8 +85,8 @@ def verify(
     """
     from zerotools.ops.execution.workers import MemoryBudget
     from zerotools.ops.verification import against as comparing
-    from zerotools.ops.verification import digest_manifest
     from zerotools.ops.verification import verify as verification
+    from zerotools.ops.verification.manifests import digest_manifest
 
     if fast and (against is not None or write_manifest):
         raise BadRequest("fast=True reads no data, and a manifest needs it; leave one of them out")

@@ -78,3 +78,25 @@ def test_the_place_of_the_manifest_is_checked_before_anything_is_read(tmp_path: 
             standalone_mode=False,
             catch_exceptions=False,
         )
+
+
+def test_parts_together_say_what_one_run_says(tmp_path: Path) -> None:
+    done = [run(ZERO3, "--part", f"{n}/3") for n in (1, 2, 3)]
+    assert [each.return_value for each in done] == [0, 0, 0]
+    assert done[1].output.startswith(f"part 2 of 3 of {ZERO3} is whole: ")
+    path = tmp_path / "run"
+    shutil.copytree(ZERO3, path)
+    file = next(path.rglob("*rank_1*optim_states.pt"))
+    flip(file, largest_record(file))
+    faulty = [run(path, "--part", f"{n}/3", "--json") for n in (1, 2, 3)]
+    assert sorted(each.return_value for each in faulty) == [0, 0, 1]
+    (found,) = [json.loads(each.output) for each in faulty if each.return_value]
+    assert [each["check"] for each in found["findings"]] == ["bytes"]
+    assert found["parts"] == 3
+
+
+@pytest.mark.parametrize("with_part", ["--fast", "--write-manifest=x.json"])
+def test_what_no_part_can_do_is_refused(with_part: str) -> None:
+    done = run(ZERO3, "--part", "1/2", with_part)
+    assert isinstance(done.exception, BadRequest)
+    assert "leave --part out" in str(done.exception)

@@ -16,8 +16,11 @@ from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.output.marker import MARKER
 from zerotools.ops.conversions import consolidate, convert, reshard
 from zerotools.ops.conversions.conversion import Conversion, perform
-from zerotools.ops.verification.digest_manifest import read_digest_manifest, sidecar_of_path
 from zerotools.ops.verification.findings import Soundness, Verification
+from zerotools.ops.verification.manifests.digest_manifest import (
+    read_digest_manifest,
+    sidecar_of_path,
+)
 from zerotools.ops.verification.verify import prepare, verify
 
 ZERO3 = DEEPSPEED / "z3-bf16-w4" / "checkpoint"

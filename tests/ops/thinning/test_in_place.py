@@ -23,8 +23,8 @@ from zerotools.ops.conversions.conversion import perform
 from zerotools.ops.thinning.in_place import thin
 from zerotools.ops.thinning.thin_plan import prepare
 from zerotools.ops.verification import verify as verification
-from zerotools.ops.verification.digest_manifest import sidecar_of, write_digest_manifest
 from zerotools.ops.verification.findings import Soundness
+from zerotools.ops.verification.manifests.digest_manifest import sidecar_of, write_digest_manifest
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.thinned import read_thinned, workspace_of
 

@@ -5,21 +5,20 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
 from tests.golden_files import DEEPSPEED, TORCH
+from tests.ops.verification.forms import made
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.formats.format import WriteOptions
-from zerotools.ops.conversions import consolidate, convert, reshard
-from zerotools.ops.conversions.conversion import Conversion, perform
+from zerotools.ops.conversions import consolidate
+from zerotools.ops.conversions.conversion import perform
 from zerotools.ops.verification.against import Against, against
-from zerotools.ops.verification.digest_manifest import sidecar_of, write_digest_manifest
 from zerotools.ops.verification.findings import Check, Soundness, Verification
+from zerotools.ops.verification.manifests.digest_manifest import sidecar_of, write_digest_manifest
 from zerotools.ops.verification.verify import prepare, verify
 
 from .damage import SMALL, copy, flip, messages
@@ -44,22 +43,6 @@ def with_sidecar(path: Path) -> Path:
     file = sidecar_of(given.files)
     write_digest_manifest(found.manifest, file, given.files)
     return file
-
-
-def made(source: Path, out: Path, how: str) -> Path:
-    """`source` in another form."""
-    prepared: Any
-    if how.startswith("reshard"):
-        _, ranks, stage = how.split("-")
-        options = WriteOptions(stage=int(stage))
-        prepared = reshard.prepare(source, out, world_size=int(ranks), options=options)
-    elif how.startswith("export"):
-        prepared = consolidate.prepare(source, out, consolidate.Options(dtype=how.split("-")[1]))
-    else:
-        prepared = convert.prepare(source, out, how, {})
-    assert isinstance(prepared, Conversion)
-    perform(prepared, budget=SMALL, overwrite=False)
-    return out
 
 
 WAYS = ["reshard-3-3", "reshard-2-1", "dcp", "universal", "torch", "export-bf16", "export-fp16"]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from zerotools.cli.options.part_options import part_options
 from zerotools.cli.options.shared import layout_option, section_option, tag_option
 from zerotools.cli.options.sizes import ByteSize
 from zerotools.cli.output import render
@@ -17,20 +18,23 @@ from zerotools.cli.output.style import paint
 from zerotools.core.counts import counted
 from zerotools.core.errors import EXIT_DIFFERENCES, EXIT_DONE, BadRequest
 from zerotools.io.files.sources import recording
+from zerotools.ops.execution.parts.share import OutputPart
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.verification.against import against as compared_with
-from zerotools.ops.verification.digest_manifest import (
+from zerotools.ops.verification.all_checks import OF_ANY_SAVE
+from zerotools.ops.verification.findings import Check, Soundness, Verification
+from zerotools.ops.verification.manifests.digest_manifest import (
     check_manifest_target,
     sidecar_of,
     write_digest_manifest,
 )
-from zerotools.ops.verification.findings import Check, Soundness, Verification
 from zerotools.ops.verification.records import NO_CHECKSUMS
 from zerotools.ops.verification.verification_json import to_json
-from zerotools.ops.verification.verify import OF_ANY_SAVE, prepare, verify
+from zerotools.ops.verification.verify import prepare, verify
 
 MAX_FINDINGS = 20
 MAX_NAMED = 4
+_PARTS_TO_COME = "what the whole checkpoint is, the exit statuses of all parts say together"
 BESIDE = ""
 """For `--write-manifest` without a file."""
 
@@ -69,6 +73,7 @@ BESIDE = ""
     show_default=True,
     help="Memory for the buffers of all workers together.",
 )
+@part_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema zerotools.verify/1).")
 @recording()  # a file that changes between two looks at it is named
 def command(
@@ -83,12 +88,14 @@ def command(
     workers: int | None,
     max_memory: int,
     as_json: bool,
+    part: OutputPart | None,
 ) -> int:
     """Check whether the checkpoint at PATH is whole: its structure, its bytes, its numbers.
 
     A manifest that lies beside it as PATH.zerotools.json is compared with it. Exit status 1 means
     that something is wrong. Status 0 means that nothing was found; whether all bytes could be
-    checked, the first line says, and with --strict the exit status.
+    checked, the first line says, and with --strict the exit status. With --part, N runs on any
+    machines share the reading, and the checkpoint is whole where all of them say so.
     """
     budget = MemoryBudget(max_memory) if workers is None else MemoryBudget(max_memory, workers)
     began, digests = time.monotonic(), write_manifest is not None
@@ -98,12 +105,20 @@ def command(
         raise BadRequest(
             "--fast leaves bytes out, so --strict can never be met; leave one of them out"
         )
-    given = prepare(path, tag=tag, layout=layout, section=section)
+    if part is not None and (fast or digests):
+        raise BadRequest(
+            "--fast reads no data that could be divided; leave --part out"
+            if fast
+            else "a manifest is of a whole checkpoint, and no part reads it all; leave --part out"
+        )
+    given = prepare(path, tag=tag, layout=layout, section=section, part=part)
     target = Path(write_manifest) if write_manifest else sidecar_of(given.files)
     if digests:  # before an hour of reading
         check_manifest_target(target, given.files)
     other = (
-        None if against is None else compared_with(against, budget, verified=given.files.on_disk)
+        None
+        if against is None
+        else compared_with(against, budget, verified=given.files.on_disk, portion=given.portion)
     )
     with progress(given.bytes_to_read, "verify") as on_bytes:
         found = verify(
@@ -135,8 +150,13 @@ def command(
 def describe(found: Verification) -> Iterator[str]:
     """Lines for people, what it comes to first."""
     path = render.clean(str(found.checkpoint.origin.path))
-    tensors = counted(len(found.checkpoint.tensors), "tensor")
-    files = f"{counted(len(found.files.names), 'file')}, {render.size(found.bytes_read)} read"
+    portion = found.portion
+    keys = [key for key in found.checkpoint.tensors if portion.has_name(key.name)]
+    names = [name for name in found.files.names if portion.has_file(name)]
+    tensors = counted(len(keys), "tensor")
+    files = f"{counted(len(names), 'file')}, {render.size(found.bytes_read)} read"
+    if portion.part.of > 1:
+        path = f"{portion.part} of {path}"
     if found.verdict is Soundness.FAULTY:
         count = counted(len(found.findings), "finding")
         yield paint(f"FAULTY: {path}: {count}", "bad", sys.stdout)
@@ -152,6 +172,8 @@ def describe(found: Verification) -> Iterator[str]:
         yield f"... and {len(found.findings) - MAX_FINDINGS} more findings (--json lists all)"
     yield from _compared(found)
     yield from _unchecked(found)
+    if portion.part.of > 1:
+        yield f"this is {portion.part}: {_PARTS_TO_COME}"
     named = {finding.tensor for finding in found.findings}
     odd = [key for key in found.odd if key not in named]
     if odd:

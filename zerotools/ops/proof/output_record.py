@@ -25,7 +25,9 @@ from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.proof.output_proof import compare_bytes, read_written_back
 from zerotools.ops.verification.checkpoint_files import files_of
 from zerotools.ops.verification.claimed_bytes import ClaimedBytes
-from zerotools.ops.verification.digest_manifest import (
+from zerotools.ops.verification.digests import ALGORITHM, digests_of
+from zerotools.ops.verification.file_scan import scan
+from zerotools.ops.verification.manifests.digest_manifest import (
     DigestManifest,
     FileDigest,
     digested,
@@ -34,8 +36,6 @@ from zerotools.ops.verification.digest_manifest import (
     read_digest_manifest,
     sidecar_of_path,
 )
-from zerotools.ops.verification.digests import ALGORITHM, digests_of
-from zerotools.ops.verification.file_scan import scan
 from zerotools.ops.verification.records import files_to_scan
 
 

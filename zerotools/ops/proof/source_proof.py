@@ -17,12 +17,12 @@ from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.verification.against import beside
 from zerotools.ops.verification.checkpoint_files import CheckpointFiles, subject_of
 from zerotools.ops.verification.claimed_bytes import ClaimedBytes
-from zerotools.ops.verification.digest_manifest import FileDigest
 from zerotools.ops.verification.file_scan import FileScan, Record, ScannedFile, scan
-from zerotools.ops.verification.manifest_comparison import compare_files
+from zerotools.ops.verification.manifests.digest_manifest import FileDigest
+from zerotools.ops.verification.manifests.manifest_comparison import compare_files
+from zerotools.ops.verification.manifests.written_record import written_record
 from zerotools.ops.verification.records import files_to_scan
 from zerotools.ops.verification.replicas import differing_replicas
-from zerotools.ops.verification.written_record import written_record
 from zerotools.runs.manifest import MANIFEST, verify_manifest
 from zerotools.runs.thinned import is_thinned
 

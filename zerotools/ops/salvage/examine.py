@@ -19,8 +19,8 @@ from zerotools.ops.salvage.sound_files import SoundFile, SoundFiles, claimed_alo
 from zerotools.ops.verification.against import beside
 from zerotools.ops.verification.cast_masters import differing_weights
 from zerotools.ops.verification.checkpoint_files import CheckpointFiles, files_of
-from zerotools.ops.verification.digest_manifest import DigestManifest
 from zerotools.ops.verification.digests import digests_of
+from zerotools.ops.verification.manifests.digest_manifest import DigestManifest
 from zerotools.ops.verification.records import FilesToScan
 
 OTHER_VALUES = "has other values than the manifest beside the checkpoint says"

@@ -18,8 +18,8 @@ from zerotools.io.files.damage import tolerating
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.verification.checkpoint_files import CheckpointFiles
 from zerotools.ops.verification.claimed_bytes import ClaimedBytes
-from zerotools.ops.verification.digest_manifest import DigestManifest
 from zerotools.ops.verification.file_scan import FileScan, scan
+from zerotools.ops.verification.manifests.digest_manifest import DigestManifest
 from zerotools.ops.verification.records import FilesToScan, files_to_scan
 from zerotools.runs.manifest import MANIFEST, read_manifest, verify_manifest
 

@@ -8,12 +8,11 @@ replicas             whether copies of one tensor are equal
 cast_masters         whether every weight is the cast of its master
 digests              the tree of blocks over a tensor, and its digest
 element_checks       masks, and whether a narrower type tells of every bit
-digest_manifest      NAME.zerotools.json: digests of tensors and files
-written_record       the record inside an output: the digests of its files
-manifest_comparison  how two manifests differ
-manifest_names       manifests of a tag, and of the run's directory around it
+manifests            digests that were written down before, and how two manifests differ
 against              a checkpoint compared with a manifest or with another
 findings             what is found, and what it comes to
-verify               all checks together
+portion              what one of several runs checks
+all_checks           the checks, one after another
+verify               what is verified, and what comes of it
 verification_json    the documented JSON form
 """

@@ -16,17 +16,17 @@ from zerotools.io.files.allowance import Beside, nothing_beside
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.verification.checkpoint_files import CheckpointFiles, subject_of
 from zerotools.ops.verification.claimed_bytes import ClaimedBytes
-from zerotools.ops.verification.digest_manifest import (
+from zerotools.ops.verification.digests import TensorDigest, digests_of
+from zerotools.ops.verification.element_checks import is_exact_in
+from zerotools.ops.verification.findings import Check, Comparison, Finding
+from zerotools.ops.verification.manifests.digest_manifest import (
     DigestManifest,
     FileDigest,
     digested,
     manifest_of,
     read_digest_manifest,
 )
-from zerotools.ops.verification.digests import TensorDigest, digests_of
-from zerotools.ops.verification.element_checks import is_exact_in
-from zerotools.ops.verification.findings import Check, Comparison, Finding
-from zerotools.ops.verification.manifest_comparison import (
+from zerotools.ops.verification.manifests.manifest_comparison import (
     compare_files,
     compare_tensors,
     refuse_another,
@@ -34,7 +34,8 @@ from zerotools.ops.verification.manifest_comparison import (
     said,
     same_layout,
 )
-from zerotools.ops.verification.manifest_names import aligned, sidecars_of
+from zerotools.ops.verification.manifests.manifest_names import aligned, sidecars_of
+from zerotools.ops.verification.portion import WHOLE, Portion
 from zerotools.runs.thinned import read_thinned
 
 _MAX_NAMED = 3
@@ -56,10 +57,12 @@ def against(
     table: FormatTable = FORMATS,
     *,
     verified: Beside = nothing_beside,
+    portion: Portion = WHOLE,
 ) -> Against:
     """What the user names: a manifest (a `.json` file), or a checkpoint, whose tensors are read.
 
-    A manifest may be as large as one of the `verified` bytes can be.
+    A manifest may be as large as one of the `verified` bytes can be. Of a checkpoint, the tensors
+    that `portion` may compare with are read.
 
     Raises:
         BadRequest: there is nothing at `path`.
@@ -74,7 +77,12 @@ def against(
     checkpoint = read_any(path, table=table)
     require_readable(checkpoint)
     training = training_of(checkpoint, table)
-    tensors = digests_of(checkpoint, digested(checkpoint, training), budget)
+    keys = [
+        key
+        for key in digested(checkpoint, training)
+        if portion.needs_name(key.name, checkpoint.aliases)
+    ]
+    tensors = digests_of(checkpoint, keys, budget)
     name = subject_of(checkpoint).name
     return Against(manifest_of(checkpoint, training, tensors, {}, name), path)
 
@@ -100,7 +108,7 @@ def beside(files: CheckpointFiles) -> Against | None:
 
 class Comparing:
     """One checkpoint and what it is compared with. `keys` are its sound tensors that have
-    digests; those that were computed are kept in `digests`."""
+    digests, of which those of `portion` are compared; what was computed is kept in `digests`."""
 
     def __init__(
         self,
@@ -110,11 +118,14 @@ class Comparing:
         keys: Sequence[Key],
         budget: MemoryBudget,
         on_bytes: Callable[[int], None],
+        portion: Portion = WHOLE,
     ) -> None:
         self._checkpoint = checkpoint
         self._files = files
         self._training = training
         self._keys = keys
+        self._own = [key for key in keys if portion.has_name(key.name)]
+        self._portion = portion
         self._budget = budget
         self._on_bytes = on_bytes
         self.digests: dict[Key, TensorDigest] = {}
@@ -148,10 +159,12 @@ class Comparing:
             found = list(self._files_of(manifest, digests, claims))
             if found and (stranger := self._stranger(other)) is not None:
                 found = [stranger]
-            vouched = frozenset(manifest.files) if not found else frozenset[str]()
-            return found, Comparison(path, len(self._keys), True, vouched)
-        self._digest(self._keys)
-        result = compare_tensors(manifest, self._manifest(digests), thinned=is_thinned)
+            vouched = frozenset(self._own_files(manifest)) if not found else frozenset[str]()
+            return found, Comparison(path, len(self._own), True, vouched)
+        self._digest(self._own)
+        result = compare_tensors(
+            manifest, self._manifest(digests), thinned=is_thinned, portion=self._portion
+        )
         stranger = self._stranger(other) if result.differing else None
         if stranger is not None:
             return [stranger], Comparison(path)
@@ -172,7 +185,7 @@ class Comparing:
     def _stranger(self, other: Against) -> Finding | None:
         """A finding where nothing is as the manifest says: then nothing was damaged, and it is of
         another checkpoint."""
-        shared = [key for key in self._keys if key in other.manifest.tensors]
+        shared = [key for key in self._own if key in other.manifest.tensors]
         if len(shared) < _FEWEST_TO_TELL:
             return None
         self._digest(shared)
@@ -191,11 +204,14 @@ class Comparing:
         digests: Mapping[str, FileDigest],
         claims: ClaimedBytes,
     ) -> Iterator[Finding]:
-        for name, fault in compare_files(manifest.files, digests):
+        for name, fault in compare_files(self._own_files(manifest), digests):
             held = self._changed_in(name, manifest, claims)
             yield Finding(
                 Check.MANIFEST, f"{self._files.base / name} {fault}{held}; take another copy", name
             )
+
+    def _own_files(self, manifest: DigestManifest) -> dict[str, FileDigest]:
+        return {n: each for n, each in manifest.files.items() if self._portion.has_file(n)}
 
     def _changed_in(self, name: str, manifest: DigestManifest, claims: ClaimedBytes) -> str:
         """The tensors of a changed file that are changed, as the end of a sentence."""

@@ -10,7 +10,8 @@ from pathlib import Path
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.io.numeric.value_counts import ValueCounts
 from zerotools.ops.verification.checkpoint_files import CheckpointFiles
-from zerotools.ops.verification.digest_manifest import DigestManifest
+from zerotools.ops.verification.manifests.digest_manifest import DigestManifest
+from zerotools.ops.verification.portion import WHOLE, Portion
 
 
 class Soundness(StrEnum):
@@ -67,7 +68,7 @@ class Verification:
     `is_fast` says that bytes were left out, `bytes_read` how many were read. `comparison` is with a
     manifest; None: there was none. `manifest` is that of the checkpoint itself, where it was asked
     for and nothing is wrong. `as_written` is the comparison with the record inside an output; None:
-    it has none."""
+    it has none. `portion` is what was looked at: of a part, the verdict is of that alone."""
 
     checkpoint: Checkpoint
     files: CheckpointFiles
@@ -79,6 +80,7 @@ class Verification:
     comparison: Comparison | None = None
     manifest: DigestManifest | None = None
     as_written: Comparison | None = None
+    portion: Portion = WHOLE
 
     @property
     def verdict(self) -> Soundness:

@@ -19,6 +19,8 @@ def to_json(found: Verification) -> dict[str, Any]:
         "step": origin.step,
         "verdict": found.verdict.value,
         "fast": found.is_fast,
+        "part": found.portion.part.index,
+        "parts": found.portion.part.of,
         "bytes_read": found.bytes_read,
         "tensors": len(found.checkpoint.tensors),
         "against": comparison

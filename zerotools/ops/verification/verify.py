@@ -2,52 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
-from zerotools.core.errors import BadFile, Unsupported
-from zerotools.core.training import TrainingState
-from zerotools.formats import FORMATS, FormatTable, format_of, read_any, require_readable
+from zerotools.core.checkpoint import Checkpoint
+from zerotools.formats import FORMATS, FormatTable, read_any, require_readable
 from zerotools.io.files.sources import Sources, note_source, recording
-from zerotools.io.numeric.value_counts import ValueCounts
+from zerotools.ops.execution.parts.share import OutputPart
 from zerotools.ops.execution.workers import MemoryBudget
-from zerotools.ops.inspection.inspect import inspect
-from zerotools.ops.inspection.rank_sidecars import lost_rank_sidecars
-from zerotools.ops.verification.against import Against, Comparing, beside
-from zerotools.ops.verification.cast_masters import Difference, counts_of, differing_weights
+from zerotools.ops.verification.against import Against
+from zerotools.ops.verification.all_checks import AllChecks
 from zerotools.ops.verification.checkpoint_files import CheckpointFiles, files_of
-from zerotools.ops.verification.claimed_bytes import ClaimedBytes, claims_of
-from zerotools.ops.verification.digest_manifest import DigestManifest, FileDigest, digested
-from zerotools.ops.verification.element_checks import is_mask, odd_values
-from zerotools.ops.verification.file_scan import NEVER_NEGATIVE, FileScan, Record, scan
-from zerotools.ops.verification.findings import Check, Comparison, Finding, Verification
-from zerotools.ops.verification.manifest_comparison import compare_files
-from zerotools.ops.verification.records import FilesToScan, files_to_scan
-from zerotools.ops.verification.replicas import differing_replicas
-from zerotools.ops.verification.written_record import WrittenRecord, written_record
-from zerotools.runs.manifest import MANIFEST, read_manifest, verify_manifest
+from zerotools.ops.verification.findings import Verification
+from zerotools.ops.verification.portion import WHOLE, Portion, portion_of
 
 DEFAULT_MEMORY = 256 * 2**20
-_MAX_NAMED = 3
-_INDEX = ".index.json"
-OF_ANY_SAVE = "nothing in it tells of which save it is, or of which rank"
 
 
 @dataclass(frozen=True)
 class ToVerify:
-    """A checkpoint whose metadata are read, its files, and all of them as they were then."""
+    """A checkpoint whose metadata are read, its files, all of them as they were then, and which
+    portion of it is verified."""
 
     checkpoint: Checkpoint
     files: CheckpointFiles
     sources: Sources
     table: FormatTable
+    portion: Portion = WHOLE
 
     @property
     def bytes_to_read(self) -> int:
-        """Bytes of all files, each counted once."""
-        return sum(self.files.names.values())
+        """Bytes of all files of the portion, each counted once."""
+        own = (size for name, size in self.files.names.items() if self.portion.has_file(name))
+        return sum(own)
 
 
 def prepare(
@@ -57,8 +45,10 @@ def prepare(
     layout: Path | None = None,
     section: str | None = None,
     table: FormatTable = FORMATS,
+    part: OutputPart | None = None,
 ) -> ToVerify:
-    """Read the metadata of the checkpoint at `path`, in whichever format it is.
+    """Read the metadata of the checkpoint at `path`, in whichever format it is. With `part`, that
+    part of it alone is to be verified.
 
     Raises:
         BadRequest: there is nothing at `path`, or it has no such tag or section.
@@ -71,7 +61,7 @@ def prepare(
         files = files_of(checkpoint, table, _asked_directory(path, checkpoint))
         for name in files.names:
             note_source(files.base / name)
-    return ToVerify(checkpoint, files, sources, table)
+    return ToVerify(checkpoint, files, sources, table, portion_of(checkpoint, files, part))
 
 
 def _asked_directory(path: Path, checkpoint: Checkpoint) -> Path | None:
@@ -100,7 +90,14 @@ def verify(
         BadRequest: the manifest is of another model.
     """
     assert not (fast and (other or digests)), "a manifest needs the data"
-    found = _Verifying(given, budget or MemoryBudget(DEFAULT_MEMORY))
+    assert not (digests and given.portion is not WHOLE), "a manifest is of a whole checkpoint"
+    found = AllChecks(
+        given.checkpoint,
+        given.files,
+        given.table,
+        budget or MemoryBudget(DEFAULT_MEMORY),
+        given.portion,
+    )
     found.structure()
     if not fast:
         record = found.record()
@@ -110,281 +107,17 @@ def verify(
         found.meaning()
         found.compare_with_record(record)
         found.compare(other, on_bytes, digests=digests)
-    found.changed()
+    found.changed(given.sources)
     return Verification(
         given.checkpoint,
         given.files,
         tuple({finding.message: finding for finding in found.findings}.values()),
-        found.unchecked,
+        found.own_unchecked(),
         found.odd,
         fast,
         0 if fast else given.bytes_to_read,
         found.comparison,
         None if found.findings else found.manifest,
         found.as_written,
-    )
-
-
-class _Verifying:
-    """The checks of one checkpoint, each of which adds to `findings`."""
-
-    def __init__(self, given: ToVerify, budget: MemoryBudget) -> None:
-        self._given = given
-        self._checkpoint = given.checkpoint
-        self._files = given.files
-        self._form = format_of(given.checkpoint, given.table)
-        self._budget = budget
-        self.findings: list[Finding] = []
-        self.unchecked: dict[str, str] = {}
-        self.odd: dict[Key, ValueCounts] = {}
-        self.comparison: Comparison | None = None
-        self.manifest: DigestManifest | None = None
-        self.as_written: Comparison | None = None
-        self._incomplete: frozenset[Key] = frozenset()
-        self._training = TrainingState()
-        self._claims = ClaimedBytes()
-        self._digests: dict[str, FileDigest] = {}
-
-    def structure(self) -> None:
-        """What the metadata says, and whether the files beside it say what is so."""
-        inspection = inspect(self._checkpoint, self._given.table)
-        self._incomplete = frozenset(inspection.incomplete)
-        self._training = inspection.run.training
-        self._add(Check.STRUCTURE, inspection.problems)
-        self._add(Check.STRUCTURE, self._form.false_hints(self._checkpoint))
-        ranks = self._checkpoint.origin.world_size
-        self._add(Check.STRUCTURE, lost_rank_sidecars(self._files.base, self._files.names, ranks))
-
-    def record(self) -> WrittenRecord | None:
-        """The record inside an output, if it can be read."""
-        try:
-            return written_record(self._files, self._checkpoint.root)
-        except BadFile as error:
-            self.findings.append(Finding(Check.MANIFEST, str(error)))
-            return None
-
-    def sidecar(self, record: WrittenRecord | None) -> Against | None:
-        """The manifest beside the checkpoint, if it can be read and is of this one."""
-        try:
-            found = beside(self._files)
-        except (BadFile, Unsupported) as error:
-            self.findings.append(Finding(Check.MANIFEST, str(error)))
-            return None
-        name = None if found is None or record is None else record.conflict(found.manifest)
-        if found is None or record is None or name is None:
-            return found
-        message = (
-            f"{found.path} is the manifest of another checkpoint: it says another digest of {name} "
-            f"than zerotools {record.command} recorded in {record.path}; move it to its "
-            "checkpoint, or remove it"
-        )
-        self.findings.append(Finding(Check.MANIFEST, message, name))
-        return None
-
-    def bytes(self, on_bytes: Callable[[int], None], *, digests: bool) -> None:
-        """The checksums that the files have themselves, and a job's manifest."""
-        to_scan = files_to_scan(self._checkpoint, self._files)
-        claims = self._claims = claims_of(self._checkpoint)
-        for name, fault in to_scan.faults:
-            self.findings.append(Finding(Check.BYTES, fault, name))
-        scans, self.odd = scan(
-            self._files.base, to_scan.files, claims, self._budget, on_bytes, digests=digests
-        )
-        for each in scans:
-            self._damage(each, claims)
-            if each.digest is not None and each.error is None:
-                self._digests[each.file.name] = FileDigest(each.file.size, each.digest)
-        self.unchecked = self._without_manifest(to_scan)
-
-    def copies(self) -> None:
-        """What is in several places is the same everywhere."""
-        try:
-            self._form.compare_copies(self._checkpoint)
-        except BadFile as error:
-            self.findings.append(Finding(Check.STRUCTURE, str(error)))
-        for key, difference in _quietly(
-            differing_replicas(self._checkpoint, self._sound_tensors(), self._budget),
-            self.findings,
-        ):
-            self.findings.append(Finding(Check.STRUCTURE, difference, tensor=key))
-
-    def meaning(self) -> None:
-        """What the numbers can be, and whether weights are their masters, cast."""
-        elsewhere = {key: key.role in NEVER_NEGATIVE for key in self._claims.elsewhere}
-        self.odd |= counts_of(self._checkpoint, elsewhere, self._budget)
-        for key, counts in self.odd.items():
-            if counts.infinities and key.role == "param" and is_mask(self._checkpoint, key):
-                continue
-            for sentence in odd_values(self._checkpoint, key, counts):
-                self.findings.append(Finding(Check.MEANING, sentence, tensor=key))
-        try:
-            pairs = self._form.weight_pairs(self._checkpoint)
-            found = list(differing_weights(self._checkpoint, pairs, self._budget))
-        except BadFile as error:
-            self.findings.append(Finding(Check.BYTES, str(error)))
-            return
-        self.findings += [_not_the_cast(self._checkpoint, each) for each in found]
-
-    def compare_with_record(self, record: WrittenRecord | None) -> None:
-        """Whether the files of an output are those that were written."""
-        if record is None:
-            return
-        wrong = list(compare_files(record.files, self._digests, "its record"))
-        self.findings += [
-            Finding(
-                Check.MANIFEST,
-                f"{self._files.base / name} {fault} (zerotools {record.command} wrote "
-                f"{record.path}); take another copy, or remove that record if you changed the file "
-                "yourself",
-                name,
-            )
-            for name, fault in wrong
-        ]
-        vouched = record.files.keys() - {name for name, _ in wrong}
-        self.as_written = Comparison(record.path, by_files=True, vouched=frozenset(vouched))
-        self.unchecked = {n: why for n, why in self.unchecked.items() if n not in vouched}
-
-    def compare(
-        self, other: Against | None, on_bytes: Callable[[int], None], *, digests: bool
-    ) -> None:
-        """What a manifest says; and with `digests`, what this one's says."""
-        if other is None and not digests:
-            return
-        sound = self._sound_tensors()
-        keys = [key for key in digested(self._checkpoint, self._training) if key in sound]
-        comparing = Comparing(
-            self._checkpoint, self._files, self._training, keys, self._budget, on_bytes
-        )
-        try:
-            if other is not None:
-                found, self.comparison = comparing.compare(other, self._digests, self._claims)
-                self.findings += found
-                self._vouch(self.comparison)
-            if digests and not self.findings:
-                self.manifest = comparing.manifest(self._digests)
-        except BadFile as error:
-            self.findings.append(Finding(Check.BYTES, str(error)))
-
-    def _vouch(self, comparison: Comparison) -> None:
-        """What is equal needs no checksums of its own. Of other files than those of the manifest,
-        only those that hold tensors alone are known, and an index, which says where they lie."""
-        vouched = set(comparison.vouched)
-        if comparison.is_exact and not (self.findings or self._form.holds_state):
-            below = self._checkpoint.root.relative_to(self._files.base)
-            vouched |= {(below / name).as_posix() for name in self._checkpoint.files}
-            vouched |= {name for name in self._files.names if name.endswith(_INDEX)}
-        self.unchecked = {n: why for n, why in self.unchecked.items() if n not in vouched}
-
-    def changed(self) -> None:
-        """Files that somebody wrote meanwhile."""
-        for path, difference in self._given.sources.changed():
-            self.findings.append(
-                Finding(
-                    Check.CHANGED,
-                    f"{path} changed while it was verified: {difference}; something is writing "
-                    "there: wait until it is done, and verify again",
-                )
-            )
-
-    def _add(self, check: Check, problems: Iterable[Problem]) -> None:
-        for each in problems:
-            tensor = None if each.tensor is None else Key(each.tensor, "param")
-            self.findings.append(Finding(check, each.message, each.file, tensor))
-
-    def _damage(self, found: FileScan, claims: ClaimedBytes) -> None:
-        name = found.file.name
-        if found.error is not None:
-            self.findings.append(Finding(Check.BYTES, found.error, name))
-            return
-        for record, crc in found.damaged:
-            holds = _held(claims, found.file.claimed_as, record)
-            self.findings.append(
-                Finding(
-                    Check.BYTES,
-                    f"{self._files.base / name}: record {record.name!r} has CRC-32 {crc:08x} and "
-                    f"the zip directory says {record.crc:08x}: its bytes have changed since it was "
-                    f"saved{holds}; take another copy",
-                    name,
-                )
-            )
-
-    def _without_manifest(self, to_scan: FilesToScan) -> dict[str, str]:
-        """What is still unchecked after a job's manifest has been."""
-        vouched: set[str] = set()
-        unchecked = {**self._of_any_save(), **to_scan.unchecked, **self._doubts()}
-        for directory in {self._files.base, self._checkpoint.root.parent}:
-            if not directory.is_relative_to(self._files.base) or not (
-                (directory / MANIFEST).is_file()
-            ):
-                continue
-            self._add(Check.BYTES, verify_manifest(directory))
-            vouched.add(self._files.name_of(directory / MANIFEST))
-            try:
-                listed = read_manifest(directory)
-            except BadFile:
-                continue
-            vouched |= {self._files.name_of(directory / name) for name in listed}
-        return {name: why for name, why in unchecked.items() if name not in vouched}
-
-    def _doubts(self) -> dict[str, str]:
-        """Files by which another may be missing, of which nothing tells whether it ever was."""
-        below = self._checkpoint.root.relative_to(self._files.base)
-        doubts = self._form.doubts(self._checkpoint)
-        return {(below / name).as_posix(): why for name, why in doubts.items()}
-
-    def _of_any_save(self) -> dict[str, str]:
-        """Files that may each be sound, and of another save than the others."""
-        essential = self._files.essential
-        if len(essential) < 2:
-            return {}
-        below = self._checkpoint.root.relative_to(self._files.base)
-        try:
-            known = self._form.files_of_one_save(self._checkpoint)
-        except BadFile:  # what is wrong with it, another check says
-            known = ()
-        proved = {(below / name).as_posix() for name in known}
-        names = (name for name in self._files.names if name in essential - proved)
-        return dict.fromkeys(names, OF_ANY_SAVE)
-
-    def _sound_tensors(self) -> Mapping[Key, Tensor]:
-        faulty = {finding.tensor.name for finding in self.findings if finding.tensor is not None}
-        return {
-            key: tensor
-            for key, tensor in self._checkpoint.tensors.items()
-            if key not in self._incomplete and key.name not in faulty
-        }
-
-
-def _quietly(
-    differences: Iterator[tuple[Key, str]], findings: list[Finding]
-) -> Iterator[tuple[Key, str]]:
-    """What can be compared; where a file cannot be read, that is a finding."""
-    try:
-        yield from differences
-    except (BadFile, Unsupported) as error:
-        findings.append(Finding(Check.BYTES, str(error)))
-
-
-def _held(claims: ClaimedBytes, file: str | None, record: Record) -> str:
-    """The tensors of which a record has elements, as the end of a sentence."""
-    if file is None or not record.length:
-        return ""
-    within = claims.within(file, record.begin, record.begin + record.length)
-    names = [str(claims.keys[number]) for _, _, number in within]
-    if not names:
-        return ""
-    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
-    return f"; it holds {', '.join(names[:_MAX_NAMED])}{more}"
-
-
-def _not_the_cast(checkpoint: Checkpoint, found: Difference) -> Finding:
-    weight = checkpoint.root / next(iter(found.weight.chunks)).file
-    master = checkpoint.root / next(iter(found.master.chunks)).file
-    return Finding(
-        Check.MEANING,
-        f"{weight}: {found.name} is not the {found.weight.dtype} of its master in {master}: "
-        f"{found.elements} of {found.numel} elements differ, the first at {found.first}; the files "
-        "are of two steps, the flat buffers do not lie in the order of param_shapes, or an average "
-        "was swapped in for the weights; take another checkpoint",
-        tensor=Key(found.name, "param"),
+        given.portion,
     )

@@ -11,7 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from zerotools.ops.verification.checkpoint_files import CheckpointFiles
-from zerotools.ops.verification.digest_manifest import DigestManifest, sidecar_of, sidecar_of_path
+from zerotools.ops.verification.manifests.digest_manifest import (
+    DigestManifest,
+    sidecar_of,
+    sidecar_of_path,
+)
 
 
 def aligned(manifest: DigestManifest, files: CheckpointFiles) -> DigestManifest | None:

@@ -12,15 +12,14 @@ import xxhash
 from safetensors.numpy import load_file, save_file
 
 from tests.golden_files import TORCH
+from tests.ops.verification.damage import SMALL, copy
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.ops.verification.digest_manifest import (
+from zerotools.ops.verification.manifests.digest_manifest import (
     read_digest_manifest,
     sidecar_of,
     write_digest_manifest,
 )
 from zerotools.ops.verification.verify import ToVerify, prepare, verify
-
-from .damage import SMALL, copy
 
 SAFETENSORS = TORCH / "fsdp2-hf-sharded-w2" / "checkpoint"
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from zerotools.core.errors import BadFile
 from zerotools.io.output.marker import MARKER, read_written
 from zerotools.ops.verification.checkpoint_files import CheckpointFiles
-from zerotools.ops.verification.digest_manifest import DigestManifest, FileDigest
 from zerotools.ops.verification.digests import ALGORITHM
+from zerotools.ops.verification.manifests.digest_manifest import DigestManifest, FileDigest
 from zerotools.runs.thinned import is_thinned
 
 

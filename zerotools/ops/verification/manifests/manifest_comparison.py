@@ -9,8 +9,9 @@ from zerotools.core.checkpoint import Key
 from zerotools.core.counts import counted
 from zerotools.core.dtypes import FLOAT16, FLOAT32, FLOAT64, DType
 from zerotools.core.errors import BadRequest
-from zerotools.ops.verification.digest_manifest import DigestManifest, FileDigest
 from zerotools.ops.verification.digests import TensorDigest
+from zerotools.ops.verification.manifests.digest_manifest import DigestManifest, FileDigest
+from zerotools.ops.verification.portion import WHOLE, Portion, tied_names
 
 _MAX_NAMED = 3
 _COPY = "param16"
@@ -80,16 +81,22 @@ def refuse_another(manifest: DigestManifest, keys: Sequence[Key], path: object) 
 
 
 def compare_tensors(
-    manifest: DigestManifest, found: DigestManifest, *, thinned: bool = False
+    manifest: DigestManifest,
+    found: DigestManifest,
+    *,
+    thinned: bool = False,
+    portion: Portion = WHOLE,
 ) -> TensorComparison:
     """Compare by names and roles, through tied names, and through casts where the types differ.
-    What is `thinned` need not have the manifest's optimizer state."""
+    What is `thinned` need not have the manifest's optimizer state. `found` has the tensors of
+    `portion`."""
+    aliases = {**found.aliases, **manifest.aliases}
     equal, cast, rough, differing = [], [], dict[Key, DType](), dict[Key, str]()
     matched: set[Key] = set()
     roles = {key.role for key in manifest.tensors}
     extra: list[Key] = []
     for key, ours in found.tensors.items():
-        other = _counterpart(key, manifest.tensors, {**found.aliases, **manifest.aliases})
+        other = _counterpart(key, manifest.tensors, aliases)
         if other is None:
             extra.append(key)
             continue
@@ -103,19 +110,24 @@ def compare_tensors(
                 rough[key] = _known_as(ours, manifest.tensors[other])
         else:
             differing[key] = how
-    lacking = [key for key in manifest.tensors if key not in matched]
-    lacking = [key for key in lacking if not _is_repeated(key, manifest, found)]
+    lacking = [
+        key
+        for key in manifest.tensors
+        if key not in matched
+        and portion.has_name(key.name, aliases)
+        and not _is_repeated(key, manifest, found)
+    ]
     for key in extra:
         if key.role in roles and not _is_repeated(key, found, manifest):
             differing[key] = "is not in the manifest"
-    ours_roles = {key.role for key in found.tensors}
+    ours_roles = portion.roles | {key.role for key in found.tensors}
     must_have = not thinned and _layout(manifest) == _layout(found)
     for key in lacking:
         if key.role in ours_roles or must_have or key.role in ("param", "buffer"):
             differing[key] = "is in the manifest and not in the checkpoint"
     for key, value in manifest.scalars.items():
         own = found.scalars.get(key)
-        if own is not None and own != value:
+        if own is not None and own != value and portion.has_name(key.name, aliases):
             differing[key] = f"is {own}, and the manifest says {value}"
     unknown = [key for key in extra if key not in differing]
     notes = [
@@ -153,20 +165,13 @@ def _counterpart(
 ) -> Key | None:
     """The same tensor in the other checkpoint. Formats for weights call buffers parameters, and
     any of several tied names may have the bytes."""
-    names = [key.name, *_tied(key.name, aliases)]
+    names = list(tied_names(key.name, aliases))
     roles = {"param": ("param", "buffer", _COPY), "buffer": ("buffer", "param")}
     for name in names:
         for role in roles.get(key.role, (key.role,)):
             if (other := Key(name, role)) in tensors:
                 return other
     return None
-
-
-def _tied(name: str, aliases: Mapping[str, str]) -> Iterator[str]:
-    holder = aliases.get(name, name)
-    if holder != name:
-        yield holder
-    yield from (alias for alias, other in aliases.items() if other == holder and alias != name)
 
 
 def relation(ours: TensorDigest, theirs: TensorDigest) -> str | None:
@@ -189,8 +194,12 @@ def relation(ours: TensorDigest, theirs: TensorDigest) -> str | None:
 def _is_repeated(key: Key, holder: DigestManifest, other: DigestManifest) -> bool:
     """Whether a tensor that the other does not have repeats one that it has: a 16-bit copy of a
     master, or a tied name."""
-    own, names = holder.tensors[key], [key.name] if key.role == _COPY else []
-    names += _tied(key.name, {**holder.aliases, **other.aliases})
+    own = holder.tensors[key]
+    names = [
+        name
+        for name in tied_names(key.name, {**holder.aliases, **other.aliases})
+        if name != key.name or key.role == _COPY
+    ]
     kept = (other.tensors.get(Key(name, "param")) for name in names)
     is_weight = key.role in (_COPY, "param")
     return is_weight and any(each and relation(own, each) in (None, "") for each in kept)

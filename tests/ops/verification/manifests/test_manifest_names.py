@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.golden_files import DEEPSPEED
-from zerotools.ops.verification.digest_manifest import sidecar_of, write_digest_manifest
+from tests.ops.verification.damage import SMALL, copy
 from zerotools.ops.verification.findings import Verification
+from zerotools.ops.verification.manifests.digest_manifest import sidecar_of, write_digest_manifest
 from zerotools.ops.verification.verify import prepare, verify
-
-from .damage import SMALL, copy
 
 TAG = "global_step2"
 

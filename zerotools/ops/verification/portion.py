@@ -1,0 +1,95 @@
+"""What one of N runs checks of a checkpoint: some of its files, and some of its names of tensors.
+
+Files are read whole, as their checksums are of all of their bytes: the largest one goes to the run
+that has least so far, and so on. Names of tensors go to runs in their order, in spans of equal
+size, because neighbours lie in the same files. All tensors of one name are one run's, and of tied
+names, so that a weight meets its master and its alias. What is not in the checkpoint at all, and
+only a manifest knows, is the first run's. The structure is every run's: it reads no data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from heapq import heapreplace
+
+from zerotools.core.checkpoint import Checkpoint
+from zerotools.ops.execution.parts.share import OutputPart
+from zerotools.ops.verification.checkpoint_files import CheckpointFiles
+
+_ALL = OutputPart(1, 1)
+
+
+@dataclass(frozen=True)
+class Portion:
+    """`file_parts` and `name_parts` say which part has a file, and all tensors of a name; `roles`
+    are those of all tensors of the checkpoint."""
+
+    part: OutputPart = _ALL
+    file_parts: Mapping[str, int] = field(default_factory=dict)
+    name_parts: Mapping[str, int] = field(default_factory=dict)
+    roles: frozenset[str] = frozenset()
+
+    @property
+    def is_first(self) -> bool:
+        return self.part.index == 1
+
+    def has_file(self, name: str) -> bool:
+        return self.file_parts.get(name, 1) == self.part.index
+
+    def has_name(self, name: str, aliases: Mapping[str, str] | None = None) -> bool:
+        """Whether it is this part that says what is wrong with tensors of a name, which may be tied
+        by `aliases` to a name that the checkpoint has."""
+        known = (self.name_parts.get(each) for each in tied_names(name, aliases or {}))
+        return next((part for part in known if part is not None), 1) == self.part.index
+
+    def needs_name(self, name: str, aliases: Mapping[str, str]) -> bool:
+        """Whether a tensor of this part may be compared with one that is called so elsewhere."""
+        known = {self.name_parts.get(each) for each in tied_names(name, aliases)}
+        return self.part.index in known or self.has_name(name, aliases)
+
+
+WHOLE = Portion()
+"""That of a run which checks everything."""
+
+
+def portion_of(checkpoint: Checkpoint, files: CheckpointFiles, part: OutputPart | None) -> Portion:
+    """What `part` checks; None: all."""
+    if part is None:
+        return WHOLE
+    roles = frozenset(key.role for key in checkpoint.tensors)
+    return Portion(
+        part, _parts_of_files(files, part.of), _parts_of_names(checkpoint, part.of), roles
+    )
+
+
+def tied_names(name: str, aliases: Mapping[str, str]) -> Iterator[str]:
+    """A name, and those that are tied to it."""
+    holder = aliases.get(name, name)
+    yield name
+    if holder != name:
+        yield holder
+    yield from (alias for alias, other in aliases.items() if other == holder and alias != name)
+
+
+def _parts_of_files(files: CheckpointFiles, of: int) -> dict[str, int]:
+    taken = [(0, part) for part in range(1, of + 1)]
+    found = {}
+    for name, size in sorted(files.names.items(), key=lambda each: (-each[1], each[0])):
+        so_far, part = taken[0]
+        heapreplace(taken, (so_far + size, part))
+        found[name] = part
+    return found
+
+
+def _parts_of_names(checkpoint: Checkpoint, of: int) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for key, tensor in checkpoint.tensors.items():
+        name = checkpoint.aliases.get(key.name, key.name)
+        sizes[name] = sizes.get(name, 0) + tensor.numel * tensor.dtype.itemsize
+    total, before, found = max(1, sum(sizes.values())), 0, {}
+    for name, size in sizes.items():
+        found[name] = min(of, (before + size // 2) * of // total + 1)
+        before += size
+    tied = {alias: found[holder] for alias, holder in checkpoint.aliases.items() if holder in found}
+    return {**found, **tied}
