@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from zerotools.cli.job_views.array_submission import submit_array
+from zerotools.cli.job_views.conversion_submission import conversion_submission
 from zerotools.cli.job_views.describe import (
     Job,
     checkpoint_path,
@@ -50,6 +51,17 @@ from zerotools.jobs.text.secrets import HIDDEN, mask_tree
     "job_files", metavar="JOBFILE...", nargs=-1, required=True, type=click.Path(allow_dash=True)
 )
 @click.option("-f", "--follow", is_flag=True, help="Show the progress until the job has ended.")
+@click.option(
+    "--convert",
+    is_flag=True,
+    help="Queue a conversion; in place of job files: -- consolidate|reshard|convert|verify ...",
+)
+@click.option(
+    "--parts",
+    type=click.IntRange(1, 4096),
+    metavar="N",
+    help="Processes of --convert, each of which does a part.  [default: 1]",
+)
 @click.option("--name", metavar="TEXT", help="Name of the job, instead of the one in its file.")
 @click.option(
     "--idempotency-key",
@@ -81,6 +93,8 @@ from zerotools.jobs.text.secrets import HIDDEN, mask_tree
 def command(
     job_files: tuple[str, ...],
     follow: bool,
+    convert: bool,
+    parts: int | None,
     name: str | None,
     idempotency_key: str | None,
     waiting: WaitingOptions,
@@ -108,6 +122,10 @@ def command(
     With --idempotency-key, a script that was interrupted can submit again: the daemon answers with
     the job that it queued under this key before.
 
+    With --convert, the words after -- are a command that writes or verifies a checkpoint, as it is
+    typed here. It runs on the processors, as the job of N processes with --parts N, and goes on
+    from where it was if it is interrupted.
+
     With --follow, Ctrl-C leaves the job running, and the exit status is 6 if the job fails.
     """
     single = {
@@ -116,7 +134,7 @@ def command(
         "--idempotency-key": idempotency_key,
         "--sweep or --array": array.asked,
     }
-    if len(job_files) > 1 and (option := next(filter(single.get, single), None)):
+    if not convert and len(job_files) > 1 and (option := next(filter(single.get, single), None)):
         raise BadRequest(f"{option} is for one job file; there are {len(job_files)}")
     if array.asked and follow:
         raise BadRequest("--follow follows one job; wait for all of an array: zerotools wait @JOB")
@@ -126,7 +144,13 @@ def command(
     if waiting.hold and follow:
         raise BadRequest("--follow would wait for a job that is on hold; leave one out")
     machine = machine_behind(socket)
-    jobs = [Submission(_source(path), _job(path, configs, machine)) for path in job_files]
+    if parts is not None and not convert:
+        raise BadRequest("--parts is for --convert; a training has its ranks in its job file")
+    if convert:
+        _refuse_of_training(configs, array, machine)
+        jobs = [conversion_submission(job_files, parts or 1, try_it=not waiting.after)]
+    else:
+        jobs = [Submission(_source(path), _job(path, configs, machine)) for path in job_files]
     if name is not None:
         jobs = [replace(each, spec=replace(each.spec, name=name)) for each in jobs]
     jobs = _with_environment(jobs, env_options, machine)
@@ -147,6 +171,17 @@ def command(
     else:
         _say_what_next(queued[-1])
     return 0
+
+
+def _refuse_of_training(configs: Configs, array: ArrayOptions, machine: Elsewhere | None) -> None:
+    if configs.any or configs.lenient:
+        raise BadRequest("--convert queues no training; leave --deepspeed and --accelerate out")
+    if array.asked:
+        raise BadRequest("--convert is one job; --parts N divides it, in place of --array")
+    if machine is not None:
+        raise BadRequest(
+            "--convert tries the conversion here, and --host names another machine; queue it there"
+        )
 
 
 def _with_environment(

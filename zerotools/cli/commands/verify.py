@@ -30,7 +30,7 @@ from zerotools.ops.verification.manifests.digest_manifest import (
 )
 from zerotools.ops.verification.records import NO_CHECKSUMS
 from zerotools.ops.verification.verification_json import to_json
-from zerotools.ops.verification.verify import prepare, verify
+from zerotools.ops.verification.verify import ToVerify, prepare, verify
 
 MAX_FINDINGS = 20
 MAX_NAMED = 4
@@ -73,6 +73,7 @@ BESIDE = ""
     show_default=True,
     help="Memory for the buffers of all workers together.",
 )
+@click.option("--dry-run", is_flag=True, help="Print what would be read, and read no tensor data.")
 @part_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema zerotools.verify/1).")
 @recording()  # a file that changes between two looks at it is named
@@ -87,6 +88,7 @@ def command(
     fast: bool,
     workers: int | None,
     max_memory: int,
+    dry_run: bool,
     as_json: bool,
     part: OutputPart | None,
 ) -> int:
@@ -115,6 +117,9 @@ def command(
     target = Path(write_manifest) if write_manifest else sidecar_of(given.files)
     if digests:  # before an hour of reading
         check_manifest_target(target, given.files)
+    if dry_run:
+        _say_plan(given, as_json)
+        return EXIT_DONE
     other = (
         None
         if against is None
@@ -145,6 +150,26 @@ def command(
             click.echo("no manifest was written: it would have what is wrong in it")
     is_enough = found.is_whole or not (strict or found.verdict is Soundness.FAULTY)
     return EXIT_DONE if is_enough else EXIT_DIFFERENCES
+
+
+def _say_plan(given: ToVerify, as_json: bool) -> None:
+    part, path = given.portion.part, str(given.checkpoint.origin.path)
+    files = [name for name in given.files.names if given.portion.has_file(name)]
+    if as_json:
+        render.print_json(
+            {
+                "path": path,
+                "part": part.index,
+                "parts": part.of,
+                "bytes_to_read": given.bytes_to_read,
+                "files": files,
+            }
+        )
+        return
+    whole = render.clean(path) if part.of == 1 else f"{part} of {render.clean(path)}"
+    click.echo(
+        f"would read {whole}: {counted(len(files), 'file')}, {render.size(given.bytes_to_read)}"
+    )
 
 
 def describe(found: Verification) -> Iterator[str]:

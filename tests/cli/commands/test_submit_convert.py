@@ -1,0 +1,93 @@
+"""`submit --convert`: what is tried, and which job comes of it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+from tests.daemon.api.fakes import FakeService
+from tests.golden_files import DEEPSPEED
+
+ZERO3 = str(DEEPSPEED / "z3-bf16-w2" / "checkpoint")
+
+
+def test_a_conversion_is_tried_and_queued_as_parts(
+    zerotools: Command, service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = zerotools("submit", "--convert", "--parts", "2", "--", "consolidate", ZERO3, "out")
+    assert done.status == 0
+    assert done.out.startswith(f"job 1 (consolidate {ZERO3} out) is queued: 2 ranks on CPU")
+    assert "pass --config-dir DIR" in done.err
+    spec = service.views[1].spec
+    assert spec["python"] == sys.executable
+    assert spec["script"]["directory"] == str(tmp_path)
+    assert spec["script"]["command"] == [
+        *("-m", "zerotools", "consolidate", ZERO3, "out"),
+        *("--part-from", "torchrun"),
+    ]
+    assert list(tmp_path.glob("out*")) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "way", "restarts"),
+    [
+        (["consolidate", ZERO3, "out"], ["--part-from", "torchrun"], 3),
+        (["consolidate", ZERO3, "out", "--verify"], ["--resume"], 3),
+        (["verify", ZERO3], [], 0),
+    ],
+)
+def test_one_process_can_be_begun_again_too(
+    zerotools: Command,
+    service: FakeService,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    way: list[str],
+    restarts: int,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert zerotools("submit", "--convert", "--", *words).status == 0
+    spec = service.views[1].spec
+    assert spec["script"]["command"] == ["-m", "zerotools", *words, *way]
+    assert spec["max_restarts"] == restarts
+
+
+def test_what_waits_for_another_job_is_not_tried(
+    zerotools: Command, service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    zerotools("submit", "--convert", "--", "verify", ZERO3)
+    later = ("submit", "--convert", "--after", "1", "--", "consolidate", "later", "out")
+    assert "was not tried before" in zerotools(*later).err
+    assert service.views[2].spec["script"]["command"][-1] == "--resume"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--convert", "--", "consolidate", "nowhere", "out"], "nowhere does not exist"),
+        (["--convert", "--", "thin", ZERO3], "write one of consolidate, reshard"),
+        (["--convert", "--", "consolidate", ZERO3, "o", "--part=1/2"], "--parts N of submit"),
+        (["--convert", "--parts", "2", "--", "reshard", ZERO3, "o"], "--world-size"),
+        (["--convert", "--sweep", "seed=1,2", "--", "verify", ZERO3], "leave|--parts N divides"),
+        (["--parts", "2", "job.toml"], "--parts is for --convert"),
+        (["--convert", "--deepspeed", "d.json", "--", "verify", ZERO3], "no training"),
+    ],
+)
+def test_what_would_fail_is_not_queued(
+    zerotools: Command,
+    service: FakeService,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    why: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = zerotools("submit", *arguments)
+    assert done.status == 2
+    assert any(each in done.err for each in why.split("|"))
+    assert not service.views

@@ -1,0 +1,65 @@
+"""A conversion that `submit --convert` queues, tried here before."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from zerotools.cli.output.messages import say
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.client.submissions import Submission
+from zerotools.jobs.jobfile.conversion_job import (
+    IN_PARTS,
+    check_conversion,
+    conversion_tree,
+    ways,
+)
+from zerotools.jobs.jobfile.parse import job_from_tree
+
+SOURCE = "--convert"
+
+
+def conversion_submission(words: Sequence[str], parts: int, *, try_it: bool) -> Submission:
+    """The job of a conversion. With `try_it` it is planned first, in a process of its own, and what
+    is wrong with it is said now; the source of another job's may not be there yet.
+
+    Raises:
+        BadRequest: it is no conversion, or one that would fail.
+    """
+    check_conversion(words)
+    possible = ways(words, parts)
+    if try_it:
+        way = _tried(words, possible, parts)
+    else:
+        way = possible[-1]  # whatever the source will be
+        say("note", "the conversion was not tried before, as it waits for another job")
+    tree = conversion_tree(words, way, parts, python=sys.executable, directory=Path.cwd())
+    return Submission(SOURCE, job_from_tree(tree, source=SOURCE, base_dir=Path.cwd()))
+
+
+def _tried(
+    words: Sequence[str], possible: Sequence[tuple[str, ...]], parts: int
+) -> tuple[str, ...]:
+    """The first way that can be gone; its warnings, or what is wrong where there is none, go to
+    stderr."""
+    for way in possible:
+        # The number of a part is known in a job alone.
+        options = ("--part", f"1/{parts}") if way == IN_PARTS else way
+        done = subprocess.run(
+            [sys.executable, "-m", "zerotools", *words, *options, "--dry-run"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        if done.returncode == 0:
+            break
+    click.echo(done.stderr, err=True, nl=False)
+    if done.returncode == 0:
+        return way
+    raise BadRequest("nothing was queued, as the conversion would fail so; correct it first")

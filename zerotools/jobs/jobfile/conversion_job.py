@@ -1,0 +1,72 @@
+"""A conversion, or a verification, as the job file of a job that carries it out on CPUs.
+
+Its ranks are the parts: each process takes its number from RANK and WORLD_SIZE. So a job that was
+interrupted goes on from what its parts have completed, whichever attempt it is.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.errors import BadRequest
+
+COMMANDS = ("consolidate", "reshard", "convert", "verify")
+_VERIFY = "verify"
+_LONGEST_NAME = 200
+IN_PARTS = ("--part-from", "torchrun")
+GOING_ON = ("--resume",)
+_INSTEAD = {
+    "--part": "--parts N of submit, before the conversion",
+    "--part-from": "--parts N of submit, before the conversion",
+    "--dry-run": "--dry-run of submit, before the conversion",
+    "--resume": "nothing: a job that was interrupted goes on by itself",
+}
+
+
+def check_conversion(words: Sequence[str]) -> None:
+    """Refuse what is no conversion, or has options that the job itself must give.
+
+    Raises:
+        BadRequest: saying what to write.
+    """
+    if not words or words[0] not in COMMANDS:
+        given = repr(words[0]) if words else "nothing"
+        raise BadRequest(
+            f"--convert is followed by {given}; write one of {', '.join(COMMANDS)} with its "
+            "arguments: submit --convert -- consolidate runs/big exported --dtype bf16"
+        )
+    for word in words[1:]:
+        if instead := _INSTEAD.get(word.partition("=")[0]):
+            raise BadRequest(f"--convert: {word} is of the job; give {instead}")
+
+
+def ways(words: Sequence[str], parts: int) -> list[tuple[str, ...]]:
+    """The options with which the processes of the job can be called, the best first: in parts,
+    which may be begun again at any time, or else, where it is one process, by going on."""
+    if parts > 1:
+        return [IN_PARTS]
+    return [()] if words[0] == _VERIFY else [IN_PARTS, GOING_ON]
+
+
+def conversion_tree(
+    words: Sequence[str], way: Sequence[str], parts: int, *, python: str, directory: Path
+) -> dict[str, Any]:
+    """The job file: `words` as they are typed in `directory`, run by the interpreter `python`."""
+    name = shlex.join(words)
+    tree: dict[str, Any] = {
+        "name": name[:_LONGEST_NAME] if name.isprintable() else words[0],
+        "engine": "script",
+        "python": python,
+        "device": "cpu",
+        "ranks": parts,
+        "script": {
+            "command": ["-m", "zerotools", *words, *way],
+            "directory": str(directory),
+        },
+    }
+    if words[0] == _VERIFY:  # what is faulty is so when it is read again
+        tree["max_restarts"] = 0
+    return tree
