@@ -33,6 +33,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
     # the room as a whole: what one module does shows in another
     "room": (
         "cli/commands/test_checkpoint_commands",
+        "cli/commands/test_submit_convert",
         "cli/commands/test_submit_deepspeed",
         "cli/commands/test_submit_several",
         "cli/test_completion",
@@ -66,6 +67,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "daemon/test_gpu_memory",
         "daemon/test_hostile",
         "daemon/test_no_memory",
+        "daemon/test_conversion_jobs",
         "daemon/test_elastic_jobs",
         "daemon/test_promises",
         "daemon/test_recovery",

@@ -12,8 +12,6 @@ from typing import Any
 
 import click
 
-from zerotools.cli.job_views.array_submission import submit_array
-from zerotools.cli.job_views.conversion_submission import conversion_submission
 from zerotools.cli.job_views.describe import (
     Job,
     checkpoint_path,
@@ -26,7 +24,9 @@ from zerotools.cli.job_views.describe import (
 from zerotools.cli.job_views.follow import Follower
 from zerotools.cli.job_views.job_reference import numbers_of
 from zerotools.cli.job_views.polling import Poller
-from zerotools.cli.job_views.queueing import check_all, queue_all
+from zerotools.cli.job_views.submitting.array_submission import submit_array
+from zerotools.cli.job_views.submitting.conversion_submission import conversion_submission
+from zerotools.cli.job_views.submitting.queueing import check_all, queue_all
 from zerotools.cli.options.array_options import ArrayOptions, array_options
 from zerotools.cli.options.config_options import Configs, config_options, read_job_file
 from zerotools.cli.options.shared import json_option, socket_option

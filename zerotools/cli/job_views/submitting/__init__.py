@@ -1,0 +1,1 @@
+"""Queueing jobs: several at once, the members of an array, a conversion."""
