@@ -12,7 +12,7 @@
 
 Outside of a job every call does nothing; none ever raises. Standard library only, and no newer
 syntax than that of Python 3.9. In a program of several ranks all of them may call everything: rank
-0 (`RANK` in the environment) alone reports steps and checkpoints.
+0 of a machine (`LOCAL_RANK` in the environment, or `RANK`) alone reports steps and checkpoints.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Worker:
         run_dir = environment.get("ZEROTOOLS_RUN_DIR")
         self._run_dir = Path(run_dir) if run_dir else None
         self._resume_from = environment.get("ZEROTOOLS_RESUME_FROM") or None
-        self._rank = int(environment.get("RANK") or 0)
+        self._rank = int(environment.get("LOCAL_RANK") or environment.get("RANK") or 0)
         self._sender = Sender(environment.get("ZEROTOOLS_NOTIFY"))
         self._phase = "init"
         self._step = 0

@@ -2,7 +2,8 @@
 
     python -m benchmarks.parts [--model 271M] [--runs 5] [--plan 70B] [--ranks 1024] [--work DIR]
 
-First `consolidate`, `reshard` and `verify` of a ZeRO-3 checkpoint of 4 ranks: one process with one thread,
+First `consolidate`, `reshard` and `verify` of a ZeRO-3 checkpoint of 4 ranks: one process with one
+thread,
 and two with one thread each that do a part each at the same time. Then, of a checkpoint whose files
 have metadata alone: how long one part of 8 and of 64 plans and proves, and how many bytes are its.
 """

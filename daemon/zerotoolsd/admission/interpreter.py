@@ -77,7 +77,7 @@ def needs_of(spec: JobSpec) -> Needs | None:
             DEEPSPEED,
             async_io=on_nvme(spec.deepspeed.tree),
             configuration=completed(spec),
-            world_size=spec.world_size,
+            world_size=spec.all_ranks,
         )
     packages = dict(needs.packages)
     if needs_pyarrow(spec):

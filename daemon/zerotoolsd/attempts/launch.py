@@ -52,7 +52,9 @@ TRAINER_ENTRY = Path(__file__).parents[1] / "trainer" / "entry.py"
 RankCommand = Callable[[JobSpec, Path], tuple[str, ...]]
 """(job, run directory) -> the command of one rank."""
 
-_RANK_VARIABLES = ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "RANK", "WORLD_SIZE")
+_RANK_VARIABLES = (
+    *("GROUP_RANK", "GROUP_WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "RANK", "WORLD_SIZE"),
+)
 """What no process of a job begins with, whoever submitted it."""
 
 
@@ -64,11 +66,11 @@ def trainer_command(spec: JobSpec, run_dir: Path) -> tuple[str, ...]:
 
 def closing_command(spec: JobSpec, output_dir: str) -> tuple[str, ...]:
     """What follows a finished run, in the daemon's own interpreter; nothing if the job wants
-    nothing."""
+    nothing, or node 0 does it."""
     dtype = spec.checkpoint.export_on_finish
     # Not by a PYTHONPATH of the job's, which is for its own interpreter.
     command = (sys.executable, "-E", "-P", str(EXPORTING), output_dir)
-    return () if dtype is None else (*command, dtype)
+    return () if dtype is None or spec.rendezvous.node_rank else (*command, dtype)
 
 
 def thinning_command(
@@ -77,7 +79,7 @@ def thinning_command(
     """What follows each checkpoint, in the daemon's own interpreter; nothing if the job wants
     nothing. `socket` is the daemon's, which is asked what other jobs need."""
     keep = spec.checkpoint.thin_after
-    if keep is None or socket is None:
+    if keep is None or socket is None or spec.rendezvous.node_rank:
         return ()
     command = (sys.executable, "-E", "-P", str(THINNING), output_dir, str(keep))
     named = () if spec.resume_from is None else (spec.resume_from,)
@@ -98,7 +100,7 @@ def rank_environment(
     defaults = {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
     if spec.engine != SCRIPT:
         defaults |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
-    if spec.device == "cpu":
+    if spec.device == "cpu" and spec.rendezvous.nodes == 1:
         defaults["GLOO_SOCKET_IFNAME"] = "lo"
     return {
         **defaults,
@@ -236,7 +238,21 @@ def _plan(
         closing=closing_command(spec, job.output_dir),
         stall=limits_of(spec.stall, own_program=own),
         bindings=bindings.ranks,
+        meeting=_meeting(spec),
     )
+
+
+def _meeting(spec: JobSpec) -> dict[str, Any]:
+    """Where the ranks of several nodes meet; nothing where there is one."""
+    rendezvous, place = spec.rendezvous, spec.rendezvous.place
+    if rendezvous.nodes == 1 or place is None:
+        return {}
+    return {
+        "host": place[0],
+        "port": place[1],
+        "nodes": rendezvous.nodes,
+        "node_rank": rendezvous.node_rank,
+    }
 
 
 def _for_program(

@@ -48,14 +48,26 @@ def _program(spec: JobSpec) -> Iterator[str]:
 
 def _torchrun(spec: JobSpec, gpu_uuids: Sequence[str]) -> tuple[str, ...]:
     ranks = ("--nproc-per-node", str(spec.world_size))
+    if (place := spec.rendezvous.place) is not None:
+        nodes = ("--nnodes", str(spec.rendezvous.nodes), *("--node-rank", str(_node(spec))))
+        address = ("--master-addr", place[0], "--master-port", str(place[1]))
+        return ("-m", "torch.distributed.run", *nodes, *address, *ranks)
     return ("-m", "torch.distributed.run", "--standalone", *ranks)
 
 
 def _accelerate(spec: JobSpec, gpu_uuids: Sequence[str]) -> tuple[str, ...]:
-    ranks = ("--num_machines", "1", "--num_processes", str(spec.world_size))
+    machines = ("--num_machines", str(spec.rendezvous.nodes))
+    ranks = (*machines, "--num_processes", str(spec.all_ranks))
     cpu = ("--cpu",) if spec.device == "cpu" else ()
-    port = ("--main_process_port", PORT)  # its own is the same for every job
+    port: tuple[str, ...] = ("--main_process_port", PORT)  # its own is the same for every job
+    if (place := spec.rendezvous.place) is not None:
+        address = ("--main_process_ip", place[0], "--main_process_port", str(place[1]))
+        port = (*address, "--machine_rank", str(_node(spec)))
     return ("-m", "accelerate.commands.launch", *cpu, *ranks, *port)
+
+
+def _node(spec: JobSpec) -> int:
+    return spec.rendezvous.node_rank
 
 
 def _deepspeed(spec: JobSpec, gpu_uuids: Sequence[str]) -> tuple[str, ...]:

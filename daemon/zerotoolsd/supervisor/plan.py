@@ -61,7 +61,9 @@ class Plan:
     `kill_seconds`: what SIGKILL has not ended after so long is left behind, and named. `limits` are
     those of `cgroups.limits`; `wished_limits` come before them where they can be kept. `cgroups`: a
     control group holds the processes together, where there may be one. `mounts`: the file systems
-    beside the root's on which the job has files. `bindings`: what each process that is started
+    beside the root's on which the job has files. `meeting`: where the ranks of several nodes meet,
+    and which of them this is: `host`, `port`, `nodes`, `node_rank`; empty: there is one node.
+    `bindings`: what each process that is started
     keeps to; none: nothing.
     """
 
@@ -91,6 +93,7 @@ class Plan:
     mounts: tuple[str, ...] = ()
     gpu_locks: Mapping[str, Any] = field(default_factory=dict)
     bindings: tuple[RankBinding, ...] = ()
+    meeting: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def processes(self) -> int:
@@ -102,7 +105,7 @@ class Plan:
         tree = {name: getattr(self, name) for name in self.__dataclass_fields__}
         plain = {
             name: dict(tree[name])
-            for name in ("env", "stall", "limits", "wished_limits", "gpu_locks")
+            for name in ("env", "stall", "limits", "wished_limits", "gpu_locks", "meeting")
         }
         bindings = [binding.to_json() for binding in self.bindings]
         return {**tree, **plain, "bindings": bindings}

@@ -157,12 +157,24 @@ def spawn(
 
 
 def _variables(plan: Plan, index: int, port: int) -> dict[str, str]:
-    """torch's `env://` variables."""
-    return {
+    """torch's `env://` variables, and which of several nodes this is, as torchrun tells it."""
+    alone = {
         "RANK": str(index),
         "LOCAL_RANK": str(index),
         "WORLD_SIZE": str(plan.world_size),
         "LOCAL_WORLD_SIZE": str(plan.world_size),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
+    }
+    if not plan.meeting:
+        return alone
+    nodes, node = plan.meeting["nodes"], plan.meeting["node_rank"]
+    return {
+        **alone,
+        "RANK": str(node * plan.world_size + index),
+        "WORLD_SIZE": str(nodes * plan.world_size),
+        "GROUP_RANK": str(node),
+        "GROUP_WORLD_SIZE": str(nodes),
+        "MASTER_ADDR": plan.meeting["host"],
+        "MASTER_PORT": str(plan.meeting["port"]),
     }

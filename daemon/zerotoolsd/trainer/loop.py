@@ -13,7 +13,7 @@ from zerotoolsd.trainer.data.batches import Batches
 from zerotoolsd.trainer.data.prefetch import Prefetch
 from zerotoolsd.trainer.engine.protocol import Engine, StepResult
 from zerotoolsd.trainer.evaluation.evaluating import Evaluation
-from zerotoolsd.trainer.rank.failures import EXIT_DONE, EXIT_STOPPED
+from zerotoolsd.trainer.rank.failures import EXIT_DONE, EXIT_STOPPED, MachineNotReady
 from zerotoolsd.trainer.rank.group import CONTROL_TIMEOUT, STEP_TIMEOUT, WorldGroup
 from zerotoolsd.trainer.rank.start_timing import Phases
 from zerotoolsd.trainer.rank.stop_request import StopRequest
@@ -114,6 +114,25 @@ class TrainingRun:
 
     def _end(self, *, stopped: bool) -> int:
         if stopped:
+            self._check_own_stop()
             self.reporter.say(f"stopped at step {self.step} as asked ({self.stop.reason()})")
         self.reporter.enter("stopped" if stopped else "done")
         return EXIT_STOPPED if stopped else EXIT_DONE
+
+    def _check_own_stop(self) -> None:
+        """
+        Raises:
+            MachineNotReady: another node was asked to stop, and not this one, which waits for it.
+        """
+        rank = self.group.rank
+        if rank.nodes == 1:
+            return
+        reasons = self.group.gathered(self.stop.own_reason())
+        first = rank.node * rank.node_ranks
+        if any(reasons[first : first + rank.node_ranks]):
+            return
+        asked = next(index for index, reason in enumerate(reasons) if reason)
+        raise MachineNotReady(
+            f"node {asked // rank.node_ranks} was stopped at step {self.step} ({reasons[asked]}), "
+            "which is saved; this node waits until it goes on there"
+        )

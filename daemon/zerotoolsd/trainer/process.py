@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from zerotools.core.errors import BadRequest
 from zerotoolsd.supervisor.heartbeats.pulse import DUMP_SIGNAL, Pulse, open_pulse
-from zerotoolsd.trainer.rank.failures import exit_code, kind, sentence
+from zerotoolsd.trainer.rank.failures import EXIT_STOPPED, exit_code, kind, sentence
 from zerotoolsd.trainer.rank.notify import Notifier
 from zerotoolsd.trainer.rank.settings import Rank, rank_from
 
@@ -32,11 +32,11 @@ def main(run_dir: Path, started: float) -> NoReturn:
     `started` is the reading of `time.monotonic` when the process began.
     """
     rank = rank_from(os.environ)
-    pulse = open_pulse(os.environ, rank.index)
+    pulse = open_pulse(os.environ, rank.local)
     if pulse.connected:
         _print_stacks_when_asked(pulse)
     pulse.enter("importing")
-    notifier = Notifier(os.environ.get("ZEROTOOLS_NOTIFY"), rank.index, pulse)
+    notifier = Notifier(os.environ.get("ZEROTOOLS_NOTIFY"), rank.local, pulse)
     notifier.enter("init")
     set_library_defaults()
     try:
@@ -83,9 +83,12 @@ def _session() -> Callable[[Path, Rank, Notifier, float], int]:
 def report(error: BaseException, rank: Rank, notifier: Notifier) -> int:
     """Say why the rank ends, in the log and to the supervisor; its exit status."""
     status, what = exit_code(error), kind(error)
+    if status == EXIT_STOPPED:
+        print(sentence(error), flush=True)
+        return status
     if what == "crash":
         traceback.print_exception(error)
     notifier.event("error", kind=what, message=sentence(error))
-    if rank.leads or what == "crash":
+    if rank.leads_node or what == "crash":
         print(f"rank {rank.index} ends with status {status}: {sentence(error)}", flush=True)
     return status

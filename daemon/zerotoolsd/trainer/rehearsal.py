@@ -56,7 +56,7 @@ def rehearse(spec: JobSpec) -> list[str]:
     if spec.engine == "torch":
         refuse_two_types(memory_layout_of(spec))
     check_attention(spec, meta_model.model)
-    check_alike_on_ranks(meta_model.model, spec.world_size, spec.engine)
+    check_alike_on_ranks(meta_model.model, spec.all_ranks, spec.engine)
     check_decoder_start(meta_model.model)
     check_leaks(config, packing=spec.data.packing)
     check_router_loss(spec, meta_model.model)

@@ -34,6 +34,7 @@ from zerotoolsd.trainer.model.memory_estimate import predict
 from zerotoolsd.trainer.model.meta_model import MetaModel, check_fit, draw, read_config
 from zerotoolsd.trainer.model.pretrained import Pretrained, hub_layout, match
 from zerotoolsd.trainer.rank.group import START_TIMEOUT, WorldGroup, joined
+from zerotoolsd.trainer.rank.meeting_of_job import check_same_model, meeting_of
 from zerotoolsd.trainer.rank.notify import Notifier
 from zerotoolsd.trainer.rank.settings import Rank, needed_by_others, read_spec, saved_before
 from zerotoolsd.trainer.rank.start_timing import Phases
@@ -74,7 +75,7 @@ def run(
         explained(
             spec, lambda: notifier.step, lambda: reporter.state, lambda: reporter.has_stepped
         ),
-        joined(rank, spec.device, notifier.pulse) as group,
+        joined(rank, spec.device, notifier.pulse, meeting_of(spec, run_dir)) as group,
         ExitStack() as stack,
     ):
         phases.done("process group")
@@ -104,6 +105,7 @@ def prepare(
     # Beside all that follows, until the data is needed.
     reading = DataReading(spec, run_dir, group, config).start()
     meta_model = draw(config, spec.lora)
+    check_same_model(meta_model.model, group)
     set_attention(spec, meta_model.model)
     check_alike_on_ranks(meta_model.model, group.rank.world_size, spec.engine)
     check_decoder_start(meta_model.model)

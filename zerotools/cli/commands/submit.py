@@ -42,7 +42,8 @@ from zerotools.jobs.imports.combine import CONFIG
 from zerotools.jobs.imports.reading.job_keys import look_up
 from zerotools.jobs.jobfile.parse import job_from_tree, job_to_dict
 from zerotools.jobs.tables.notify import masked_url, wrong_url
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.tables.rendezvous import MOST_NODES
+from zerotools.jobs.tables.spec import JobSpec, with_key
 from zerotools.jobs.text.secrets import HIDDEN, mask_tree
 
 
@@ -61,6 +62,12 @@ from zerotools.jobs.text.secrets import HIDDEN, mask_tree
     type=click.IntRange(1, 4096),
     metavar="N",
     help="Processes of --convert, each of which does a part.  [default: 1]",
+)
+@click.option(
+    "--node-rank",
+    type=click.IntRange(0, MOST_NODES - 1),
+    metavar="N",
+    help="Which of several machines this one is, as rendezvous.node_rank of the job file.",
 )
 @click.option("--name", metavar="TEXT", help="Name of the job, instead of the one in its file.")
 @click.option(
@@ -95,6 +102,7 @@ def command(
     follow: bool,
     convert: bool,
     parts: int | None,
+    node_rank: int | None,
     name: str | None,
     idempotency_key: str | None,
     waiting: WaitingOptions,
@@ -154,6 +162,8 @@ def command(
     if name is not None:
         jobs = [replace(each, spec=replace(each.spec, name=name)) for each in jobs]
     jobs = _with_environment(jobs, env_options, machine)
+    if node_rank is not None:
+        jobs = [replace(each, spec=_of_node(each, node_rank)) for each in jobs]
     if notify is not None:
         jobs = [replace(each, spec=_with_webhook(each.spec, notify)) for each in jobs]
     client = DaemonClient(socket)
@@ -205,14 +215,21 @@ def _with_environment(
     ]
 
 
+def _of_node(submission: Submission, node_rank: int) -> JobSpec:
+    """The job on that of its nodes. Raises BadRequest: it has not so many."""
+    spec = submission.spec
+    nodes = spec.rendezvous.nodes
+    if node_rank >= nodes:
+        has = "has no [rendezvous]" if nodes == 1 else f"counts its {nodes} nodes from 0"
+        raise BadRequest(f"{submission.source}: --node-rank {node_rank}: the job {has}")
+    return with_key(spec, "rendezvous", node_rank=node_rank)
+
+
 def _with_webhook(spec: JobSpec, url: str) -> JobSpec:
     """The job, which sends to `url`. Raises BadRequest."""
     if (why := wrong_url(url)) is not None:
         raise BadRequest(f"--notify {masked_url(url)}: {why}")
-    given = None
-    if spec.given is not None:
-        given = {**spec.given, "notify": {**spec.given.get("notify", {}), "webhook": url}}
-    return replace(spec, notify=replace(spec.notify, webhook=url), given=given)
+    return with_key(spec, "notify", webhook=url)
 
 
 def _source(path: str) -> str:

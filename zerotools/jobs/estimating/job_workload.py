@@ -63,7 +63,7 @@ def micro_batch_of(spec: JobSpec, model: ModelShape) -> MicroBatch | None:
     train = spec.train
     attention = EAGER if spec.model.attention == EAGER else "sdpa"
     return MicroBatch(
-        train.micro_batch_size or max(1, train.batch_size // spec.world_size),
+        train.micro_batch_size or max(1, train.batch_size // spec.all_ranks),
         sequence,
         train.precision,
         train.activation_checkpointing,

@@ -12,21 +12,31 @@ def memory_layout_of(spec: JobSpec) -> MemoryLayout:
     optimizer, params = offloaded_to(spec)
     return MemoryLayout(
         stage=spec.zero.stage,
-        world_size=spec.world_size,
+        world_size=spec.all_ranks,
         precision=spec.train.precision,
         optimizer=spec.train.optimizer,
         has_momentum=spec.train.momentum > 0,
         offload_optimizer=optimizer,
         offload_params=params,
-        shard_size=spec.zero.shard_size,
+        shard_size=shard_size_of(spec),
         accumulate=_accumulate(spec),
         frozen_precision="fp32" if spec.lora.rank is None else spec.lora.frozen_precision,
         engine=spec.engine,
     )
 
 
+def shard_size_of(spec: JobSpec) -> int | None:
+    """How many ranks share one copy of the weights; None: all. On several nodes it is those of one
+    node, if it has several: every block's weights are gathered twice a step, and the link between
+    nodes is many times slower than those within one, which then carries gradients alone."""
+    is_spread = spec.rendezvous.nodes > 1 and spec.world_size > 1 and spec.zero.stage > 1
+    if spec.zero.shard_size is None and is_spread and spec.engine == "torch":
+        return spec.world_size
+    return spec.zero.shard_size
+
+
 def _accumulate(spec: JobSpec) -> str | None:
-    per_rank = spec.train.batch_size // spec.world_size
+    per_rank = spec.train.batch_size // spec.all_ranks
     if spec.engine != "torch" or (spec.train.micro_batch_size or per_rank) >= per_rank:
         return None
     return spec.train.accumulate or (SHARDED if spec.zero.stage >= 2 else LOCAL)

@@ -38,7 +38,7 @@ def completed(spec: JobSpec) -> ConfigTree:
     """`deepspeed.config` of `spec` with what it lacks of the job."""
     config = copy.deepcopy({n: v for n, v in spec.deepspeed.tree.items() if v is not None})
     train = spec.train
-    per_rank = train.batch_size // spec.world_size
+    per_rank = train.batch_size // spec.all_ranks
     micro = train.micro_batch_size or per_rank
     config.setdefault(BATCH[1], micro)
     config.setdefault(BATCH[2], per_rank // int(config[BATCH[1]]))

@@ -37,7 +37,7 @@ def check_deepspeed(spec: JobSpec) -> Iterator[str]:
             "before its gradients are known to be finite, so its jobs end at the first; leave it "
             "out"
         )
-    if not spec.deepspeed.tree or spec.train.batch_size % spec.world_size:
+    if not spec.deepspeed.tree or spec.train.batch_size % spec.all_ranks:
         return
     autos = list(unresolved(spec.deepspeed.tree))
     for name in autos:
@@ -86,7 +86,7 @@ def _check_adapters(spec: JobSpec) -> Iterator[str]:
 def _contradictions(spec: JobSpec) -> Iterator[str]:
     """Where `deepspeed.config` says something else than the job."""
     config, train = spec.deepspeed.tree, spec.train
-    per_rank = train.batch_size // spec.world_size
+    per_rank = train.batch_size // spec.all_ranks
     micro = train.micro_batch_size or int(at(config, BATCH[1], per_rank))
     wanted: dict[str, tuple[str, int]] = {
         BATCH[0]: ("train.batch_size", train.batch_size),
@@ -101,7 +101,7 @@ def _contradictions(spec: JobSpec) -> Iterator[str]:
     if per_rank % micro:
         yield (
             f"deepspeed.config {BATCH[1]} = {micro}: must divide the {per_rank} sequences of a "
-            f"rank (train.batch_size {train.batch_size} over {spec.world_size} ranks)"
+            f"rank (train.batch_size {train.batch_size} over {spec.all_ranks} ranks)"
         )
     said = precision_of(config)
     if said not in ("fp32", train.precision):

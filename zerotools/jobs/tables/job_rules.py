@@ -17,6 +17,7 @@ from zerotools.jobs.tables.memory import check_memory
 from zerotools.jobs.tables.model import FLASH, check_model
 from zerotools.jobs.tables.notify import check_notify
 from zerotools.jobs.tables.offload import check_offload
+from zerotools.jobs.tables.rendezvous import check_rendezvous
 from zerotools.jobs.tables.script import check_script
 from zerotools.jobs.tables.spec import (
     FP16_ON_CPU,
@@ -36,6 +37,7 @@ def check(spec: JobSpec) -> tuple[list[str], list[str]]:
     """What is wrong with `spec`, and what in it is legitimate but not supported."""
     wrong = [*check_ranks(spec), *check_sizes(spec), *check_time_limit(spec), *check_names(spec)]
     wrong += check_stall(spec.stall)
+    wrong += [*check_rendezvous(spec.rendezvous), *_check_nodes(spec)]
     wrong += check_limits(spec.limits)
     wrong += check_memory(spec.memory, spec.limits, spec.device)
     wrong += check_notify(spec.notify)
@@ -60,10 +62,31 @@ def check(spec: JobSpec) -> tuple[list[str], list[str]]:
         *_check_checkpoints(spec),
         *check_offload(spec.offload),
         *_check_stage(spec),
-        *check_zero(spec.zero, spec.world_size if spec.size_range is None else 0),
+        *check_zero(spec.zero, spec.all_ranks if spec.size_range is None else 0),
         *check_deepspeed(spec),
     ]
     return wrong, list(_check_supported(spec))
+
+
+def _check_nodes(spec: JobSpec) -> Iterator[str]:
+    nodes = f"rendezvous.nodes = {spec.rendezvous.nodes}"
+    if spec.rendezvous.nodes < 2:
+        return
+    if spec.size_range is not None:
+        yield (
+            f"{nodes}: the nodes of an elastic job would have to agree on its ranks; set one "
+            f"number for {'ranks' if spec.device == 'cpu' else 'gpus'}"
+        )
+    if spec.engine != "script" and spec.output_dir is None:
+        yield (
+            f"{nodes}: the ranks of all nodes write one checkpoint; set output_dir to a directory "
+            "that all of them have, on a shared file system"
+        )
+    if spec.engine == "script" and spec.script.launcher == "deepspeed":
+        yield (
+            f'{nodes}: script.launcher = "deepspeed" would start the ranks of the other nodes by '
+            'ssh, which no daemon does; set script.launcher = "torchrun"'
+        )
 
 
 def _check_launcher(spec: JobSpec) -> Iterator[str]:
@@ -123,7 +146,7 @@ def _check_generation(spec: JobSpec) -> Iterator[str]:
 
 
 def _check_batch(spec: JobSpec) -> Iterator[str]:
-    world, batch, micro = spec.world_size, spec.train.batch_size, spec.train.micro_batch_size
+    world, batch, micro = spec.all_ranks, spec.train.batch_size, spec.train.micro_batch_size
     if world < 1 or spec.size_range is not None:  # of a range, `check_sizes` says it
         return
     if batch % world:

@@ -8,7 +8,7 @@ driven by them, so a key that is not here does not exist.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from zerotools.jobs.binding.bind import show
@@ -26,6 +26,7 @@ from zerotools.jobs.tables.metrics import MetricsSpec
 from zerotools.jobs.tables.model import ModelSpec
 from zerotools.jobs.tables.notify import NotifySpec
 from zerotools.jobs.tables.offload import OffloadSpec
+from zerotools.jobs.tables.rendezvous import RendezvousSpec
 from zerotools.jobs.tables.script import ScriptSpec
 from zerotools.jobs.tables.size_range import SizeRange
 from zerotools.jobs.tables.stall import StallSpec
@@ -42,6 +43,8 @@ RESERVED_ENV = frozenset(
     {
         "CUDA_DEVICE_ORDER",
         "CUDA_VISIBLE_DEVICES",
+        "GROUP_RANK",
+        "GROUP_WORLD_SIZE",
         "LOCAL_RANK",
         "LOCAL_WORLD_SIZE",
         "MASTER_ADDR",
@@ -203,6 +206,11 @@ class JobSpec:
     stall: StallSpec = key(
         "What happens if the ranks do not get on.", factory=StallSpec, imported=False
     )
+    rendezvous: RendezvousSpec = key(
+        "Other machines that train the job together with this one.",
+        factory=RendezvousSpec,
+        imported=False,
+    )
     notify: NotifySpec = key(
         "Who is told what becomes of the job.", factory=NotifySpec, imported=False
     )
@@ -231,14 +239,28 @@ class JobSpec:
         return wanted.sizes(train.batch_size, train.micro_batch_size, self.zero.shard_size)
 
     @property
+    def all_ranks(self) -> int:
+        """Number of ranks of all nodes together."""
+        return self.world_size * self.rendezvous.nodes
+
+    @property
     def world_size(self) -> int:
-        """Number of ranks; of an elastic job, the fewest that it starts with."""
+        """Number of ranks here; of an elastic job, the fewest that it starts with."""
         wanted = self.ranks if self.device == "cpu" else self.gpus
         if wanted is None:
             return 1
         if isinstance(wanted, SizeRange):
             return max(1, wanted.min)
         return wanted if isinstance(wanted, int) else len(wanted)
+
+
+def with_key(spec: JobSpec, table: str, **values: Any) -> JobSpec:
+    """`spec` with other `values` of keys of a table, as if its file had them."""
+    given = None
+    if spec.given is not None:
+        given = {**spec.given, table: {**spec.given.get(table, {}), **values}}
+    changed: dict[str, Any] = {table: replace(getattr(spec, table), **values)}
+    return replace(spec, **changed, given=given)
 
 
 def check_ranks(spec: JobSpec) -> Iterator[str]:

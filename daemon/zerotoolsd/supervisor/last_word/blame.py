@@ -44,6 +44,14 @@ _FOLLOWS = re.compile(
     re.IGNORECASE,
 )
 """What ranks say that lost another, or waited for it in vain."""
+_CLOSED = re.compile(
+    r"connection (?:was )?(?:closed|reset|aborted|refused)|closed by (?:remote )?peer|broken pipe|"
+    r"socket (?:was )?closed|failed to recv|recvvalue failed|ncclremoteerror|"
+    r"remote process exited or there was a network error|dist(?:network|store)error|"
+    r"connectionreseterror",
+    re.IGNORECASE,
+)
+"""What ranks say that lost another, and did not only wait for it."""
 _NAMES = (
     re.compile(r"ranks? ([0-9]+(?:, [0-9]+)*) failed to pass monitoredbarrier", re.IGNORECASE),
     re.compile(r"ranks that caused the desync are:\s*-?\s*\[([0-9]+(?:, [0-9]+)*)\]"),
@@ -109,6 +117,18 @@ def initiator(
     if len(late) == 1 and late[0].killed:
         return Initiator(late[0], _line_that(_FOLLOWS, told))
     return Initiator(first)
+
+
+def lost_elsewhere(
+    broken: Sequence[EndedRank], errors: Sequence[Mapping[str, Any]], ranks: Sequence[EndedRank]
+) -> str | None:
+    """What ranks said that lost a rank of another node: none of this one began it. None: one did,
+    or that cannot be told."""
+    said = {rank.index: _said(rank, errors) for rank in ranks}
+    if any(not _follows(rank, said[rank.index]) for rank in broken):
+        return None
+    first = min(broken, key=lambda rank: _first_sign(rank, errors))
+    return _line_that(_CLOSED, said[first.index])
 
 
 def _said(rank: EndedRank, errors: Sequence[Mapping[str, Any]]) -> str:

@@ -15,6 +15,7 @@ from zerotoolsd.supervisor.last_word.blame import (
     EndedRank,
     Initiator,
     initiator,
+    lost_elsewhere,
 )
 from zerotoolsd.supervisor.plan import OUTSIDE, TIME_LIMIT, Plan
 from zerotoolsd.supervisor.trouble import NOT_READY
@@ -152,10 +153,28 @@ def judge_watched(
     return replace(verdict, cause=f"watched no more{why}; the process goes on")
 
 
+def judge_one_node(
+    ranks: Sequence[EndedRank],
+    progress: Told,
+    *,
+    stop: str | None,
+    killed_because: str | None,
+) -> Verdict:
+    """The verdict over the ranks of one of several nodes: where those of another went, this one
+    waits for it, which is no failure of the job."""
+    broken = [rank for rank in ranks if is_abnormal(rank)]
+    said = lost_elsewhere(broken, progress.errors, ranks) if broken else None
+    if said is None:
+        return judge_ranks(ranks, progress, stop=stop, killed_because=killed_because)
+    return Verdict(NOT_READY, f"another node of the job is gone ({said[:200]})")
+
+
 def judge_of(plan: Plan) -> Judge:
     """How the ends of the attempt's ranks are judged."""
     if plan.watches:
         return judge_watched
+    if plan.meeting and not plan.own_program:
+        return judge_one_node
     return judge_program if plan.own_program else judge_ranks
 
 

@@ -1,4 +1,5 @@
-"""From `[data]` and `[eval]` to batches: rank 0 reads the files once, the others take its word."""
+"""From `[data]` and `[eval]` to batches: the first rank of each node reads the files once, the
+others take its word."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from zerotools.core.counts import counted
 from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotools.jobs.tables.data import (
     DataSpec,
@@ -89,7 +91,7 @@ class DataReading:
         if packing:
             packed_length(self.spec.data, reader.positions)
         self._files = SourceReader(self.spec, self.run_dir, reader, cache_from(os.environ))
-        if self.group.rank.leads:
+        if self.group.rank.leads_node:
             self._found = Future()
             self._begin(self._found)
         return self
@@ -111,7 +113,7 @@ class DataReading:
             found.set_exception(error)
 
     def _result(self) -> list[ReadSource]:
-        assert self._found is not None  # of rank 0, which alone asks
+        assert self._found is not None  # of the first rank of a node, which alone asks
         return self._found.result()
 
     def opened(self) -> TrainingData:
@@ -122,12 +124,33 @@ class DataReading:
                 little in it, or the tokenizer does not load; on every rank.
         """
         with self._files.until_opened:
-            sources = self.group.decided_by_rank_zero(self._result)
+            sources = self.group.decided_by_node(self._result)
+            self._check_alike(sources)
             try:
                 return self._opened(sources)
             finally:
                 # Also where all refuse it: rank 0 removes what another may be about to open.
                 self.group.gathered(None)
+
+    def _check_alike(self, sources: Sequence[ReadSource]) -> None:
+        """
+        Raises:
+            BadRequest: the nodes have other data.
+        """
+        if self.group.rank.nodes == 1:
+            return
+        everywhere = self.group.gathered(
+            [(each.key, each.files, each.tokens, sum(each.sizes)) for each in sources]
+        )
+        for number, others in enumerate(everywhere):
+            for ours, theirs in zip(everywhere[0], others, strict=True):
+                if ours != theirs:
+                    node = number // self.group.rank.node_ranks
+                    raise BadRequest(
+                        f"{ours[0]}: node 0 has {counted(ours[1], 'file')} with {_amount(ours)}, "
+                        f"and node {node} {theirs[1]} with {_amount(theirs)}; give all nodes the "
+                        "same data"
+                    )
 
     def _opened(self, sources: Sequence[ReadSource]) -> TrainingData:
         spec, reader = self.spec, self._files.reader
@@ -174,9 +197,14 @@ class DataReading:
             path = self.run_dir / f"{number}-{PACKS_FILE}"
             self._files.until_opened.callback(path.unlink, missing_ok=True)
             planned = pool
-            self.group.decided_by_rank_zero(lambda: plan_packs(planned, length, spec.seed, path))
+            self.group.decided_by_node(lambda: plan_packs(planned, length, spec.seed, path))
             pool = PackedSequences(pool, path, spec.seed)
         return _Opened(pool, held_out)
+
+
+def _amount(source: tuple[str, int, int, int]) -> str:
+    _, _, tokens, nbytes = source
+    return f"{tokens} tokens" if tokens else f"{nbytes} bytes"
 
 
 def _tokens_of(source: ReadSource) -> Tokens:

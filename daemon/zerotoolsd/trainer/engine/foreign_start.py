@@ -85,7 +85,7 @@ def adopt(path: Path, spec: JobSpec, meta_model: MetaModel) -> ForeignStart:
         run.training,
         optimizer=state.kind,
         step=run.step,
-        world_size=spec.world_size,
+        world_size=spec.all_ranks,
         stage=spec.zero.stage,
         model=ModelRecord(trainable, frozen),
         made_from=run.title,
@@ -96,7 +96,7 @@ def adopt(path: Path, spec: JobSpec, meta_model: MetaModel) -> ForeignStart:
     job = _job_optimizer(spec.train, decayed, run.step - record.skipped_steps)
     notes = [*unknown(run), *differences(run, state, job, spec.train.precision)]
     if spec.engine == "deepspeed":
-        check_for_deepspeed(run, spec.zero.stage, spec.world_size, _groups(spec, wanted, decayed))
+        check_for_deepspeed(run, spec.zero.stage, spec.all_ranks, _groups(spec, wanted, decayed))
         notes.append(OPTIONS_RESTORED)
     return ForeignStart(run, state, record, tuple(notes), pretrained)
 

@@ -26,7 +26,11 @@ class CheckpointGone(BadFile):
 
 
 class MachineNotReady(ZerotoolsError):
-    """A disk or a file server gives errors that pass by themselves."""
+    """A disk or a file server gives errors that pass by themselves, or another node is away."""
+
+
+class StoppedBefore(ZerotoolsError):
+    """Asked to stop before there was anything to save."""
 
 
 class Diverged(ZerotoolsError):
@@ -47,6 +51,8 @@ def exit_code(error: BaseException) -> int:
         return EXIT_BAD_CHECKPOINT
     if isinstance(error, MachineNotReady):
         return EXIT_NOT_READY
+    if isinstance(error, StoppedBefore):
+        return EXIT_STOPPED
     if isinstance(error, OutOfGpuMemory | CheckpointGone):
         return EXIT_CRASH
     return EXIT_BAD_JOB if isinstance(error, ZerotoolsError) else EXIT_CRASH

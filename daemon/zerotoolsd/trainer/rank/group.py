@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -16,6 +16,8 @@ from torch.distributed import distributed_c10d
 from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotoolsd.supervisor.heartbeats.pulse import Pulse
 from zerotoolsd.trainer.rank.failures import BadCheckpoint, MachineNotReady
+from zerotoolsd.trainer.rank.meeting import MeetingPlace, meet
+from zerotoolsd.trainer.rank.network_interface import interface_to
 from zerotoolsd.trainer.rank.settings import Rank
 
 Value = TypeVar("Value")
@@ -63,6 +65,27 @@ class WorldGroup:
         value: Value = answer[0]
         return value
 
+    def decided_by_node(self, decide: Callable[[], Value]) -> Value:
+        """What `decide` returns on the first rank of this rank's node, which alone runs it there.
+
+        Raises:
+            ZerotoolsError: what `decide` raised on one of the nodes, on every rank.
+        """
+        if self.rank.nodes == 1:
+            return self.decided_by_rank_zero(decide)
+        answer: tuple[Value | None, tuple[int, str] | None] = (None, None)
+        if self.rank.leads_node:
+            try:
+                answer = (decide(), None)
+            except ZerotoolsError as error:
+                answer = (None, (_kind(error), str(error)))
+        answers = self.gathered(answer)
+        for number, (_, problem) in enumerate(answers):
+            if problem is not None:
+                node = number // self.rank.node_ranks
+                raise _KINDS[problem[0]](f"node {node}: {problem[1]}")
+        return cast(Value, answers[self.rank.index - self.rank.local][0])
+
     def gathered(self, value: Value) -> list[Value]:
         """The `value` of each rank, on every rank."""
         values: list[Any] = [None] * self.rank.world_size
@@ -91,32 +114,41 @@ def _kind(error: ZerotoolsError) -> int:
 
 
 @contextmanager
-def joined(rank: Rank, device: str, pulse: Pulse | None = None) -> Iterator[WorldGroup]:
+def joined(
+    rank: Rank, device: str, pulse: Pulse | None = None, meeting: MeetingPlace | None = None
+) -> Iterator[WorldGroup]:
     """The group of `join`, which all ranks leave together. One that fails leaves it by its end.
 
     For NCCL leaves only when the other ranks do, and these may be waiting for this one in a step:
     it would neither end nor say why.
 
     Raises:
-        BadRequest: as `join`.
+        BadRequest, MachineNotReady, StoppedBefore: as `join`.
     """
     pulse = pulse or Pulse()
     pulse.enter("meeting the other ranks")
     with pulse.waiting(""):
-        group = join(rank, device)
+        group = join(rank, device, meeting and replace(meeting, waits=pulse.beat))
     pulse.enter("preparing")
     yield replace(group, pulse=pulse)
     dist.destroy_process_group()
 
 
-def join(rank: Rank, device: str) -> WorldGroup:
+def join(rank: Rank, device: str, meeting: MeetingPlace | None = None) -> WorldGroup:
     """Meet the other ranks at MASTER_ADDR:MASTER_PORT; `device` is "cpu" or "cuda". They wait for
-    one another up to START_TIMEOUT: see `WorldGroup.wait_at_most`.
+    one another up to START_TIMEOUT: see `WorldGroup.wait_at_most`. Those of several nodes meet as
+    `meeting` says.
 
     Raises:
-        BadRequest: the job wants GPUs and this torch sees too few.
+        BadRequest: the job wants GPUs and this torch sees too few; or as `meet`.
+        MachineNotReady, StoppedBefore: as `meet`.
     """
     stay_on_this_machine(os.environ)
+    store = None
+    if meeting is not None:
+        store = meet(meeting, rank, _say(rank), START_TIMEOUT)
+        if (interface := interface_to(meeting.host, meeting.port)) is not None:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     if device == "cuda":
         visible = torch.cuda.device_count()
         if visible <= rank.local:
@@ -131,14 +163,27 @@ def join(rank: Rank, device: str) -> WorldGroup:
             timeout=START_TIMEOUT,
             rank=rank.index,
             world_size=rank.world_size,
+            store=store,
             device_id=place,
         )
     else:
         place = torch.device("cpu")
         dist.init_process_group(
-            "gloo", timeout=START_TIMEOUT, rank=rank.index, world_size=rank.world_size
+            "gloo",
+            timeout=START_TIMEOUT,
+            rank=rank.index,
+            world_size=rank.world_size,
+            store=store,
         )
     return WorldGroup(rank, place, control_group())
+
+
+def _say(rank: Rank) -> Callable[[str], None]:
+    def say(line: str) -> None:
+        if rank.leads_node:
+            print(line, flush=True)
+
+    return say
 
 
 def control_group() -> dist.ProcessGroup:

@@ -22,16 +22,28 @@ SAVED_STEP = "ZEROTOOLS_SAVED_STEP"
 @dataclass(frozen=True)
 class Rank:
     """One process of the job; `index` counts from 0 to `world_size` - 1, `local` on this machine,
-    where it picks the GPU."""
+    where it picks the GPU. `node` is which of the `nodes` machines that is."""
 
     index: int
     local: int
     world_size: int
+    node: int = 0
+    nodes: int = 1
 
     @property
     def leads(self) -> bool:
-        """Whether this is rank 0, which decides, reports and commits."""
+        """Whether this is rank 0, which decides and commits."""
         return self.index == 0
+
+    @property
+    def leads_node(self) -> bool:
+        """Whether this is the first rank of its node, which reports to its daemon."""
+        return self.local == 0
+
+    @property
+    def node_ranks(self) -> int:
+        """Ranks of each node."""
+        return self.world_size // self.nodes
 
 
 def rank_from(environment: Mapping[str, str] = os.environ) -> Rank:
@@ -40,6 +52,8 @@ def rank_from(environment: Mapping[str, str] = os.environ) -> Rank:
         index=int(environment.get("RANK", "0")),
         local=int(environment.get("LOCAL_RANK", "0")),
         world_size=int(environment.get("WORLD_SIZE", "1")),
+        node=int(environment.get("GROUP_RANK", "0")),
+        nodes=int(environment.get("GROUP_WORLD_SIZE", "1")),
     )
 
 
@@ -63,7 +77,7 @@ def read_spec(run_dir: Path) -> JobSpec:
         raise BadRequest(f"{path}: this trainer does not run engine {spec.engine}")
     if spec.output_dir is None:
         raise BadRequest(f"{path} has no output_dir")
-    return at_size(spec, rank_from().world_size)
+    return at_size(spec, rank_from().node_ranks)
 
 
 def needed_by_others(run_dir: Path) -> Path:

@@ -1,4 +1,5 @@
-"""What asks a run to stop: the supervisor's file, which rank 0 reads, or a SIGTERM at any rank."""
+"""What asks a run to stop: the supervisor's file, which the first rank of a node reads, or a
+SIGTERM at any rank."""
 
 from __future__ import annotations
 
@@ -26,7 +27,11 @@ class StopRequest:
 
     def asked(self) -> bool:
         """Whether this rank was asked."""
-        return self._signalled or (self.rank.leads and stop_reason(self.run_dir) is not None)
+        return self._signalled or (self.rank.leads_node and stop_reason(self.run_dir) is not None)
+
+    def own_reason(self) -> str | None:
+        """Why this rank was asked; None: it was not."""
+        return self.reason() if self.asked() else None
 
     def reason(self) -> str:
         """Why, in a word, as far as this rank knows."""

@@ -1,4 +1,5 @@
-"""What a rank says: log lines for people (rank 0), datagrams for the supervisor (every rank)."""
+"""What a rank says: log lines for people (the first rank of a node), datagrams for the supervisor
+(every rank)."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ class Reporter:
     """Says what happens, once, in both ways."""
 
     def __init__(self, rank: Rank, notifier: Notifier, *, steps: int | None) -> None:
-        self._leads = rank.leads
+        self._leads = rank.leads_node
         self._notifier = notifier
         self._steps = steps or 0
         self._logged = 0.0

@@ -1,0 +1,314 @@
+"""How the ranks of several nodes meet, before any of them has taken a GPU.
+
+Each node has its own daemon, which knows nothing of the others, and starts an attempt when it can.
+Rank 0 of all listens at `rendezvous.address` with a store of torch; the first rank of each node
+puts a card there: who it is, what it runs, and the token of its attempt.
+
+    node/0, node/1     the cards; a later attempt of the same node takes the place of an earlier one
+    sealed             by rank 0, when all cards are there and fit: their tokens, and a probe file
+    seen/1             whether node 1 sees the probe file in its output_dir
+    begin              by rank 0: the meeting's token, or what is wrong, in one sentence
+
+From `sealed` on the meeting is that of these attempts alone. A node whose attempt ended and which
+comes again finds a sealed meeting without its token: that is one whose other ranks will fail for
+lack of a peer, or do so now. It lets go, and comes again until there is a new one. Everything of
+the process group lies below the meeting's token, so that nothing of one attempt reaches another.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import torch.distributed as dist
+
+from zerotools.core.counts import counted
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.binding.durations import in_words
+from zerotoolsd.trainer.rank.failures import MachineNotReady, StoppedBefore
+from zerotoolsd.trainer.rank.node_card import NodeCard, boot_id, disagreement, own_card
+from zerotoolsd.trainer.rank.settings import Rank
+
+POLL_SECONDS = 0.1
+AGAIN_SECONDS = 1.0
+ANSWER_SECONDS = 60.0
+"""How long a node may take to look for the probe file, or to read what is wrong."""
+CLOCK_SECONDS = 30.0
+_CONNECT = timedelta(seconds=2)
+_PROBE = ".zerotools-meeting-"
+
+
+@dataclass(frozen=True)
+class MeetingPlace:
+    """Where and how long the nodes wait for one another. `directory` is the job's output_dir,
+    which all nodes share; `is_stopped` says that this node was asked to stop meanwhile."""
+
+    host: str
+    port: int
+    nodes: int
+    node: int
+    seconds: float
+    token: str
+    directory: Path
+    job: Mapping[str, str]
+    is_stopped: Callable[[], bool] = lambda: False
+    waits: Callable[[], None] = lambda: None
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+def meet(
+    place: MeetingPlace, rank: Rank, say: Callable[[str], None], timeout: timedelta
+) -> dist.Store:
+    """The store in which the process group of this meeting meets, whose ranks wait for one another
+    up to `timeout`. Every rank calls it.
+
+    Raises:
+        BadRequest: the nodes do not run the same job, or do not share output_dir.
+        MachineNotReady: not all nodes came in time; they may come later.
+        StoppedBefore: the attempt was asked to stop.
+    """
+    return _Meeting(place, rank, say, timeout).held()
+
+
+class _Again(Exception):
+    """This store is of a meeting without this attempt, or is gone."""
+
+
+class _Meeting:
+    def __init__(
+        self, place: MeetingPlace, rank: Rank, say: Callable[[str], None], timeout: timedelta
+    ) -> None:
+        self._place = place
+        self._rank_timeout = timeout
+        self._rank = rank
+        self._say = say
+        self._until = time.monotonic() + place.seconds
+        self._why = "nobody listens there yet"
+
+    def held(self) -> dist.Store:
+        if self._rank.leads_node:
+            who = f"node {self._place.node} of {self._place.nodes}"
+            self._say(f"{who} waits for the others at {self._place.address}")
+        store: dist.TCPStore | None = None
+        while True:
+            try:
+                store = self._store()
+                token = self._lead(store) if self._rank.leads else self._follow(store)
+            except _Again:
+                store = None  # else its port would stay taken
+                self._pause(AGAIN_SECONDS)
+                continue
+            except (RuntimeError, ConnectionError) as error:  # of torch's store: node 0 went
+                self._why, store = _first_line(error), None
+                self._pause(AGAIN_SECONDS)
+                continue
+            store.set_timeout(self._rank_timeout)
+            return dist.PrefixStore(token, store)
+
+    def _store(self) -> dist.TCPStore:
+        place, leads = self._place, self._rank.leads
+        if leads:
+            _refuse_taken(place)
+        try:
+            store = dist.TCPStore(
+                place.host,
+                place.port,
+                is_master=leads,
+                wait_for_workers=False,
+                timeout=_CONNECT,
+            )
+        except (RuntimeError, ValueError) as error:
+            if leads:
+                raise MachineNotReady(
+                    f"rendezvous.address = {place.address}: node 0 cannot be reached there by its "
+                    f"own ranks: {_first_line(error)}; set it to an address of this machine"
+                ) from None
+            self._why = _first_line(error)
+            raise _Again from None
+        store.set_timeout(timedelta(seconds=ANSWER_SECONDS))
+        return store
+
+    # -- rank 0
+
+    def _lead(self, store: dist.TCPStore) -> str:
+        place, cards = self._place, dict[int, NodeCard]()
+        store.set(_node(place.node), self._card().text)
+        while len(cards) < place.nodes:
+            for node in range(place.nodes):
+                self._take_card(store, node, cards)
+            if len(cards) < place.nodes:
+                self._pause(POLL_SECONDS, lambda: self._missing(cards))
+        probe = _PROBE + place.token
+        problem = disagreement(cards) or self._put(probe)
+        tokens = [cards[node].token for node in range(place.nodes)]
+        # Whoever replaced its card since then is not in it, and comes again.
+        store.set("sealed", json.dumps({"tokens": tokens, "probe": probe, "problem": problem}))
+        blind = self._blind(store, cards)
+        with suppress(OSError):
+            (place.directory / probe).unlink()
+        if problem is None and blind:
+            problem = (
+                f"output_dir = {place.directory}: {', '.join(blind)} does not see what node 0 "
+                f"({cards[0].host}) wrote there; mount the same shared directory on all nodes"
+            )
+        store.set("begin", json.dumps({"token": place.token, "problem": problem}))
+        if problem is not None:
+            self._until_read(store)
+            raise BadRequest(problem)
+        hosts = ", ".join(cards[node].host for node in range(place.nodes))
+        self._say(f"{counted(place.nodes, 'node')} have met: {hosts}")
+        return place.token
+
+    def _take_card(self, store: dist.TCPStore, node: int, cards: dict[int, NodeCard]) -> None:
+        if not store.check([_node(node)]):
+            return
+        card = NodeCard(**json.loads(store.get(_node(node))))
+        if cards.get(node) == card:
+            return
+        cards[node] = card
+        apart = card.time - time.time()
+        if abs(apart) > CLOCK_SECONDS:
+            which = "ahead of" if apart > 0 else "behind"
+            self._say(
+                f"note: the clock of node {node} ({card.host}) is {in_words(int(abs(apart)))} "
+                f"{which} that of node 0: times in logs and of files will not be in order"
+            )
+
+    def _missing(self, cards: Mapping[int, NodeCard]) -> str:
+        lacking = [str(node) for node in range(self._place.nodes) if node not in cards]
+        which = f"node {lacking[0]}" if len(lacking) == 1 else f"nodes {', '.join(lacking)}"
+        return f"{which} of {self._place.nodes} did not come"
+
+    def _put(self, probe: str) -> str | None:
+        """A file that all nodes must see; what is wrong, where it cannot be written."""
+        directory = self._place.directory
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            (directory / probe).write_text(self._place.token, "utf-8")
+        except OSError as error:
+            return f"output_dir {directory} cannot be written on node 0: {error.strerror}"
+        return None
+
+    def _blind(self, store: dist.TCPStore, cards: Mapping[int, NodeCard]) -> list[str]:
+        """The nodes that do not see the probe file."""
+        until, found = time.monotonic() + ANSWER_SECONDS, []
+        for node in range(1, self._place.nodes):
+            while not store.check([_seen(node)]):
+                if time.monotonic() > until:
+                    raise RuntimeError(f"node {node} ({cards[node].host}) left the meeting")
+                self._pause(POLL_SECONDS)
+            if store.get(_seen(node)) != b"yes":
+                found.append(f"node {node} ({cards[node].host})")
+        return found
+
+    def _until_read(self, store: dist.TCPStore) -> None:
+        """The store ends with this process."""
+        until = time.monotonic() + ANSWER_SECONDS / 10
+        keys = [_read(node) for node in range(1, self._place.nodes)]
+        while keys and not store.check(keys) and time.monotonic() < until:
+            time.sleep(POLL_SECONDS)
+
+    # -- all others
+
+    def _follow(self, store: dist.TCPStore) -> str:
+        place, leads = self._place, self._rank.leads_node
+        if leads and not store.check(["sealed"]):
+            self._put_card(store)
+        while not store.check(["sealed"]):
+            self._pause(POLL_SECONDS, lambda: "not all nodes came")
+        sealed = json.loads(store.get("sealed"))
+        if sealed["tokens"][place.node] != place.token:
+            self._why = "the others are still in a meeting with an earlier attempt of this node"
+            raise _Again
+        if leads:
+            sees = sealed["problem"] is not None or self._sees(sealed["probe"], sealed["tokens"][0])
+            store.set(_seen(place.node), "yes" if sees else "no")
+        until = time.monotonic() + ANSWER_SECONDS
+        while not store.check(["begin"]):
+            if time.monotonic() > until:
+                raise RuntimeError("node 0 did not begin")
+            self._pause(POLL_SECONDS)
+        begin = json.loads(store.get("begin"))
+        if begin["problem"] is not None:
+            if leads:
+                store.set(_read(place.node), "")
+            raise BadRequest(begin["problem"])
+        token: str = begin["token"]
+        return token
+
+    def _put_card(self, store: dist.TCPStore) -> None:
+        place = self._place
+        key, own, known = _node(place.node), self._card().text, ""
+        for _ in range(3):  # an earlier attempt's card may be replaced under our eyes
+            found = store.compare_set(key, known, own).decode()
+            if found == own:
+                return
+            other = NodeCard(**json.loads(found))
+            if other.boot_id != boot_id():
+                raise BadRequest(
+                    f"rendezvous.node_rank = {place.node}: {other.host} and {socket.gethostname()} "
+                    "both say that they are this node; give each its own, from 0 to "
+                    f"{place.nodes - 1}"
+                )
+            known = found
+        raise _Again
+
+    def _sees(self, probe: str, token: str) -> bool:
+        with suppress(OSError):
+            return (self._place.directory / probe).read_text("utf-8") == token
+        return False
+
+    def _card(self) -> NodeCard:
+        place = self._place
+        return own_card(place.token, self._rank.node_ranks, place.job)
+
+    def _pause(self, seconds: float, why: Callable[[], str] | None = None) -> None:
+        """
+        Raises:
+            StoppedBefore, MachineNotReady: it is of no use to wait longer.
+        """
+        self._place.waits()
+        if self._place.is_stopped():
+            raise StoppedBefore("asked to stop before all nodes had come")
+        if time.monotonic() > self._until:
+            said = why() if why else f"node 0 does not answer ({self._why})"
+            raise MachineNotReady(
+                f"{said} at {self._place.address} within {in_words(int(self._place.seconds))}; "
+                "this node tries again later: is the job running on the others, and may they "
+                "reach that port?"
+            )
+        time.sleep(seconds)
+
+
+def _refuse_taken(place: MeetingPlace) -> None:
+    """torch would take what listens there for its own store."""
+    with suppress(OSError), socket.create_connection((place.host, place.port), 1.0):
+        raise MachineNotReady(
+            f"rendezvous.address = {place.address}: another program listens there; end it, or set "
+            "another port on all nodes"
+        )
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+def _node(node: int) -> str:
+    return f"node/{node}"
+
+
+def _seen(node: int) -> str:
+    return f"seen/{node}"
+
+
+def _read(node: int) -> str:
+    return f"read/{node}"

@@ -1,0 +1,93 @@
+"""`[rendezvous]`: several machines that train one job together, each with a daemon of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.declaration import key
+from zerotools.jobs.binding.durations import seconds_of
+
+MOST_NODES = 4096
+_ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\s:/\[\]]+):(?P<port>\d{1,5})")
+_LARGEST_PORT = 65535
+
+
+@dataclass(frozen=True, kw_only=True)
+class RendezvousSpec:
+    """`[rendezvous]`: one job on several machines (nodes) that have no Slurm. The same job file is
+    submitted to the daemon of each; see [train on several machines](../how-to/several-machines.md).
+    """
+
+    address: str | None = key(
+        'Where the ranks of all nodes meet: `"HOST:PORT"` of node 0, as the other nodes reach it.',
+        default=None,
+        stored_default=None,
+        imported=False,
+    )
+    nodes: int = key(
+        "How many machines train the job together. `gpus` or `ranks` are those of each.",
+        default=1,
+        stored_default=1,
+        minimum=1,
+        maximum=MOST_NODES,
+        imported=False,
+    )
+    node_rank: int = key(
+        "Which of them this one is, from 0 on; `zerotools submit --node-rank` says it, too, so "
+        "that the file is the same everywhere.",
+        default=0,
+        stored_default=0,
+        minimum=0,
+        imported=False,
+    )
+    timeout: int | str = key(
+        'How long a node waits for the others, with its GPUs: seconds, or text such as `"30m"`. '
+        "Then it gives them back, and tries again later.",
+        default="30m",
+        stored_default="30m",
+        imported=False,
+    )
+
+    @property
+    def place(self) -> tuple[str, int] | None:
+        """Host and port of `address`; None: there is none."""
+        found = None if self.address is None else _ADDRESS.fullmatch(self.address)
+        return None if found is None else (found["host"].strip("[]"), int(found["port"]))
+
+    @property
+    def timeout_seconds(self) -> float:
+        """`timeout` in seconds."""
+        return seconds_of(self.timeout)
+
+
+def check_rendezvous(rendezvous: RendezvousSpec) -> Iterator[str]:
+    """What is wrong in `[rendezvous]`, other tables aside."""
+    place, nodes = rendezvous.place, rendezvous.nodes
+    if rendezvous.address is not None and (place is None or not 0 < place[1] <= _LARGEST_PORT):
+        yield (
+            f"rendezvous.address = {show(rendezvous.address)}: is not HOST:PORT; write that of "
+            'node 0, such as "10.0.0.1:29500"'
+        )
+    if nodes > 1 and rendezvous.address is None:
+        yield (
+            f"rendezvous.nodes = {nodes}: the nodes need a place to meet; set rendezvous.address "
+            'to "HOST:PORT" of node 0'
+        )
+    if nodes == 1 and rendezvous.address is not None:
+        yield (
+            f"rendezvous.address = {show(rendezvous.address)}: rendezvous.nodes says how many "
+            "machines meet there, and is missing; set it, or leave [rendezvous] out"
+        )
+    if rendezvous.node_rank >= nodes:
+        yield (
+            f"rendezvous.node_rank = {rendezvous.node_rank}: the {nodes} nodes are counted from 0 "
+            f"to {nodes - 1}"
+        )
+    try:
+        if seconds_of(rendezvous.timeout) <= 0:
+            yield f"rendezvous.timeout = {show(rendezvous.timeout)}: must be more than 0"
+    except ValueError as error:
+        yield f"rendezvous.timeout = {show(rendezvous.timeout)}: {error}"
