@@ -33,8 +33,9 @@ from zerotoolsd.trainer.model.kept_fp32 import kept_in_fp32
 from zerotoolsd.trainer.model.memory_estimate import predict
 from zerotoolsd.trainer.model.meta_model import MetaModel, check_fit, draw, read_config
 from zerotoolsd.trainer.model.pretrained import Pretrained, hub_layout, match
+from zerotoolsd.trainer.rank.failures import EXIT_DONE
 from zerotoolsd.trainer.rank.group import START_TIMEOUT, WorldGroup, joined
-from zerotoolsd.trainer.rank.meeting_of_job import check_same_model, meeting_of
+from zerotoolsd.trainer.rank.meeting_of_job import check_same_model, is_over, meeting_of
 from zerotoolsd.trainer.rank.notify import Notifier
 from zerotoolsd.trainer.rank.settings import Rank, needed_by_others, read_spec, saved_before
 from zerotoolsd.trainer.rank.start_timing import Phases
@@ -71,11 +72,17 @@ def run(
     phases.done("import")
     spec = read_spec(run_dir)
     reporter = Reporter(rank, notifier, steps=spec.train.steps)
+    meeting = meeting_of(spec, run_dir)
+    if meeting is not None:
+        if is_over(spec):
+            reporter.say(f"all {spec.train.steps} steps are done already")
+            return EXIT_DONE
+        reporter.prepares(f"waiting for the other nodes at {meeting.address}")
     with (
         explained(
             spec, lambda: notifier.step, lambda: reporter.state, lambda: reporter.has_stepped
         ),
-        joined(rank, spec.device, notifier.pulse, meeting_of(spec, run_dir)) as group,
+        joined(rank, spec.device, notifier.pulse, meeting) as group,
         ExitStack() as stack,
     ):
         phases.done("process group")

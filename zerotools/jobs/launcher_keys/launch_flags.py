@@ -8,6 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+SEVERAL_MACHINES = (
+    "this makes the job of one machine; set it to 1 with the processes of one, and give the job "
+    "file [rendezvous] with address and nodes"
+)
+"""Why nothing is made of a launcher's own way to several machines."""
+
 _DEEPSPEED = (
     "hostfile include exclude num_nodes min_elastic_nodes max_elastic_nodes num_gpus "
     "num_accelerators master_port master_addr node_rank launcher launcher_args ssh_port "

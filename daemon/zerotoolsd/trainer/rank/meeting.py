@@ -7,6 +7,7 @@ puts a card there: who it is, what it runs, and the token of its attempt.
     node/0, node/1     the cards; a later attempt of the same node takes the place of an earlier one
     sealed             by rank 0, when all cards are there and fit: their tokens, and a probe file
     seen/1             whether node 1 sees the probe file in its output_dir
+    left/1             node 1 is here again, with another attempt than the sealed one
     begin              by rank 0: the meeting's token, or what is wrong, in one sentence
 
 From `sealed` on the meeting is that of these attempts alone. A node whose attempt ended and which
@@ -40,6 +41,7 @@ AGAIN_SECONDS = 1.0
 ANSWER_SECONDS = 60.0
 """How long a node may take to look for the probe file, or to read what is wrong."""
 CLOCK_SECONDS = 30.0
+KNOCK_SECONDS = 5.0
 _CONNECT = timedelta(seconds=2)
 _PROBE = ".zerotools-meeting-"
 
@@ -118,6 +120,8 @@ class _Meeting:
         place, leads = self._place, self._rank.leads
         if leads:
             _refuse_taken(place)
+        else:
+            self._knock()
         try:
             store = dist.TCPStore(
                 place.host,
@@ -136,6 +140,14 @@ class _Meeting:
             raise _Again from None
         store.set_timeout(timedelta(seconds=ANSWER_SECONDS))
         return store
+
+    def _knock(self) -> None:
+        """torch prints a page of C++ frames for each time that nobody listens."""
+        try:
+            socket.create_connection((self._place.host, self._place.port), KNOCK_SECONDS).close()
+        except OSError as error:
+            self._why = error.strerror or _first_line(error)
+            raise _Again from None
 
     # -- rank 0
 
@@ -203,7 +215,7 @@ class _Meeting:
         until, found = time.monotonic() + ANSWER_SECONDS, []
         for node in range(1, self._place.nodes):
             while not store.check([_seen(node)]):
-                if time.monotonic() > until:
+                if time.monotonic() > until or store.check([_left(node)]):
                     raise RuntimeError(f"node {node} ({cards[node].host}) left the meeting")
                 self._pause(POLL_SECONDS)
             if store.get(_seen(node)) != b"yes":
@@ -227,6 +239,8 @@ class _Meeting:
             self._pause(POLL_SECONDS, lambda: "not all nodes came")
         sealed = json.loads(store.get("sealed"))
         if sealed["tokens"][place.node] != place.token:
+            if leads:
+                store.set(_left(place.node), place.token)
             self._why = "the others are still in a meeting with an earlier attempt of this node"
             raise _Again
         if leads:
@@ -308,6 +322,10 @@ def _node(node: int) -> str:
 
 def _seen(node: int) -> str:
     return f"seen/{node}"
+
+
+def _left(node: int) -> str:
+    return f"left/{node}"
 
 
 def _read(node: int) -> str:

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.errors import BadRequest
+from zerotools.core.errors import BadFile, BadRequest
 from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.tables.spec import JobSpec
+from zerotools.runs import checkpoint_dirs
 from zerotoolsd.trainer.rank.group import WorldGroup
 from zerotoolsd.trainer.rank.meeting import MeetingPlace
 from zerotoolsd.trainer.rank.settings import stop_reason
@@ -39,6 +40,20 @@ def meeting_of(
         job={name: _digest(tree.get(name)) for name in SHARED},
         is_stopped=lambda: stop_reason(run_dir) is not None,
     )
+
+
+def is_over(spec: JobSpec) -> bool:
+    """Whether the run has its last checkpoint. A node that went after that would wait for others
+    which have ended."""
+    steps, directory = spec.train.steps, Path(spec.output_dir or "")
+    if steps is None:
+        return False
+    last = directory / checkpoint_dirs.directory_name(steps)
+    try:
+        checkpoint_dirs.check(last, digests=False)
+        return checkpoint_dirs.read_record(last).step == steps
+    except (BadFile, OSError):
+        return False
 
 
 def check_same_model(model: Any, group: WorldGroup) -> None:

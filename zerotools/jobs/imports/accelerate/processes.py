@@ -7,6 +7,7 @@ from zerotools.jobs.imports.reading.batch import ranks_key, world_size
 from zerotools.jobs.imports.reading.reader import ConfigReading
 from zerotools.jobs.imports.reading.report import KeyOutcome, ReportRow
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue
+from zerotools.jobs.launcher_keys.launch_flags import SEVERAL_MACHINES
 from zerotools.jobs.tables.spec import NUMA_AUTO, NUMA_CORES
 
 
@@ -20,9 +21,9 @@ def read_ranks(reading: ConfigReading, kind: str) -> None:
     machines = reading.take("num_machines")
     if machines is not None:
         if machines.value not in (None, 1):
-            what = f"{machines.said} = {show(machines.value)}: a job runs on one machine"
+            what = f"{machines.said} = {show(machines.value)}: {SEVERAL_MACHINES}"
             reading.findings.unsupported.append(what)
-        reading.row(KeyOutcome.IGNORED, machines, None, "a job runs on one machine")
+        reading.row(KeyOutcome.IGNORED, machines, None, "the job is that of one machine")
     processes, ids = reading.take("num_processes"), reading.take("gpu_ids")
     listed = None if ids is None else _listed(reading, ids)
     if ids is not None and not listed:

@@ -9,7 +9,7 @@ from zerotools.jobs.binding.bind import show
 from zerotools.jobs.imports.reading.report import Findings, KeyOutcome, ReportRow
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue
 from zerotools.jobs.imports.recipes.launcher_numa import READ_HERE
-from zerotools.jobs.launcher_keys.launch_flags import WORDS_AFTER
+from zerotools.jobs.launcher_keys.launch_flags import SEVERAL_MACHINES, WORDS_AFTER
 
 _COUNTS = {
     "deepspeed": ("num_gpus", "num_accelerators"),
@@ -83,9 +83,7 @@ def _judge(launcher: str, name: str, given: ConfigValue, findings: Findings) -> 
     several = name in _MACHINES and str(given.value) not in ("1", "1:1", "-1")
     hosts = name == "include" and "@" in str(given.value)
     if several or hosts:
-        findings.unsupported.append(
-            f"{given.said} = {show(given.value)}: a job runs on one machine"
-        )
+        findings.unsupported.append(f"{given.said} = {show(given.value)}: {SEVERAL_MACHINES}")
     elif name in (*_COUNTS.get(launcher, ()), "include", *READ_HERE.get(launcher, ())):
         return  # its row is the claim's
     elif name in WORDS_AFTER[launcher]:
