@@ -210,9 +210,12 @@ def resolved(tree: Mapping[str, Any]) -> Mapping[str, Any]:
         return tree
 
 
-def start(run_dir: Path, tree: Mapping[str, Any], *, script: Path = ENTRY) -> Attempt:
+def start(
+    run_dir: Path, tree: Mapping[str, Any], *, script: Path = ENTRY, token: str = "attempt"
+) -> Attempt:
     """Start an attempt of the job `tree`; checkpoints go to `run_dir/out` unless it says where, and
-    the ranks have its `env`. There is a rank for each GPU, where it is a job for GPUs."""
+    the ranks have its `env`. There is a rank for each GPU, where it is a job for GPUs. By `token`
+    the nodes of a job know the attempts of one another."""
     run_dir.mkdir(parents=True, exist_ok=True)
     spec = {"output_dir": str(run_dir / "out"), **tree}
     (run_dir / "spec.json").write_text(json.dumps(resolved(spec)), "utf-8")
@@ -227,6 +230,8 @@ def start(run_dir: Path, tree: Mapping[str, Any], *, script: Path = ENTRY) -> At
     arguments = ["-P", str(script), "--run-dir", str(run_dir)]
     for rank in range(ranks):
         variables = environment(rank, ranks, port, run_dir) | tree.get("env", {})
+        variables |= _of_node(tree.get("rendezvous"), rank, ranks)
+        variables["ZEROTOOLS_TOKEN"] = token
         with (run_dir / f"rank-{rank}.log").open("wb") as log:
             processes.append(_start_rank(arguments, variables, log, modules if fork else None))
     return attempt
@@ -273,6 +278,22 @@ def environment(rank: int, world_size: int, port: int, run_dir: Path) -> dict[st
         "OMP_NUM_THREADS": "1",
         "ZEROTOOLS_RUN_DIR": str(run_dir),
         "ZEROTOOLS_NOTIFY": str(run_dir / "notify.sock"),
+    }
+
+
+def _of_node(meeting: Mapping[str, Any] | None, rank: int, ranks: int) -> dict[str, str]:
+    """What the ranks of one of several nodes have beside, and in place of these."""
+    if not meeting:
+        return {}
+    host, _, port = meeting["address"].rpartition(":")
+    nodes, node = meeting["nodes"], meeting.get("node_rank", 0)
+    return {
+        "RANK": str(node * ranks + rank),
+        "WORLD_SIZE": str(nodes * ranks),
+        "GROUP_RANK": str(node),
+        "GROUP_WORLD_SIZE": str(nodes),
+        "MASTER_ADDR": host,
+        "MASTER_PORT": port,
     }
 
 

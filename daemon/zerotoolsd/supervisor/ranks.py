@@ -140,7 +140,7 @@ def spawn(
     try:
         start = spawning.start(
             [str(port) if word == PORT else word for word in plan.argv],
-            env={**plan.env, **({} if plan.launcher else _variables(plan, index, port))},
+            env={**plan.env, **({} if plan.launcher else variables_of(plan, index, port))},
             cwd=plan.cwd,
             output=log.write_fd,
             umask=plan.umask,
@@ -156,7 +156,7 @@ def spawn(
     return SupervisedRank(index=index, pid=start.pid, log=log, start=start, binding=binding)
 
 
-def _variables(plan: Plan, index: int, port: int) -> dict[str, str]:
+def variables_of(plan: Plan, index: int, port: int) -> dict[str, str]:
     """torch's `env://` variables, and which of several nodes this is, as torchrun tells it."""
     alone = {
         "RANK": str(index),

@@ -279,3 +279,19 @@ def test_a_key_of_ones_own_queues_one_job(
     assert (done.status, "--idempotency-key is for one job file; there are 2" in done.err) == (
         *(2, True),
     )
+
+
+def test_one_file_is_for_all_nodes(
+    zerotools: Command, service: FakeService, job_file: Path
+) -> None:
+    refused = zerotools("submit", str(job_file), "--node-rank", "1")
+    assert refused.status == 2
+    assert "the job has no [rendezvous]" in refused.err
+    meeting = '[rendezvous]\naddress = "10.0.0.1:29500"\nnodes = 3\n'
+    text = job_file.read_text("utf-8").replace("[model]", f'output_dir = "/out"\n{meeting}[model]')
+    job_file.write_text(text, "utf-8")
+    assert zerotools("submit", str(job_file), "--node-rank", "2").status == 0
+    spec = service.views[1].spec
+    assert spec["rendezvous"]["node_rank"] == 2
+    assert spec["rendezvous"]["nodes"] == 3
+    assert "counts its 3 nodes from 0" in zerotools("submit", str(job_file), "--node-rank", "3").err

@@ -6,6 +6,7 @@ import base64
 import json
 import shutil
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,29 @@ def test_launchers_are_told_how_many_ranks_and_on_which_gpus() -> None:
     deepspeed = command_of(job(["t.py"], "deepspeed", gpus=2), gpus)
     world = next(word for word in deepspeed if word.startswith("--world_info="))
     assert json.loads(base64.urlsafe_b64decode(world.partition("=")[2])) == {"localhost": gpus}
+
+
+def test_launchers_are_told_where_the_nodes_meet() -> None:
+    meeting = {"address": "10.0.0.1:29500", "nodes": 4, "node_rank": 3}
+    torchrun = command_of(job(["t.py"], "torchrun", gpus=2, rendezvous=meeting), [])
+    options = [
+        "--nnodes",
+        "4",
+        "--node-rank",
+        "3",
+        "--master-addr",
+        "10.0.0.1",
+        "--master-port",
+        "29500",
+    ]
+    assert set(options) <= set(torchrun)
+    assert "--standalone" not in torchrun
+    accelerate = command_of(job(["t.py"], "accelerate", gpus=2, rendezvous=meeting), [])
+    told = dict(pairwise(accelerate))
+    assert told["--num_machines"] == "4"
+    assert told["--machine_rank"] == "3"
+    assert told["--num_processes"] == "8"
+    assert (told["--main_process_ip"], told["--main_process_port"]) == ("10.0.0.1", "29500")
 
 
 def start(daemon: Daemon, tmp_path: Path, mode: str, **changes: Any) -> Path:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import socket
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
-from zerotoolsd.supervisor.ranks import hold_port
+from zerotoolsd.supervisor.plan import Plan
+from zerotoolsd.supervisor.ranks import hold_port, variables_of
 from zerotoolsd.supervisor.trouble import is_of_machine
 
 IP_LOCAL_PORT_RANGE = 51
@@ -91,3 +94,35 @@ def test_a_machine_without_ipv6_has_ports_and_one_without_descriptors_says_so(
         return
     with closing(hold_port()) as held:
         assert held.family == socket.AF_INET
+
+
+def test_the_ranks_of_a_node_are_counted_among_all() -> None:
+    plan = Plan(
+        job_id=1,
+        attempt=1,
+        token="t",
+        argv=("true",),
+        env={},
+        cwd="/",
+        umask=0,
+        world_size=4,
+        gpu_uuids=(),
+        grace_seconds=1,
+        straggler_seconds=1,
+        log_limit_bytes=1,
+    )
+    alone = variables_of(plan, 3, 4711)
+    assert (alone["RANK"], alone["WORLD_SIZE"], alone["MASTER_PORT"]) == ("3", "4", "4711")
+    assert "GROUP_RANK" not in alone
+    meeting = {"host": "10.0.0.1", "port": 29500, "nodes": 3, "node_rank": 2}
+    stored = Plan.from_json(json.loads(json.dumps(replace(plan, meeting=meeting).to_json())))
+    assert variables_of(stored, 3, 4711) == {
+        "RANK": "11",
+        "LOCAL_RANK": "3",
+        "WORLD_SIZE": "12",
+        "LOCAL_WORLD_SIZE": "4",
+        "GROUP_RANK": "2",
+        "GROUP_WORLD_SIZE": "3",
+        "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "29500",
+    }

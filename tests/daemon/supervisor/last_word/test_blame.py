@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 
 from zerotoolsd.supervisor.last_word.blame import initiator
-from zerotoolsd.supervisor.last_word.verdict import is_abnormal, judge_ranks, judge_stalled
+from zerotoolsd.supervisor.last_word.verdict import (
+    is_abnormal,
+    judge_one_node,
+    judge_ranks,
+    judge_stalled,
+)
 from zerotoolsd.supervisor.ranks import KnownRank
 
 CLOSED = "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4711"
@@ -205,3 +210,27 @@ def test_a_machine_that_is_not_ready_is_told_by_the_rank_and_not_by_its_status()
     said = error(0, 1.0, "/data/out: Stale file handle")
     assert outcome({**said, "kind": "not_ready"}) == "not_ready"
     assert outcome(said) == outcome() == "crashed"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "errors", "outcome"),
+    [
+        # Both ranks of this node lost one of another.
+        ([exited(0, 1, 9.0), exited(1, 1, 9.1)], [error(0, 9.0, CLOSED), error(1, 9.0, CLOSED)], 1),
+        # One was killed by us as the other had failed, and had not noticed.
+        ([exited(0, 1, 9.0), killed(1, 10.0)], [error(0, 9.0, CLOSED)], 1),
+        ([ended(0, ABORTED, 9.0, "ncclRemoteError: remote process exited")], [], 1),
+        # A rank of this node began it.
+        ([exited(0, 1, 9.0), ended(1, KILLED, 9.0)], [error(0, 9.0, CLOSED)], 0),
+        ([exited(0, 1, 9.0), exited(1, 1, 9.0)], [error(0, 9.0, CLOSED), error(1, 9.1, "no")], 0),
+        # Nobody went: they waited in vain, and that may be for a rank of this node.
+        ([exited(0, 1, 9.0), exited(1, 1, 9.0)], [error(n, 9.0, TIMEOUT) for n in (0, 1)], 0),
+    ],
+)
+def test_a_node_that_lost_another_is_not_the_one_that_failed(
+    ranks: list[LoggedRank], errors: list[dict[str, Any]], outcome: int
+) -> None:
+    found = judge_one_node(ranks, Told(errors), stop=None, killed_because=None)
+    assert found.outcome == ("crashed", "not_ready")[outcome]
+    if outcome:
+        assert found.cause.startswith("another node of the job is gone (")

@@ -1,0 +1,135 @@
+"""Nodes that train one job, each with ranks and a run directory of its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.launching import Attempt, job, run, start
+from harness.ports import free_port
+from tests.daemon.waiting import wait_for
+from zerotools.runs import checkpoint_dirs
+from zerotoolsd.trainer.rank.failures import EXIT_BAD_JOB, EXIT_NOT_READY, EXIT_STOPPED
+
+pytestmark = pytest.mark.torch
+STEPS = 6
+
+
+class Run:
+    """A job of two nodes, whose attempts are numbered."""
+
+    def __init__(self, directory: Path, text: Path, **changes: Any) -> None:
+        self.directory, self.text, self.changes = directory, text, changes
+        self.attempts: list[int] = [0, 0]
+        self.port = free_port()
+
+    def job(self, node: int, **changes: Any) -> dict[str, Any]:
+        meeting = {
+            "address": f"127.0.0.1:{self.port}",
+            "nodes": 2,
+            "node_rank": node,
+            "timeout": 120,
+        }
+        wanted = {"output_dir": str(self.directory / "out"), "rendezvous": meeting}
+        return job(self.text, **{"ranks": 2, **wanted, **self.changes, **changes})
+
+    def start(self, node: int, **changes: Any) -> Attempt:
+        self.attempts[node] += 1
+        name = f"node-{node}-{self.attempts[node]}"
+        return start(self.directory / name, self.job(node, **changes), token=name)
+
+
+def steps(count: int, **more: Any) -> dict[str, Any]:
+    return {"steps": count, **more}
+
+
+def finished(nodes: Sequence[Attempt]) -> list[list[int]]:
+    return [node.finish() for node in nodes]
+
+
+def test_two_nodes_train_what_one_machine_does(tmp_path: Path, text: Path) -> None:
+    both = Run(tmp_path / "two", text, train=steps(STEPS), checkpoint={"every": 3})
+    nodes = [both.start(1), both.start(0)]
+    assert finished(nodes) == [[0, 0], [0, 0]], nodes[1].log()
+    one = run(
+        tmp_path / "one",
+        job(text, ranks=4, train=steps(STEPS), zero={"stage": 3, "shard_size": 2}),
+    )
+    for node in nodes:  # each daemon sees the whole run
+        assert node.losses() == one.losses()
+        assert [each["step"] for each in node.events("checkpoint")] == [3, 6]
+    assert "2 nodes have met" in nodes[1].log()
+    lines = (tmp_path / "two" / "out" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == list(range(1, STEPS + 1))
+    last = checkpoint_dirs.check(tmp_path / "two" / "out" / "step-00000006")
+    assert (last.world_size, last.step) == (4, STEPS)
+    # A node that went before it had told its end has nobody to wait for.
+    late = both.start(1)
+    assert late.finish() == [0, 0]
+    assert f"all {STEPS} steps are done already" in late.log()
+
+
+def test_where_one_node_stops_the_other_saves_and_waits(tmp_path: Path, text: Path) -> None:
+    both = Run(tmp_path, text, ranks=1, train=steps(100_000), checkpoint={"every": 90_000})
+    first, second = both.start(0), both.start(1)
+    second.mailbox.wait_for("step")
+    (second.run_dir / "stop").write_text("pause")
+    assert finished([first, second]) == [[EXIT_NOT_READY], [EXIT_STOPPED]]
+    (told,) = first.events("error")
+    saved = first.events("checkpoint")[-1]["step"]
+    assert told["kind"] == "not_ready"
+    assert told["message"] == (
+        f"node 1 was stopped at step {saved} (pause), which is saved; this node waits until it "
+        "goes on there"
+    )
+    changes = {"train": steps(saved + 2)}
+    nodes = [both.start(node, **changes) for node in (0, 1)]
+    assert finished(nodes) == [[0], [0]]
+    assert [min(node.losses()) for node in nodes] == [saved + 1, saved + 1]
+
+
+def test_a_node_that_is_killed_leaves_the_other_without_a_peer(tmp_path: Path, text: Path) -> None:
+    both = Run(tmp_path, text, ranks=1, train=steps(100_000))
+    first, second = both.start(0), both.start(1)
+    first.mailbox.wait_for("step")
+    second.end()
+    assert first.finish() == [1]
+    (told,) = first.events("error")
+    assert "onnection" in told["message"]
+    # Asked to stop while it waits for the other, a node ends as one that has nothing to save.
+    again = both.start(0)
+    wait_for(lambda: "waits for the others" in again.log(), "it to wait")
+    (again.run_dir / "stop").write_text("cancel")
+    assert again.finish() == [EXIT_STOPPED]
+
+
+def _other_text(directory: Path) -> dict[str, Any]:
+    other = directory / "other.txt"
+    other.write_text("Not what node 0 has. " * 200)
+    return {"data": {"text": [str(other)], "sequence_length": 32}}
+
+
+def _other_model(_: Path) -> dict[str, Any]:
+    config = {"model_type": "gpt2", "vocab_size": 256, "n_embd": 32, "n_layer": 2, "n_head": 2}
+    return {"model": {"config": config}}
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (_other_text, "data.text: node 0 has 1 file with "),
+        (_other_model, "[model]: node 1 has another model than node 0"),
+    ],
+)
+def test_nodes_with_other_data_or_another_model_are_told(
+    tmp_path: Path, text: Path, make: Callable[[Path], dict[str, Any]], why: str
+) -> None:
+    both = Run(tmp_path, text, ranks=1)
+    nodes = [both.start(0), both.start(1, **make(tmp_path))]
+    assert finished(nodes) == [[EXIT_BAD_JOB], [EXIT_BAD_JOB]]
+    for node in nodes:
+        assert why in node.events("error")[0]["message"]
