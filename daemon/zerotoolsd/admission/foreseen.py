@@ -82,7 +82,7 @@ def foresee(spec: JobSpec) -> Foreseen | None:
     except (ZerotoolsError, OSError):  # what is wrong with the model is said by who looks at it
         return None
     ranks = work.layout.world_size
-    machine = Machine(ranks, 0, 0, spec.device == "cuda")
+    machine = Machine(ranks, 0, 0, spec.device == "cuda", node_ranks=spec.world_size)
     asked = row_of_layout(work, machine, work.layout, offload_of(work.layout))
     others = [_row(row, machine, work) for row in rows_of(work, machine)]
     if work.micro is not None and not work.micro.checkpointing:
@@ -99,7 +99,7 @@ def _row(row: Row, machine: Machine, work: Workload) -> ForeseenRow:
     if not machine.on_gpu:
         host += memory.peak
     again = work.micro is not None and work.micro.checkpointing
-    ranks = machine.gpus
+    ranks = machine.ranks_of_node
     return ForeseenRow(
         row.stage, row.offload, again, memory.peak, memory.peak - unsure, host * ranks
     )

@@ -166,3 +166,23 @@ def test_the_example_of_the_documents_is_what_it_prints(estimate: Command) -> No
     assert command in page
     shown = page.split("```text\n")[1].split("```")[0]
     assert estimate("7B", *MACHINE, "--seq", "2048").out == shown
+
+
+def test_nodes_share_weights_within_and_gradients_between(
+    estimate: Command, model: Path, tmp_path: Path
+) -> None:
+    job = tmp_path / "job.toml"
+    meeting = '[rendezvous]\naddress = "10.0.0.1:29500"\nnodes = 4\n'
+    text = (
+        f'gpus = 2\noutput_dir = "/shared"\n{meeting}[model]\nconfig = "{model}"\n'
+        '[data]\ntext = ["/data/a.txt"]\nsequence_length = 64\n'
+        "[train]\nsteps = 1\nbatch_size = 16\n[zero]\nstage = 3\n"
+    )
+    job.write_text(text)
+    spread = estimate(str(job), *MACHINE[2:], "--stage", "3").out
+    assert "8 GPUs of" in spread
+    assert "2 on each of 4 nodes" in spread
+    assert "each node has a copy of the weights, shared by its 2 ranks" in spread
+    assert "of one machine" in estimate(str(job), *MACHINE[2:], "--print", "job").err
+    job.write_text(text + "shard_size = 8\n")
+    assert "shared by its" not in estimate(str(job), *MACHINE[2:], "--stage", "3").out

@@ -26,6 +26,7 @@ from zerotools.jobs.estimating.job_workload import is_job_file, with_ranks, work
 from zerotools.jobs.estimating.launched import WITH_CONFIG, job_with_config
 from zerotools.jobs.estimating.written import job_text
 from zerotools.jobs.jobfile.parse import job_from_tree
+from zerotools.jobs.tables.spec import JobSpec
 from zerotools.ops.estimate.choosing import OFFLOADS, STAGES
 from zerotools.ops.estimate.model_shape import read_shape
 
@@ -157,16 +158,20 @@ def _estimated(
         spec = job_from_tree(job.tree, source=job.source, base_dir=job.base_dir)
     if machine.gpus is not None:
         spec = with_ranks(spec, machine.gpus)
-    own = replace(machine, gpus=spec.world_size)
+    own = replace(machine, gpus=spec.all_ranks)
     table = job.tree.get("model")
     work = workload_of(spec)
     return estimate_job(
         work,
-        own.machine(on_gpu=spec.device == "cuda"),
+        replace(own.machine(on_gpu=spec.device == "cuda"), node_ranks=_node_ranks(spec)),
         stages,
         offloads,
         table if isinstance(table, dict) else None,
     )
+
+
+def _node_ranks(spec: JobSpec) -> int | None:
+    return spec.world_size if spec.rendezvous.nodes > 1 else None
 
 
 def _without_batch(problem: ZerotoolsError, *, named: bool) -> ZerotoolsError:
@@ -182,6 +187,11 @@ def _print_config(found: Estimate, config: str) -> int:
     row = found.choice.row
     if row is None:
         raise BadRequest(f"there is no config to print: {found.choice.reason}")
+    if found.machine.node_ranks is not None:
+        raise BadRequest(
+            "--print makes the config of one machine, and this job has [rendezvous]; change [zero] "
+            "and [offload] of its file by hand"
+        )
     tree = found.configs(row)[config]
     if config == "job":
         sys.stdout.write(job_text(tree))

@@ -152,6 +152,9 @@ def plan(job: Job) -> str:
     sizes = job.get("sizes") or (job["world_size"],)
     count = counted(sizes[-1], "rank")
     parts = [f"{count if len(sizes) == 1 else f'{sizes[0]} to {count}'} on {where}"]
+    meeting = job["spec"].get("rendezvous") or {}
+    if meeting.get("nodes", 1) > 1:
+        parts.append(f"node {meeting['node_rank']} of {meeting['nodes']}")
     parts.append(_what(job) if job["stage"] is None else f"ZeRO stage {job['stage']}")
     if steps is not None:
         parts.append(counted(steps, "step"))

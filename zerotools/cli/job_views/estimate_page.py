@@ -51,6 +51,8 @@ def _head(found: Estimate) -> Iterator[str]:
     where += f" of {render.gib(machine.gpu_memory)} GiB" if machine.on_gpu else ""
     if not machine.on_gpu:
         where = f"{counted(machine.gpus, 'rank')} on the CPU"
+    if machine.gpus > machine.ranks_of_node and machine.node_ranks is not None:
+        where += f", {machine.node_ranks} on each of {machine.gpus // machine.node_ranks} nodes"
     yield f"{where}, host memory {render.gib(machine.host_memory)} GiB"
     if work.micro is not None:
         micro = work.micro

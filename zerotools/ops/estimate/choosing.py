@@ -18,7 +18,6 @@ from zerotools.ops.estimate.terms import Buckets, Machine, RankMemory, rank_memo
 NONE, OPTIMIZER, PARAMS, ALL = "none", "optimizer", "params", "all"
 OFFLOADS = (NONE, OPTIMIZER, PARAMS, ALL)
 STAGES = (0, 1, 2, 3)
-GPUS_OF_A_NODE = 8
 MOST_GPUS = 1 << 12
 MOST_SEQUENCES = 1 << 16
 MOST_TOKENS = 1 << 24
@@ -113,7 +112,7 @@ def row_of_layout(work: Workload, machine: Machine, layout: MemoryLayout, offloa
     memory = rank_memory(
         work.model.parameters, layout, found, on_gpu=machine.on_gpu, buckets=work.buckets
     )
-    ranks = min(machine.gpus, GPUS_OF_A_NODE) if machine.on_gpu else machine.gpus
+    ranks = machine.ranks_of_node
     host = memory.host_total * ranks
     if not machine.on_gpu:
         host += memory.peak * ranks
@@ -250,10 +249,17 @@ def _advice(work: Workload, machine: Machine, chosen: Row) -> Iterator[str]:
                 f"with --activation-checkpointing stage {inside[0].stage} fits without offload, "
                 "which is faster as a rule"
             )
-    if machine.gpus > GPUS_OF_A_NODE and chosen.stage >= 2:
+    nodes = machine.gpus > machine.ranks_of_node
+    if nodes and chosen.stage >= 2 and chosen.layout.shard_size == machine.ranks_of_node:
         yield (
-            f"over slow links between nodes, zero.shard_size = {GPUS_OF_A_NODE} gathers weights "
-            "inside a node alone, where that fits; else stage 1 sends least"
+            f"each node has a copy of the weights, shared by its {machine.ranks_of_node} ranks "
+            "(zero.shard_size), so that gradients alone cross the link between nodes; "
+            f"zero.shard_size = {machine.gpus} takes less memory, and gathers weights over the link"
+        )
+    elif nodes and chosen.stage >= 2:
+        yield (
+            f"over slow links between nodes, zero.shard_size = {machine.ranks_of_node} gathers "
+            "weights inside a node alone, where that fits; else stage 1 sends least"
         )
     if work.model.architecture is None:
         yield "activations are unknown: leave room for them, or measure a few steps"

@@ -83,15 +83,29 @@ class RankMemory:
         return sum(self.host.values())
 
 
+GPUS_OF_A_NODE = 8
+"""Where nobody says how many."""
+
+
 @dataclass(frozen=True)
 class Machine:
-    """What a rank runs on. `on_gpu` False: the device is the host's memory, too."""
+    """What a rank runs on. `on_gpu` False: the device is the host's memory, too. The GPUs, or CPU
+    ranks, are those of all nodes, of which each has `node_ranks` (None: eight GPUs at most, or all
+    CPU ranks) and so much host memory."""
 
     gpus: int
     gpu_memory: int
     host_memory: int
     on_gpu: bool = True
     notes: tuple[str, ...] = field(default=())
+    node_ranks: int | None = None
+
+    @property
+    def ranks_of_node(self) -> int:
+        """Ranks that share the host memory of one node."""
+        if self.node_ranks is not None:
+            return self.node_ranks
+        return min(self.gpus, GPUS_OF_A_NODE) if self.on_gpu else self.gpus
 
 
 def rank_memory(
