@@ -35,8 +35,9 @@ from zerotoolsd.trainer.model.meta_model import MetaModel, check_fit, draw, read
 from zerotoolsd.trainer.model.pretrained import Pretrained, hub_layout, match
 from zerotoolsd.trainer.rank.failures import EXIT_DONE
 from zerotoolsd.trainer.rank.group import START_TIMEOUT, WorldGroup, joined
-from zerotoolsd.trainer.rank.meeting_of_job import check_same_model, is_over, meeting_of
+from zerotoolsd.trainer.rank.meeting_of_job import check_same_model, check_seen, is_over, meeting_of
 from zerotoolsd.trainer.rank.notify import Notifier
+from zerotoolsd.trainer.rank.same_files import check_same_files
 from zerotoolsd.trainer.rank.settings import Rank, needed_by_others, read_spec, saved_before
 from zerotoolsd.trainer.rank.start_timing import Phases
 from zerotoolsd.trainer.rank.stop_request import StopRequest
@@ -133,6 +134,7 @@ def prepare(
     reporter.expect_state(predicted(loss_size if bounds_length(spec.data) else None))
     phases.done("model")
     decision = choose_resume_point(spec, group, saved_before())
+    check_seen(decision.path, group)
     for skipped in decision.skipped:
         reporter.skipped(skipped.path, skipped.why)
     start = decision.start
@@ -151,6 +153,7 @@ def prepare(
     )
     pretrained = _pretrained(spec, meta_model) if start is None else None
     if pretrained is not None:
+        check_same_files(_weight_files(pretrained), group)
         for note in pretrained.notes():
             reporter.say(note)
     engine = make_engine(spec, layout, meta_model, group, reporter, start, pretrained)
@@ -229,6 +232,11 @@ def _pretrained(spec: JobSpec, meta_model: MetaModel) -> Pretrained | None:
     if spec.model.path is None:
         return None
     return match(meta_model.plain, meta_model.aliases, Path(spec.model.path))
+
+
+def _weight_files(pretrained: Pretrained) -> dict[str, Path]:
+    paths = {tensor.path for tensor in pretrained.stored.values()}
+    return {f"model.path: {path.name}": path for path in sorted(paths)}
 
 
 def _metrics(spec: JobSpec, stack: ExitStack) -> Metrics:

@@ -107,13 +107,19 @@ def test_a_node_that_is_killed_leaves_the_other_without_a_peer(tmp_path: Path, t
     assert again.finish() == [EXIT_STOPPED]
 
 
-def _other_text(directory: Path) -> dict[str, Any]:
+def _other_text(directory: Path, _: Path) -> dict[str, Any]:
     other = directory / "other.txt"
     other.write_text("Not what node 0 has. " * 200)
     return {"data": {"text": [str(other)], "sequence_length": 32}}
 
 
-def _other_model(_: Path) -> dict[str, Any]:
+def _changed_text(directory: Path, text: Path) -> dict[str, Any]:
+    other = directory / text.name
+    other.write_text(text.read_text().replace("1", "2"))
+    return {"data": {"text": [str(other)], "sequence_length": 32}}
+
+
+def _other_model(*_: Path) -> dict[str, Any]:
     config = {"model_type": "gpt2", "vocab_size": 256, "n_embd": 32, "n_layer": 2, "n_head": 2}
     return {"model": {"config": config}}
 
@@ -122,14 +128,26 @@ def _other_model(_: Path) -> dict[str, Any]:
     ("make", "why"),
     [
         (_other_text, "data.text: node 0 has 1 file with "),
+        (_changed_text, "data.text (0: verses.txt) is another file on node 1 than on node 0"),
         (_other_model, "[model]: node 1 has another model than node 0"),
     ],
 )
 def test_nodes_with_other_data_or_another_model_are_told(
-    tmp_path: Path, text: Path, make: Callable[[Path], dict[str, Any]], why: str
+    tmp_path: Path, text: Path, make: Callable[[Path, Path], dict[str, Any]], why: str
 ) -> None:
     both = Run(tmp_path, text, ranks=1)
-    nodes = [both.start(0), both.start(1, **make(tmp_path))]
+    nodes = [both.start(0), both.start(1, **make(tmp_path, text))]
     assert finished(nodes) == [[EXIT_BAD_JOB], [EXIT_BAD_JOB]]
     for node in nodes:
         assert why in node.events("error")[0]["message"]
+
+
+@pytest.mark.deepspeed
+def test_deepspeed_trains_on_two_nodes_too(tmp_path: Path, text: Path) -> None:
+    wanted: dict[str, Any] = {"engine": "deepspeed", "zero": {"stage": 2}, "train": steps(3)}
+    both = Run(tmp_path / "two", text, ranks=1, **wanted)
+    nodes = [both.start(0), both.start(1)]
+    assert finished(nodes) == [[0], [0]], nodes[0].log()
+    one = run(tmp_path / "one", job(text, ranks=2, **wanted))
+    assert nodes[0].losses() == nodes[1].losses() == one.losses()
+    assert checkpoint_dirs.check(tmp_path / "two" / "out" / "step-00000003").world_size == 2

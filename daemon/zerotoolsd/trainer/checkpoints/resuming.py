@@ -45,6 +45,11 @@ class ResumeDecision:
     skipped: tuple[checkpoint_dirs.SkippedCheckpoint, ...] = ()
     foreign: Path | None = None
 
+    @property
+    def path(self) -> Path | None:
+        """The checkpoint; None: the run begins at step 0."""
+        return self.foreign if self.start is None else self.start.path
+
 
 def adopted(path: Path, spec: JobSpec, meta_model: MetaModel) -> ResumePoint:
     """The checkpoint of another program at `path` as where the run goes on.

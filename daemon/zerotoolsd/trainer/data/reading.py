@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -34,6 +34,7 @@ from zerotoolsd.trainer.data.sources import ReadSource, SourceReader, sources_of
 from zerotoolsd.trainer.data.tokenizing import TokenFile
 from zerotoolsd.trainer.data.tokenstream import TokenStream
 from zerotoolsd.trainer.rank.group import WorldGroup
+from zerotoolsd.trainer.rank.same_files import check_same_files
 
 PACKS_FILE = "packs.u64"
 
@@ -151,6 +152,10 @@ class DataReading:
                         f"and node {node} {theirs[1]} with {_amount(theirs)}; give all nodes the "
                         "same data"
                     )
+        files = [(each.key, path) for each in sources for path in _files_of(each)]
+        check_same_files(
+            {f"{key} ({n}: {path.name})": path for n, (key, path) in enumerate(files)}, self.group
+        )
 
     def _opened(self, sources: Sequence[ReadSource]) -> TrainingData:
         spec, reader = self.spec, self._files.reader
@@ -200,6 +205,14 @@ class DataReading:
             self.group.decided_by_node(lambda: plan_packs(planned, length, spec.seed, path))
             pool = PackedSequences(pool, path, spec.seed)
         return _Opened(pool, held_out)
+
+
+def _files_of(source: ReadSource) -> Iterator[Path]:
+    """What a rank reads of a source while it trains."""
+    if source.ids is not None:
+        yield source.ids
+    yield from source.paths
+    yield from (array.path for array in source.arrays)
 
 
 def _amount(source: tuple[str, int, int, int]) -> str:

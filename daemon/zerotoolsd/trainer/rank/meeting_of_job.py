@@ -76,5 +76,22 @@ def check_same_model(model: Any, group: WorldGroup) -> None:
             )
 
 
+def check_seen(path: Path | None, group: WorldGroup) -> None:
+    """
+    Raises:
+        BadRequest: a node does not see the checkpoint that node 0 has chosen.
+    """
+    if group.rank.nodes == 1 or path is None:
+        return
+    blind = [
+        n for n, sees in enumerate(group.gathered(path.is_dir() or path.is_file())) if not sees
+    ]
+    if blind:
+        raise BadRequest(
+            f"the run goes on from {path}, which node {blind[0] // group.rank.node_ranks} does not "
+            "see; put it where all nodes do"
+        )
+
+
 def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]

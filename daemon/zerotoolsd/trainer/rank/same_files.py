@@ -1,0 +1,61 @@
+"""Whether the nodes of a job have the same files, where each may have copies of its own.
+
+Reading terabytes on every node, only to compare them, would take as long as the training's start.
+So a file is told by its size and by samples: its beginning, its end, and some places in between.
+Another version of a model or of a data set differs in its size, its header or nearly everywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from zerotools.core.errors import BadRequest
+from zerotoolsd.trainer.rank.group import WorldGroup
+
+ENDS = 64 * 1024
+"""Bytes of each end of a file that are read."""
+PLACES, SAMPLE = 32, 4096
+
+
+def sampled(path: Path) -> str:
+    """What tells a file from another. Raises OSError."""
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        digest = hashlib.sha256(str(size).encode())
+        digest.update(os.pread(file.fileno(), ENDS, 0))
+        digest.update(os.pread(file.fileno(), ENDS, max(0, size - ENDS)))
+        for place in range(1, PLACES):
+            digest.update(os.pread(file.fileno(), SAMPLE, size * place // PLACES))
+    return digest.hexdigest()[:16]
+
+
+def check_same_files(files: Mapping[str, Path], group: WorldGroup) -> None:
+    """Compare the files that all nodes have, by what they are called here. All ranks call it.
+
+    Raises:
+        BadRequest: a file of a node is another than that of node 0, or is not there.
+    """
+    if group.rank.nodes == 1:
+        return
+    own = {} if not group.rank.leads_node else {n: _told(path) for n, path in files.items()}
+    everywhere = group.gathered(own)[:: group.rank.node_ranks]
+    first = everywhere[0]
+    for node, found in enumerate(everywhere):
+        for name in first | found:
+            if found.get(name) != first.get(name):
+                lacking = node if name not in found else 0 if name not in first else None
+                raise BadRequest(
+                    f"{name} is not there on node {lacking}, and another node has it"
+                    if lacking is not None
+                    else f"{name} is another file on node {node} than on node 0"
+                )
+
+
+def _told(path: Path) -> str:
+    try:
+        return sampled(path)
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
