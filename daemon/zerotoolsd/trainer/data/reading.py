@@ -153,9 +153,8 @@ class DataReading:
                         "same data"
                     )
         files = [(each.key, path) for each in sources for path in _files_of(each)]
-        check_same_files(
-            {f"{key} ({n}: {path.name})": path for n, (key, path) in enumerate(files)}, self.group
-        )
+        named = {f"{key} ({n}: {path.name})": path for n, (key, path) in enumerate(files)}
+        check_same_files(named, self.group)
 
     def _opened(self, sources: Sequence[ReadSource]) -> TrainingData:
         spec, reader = self.spec, self._files.reader

@@ -83,9 +83,8 @@ def check_seen(path: Path | None, group: WorldGroup) -> None:
     """
     if group.rank.nodes == 1 or path is None:
         return
-    blind = [
-        n for n, sees in enumerate(group.gathered(path.is_dir() or path.is_file())) if not sees
-    ]
+    seen = group.gathered(path.is_dir() or path.is_file())
+    blind = [number for number, sees in enumerate(seen) if not sees]
     if blind:
         raise BadRequest(
             f"the run goes on from {path}, which node {blind[0] // group.rank.node_ranks} does not "
