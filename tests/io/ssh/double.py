@@ -43,9 +43,17 @@ class SshDouble:
         else:
             self._of("sends", host).write_text(str(after))
 
-    def first(self, host: str, script: str) -> None:
-        """Before what the next connection runs there, it runs `script`, once."""
-        self._of("first", host).write_text(script)
+    def stalls(self, host: str, after: int) -> Path:
+        """From now on each connection sends no more after so many bytes; a pipe that is told."""
+        self.breaks(host, after)
+        pipe = self._of("stalls", host)
+        os.mkfifo(pipe)
+        return pipe
+
+    def first(self, host: str, word: str, script: str) -> None:
+        """Before the next connection there that runs something with `word` in it, `script` is run,
+        once."""
+        self._of("first", host).write_text(f"# {word}\n{script}\n")
 
     def lives_in(self, host: str, home: Path) -> None:
         """Who logs in there is in `home`."""

@@ -115,11 +115,11 @@ def command(
 
 
 def _checked(directory: Path, *, fast: bool) -> StagedCheck:
-    found, error = look(directory)
+    found, errors = look(directory)
     to_read = 0 if fast else sum(each.bytes_to_read for each in found)
     with progress(to_read, "verify") as on_bytes:
         budget = MemoryBudget(DEFAULT_MEMORY)
-        return check(directory, found, error, fast=fast, budget=budget, on_bytes=on_bytes)
+        return check(directory, found, errors, fast=fast, budget=budget, on_bytes=on_bytes)
 
 
 @contextmanager
@@ -191,8 +191,10 @@ def _report(done: Gathered, *, fast: bool) -> Iterator[str]:
         yield f"problem: {render.clean(message)}"
     if len(findings) > MAX_LISTED:
         yield f"... and {len(findings) - MAX_LISTED} more (--json lists all)"
-    for name in checked.missing[:MAX_LISTED]:
-        yield f"missing: {render.clean(name)}"
+    lacking = {name: "may be missing" for name in plan.may_lack if not checked.is_whole}
+    lacking |= {name: "missing" for name in checked.missing}
+    for name, what in list(lacking.items())[:MAX_LISTED]:
+        yield f"{what}: {render.clean(name)}"
         for source, there in done.holders_of_alike(name).items():
             yield f"  {render.clean(source)} has {_numbers(name, there)}"
     for each in checked.verifications:

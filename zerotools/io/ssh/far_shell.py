@@ -42,6 +42,7 @@ _MOST_BEFORE = 1 << 20
 _LONGEST_LINE = 1 << 16
 _MOST_SAID = 1 << 16
 _SSH_FAILED = 255
+_GO_ON = "; run the same command again when it can be reached"
 
 
 class OpenShells:
@@ -98,6 +99,7 @@ class FarShell:
         self._login_seconds = login_seconds
         self._silent_seconds = silent_seconds
         self._buffer = b""
+        self._is_new = True
         text = f"printf '%s\\n' {self.mark}\n{script(self.mark)}\n"
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         with tempfile.TemporaryFile() as given:
@@ -145,11 +147,13 @@ class FarShell:
             if not self._more(max(0.0, deadline - time.monotonic())):
                 raise self.failed("cannot be reached by ssh" if self._host else "runs no sh")
         self._buffer = self._buffer[found + len(line) :]
+        self._is_new = False
 
     def _more(self, seconds: float | None) -> bool:
         """Take what comes into the buffer; False: the script has ended."""
         if not self._poll.poll(None if seconds is None else 1000 * seconds):
-            raise self.failed(f"did not answer within {seconds or self._login_seconds:g} s")
+            waited = self._login_seconds if self._is_new else seconds
+            raise self.failed(f"sent nothing for {waited:g} s", _GO_ON)
         part = os.read(self._out, BLOCK)
         self._buffer += part
         return bool(part)
@@ -202,7 +206,7 @@ class FarShell:
     def _refuse_broken(self) -> None:
         """At the end of what it prints: refuse an end that is not the script's own."""
         if self._host is not None and self._process.wait() == _SSH_FAILED:
-            raise self.failed("went away")
+            raise self.failed("went away", _GO_ON)
 
     @property
     def shown(self) -> str:
@@ -216,14 +220,14 @@ class FarShell:
         lines = [line.strip() for line in data.decode("utf-8", "replace").splitlines()]
         return next((line for line in reversed(lines) if line), "")
 
-    def failed(self, what: str) -> HostUnreachable:
-        """The error that `what` is, with what ssh says of it."""
+    def failed(self, what: str, advice: str = "") -> HostUnreachable:
+        """The error that `what` is, with what ssh says of it, and `advice` at the end."""
         self.kill()
         if self._host is None:
-            return HostUnreachable(f"this machine {what}: {self.said()}")
+            return HostUnreachable(f"this machine {what}: {self.said()}{advice}")
         size = os.fstat(self._errors.fileno()).st_size
         data = os.pread(self._errors.fileno(), _MOST_SAID, max(0, size - _MOST_SAID))
-        return HostUnreachable(failure(self._host, what, data.decode("utf-8", "replace")))
+        return HostUnreachable(failure(self._host, what, data.decode("utf-8", "replace")) + advice)
 
     def kill(self) -> None:
         """End it at once; whoever reads it finds its end."""

@@ -29,9 +29,13 @@ class Brought:
         """For the journal."""
         return asdict(self)
 
-    def is_complete_at(self, path: Path) -> bool:
-        """Whether all of it has arrived, and is still at `path`."""
-        return self.sha256 is not None and _size(path) == self.size
+    def is_complete_in(self, directory: Path, name: str) -> bool:
+        """Whether all of it has arrived, and is still in `directory`, with no link on its way."""
+        path = directory / name
+        way = [path, *(each for each in path.parents if each.is_relative_to(directory))]
+        if self.sha256 is None or any(each.is_symlink() for each in way):
+            return False
+        return path.is_file() and path.stat().st_size == self.size
 
 
 def brought(noted: Any) -> Brought | None:
@@ -54,6 +58,3 @@ def start_over(directory: Path) -> str:
     """What to do instead of going on."""
     return f"remove {directory} to start over"
 
-
-def _size(path: Path) -> int | None:
-    return path.lstat().st_size if path.is_file() and not path.is_symlink() else None

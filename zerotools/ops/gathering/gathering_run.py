@@ -77,12 +77,13 @@ def gather(
             directory, identity(found.tag), resume=True, start_over=start_over(directory)
         )
         try:
-            if journal.done != found.noted:
+            _remove_others(directory, plan)
+            there = (each.is_complete_in(directory, n) for n, each in found.complete.items())
+            if journal.done != found.noted or not all(there):
                 raise BadRequest(
                     f"another run has worked on {directory} since this one looked; run the same "
                     "command again"
                 )
-            _remove_others(directory, plan)
 
             def fetch(source: str) -> None:
                 fetching = Fetching(

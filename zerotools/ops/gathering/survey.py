@@ -82,7 +82,7 @@ def survey(
     complete, kept = {}, {}
     for name, line in noted.items():
         found = brought(line)
-        if found is None or not found.is_complete_at(partial / name):
+        if found is None or not found.is_complete_in(partial, name):
             continue
         listing = known.get(found.source)
         if listing is None:
@@ -175,13 +175,16 @@ def _without_other_tags(
     listings: Sequence[Listing],
     texts: Mapping[str, Mapping[str, str]],
 ) -> dict[str, Held]:
-    """Without the pointers that name another directory beside the tag: nothing would be there."""
-    beside = {n.partition("/")[0] for each in listings for n in each.files if "/" in n} - {tag}
+    """Without the pointers that name another directory than the tag: it would not be there."""
+    beside = {n.partition("/")[0] for each in listings for n in each.files if "/" in n}
     found = {}
     for name, held in files.items():
         said = texts.get(name, {})
+        is_pointer = any(text in beside for text in said.values())
         holders: dict[str, FarFile] = {
-            source: file for source, file in held.holders.items() if said.get(source) not in beside
+            source: file
+            for source, file in held.holders.items()
+            if not is_pointer or said.get(source) == tag
         }
         if holders:
             found[name] = Held(name, holders)
