@@ -11,8 +11,8 @@ from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.gathering.gather_plan import GatherPlan, prepare
 from zerotools.ops.gathering.gathering_run import Gathered, gather
 from zerotools.ops.gathering.node_source import NodeSource, parse_source
+from zerotools.ops.gathering.node_survey import survey
 from zerotools.ops.gathering.staged_check import StagedCheck, check, look
-from zerotools.ops.gathering.survey import survey
 
 BUDGET = MemoryBudget(1 << 26, 1)
 

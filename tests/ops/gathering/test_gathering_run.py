@@ -83,6 +83,9 @@ def test_a_rank_that_no_node_has(halves: list[str], tmp_path: Path, fast: bool) 
 
 def test_a_dcp_without_the_node_of_its_metadata(ssh: SshDouble, tmp_path: Path) -> None:
     sources = split(DCP, tmp_path, {"n1": ("__0_*", "__1_*"), "n2": ("__2_*",)})
+    plan = planned(sources, tmp_path / "out")
+    assert plan.doubt is not None  # before anything is fetched
+    assert f"{tmp_path / 'out'} has .distcp files and no .metadata" in plan.doubt
     done = gathered(sources, tmp_path / "out")
     assert not done.has_name
     assert "no .metadata" in done.checked.findings[0]

@@ -24,9 +24,9 @@ from zerotools.ops.gathering.gather_json import SCHEMA, plan_json, result_json
 from zerotools.ops.gathering.gather_plan import GatherPlan, prepare
 from zerotools.ops.gathering.gathering_run import Gathered, check_room, gather
 from zerotools.ops.gathering.node_source import parse_source
+from zerotools.ops.gathering.node_survey import survey
 from zerotools.ops.gathering.number_gaps import varying
 from zerotools.ops.gathering.staged_check import StagedCheck, check, look
-from zerotools.ops.gathering.survey import survey
 from zerotools.ops.verification.findings import Soundness
 from zerotools.ops.verification.verify import DEFAULT_MEMORY
 
@@ -137,9 +137,8 @@ def _hint_at_going_on(out: Path) -> Iterator[None]:
 def _notes(plan: GatherPlan) -> Iterator[str]:
     for listing in plan.survey.listings:
         if listing.left_out:
-            what = counted(len(listing.left_out), "entry", "entries")
             yield (
-                f"{listing.source.name}: {what} left out, which are links or no regular files: "
+                f"{listing.source.name}: links, and what is no regular file, are left out: "
                 f"{_some(listing.left_out)}"
             )
         if not listing.makes_digests and plan.fetches.get(listing.source.name):
@@ -147,6 +146,8 @@ def _notes(plan: GatherPlan) -> Iterator[str]:
                 f"{listing.source.name}: that node has no sha256sum, so sizes and times are all "
                 "that what arrives is compared with"
             )
+    if plan.doubt:
+        yield f"by the names of all files, this is no whole checkpoint yet: {plan.doubt}"
     if plan.may_lack:
         yield (
             "by the numbers in the names of the others, no source has "
@@ -182,9 +183,11 @@ def _sources(plan: GatherPlan) -> Iterator[str]:
 def _report(done: Gathered, *, fast: bool) -> Iterator[str]:
     plan, checked = done.plan, done.checked
     yield from _sources(plan)
-    findings = checked.findings
+    findings = checked.causes
     if findings:
         count = counted(len(findings), "finding")
+        affected = len(checked.findings) - len(findings)
+        count += f", {counted(affected, 'tensor')} affected" if affected else ""
         where = render.clean(str(plan.destination if done.has_name else checked.directory))
         yield paint(f"NOT WHOLE: {where}: {count}", "bad", sys.stdout)
     for message in findings[:MAX_LISTED]:
@@ -192,7 +195,7 @@ def _report(done: Gathered, *, fast: bool) -> Iterator[str]:
     if len(findings) > MAX_LISTED:
         yield f"... and {len(findings) - MAX_LISTED} more (--json lists all)"
     lacking = {name: "may be missing" for name in plan.may_lack if not checked.is_whole}
-    lacking |= {name: "missing" for name in checked.missing}
+    lacking |= dict.fromkeys(checked.missing, "missing")
     for name, what in list(lacking.items())[:MAX_LISTED]:
         yield f"{what}: {render.clean(name)}"
         for source, there in done.holders_of_alike(name).items():

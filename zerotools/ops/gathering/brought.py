@@ -57,4 +57,3 @@ def identity(tag: str | None) -> dict[str, str]:
 def start_over(directory: Path) -> str:
     """What to do instead of going on."""
     return f"remove {directory} to start over"
-

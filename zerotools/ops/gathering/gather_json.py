@@ -23,6 +23,7 @@ def plan_json(plan: GatherPlan) -> dict[str, Any]:
         "copies": plan.copies,
         "complete_before": sorted(found.complete),
         "may_lack": plan.may_lack,
+        "doubt": plan.doubt,
     }
 
 

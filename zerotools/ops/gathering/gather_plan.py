@@ -12,9 +12,10 @@ from zerotools.io.ssh.far_shell import OpenShells
 from zerotools.ops.gathering.far_digests import make_digests
 from zerotools.ops.gathering.far_listing import FarFile, Listing
 from zerotools.ops.gathering.merging import differing, refusal
+from zerotools.ops.gathering.names_alone import doubt
+from zerotools.ops.gathering.node_survey import NodeSurvey
 from zerotools.ops.gathering.node_threads import for_each
 from zerotools.ops.gathering.number_gaps import gaps
-from zerotools.ops.gathering.survey import Survey
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class GatherPlan:
     """`fetches` has the files to fetch by the name of their source; all others are there already.
     `digests` are those of files that several sources have."""
 
-    survey: Survey
+    survey: NodeSurvey
     fetches: Mapping[str, tuple[Fetch, ...]]
     digests: Mapping[str, str]
 
@@ -59,13 +60,19 @@ class GatherPlan:
         """Files that no source has, and that the numbers in the names of others let expect."""
         return list(gaps(self.survey.files))
 
+    @cached_property
+    def doubt(self) -> str | None:
+        """Why the files are no checkpoint by their names, in one sentence."""
+        texts = {name: next(iter(said.values())) for name, said in self.survey.texts.items()}
+        return doubt(self.survey.files, texts, self.destination)
+
     def listing_of(self, source: str) -> Listing:
         """That of a source of the run."""
         return next(each for each in self.survey.listings if each.source.name == source)
 
 
 def prepare(
-    found: Survey,
+    found: NodeSurvey,
     *,
     shells: OpenShells,
     at_once: int,
@@ -107,7 +114,7 @@ def prepare(
     return GatherPlan(found, _divided(found, common), common)
 
 
-def _refuse_sizes(found: Survey) -> None:
+def _refuse_sizes(found: NodeSurvey) -> None:
     """Before anything is read for its digest."""
     for name, held in found.files.items():
         first, *others = held.holders
@@ -116,7 +123,7 @@ def _refuse_sizes(found: Survey) -> None:
                 raise refusal(held, (first, other), {}, found.texts.get(name, {}))
 
 
-def _divided(found: Survey, digests: Mapping[str, str]) -> dict[str, tuple[Fetch, ...]]:
+def _divided(found: NodeSurvey, digests: Mapping[str, str]) -> dict[str, tuple[Fetch, ...]]:
     """The files to fetch, each from one source: this node where it has it, else of those that have
     it the one with the least bytes so far, the largest files first."""
     own = {each.source.name for each in found.listings if each.source.host is None}

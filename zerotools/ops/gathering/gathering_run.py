@@ -77,13 +77,12 @@ def gather(
             directory, identity(found.tag), resume=True, start_over=start_over(directory)
         )
         try:
+            if journal.done != found.noted:
+                raise _other_run(directory)
             _remove_others(directory, plan)
             there = (each.is_complete_in(directory, n) for n, each in found.complete.items())
-            if journal.done != found.noted or not all(there):
-                raise BadRequest(
-                    f"another run has worked on {directory} since this one looked; run the same "
-                    "command again"
-                )
+            if not all(there):
+                raise _other_run(directory)
 
             def fetch(source: str) -> None:
                 fetching = Fetching(
@@ -108,6 +107,12 @@ def gather(
         staging.commit()
         (staging.destination / NAME).unlink(missing_ok=True)
     return Gathered(plan, checked, True)
+
+
+def _other_run(directory: Path) -> BadRequest:
+    return BadRequest(
+        f"another run has worked on {directory} since this one looked; run the same command again"
+    )
 
 
 def _refuse_changed(listing: Listing, plan: GatherPlan, shells: OpenShells) -> None:

@@ -39,6 +39,14 @@ class StagedCheck:
         return [*self.errors, *said]
 
     @property
+    def causes(self) -> list[str]:
+        """`findings`, without the tensors that are incomplete because files are missing."""
+        if not self.missing:
+            return self.findings
+        found = [finding for each in self.verifications for finding in each.findings]
+        return [*self.errors, *(each.message for each in found if each.tensor is None)]
+
+    @property
     def missing(self) -> list[str]:
         """Files that the checkpoints lack, relative to the directory."""
         found = [(each, finding) for each in self.verifications for finding in each.findings]

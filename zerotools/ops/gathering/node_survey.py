@@ -25,7 +25,7 @@ _LARGEST_TEXT = 256
 
 
 @dataclass(frozen=True)
-class Survey:
+class NodeSurvey:
     """`noted` is the journal of an earlier run of the same output, `complete` what it has brought
     of files that are as they were. `texts` is what small files beside the checkpoint say, by name
     and source."""
@@ -66,7 +66,7 @@ def survey(
     tag: str | None = None,
     shells: OpenShells,
     at_once: int,
-) -> Survey:
+) -> NodeSurvey:
     """List all sources, and see what an earlier run of the same output has brought.
 
     Raises:
@@ -94,7 +94,7 @@ def survey(
     texts = _texts(files, listings, shells, at_once)
     if tag is not None:
         files = _without_other_tags(files, tag, listings, texts)
-    return Survey(
+    return NodeSurvey(
         destination,
         tag,
         listings,
