@@ -93,11 +93,15 @@ def test_a_connection_that_is_silent_is_given_up(ssh: SshDouble) -> None:
 
 def test_all_that_are_open_are_ended_at_once(ssh: SshDouble) -> None:
     shells = OpenShells()
-    with FarShell(None, lambda _: "sleep 60", shells) as first:
+    inner = OpenShells(shells)
+    with (
+        FarShell(None, lambda _: "sleep 60", shells) as first,
+        FarShell(None, lambda _: "sleep 60", inner) as second,
+    ):
         shells.end_all()
-        assert first.line() is None
+        assert (first.line(), second.line()) == (None, None)
         with (
-            pytest.raises(HostUnreachable, match="this machine runs no sh"),
+            pytest.raises(HostUnreachable, match="this machine is not asked any more"),
             FarShell(None, lambda _: "", shells),
         ):
             pass

@@ -6,13 +6,14 @@ from zerotools.core.errors import BadRequest
 from zerotools.io.ssh.ssh_command import OPTIONS, failure, ssh_program, ssh_words
 from zerotools.io.ssh.ssh_host import SshHost
 
+SILENCE = ("ServerAliveInterval=15", "ServerAliveCountMax=4")
 HOST = SshHost("box", "ada", 2222)
 
 
 def test_it_asks_nothing_and_trusts_no_new_key() -> None:
     words = ssh_words(HOST, OPTIONS)
     assert words[-4:] == ["-l", "ada", "-p", "2222"]
-    for wanted in ("BatchMode=yes", "StrictHostKeyChecking=yes", "ConnectTimeout=15"):
+    for wanted in ("BatchMode=yes", "StrictHostKeyChecking=yes", "ConnectTimeout=15", *SILENCE):
         assert words[words.index(wanted) - 1] == "-o"
 
 

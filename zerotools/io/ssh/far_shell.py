@@ -46,29 +46,36 @@ _GO_ON = "; run the same command again when it can be reached"
 
 
 class OpenShells:
-    """The shells that are open now: whoever is interrupted ends all of them."""
+    """The shells that are open now: whoever is interrupted ends all of them, also those of others
+    `within` these."""
 
-    def __init__(self) -> None:
-        self._shells: set[FarShell] = set()
+    def __init__(self, within: OpenShells | None = None) -> None:
+        self._shells: set[FarShell | OpenShells] = set()
         self._lock = threading.Lock()
-        self._is_over = False
+        self.is_over = False
+        if within is not None:
+            within.add(self)
 
-    def add(self, shell: FarShell) -> None:
+    def add(self, shell: FarShell | OpenShells) -> None:
         with self._lock:
             self._shells.add(shell)
-            if self._is_over:
+            if self.is_over:
                 shell.kill()
 
-    def remove(self, shell: FarShell) -> None:
+    def remove(self, shell: FarShell | OpenShells) -> None:
         with self._lock:
             self._shells.discard(shell)
 
     def end_all(self) -> None:
         """End those that are open, and those that are opened from now on."""
         with self._lock:
-            self._is_over = True
+            self.is_over = True
             for shell in self._shells:
                 shell.kill()
+
+    def kill(self) -> None:
+        """As `end_all`, for those that these are within."""
+        self.end_all()
 
 
 class FarShell:
@@ -137,6 +144,8 @@ class FarShell:
 
     def _begin(self) -> None:
         """Read up to the line from which on the script prints."""
+        if self._shells.is_over:
+            raise self.failed("is not asked any more")
         deadline = time.monotonic() + self._login_seconds
         line = f"{self.mark}\n".encode()
         while (found := self._buffer.find(line)) < 0:

@@ -132,7 +132,7 @@ class Fetching:
             yield lambda name: known[name]
             return
         futures: dict[str, Future[str]] = {name: Future() for name in names}
-        own = OpenShells()
+        own = OpenShells(self._shells)
 
         def make() -> None:
             try:
@@ -149,6 +149,7 @@ class Fetching:
         finally:
             own.end_all()
             thread.join()
+            self._shells.remove(own)
 
 
 def _set_time(path: Path, file: FarFile) -> None:

@@ -40,6 +40,7 @@ def _together(errors: Sequence[BaseException]) -> BaseException:
     defect = next((each for each in errors if not isinstance(each, ZerotoolsError | OSError)), None)
     if defect is not None or not others or not isinstance(first, ZerotoolsError):
         return defect or first
+    also = str(others[0]).partition("; ")[0]
     what, semicolon, advice = str(first).rpartition("; ")
-    more = f" ({counted(len(others), 'more source')} failed, too: {others[0]!s:.300})"
+    more = f" ({counted(len(others), 'more source')} failed, too: {also:.300})"
     return type(first)(f"{what}{more}{semicolon}{advice}" if semicolon else f"{first}{more}")
