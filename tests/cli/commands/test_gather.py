@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from harness.started import Started
+from harness.started import run as run_process
 from tests.cli.conftest import Done
 from tests.golden_files import DEEPSPEED
 from tests.io.ssh.double import SshDouble
@@ -191,6 +192,20 @@ def test_links_and_a_missing_sha256sum_are_said(nodes: Nodes) -> None:
         f"note: {nodes.sources[1]}: that node has no sha256sum, so sizes and times are all that "
         "what arrives is compared with",
     ]
+
+
+def test_a_disk_that_takes_no_more_keeps_what_is_there(nodes: Nodes, tmp_path: Path) -> None:
+    """A file may have 64 KiB: the system refuses the rest, as it does on a full disk."""
+    source = made_node(tmp_path, "n3", {"global_step2/big": bytes(3 * BLOCK)})
+    command = ["zerotools", "gather", *nodes.sources, source, str(nodes.out)]
+    limited = ["sh", "-c", 'ulimit -f 128; exec "$@"', "sh", sys.executable, "-m", *command]
+    done = run_process(limited, timeout=60, capture_output=True, text=True)
+    assert done.returncode == 71
+    assert f"note: {nodes.partial} is kept; run the same command to continue" in done.stderr
+    assert "error: File too large" in done.stderr
+    again = nodes.run(*nodes.sources, source, str(nodes.out))
+    assert again.status == 0
+    assert "9 files complete before" in again.out
 
 
 def test_ctrl_c_leaves_what_the_next_run_goes_on_with(nodes: Nodes, tmp_path: Path) -> None:

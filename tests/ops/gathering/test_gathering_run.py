@@ -91,6 +91,23 @@ def test_a_dcp_without_the_node_of_its_metadata(ssh: SshDouble, tmp_path: Path) 
     assert "no .metadata" in done.checked.findings[0]
 
 
+def test_every_tag_is_looked_at(ssh: SshDouble, tmp_path: Path) -> None:
+    tags = DEEPSPEED / "z2-bf16-w2-tags" / "checkpoint"
+    sources = split(
+        tags, tmp_path, {"n1": ("*_rank_0_*", "mp_rank_*", "latest"), "n2": ("*_rank_1_*",)}
+    )
+    older = min(each.name for each in tags.iterdir() if each.is_dir())
+    lost = next((tmp_path / "n2" / "run" / older).iterdir())
+    lost.rename(tmp_path / "aside")
+    out = tmp_path / "out"
+    assert gathered(sources, out).checked.missing == [f"{older}/{lost.name}"]
+    (tmp_path / "aside").rename(lost)
+    done = gathered(sources, out)
+    assert done.has_name
+    assert len(done.checked.verifications) == len([*tags.glob("*/")]) > 1
+    assert content(out) == content(tags)
+
+
 def test_force_makes_it_for_salvage(halves: list[str], tmp_path: Path) -> None:
     next((tmp_path / "n2").rglob("*_rank_3_*optim*")).unlink()
     out = tmp_path / "out"

@@ -12,8 +12,8 @@ from zerotools.io.ssh.far_shell import FarShell, OpenShells
 from zerotools.ops.gathering.far_scripts import ABSENT, CLOSED, FILE, HERE, listing
 from zerotools.ops.gathering.node_source import NodeSource
 
-MOST_BYTES = 1 << 28
-"""Of a listing: more than a million files."""
+MOST_BYTES = 1 << 26
+"""Of a listing: more than half a million files."""
 _OURS = ".zerotools-"
 _WHY = {
     ABSENT: "does not exist",
