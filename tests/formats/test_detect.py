@@ -8,6 +8,7 @@ from tests.golden_files import GOLDEN, every_checkpoint
 from zerotools import formats
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
 from zerotools.formats import detect
+from zerotools.formats.detect import complete_but_for_its_name
 
 
 def _touch(root: Path, *names: str) -> Path:
@@ -199,3 +200,16 @@ def test_the_hints_of_a_job_mean_what_they_name(tmp_path: Path) -> None:
 def test_no_script_of_another_project_is_kept() -> None:
     """DeepSpeed and transformers put some beside what they save."""
     assert list(GOLDEN.rglob("*.py")) == []
+
+
+def test_an_unfinished_name_counts_no_more_where_the_checkpoint_is_complete(
+    tmp_path: Path,
+) -> None:
+    path = _touch(tmp_path / "run.partial", "model.safetensors")
+    other = _touch(tmp_path / "other.partial", "model.safetensors")
+    with complete_but_for_its_name(path):
+        assert detect(path).format == "safetensors"
+        with pytest.raises(BadFile, match="whose save was not finished"):
+            detect(other)
+    with pytest.raises(BadFile, match="whose save was not finished"):
+        detect(path)

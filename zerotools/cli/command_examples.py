@@ -43,6 +43,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "zerotools thin output --keep-last 2 --keep weights --yes",
         "zerotools thin output --older-than 30d --keep-every 1000 --yes",
     ),
+    "gather": (
+        "zerotools gather node1:/local/run node2:/local/run whole",
+        "zerotools gather /local/run node2:/local/run whole --tag global_step500 --dry-run",
+        "zerotools gather ssh://ada@node1:2222/local/run node2:run whole --fast",
+    ),
     "init": (
         "zerotools init",
         "zerotools init --yes --model runs/tiny --data corpus -o job.toml",

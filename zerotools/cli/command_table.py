@@ -53,6 +53,11 @@ COMMANDS: dict[str, CommandEntry] = {
     "thin": CommandEntry(
         "zerotools.cli.commands.thin", CHECKPOINTS, "Drop the optimizer state of old checkpoints."
     ),
+    "gather": CommandEntry(
+        "zerotools.cli.commands.gather",
+        CHECKPOINTS,
+        "Bring shards that lie on several nodes together.",
+    ),
     "init": CommandEntry(
         "zerotools.cli.commands.init",
         JOBS,

@@ -8,6 +8,7 @@
   - DaemonError         the daemon does not answer, or refuses             exit 5
     - DaemonUnreachable
     - DaemonRefused
+  - HostUnreachable     another machine cannot be reached by ssh           exit 5
   - JobFailed           a job that was followed to its end failed          exit 6
 
 A message is one sentence that names the file and the tensor, gives the two numbers that
@@ -72,6 +73,12 @@ class DaemonRefused(DaemonError):
         super().__init__(message)
         self.status = status
         self.code = code
+
+
+class HostUnreachable(ZerotoolsError):
+    """A machine whose files are asked for cannot be reached, or its connection broke."""
+
+    exit_code = 5
 
 
 class JobFailed(ZerotoolsError):

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,6 +27,18 @@ UNFINISHED = re.compile(rf"\.tmp-.*|.*\.partial|\..*{re.escape(WORKSPACE_SUFFIX)
 _NUMBERED = re.compile(r"(?P<kind>step-|checkpoint-|global_step_|checkpoint_|step_|epoch_)(\d+)")
 # Where tools keep a run's checkpoints, or the one model of several that users mean.
 _FURTHER_IN = ("checkpoint", "checkpoints", "actor", "model", "sharded")
+_COMPLETE: ContextVar[Path | None] = ContextVar("complete", default=None)
+
+
+@contextmanager
+def complete_but_for_its_name(path: Path) -> Iterator[None]:
+    """Inside the context, the checkpoint at `path` is read though its name is that of an unfinished
+    one: it is about to get another."""
+    token = _COMPLETE.set(path)
+    try:
+        yield
+    finally:
+        _COMPLETE.reset(token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +107,7 @@ class _Detection:
 
     def _here(self, path: Path, names: set[str]) -> Detected | None:
         """The checkpoint that `path` itself is, if it is one."""
-        if UNFINISHED.fullmatch(path.name) and names:
+        if UNFINISHED.fullmatch(path.name) and names and path != _COMPLETE.get():
             raise UnfinishedCheckpoint(
                 f"{path} is a checkpoint whose save was not finished; take an older one"
             )

@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.conftest import Done
 from tests.daemon.api.fakes import FakeService
-from tests.jobs.client.remote.double import SshDouble
+from tests.io.ssh.double import SshDouble
 from zerotools.cli.main import build, run
 from zerotools.jobs.client.daemon_client import DaemonClient
 

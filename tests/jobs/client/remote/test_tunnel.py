@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.client.remote.double import SshDouble
+from tests.io.ssh.double import SshDouble
 from zerotools.core.errors import BadRequest, DaemonUnreachable
+from zerotools.io.ssh.ssh_host import SshHost
 from zerotools.jobs.client.location import Address
 from zerotools.jobs.client.remote.elsewhere import machine_behind, shown_socket
-from zerotools.jobs.client.remote.ssh_host import SshHost
 from zerotools.jobs.client.remote.tunnel import SshTunnel
 
 
@@ -55,7 +55,7 @@ def test_a_socket_here_leads_to_the_one_there(
 def test_a_socket_that_is_named_is_one_word_there(ssh: SshDouble, tmp_path: Path) -> None:
     place = tmp_path / "it's; touch x" / "api.sock"
     with _listen(place):
-        tunnel = SshTunnel(SshHost("box", socket=str(place)))
+        tunnel = SshTunnel(SshHost("box", path=str(place)))
         assert tunnel.socket.readlink() == place
         tunnel.close()
     assert not Path("x").exists()
@@ -95,4 +95,4 @@ def test_a_connection_that_hangs_is_given_up(ssh: SshDouble, tmp_path: Path) -> 
         _listen(tmp_path / "api.sock"),
         pytest.raises(DaemonUnreachable, match="box did not answer within"),
     ):
-        SshTunnel(SshHost("box", socket=str(tmp_path / "api.sock")), login_seconds=1.0)
+        SshTunnel(SshHost("box", path=str(tmp_path / "api.sock")), login_seconds=1.0)

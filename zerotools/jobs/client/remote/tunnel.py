@@ -23,7 +23,16 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from zerotools.core.errors import BadRequest, DaemonUnreachable
+from zerotools.core.errors import DaemonUnreachable
+from zerotools.io.ssh.ssh_command import (
+    LOGIN_SECONDS,
+    OPTIONS,
+    failure,
+    ssh_environment,
+    ssh_program,
+    ssh_words,
+)
+from zerotools.io.ssh.ssh_host import SshHost
 from zerotools.jobs.client.remote.conversation import (
     MAX_BYTES,
     Answer,
@@ -32,40 +41,11 @@ from zerotools.jobs.client.remote.conversation import (
     read_answer,
 )
 from zerotools.jobs.client.remote.elsewhere import Elsewhere, leads_nowhere, leads_to
-from zerotools.jobs.client.remote.ssh_host import SshHost
 
-CONNECT_SECONDS = 15
-LOGIN_SECONDS = 60.0
-"""How long a login may take in all."""
 END_SECONDS = 5.0
 LONGEST_DIRECTORY = 60
 """ssh appends 17 characters to the path of its control socket, and all must fit in 107."""
-_OPTIONS = {
-    "BatchMode": "yes",
-    "StrictHostKeyChecking": "yes",
-    "ControlMaster": "yes",
-    "ControlPersist": "no",
-    "ClearAllForwardings": "yes",
-    "ForwardAgent": "no",
-    "ForwardX11": "no",
-    "RemoteCommand": "none",
-    "RequestTTY": "no",
-    "ConnectTimeout": str(CONNECT_SECONDS),
-    "ServerAliveInterval": "15",
-    "ServerAliveCountMax": "4",
-}
-_ADVICE = (
-    (
-        "Host key verification failed",
-        "the key of that machine is not known here; connect once by hand and compare it: ssh {}",
-    ),
-    (
-        "Permission denied",
-        "ssh would have to ask for a password or a passphrase; set up a key (ssh-copy-id), or load "
-        "yours into an agent (ssh-add)",
-    ),
-    ("Could not resolve hostname", "is the name right? Names of ~/.ssh/config work, too"),
-)
+_OPTIONS = {**OPTIONS, "ControlMaster": "yes"}
 
 
 class SshTunnel:
@@ -96,7 +76,7 @@ class SshTunnel:
         mark = f"zerotools-{secrets.token_hex(8)}"
         with (self._directory / "errors").open("wb") as errors:
             self._master = _start(
-                [*self._words(_OPTIONS), "--", self.host.host, program(mark, self.host.socket)],
+                [*self._words(_OPTIONS), "--", self.host.host, program(mark, self.host.path)],
                 errors.fileno(),
             )
         said = self._read_until_complete(mark)
@@ -127,18 +107,13 @@ class SshTunnel:
         return self._failed(f"did not answer within {self._login_seconds:g} s")
 
     def _failed(self, what: str) -> DaemonUnreachable:
-        lines = (self._directory / "errors").read_text("utf-8", "replace").splitlines()
-        told = [line.strip().removesuffix(".") for line in lines if line.strip()]
-        advice = next(
-            (text.format(self.host.host) for sign, text in _ADVICE if sign in "\n".join(told)), None
-        )
-        parts = [f"{self.host.shown} {what}", *told[-1:], *([advice] if advice else [])]
-        return DaemonUnreachable(": ".join(parts[:2]) + "".join(f"; {x}" for x in parts[2:]))
+        errors = (self._directory / "errors").read_text("utf-8", "replace")
+        return DaemonUnreachable(failure(self.host, what, errors))
 
     def _forward(self, answer: Answer) -> str:
         """Let our socket lead to the daemon's; the path of that."""
         if not answer.sockets:
-            where = self.host.socket or "any of the usual places"
+            where = self.host.path or "any of the usual places"
             raise DaemonUnreachable(
                 f"no zerotoolsd listens on {self.host.shown} at {where}; start it there, or name "
                 "its socket: --host ssh://HOST/PATH/OF/api.sock"
@@ -167,13 +142,7 @@ class SshTunnel:
 
     def _words(self, options: dict[str, str]) -> list[str]:
         """Options of ssh; the control socket is how its processes find each other."""
-        given = {**options, "ControlPath": str(self._control)}
-        words = [part for name, value in given.items() for part in ("-o", f"{name}={value}")]
-        if self.host.user is not None:
-            words += ["-l", self.host.user]
-        if self.host.port is not None:
-            words += ["-p", str(self.host.port)]
-        return words
+        return ssh_words(self.host, {**options, "ControlPath": str(self._control)})
 
     def close(self) -> None:
         """End the connection."""
@@ -198,15 +167,12 @@ def _start(words: Sequence[str], errors: int) -> subprocess.Popen[bytes]:
         stdout=subprocess.PIPE,
         stderr=errors,
         start_new_session=True,  # Ctrl-C is for the command, which ends it
-        env={**os.environ, "SSH_ASKPASS_REQUIRE": "never"},
+        env=ssh_environment(),
     )
 
 
 def _ssh() -> str:
-    found = shutil.which("ssh")
-    if found is None:
-        raise BadRequest("--host needs the program ssh, and there is none in PATH; install OpenSSH")
-    return found
+    return ssh_program("--host")
 
 
 def _short_directory() -> str:

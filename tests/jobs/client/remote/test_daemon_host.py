@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.client.remote.ssh_host import SshHost, parse_host
+from zerotools.io.ssh.ssh_host import SshHost
+from zerotools.jobs.client.remote.daemon_host import parse_host
 
 
 @pytest.mark.parametrize(
@@ -12,8 +13,8 @@ from zerotools.jobs.client.remote.ssh_host import SshHost, parse_host
         ("ssh://box", SshHost("box")),
         ("ssh://Box/", SshHost("Box")),  # a name of ssh's configuration
         ("ssh://ada@box:2222", SshHost("box", "ada", 2222)),
-        ("ssh://box/run/my%20place/api.sock", SshHost("box", socket="/run/my place/api.sock")),
-        ("ssh://[fe80::1]:22/x.sock", SshHost("fe80::1", port=22, socket="/x.sock")),
+        ("ssh://box/run/my%20place/api.sock", SshHost("box", path="/run/my place/api.sock")),
+        ("ssh://[fe80::1]:22/x.sock", SshHost("fe80::1", port=22, path="/x.sock")),
     ],
 )
 def test_a_machine(text: str, host: SshHost) -> None:

@@ -1,0 +1,76 @@
+"""Nodes that each have some files of a checkpoint, reached by an `ssh` of the tests."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from zerotools.io.ssh.far_shell import OpenShells
+from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.gathering.gather_plan import GatherPlan, prepare
+from zerotools.ops.gathering.gathering_run import Gathered, gather
+from zerotools.ops.gathering.node_source import NodeSource, parse_source
+from zerotools.ops.gathering.node_survey import survey
+from zerotools.ops.gathering.staged_check import StagedCheck, check, look
+
+BUDGET = MemoryBudget(1 << 26, 1)
+
+
+def split(checkpoint: Path, directory: Path, shares: Mapping[str, Sequence[str]]) -> list[str]:
+    """Each node gets the files that match one of its patterns; the sources as users write them."""
+    for node, patterns in shares.items():
+        for pattern in patterns:
+            for path in checkpoint.rglob(pattern):
+                target = directory / node / "run" / path.relative_to(checkpoint)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(path, target)
+    return [f"{node}:{directory / node / 'run'}" for node in shares]
+
+
+def made_node(directory: Path, node: str, files: Mapping[str, bytes]) -> str:
+    """A node with these files; the source as users write it."""
+    for name, data in files.items():
+        path = directory / node / "run" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return f"{node}:{directory / node / 'run'}"
+
+
+def planned(sources: Sequence[str], out: Path, tag: str | None = None) -> GatherPlan:
+    shells = OpenShells()
+    parsed: list[NodeSource] = [parse_source(each) for each in sources]
+    found = survey(parsed, out, tag=tag, shells=shells, at_once=4)
+    return prepare(found, shells=shells, at_once=4)
+
+
+def gathered(
+    sources: Sequence[str],
+    out: Path,
+    *,
+    tag: str | None = None,
+    fast: bool = False,
+    force: bool = False,
+    on_bytes: Callable[[int], None] = lambda _: None,
+) -> Gathered:
+    def checked(directory: Path) -> StagedCheck:
+        return check(directory, *look(directory), fast=fast, budget=BUDGET)
+
+    return gather(
+        planned(sources, out, tag),
+        checked,
+        shells=OpenShells(),
+        at_once=4,
+        fast=fast,
+        force=force,
+        on_bytes=on_bytes,
+    )
+
+
+def content(directory: Path) -> dict[str, bytes]:
+    """Every file below a directory."""
+    return {
+        path.relative_to(directory).as_posix(): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file()
+    }

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.io.ssh.double import SshDouble
+from tests.ops.gathering.nodes import gathered, made_node, planned
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.ops.gathering.gather_plan import GatherPlan
+
+
+def names(plan: GatherPlan) -> dict[str, list[str]]:
+    return {source: [each.name for each in some] for source, some in plan.fetches.items()}
+
+
+def test_copies_are_fetched_once_and_divided_by_bytes(ssh: SshDouble, tmp_path: Path) -> None:
+    common = {"big": b"x" * 900, "small": b"y" * 100, "smaller": b"z" * 50}
+    one = made_node(tmp_path, "n1", {**common, "own1": b"1" * 300})
+    two = made_node(tmp_path, "n2", {**common, "own2": b"2" * 100})
+    plan = planned([one, two], tmp_path / "out")
+    assert names(plan) == {one: ["own1", "small", "smaller"], two: ["big", "own2"]}
+    assert plan.copies == ["big", "small", "smaller"]
+    assert (plan.bytes_of_all, plan.bytes_to_fetch) == (1450, 1450)
+    assert set(plan.digests) == set(common)
+
+
+def test_what_this_node_has_comes_from_here(ssh: SshDouble, tmp_path: Path) -> None:
+    one = made_node(tmp_path, "n1", {"a": b"a" * 99, "b": b"b"})
+    here = made_node(tmp_path, "n2", {"a": b"a" * 99, "c": b"c"}).partition(":")[2]
+    plan = planned([one, here], tmp_path / "out")
+    assert names(plan) == {one: ["b"], here: ["a", "c"]}
+
+
+def test_a_file_that_differs_is_refused_with_both_nodes(ssh: SshDouble, tmp_path: Path) -> None:
+    one = made_node(tmp_path, "n1", {"s/mp_rank_00_model_states.pt": b"first" * 100})
+    two = made_node(tmp_path, "n2", {"s/mp_rank_00_model_states.pt": b"other" * 100})
+    with pytest.raises(BadFile) as refused:
+        planned([one, two], tmp_path / "out")
+    said = str(refused.value)
+    assert said.startswith("s/mp_rank_00_model_states.pt has SHA-256 ")
+    assert f"... in {one} and " in said
+    assert f"... in {two}: they are of two saves; move the one" in said
+    three = made_node(tmp_path, "n3", {"s/mp_rank_00_model_states.pt": b"other"})
+    with pytest.raises(BadFile) as refused:
+        planned([one, three], tmp_path / "out")
+    assert f"has 500 bytes in {one} and 5 in {three}: they are of two" in str(refused.value)
+    assert not (tmp_path / "out.partial").exists()
+
+
+@pytest.mark.parametrize("other", ["global_step3", "global_step10"])
+def test_a_pointer_that_differs_says_both_values(
+    ssh: SshDouble, tmp_path: Path, other: str
+) -> None:
+    one = made_node(tmp_path, "n1", {"latest": b"global_step2\n"})
+    two = made_node(tmp_path, "n2", {"latest": other.encode()})
+    with pytest.raises(BadFile) as refused:
+        planned([one, two], tmp_path / "out")
+    assert str(refused.value).startswith(
+        f"latest says 'global_step2' in {one} and '{other}' in {two}: they are of two saves; name"
+    )
+
+
+def test_a_tag_takes_what_belongs_to_it(ssh: SshDouble, tmp_path: Path) -> None:
+    files = {"global_step2/a": b"2", "global_step3/a": b"3", "config.json": b"{}", "old/x": b"x"}
+    one = made_node(tmp_path, "n1", {**files, "latest": b"global_step3"})
+    two = made_node(tmp_path, "n2", {"global_step2/b": b"2", "latest": b"global_step2"})
+    out = tmp_path / "out"
+    plan = planned([one, two], out, "global_step2")
+    assert set(plan.survey.files) == {"global_step2/a", "global_step2/b", "config.json", "latest"}
+    assert names(plan)[two] == ["global_step2/b", "latest"]
+    alone = planned([one], out, "global_step2")  # its pointer names what is not taken along
+    assert set(alone.survey.files) == {"global_step2/a", "config.json"}
+    with pytest.raises(
+        BadRequest, match=r"no source has the tag 'x'; .*: global_step2, global_step3"
+    ):
+        planned([one, two], out, "x")
+
+
+def test_a_file_and_a_directory_of_one_name(ssh: SshDouble, tmp_path: Path) -> None:
+    one = made_node(tmp_path, "n1", {"a/b/c": b""})
+    two = made_node(tmp_path, "n2", {"a": b"x"})
+    with pytest.raises(BadFile, match=f"^a is a file in {two} and a directory in {one}; move"):
+        planned([one, two], tmp_path / "out")
+
+
+def test_requests_that_cannot_be(ssh: SshDouble, tmp_path: Path) -> None:
+    one = made_node(tmp_path, "n1", {"a": b"x"})
+    here = Path(one.partition(":")[2])
+    out = tmp_path / "out"
+    for sources, where, why in (
+        ([one, one], out, "is named twice"),
+        ([str(here)], here / "out", "is inside the source"),
+        ([str(here)], here.parent, "exists; choose another output"),
+        ([str(here / ".." / "run")], here, "exists; choose another output"),
+    ):
+        with pytest.raises(BadRequest, match=why):
+            planned(sources, where)
+    empty = made_node(tmp_path, "n4", {})
+    (tmp_path / "n4" / "run").mkdir(parents=True)
+    with pytest.raises(BadRequest, match="there are no files in"):
+        planned([empty], out)
+
+
+def test_what_others_left_is_not_gone_on_with(ssh: SshDouble, tmp_path: Path) -> None:
+    one = made_node(tmp_path, "n1", {"t/a": b"x", "u/a": b"y"})
+    out = tmp_path / "out"
+    partial = tmp_path / "out.partial"
+    partial.mkdir()
+    (partial / "mine").touch()
+    with pytest.raises(BadRequest, match="holds files, and no gather began it"):
+        planned([one], out)
+    (partial / "mine").unlink()
+    assert not gathered([one], out, tag="t").has_name
+    with pytest.raises(BadRequest, match=r"was started with other tag; remove .*partial to start"):
+        planned([one], out, "u")
+
+
+def test_several_sources_that_fail_are_one_sentence(ssh: SshDouble, tmp_path: Path) -> None:
+    sources = [f"n1:{tmp_path / 'none'}", f"n2:{tmp_path / 'none'}", f"n3:{tmp_path / 'none'}"]
+    with pytest.raises(BadRequest) as refused:
+        planned(sources, tmp_path / "out")
+    said = str(refused.value)
+    assert said.startswith(f"{sources[0]} does not exist (2 more sources failed, too: {sources[1]}")
+    assert said.endswith("; is the path right?")
+
+
+def test_without_sha256sum_copies_are_compared_by_what_is_sent(
+    ssh: SshDouble, tmp_path: Path
+) -> None:
+    ssh.has_programs("n2", [Path("/bin") / each for each in ("sh", "find", "head", "dd", "stat")])
+    one = made_node(tmp_path, "n1", {"a": b"x" * 300_000, "b": b"b"})
+    two = made_node(tmp_path, "n2", {"a": b"x" * 300_000, "b": b"c"})
+    with pytest.raises(BadFile, match=r"^b says 'b' in "):
+        planned([one, two], tmp_path / "out")
+    (tmp_path / "n2" / "run" / "b").unlink()
+    plan = planned([one, two], tmp_path / "out")
+    assert plan.copies == ["a"]
+    assert [each.makes_digests for each in plan.survey.listings] == [True, False]

@@ -1,0 +1,235 @@
+"""`zerotools gather`: the shards of a checkpoint that lies on several nodes, in one directory."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from zerotools.cli.options.shared import tag_option
+from zerotools.cli.output import render
+from zerotools.cli.output.messages import say
+from zerotools.cli.output.progress_bar import progress
+from zerotools.cli.output.style import paint
+from zerotools.core.counts import counted
+from zerotools.core.errors import BadFile, ZerotoolsError
+from zerotools.io.output.staging import partial_of
+from zerotools.io.ssh.far_shell import OpenShells
+from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.gathering.gather_json import SCHEMA, plan_json, result_json
+from zerotools.ops.gathering.gather_plan import GatherPlan, prepare
+from zerotools.ops.gathering.gathering_run import Gathered, check_room, gather
+from zerotools.ops.gathering.node_source import parse_source
+from zerotools.ops.gathering.node_survey import survey
+from zerotools.ops.gathering.number_gaps import varying
+from zerotools.ops.gathering.staged_check import StagedCheck, check, look
+from zerotools.ops.verification.findings import Soundness
+from zerotools.ops.verification.verify import DEFAULT_MEMORY
+
+AT_ONCE = 8
+MAX_LISTED = 12
+MAX_NAMED = 4
+
+
+@click.command("gather")
+@click.argument("sources", metavar="HOST:PATH...", nargs=-1, required=True)
+@click.argument("out", type=click.Path(path_type=Path))
+@tag_option
+@click.option("--dry-run", is_flag=True, help="Compare and print the plan, and fetch nothing.")
+@click.option(
+    "--fast",
+    is_flag=True,
+    help="Compare digests only of what several nodes have, and check the structure alone.",
+)
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Make OUT although the checkpoint is not whole, for zerotools salvage.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1, max=64),
+    default=AT_ONCE,
+    show_default=True,
+    help="Nodes to read from at the same time.",
+)
+@click.option("--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")
+def command(
+    sources: tuple[str, ...],
+    out: Path,
+    tag: str | None,
+    dry_run: bool,
+    fast: bool,
+    force: bool,
+    workers: int,
+    as_json: bool,
+) -> None:
+    """Bring the shards of a checkpoint that lies on several nodes together in the directory OUT.
+
+    A source is HOST:PATH, ssh://USER@HOST:PORT/PATH, or a path of this node. Nodes are asked by
+    the system's ssh, which must not have to ask for a password. What several nodes have is fetched
+    once, if it is the same; where it differs, nothing is fetched. OUT gets its name when the
+    checkpoint in it is whole; until then all is kept in OUT.partial, and the same command goes on.
+    """
+    began, shells = time.monotonic(), OpenShells()
+    found = survey(
+        [parse_source(each) for each in sources], out, tag=tag, shells=shells, at_once=workers
+    )
+    with progress(found.bytes_to_compare, "compare") as on_bytes:
+        plan = prepare(found, shells=shells, at_once=workers, on_bytes=on_bytes)
+    if not as_json:
+        for note in _notes(plan):
+            say("note", note)
+    if dry_run:
+        check_room(plan, partial_of(out))
+        if as_json:
+            render.print_json({**plan_json(plan), "dry_run": True})
+        else:
+            render.print_lines(_planned(plan))
+        return
+    with _hint_at_going_on(out), progress(plan.bytes_to_fetch, "gather") as on_bytes:
+        done = gather(
+            plan,
+            lambda directory: _checked(directory, fast=fast),
+            shells=shells,
+            at_once=workers,
+            fast=fast,
+            force=force,
+            on_bytes=on_bytes,
+        )
+    if as_json:
+        seconds = round(time.monotonic() - began, 3)
+        result = {**result_json(done, fast=fast), "dry_run": False, "seconds": seconds}
+        render.print_json({**plan_json(plan), **result})
+    else:
+        render.print_lines(_report(done, fast=fast))
+    if not done.has_name:
+        raise BadFile(
+            f"{out} was not made: the checkpoint in {partial_of(out)} is not whole; run the "
+            "command again with the node that has what is missing, or with --force to go without it"
+        )
+
+
+def _checked(directory: Path, *, fast: bool) -> StagedCheck:
+    found, errors = look(directory)
+    to_read = 0 if fast else sum(each.bytes_to_read for each in found)
+    with progress(to_read, "verify") as on_bytes:
+        budget = MemoryBudget(DEFAULT_MEMORY)
+        return check(directory, found, errors, fast=fast, budget=budget, on_bytes=on_bytes)
+
+
+@contextmanager
+def _hint_at_going_on(out: Path) -> Iterator[None]:
+    """Say what a run that did not come to its end leaves."""
+    try:
+        yield
+    except (KeyboardInterrupt, ZerotoolsError, OSError):
+        partial = partial_of(out)
+        if partial.exists():
+            say("note", f"{partial} is kept; run the same command to continue")
+        raise
+
+
+def _notes(plan: GatherPlan) -> Iterator[str]:
+    for listing in plan.survey.listings:
+        if listing.left_out:
+            yield (
+                f"{listing.source.name}: links, and what is no regular file, are left out: "
+                f"{_some(listing.left_out)}"
+            )
+        if not listing.makes_digests and plan.fetches.get(listing.source.name):
+            yield (
+                f"{listing.source.name}: that node has no sha256sum, so sizes and times are all "
+                "that what arrives is compared with"
+            )
+    if plan.doubt:
+        yield f"by the names of all files, this is no whole checkpoint yet: {plan.doubt}"
+    if plan.may_lack:
+        yield (
+            "by the numbers in the names of the others, no source has "
+            f"{_some(plan.may_lack)}: if a node has them, name it, too"
+        )
+
+
+def _planned(plan: GatherPlan) -> Iterator[str]:
+    files = counted(len(plan.survey.files), "file")
+    yield f"would make {plan.destination}: {render.size(plan.bytes_of_all)} in {files}"
+    yield from _sources(plan)
+    for source, fetches in plan.fetches.items():
+        yield f"from {render.clean(source)}:"
+        for each in fetches:
+            yield f"  {render.clean(each.name)}  {render.size(each.file.size)}"
+
+
+def _sources(plan: GatherPlan) -> Iterator[str]:
+    rows = []
+    for listing in plan.survey.listings:
+        name = listing.source.name
+        held = [each.size for each in plan.survey.files.values() if name in each.holders]
+        fetched = [each.file.size for each in plan.fetches.get(name, ())]
+        numbers = (str(len(held)), render.size(sum(held)))
+        fetches = (str(len(fetched)), render.size(sum(fetched)))
+        rows.append((render.clean(name), *numbers, *fetches))
+    headers = ("SOURCE", "FILES", "SIZE", "FETCHED", "SIZE")
+    yield from render.table(headers, rows, right=("FILES", "SIZE", "FETCHED"))
+    if plan.survey.complete:
+        yield f"{counted(len(plan.survey.complete), 'file')} complete before"
+
+
+def _report(done: Gathered, *, fast: bool) -> Iterator[str]:
+    plan, checked = done.plan, done.checked
+    yield from _sources(plan)
+    findings = checked.causes
+    if findings:
+        count = counted(len(findings), "finding")
+        affected = len(checked.findings) - len(findings)
+        count += f", {counted(affected, 'tensor')} affected" if affected else ""
+        where = render.clean(str(plan.destination if done.has_name else checked.directory))
+        yield paint(f"NOT WHOLE: {where}: {count}", "bad", sys.stdout)
+    for message in findings[:MAX_LISTED]:
+        yield f"problem: {render.clean(message)}"
+    if len(findings) > MAX_LISTED:
+        yield f"... and {len(findings) - MAX_LISTED} more (--json lists all)"
+    lacking = {name: "may be missing" for name in plan.may_lack if not checked.is_whole}
+    lacking |= dict.fromkeys(checked.missing, "missing")
+    for name, what in list(lacking.items())[:MAX_LISTED]:
+        yield f"{what}: {render.clean(name)}"
+        for source, there in done.holders_of_alike(name).items():
+            yield f"  {render.clean(source)} has {_numbers(name, there)}"
+    for each in checked.verifications:
+        for note in each.checkpoint.origin.notes:
+            yield f"note: {render.clean(note)}"
+    if done.has_name:
+        files = counted(len(plan.survey.files), "file")
+        yield (
+            f"made {plan.destination}: {render.size(plan.bytes_of_all)} in {files}"
+            f"{_verdict(checked, fast=fast)}"
+        )
+
+
+def _verdict(checked: StagedCheck, *, fast: bool) -> str:
+    if not checked.is_whole:
+        return ""
+    if fast:
+        return "; nothing is wrong in its structure, and bytes were left out (--fast)"
+    if any(each.verdict is Soundness.UNCHECKED for each in checked.verifications):
+        return "; nothing is wrong in it, but not all can be checked (zerotools verify says what)"
+    return "; it is whole"
+
+
+def _numbers(name: str, there: list[str]) -> str:
+    """Which files like `name` a source has."""
+    if not there:
+        return "none like it"
+    numbers = varying(name, there)
+    return _some(there) if numbers is None else f"those of {render.spans(numbers)}"
+
+
+def _some(names: list[str] | tuple[str, ...]) -> str:
+    more = len(names) - MAX_NAMED
+    shown = ", ".join(map(render.clean, names[:MAX_NAMED]))
+    return shown + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,80 @@
+"""How the system's ssh is called: with the user's own configuration, keys and agent.
+
+It asks nothing (BatchMode), and a machine whose key is not known is refused: accepting it is for a
+human, at `ssh HOST`. A machine that is silent for a minute is given up.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+
+from zerotools.core.errors import BadRequest
+from zerotools.io.ssh.ssh_host import SshHost
+
+CONNECT_SECONDS = 15
+LOGIN_SECONDS = 60.0
+"""How long a login may take in all."""
+OPTIONS: Mapping[str, str] = {
+    "BatchMode": "yes",
+    "StrictHostKeyChecking": "yes",
+    "ClearAllForwardings": "yes",
+    "ForwardAgent": "no",
+    "ForwardX11": "no",
+    "RemoteCommand": "none",
+    "RequestTTY": "no",
+    "ControlPersist": "no",
+    "ConnectTimeout": str(CONNECT_SECONDS),
+    "ServerAliveInterval": "15",
+    "ServerAliveCountMax": "4",
+}
+_ADVICE = (
+    (
+        "Host key verification failed",
+        "the key of that machine is not known here; connect once by hand and compare it: ssh {}",
+    ),
+    (
+        "Permission denied",
+        "ssh would have to ask for a password or a passphrase; set up a key (ssh-copy-id), or load "
+        "yours into an agent (ssh-add)",
+    ),
+    ("Could not resolve hostname", "is the name right? Names of ~/.ssh/config work, too"),
+)
+
+
+def ssh_program(who: str) -> str:
+    """The path of ssh, which `who` needs.
+
+    Raises:
+        BadRequest: there is none.
+    """
+    found = shutil.which("ssh")
+    if found is None:
+        raise BadRequest(f"{who} needs the program ssh, and there is none in PATH; install OpenSSH")
+    return found
+
+
+def ssh_words(host: SshHost, options: Mapping[str, str]) -> list[str]:
+    """The options of a call, which come before `--` and the host."""
+    words = [part for name, value in options.items() for part in ("-o", f"{name}={value}")]
+    if host.user is not None:
+        words += ["-l", host.user]
+    if host.port is not None:
+        words += ["-p", str(host.port)]
+    return words
+
+
+def ssh_environment() -> dict[str, str]:
+    """That of a call: no window opens that asks for a password."""
+    return {**os.environ, "SSH_ASKPASS_REQUIRE": "never"}
+
+
+def failure(host: SshHost, what: str, errors: str) -> str:
+    """A sentence: the machine, what failed, the last line that ssh printed, and what to do."""
+    told = [line.strip().removesuffix(".") for line in errors.splitlines() if line.strip()]
+    advice = next(
+        (text.format(host.host) for sign, text in _ADVICE if sign in "\n".join(told)), None
+    )
+    parts = [f"{host.shown} {what}", *told[-1:], *([advice] if advice else [])]
+    return ": ".join(parts[:2]) + "".join(f"; {each}" for each in parts[2:])

@@ -1,0 +1,87 @@
+"""`ssh://[USER@]HOST[:PORT][/PATH]` and `[USER@]HOST`: another machine, as a user writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
+
+from zerotools.core.errors import BadRequest
+
+SCHEME = "ssh"
+Wrong = Callable[[str, str], BadRequest]
+"""The error for a text, and why it is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class SshHost:
+    """A machine in the words of ssh: `host` may be a name of the user's ssh configuration.
+
+    `path` is what a URL says behind it; None: nothing.
+    """
+
+    host: str
+    user: str | None = None
+    port: int | None = None
+    path: str | None = None
+
+    @property
+    def login(self) -> str:
+        """As `ssh` takes it, without the port."""
+        return self.host if self.user is None else f"{self.user}@{self.host}"
+
+    @property
+    def shown(self) -> str:
+        """As `ssh` takes it, for messages."""
+        return self.login + ("" if self.port is None else f" (port {self.port})")
+
+
+def parse_url(text: str, wrong: Wrong) -> SshHost:
+    """The machine that a URL names. Raises what `wrong` makes of the text, and why."""
+    parts = urlsplit(text)
+    try:
+        port = parts.port
+    except ValueError:
+        raise wrong(text, "its port must be a number from 1 to 65535") from None
+    if parts.scheme != SCHEME:
+        raise wrong(text, "it must begin with ssh://")
+    if parts.password is not None:
+        raise wrong(text.replace(parts.password, "..."), "a password cannot be given; use a key")
+    if parts.query or parts.fragment:
+        raise wrong(text, "it has a part that begins with ? or #")
+    host = _word(text, "host", _host_of(parts.netloc), wrong)
+    user = None if parts.username is None else _word(text, "user", unquote(parts.username), wrong)
+    if port == 0:
+        raise wrong(text, "its port must be a number from 1 to 65535")
+    path = unquote(parts.path, errors="surrogateescape")
+    return SshHost(host=host, user=user, port=port, path=None if path in ("", "/") else path)
+
+
+def parse_login(text: str, place: str, wrong: Wrong) -> SshHost:
+    """The machine that `place` names, the part `[USER@]HOST` of `text`; raises as `parse_url`."""
+    user, at, host = place.rpartition("@")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    return SshHost(
+        host=_word(text, "host", host, wrong),
+        user=_word(text, "user", user, wrong) if at else None,
+    )
+
+
+def _host_of(netloc: str) -> str:
+    """The host as it was written: names of ssh's configuration have capitals."""
+    place = netloc.rpartition("@")[2]
+    if place.startswith("["):
+        return place[1:].partition("]")[0]
+    return place.partition(":")[0]
+
+
+def _word(text: str, what: str, word: str, wrong: Wrong) -> str:
+    if not word:
+        raise wrong(text, f"the {what} is missing")
+    if word.startswith("-"):
+        # ssh would take it for an option.
+        raise wrong(text, f"a {what} cannot begin with -")
+    if not word.isprintable() or any(letter in " /\\'\"`$;&|<>()" for letter in word):
+        raise wrong(text, f"the {what} has a character that no {what} has")
+    return word

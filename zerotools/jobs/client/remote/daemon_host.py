@@ -1,0 +1,25 @@
+"""`ssh://[USER@]HOST[:PORT][/PATH/OF/api.sock]`: the machine whose daemon is asked."""
+
+from __future__ import annotations
+
+from zerotools.core.errors import BadRequest
+from zerotools.io.ssh.ssh_host import SshHost, parse_url
+
+
+def parse_host(text: str) -> SshHost:
+    """The machine that `text` names; its path is that of the socket, None: where it usually is.
+
+    Raises BadRequest: what is wrong, and what would be right."""
+    host = parse_url(text, _wrong)
+    if host.path is not None and (not host.path.isprintable() or ":" in host.path):
+        # ssh reads `here:there`.
+        raise _wrong(text, "the path of the socket has a character that ssh refuses")
+    return host
+
+
+def _wrong(text: str, why: str) -> BadRequest:
+    shown = text if text.isprintable() else ascii(text)
+    return BadRequest(
+        f"--host {shown[:200]}: {why}; write ssh://HOST, ssh://USER@HOST:PORT, or "
+        "ssh://HOST/PATH/OF/api.sock"
+    )

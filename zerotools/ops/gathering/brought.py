@@ -1,0 +1,59 @@
+"""What the journal of an unfinished output says of a file that was fetched, or begun."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from zerotools.ops.gathering.far_listing import FarFile
+
+COMMAND = "gather"
+
+
+@dataclass(frozen=True, slots=True)
+class Brought:
+    """A file as its source had it. `sha256` is that of what arrived; None: not all of it has."""
+
+    source: str
+    size: int
+    time: str
+    sha256: str | None
+
+    @property
+    def file(self) -> FarFile:
+        """As a listing has it."""
+        return FarFile(self.size, self.time)
+
+    def to_json(self) -> dict[str, Any]:
+        """For the journal."""
+        return asdict(self)
+
+    def is_complete_in(self, directory: Path, name: str) -> bool:
+        """Whether all of it has arrived, and is still in `directory`, with no link on its way."""
+        path = directory / name
+        way = [path, *(each for each in path.parents if each.is_relative_to(directory))]
+        if self.sha256 is None or any(each.is_symlink() for each in way):
+            return False
+        return path.is_file() and path.stat().st_size == self.size
+
+
+def brought(noted: Any) -> Brought | None:
+    """What a line of the journal says; None: nothing that is known."""
+    try:
+        found = Brought(**noted)
+    except TypeError:
+        return None
+    is_text = all(isinstance(each, str) for each in (found.source, found.time, found.sha256 or ""))
+    return found if is_text and isinstance(found.size, int) else None
+
+
+def identity(tag: str | None) -> dict[str, str]:
+    """What an output is made of, as far as a run may not go on with another. Sources may be added
+    and left out."""
+    return {"command": COMMAND, "tag": tag or ""}
+
+
+def start_over(directory: Path) -> str:
+    """What to do instead of going on."""
+    return f"remove {directory} to start over"

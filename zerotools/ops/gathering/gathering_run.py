@@ -1,0 +1,142 @@
+"""A plan, carried out: fetched side by side, looked at, and given its name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerotools.core.errors import BadRequest
+from zerotools.io.output.journal import NAME, Journal
+from zerotools.io.output.part_ledger import is_of_journals
+from zerotools.io.output.staging import Staging
+from zerotools.io.ssh.far_shell import OpenShells
+from zerotools.ops.conversions.conversion import allocated, check_space
+from zerotools.ops.gathering.brought import identity, start_over
+from zerotools.ops.gathering.far_contents import refuse_changed
+from zerotools.ops.gathering.far_listing import Listing
+from zerotools.ops.gathering.fetching import Fetching
+from zerotools.ops.gathering.gather_plan import GatherPlan
+from zerotools.ops.gathering.node_threads import for_each
+from zerotools.ops.gathering.number_gaps import alike
+from zerotools.ops.gathering.staged_check import StagedCheck
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """What was done; without `has_name` the output is still in its staging directory."""
+
+    plan: GatherPlan
+    checked: StagedCheck
+    has_name: bool
+
+    def holders_of_alike(self, name: str) -> Mapping[str, list[str]]:
+        """For each source, the files it has whose names differ from `name` in numbers alone."""
+        files = self.plan.survey.files
+        rows = alike(name, files)
+        sources = dict.fromkeys(
+            [each.source.name for each in self.plan.survey.listings]
+            + [each.source for each in self.plan.survey.complete.values()]
+        )
+        return {each: [row for row in rows if each in files[row].holders] for each in sources}
+
+
+def check_room(plan: GatherPlan, partial: Path) -> None:
+    """Refuse to start what does not fit.
+
+    Raises:
+        BadRequest: the file system has too little room.
+    """
+    check_space(plan.destination, plan.bytes_of_all - allocated(partial))
+
+
+def gather(
+    plan: GatherPlan,
+    check: Callable[[Path], StagedCheck],
+    *,
+    shells: OpenShells,
+    at_once: int,
+    fast: bool = False,
+    force: bool = False,
+    on_bytes: Callable[[int], None] = lambda _: None,
+) -> Gathered:
+    """Fetch what the plan says, let `check` look at all of it, and give it its name, with `force`
+    also where that finds something wrong. What was fetched stays where anything fails.
+
+    Raises:
+        BadRequest: the output exists, does not fit, or another run is making it.
+        BadFile: a source changed, or sent something else than it has.
+        HostUnreachable: see `FarShell`; the other sources are fetched from to their end.
+    """
+    found = plan.survey
+    with Staging(plan.destination, keep=True) as staging:
+        directory = staging.directory
+        check_room(plan, directory)
+        journal = Journal(
+            directory, identity(found.tag), resume=True, start_over=start_over(directory)
+        )
+        try:
+            if journal.done != found.noted:
+                raise _other_run(directory)
+            _remove_others(directory, plan)
+            there = (each.is_complete_in(directory, n) for n, each in found.complete.items())
+            if not all(there):
+                raise _other_run(directory)
+
+            def fetch(source: str) -> None:
+                fetching = Fetching(
+                    plan.listing_of(source),
+                    directory,
+                    journal,
+                    shells,
+                    fast=fast,
+                    on_bytes=on_bytes,
+                )
+                fetching.fetch(plan.fetches[source])
+
+            for_each([*plan.fetches], fetch, shells, at_once)
+            for_each(
+                found.listings, lambda each: _refuse_changed(each, plan, shells), shells, at_once
+            )
+        finally:
+            journal.close()
+        checked = check(directory)
+        if not checked.is_whole and not force:
+            return Gathered(plan, checked, False)
+        staging.commit()
+        (staging.destination / NAME).unlink(missing_ok=True)
+    return Gathered(plan, checked, True)
+
+
+def _other_run(directory: Path) -> BadRequest:
+    return BadRequest(
+        f"another run has worked on {directory} since this one looked; run the same command again"
+    )
+
+
+def _refuse_changed(listing: Listing, plan: GatherPlan, shells: OpenShells) -> None:
+    """Whether what was taken from a source, now or before, is still the same there."""
+    own = {
+        name: file
+        for name, file in listing.files.items()
+        if name in plan.survey.files and listing.source.name in plan.survey.files[name].holders
+    }
+    refuse_changed(listing.source, own, shells)
+
+
+def _remove_others(directory: Path, plan: GatherPlan) -> None:
+    """Remove what an earlier run brought, or begun, and no source has any more."""
+    for folder, folders, names in os.walk(directory, topdown=False):
+        for name in names:
+            path = Path(folder, name)
+            own = path.relative_to(directory).as_posix()
+            is_kept = own in plan.survey.files and not path.is_symlink()
+            if not (is_kept or is_of_journals(own)):
+                path.unlink()
+        for name in folders:
+            path = Path(folder, name)
+            if path.is_symlink():
+                path.unlink()
+            elif not any(path.iterdir()):
+                path.rmdir()

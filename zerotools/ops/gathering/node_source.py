@@ -1,0 +1,78 @@
+"""`HOST:PATH`, `ssh://USER@HOST:PORT/PATH` or a path of this node: where shards lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerotools.core.errors import BadRequest
+from zerotools.io.ssh.ssh_host import SCHEME, SshHost, Wrong, parse_login, parse_url
+
+_HOME = "~/"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSource:
+    """A directory of a node; `host` is None for this one. A relative `directory` of another node
+    begins at the home of who logs in there."""
+
+    name: str
+    """What messages and the journal call it; the same for all spellings."""
+    host: SshHost | None
+    directory: str
+
+
+def parse_source(text: str) -> NodeSource:
+    """The source that `text` names.
+
+    Raises:
+        BadRequest: what is wrong, and what would be right.
+    """
+    if text.startswith(f"{SCHEME}://"):
+        host = parse_url(text, _wrong)
+        path = (host.path or "").removeprefix("/~/")
+        if host.path is None:
+            raise _wrong(text, "it names no directory")
+        return _source(SshHost(host.host, host.user, host.port), path, text)
+    place, behind = _halves(text)
+    if behind is None:
+        directory = Path(text).absolute()
+        return NodeSource(str(directory), None, str(directory))
+    return _source(parse_login(text, place, _wrong), behind, text)
+
+
+def _halves(text: str) -> tuple[str, str | None]:
+    """Before and behind the colon that ends a host, as scp reads it: one before the first slash."""
+    bracket = text.find("]") if "[" in text.partition("/")[0] else 0
+    colon = text.find(":", max(0, bracket))
+    if colon < 0 or "/" in text[:colon]:
+        return text, None
+    return text[:colon], text[colon + 1 :]
+
+
+def _source(host: SshHost, path: str, text: str) -> NodeSource:
+    directory = path.removeprefix(_HOME)
+    while len(directory) > 1 and directory.endswith("/"):
+        directory = directory[:-1]
+    if not directory or directory == "~":
+        raise _wrong(text, "it names no directory")
+    if "\0" in directory:
+        raise _wrong(text, "the path has a NUL, which no path has")
+    name = f"{host.login}:{directory}"
+    if host.port is not None:
+        name = f"{SCHEME}://{host.login}:{host.port}/{directory.removeprefix('/')}"
+        name = (
+            name if directory.startswith("/") else name.replace(f"/{directory}", f"/~/{directory}")
+        )
+    return NodeSource(name, host, directory)
+
+
+def _wrong(text: str, why: str) -> BadRequest:
+    shown = text if text.isprintable() else ascii(text)
+    return BadRequest(
+        f"{shown[:200]}: {why}; write HOST:PATH, ssh://USER@HOST:PORT/PATH, or the path of a "
+        "directory of this node"
+    )
+
+
+WRONG: Wrong = _wrong

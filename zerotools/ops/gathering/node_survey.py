@@ -1,0 +1,191 @@
+"""What all sources have, before anything of it is compared or fetched."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from zerotools.core.errors import BadRequest
+from zerotools.io.output.journal import NAME, read_journal
+from zerotools.io.output.marker import is_empty
+from zerotools.io.output.staging import partial_of
+from zerotools.io.ssh.far_shell import OpenShells
+from zerotools.ops.gathering.brought import Brought, brought, identity, start_over
+from zerotools.ops.gathering.far_contents import FarContents, Wanted
+from zerotools.ops.gathering.far_listing import FarFile, Listing, list_source
+from zerotools.ops.gathering.merging import Held, merge
+from zerotools.ops.gathering.node_source import NodeSource
+from zerotools.ops.gathering.node_threads import for_each
+
+_LARGEST_TEXT = 256
+"""Of a file that may name the checkpoint to take, as `latest` does."""
+
+
+@dataclass(frozen=True)
+class NodeSurvey:
+    """`noted` is the journal of an earlier run of the same output, `complete` what it has brought
+    of files that are as they were. `texts` is what small files beside the checkpoint say, by name
+    and source."""
+
+    destination: Path
+    tag: str | None
+    listings: tuple[Listing, ...]
+    files: Mapping[str, Held]
+    noted: Mapping[str, object]
+    complete: Mapping[str, Brought]
+    texts: Mapping[str, Mapping[str, str]]
+
+    @cached_property
+    def to_compare(self) -> dict[str, list[str]]:
+        """Names of files, by source, that others have in the same size."""
+        found: dict[str, list[str]] = {each.source.name: [] for each in self.listings}
+        for name, held in self.files.items():
+            sizes = {file.size for file in held.holders.values()}
+            for source in held.holders if len(held.holders) > 1 and len(sizes) == 1 else ():
+                if source in found and not self.is_known(name, source):
+                    found[source].append(name)
+        return found
+
+    @property
+    def bytes_to_compare(self) -> int:
+        """Of all of them together."""
+        return sum(self.files[n].size for names in self.to_compare.values() for n in names)
+
+    def is_known(self, name: str, source: str) -> bool:
+        """Whether the digest of a file of a source is known from an earlier run."""
+        return name in self.complete and self.complete[name].source == source
+
+
+def survey(
+    sources: Sequence[NodeSource],
+    destination: Path,
+    *,
+    tag: str | None = None,
+    shells: OpenShells,
+    at_once: int,
+) -> NodeSurvey:
+    """List all sources, and see what an earlier run of the same output has brought.
+
+    Raises:
+        BadRequest: the output exists or lies in a source, a source is named twice or is not there.
+        BadFile: a source has names that cannot be, or a file where another has a directory.
+        HostUnreachable: see `FarShell`.
+    """
+    _check_sources(sources, destination)
+    noted = _noted(destination, tag)
+    listings = tuple(for_each(sources, lambda each: list_source(each, shells), shells, at_once))
+    partial = partial_of(destination)
+    known = {each.source.name: each for each in listings}
+    complete, kept = {}, {}
+    for name, line in noted.items():
+        found = brought(line)
+        if found is None or not found.is_complete_in(partial, name):
+            continue
+        listing = known.get(found.source)
+        if listing is None:
+            kept[name] = {found.source: found.file}
+        elif listing.files.get(name) != found.file:
+            continue
+        complete[name] = found
+    files = merge(listings, tag, kept)
+    texts = _texts(files, listings, shells, at_once)
+    if tag is not None:
+        files = _without_other_tags(files, tag, listings, texts)
+    return NodeSurvey(
+        destination,
+        tag,
+        listings,
+        files,
+        noted,
+        {name: each for name, each in complete.items() if name in files},
+        texts,
+    )
+
+
+def _check_sources(sources: Sequence[NodeSource], destination: Path) -> None:
+    if os.path.lexists(destination) and not is_empty(destination):
+        raise BadRequest(f"{destination} exists; choose another output, or remove it")
+    names = [each.name for each in sources]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise BadRequest(f"{twice} is named twice; leave it out once")
+    inside = destination.resolve()
+    for source in sources:
+        place = Path(source.directory).resolve()
+        if source.host is None and (place == inside or place in inside.parents):
+            raise BadRequest(f"{destination} is inside the source {place}; write it elsewhere")
+        if source.host is None and inside in place.parents:
+            raise BadRequest(f"{destination} contains the source {place}; write it elsewhere")
+
+
+def _noted(destination: Path, tag: str | None) -> Mapping[str, object]:
+    """The journal of an earlier run.
+
+    Raises:
+        BadRequest: it was one of something else.
+    """
+    partial = partial_of(destination)
+    if not os.path.lexists(partial / NAME):
+        if partial.is_dir() and not is_empty(partial):
+            raise BadRequest(
+                f"{partial} holds files, and no gather began it; see what they are, and move or "
+                "remove them"
+            )
+        return {}
+    return dict(read_journal(partial / NAME, identity(tag), start_over(partial)).done)
+
+
+def _texts(
+    files: Mapping[str, Held], listings: Sequence[Listing], shells: OpenShells, at_once: int
+) -> dict[str, dict[str, str]]:
+    """What the small files directly in each source say, of those that could name a checkpoint."""
+    wanted = {
+        each.source.name: [
+            Wanted(name, file)
+            for name, file in each.files.items()
+            if "/" not in name and name in files and 0 < file.size <= _LARGEST_TEXT
+        ]
+        for each in listings
+    }
+    found: dict[str, dict[str, str]] = {}
+
+    def read(listing: Listing) -> None:
+        asked = wanted[listing.source.name]
+        with FarContents(listing.source, asked, shells) as sent:
+            for each in asked:
+                parts: list[bytes] = []
+                sent.next(parts.append)
+                try:
+                    text = b"".join(parts).decode("utf-8").strip()
+                except UnicodeDecodeError:
+                    continue
+                if text.isprintable():
+                    found.setdefault(each.name, {})[listing.source.name] = text
+
+    for_each([each for each in listings if wanted[each.source.name]], read, shells, at_once)
+    return found
+
+
+def _without_other_tags(
+    files: Mapping[str, Held],
+    tag: str,
+    listings: Sequence[Listing],
+    texts: Mapping[str, Mapping[str, str]],
+) -> dict[str, Held]:
+    """Without the pointers that name another directory than the tag: it would not be there."""
+    beside = {n.partition("/")[0] for each in listings for n in each.files if "/" in n}
+    found = {}
+    for name, held in files.items():
+        said = texts.get(name, {})
+        is_pointer = any(text in beside for text in said.values())
+        holders: dict[str, FarFile] = {
+            source: file
+            for source, file in held.holders.items()
+            if not is_pointer or said.get(source) == tag
+        }
+        if holders:
+            found[name] = Held(name, holders)
+    return found

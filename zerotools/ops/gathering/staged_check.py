@@ -1,0 +1,114 @@
+"""Whether what was brought together is a whole checkpoint, as `zerotools verify` looks at it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsError
+from zerotools.formats import read_any
+from zerotools.formats.detect import complete_but_for_its_name
+from zerotools.io.files.damage import tolerating
+from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.verification.findings import Finding, Soundness, Verification
+from zerotools.ops.verification.verify import ToVerify, prepare, verify
+
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class StagedCheck:
+    """The checkpoints that were found, or in sentences why there is none."""
+
+    directory: Path
+    verifications: tuple[Verification, ...] = ()
+    errors: tuple[str, ...] = ()
+
+    @property
+    def is_whole(self) -> bool:
+        """Nothing is wrong, as far as was looked."""
+        faulty = (each.verdict is Soundness.FAULTY for each in self.verifications)
+        return not self.errors and not any(faulty)
+
+    @property
+    def findings(self) -> list[str]:
+        """What is wrong, in sentences."""
+        said = [finding.message for each in self.verifications for finding in each.findings]
+        return [*self.errors, *said]
+
+    @property
+    def causes(self) -> list[str]:
+        """`findings`, without the tensors that are incomplete because files are missing."""
+        if not self.missing:
+            return self.findings
+        found = [finding for each in self.verifications for finding in each.findings]
+        return [*self.errors, *(each.message for each in found if each.tensor is None)]
+
+    @property
+    def missing(self) -> list[str]:
+        """Files that the checkpoints lack, relative to the directory."""
+        found = [(each, finding) for each in self.verifications for finding in each.findings]
+        names = [self._named_by(each, finding) for each, finding in found]
+        names += map(self._said_in, self.errors)
+        return list(dict.fromkeys(name for name in names if name is not None))
+
+    def _named_by(self, found: Verification, finding: Finding) -> str | None:
+        if finding.file is None:
+            return self._said_in(finding.message)
+        paths = [base / finding.file for base in (found.checkpoint.root, found.files.base)]
+        if any(path.exists() for path in paths) or not paths[0].is_relative_to(self.directory):
+            return None
+        return paths[0].relative_to(self.directory).as_posix()
+
+    def _said_in(self, message: str) -> str | None:
+        """The file whose path a sentence begins with, where it is not there."""
+        match = re.match(rf"{re.escape(str(self.directory))}/(.+?) is missing\b", message)
+        return match[1] if match and not (self.directory / match[1]).exists() else None
+
+
+def look(directory: Path) -> tuple[list[ToVerify], tuple[str, ...]]:
+    """The checkpoints in the staging directory, one for each tag, and why there are none.
+
+    What is wrong is returned and not raised: it does not end what was fetched.
+    """
+    with complete_but_for_its_name(directory):
+        try:
+            first = prepare(directory)
+            others = [prepare(directory, tag=tag) for tag in first.checkpoint.origin.other_tags]
+        except (BadFile, BadRequest, Unsupported) as error:
+            faults = _further_faults(directory)
+            is_among = any(_subject(each) == _subject(str(error)) for each in faults)
+            return [], tuple(dict.fromkeys([*([] if is_among else [str(error)]), *faults]))
+    return [first, *others], ()
+
+
+def _subject(message: str) -> str:
+    """The file that a sentence is about, where it is missing."""
+    return message.partition(" is missing")[0]
+
+
+def _further_faults(directory: Path) -> list[str]:
+    """What is wrong with the files of a checkpoint that cannot be read, as far as its reader can go
+    on without them."""
+    with tolerating() as damage:
+        try:
+            problems = read_any(directory).problems
+        except ZerotoolsError:
+            problems = ()
+    return [*damage.faults.values(), *(problem.message for problem in problems)]
+
+
+def check(
+    directory: Path,
+    found: list[ToVerify],
+    errors: tuple[str, ...],
+    *,
+    fast: bool,
+    budget: MemoryBudget,
+    on_bytes: Progress = lambda _: None,
+) -> StagedCheck:
+    """Verify what `look` has found; with `fast` no tensor data is read."""
+    made = tuple(verify(each, fast=fast, budget=budget, on_bytes=on_bytes) for each in found)
+    return StagedCheck(directory, made, errors)
