@@ -45,6 +45,11 @@ COMMANDS: dict[str, CommandEntry] = {
     "verify": CommandEntry(
         "zerotools.cli.commands.verify", CHECKPOINTS, "Check whether a checkpoint is whole."
     ),
+    "serve": CommandEntry(
+        "zerotools.cli.commands.serve",
+        CHECKPOINTS,
+        "Let others read a checkpoint as a model, over HTTP.",
+    ),
     "salvage": CommandEntry(
         "zerotools.cli.commands.salvage",
         CHECKPOINTS,

@@ -1,0 +1,77 @@
+"""What is answered to a request, before any of it is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from http import HTTPStatus
+
+from zerotools.ops.serving.requests import NotSatisfiable, Wanted, matches, wanted_of
+from zerotools.ops.serving.served_model import ServedFile, ServedModel
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request that may be answered. `path` are the decoded words between slashes, `query` the
+    decoded pairs, `headers` are by their names in lower case."""
+
+    path: Sequence[str]
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class FilePart:
+    """Bytes of a file that are sent as they are made."""
+
+    file: str
+    wanted: Wanted
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`body` is sent after the headers; those of its length and type are among them."""
+
+    status: HTTPStatus
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes | FilePart = b""
+
+
+def of_text(status: HTTPStatus, text: str, content_type: str = "text/plain") -> Answer:
+    """An answer that is known."""
+    body = text.encode()
+    headers = {"Content-Type": f"{content_type}; charset=utf-8", "Content-Length": str(len(body))}
+    return Answer(status, headers, body)
+
+
+def of_file(
+    model: ServedModel, file: ServedFile, asked: Asked, more: Mapping[str, str] | None = None
+) -> Answer:
+    """A file, or what was asked of it."""
+    headers = {
+        "Accept-Ranges": "bytes",
+        "ETag": file.etag,
+        "Last-Modified": formatdate(model.since, usegmt=True),
+        **(more or {}),
+    }
+    if asked.headers.get("if-match") and not matches(asked.headers["if-match"], file.etag):
+        return Answer(HTTPStatus.PRECONDITION_FAILED, {**headers, "Content-Length": "0"})
+    if matches(asked.headers.get("if-none-match"), file.etag):
+        return Answer(HTTPStatus.NOT_MODIFIED, headers)
+    asks = asked.headers.get("range")
+    if asked.headers.get("if-range", file.etag) != file.etag:
+        asks = None
+    try:
+        wanted = wanted_of(asks, file.size)
+    except NotSatisfiable:
+        refused = {**headers, "Content-Range": f"bytes */{file.size}", "Content-Length": "0"}
+        return Answer(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, refused)
+    headers |= {
+        "Content-Type": file.content_type,
+        "Content-Length": str(wanted.end - wanted.begin),
+    }
+    if not wanted.is_part:
+        return Answer(HTTPStatus.OK, headers, FilePart(file.name, wanted))
+    headers["Content-Range"] = f"bytes {wanted.begin}-{wanted.end - 1}/{file.size}"
+    return Answer(HTTPStatus.PARTIAL_CONTENT, headers, FilePart(file.name, wanted))

@@ -1,0 +1,288 @@
+"""Any range of bytes of the files of a conversion, made of the source as it is asked for.
+
+A file of the output is a row of literals (a header), bytes that are carried over, and tensors. Of a
+range, the tensors that meet it are planned, which proves each of them the first time; their copies
+are cut to it, to the whole elements at both ends, and filled tile by tile:
+
+    asked        [         begin ............................... end )
+    file         | header | tensor a        | tensor b                  | tensor c |
+    made         | header | a, from the element that has `begin`, b to the element that has `end` |
+
+Tiles are made by the threads that all requests share, a few ahead of the one that is sent. A buffer
+is one of so many as the budget has, and a request holds few of them at a time: whoever reads slowly
+keeps only those.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from threading import Lock, Semaphore, local
+
+from zerotools.core.checkpoint import Checkpoint, Key
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.core.target import CarriedBytes, Target
+from zerotools.io.files.open_files import OpenFiles
+from zerotools.io.files.regular import regular_file
+from zerotools.io.files.sources import Sources
+from zerotools.io.numeric.cast_torch import cast_for
+from zerotools.io.numeric.gather import Scratch
+from zerotools.ops.conversions.conversion import Conversion, cast_to_fp16, prove
+from zerotools.ops.execution.fill import fill
+from zerotools.ops.execution.parts.clip import clip
+from zerotools.ops.execution.parts.share import ByteRange, Extent, extents
+from zerotools.ops.execution.plan import Copy, RangeCopy, plan
+from zerotools.ops.execution.tiles import Tile, tiles_of
+from zerotools.ops.execution.workers import MemoryBudget
+
+AHEAD = 4
+"""Tiles of one request that are made or wait to be sent."""
+PLANNED = 512
+"""Tensors whose copies are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """Elements of a tensor that lie one behind another in a file."""
+
+    extent: Extent
+    key: Key
+
+    @property
+    def end(self) -> int:
+        return self.extent.offset + self.extent.numel * self.extent.itemsize
+
+
+class ByteSource:
+    """The files of `conversion`, by ranges. Any number of threads may read. Use as a context.
+
+    With `strict`, finite values that become infinite are an error where they are read.
+    """
+
+    def __init__(
+        self, conversion: Conversion, budget: MemoryBudget, *, strict: bool = True
+    ) -> None:
+        self._conversion = conversion
+        self._target: Target = conversion.target
+        self._budget = budget
+        self._strict = strict
+        self._places = _places(self._target)
+        self._starts = {
+            file: [each.extent.offset for each in placed] for file, placed in self._places.items()
+        }
+        self._plans: OrderedDict[Key, list[Copy | RangeCopy]] = OrderedDict()
+        self._lock = Lock()
+        self._own = local()
+        self._stack = ExitStack()
+        buffers = budget.max_memory // (3 * budget.tile_bytes) - budget.workers
+        self._buffers = Semaphore(max(AHEAD, buffers))
+
+    def __enter__(self) -> ByteSource:
+        """
+        Raises:
+            BadFile: the source is incomplete, damaged, or another than it was.
+            BadRequest: the output cannot be made by ranges.
+        """
+        conversion = self._conversion
+        refuse_unservable(self._target)
+        sources = Sources(conversion.stamps)
+        sources.check()
+        prove(conversion)
+        with self._stack as stack:
+            stack.enter_context(conversion.sums())
+            self._reads = stack.enter_context(OpenFiles(conversion.source.root, sources=sources))
+            self._sources = sources
+            self._pool = ThreadPoolExecutor(self._budget.workers, thread_name_prefix="tile")
+            stack.callback(self._pool.shutdown, wait=True, cancel_futures=True)
+            self._cast = cast_for(cast_to_fp16(conversion), self._budget.workers)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def read(self, file: str, begin: int, end: int) -> Iterator[bytes]:
+        """The bytes [begin, end) of a file, in order, in pieces of at most a tile.
+
+        Raises:
+            BadFile: the source is damaged, or another than it was.
+            BadRequest: with `strict`, values are too large for their new type.
+        """
+        at = begin
+        for start, data in self._pieces(file, begin, end):
+            if at < start:  # what no tensor, literal or carried bytes fill
+                yield from _zeros(start - at)
+            cut = data[max(0, begin - start) : end - start]
+            yield cut
+            at = start + len(data)
+        yield from _zeros(end - min(at, end))
+
+    def check(self) -> None:
+        """
+        Raises:
+            BadFile: a file of the source that was read changed since.
+        """
+        self._reads.check_sources()
+
+    def _pieces(self, file: str, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
+        """(offset, bytes) of all that lies in the range, in order; the first and the last may reach
+        beyond it."""
+        known = sorted(self._known(file, begin, end), key=lambda each: each[0])
+        waiting = deque(known)
+        for offset, data in self._tiles(file, begin, end):
+            while waiting and waiting[0][0] < offset:
+                start, make = waiting.popleft()
+                yield start, make()
+            yield offset, data
+        for start, make in waiting:
+            yield start, make()
+
+    def _known(self, file: str, begin: int, end: int) -> Iterator[tuple[int, Callable[[], bytes]]]:
+        file_plan, most = self._target.files[file], self._budget.tile_bytes
+        for literal in file_plan.literals:
+            first, last = max(begin, literal.offset), min(end, literal.offset + len(literal.data))
+            for at in range(first, last, most):
+                start, stop = at - literal.offset, min(at + most, last) - literal.offset
+                yield at, partial(_sliced, literal.data, start, stop)
+        for carried in file_plan.carried:
+            first, last = max(begin, carried.offset), min(end, carried.offset + carried.length)
+            for at in range(first, last, most):
+                count = min(at + most, last) - at
+                yield at, partial(self._carried, carried, at, count)
+
+    def _carried(self, carried: CarriedBytes, at: int, count: int) -> bytes:
+        begin = carried.source_offset + at - carried.offset
+        with regular_file(carried.source) as descriptor:
+            self._sources.note(carried.source, os.fstat(descriptor))
+            data = os.pread(descriptor, count, begin)
+        if len(data) < count:
+            raise BadFile(
+                f"{carried.source} ends at byte {begin + len(data)}, but {begin + count} bytes "
+                "were expected; it is truncated"
+            )
+        return data
+
+    def _tiles(self, file: str, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
+        """The tiles of the range, in the order of the file."""
+        tiles = tiles_of(
+            clip(self._copies(file, begin, end), {file: self._whole(file, begin, end)}),
+            self._budget.tile_bytes,
+            wide_bytes=self._budget.wide_bytes,
+        )
+        going: deque[tuple[Tile, Future[bytes]]] = deque()
+        try:
+            for tile in tiles:
+                self._buffers.acquire()
+                try:
+                    going.append((tile, self._pool.submit(self._fill, tile)))
+                except BaseException:  # the server ends; raised again
+                    self._buffers.release()
+                    raise
+                if len(going) >= AHEAD:
+                    yield self._next(going)
+            while going:
+                yield self._next(going)
+        finally:
+            for _, future in going:
+                future.cancel()
+                self._buffers.release()
+
+    def _next(self, going: deque[tuple[Tile, Future[bytes]]]) -> tuple[int, bytes]:
+        tile, future = going.popleft()
+        try:
+            return tile.offset, future.result()
+        finally:
+            self._buffers.release()
+
+    def _fill(self, tile: Tile) -> bytes:
+        if not hasattr(self._own, "scratch"):
+            size, wide = self._budget.tile_bytes, self._budget.wide_bytes
+            self._own.scratch = Scratch(size, size, wide)
+        data, losses = fill(self._reads, tile, self._own.scratch, cast=self._cast)
+        lost = [(key, each) for key, each in losses if each.overflowed]
+        if lost and self._strict:
+            key, worst = lost[0]
+            raise BadRequest(
+                f"{key}: {worst.overflowed} values up to {worst.largest:g} are too large for "
+                f"{tile.target_dtype}; use --dtype bf16 or fp32, or --allow-overflow"
+            )
+        return bytes(data)
+
+    def _copies(self, file: str, begin: int, end: int) -> Iterator[Copy | RangeCopy]:
+        """Those of all tensors that meet the range, in the order of the file."""
+        for placed in self._meeting(file, begin, end):
+            for copy in self._planned(placed.key):
+                is_here = placed.extent.offset <= copy.target.offset < placed.end
+                if copy.target.file == file and is_here:
+                    yield copy
+
+    def _meeting(self, file: str, begin: int, end: int) -> Iterator[_Placed]:
+        placed = self._places.get(file, [])
+        first = max(0, bisect_right(self._starts.get(file, []), begin) - 1)
+        for each in placed[first:]:
+            if each.extent.offset >= end:
+                return
+            if each.end > begin:
+                yield each
+
+    def _planned(self, key: Key) -> list[Copy | RangeCopy]:
+        with self._lock:
+            if (known := self._plans.get(key)) is not None:
+                self._plans.move_to_end(key)
+                return known
+        whole: Checkpoint = self._target.checkpoint
+        one = replace(whole, tensors={key: whole.tensors[key]})
+        copies = sorted(plan(self._conversion.source, one), key=lambda each: each.target.offset)
+        with self._lock:
+            self._plans[key] = copies
+            while len(self._plans) > PLANNED:
+                self._plans.popitem(last=False)
+        return copies
+
+    def _whole(self, file: str, begin: int, end: int) -> ByteRange:
+        """The range, from the first byte of the element that has `begin`."""
+        for placed in self._meeting(file, begin, end):
+            offset, itemsize = placed.extent.offset, placed.extent.itemsize
+            if offset <= begin:
+                return ByteRange(begin - (begin - offset) % itemsize, end)
+            break
+        return ByteRange(begin, end)
+
+
+def refuse_unservable(target: Target) -> None:
+    """
+    Raises:
+        BadRequest: bytes of the output are known only when all of it was made.
+    """
+    if any(file_plan.checksums for file_plan in target.files.values()):
+        raise BadRequest(
+            "files of this format have checksums over all of their bytes, which are not known "
+            "before they are made; serve safetensors"
+        )
+
+
+def _places(target: Target) -> dict[str, list[_Placed]]:
+    found: dict[str, list[_Placed]] = {}
+    for key, tensor in target.checkpoint.tensors.items():
+        for extent in extents(tensor):
+            if extent.numel:
+                found.setdefault(extent.file, []).append(_Placed(extent, key))
+    for placed in found.values():
+        placed.sort(key=lambda each: each.extent.offset)
+    return found
+
+
+def _sliced(data: bytes, start: int, stop: int) -> bytes:
+    return data[start:stop]
+
+
+def _zeros(count: int) -> Iterator[bytes]:
+    most = 2**20
+    for at in range(0, count, most):
+        yield bytes(min(most, count - at))

@@ -1,0 +1,52 @@
+"""Ranges and conditions of a request, as RFC 9110 (HTTP semantics) has them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_RANGE = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
+
+
+class NotSatisfiable(Exception):
+    """The range begins behind the end of the file: status 416."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Bytes [begin, end) of a file; `is_part` says that a range was asked for."""
+
+    begin: int
+    end: int
+    is_part: bool = False
+
+
+def wanted_of(header: str | None, size: int) -> Wanted:
+    """What a `Range` asks of a file of `size` bytes. Several ranges, other units and what is no
+    range are passed over, as section 14.2 allows: then it is the whole file.
+
+    Raises:
+        NotSatisfiable: nothing of it lies in the file.
+    """
+    match = _RANGE.fullmatch((header or "").replace(" ", ""))
+    first, last = match.groups() if match else ("", "")
+    if not first and not last:
+        return Wanted(0, size)
+    if not first:  # the last so many bytes
+        if int(last) == 0 or size == 0:
+            raise NotSatisfiable
+        return Wanted(max(0, size - int(last)), size, is_part=True)
+    begin, end = int(first), size if not last else min(size, int(last) + 1)
+    if last and int(last) < begin:
+        return Wanted(0, size)
+    if begin >= size:
+        raise NotSatisfiable
+    return Wanted(begin, end, is_part=True)
+
+
+def matches(header: str | None, etag: str) -> bool:
+    """Whether a list of ETags (`If-None-Match`, `If-Match`) has this one, or any (`*`)."""
+    if header is None:
+        return False
+    listed = [each.strip().removeprefix("W/") for each in header.split(",")]
+    return "*" in listed or etag in listed
