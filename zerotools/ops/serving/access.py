@@ -74,8 +74,8 @@ def refusal(request: SignedRequest, credentials: Credentials, now: datetime) -> 
         return "RequestTimeTooSkewed"
     if not hmac.compare_digest(key_id.encode(), credentials.key_id.encode()):
         return "InvalidAccessKeyId"
-    # No request that we take has a body.
-    if request.headers.get("x-amz-content-sha256", _EMPTY) not in (_EMPTY, _UNSIGNED):
+    is_read = request.method in ("GET", "HEAD")  # and has no body
+    if is_read and request.headers.get("x-amz-content-sha256", _EMPTY) not in (_EMPTY, _UNSIGNED):
         return "XAmzContentSHA256Mismatch"
     wanted = signature(request, credentials.secret, signed, region)
     if not hmac.compare_digest(wanted.encode(), parts.get("Signature", "").encode()):

@@ -130,7 +130,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.source.check()  # before the last piece makes it whole
             self.wfile.write(first)
         except ZerotoolsError as problem:
-            self.server.say(f"{self.path.partition('?')[0]} broke off: {problem}")
+            self.server.say(f"{_target(self.path)[0]} broke off: {problem}")
             self.close_connection = True
         finally:
             if (close := getattr(pieces, "close", None)) is not None:
@@ -138,7 +138,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _judged(self) -> Answer:
         """What this one may be told."""
-        encoded, _, query = self.path.partition("?")
+        encoded, query = _target(self.path)
         pairs = parse_qsl(query, keep_blank_values=True, errors="strict")
         headers = {name.lower(): value for name, value in self.headers.items()}
         path = [unquote(word, errors="strict") for word in encoded.lstrip("/").split("/")]
@@ -174,3 +174,12 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
         if not self.close_connection:
             self.rfile.read(int(length))
+
+
+def _target(text: str) -> tuple[str, str]:
+    """Path and query of what is asked. Some clients send the whole URL, as to a proxy, which a
+    server must take, too (RFC 9112, section 3.2.2)."""
+    path, _, query = text.partition("?")
+    if path.startswith(("http://", "https://")):
+        path = "/" + path.partition("://")[2].partition("/")[2]
+    return path, query
