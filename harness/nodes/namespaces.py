@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -12,9 +13,9 @@ _SECONDS = 20.0
 
 
 @contextmanager
-def two_namespaces(prefix: str = "zerotools") -> Iterator[tuple[str, ...]]:
+def two_namespaces() -> Iterator[tuple[str, ...]]:
     """Their names. For root; needs iproute2."""
-    names = tuple(f"{prefix}-{node}" for node in (0, 1))
+    names = tuple(f"zerotools-{os.getpid()}-{node}" for node in (0, 1))
     made: list[str] = []
     try:
         for name in names:
