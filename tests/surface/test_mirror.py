@@ -68,6 +68,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "daemon/test_hostile",
         "daemon/test_no_memory",
         "daemon/test_conversion_jobs",
+        "ops/serving/test_peers",
         "daemon/trainer/test_several_machines",
         "daemon/test_elastic_jobs",
         "daemon/test_promises",

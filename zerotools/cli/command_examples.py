@@ -34,6 +34,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "zerotools verify runs/tiny",
         "zerotools verify zero3-run --fast",
     ),
+    "serve": (
+        "zerotools serve runs/tiny",
+        "zerotools serve zero3-run --dtype bf16 --listen 127.0.0.1:8080 --name tiny",
+    ),
     "salvage": (
         "zerotools salvage zero3-run model --dry-run",
         "zerotools salvage zero3-run model --fill-from runs/tiny",

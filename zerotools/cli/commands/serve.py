@@ -6,6 +6,7 @@ import re
 import signal
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -32,8 +33,10 @@ from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.serving.access import Credentials
 from zerotools.ops.serving.byte_source import ByteSource
 from zerotools.ops.serving.served_model import ServedModel, served_model
-from zerotools.ops.serving.server import ModelServer
 from zerotools.ops.weights.selection import MASTERS, WEIGHTS
+
+if TYPE_CHECKING:
+    from zerotools.ops.serving.server import ModelServer
 
 _LISTEN = re.compile(r"(?P<host>\[[0-9A-Fa-f:]+\]|[^:\[\]]+):(?P<port>\d{1,5})")
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
@@ -139,6 +142,8 @@ def command(
         say("note", note)
     for warning in (*conversion.warnings, *filter(None, [conversion.lacking])):
         say("warning", warning)
+    from zerotools.ops.serving.server import ModelServer  # http.server, which no --help needs
+
     credentials = Credentials()
     model = served_model(conversion, name)
     with ByteSource(conversion, budget, strict=not allow_overflow) as source:
@@ -192,7 +197,8 @@ def _tell(
         f"serving {model.name}: {counted(len(model.files), 'file')}, {render.size(size)}, at "
         f"{server.url}\n\n"
         f"  curl -H 'Authorization: Bearer {credentials.token}' {server.url}/\n\n"
-        f"  export HF_ENDPOINT={server.url} HF_TOKEN={credentials.token}    # local/{model.name}\n\n"
+        f"  export HF_ENDPOINT={server.url} HF_TOKEN={credentials.token}"
+        f"    # local/{model.name}\n\n"
         f"  export AWS_ENDPOINT_URL={server.url} AWS_REGION=us-east-1 \\\n"
         f"    AWS_ACCESS_KEY_ID={credentials.key_id} \\\n"
         f"    AWS_SECRET_ACCESS_KEY={credentials.secret}    # s3://{model.name}/\n\n"

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from email.utils import formatdate
 from http import HTTPStatus
 
-from zerotools.ops.serving.requests import NotSatisfiable, Wanted, matches, wanted_of
+from zerotools.ops.serving.requests import NotSatisfiable, WantedBytes, matches, wanted_of
 from zerotools.ops.serving.served_model import ServedFile, ServedModel
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReadRequest:
     """A request that may be answered. `path` are the decoded words between slashes, `query` the
     decoded pairs, `headers` are by their names in lower case."""
 
@@ -26,11 +26,11 @@ class FilePart:
     """Bytes of a file that are sent as they are made."""
 
     file: str
-    wanted: Wanted
+    wanted: WantedBytes
 
 
 @dataclass(frozen=True)
-class Answer:
+class ServedAnswer:
     """`body` is sent after the headers; those of its length and type are among them."""
 
     status: HTTPStatus
@@ -38,16 +38,16 @@ class Answer:
     body: bytes | FilePart = b""
 
 
-def of_text(status: HTTPStatus, text: str, content_type: str = "text/plain") -> Answer:
+def of_text(status: HTTPStatus, text: str, content_type: str = "text/plain") -> ServedAnswer:
     """An answer that is known."""
     body = text.encode()
     headers = {"Content-Type": f"{content_type}; charset=utf-8", "Content-Length": str(len(body))}
-    return Answer(status, headers, body)
+    return ServedAnswer(status, headers, body)
 
 
 def of_file(
-    model: ServedModel, file: ServedFile, asked: Asked, more: Mapping[str, str] | None = None
-) -> Answer:
+    model: ServedModel, file: ServedFile, asked: ReadRequest, more: Mapping[str, str] | None = None
+) -> ServedAnswer:
     """A file, or what was asked of it."""
     headers = {
         "Accept-Ranges": "bytes",
@@ -56,9 +56,9 @@ def of_file(
         **(more or {}),
     }
     if asked.headers.get("if-match") and not matches(asked.headers["if-match"], file.etag):
-        return Answer(HTTPStatus.PRECONDITION_FAILED, {**headers, "Content-Length": "0"})
+        return ServedAnswer(HTTPStatus.PRECONDITION_FAILED, {**headers, "Content-Length": "0"})
     if matches(asked.headers.get("if-none-match"), file.etag):
-        return Answer(HTTPStatus.NOT_MODIFIED, headers)
+        return ServedAnswer(HTTPStatus.NOT_MODIFIED, headers)
     asks = asked.headers.get("range")
     if asked.headers.get("if-range", file.etag) != file.etag:
         asks = None
@@ -66,12 +66,12 @@ def of_file(
         wanted = wanted_of(asks, file.size)
     except NotSatisfiable:
         refused = {**headers, "Content-Range": f"bytes */{file.size}", "Content-Length": "0"}
-        return Answer(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, refused)
+        return ServedAnswer(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, refused)
     headers |= {
         "Content-Type": file.content_type,
         "Content-Length": str(wanted.end - wanted.begin),
     }
     if not wanted.is_part:
-        return Answer(HTTPStatus.OK, headers, FilePart(file.name, wanted))
+        return ServedAnswer(HTTPStatus.OK, headers, FilePart(file.name, wanted))
     headers["Content-Range"] = f"bytes {wanted.begin}-{wanted.end - 1}/{file.size}"
-    return Answer(HTTPStatus.PARTIAL_CONTENT, headers, FilePart(file.name, wanted))
+    return ServedAnswer(HTTPStatus.PARTIAL_CONTENT, headers, FilePart(file.name, wanted))

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from xml.sax.saxutils import escape
 
-from zerotools.ops.serving.answer import Answer, Asked, of_file, of_text
+from zerotools.ops.serving.answer import ReadRequest, ServedAnswer, of_file, of_text
 from zerotools.ops.serving.served_model import ServedFile, ServedModel
 
 _HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
@@ -28,7 +28,7 @@ _STATUSES = {
 }
 
 
-def bucket_answer(model: ServedModel, asked: Asked) -> Answer:
+def bucket_answer(model: ServedModel, asked: ReadRequest) -> ServedAnswer:
     """The answer to who has signed."""
     bucket, *rest = asked.path or [""]
     key = "/".join(rest)
@@ -50,13 +50,13 @@ def bucket_answer(model: ServedModel, asked: Asked) -> Answer:
     return of_text(HTTPStatus.OK, "")
 
 
-def error(code: str, message: str, status: HTTPStatus | None = None) -> Answer:
+def error(code: str, message: str, status: HTTPStatus | None = None) -> ServedAnswer:
     """As S3 says what is wrong."""
     body = f"<Error><Code>{code}</Code><Message>{escape(message)}</Message></Error>"
     return _xml(body, status or _STATUSES.get(code, HTTPStatus.FORBIDDEN))
 
 
-def _buckets(model: ServedModel) -> Answer:
+def _buckets(model: ServedModel) -> ServedAnswer:
     made = f"<Name>{escape(model.name)}</Name><CreationDate>{_time(model)}</CreationDate>"
     return _xml(
         f"<ListAllMyBucketsResult {_SPACE}><Owner><ID>zerotools</ID></Owner>"
@@ -64,7 +64,7 @@ def _buckets(model: ServedModel) -> Answer:
     )
 
 
-def _listing(model: ServedModel, asked: Asked) -> Answer:
+def _listing(model: ServedModel, asked: ReadRequest) -> ServedAnswer:
     query = asked.query
     prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
     after = query.get("continuation-token") or query.get("start-after", "")
@@ -116,5 +116,5 @@ def _time(model: ServedModel) -> str:
     return datetime.fromtimestamp(model.since, UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
 
 
-def _xml(body: str, status: HTTPStatus = HTTPStatus.OK) -> Answer:
+def _xml(body: str, status: HTTPStatus = HTTPStatus.OK) -> ServedAnswer:
     return of_text(status, _HEAD + body, "application/xml")

@@ -23,6 +23,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain, groupby
 from threading import Lock, Semaphore, local
 
 from zerotools.core.checkpoint import Checkpoint, Key
@@ -118,6 +119,7 @@ class ByteSource:
         for start, data in self._pieces(file, begin, end):
             if at < start:  # what no tensor, literal or carried bytes fill
                 yield from _zeros(start - at)
+            assert start <= begin or start >= at, f"{file}: byte {start} comes after {at}"
             cut = data[max(0, begin - start) : end - start]
             yield cut
             at = start + len(data)
@@ -170,11 +172,8 @@ class ByteSource:
 
     def _tiles(self, file: str, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
         """The tiles of the range, in the order of the file."""
-        tiles = tiles_of(
-            clip(self._copies(file, begin, end), {file: self._whole(file, begin, end)}),
-            self._budget.tile_bytes,
-            wide_bytes=self._budget.wide_bytes,
-        )
+        copies = clip(self._copies(file, begin, end), {file: self._whole(file, begin, end)})
+        tiles = chain.from_iterable(map(self._cut, _alike(copies)))
         going: deque[tuple[Tile, Future[bytes]]] = deque()
         try:
             for tile in tiles:
@@ -192,6 +191,10 @@ class ByteSource:
             for _, future in going:
                 future.cancel()
                 self._buffers.release()
+
+    def _cut(self, copies: Iterator[Copy | RangeCopy]) -> Iterator[Tile]:
+        size, wide = self._budget.tile_bytes, self._budget.wide_bytes
+        return tiles_of(copies, size, wide_bytes=wide)
 
     def _next(self, going: deque[tuple[Tile, Future[bytes]]]) -> tuple[int, bytes]:
         tile, future = going.popleft()
@@ -276,6 +279,12 @@ def _places(target: Target) -> dict[str, list[_Placed]]:
     for placed in found.values():
         placed.sort(key=lambda each: each.extent.offset)
     return found
+
+
+def _alike(copies: Iterator[Copy | RangeCopy]) -> Iterator[Iterator[Copy | RangeCopy]]:
+    """Those of boxes, and those of ranges, in turn: the tiles of ranges are held back to be joined,
+    and those of boxes that follow in the file would come before them."""
+    return (group for _, group in groupby(copies, lambda each: isinstance(each, Copy)))
 
 
 def _sliced(data: bytes, start: int, stop: int) -> bytes:

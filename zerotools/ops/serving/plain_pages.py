@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
 
-from zerotools.ops.serving.answer import Answer, Asked, of_file, of_text
+from zerotools.ops.serving.answer import ReadRequest, ServedAnswer, of_file, of_text
 from zerotools.ops.serving.served_model import ServedModel
 
 
-def plain_answer(model: ServedModel, asked: Asked) -> Answer:
+def plain_answer(model: ServedModel, asked: ReadRequest) -> ServedAnswer:
     """The answer to who has the token."""
     path = [word for word in asked.path if word]
     if not path:
@@ -46,14 +46,14 @@ def _listing(model: ServedModel) -> dict[str, Any]:
     }
 
 
-def _of_hub(model: ServedModel, words: Sequence[str]) -> Answer:
+def _of_hub(model: ServedModel, words: Sequence[str]) -> ServedAnswer:
     for length in (1, 2):  # a repository with and without a namespace
         if len(words) >= length and words[length - 1] == model.name:
             return _about(model, "/".join(words[:length]), words[length:])
     return _absent(model, f"the model is called {model.name}")
 
 
-def _about(model: ServedModel, repository: str, words: Sequence[str]) -> Answer:
+def _about(model: ServedModel, repository: str, words: Sequence[str]) -> ServedAnswer:
     if words and words[0] == "tree":
         return _json(
             [
@@ -75,7 +75,7 @@ def _about(model: ServedModel, repository: str, words: Sequence[str]) -> Answer:
     )
 
 
-def _resolved(model: ServedModel, path: Sequence[str], asked: Asked) -> Answer:
+def _resolved(model: ServedModel, path: Sequence[str], asked: ReadRequest) -> ServedAnswer:
     at = path.index("resolve", 1)
     name = "/".join(path[at + 2 :])
     if path[at - 1] != model.name:
@@ -85,14 +85,14 @@ def _resolved(model: ServedModel, path: Sequence[str], asked: Asked) -> Answer:
     return of_file(model, model.files[name], asked, {"X-Repo-Commit": model.revision})
 
 
-def _json(value: Any) -> Answer:
+def _json(value: Any) -> ServedAnswer:
     return of_text(HTTPStatus.OK, json.dumps(value, indent=1) + "\n", "application/json")
 
 
-def _absent(model: ServedModel, why: str, code: str = "RepoNotFound") -> Answer:
+def _absent(model: ServedModel, why: str, code: str = "RepoNotFound") -> ServedAnswer:
     """`code` is how a hub says it, by which its clients know what is missing."""
     answer = of_text(HTTPStatus.NOT_FOUND, f"{why}; / lists what there is\n")
     headers = {**answer.headers, "X-Error-Code": code, "X-Error-Message": why}
     if code == "EntryNotFound":
         headers["X-Repo-Commit"] = model.revision
-    return Answer(answer.status, headers, answer.body)
+    return ServedAnswer(answer.status, headers, answer.body)

@@ -13,7 +13,7 @@ class NotSatisfiable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedBytes:
     """Bytes [begin, end) of a file; `is_part` says that a range was asked for."""
 
     begin: int
@@ -21,7 +21,7 @@ class Wanted:
     is_part: bool = False
 
 
-def wanted_of(header: str | None, size: int) -> Wanted:
+def wanted_of(header: str | None, size: int) -> WantedBytes:
     """What a `Range` asks of a file of `size` bytes. Several ranges, other units and what is no
     range are passed over, as section 14.2 allows: then it is the whole file.
 
@@ -31,17 +31,17 @@ def wanted_of(header: str | None, size: int) -> Wanted:
     match = _RANGE.fullmatch((header or "").replace(" ", ""))
     first, last = match.groups() if match else ("", "")
     if not first and not last:
-        return Wanted(0, size)
+        return WantedBytes(0, size)
     if not first:  # the last so many bytes
         if int(last) == 0 or size == 0:
             raise NotSatisfiable
-        return Wanted(max(0, size - int(last)), size, is_part=True)
+        return WantedBytes(max(0, size - int(last)), size, is_part=True)
     begin, end = int(first), size if not last else min(size, int(last) + 1)
     if last and int(last) < begin:
-        return Wanted(0, size)
+        return WantedBytes(0, size)
     if begin >= size:
         raise NotSatisfiable
-    return Wanted(begin, end, is_part=True)
+    return WantedBytes(begin, end, is_part=True)
 
 
 def matches(header: str | None, etag: str) -> bool:

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, unquote
 
 from zerotools.core.errors import ZerotoolsError
 from zerotools.ops.serving.access import ALGORITHM, Credentials, SignedRequest, refusal
-from zerotools.ops.serving.answer import Answer, Asked, FilePart, of_text
+from zerotools.ops.serving.answer import FilePart, ReadRequest, ServedAnswer, of_text
 from zerotools.ops.serving.bucket_pages import bucket_answer, error
 from zerotools.ops.serving.byte_source import ByteSource
 from zerotools.ops.serving.plain_pages import plain_answer
@@ -119,7 +119,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self._send(answer, first, pieces)
 
-    def _send(self, answer: Answer, first: bytes, pieces: Iterator[bytes]) -> None:
+    def _send(self, answer: ServedAnswer, first: bytes, pieces: Iterator[bytes]) -> None:
         if not isinstance(answer.body, FilePart):
             self.wfile.write(answer.body)
             return
@@ -136,13 +136,13 @@ class _Handler(BaseHTTPRequestHandler):
             if (close := getattr(pieces, "close", None)) is not None:
                 close()
 
-    def _judged(self) -> Answer:
+    def _judged(self) -> ServedAnswer:
         """What this one may be told."""
         encoded, query = _target(self.path)
         pairs = parse_qsl(query, keep_blank_values=True, errors="strict")
         headers = {name.lower(): value for name, value in self.headers.items()}
         path = [unquote(word, errors="strict") for word in encoded.lstrip("/").split("/")]
-        asked = Asked(path, dict(pairs), headers)
+        asked = ReadRequest(path, dict(pairs), headers)
         credentials, model = self.server.credentials, self.server.model
         authorization = headers.get("authorization")
         is_signed = (authorization or "").startswith(ALGORITHM)
@@ -156,7 +156,7 @@ class _Handler(BaseHTTPRequestHandler):
                 HTTPStatus.UNAUTHORIZED,
                 "send the token that zerotools serve printed: Authorization: Bearer TOKEN\n",
             )
-            return Answer(
+            return ServedAnswer(
                 answer.status, {**answer.headers, "WWW-Authenticate": "Bearer"}, answer.body
             )
         if self.command not in ("GET", "HEAD"):

@@ -1,0 +1,1 @@
+"""What a range server gives, against reading the file that consolidate writes."""
