@@ -25,7 +25,7 @@ def ask(instruction: str, **variables: str) -> str:
     ("line", "offered"),
     [
         ("zerotools mon", ["monitor"]),
-        ("zerotools s", ["salvage", "submit", "show", "shares"]),
+        ("zerotools s", ["serve", "salvage", "submit", "show", "shares"]),
         ("zerotools monitor --o", ["--once"]),
     ],
 )

@@ -23,6 +23,8 @@ COMMANDS: Mapping[str, str] = {
     **dict.fromkeys(("unhold", "unstash"), "release"),
     **dict.fromkeys(("nice", "renice"), "priority"),
     **dict.fromkeys(("migrate", "config"), "import"),
+    **dict.fromkeys(("host", "http", "expose", "mount"), "serve"),
+    **dict.fromkeys(("collect", "fetch", "pull", "scp", "rsync"), "gather"),
     **dict.fromkeys(("strip", "slim", "shrink", "drop"), "thin"),
 }
 
@@ -33,5 +35,5 @@ def suggest_commands(word: str, known: Iterable[str]) -> list[str]:
     other = COMMANDS.get(word.lower())
     import difflib  # 1 ms at each start
 
-    near = difflib.get_close_matches(word, names, n=2)
+    near = difflib.get_close_matches(word, names, n=2, cutoff=0.75 if other else 0.6)
     return ([other] if other in names and other not in near else []) + near[: 1 if other else 2]
