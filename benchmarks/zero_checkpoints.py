@@ -78,13 +78,25 @@ def param_groups(shapes: Shapes) -> list[Shapes]:
     return [matrices, {name: shape for name, shape in shapes.items() if len(shape) == 1}]
 
 
-def generate(out: Path, shapes: Shapes, *, stage: int, ranks: int, sparse: bool = False) -> None:
-    """Write a save directory with one tag: `ranks` optimizer files, and model files."""
+def generate(
+    out: Path,
+    shapes: Shapes,
+    *,
+    stage: int,
+    ranks: int,
+    sparse: bool = False,
+    written: int | None = None,
+) -> None:
+    """Write a save directory with one tag: `ranks` optimizer files, and model files; of stage 3
+    those of the first `written` ranks alone."""
     directory = out / TAG
     directory.mkdir(parents=True)
     (out / "latest").write_text(TAG)
-    write = _write_stage_3 if stage == 3 else _write_stage_2
-    write(directory, param_groups(shapes), list(shapes), ranks, sparse)
+    groups, order = param_groups(shapes), list(shapes)
+    if stage == 3:
+        _write_stage_3(directory, groups, order, ranks, sparse, written or ranks)
+    else:
+        _write_stage_2(directory, groups, order, ranks, sparse)
 
 
 def _write_stage_2(
@@ -104,11 +116,16 @@ def _write_stage_2(
 
 
 def _write_stage_3(
-    directory: Path, groups: list[Shapes], order: list[str], ranks: int, sparse: bool
+    directory: Path,
+    groups: list[Shapes],
+    order: list[str],
+    ranks: int,
+    sparse: bool,
+    written: int,
 ) -> None:
     cut = [sub_groups(group, ranks) for group in groups]
     flat = [shapes for group in cut for shapes in group]
-    for rank in range(ranks):
+    for rank in range(written):
         storages = Storages()
         module = Ordered({name: tensor(storages.add([], BFLOAT16), 0, (0,)) for name in order})
         tree = _model_tree(module, flat, 3, ranks)
