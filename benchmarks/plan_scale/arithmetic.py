@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from math import sqrt
 
 LLAMA_3_FAILURES = 419
-"""Unexpected interruptions of Llama 3 405B on 16,384 GPUs in 54 days (arXiv 2407.21783, table 5)."""
+"""Unexpected interruptions of Llama 3 405B on 16,384 GPUs in 54 days (arXiv 2407.21783,
+section 3.3.4)."""
 LLAMA_3_DAYS, LLAMA_3_GPUS = 54, 16384
 BYTES = {"weights and optimizer": 12, "16-bit weights beside them": 2}
 """Of a checkpoint, for each parameter: fp32 masters and two moments; what DeepSpeed saves, too."""
