@@ -58,16 +58,17 @@ def compare(parts: Sequence[Verification], one: Verification) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("of", [1, 2, 3, 50])
+@pytest.mark.parametrize("of", [1, 3, 50])
 def test_what_is_whole_is_so_in_parts(case: str, of: int) -> None:
     compare(in_parts(CASES[case], of), whole(CASES[case]))
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("of", [2, 3])
-def test_damage_in_any_file_is_found_by_one_part(tmp_path: Path, case: str, of: int) -> None:
+def test_damage_in_a_file_is_found_by_one_part(tmp_path: Path, case: str) -> None:
+    of = 3
     found = 0
-    for number, name in enumerate(sorted(prepare(CASES[case]).files.names)):
+    names = sorted(prepare(CASES[case]).files.names)
+    for number, name in enumerate(names[:: -(-len(names) // 8)]):
         path = copy(CASES[case], tmp_path / str(number))
         file = path / name
         try:
