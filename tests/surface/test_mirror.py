@@ -33,6 +33,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
     # the room as a whole: what one module does shows in another
     "room": (
         "cli/commands/test_checkpoint_commands",
+        "cli/commands/test_parts_on_slurm",
         "cli/commands/test_submit_convert",
         "cli/commands/test_submit_deepspeed",
         "cli/commands/test_submit_several",

@@ -1,0 +1,1 @@
+"""A Slurm cluster of several nodes on this machine, for tests: `cluster`."""
