@@ -33,7 +33,7 @@ from zerotools.core.counts import counted
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.binding.durations import in_words
 from zerotoolsd.trainer.rank.failures import MachineNotReady, StoppedBefore
-from zerotoolsd.trainer.rank.node_card import NodeCard, boot_id, disagreement, own_card
+from zerotoolsd.trainer.rank.node_card import NodeCard, boot_id, card_of, disagreement, own_card
 from zerotoolsd.trainer.rank.settings import Rank
 
 POLL_SECONDS = 0.1
@@ -183,7 +183,7 @@ class _Meeting:
     def _take_card(self, store: dist.TCPStore, node: int, cards: dict[int, NodeCard]) -> None:
         if not store.check([_node(node)]):
             return
-        card = NodeCard(**json.loads(store.get(_node(node))))
+        card = card_of(store.get(_node(node)).decode())
         if cards.get(node) == card:
             return
         cards[node] = card
@@ -266,8 +266,9 @@ class _Meeting:
             found = store.compare_set(key, known, own).decode()
             if found == own:
                 return
-            other = NodeCard(**json.loads(found))
-            if other.boot_id != boot_id():
+            other = card_of(found)
+            # One that was started again has another boot, and its earlier attempt's card.
+            if other.boot_id != boot_id() and other.host != socket.gethostname():
                 raise BadRequest(
                     f"rendezvous.node_rank = {place.node}: {other.host} and {socket.gethostname()} "
                     "both say that they are this node; give each its own, from 0 to "

@@ -6,7 +6,7 @@ import json
 import socket
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 import torch
@@ -21,19 +21,27 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 class NodeCard:
     """What a node says of itself. `job` has a digest of each table that all nodes must share."""
 
-    token: str
-    host: str
-    boot_id: str
-    ranks: int
-    zerotools: str
-    torch: str
-    time: float
+    token: str = ""
+    host: str = ""
+    boot_id: str = ""
+    ranks: int = 0
+    zerotools: str = "of an unknown version"
+    torch: str = "of an unknown version"
+    time: float = 0.0
     job: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
         """As it is kept in the store."""
         return json.dumps(asdict(self), sort_keys=True)
+
+
+def card_of(text: str) -> NodeCard:
+    """The card in `text`, which another version may have written: what it does not say is said to
+    differ, in words."""
+    tree = json.loads(text)
+    known = {each.name for each in fields(NodeCard)}
+    return NodeCard(**{name: value for name, value in tree.items() if name in known})
 
 
 def own_card(token: str, ranks: int, job: Mapping[str, str]) -> NodeCard:

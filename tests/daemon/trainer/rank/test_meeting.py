@@ -163,7 +163,8 @@ def test_two_machines_that_say_to_be_the_same_node(
     nodes = Nodes(tmp_path, nodes=3)
     first, second = nodes.begin(0, "a"), nodes.begin(1, "b")
     nodes.wait_for_card(1)
-    monkeypatch.setattr(meeting, "boot_id", lambda: "another machine")
+    monkeypatch.setattr(meeting, "boot_id", lambda: "another boot")
+    monkeypatch.setattr(meeting.socket, "gethostname", lambda: "another")
     with pytest.raises(BadRequest, match="both say that they are this node; give each its own"):
         nodes.begin(1, "x").result(timeout=30)
     monkeypatch.undo()
@@ -188,9 +189,42 @@ def test_clocks_that_are_apart_are_said(tmp_path: Path, monkeypatch: pytest.Monk
     assert any("the clock of node 1" in line and "behind" in line for line in nodes.said[0])
 
 
-def test_the_card_is_plain_text() -> None:
+def test_a_meeting_that_was_sealed_with_one_that_went_begins_anew(tmp_path: Path) -> None:
+    nodes = Nodes(tmp_path)
+    first = nodes.begin(0, "a")
+    nodes.wait_for_card(0)
+    store = dist.TCPStore("127.0.0.1", nodes.place.port, is_master=False, timeout=LONG)
+    gone = node_card.own_card("b-1", 1, {"train": "a"})
+    store.set("node/1", gone.text)  # and then its process was killed
+    wait_for(lambda: store.check(["sealed"]), "the meeting to be sealed")
+    again = nodes.begin(1, "b-2")
+    stores = both([first, again])
+    stores[0].set("key", "value")
+    assert stores[1].get("key") == b"value"
+
+
+def test_a_machine_that_was_started_again_takes_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = Nodes(tmp_path, nodes=3)
+    first = nodes.begin(0, "a")
+    nodes.wait_for_card(0)
+    store = dist.TCPStore("127.0.0.1", nodes.place.port, is_master=False, timeout=LONG)
+    before = replace(node_card.own_card("b-1", 1, {"train": "a"}), boot_id="before the reboot")
+    store.set("node/1", before.text)
+    assert len(both([first, nodes.begin(1, "b-2"), nodes.begin(2, "c")])) == 3
+
+
+def test_the_card_is_plain_text_that_other_versions_read() -> None:
     card = node_card.own_card("a", 2, {"train": "x"})
-    assert node_card.NodeCard(**json.loads(card.text)) == card
+    assert node_card.card_of(card.text) == card
+    newer = json.dumps({**json.loads(card.text), "new": 1, "zerotools": "9.9"})
+    found = node_card.disagreement({0: card, 1: node_card.card_of(newer)})
+    assert found is not None
+    assert "has zerotools 9.9, and node 0" in found
+    older = node_card.disagreement({0: card, 1: node_card.card_of("{}")})
+    assert older is not None
+    assert "of an unknown version" in older
 
 
 def test_the_interface_of_an_address() -> None:
