@@ -3,6 +3,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from tests.golden_files import DEEPSPEED, JOB
 from tests.ops.serving.served import Reply, Served, serving
 from tests.ops.serving.test_byte_source import written
 from tests.ops.verification.damage import copy
+from zerotools.ops.serving import server
 from zerotools.ops.serving.access import ALGORITHM, SignedRequest, signature
 
 NAME = "model-00002-of-00003.safetensors"
@@ -217,3 +219,89 @@ def test_nonsense_ends_a_connection_and_no_more(served: Served) -> None:
             while link.recv(65536):
                 pass
     assert served.ask("/").status == 200
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Iterator[tuple[Served, bytes]]:
+    """A file of many pieces, served with the least memory."""
+    path = tmp_path / "model.safetensors"
+    save_file({"w": np.arange(2**21, dtype=np.float32)}, path)
+    with serving(path, dtype="fp32") as found:
+        yield found, found.ask("/model.safetensors").body
+
+
+def test_more_read_than_there_is_memory_to_read_ahead(large: tuple[Served, bytes]) -> None:
+    served, data = large
+    with ThreadPoolExecutor(24) as pool:
+        found = list(pool.map(lambda _: served.ask("/model.safetensors"), range(48)))
+    assert {each.status for each in found} == {200}
+    assert {each.body for each in found} == {data}
+
+
+def test_who_does_not_read_holds_nobody_up(large: tuple[Served, bytes]) -> None:
+    served, data = large
+    host, port = served.url.removeprefix("http://").split(":")
+    request = (
+        f"GET /model.safetensors HTTP/1.1\r\nHost: {host}\r\n"
+        f"Authorization: Bearer {served.credentials.token}\r\n\r\n"
+    )
+    idle = [socket.create_connection((host, int(port)), timeout=20) for _ in range(5)]
+    for link in idle:
+        link.sendall(request.encode())
+        link.recv(100)
+    assert served.ask("/model.safetensors").body == data
+    for link in idle:
+        link.close()
+    assert served.ask("/model.safetensors").body == data
+
+
+def test_who_reads_slowly_gets_all(
+    large: tuple[Served, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served, data = large
+    monkeypatch.setattr(server, "SEND_SECONDS", 0.5)
+    link = served.connection()
+    link.request(
+        "GET", "/model.safetensors", headers={"Authorization": f"Bearer {served.credentials.token}"}
+    )
+    reply, pause = link.getresponse(), threading.Event()
+    found = bytearray()
+    while part := reply.read(2**19):
+        found += part
+        pause.wait(0.05)
+    link.close()
+    assert bytes(found) == data
+    assert served.said == []
+
+
+def test_what_carries_over_and_vanishes_is_told(tmp_path: Path) -> None:
+    save_file({"w": np.zeros(4, np.float32)}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with serving(tmp_path) as found:
+        assert found.ask("/tokenizer.json").body == b"{}"
+        (tmp_path / "tokenizer.json").unlink()
+        reply = found.ask("/tokenizer.json")
+        assert reply.status == 500
+        assert b"tokenizer.json" in reply.body
+        assert "tokenizer.json" in found.said[0]
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/model/resolve/main/%0d%0aX-Inj:%20yes", "/x%0d%0aX-Inj:%20yes", "/%e2%82%ac.json"],
+)
+def test_no_word_of_a_request_becomes_a_header(served: Served, path: str) -> None:
+    reply = served.ask(path)
+    assert reply.status == 404
+    assert "X-Inj" not in reply.headers
+
+
+def test_who_shows_no_token_shuts_nobody_out(served: Served) -> None:
+    host, port = served.url.removeprefix("http://").split(":")
+    idle = [socket.create_connection((host, int(port)), timeout=20) for _ in range(300)]
+    try:
+        assert served.ask("/").status == 200
+    finally:
+        for link in idle:
+            link.close()

@@ -6,6 +6,7 @@ import re
 import signal
 import threading
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import click
@@ -129,35 +130,38 @@ def command(
         exclude=exclude,
         keep_aliases=keep_aliases,
     )
-    conversion = prepare(
-        path,
-        path.absolute().with_name(f".{path.name}.served"),
-        options,
-        tag=tag,
-        layout=layout,
-        section=section,
-        config_dir=config_dir,
-    )
-    for note in conversion.notes:
-        say("note", note)
-    for warning in (*conversion.warnings, *filter(None, [conversion.lacking])):
-        say("warning", warning)
-    from zerotools.ops.serving.server import ModelServer  # http.server, which no --help needs
+    # What is computed before (adapters that are added to their weights) lies here.
+    with TemporaryDirectory(prefix="zerotools-serve-") as scratch_name:
+        scratch = Path(scratch_name)
+        conversion = prepare(
+            path,
+            scratch / name,
+            options,
+            tag=tag,
+            layout=layout,
+            section=section,
+            config_dir=config_dir,
+        )
+        for note in conversion.notes:
+            say("note", note)
+        for warning in (*conversion.warnings, *filter(None, [conversion.lacking])):
+            say("warning", warning)
+        from zerotools.ops.serving.server import ModelServer  # http.server, which no --help needs
 
-    credentials = Credentials()
-    model = served_model(conversion, name)
-    with ByteSource(conversion, budget, strict=not allow_overflow) as source:
-        try:
-            server = ModelServer(
-                address, model, source, credentials, lambda text: say("error", text)
-            )
-        except OSError as error:
-            raise BadRequest(
-                f"--listen {listen}: {error.strerror}; choose another address or port"
-            ) from None
-        with server:
-            _tell(server, model, credentials, as_json=as_json)
-            _serve(server)
+        credentials = Credentials()
+        model = served_model(conversion, name)
+        with ByteSource(conversion, budget, strict=not allow_overflow) as source:
+            try:
+                server = ModelServer(
+                    address, model, source, credentials, lambda text: say("error", text)
+                )
+            except OSError as error:
+                raise BadRequest(
+                    f"--listen {listen}: {error.strerror}; choose another address or port"
+                ) from None
+            with server:
+                _tell(server, model, credentials, as_json=as_json)
+                _serve(server)
 
 
 def _serve(server: ModelServer) -> None:

@@ -8,9 +8,10 @@ are cut to it, to the whole elements at both ends, and filled tile by tile:
     file         | header | tensor a        | tensor b                  | tensor c |
     made         | header | a, from the element that has `begin`, b to the element that has `end` |
 
-Tiles are made by the threads that all requests share, a few ahead of the one that is sent. A buffer
-is one of so many as the budget has, and a request holds few of them at a time: whoever reads slowly
-keeps only those.
+Tiles are made by the threads that all requests share, a few ahead of the one that is sent. The
+budget is divided so that nobody waits for a buffer: of P pieces, a third are for reading ahead, for
+who asks first, and each of at most P / 3 readers has two of its own: one that is sent, and one that
+is made. Whoever reads slowly keeps no more than those and what it has ahead.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -43,7 +44,12 @@ from zerotools.ops.execution.tiles import Tile, tiles_of
 from zerotools.ops.execution.workers import MemoryBudget
 
 AHEAD = 4
-"""Tiles of one request that are made or wait to be sent."""
+"""Tiles of one request that are made or wait to be sent, at most."""
+MOST_READERS = 256
+_FEWEST_READERS = 16
+_FEWEST_PIECES = 24
+"""Also where that is more than the budget: 1.5 MiB."""
+_LARGEST_PIECE, _LEAST_PIECE = 2**20, 2**16
 PLANNED = 512
 """Tensors whose copies are kept."""
 
@@ -81,8 +87,10 @@ class ByteSource:
         self._lock = Lock()
         self._own = local()
         self._stack = ExitStack()
-        buffers = budget.max_memory // (3 * budget.tile_bytes) - budget.workers
-        self._buffers = Semaphore(max(AHEAD, buffers))
+        self._piece, pieces = pieces_of(budget)
+        self.readers = min(MOST_READERS, pieces // 3)
+        """How many may read at the same time."""
+        self._ahead = Semaphore(pieces // 3)
 
     def __enter__(self) -> ByteSource:
         """
@@ -108,8 +116,9 @@ class ByteSource:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def read(self, file: str, begin: int, end: int) -> Iterator[bytes]:
-        """The bytes [begin, end) of a file, in order, in pieces of at most a tile.
+    def read(self, file: str, begin: int, end: int) -> Generator[bytes, None, None]:
+        """The bytes [begin, end) of a file, in order, in pieces of bounded size. At most `readers`
+        of these may be read at the same time.
 
         Raises:
             BadFile: the source is damaged, or another than it was.
@@ -118,12 +127,16 @@ class ByteSource:
         at = begin
         for start, data in self._pieces(file, begin, end):
             if at < start:  # what no tensor, literal or carried bytes fill
-                yield from _zeros(start - at)
+                yield from self._zeros(start - at)
             assert start <= begin or start >= at, f"{file}: byte {start} comes after {at}"
             cut = data[max(0, begin - start) : end - start]
             yield cut
             at = start + len(data)
-        yield from _zeros(end - min(at, end))
+        yield from self._zeros(end - min(at, end))
+
+    def _zeros(self, count: int) -> Iterator[bytes]:
+        for at in range(0, count, self._piece):
+            yield bytes(min(self._piece, count - at))
 
     def check(self) -> None:
         """
@@ -146,7 +159,7 @@ class ByteSource:
             yield start, make()
 
     def _known(self, file: str, begin: int, end: int) -> Iterator[tuple[int, Callable[[], bytes]]]:
-        file_plan, most = self._target.files[file], self._budget.tile_bytes
+        file_plan, most = self._target.files[file], self._piece
         for literal in file_plan.literals:
             first, last = max(begin, literal.offset), min(end, literal.offset + len(literal.data))
             for at in range(first, last, most):
@@ -160,9 +173,12 @@ class ByteSource:
 
     def _carried(self, carried: CarriedBytes, at: int, count: int) -> bytes:
         begin = carried.source_offset + at - carried.offset
-        with regular_file(carried.source) as descriptor:
-            self._sources.note(carried.source, os.fstat(descriptor))
-            data = os.pread(descriptor, count, begin)
+        try:
+            with regular_file(carried.source) as descriptor:
+                self._sources.note(carried.source, os.fstat(descriptor))
+                data = os.pread(descriptor, count, begin)
+        except OSError as error:
+            raise BadFile(f"{carried.source} cannot be read: {error.strerror}") from None
         if len(data) < count:
             raise BadFile(
                 f"{carried.source} ends at byte {begin + len(data)}, but {begin + count} bytes "
@@ -175,38 +191,32 @@ class ByteSource:
         copies = clip(self._copies(file, begin, end), {file: self._whole(file, begin, end)})
         tiles = chain.from_iterable(map(self._cut, _alike(copies)))
         going: deque[tuple[Tile, Future[bytes]]] = deque()
+        ahead = 0
         try:
-            for tile in tiles:
-                self._buffers.acquire()
-                try:
+            while True:
+                while len(going) <= ahead:
+                    tile = next(tiles, None)
+                    if tile is None:
+                        break
                     going.append((tile, self._pool.submit(self._fill, tile)))
-                except BaseException:  # the server ends; raised again
-                    self._buffers.release()
-                    raise
-                if len(going) >= AHEAD:
-                    yield self._next(going)
-            while going:
-                yield self._next(going)
+                    if ahead + 1 < AHEAD and self._ahead.acquire(blocking=False):
+                        ahead += 1
+                if not going:
+                    return
+                first, future = going.popleft()
+                yield first.offset, future.result()
         finally:
             for _, future in going:
                 future.cancel()
-                self._buffers.release()
+            for _ in range(ahead):
+                self._ahead.release()
 
     def _cut(self, copies: Iterator[Copy | RangeCopy]) -> Iterator[Tile]:
-        size, wide = self._budget.tile_bytes, self._budget.wide_bytes
-        return tiles_of(copies, size, wide_bytes=wide)
-
-    def _next(self, going: deque[tuple[Tile, Future[bytes]]]) -> tuple[int, bytes]:
-        tile, future = going.popleft()
-        try:
-            return tile.offset, future.result()
-        finally:
-            self._buffers.release()
+        return tiles_of(copies, self._piece)
 
     def _fill(self, tile: Tile) -> bytes:
         if not hasattr(self._own, "scratch"):
-            size, wide = self._budget.tile_bytes, self._budget.wide_bytes
-            self._own.scratch = Scratch(size, size, wide)
+            self._own.scratch = Scratch(self._piece, self._piece)
         data, losses = fill(self._reads, tile, self._own.scratch, cast=self._cast)
         lost = [(key, each) for key, each in losses if each.overflowed]
         if lost and self._strict:
@@ -258,6 +268,14 @@ class ByteSource:
         return ByteRange(begin, end)
 
 
+def pieces_of(budget: MemoryBudget) -> tuple[int, int]:
+    """(bytes of a piece, how many there may be), beside the buffers of the threads."""
+    threads = 3 * budget.workers
+    wanted = budget.max_memory // (threads + 3 * _FEWEST_READERS)
+    piece = min(_LARGEST_PIECE, max(_LEAST_PIECE, wanted)) // _LEAST_PIECE * _LEAST_PIECE
+    return piece, max(_FEWEST_PIECES, budget.max_memory // piece - threads)
+
+
 def refuse_unservable(target: Target) -> None:
     """
     Raises:
@@ -289,9 +307,3 @@ def _alike(copies: Iterator[Copy | RangeCopy]) -> Iterator[Iterator[Copy | Range
 
 def _sliced(data: bytes, start: int, stop: int) -> bytes:
     return data[start:stop]
-
-
-def _zeros(count: int) -> Iterator[bytes]:
-    most = 2**20
-    for at in range(0, count, most):
-        yield bytes(min(most, count - at))

@@ -19,6 +19,8 @@ from typing import Any
 from zerotools.ops.serving.answer import ReadRequest, ServedAnswer, of_file, of_text
 from zerotools.ops.serving.served_model import ServedModel
 
+_HUB_ERRORS = {"EntryNotFound": "Entry not found", "RepoNotFound": "Repository not found"}
+
 
 def plain_answer(model: ServedModel, asked: ReadRequest) -> ServedAnswer:
     """The answer to who has the token."""
@@ -92,7 +94,8 @@ def _json(value: Any) -> ServedAnswer:
 def _absent(model: ServedModel, why: str, code: str = "RepoNotFound") -> ServedAnswer:
     """`code` is how a hub says it, by which its clients know what is missing."""
     answer = of_text(HTTPStatus.NOT_FOUND, f"{why}; / lists what there is\n")
-    headers = {**answer.headers, "X-Error-Code": code, "X-Error-Message": why}
+    # No word of the request is in a header, where it could begin another one.
+    headers = {**answer.headers, "X-Error-Code": code, "X-Error-Message": _HUB_ERRORS[code]}
     if code == "EntryNotFound":
         headers["X-Repo-Commit"] = model.revision
     return ServedAnswer(answer.status, headers, answer.body)

@@ -5,10 +5,11 @@ the whole."""
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import chain
 from threading import Semaphore
 from typing import Any
 from urllib.parse import parse_qsl, unquote
@@ -21,9 +22,17 @@ from zerotools.ops.serving.byte_source import ByteSource
 from zerotools.ops.serving.plain_pages import plain_answer
 from zerotools.ops.serving.served_model import ServedModel
 
-MOST_CONNECTIONS = 256
-IDLE_SECONDS = 60.0
+MOST_CONNECTIONS = 1024
+"""Also of those who have shown no token: a thread each, and no buffer."""
+HEAD_SECONDS = 10.0
+"""In which a request must come, or the next one on the same connection."""
+SEND_SECONDS = 60.0
+TURN_SECONDS = 30.0
+"""How long one waits for its turn, where as many read as there is memory for."""
+SLICE = 2**16
+"""Bytes of which each must be taken in SEND_SECONDS: a reader may take a kilobyte a second."""
 LARGEST_BODY = 64 * 1024
+_LATER = {"Retry-After": "1", "Content-Length": "0"}
 _BUSY = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
 
 
@@ -44,6 +53,7 @@ class ModelServer(ThreadingHTTPServer):
         self.model, self.source, self.credentials, self.say = model, source, credentials, say
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._slots = Semaphore(MOST_CONNECTIONS)
+        self.readers = Semaphore(source.readers)
         super().__init__(address, _Handler)
 
     @property
@@ -74,7 +84,7 @@ class ModelServer(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    timeout = IDLE_SECONDS
+    timeout = HEAD_SECONDS
     server: ModelServer
 
     def do_GET(self) -> None:
@@ -100,41 +110,61 @@ class _Handler(BaseHTTPRequestHandler):
             answer = self._judged()
         except (ValueError, UnicodeError):
             answer = of_text(HTTPStatus.BAD_REQUEST, "this is no request that can be read\n")
-        pieces: Iterator[bytes] = iter(())
-        first = b""
         if isinstance(answer.body, FilePart) and self.command == "GET":
-            part = answer.body
-            pieces = self.server.source.read(part.file, part.wanted.begin, part.wanted.end)
-            try:  # what is wrong at once is said, and nothing is sent
-                first = next(pieces, b"")
-            except ZerotoolsError as problem:
-                self.server.say(str(problem))
-                answer = of_text(HTTPStatus.INTERNAL_SERVER_ERROR, f"{problem}\n")
+            if self.server.readers.acquire(timeout=TURN_SECONDS):
+                try:
+                    self._send_file(answer, answer.body)
+                finally:
+                    self.server.readers.release()
+                return
+            answer = ServedAnswer(HTTPStatus.SERVICE_UNAVAILABLE, _LATER)
+        self._send_head(answer)
+        if self.command != "HEAD" and isinstance(answer.body, bytes):
+            self.wfile.write(answer.body)
+
+    def _send_head(self, answer: ServedAnswer) -> None:
         self.send_response(answer.status)
         for name, value in answer.headers.items():
             self.send_header(name, value)
         if self.close_connection:
             self.send_header("Connection", "close")
         self.end_headers()
-        if self.command != "HEAD":
-            self._send(answer, first, pieces)
 
-    def _send(self, answer: ServedAnswer, first: bytes, pieces: Iterator[bytes]) -> None:
-        if not isinstance(answer.body, FilePart):
-            self.wfile.write(answer.body)
-            return
+    def _send_file(self, answer: ServedAnswer, part: FilePart) -> None:
+        pieces = self.server.source.read(part.file, part.wanted.begin, part.wanted.end)
         try:
-            for following in pieces:
-                self.wfile.write(first)
-                first = following
-            self.server.source.check()  # before the last piece makes it whole
-            self.wfile.write(first)
+            first = next(pieces, b"")
+        except ZerotoolsError as problem:  # what is wrong at once is said, and nothing is sent
+            self.server.say(str(problem))
+            answer = of_text(HTTPStatus.INTERNAL_SERVER_ERROR, f"{problem}\n")
+            self._send_head(answer)
+            self.wfile.write(answer.body if isinstance(answer.body, bytes) else b"")
+            return
+        left = part.wanted.end - part.wanted.begin
+        self._send_head(answer)
+        self.connection.settimeout(SEND_SECONDS)
+        try:
+            for piece in chain([first], pieces):
+                left -= len(piece)
+                if not left:
+                    self.server.source.check()  # before the last piece makes it whole
+                self._send_slices(piece)
         except ZerotoolsError as problem:
-            self.server.say(f"{_target(self.path)[0]} broke off: {problem}")
-            self.close_connection = True
+            self._break_off(str(problem))
+        except TimeoutError:
+            self._break_off(f"it took less than {SLICE} bytes in {SEND_SECONDS:g} s")
         finally:
-            if (close := getattr(pieces, "close", None)) is not None:
-                close()
+            pieces.close()
+            self.connection.settimeout(HEAD_SECONDS)
+
+    def _send_slices(self, piece: bytes) -> None:
+        view = memoryview(piece)
+        for at in range(0, len(view), SLICE):
+            self.wfile.write(view[at : at + SLICE])
+
+    def _break_off(self, why: str) -> None:
+        self.server.say(f"{_target(self.path)[0]!r} broke off: {why}")
+        self.close_connection = True
 
     def _judged(self) -> ServedAnswer:
         """What this one may be told."""
