@@ -33,9 +33,10 @@ from zerotoolsd.trainer.model.kept_fp32 import kept_in_fp32
 from zerotoolsd.trainer.model.memory_estimate import predict
 from zerotoolsd.trainer.model.meta_model import MetaModel, check_fit, draw, read_config
 from zerotoolsd.trainer.model.pretrained import Pretrained, hub_layout, match
+from zerotoolsd.trainer.node_checks import check_same_model, check_seen, is_over, meeting_of
+from zerotoolsd.trainer.node_failures import failures_told
 from zerotoolsd.trainer.rank.failures import EXIT_DONE
 from zerotoolsd.trainer.rank.group import START_TIMEOUT, WorldGroup, joined
-from zerotoolsd.trainer.rank.meeting_of_job import check_same_model, check_seen, is_over, meeting_of
 from zerotoolsd.trainer.rank.notify import Notifier
 from zerotoolsd.trainer.rank.same_files import check_same_files
 from zerotoolsd.trainer.rank.settings import Rank, needed_by_others, read_spec, saved_before
@@ -76,7 +77,7 @@ def run(
     meeting = meeting_of(spec, run_dir)
     if meeting is not None:
         if is_over(spec):
-            reporter.say(f"all {spec.train.steps} steps are done already")
+            reporter.say("all steps are done already")
             return EXIT_DONE
         reporter.prepares(f"waiting for the other nodes at {meeting.address}")
     with (
@@ -84,6 +85,7 @@ def run(
             spec, lambda: notifier.step, lambda: reporter.state, lambda: reporter.has_stepped
         ),
         joined(rank, spec.device, notifier.pulse, meeting) as group,
+        failures_told(Path(spec.output_dir or ""), group),
         ExitStack() as stack,
     ):
         phases.done("process group")
@@ -113,7 +115,7 @@ def prepare(
     # Beside all that follows, until the data is needed.
     reading = DataReading(spec, run_dir, group, config).start()
     meta_model = draw(config, spec.lora)
-    check_same_model(meta_model.model, group)
+    check_same_model(meta_model.model, config, group)
     set_attention(spec, meta_model.model)
     check_alike_on_ranks(meta_model.model, group.rank.world_size, spec.engine)
     check_decoder_start(meta_model.model)

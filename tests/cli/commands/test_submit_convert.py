@@ -26,8 +26,8 @@ def test_a_conversion_is_tried_and_queued_as_parts(
     assert spec["python"] == sys.executable
     assert spec["script"]["directory"] == str(tmp_path)
     assert spec["script"]["command"] == [
-        *("-m", "zerotools", "consolidate", ZERO3, "out"),
-        *("--part-from", "torchrun"),
+        *("-m", "zerotools", "consolidate", "--part-from", "torchrun"),
+        *(ZERO3, "out"),
     ]
     assert list(tmp_path.glob("out*")) == []
 
@@ -52,7 +52,7 @@ def test_one_process_can_be_begun_again_too(
     monkeypatch.chdir(tmp_path)
     assert zerotools("submit", "--convert", "--", *words).status == 0
     spec = service.views[1].spec
-    assert spec["script"]["command"] == ["-m", "zerotools", *words, *way]
+    assert spec["script"]["command"] == ["-m", "zerotools", words[0], *way, *words[1:]]
     assert spec["max_restarts"] == restarts
 
 
@@ -63,7 +63,18 @@ def test_what_waits_for_another_job_is_not_tried(
     zerotools("submit", "--convert", "--", "verify", ZERO3)
     later = ("submit", "--convert", "--after", "1", "--", "consolidate", "later", "out")
     assert "was not tried before" in zerotools(*later).err
-    assert service.views[2].spec["script"]["command"][-1] == "--resume"
+    assert service.views[2].spec["script"]["command"][3] == "--resume"
+
+
+def test_the_same_key_is_the_same_job_though_its_output_is_there(
+    zerotools: Command, service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    again = ("submit", "--convert", "--idempotency-key", "k", "--", "consolidate", ZERO3, "out")
+    assert zerotools(*again).status == 0
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "model.safetensors").touch()
+    assert zerotools(*again).status == 0
 
 
 @pytest.mark.parametrize(
@@ -73,6 +84,8 @@ def test_what_waits_for_another_job_is_not_tried(
         (["--convert", "--", "thin", ZERO3], "write one of consolidate, reshard"),
         (["--convert", "--", "consolidate", ZERO3, "o", "--part=1/2"], "--parts N of submit"),
         (["--convert", "--parts", "2", "--", "reshard", ZERO3, "o"], "--world-size"),
+        (["--convert", "--", "consolidate", ZERO3, "o", "--help"], "a help page is no job"),
+        (["--convert", "--parts", "2", "--", "verify", ZERO3], "leave --parts out"),
         (["--convert", "--sweep", "seed=1,2", "--", "verify", ZERO3], "leave|--parts N divides"),
         (["--parts", "2", "job.toml"], "--parts is for --convert"),
         (["--convert", "--deepspeed", "d.json", "--", "verify", ZERO3], "no training"),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness.launching import Attempt, job, run, start
+from harness.launching import TINY_LLAMA, Attempt, job, run, start
 from harness.ports import free_port
 from tests.daemon.waiting import wait_for
 from zerotools.runs import checkpoint_dirs
@@ -70,7 +71,7 @@ def test_two_nodes_train_what_one_machine_does(tmp_path: Path, text: Path) -> No
     # A node that went before it had told its end has nobody to wait for.
     late = both.start(1)
     assert late.finish() == [0, 0]
-    assert f"all {STEPS} steps are done already" in late.log()
+    assert "all steps are done already" in late.log()
 
 
 def test_where_one_node_stops_the_other_saves_and_waits(tmp_path: Path, text: Path) -> None:
@@ -124,12 +125,21 @@ def _other_model(*_: Path) -> dict[str, Any]:
     return {"model": {"config": config}}
 
 
+def _other_tables(*_: Path) -> dict[str, Any]:
+    return {"checkpoint": {"every": 2}, "data": {"sequence_length": 16}}
+
+
+def _no_model(directory: Path, _: Path) -> dict[str, Any]:
+    return {"model": {"path": str(directory / "nowhere")}}
+
+
 @pytest.mark.parametrize(
     ("make", "why"),
     [
+        (_other_tables, "has another job than node 0 ({host}): checkpoint, data differ"),
         (_other_text, "data.text: node 0 has 1 file with "),
         (_changed_text, "data.text (0: verses.txt) is another file on node 1 than on node 0"),
-        (_other_model, "[model]: node 1 has another model than node 0"),
+        (_other_model, "has another job than node 0 ({host}): model differ"),
     ],
 )
 def test_nodes_with_other_data_or_another_model_are_told(
@@ -139,7 +149,7 @@ def test_nodes_with_other_data_or_another_model_are_told(
     nodes = [both.start(0), both.start(1, **make(tmp_path, text))]
     assert finished(nodes) == [[EXIT_BAD_JOB], [EXIT_BAD_JOB]]
     for node in nodes:
-        assert why in node.events("error")[0]["message"]
+        assert why.format(host=socket.gethostname()) in node.events("error")[0]["message"]
 
 
 @pytest.mark.deepspeed
@@ -151,3 +161,32 @@ def test_deepspeed_trains_on_two_nodes_too(tmp_path: Path, text: Path) -> None:
     one = run(tmp_path / "one", job(text, ranks=2, **wanted))
     assert nodes[0].losses() == nodes[1].losses() == one.losses()
     assert checkpoint_dirs.check(tmp_path / "two" / "out" / "step-00000003").world_size == 2
+
+
+def _config_file(directory: Path, name: str, **changes: Any) -> dict[str, Any]:
+    path = directory / f"{name}.json"
+    path.write_text(json.dumps({**TINY_LLAMA, **changes}))
+    return {"model": {"config": str(path)}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"hidden_act": "relu"}, "the model of node 1 has another config than that of node 0"),
+        ({"hidden_size": 64}, "[model]: node 1 has another model than node 0, of "),
+        ({"model_type": "nothing"}, "node 1: "),
+    ],
+)
+def test_what_is_wrong_on_one_node_ends_the_job_on_both(
+    tmp_path: Path, text: Path, changes: dict[str, Any], why: str
+) -> None:
+    both = Run(tmp_path, text, ranks=1, **_config_file(tmp_path, "config"))
+    nodes = [both.start(0), both.start(1, **_config_file(tmp_path, "other", **changes))]
+    assert finished(nodes) == [[EXIT_BAD_JOB], [EXIT_BAD_JOB]], nodes[0].log()
+    assert why in nodes[0].events("error")[0]["message"]
+
+
+def test_epochs_that_are_over_are_not_waited_for(tmp_path: Path, text: Path) -> None:
+    both = Run(tmp_path, text, ranks=1, train={"steps": None, "epochs": 0.05})
+    assert finished([both.start(0), both.start(1)]) == [[0], [0]]
+    assert both.start(1).finish() == [0]

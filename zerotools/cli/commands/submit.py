@@ -156,7 +156,11 @@ def command(
         raise BadRequest("--parts is for --convert; a training has its ranks in its job file")
     if convert:
         _refuse_of_training(configs, array, machine)
-        jobs = [conversion_submission(job_files, parts or 1, try_it=not waiting.after)]
+        jobs = [
+            conversion_submission(
+                job_files, parts or 1, try_it=not (waiting.after or idempotency_key)
+            )
+        ]
     else:
         jobs = [Submission(_source(path), _job(path, configs, machine)) for path in job_files]
     if name is not None:

@@ -26,7 +26,7 @@ _INSTEAD = {
 }
 
 
-def check_conversion(words: Sequence[str]) -> None:
+def check_conversion(words: Sequence[str], parts: int) -> None:
     """Refuse what is no conversion, or has options that the job itself must give.
 
     Raises:
@@ -38,6 +38,13 @@ def check_conversion(words: Sequence[str]) -> None:
             f"--convert is followed by {given}; write one of {', '.join(COMMANDS)} with its "
             "arguments: submit --convert -- consolidate runs/big exported --dtype bf16"
         )
+    if words[0] == _VERIFY and parts > 1:
+        raise BadRequest(
+            "--parts is for what is written; verify reads with all cores (--workers), and on several "
+            "machines each has its --part: leave --parts out"
+        )
+    if {"-h", "--help"} & set(words):
+        raise BadRequest(f"--convert: a help page is no job; see zerotools {words[0]} --help")
     for word in words[1:]:
         if instead := _INSTEAD.get(word.partition("=")[0]):
             raise BadRequest(f"--convert: {word} is of the job; give {instead}")
@@ -49,6 +56,11 @@ def ways(words: Sequence[str], parts: int) -> list[tuple[str, ...]]:
     if parts > 1:
         return [IN_PARTS]
     return [()] if words[0] == _VERIFY else [IN_PARTS, GOING_ON]
+
+
+def command_words(words: Sequence[str], options: Sequence[str]) -> list[str]:
+    """The command with `options` before all of its arguments, which may be behind a `--`."""
+    return ["-m", "zerotools", words[0], *options, *words[1:]]
 
 
 def conversion_tree(
@@ -63,7 +75,7 @@ def conversion_tree(
         "device": "cpu",
         "ranks": parts,
         "script": {
-            "command": ["-m", "zerotools", *words, *way],
+            "command": command_words(words, way),
             "directory": str(directory),
         },
     }

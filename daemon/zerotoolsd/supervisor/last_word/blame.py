@@ -45,13 +45,13 @@ _FOLLOWS = re.compile(
 )
 """What ranks say that lost another, or waited for it in vain."""
 _CLOSED = re.compile(
-    r"connection (?:was )?(?:closed|reset|aborted|refused)|closed by (?:remote )?peer|broken pipe|"
-    r"socket (?:was )?closed|failed to recv|recvvalue failed|ncclremoteerror|"
-    r"remote process exited or there was a network error|dist(?:network|store)error|"
-    r"connectionreseterror",
+    r"gloo.*(?:connection (?:was )?(?:closed|reset|aborted|refused)|closed by (?:remote )?peer|"
+    r"broken pipe|socket (?:was )?closed)|ncclremoteerror|"
+    r"remote process exited or there was a network error|"
+    r"dist(?:network|store)error|recvvalue failed",
     re.IGNORECASE,
 )
-"""What ranks say that lost another, and did not only wait for it."""
+"""What gloo, NCCL and the store say in ranks that lost another, and did not only wait for it."""
 _NAMES = (
     re.compile(r"ranks? ([0-9]+(?:, [0-9]+)*) failed to pass monitoredbarrier", re.IGNORECASE),
     re.compile(r"ranks that caused the desync are:\s*-?\s*\[([0-9]+(?:, [0-9]+)*)\]"),
@@ -127,6 +127,8 @@ def lost_elsewhere(
     said = {rank.index: _said(rank, errors) for rank in ranks}
     if any(not _follows(rank, said[rank.index]) for rank in broken):
         return None
+    if any(rank.exit_code == 0 and not rank.killed for rank in ranks):
+        return None  # one of this node left the others
     first = min(broken, key=lambda rank: _first_sign(rank, errors))
     return _line_that(_CLOSED, said[first.index])
 

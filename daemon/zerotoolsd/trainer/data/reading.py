@@ -144,6 +144,11 @@ class DataReading:
             [(each.key, each.files, each.tokens, sum(each.sizes)) for each in sources]
         )
         for number, others in enumerate(everywhere):
+            if [each[0] for each in others] != [each[0] for each in everywhere[0]]:
+                raise BadRequest(
+                    f"node {number // self.group.rank.node_ranks} reads other keys of [data] and "
+                    "[eval] than node 0; submit the same job file on all nodes"
+                )
             for ours, theirs in zip(everywhere[0], others, strict=True):
                 if ours != theirs:
                     node = number // self.group.rank.node_ranks

@@ -38,12 +38,14 @@ CONTROL_TIMEOUT = timedelta(hours=6)
 
 @dataclass(frozen=True)
 class WorldGroup:
-    """The ranks of the job. `control` is a gloo group of its own for decisions and checkpoints."""
+    """The ranks of the job. `control` is a gloo group of its own for decisions and checkpoints,
+    `meeting` the token under which the nodes have met."""
 
     rank: Rank
     device: torch.device
     control: dist.ProcessGroup
     pulse: Pulse = field(default_factory=Pulse)
+    meeting: str = ""
 
     def decided_by_rank_zero(self, decide: Callable[[], Value]) -> Value:
         """What `decide` returns on rank 0, the only rank that runs it.
@@ -144,9 +146,9 @@ def join(rank: Rank, device: str, meeting: MeetingPlace | None = None) -> WorldG
         MachineNotReady, StoppedBefore: as `meet`.
     """
     stay_on_this_machine(os.environ)
-    store = None
+    store, token = None, ""
     if meeting is not None:
-        store = meet(meeting, rank, _say(rank), START_TIMEOUT)
+        store, token = meet(meeting, rank, _say(rank), START_TIMEOUT)
         if (interface := interface_to(meeting.host, meeting.port)) is not None:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     if device == "cuda":
@@ -175,7 +177,7 @@ def join(rank: Rank, device: str, meeting: MeetingPlace | None = None) -> WorldG
             world_size=rank.world_size,
             store=store,
         )
-    return WorldGroup(rank, place, control_group())
+    return WorldGroup(rank, place, control_group(), meeting=token)
 
 
 def _say(rank: Rank) -> Callable[[str], None]:

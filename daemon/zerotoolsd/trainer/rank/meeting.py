@@ -43,6 +43,8 @@ ANSWER_SECONDS = 60.0
 CLOCK_SECONDS = 30.0
 KNOCK_SECONDS = 5.0
 _CONNECT = timedelta(seconds=2)
+FAILED = ".zerotools-failed-"
+"""What the notes of nodes that ended for good are called, before the token of their meeting."""
 _PROBE = ".zerotools-meeting-"
 
 
@@ -69,9 +71,9 @@ class MeetingPlace:
 
 def meet(
     place: MeetingPlace, rank: Rank, say: Callable[[str], None], timeout: timedelta
-) -> dist.Store:
+) -> tuple[dist.Store, str]:
     """The store in which the process group of this meeting meets, whose ranks wait for one another
-    up to `timeout`. Every rank calls it.
+    up to `timeout`, and the meeting's token. Every rank calls it.
 
     Raises:
         BadRequest: the nodes do not run the same job, or do not share output_dir.
@@ -96,7 +98,7 @@ class _Meeting:
         self._until = time.monotonic() + place.seconds
         self._why = "nobody listens there yet"
 
-    def held(self) -> dist.Store:
+    def held(self) -> tuple[dist.Store, str]:
         if self._rank.leads_node:
             who = f"node {self._place.node} of {self._place.nodes}"
             self._say(f"{who} waits for the others at {self._place.address}")
@@ -114,7 +116,7 @@ class _Meeting:
                 self._pause(AGAIN_SECONDS)
                 continue
             store.set_timeout(self._rank_timeout)
-            return dist.PrefixStore(token, store)
+            return dist.PrefixStore(token, store), token
 
     def _store(self) -> dist.TCPStore:
         place, leads = self._place, self._rank.leads
@@ -159,6 +161,7 @@ class _Meeting:
                 self._take_card(store, node, cards)
             if len(cards) < place.nodes:
                 self._pause(POLL_SECONDS, lambda: self._missing(cards))
+        self._clear_leftovers()
         probe = _PROBE + place.token
         problem = disagreement(cards) or self._put(probe)
         tokens = [cards[node].token for node in range(place.nodes)]
@@ -209,6 +212,13 @@ class _Meeting:
         except OSError as error:
             return f"output_dir {directory} cannot be written on node 0: {error.strerror}"
         return None
+
+    def _clear_leftovers(self) -> None:
+        """Those of earlier meetings, whose attempts have ended."""
+        with suppress(OSError):
+            for each in self._place.directory.iterdir():
+                if each.name.startswith((_PROBE, FAILED)):
+                    each.unlink(missing_ok=True)
 
     def _blind(self, store: dist.TCPStore, cards: Mapping[int, NodeCard]) -> list[str]:
         """The nodes that do not see the probe file."""

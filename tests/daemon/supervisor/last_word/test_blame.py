@@ -223,6 +223,12 @@ def test_a_machine_that_is_not_ready_is_told_by_the_rank_and_not_by_its_status()
         # A rank of this node began it.
         ([exited(0, 1, 9.0), ended(1, KILLED, 9.0)], [error(0, 9.0, CLOSED)], 0),
         ([exited(0, 1, 9.0), exited(1, 1, 9.0)], [error(0, 9.0, CLOSED), error(1, 9.1, "no")], 0),
+        # What is not of the ranks' own network.
+        ([exited(0, 1, 9.0)], [error(0, 9.0, "BrokenPipeError: [Errno 32] Broken pipe")], 0),
+        ([exited(0, 1, 9.0)], [error(0, 9.0, "OSError: [Errno 111] Connection refused")], 0),
+        ([exited(0, 1, 9.0)], [error(0, 9.0, "ConnectionError: ('Connection aborted.',")], 0),
+        # One of this node had ended before.
+        ([exited(0, 1, 9.0), exited(1, 0, 8.0)], [error(0, 9.0, CLOSED)], 0),
         # Nobody went: they waited in vain, and that may be for a rank of this node.
         ([exited(0, 1, 9.0), exited(1, 1, 9.0)], [error(n, 9.0, TIMEOUT) for n in (0, 1)], 0),
     ],

@@ -54,7 +54,7 @@ class Nodes:
 
         def run() -> None:
             try:
-                found.set_result(meet(place, rank, self.said[node].append, LONG))
+                found.set_result(meet(place, rank, self.said[node].append, LONG)[0])
             except BaseException as error:
                 found.set_exception(error)
 

@@ -15,6 +15,7 @@ from zerotools.jobs.client.submissions import Submission
 from zerotools.jobs.jobfile.conversion_job import (
     IN_PARTS,
     check_conversion,
+    command_words,
     conversion_tree,
     ways,
 )
@@ -25,20 +26,27 @@ SOURCE = "--convert"
 
 def conversion_submission(words: Sequence[str], parts: int, *, try_it: bool) -> Submission:
     """The job of a conversion. With `try_it` it is planned first, in a process of its own, and what
-    is wrong with it is said now; the source of another job's may not be there yet.
+    is wrong with it is said now; the source of another job's may not be there yet, and what was
+    queued under a key before may have written its output.
 
     Raises:
         BadRequest: it is no conversion, or one that would fail.
     """
-    check_conversion(words)
+    check_conversion(words, parts)
+    try:
+        directory = Path.cwd()
+    except FileNotFoundError:
+        raise BadRequest(
+            "--convert: the current directory was removed; change to another"
+        ) from None
     possible = ways(words, parts)
     if try_it:
         way = _tried(words, possible, parts)
     else:
         way = possible[-1]  # whatever the source will be
-        say("note", "the conversion was not tried before, as it waits for another job")
-    tree = conversion_tree(words, way, parts, python=sys.executable, directory=Path.cwd())
-    return Submission(SOURCE, job_from_tree(tree, source=SOURCE, base_dir=Path.cwd()))
+        say("note", "the conversion was not tried before: what it reads or writes may be as now")
+    tree = conversion_tree(words, way, parts, python=sys.executable, directory=directory)
+    return Submission(SOURCE, job_from_tree(tree, source=SOURCE, base_dir=directory))
 
 
 def _tried(
@@ -50,7 +58,7 @@ def _tried(
         # The number of a part is known in a job alone.
         options = ("--part", f"1/{parts}") if way == IN_PARTS else way
         done = subprocess.run(
-            [sys.executable, "-m", "zerotools", *words, *options, "--dry-run"],
+            [sys.executable, *command_words(words, (*options, "--dry-run"))],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.jobs.jobfile.parse import job_to_dict
+from zerotools.jobs.jobfile.shared_keys import shared_keys
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.runs import checkpoint_dirs
+from zerotoolsd.trainer.data.epochs import with_steps
 from zerotoolsd.trainer.rank.group import WorldGroup
 from zerotoolsd.trainer.rank.meeting import MeetingPlace
 from zerotoolsd.trainer.rank.settings import stop_reason
 
-SHARED = ("engine", "device", "seed", "output_dir", "train", "fp16", "zero", "lora", "deepspeed")
-"""Keys and tables of a job that all nodes must share. Paths of the model and of the data may be of
-each node: what is read there is compared later."""
+_UNLIKE = ("_name_or_path", "transformers_version", "_commit_hash")
+"""What a model's config has that is of the machine."""
 
 
 def meeting_of(
@@ -29,7 +29,6 @@ def meeting_of(
     rendezvous = spec.rendezvous
     if rendezvous.nodes == 1 or rendezvous.place is None:
         return None
-    tree = job_to_dict(spec)
     return MeetingPlace(
         *rendezvous.place,
         nodes=rendezvous.nodes,
@@ -37,7 +36,7 @@ def meeting_of(
         seconds=rendezvous.timeout_seconds,
         token=environment["ZEROTOOLS_TOKEN"],
         directory=Path(spec.output_dir or ""),
-        job={name: _digest(tree.get(name)) for name in SHARED},
+        job={name: _digest(value) for name, value in shared_keys(spec).items()},
         is_stopped=lambda: stop_reason(run_dir) is not None,
     )
 
@@ -45,18 +44,22 @@ def meeting_of(
 def is_over(spec: JobSpec) -> bool:
     """Whether the run has its last checkpoint. A node that went after that would wait for others
     which have ended."""
-    steps, directory = spec.train.steps, Path(spec.output_dir or "")
-    if steps is None:
-        return False
-    last = directory / checkpoint_dirs.directory_name(steps)
     try:
-        checkpoint_dirs.check(last, digests=False)
-        return checkpoint_dirs.read_record(last).step == steps
+        newest = next(iter(checkpoint_dirs.listing(Path(spec.output_dir or ""))), None)
+        record = None if newest is None else checkpoint_dirs.check(newest, digests=False)
     except (BadFile, OSError):
         return False
+    if record is None:
+        return False
+    if spec.train.steps is None:  # epochs: of the sequences that the run had
+        sequences = None if record.data is None else record.data.sequences
+        return (
+            sequences is not None and record.step >= with_steps(spec, sequences).train.total_steps
+        )
+    return record.step >= spec.train.steps
 
 
-def check_same_model(model: Any, group: WorldGroup) -> None:
+def check_same_model(model: Any, config: Any, group: WorldGroup) -> None:
     """
     Raises:
         BadRequest: the nodes have other models.
@@ -65,13 +68,24 @@ def check_same_model(model: Any, group: WorldGroup) -> None:
         return
     shapes = [(name, tuple(tensor.shape)) for name, tensor in model.named_parameters()]
     count = sum(tensor.numel() for tensor in model.parameters())
-    everywhere = group.gathered((_digest(shapes), count))
+    told = {k: v for k, v in config.to_dict().items() if k not in _UNLIKE}
+    own = (_digest(shapes), {name: repr(value) for name, value in told.items()}, count)
+    everywhere = group.gathered(own)
+    first = everywhere[0]
     for number, found in enumerate(everywhere):
-        if found != everywhere[0]:
-            node = number // group.rank.node_ranks
+        node = number // group.rank.node_ranks
+        if found[0] != first[0]:
             raise BadRequest(
-                f"[model]: node {node} has another model than node 0, of {found[1]:,} parameters "
-                f"where that has {everywhere[0][1]:,}; give all nodes the same model.config or "
+                f"[model]: node {node} has another model than node 0, of {found[2]:,} parameters "
+                f"where that has {first[2]:,}; give all nodes the same model.config or model.path"
+            )
+        differing = [
+            name for name in first[1] | found[1] if first[1].get(name) != found[1].get(name)
+        ]
+        if differing:
+            raise BadRequest(
+                f"[model]: the model of node {node} has another config than that of node 0: "
+                f"{', '.join(differing[:4])} differ; give all nodes the same model.config or "
                 "model.path"
             )
 

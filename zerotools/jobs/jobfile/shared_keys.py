@@ -1,0 +1,34 @@
+"""What the job files of all nodes of one job must have in common."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from zerotools.jobs.jobfile.parse import tree_of
+from zerotools.jobs.tables.spec import JobSpec
+
+SHARED = (
+    *("engine", "device", "seed", "output_dir", "model", "data", "train", "fp16", "zero", "lora"),
+    *("eval", "offload", "checkpoint", "deepspeed"),
+)
+"""Keys and tables of which all ranks train one model, or go through the same steps together."""
+_OF_ALL = "output_dir"
+
+
+def shared_keys(spec: JobSpec) -> dict[str, Any]:
+    """The values of `SHARED`, without paths: where a node has its copy of the model or of the data
+    is its own affair, and what is in it is compared later."""
+    found: dict[str, Any] = {}
+    for name in SHARED:
+        value = getattr(spec, name)
+        found[name] = _without_paths(value) if is_dataclass(value) else value
+    return found
+
+
+def _without_paths(table: Any) -> dict[str, Any]:
+    tree = tree_of(table)
+    for each in fields(table):
+        if each.metadata.get("path") and not isinstance(tree.get(each.name), dict):
+            tree.pop(each.name, None)
+    return tree
