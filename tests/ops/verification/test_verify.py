@@ -181,7 +181,7 @@ def test_leftovers_are_named() -> None:
     assert "left over" in messages(found)
 
 
-@pytest.mark.parametrize("text", ["global_step9", "", "../elsewhere", "\xff"])
+@pytest.mark.parametrize("text", ["global_step9", "", "../elsewhere", "\xff", "x" * 300])
 def test_a_latest_that_names_nothing_is_found(tmp_path: Path, text: str) -> None:
     path = copy(ZERO3, tmp_path)
     (path / "latest").write_bytes(text.encode("latin-1"))

@@ -40,8 +40,8 @@ def check_conversion(words: Sequence[str], parts: int) -> None:
         )
     if words[0] == _VERIFY and parts > 1:
         raise BadRequest(
-            "--parts is for what is written; verify reads with all cores (--workers), and on several "
-            "machines each has its --part: leave --parts out"
+            "--parts is for what is written; verify reads with all cores (--workers), and on "
+            "several machines each has its --part: leave --parts out"
         )
     if {"-h", "--help"} & set(words):
         raise BadRequest(f"--convert: a help page is no job; see zerotools {words[0]} --help")

@@ -44,7 +44,7 @@ def conversion_submission(words: Sequence[str], parts: int, *, try_it: bool) -> 
         way = _tried(words, possible, parts)
     else:
         way = possible[-1]  # whatever the source will be
-        say("note", "the conversion was not tried before: what it reads or writes may be as now")
+        say("note", "the conversion was not tried before it is queued")
     tree = conversion_tree(words, way, parts, python=sys.executable, directory=directory)
     return Submission(SOURCE, job_from_tree(tree, source=SOURCE, base_dir=directory))
 

@@ -14,6 +14,7 @@ from zerotools.formats.deepspeed.schema.signs import LATEST, has_parameter_direc
 from zerotools.io.files.damage import tolerate
 from zerotools.io.files.regular import open_regular, read_regular
 
+_LONGEST_NAME = 255
 _LARGEST_LATEST = 4096
 
 
@@ -102,7 +103,8 @@ def false_hints(source: Checkpoint) -> Iterator[Problem]:
         except (OSError, ValueError, BadFile) as error:
             yield Problem(f"{file} cannot be read ({error!s:.200}); write the tag's name into it")
             continue
-        if "/" in text or text in ("", ".", "..") or not is_tag_directory(directory / text):
+        is_name = "/" not in text and text not in ("", ".", "..")
+        if not is_name or len(text) > _LONGEST_NAME or not is_tag_directory(directory / text):
             yield Problem(
                 f"{file} says {text!r:.80}, and there is no such tag beside it: nothing resumes "
                 f"from it; write the name of a tag into it, such as {source.root.name}"
