@@ -4,52 +4,20 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness.launching import TINY_LLAMA, Attempt, job, run, start
-from harness.ports import free_port
+from harness.launching import TINY_LLAMA, job, run
+from tests.daemon.trainer.nodes import Run, finished, steps
 from tests.daemon.waiting import wait_for
 from zerotools.runs import checkpoint_dirs
 from zerotoolsd.trainer.rank.failures import EXIT_BAD_JOB, EXIT_NOT_READY, EXIT_STOPPED
 
 pytestmark = pytest.mark.torch
 STEPS = 6
-
-
-class Run:
-    """A job of two nodes, whose attempts are numbered."""
-
-    def __init__(self, directory: Path, text: Path, **changes: Any) -> None:
-        self.directory, self.text, self.changes = directory, text, changes
-        self.attempts: list[int] = [0, 0]
-        self.port = free_port()
-
-    def job(self, node: int, **changes: Any) -> dict[str, Any]:
-        meeting = {
-            "address": f"127.0.0.1:{self.port}",
-            "nodes": 2,
-            "node_rank": node,
-            "timeout": 120,
-        }
-        wanted = {"output_dir": str(self.directory / "out"), "rendezvous": meeting}
-        return job(self.text, **{"ranks": 2, **wanted, **self.changes, **changes})
-
-    def start(self, node: int, **changes: Any) -> Attempt:
-        self.attempts[node] += 1
-        name = f"node-{node}-{self.attempts[node]}"
-        return start(self.directory / name, self.job(node, **changes), token=name)
-
-
-def steps(count: int, **more: Any) -> dict[str, Any]:
-    return {"steps": count, **more}
-
-
-def finished(nodes: Sequence[Attempt]) -> list[list[int]]:
-    return [node.finish() for node in nodes]
 
 
 def test_two_nodes_train_what_one_machine_does(tmp_path: Path, text: Path) -> None:
@@ -150,17 +118,6 @@ def test_nodes_with_other_data_or_another_model_are_told(
     assert finished(nodes) == [[EXIT_BAD_JOB], [EXIT_BAD_JOB]]
     for node in nodes:
         assert why.format(host=socket.gethostname()) in node.events("error")[0]["message"]
-
-
-@pytest.mark.deepspeed
-def test_deepspeed_trains_on_two_nodes_too(tmp_path: Path, text: Path) -> None:
-    wanted: dict[str, Any] = {"engine": "deepspeed", "zero": {"stage": 2}, "train": steps(3)}
-    both = Run(tmp_path / "two", text, ranks=1, **wanted)
-    nodes = [both.start(0), both.start(1)]
-    assert finished(nodes) == [[0], [0]], nodes[0].log()
-    one = run(tmp_path / "one", job(text, ranks=2, **wanted))
-    assert nodes[0].losses() == nodes[1].losses() == one.losses()
-    assert checkpoint_dirs.check(tmp_path / "two" / "out" / "step-00000003").world_size == 2
 
 
 def _config_file(directory: Path, name: str, **changes: Any) -> dict[str, Any]:

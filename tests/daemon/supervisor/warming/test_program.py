@@ -43,11 +43,18 @@ def forked(argv: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[
     return subprocess.run(command, env=own, capture_output=True, text=True, check=False)
 
 
+def _heed_hangups() -> None:
+    """Under nohup the tests ignore them, and so would what they execute."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 def test_a_program_finds_what_its_own_interpreter_would_have_set(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     argv = [sys.executable, "-P", str(program), "--run-dir", "x"]
-    executed = subprocess.run(argv, env=ENV, capture_output=True, text=True, check=True)
+    executed = subprocess.run(
+        argv, env=ENV, capture_output=True, text=True, check=True, preexec_fn=_heed_hangups
+    )
     warm, cold = (json.loads(each.stdout) for each in (forked(argv, ENV), executed))
     assert warm == cold
 

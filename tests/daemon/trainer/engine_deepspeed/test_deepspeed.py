@@ -17,6 +17,7 @@ from safetensors.numpy import load_file
 
 import zerotools
 from harness.launching import ROOT, TINY_GPT2, job, run, start
+from tests.daemon.trainer.nodes import Run, finished, steps
 from tests.daemon.trainer.several import Runs, run_all
 from tests.daemon.trainer.test_finetuning import Jobs
 from zerotools import formats
@@ -291,3 +292,13 @@ def test_a_stop_saves_and_other_ranks_are_refused(tmp_path: Path, text: Path) ->
     assert f"stopped at step {saved.record.step} as asked" in attempt.log()
     one = run(tmp_path / "one", job_of(ranks=1, resume_from=str(saved.path)), expect=EXIT_BAD_JOB)
     assert f"zerotools reshard {saved.path} {saved.path}-1-ranks --world-size 1" in one.log()
+
+
+def test_deepspeed_trains_on_two_nodes_too(tmp_path: Path, text: Path) -> None:
+    wanted: dict[str, Any] = {"engine": "deepspeed", "zero": {"stage": 2}, "train": steps(3)}
+    both = Run(tmp_path / "two", text, ranks=1, **wanted)
+    nodes = [both.start(0), both.start(1)]
+    assert finished(nodes) == [[0], [0]], nodes[0].log()
+    one = run(tmp_path / "one", job(text, ranks=2, **wanted))
+    assert nodes[0].losses() == nodes[1].losses() == one.losses()
+    assert checkpoint_dirs.check(tmp_path / "two" / "out" / "step-00000003").world_size == 2
