@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from tests.daemon.waiting import wait_for
 from tests.golden_files import DEEPSPEED, JOB
 from tests.ops.serving.served import Reply, Served, serving
 from tests.ops.serving.test_byte_source import written
 from tests.ops.verification.damage import copy
-from zerotools.ops.serving import server
+from zerotools.ops.serving import byte_source, server
 from zerotools.ops.serving.access import ALGORITHM, SignedRequest, signature
 
 NAME = "model-00002-of-00003.safetensors"
@@ -305,3 +306,27 @@ def test_who_shows_no_token_shuts_nobody_out(served: Served) -> None:
     finally:
         for link in idle:
             link.close()
+
+
+@pytest.mark.parametrize(
+    ("trouble", "status", "why"),
+    [
+        (OSError(5, "Input/output error"), 500, "cannot be read: Input/output error"),
+        (KeyError("lost"), None, "a defect in zerotools: KeyError('lost')"),
+    ],
+)
+def test_trouble_of_the_disk_and_of_ours_is_told(
+    monkeypatch: pytest.MonkeyPatch, trouble: Exception, status: int | None, why: str
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise trouble
+
+    with serving(JOB, **SHARDS) as found:
+        monkeypatch.setattr(byte_source, "fill", fails)
+        if status is None:
+            with pytest.raises(http.client.HTTPException):
+                found.ask(f"/{NAME}", range="bytes=-10")
+        else:
+            assert found.ask(f"/{NAME}", range="bytes=-10").status == status
+        wait_for(lambda: found.said, "what went wrong")
+        assert why in found.said[0]

@@ -217,7 +217,12 @@ class ByteSource:
     def _fill(self, tile: Tile) -> bytes:
         if not hasattr(self._own, "scratch"):
             self._own.scratch = Scratch(self._piece, self._piece)
-        data, losses = fill(self._reads, tile, self._own.scratch, cast=self._cast)
+        try:
+            data, losses = fill(self._reads, tile, self._own.scratch, cast=self._cast)
+        except OSError as error:  # of the disk or the file server, under an open file
+            raise BadFile(
+                f"{self._conversion.source.origin.path} cannot be read: {error.strerror}"
+            ) from None
         lost = [(key, each) for key, each in losses if each.overflowed]
         if lost and self._strict:
             key, worst = lost[0]

@@ -5,6 +5,7 @@ the whole."""
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -79,7 +80,10 @@ class ModelServer(ThreadingHTTPServer):
             self._slots.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Whoever goes away in the middle is no matter to tell of."""
+        """A defect of ours is told; whoever goes away in the middle is no matter to tell of."""
+        error = sys.exception()
+        if error is not None and not isinstance(error, ConnectionError | TimeoutError):
+            self.say(f"a request broke off, which is a defect in zerotools: {error!r:.300}")
 
 
 class _Handler(BaseHTTPRequestHandler):
