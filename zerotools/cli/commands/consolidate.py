@@ -14,6 +14,7 @@ from zerotools.cli.options.export_options import (
     keep_aliases_option,
     max_shard_size_option,
     name_options,
+    weights_from_option,
 )
 from zerotools.cli.options.part_options import part_options
 from zerotools.cli.options.shared import (
@@ -28,7 +29,6 @@ from zerotools.ops.conversions.consolidate import (
     refuse_overflow,
 )
 from zerotools.ops.execution.parts.share import OutputPart
-from zerotools.ops.weights.selection import MASTERS, WEIGHTS
 
 
 @click.command("consolidate")
@@ -40,14 +40,7 @@ from zerotools.ops.weights.selection import MASTERS, WEIGHTS
 @config_dir_option
 @dtype_option
 @max_shard_size_option
-@click.option(
-    "--from",
-    "weights_from",
-    type=click.Choice([MASTERS, WEIGHTS]),
-    default=MASTERS,
-    show_default=True,
-    help="Export the fp32 masters, if there are any, or the 16-bit weights.",
-)
+@weights_from_option("Export")
 @name_options()
 @click.option(
     "--like",

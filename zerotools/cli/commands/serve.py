@@ -17,6 +17,7 @@ from zerotools.cli.options.export_options import (
     keep_aliases_option,
     max_shard_size_option,
     name_options,
+    weights_from_option,
 )
 from zerotools.cli.options.shared import (
     config_dir_option,
@@ -34,7 +35,6 @@ from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.serving.access import Credentials
 from zerotools.ops.serving.byte_source import ByteSource
 from zerotools.ops.serving.served_model import ServedModel, served_model
-from zerotools.ops.weights.selection import MASTERS, WEIGHTS
 
 if TYPE_CHECKING:
     from zerotools.ops.serving.server import ModelServer
@@ -64,14 +64,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
 @config_dir_option
 @dtype_option
 @max_shard_size_option
-@click.option(
-    "--from",
-    "weights_from",
-    type=click.Choice([MASTERS, WEIGHTS]),
-    default=MASTERS,
-    show_default=True,
-    help="Serve the fp32 masters, if there are any, or the 16-bit weights.",
-)
+@weights_from_option("Serve")
 @name_options()
 @keep_aliases_option
 @allow_overflow_option

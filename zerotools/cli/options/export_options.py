@@ -8,6 +8,7 @@ import click
 
 from zerotools.cli.options.sizes import ByteSize
 from zerotools.ops.conversions.consolidate import DTYPES, Options, exported_formats
+from zerotools.ops.weights.selection import MASTERS, WEIGHTS
 
 Command = Callable[..., int | None]
 
@@ -18,6 +19,19 @@ dtype_option = click.option(
     show_default=True,
     help="Type of the floating-point weights; auto is the 16-bit type of the run.",
 )
+
+
+def weights_from_option(verb: str) -> Callable[[Command], Command]:
+    """`--from`: which weights of a run `verb` takes."""
+    return click.option(
+        "--from",
+        "weights_from",
+        type=click.Choice([MASTERS, WEIGHTS]),
+        default=MASTERS,
+        show_default=True,
+        help=f"{verb} the fp32 masters, if there are any, or the 16-bit weights.",
+    )
+
 
 max_shard_size_option = click.option(
     "--max-shard-size",
