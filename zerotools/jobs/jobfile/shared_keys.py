@@ -13,7 +13,6 @@ SHARED = (
     *("eval", "offload", "checkpoint", "deepspeed"),
 )
 """Keys and tables of which all ranks train one model, or go through the same steps together."""
-_OF_ALL = "output_dir"
 
 
 def shared_keys(spec: JobSpec) -> dict[str, Any]:

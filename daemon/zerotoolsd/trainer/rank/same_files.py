@@ -18,6 +18,7 @@ from zerotoolsd.trainer.rank.group import WorldGroup
 ENDS = 64 * 1024
 """Bytes of each end of a file that are read."""
 PLACES, SAMPLE = 32, 4096
+_UNREADABLE = "cannot be read: "
 
 
 def sampled(path: Path) -> str:
@@ -46,16 +47,20 @@ def check_same_files(files: Mapping[str, Path], group: WorldGroup) -> None:
     for node, found in enumerate(everywhere):
         for name in first | found:
             if found.get(name) != first.get(name):
-                lacking = node if name not in found else 0 if name not in first else None
-                raise BadRequest(
-                    f"{name} is not there on node {lacking}, and another node has it"
-                    if lacking is not None
-                    else f"{name} is another file on node {node} than on node 0"
-                )
+                raise BadRequest(_difference(name, node, found.get(name), first.get(name)))
 
 
 def _told(path: Path) -> str:
     try:
         return sampled(path)
     except OSError as error:
-        return f"cannot be read: {error.strerror}"
+        return f"{_UNREADABLE}{error.strerror}"
+
+
+def _difference(name: str, node: int, there: str | None, first: str | None) -> str:
+    for number, told in ((node, there), (0, first)):
+        if told is None:
+            return f"{name} is not there on node {number}, and another node has it"
+        if told.startswith(_UNREADABLE):
+            return f"{name} {told} on node {number}, and another node reads it"
+    return f"{name} is another file on node {node} than on node 0"
