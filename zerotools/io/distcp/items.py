@@ -6,7 +6,6 @@ to list a checkpoint, and a large one has millions of items.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.io.distcp.metadata import Item
 from zerotools.io.files.open_files import OpenFiles
-from zerotools.io.files.regular import open_regular
+from zerotools.io.files.regular import open_source
 from zerotools.io.files.sources import note_open
 from zerotools.io.torchzip.archive import Archive
 from zerotools.io.torchzip.pickle_values import StoredTensor, describe
@@ -59,10 +58,10 @@ def _chunk(root: Path, files: OpenFiles, key: str, dtype: DType, box: Box, item:
         BadFile: the item is damaged, or holds another shape or type than `.metadata` says.
         Unsupported: it is not a torch.save archive whose bytes can be addressed.
     """
-    with files.descriptor(item.file) as descriptor:
+    with files.source(item.file) as source:
         path = root / item.file
-        note_open(path, descriptor)
-        window = FileRange(descriptor, path, item.offset, item.length)
+        note_open(path, source.status)
+        window = FileRange(source, path, item.offset, item.length)
         archive = Archive.open(window.keeping_ends(_END_BYTES))
         tensor = _tensor(archive, key)
         _check_agrees(window, key, dtype, box, tensor)
@@ -137,13 +136,13 @@ class _opened:
 
     def __enter__(self) -> FileRange:
         try:
-            self._descriptor = open_regular(self._path)
+            self._source = open_source(self._path)
         except OSError as error:
             raise BadFile(f"{self._path} cannot be opened: {error.strerror}") from None
-        return FileRange(self._descriptor, self._path, self._item.offset, self._item.length)
+        return FileRange(self._source, self._path, self._item.offset, self._item.length)
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
+        self._source.close()
 
 
 def _check_agrees(

@@ -13,7 +13,8 @@ from pathlib import Path
 from types import TracebackType
 
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.io.files.regular import open_regular
+from zerotools.io.files.open_source import LocalSource, OpenSource
+from zerotools.io.files.regular import open_regular, open_source
 from zerotools.io.files.sources import Sources
 
 MAX_OPEN_FILES = 1024
@@ -54,7 +55,7 @@ class OpenFiles:
         self._seen: set[Path] = set()
         self._flags = flags
         self._most = max_open_files() if most is None else most
-        self._open: OrderedDict[str, int] = OrderedDict()
+        self._open: OrderedDict[str, OpenSource] = OrderedDict()
         self._users: dict[str, int] = {}
         self._lock = threading.Lock()
 
@@ -71,27 +72,33 @@ class OpenFiles:
 
     def close(self) -> None:
         """Close every file. Those that are asked for later are opened again."""
-        for descriptor in self._open.values():
-            os.close(descriptor)
+        for source in self._open.values():
+            source.close()
         self._open.clear()
 
     @contextmanager
-    def descriptor(self, file: str) -> Iterator[int]:
+    def source(self, file: str) -> Iterator[OpenSource]:
         """A file, open until the context ends; raises as `read_into`."""
-        descriptor = self._take(file)
+        source = self._take(file)
         try:
-            yield descriptor
+            yield source
         finally:
             self._give_back([file])
 
-    def _take(self, file: str) -> int:
+    @contextmanager
+    def _descriptor(self, file: str) -> Iterator[int]:
+        with self.source(file) as source:
+            assert isinstance(source, LocalSource), f"{self._root / file} is not of this machine"
+            yield source.descriptor
+
+    def _take(self, file: str) -> OpenSource:
         with self._lock:
-            descriptor = self._open.get(file)
-            if descriptor is None:
-                descriptor = self._open_now(file)
+            source = self._open.get(file)
+            if source is None:
+                source = self._open_now(file)
             self._open.move_to_end(file)
             self._users[file] = self._users.get(file, 0) + 1
-            return descriptor
+            return source
 
     def _give_back(self, files: Iterable[str]) -> None:
         with self._lock:
@@ -104,25 +111,29 @@ class OpenFiles:
     @contextmanager
     def holding(self) -> Iterator[ThreadFiles]:
         """For many small reads: the last few files stay open until the context ends."""
-        descriptors: OrderedDict[str, int] = OrderedDict()
+        held: OrderedDict[str, OpenSource] = OrderedDict()
         try:
-            yield ThreadFiles(self, descriptors, max(1, self._most // _THREADS))
+            yield ThreadFiles(self, held, max(1, self._most // _THREADS))
         finally:
-            self._give_back(descriptors)
+            self._give_back(held)
 
-    def _open_now(self, file: str) -> int:
+    def _open_now(self, file: str) -> OpenSource:
         path = self._root / file
         try:
-            descriptor = open_regular(path, self._flags)
+            source = (
+                open_source(path)
+                if self._flags == os.O_RDONLY
+                else LocalSource(open_regular(path, self._flags))
+            )
         except FileNotFoundError:
             raise BadFile(f"{path} is missing; {self._named_by} names it") from None
         except OSError as error:
             raise BadFile(f"{path} cannot be opened: {error.strerror}") from error
-        self._open[file] = descriptor
+        self._open[file] = source
         if self._sources is not None:
-            self._sources.note(path, os.fstat(descriptor))
+            self._sources.note(path, source.status())
             self._seen.add(path)
-        return descriptor
+        return source
 
     def check_sources(self) -> None:
         """Look once more at every file that was opened.
@@ -136,7 +147,7 @@ class OpenFiles:
     def _close_idle(self) -> None:
         idle = (file for file in self._open if file not in self._users)
         for file in list(islice(idle, max(0, len(self._open) - self._most))):
-            os.close(self._open.pop(file))
+            self._open.pop(file).close()
 
     def read_into(self, file: str, offset: int, buffer: memoryview) -> None:
         """Fill `buffer` (bytes) from `offset` on.
@@ -144,14 +155,14 @@ class OpenFiles:
         Raises:
             BadFile: the file is missing, unreadable, or ends too early.
         """
-        with self.descriptor(file) as descriptor:
-            self._read(descriptor, file, offset, buffer)
+        with self.source(file) as source:
+            self._read(source, file, offset, buffer)
 
-    def _read(self, descriptor: int, file: str, offset: int, buffer: memoryview) -> None:
+    def _read(self, source: OpenSource, file: str, offset: int, buffer: memoryview) -> None:
         done, left = 0, buffer
         while left:
             try:
-                count = os.preadv(descriptor, [left], offset + done)
+                count = source.read_into(left, offset + done)
             except OSError as error:
                 raise BadFile(
                     f"{self._root / file} cannot be read at byte {offset + done}: {error.strerror}"
@@ -171,7 +182,7 @@ class OpenFiles:
             BadRequest: the disk is full, or refuses the write for another reason.
         """
         view = memoryview(data)
-        with self.descriptor(file) as descriptor:
+        with self._descriptor(file) as descriptor:
             done = 0
             while done < len(view):
                 try:
@@ -183,12 +194,13 @@ class OpenFiles:
 
     def forget(self, file: str) -> None:
         """Ask the system to drop its copy of the file, so that reads come from the disk."""
-        with self.descriptor(file) as descriptor:
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        with self.source(file) as source:
+            if isinstance(source, LocalSource):
+                os.posix_fadvise(source.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def sync(self, file: str) -> None:
         """Flush the file to the disk."""
-        with self.descriptor(file) as descriptor:
+        with self._descriptor(file) as descriptor:
             os.fsync(descriptor)
 
 
@@ -196,20 +208,20 @@ class ThreadFiles:
     """Files of one `OpenFiles`, held open by one thread: at most `most` of them, because a tile may
     be made of the files of thousands of ranks."""
 
-    def __init__(self, files: OpenFiles, descriptors: OrderedDict[str, int], most: int) -> None:
+    def __init__(self, files: OpenFiles, held: OrderedDict[str, OpenSource], most: int) -> None:
         self._files = files
-        self._descriptors = descriptors
+        self._held = held
         self._most = most
 
     def read_into(self, file: str, offset: int, buffer: memoryview) -> None:
         """As `OpenFiles.read_into`."""
-        descriptor = self._descriptors.get(file)
-        if descriptor is None:
-            if len(self._descriptors) >= self._most:
-                oldest, _ = self._descriptors.popitem(last=False)
+        source = self._held.get(file)
+        if source is None:
+            if len(self._held) >= self._most:
+                oldest, _ = self._held.popitem(last=False)
                 self._files._give_back([oldest])
-            descriptor = self._descriptors[file] = self._files._take(file)
-        self._files._read(descriptor, file, offset, buffer)
+            source = self._held[file] = self._files._take(file)
+        self._files._read(source, file, offset, buffer)
 
 
 def sync_directory(path: Path) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
@@ -115,10 +115,10 @@ def note(path: Path, status: os.stat_result) -> None:
         sources.note(path, status)
 
 
-def note_open(path: Path, descriptor: int) -> None:
+def note_open(path: Path, status: Callable[[], os.stat_result]) -> None:
     """As `note`, of a file that has been open for a while: it may be noted elsewhere alone."""
     if _NOTED.get():
-        note(path, os.fstat(descriptor))
+        note(path, status())
 
 
 def stamp_of(status: os.stat_result) -> Stamp:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -13,7 +12,7 @@ from zerotools.core.errors import BadFile
 from zerotools.core.target import CarriedBytes, Checksum, FilePlan, LiteralBytes
 from zerotools.io.files.allowance import data_in
 from zerotools.io.files.damage import is_tolerated, tolerate
-from zerotools.io.files.regular import open_regular, regular_file
+from zerotools.io.files.regular import open_source, source_file
 from zerotools.io.torchzip import archive_layout
 from zerotools.io.torchzip.archive import Archive
 from zerotools.io.torchzip.legacy_archive import is_legacy, read_legacy
@@ -49,11 +48,11 @@ class TorchFile:
         """
         path = root / name
         try:
-            descriptor = open_regular(path)
+            source = open_source(path)
         except OSError as error:
             raise BadFile(f"{path} cannot be opened: {error.strerror}") from error
         try:
-            window = FileRange.whole(descriptor, path)
+            window = FileRange.whole(source, path)
             if is_legacy(window):
                 legacy = read_legacy(window)
                 return cls(root, name, window.length, legacy.tree, {}, dict(legacy.offsets))
@@ -62,7 +61,7 @@ class TorchFile:
             records = _sound(archive) if is_tolerated() else archive.records
             return cls(root, name, window.length, tree, records)
         finally:
-            os.close(descriptor)
+            source.close()
 
     @staticmethod
     def check(path: Path) -> None:
@@ -73,8 +72,8 @@ class TorchFile:
             Unsupported: it is compressed.
         """
         try:
-            with regular_file(path, is_source=False) as descriptor:
-                window = FileRange.whole(descriptor, path)
+            with source_file(path, is_source=False) as source:
+                window = FileRange.whole(source, path)
                 if not is_legacy(window):
                     Archive.open(window)
         except OSError as error:
@@ -98,15 +97,15 @@ class TorchFile:
         record = self.records.get(f"data/{storage.key}")
         fits = record is None or record.length == storage.nbytes
         if storage.key not in self._offsets or not fits:
-            descriptor = open_regular(self.path)
+            source = open_source(self.path)
             try:
-                archive = Archive(FileRange.whole(descriptor, self.path), self.records)
+                archive = Archive(FileRange.whole(source, self.path), self.records)
                 self._offsets[storage.key] = archive.payload(storage)
             except BadFile as error:
                 tolerate(self.path, error)
                 self._offsets[storage.key] = self.size
             finally:
-                os.close(descriptor)
+                source.close()
         return self._offsets[storage.key]
 
     def tensor(self, stored: StoredTensor) -> Tensor:

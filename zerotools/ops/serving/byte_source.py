@@ -16,7 +16,6 @@ is made. Whoever reads slowly keeps no more than those and what it has ahead.
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable, Generator, Iterator
@@ -31,7 +30,7 @@ from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.target import CarriedBytes, Target
 from zerotools.io.files.open_files import OpenFiles
-from zerotools.io.files.regular import regular_file
+from zerotools.io.files.regular import source_file
 from zerotools.io.files.sources import Sources
 from zerotools.io.numeric.cast_torch import cast_for
 from zerotools.io.numeric.gather import Scratch
@@ -174,9 +173,9 @@ class ByteSource:
     def _carried(self, carried: CarriedBytes, at: int, count: int) -> bytes:
         begin = carried.source_offset + at - carried.offset
         try:
-            with regular_file(carried.source) as descriptor:
-                self._sources.note(carried.source, os.fstat(descriptor))
-                data = os.pread(descriptor, count, begin)
+            with source_file(carried.source) as source:
+                self._sources.note(carried.source, source.status())
+                data = source.read(count, begin)
         except OSError as error:
             raise BadFile(f"{carried.source} cannot be read: {error.strerror}") from None
         if len(data) < count:
