@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from zerotools.cli.options.checkpoint_path import CheckpointPath
 from zerotools.cli.options.conversion_options import (
     Writing,
     conversion_options,
@@ -46,7 +47,7 @@ from zerotools.ops.salvage.preparation import prepare_salvage
 from zerotools.ops.salvage.salvage_json import to_json
 from zerotools.ops.salvage.salvage_plan import Salvage, SalvageOptions
 
-_PATH = click.Path(path_type=Path)
+_PATH = CheckpointPath()
 MAX_LISTED = 12
 
 

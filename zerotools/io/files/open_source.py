@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Iterator
 from pathlib import PosixPath
 from typing import BinaryIO, Protocol
 
@@ -91,6 +92,10 @@ class RemotePath(PosixPath):
         Raises:
             OSError: it is not there, or cannot be read.
         """
+        raise NotImplementedError
+
+    def below(self) -> Iterator[RemotePath]:
+        """Every object below it."""
         raise NotImplementedError
 
     def forget(self) -> None:

@@ -1,0 +1,62 @@
+"""The store that a path lies in. Each is opened once in a process."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from zerotools.core.errors import BadRequest
+from zerotools.io.stores.far_store import FarStore
+from zerotools.io.stores.listings import StoreListing
+
+BUCKETS = ("s3", "gs", "az")
+_WORDS = {"hf": 2}
+"""How many words of a path name the store, where it is not one."""
+
+
+class Place(NamedTuple):
+    """A key in a store, and what is known of what lies there."""
+
+    store: FarStore
+    key: str
+    listing: StoreListing
+
+
+def place_of(scheme: str, words: tuple[str, ...]) -> Place:
+    """The place of a path.
+
+    Raises:
+        BadRequest: there is no such store, or what reads it is not installed.
+    """
+    count = _WORDS.get(scheme, 1)
+    if len(words) < count:
+        raise BadRequest(f"{scheme}://{'/'.join(words)} is no place in a store")
+    listing = _opened(scheme, words[:count])
+    return Place(listing.store, "/".join(words[count:]), listing)
+
+
+@lru_cache(maxsize=64)
+def _opened(scheme: str, words: tuple[str, ...]) -> StoreListing:
+    return StoreListing(_open(scheme, words))
+
+
+def _open(scheme: str, words: tuple[str, ...]) -> FarStore:
+    if scheme in BUCKETS:
+        from zerotools.io.stores.bucket import open_bucket
+
+        return open_bucket(scheme, words[0])
+    if scheme == "hf":
+        from zerotools.io.stores.hub_files import HubFiles
+
+        return HubFiles(*words)
+    from zerotools.io.stores.web_files import WebFiles
+
+    return WebFiles(f"{scheme}://{words[0]}")
+
+
+def lacking(library: str) -> BadRequest:
+    """What reads a store is not installed."""
+    return BadRequest(
+        f"stores are read by {library}, which is not installed; run pip install "
+        "'zerotools[remote]', or copy the checkpoint to a disk"
+    )
