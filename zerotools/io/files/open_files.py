@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import resource
 import threading
+from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple, Protocol, cast
 
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.io.files.open_source import LocalSource, OpenSource
+from zerotools.io.files.open_source import FarSource, LocalSource, OpenSource, RemotePath
 from zerotools.io.files.regular import open_regular, open_source
 from zerotools.io.files.sources import Sources
 
@@ -50,6 +52,7 @@ class OpenFiles:
         named_by: str = "the checkpoint's metadata",
     ) -> None:
         self._root = root
+        self.is_far = isinstance(root, RemotePath)
         self._sources = sources
         self._named_by = named_by
         self._seen: set[Path] = set()
@@ -118,7 +121,7 @@ class OpenFiles:
             self._give_back(held)
 
     def _open_now(self, file: str) -> OpenSource:
-        path = self._root / file
+        path = Path(file) if self.is_far and file.startswith("/") else self._root / file
         try:
             source = (
                 open_source(path)
@@ -204,6 +207,13 @@ class OpenFiles:
             os.fsync(descriptor)
 
 
+class HeldFiles(Protocol):
+    """Files from which one thread reads."""
+
+    def read_into(self, file: str, offset: int, buffer: memoryview) -> None:
+        """As `OpenFiles.read_into`."""
+
+
 class ThreadFiles:
     """Files of one `OpenFiles`, held open by one thread: at most `most` of them, because a tile may
     be made of the files of thousands of ranks."""
@@ -215,13 +225,77 @@ class ThreadFiles:
 
     def read_into(self, file: str, offset: int, buffer: memoryview) -> None:
         """As `OpenFiles.read_into`."""
+        self._files._read(self._source(file), file, offset, buffer)
+
+    def with_bytes(self, reads: Callable[[], Iterable[FileBytes]]) -> HeldFiles:
+        """These files, from which `reads` follow. Where it takes long until a read begins, the
+        bytes of all are asked for now, side by side, and are here when this returns.
+
+        Raises:
+            BadFile: as `OpenFiles.read_into`.
+        """
+        return self if not self._files.is_far else FetchedBytes(self, reads())
+
+    def _source(self, file: str) -> OpenSource:
         source = self._held.get(file)
         if source is None:
             if len(self._held) >= self._most:
                 oldest, _ = self._held.popitem(last=False)
                 self._files._give_back([oldest])
             source = self._held[file] = self._files._take(file)
-        self._files._read(source, file, offset, buffer)
+        return source
+
+
+class FileBytes(NamedTuple):
+    """Bytes [begin, end) of a file."""
+
+    file: str
+    begin: int
+    end: int
+
+
+class FetchedBytes:
+    """What one thread needs of many places, of which all bytes are in memory."""
+
+    def __init__(self, files: ThreadFiles, reads: Iterable[FileBytes]) -> None:
+        wanted: dict[str, list[tuple[int, int]]] = {}
+        for file, begin, end in reads:
+            wanted.setdefault(file, []).append((begin, end))
+        self._files = files
+        self._parts: dict[str, tuple[list[int], list[Sequence[memoryview]]]] = {}
+        asked: list[tuple[str, list[int], Callable[[], Sequence[Sequence[memoryview]]]]] = []
+        for file, ranges in wanted.items():
+            source = files._source(file)
+            if isinstance(source, LocalSource):  # a sum, on the disk beside the output
+                continue
+            end = source.status().st_size
+            ordered = sorted(each for each in ranges if each[1] <= end)
+            asked.append(
+                (file, [begin for begin, _ in ordered], cast(FarSource, source).fetch(ordered))
+            )
+        for file, starts, wait in asked:
+            self._parts[file] = starts, list(wait())
+
+    def read_into(self, file: str, offset: int, buffer: memoryview) -> None:
+        """As `OpenFiles.read_into`."""
+        starts, ranges = self._parts.get(file, ((), ()))
+        number = bisect_right(starts, offset) - 1
+        if number < 0 or not _taken(ranges[number], offset - starts[number], buffer):
+            self._files.read_into(file, offset, buffer)
+
+
+def _taken(parts: Sequence[memoryview], at: int, buffer: memoryview) -> bool:
+    """Fill `buffer` from byte `at` of the parts; whether they have all of it."""
+    if at + len(buffer) > sum(map(len, parts)):
+        return False
+    done = 0
+    for part in parts:
+        if at < len(part):
+            some = part[at : at + len(buffer) - done]
+            buffer[done : done + len(some)] = some
+            done += len(some)
+        at = max(0, at - len(part))
+    return True
 
 
 def sync_directory(path: Path) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import PosixPath
 from typing import BinaryIO, Protocol
 
@@ -32,6 +32,19 @@ class OpenSource(Protocol):
 
     def close(self) -> None:
         """Nothing is read any more."""
+
+
+class FarSource(OpenSource, Protocol):
+    """One whose reads take long to begin, so that many are asked for at once."""
+
+    def fetch(
+        self, ranges: Sequence[tuple[int, int]]
+    ) -> Callable[[], Sequence[Sequence[memoryview]]]:
+        """Ask for the bytes of `ranges`, each [begin, end) inside the file. What is returned waits
+        for them: of each range its bytes, in parts. Raises as `read`."""
+
+    def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Small reads will follow at these places, each [begin, end)."""
 
 
 class LocalSource:
@@ -86,7 +99,7 @@ class RemotePath(PosixPath):
     """A path that is not of this machine's file systems. What needs one of these refuses it by
     `__fspath__`: the system is never asked for a file of its name."""
 
-    def open_source(self) -> OpenSource:
+    def open_source(self) -> FarSource:
         """Open it to be read.
 
         Raises:

@@ -33,6 +33,8 @@ LARGEST_PIECE = 4 * 2**20
 """Bytes of one request."""
 WORTHWHILE_GAP = 256 * 2**10
 """One more request takes as long as that many bytes too many."""
+MOST_TOO_MANY = 2
+"""So many times the bytes that are needed are asked for, at most: they are all held."""
 SIDE_BY_SIDE = 24
 """Requests that are on their way at the same time."""
 _STATUS_BLOCK = 512
@@ -150,19 +152,28 @@ class RemoteSource:
 def _joined(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Requests that cover the ranges, in order: neighbours at once, and no more than
     `LARGEST_PIECE` in one."""
-    requests: list[tuple[int, int]] = []
-    for begin, end in sorted(ranges):
-        if begin >= end:
-            continue
-        if requests and begin <= requests[-1][1] + WORTHWHILE_GAP:
-            requests[-1] = (requests[-1][0], max(end, requests[-1][1]))
-        else:
-            requests.append((begin, end))
+    ordered = sorted(each for each in ranges if each[0] < each[1])
+    needed, gap = sum(end - begin for begin, end in ordered), WORTHWHILE_GAP
+    requests = _within(ordered, gap)
+    while gap and sum(end - begin for begin, end in requests) > MOST_TOO_MANY * needed:
+        gap //= 4
+        requests = _within(ordered, gap)
     return [
         (at, min(at + LARGEST_PIECE, end))
         for begin, end in requests
         for at in range(begin, end, LARGEST_PIECE)
     ]
+
+
+def _within(ordered: Sequence[tuple[int, int]], gap: int) -> list[tuple[int, int]]:
+    """Ranges with those joined that are no more than `gap` bytes apart."""
+    joined: list[tuple[int, int]] = []
+    for begin, end in ordered:
+        if joined and begin <= joined[-1][1] + gap:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((begin, end))
+    return joined
 
 
 def _cut(

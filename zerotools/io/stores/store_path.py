@@ -16,7 +16,7 @@ from pathlib import PurePosixPath
 from typing import Any, NoReturn
 
 from zerotools.core.errors import Unsupported
-from zerotools.io.files.open_source import OpenSource, RemotePath
+from zerotools.io.files.open_source import FarSource, RemotePath
 from zerotools.io.stores.connections import Place, place_of
 from zerotools.io.stores.remote_source import RemoteSource, status_of
 
@@ -61,7 +61,7 @@ class StorePath(RemotePath):
             self._refuse()
         return place_of(scheme.removesuffix(_SIGN), tuple(words))
 
-    def open_source(self) -> OpenSource:
+    def open_source(self) -> FarSource:
         store, key, listing = self.place
         found = listing.object(key)
         if found is None:

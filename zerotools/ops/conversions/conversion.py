@@ -141,6 +141,7 @@ def perform(
             not what was written.
     """
     source, target = conversion.source, conversion.target
+    budget = budget.reading(source.root)
     check_destination(
         source.origin.path,
         conversion.destination,
