@@ -140,9 +140,9 @@ def salvage(
         Unsupported: it is in a format that is not read.
     """
     from zerotools.ops.conversions.consolidate import refuse_overflow
-    from zerotools.ops.conversions.conversion import check_output, perform
     from zerotools.ops.execution.workers import MemoryBudget
     from zerotools.ops.salvage import examine, preparation, salvage_plan
+    from zerotools.ops.uploading.destination import check_write, write
 
     options = salvage_plan.SalvageOptions(
         dtype=dtype,
@@ -160,9 +160,9 @@ def salvage(
         given, path_of(out), options, fill_from=other, config_dir=config, budget=budget
     )
     if found.conversion is not None:
-        check_output(found.conversion, overwrite=overwrite)
+        check_write(found.conversion, overwrite=overwrite)
         if not dry_run:
-            perform(found.conversion, budget=budget, overwrite=overwrite, check=refuse_overflow)
+            write(found.conversion, budget=budget, overwrite=overwrite, check=refuse_overflow)
     return found
 
 

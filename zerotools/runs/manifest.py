@@ -89,12 +89,22 @@ def rewrite_manifest(
 
 
 def _write(directory: Path, files: Mapping[str, Any], boot: str | None = None) -> Path:
+    path = directory / MANIFEST
+    write_durably(path, _text(files, boot))
+    return path
+
+
+def _text(files: Mapping[str, Any], boot: str | None = None) -> str:
     tree: dict[str, Any] = {"version": VERSION, "files": files}
     if boot is not None:
         tree["boot"] = boot
-    path = directory / MANIFEST
-    write_durably(path, json.dumps(tree, indent=1) + "\n")
-    return path
+    return json.dumps(tree, indent=1) + "\n"
+
+
+def manifest_text(entries: Mapping[str, ManifestEntry]) -> str:
+    """The manifest of files that are elsewhere."""
+    files = {name: {"size": each.size, "sha256": each.sha256} for name, each in entries.items()}
+    return _text(files)
 
 
 def read_manifest(directory: Path) -> dict[str, ManifestEntry]:

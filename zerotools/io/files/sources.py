@@ -19,6 +19,7 @@ from pathlib import Path
 
 from zerotools.core.checkpoint import Stamp
 from zerotools.core.errors import BadFile
+from zerotools.io.files.open_source import RemotePath
 
 # Their inode numbers are made up while they are mounted, and may change for the same file.
 _CHANGING_INODES = ("fuse", "cifs", "smb", "9p", "vfat", "exfat")
@@ -44,6 +45,7 @@ class Sources:
 
     def changed(self) -> Iterator[tuple[Path, str]]:
         """Every noted file that is not what it was, and how it differs."""
+        _ask_again(self.stamps)
         for path, first in self.stamps.items():
             try:
                 stamp = stamp_of(path.stat())
@@ -59,12 +61,21 @@ class Sources:
         Raises:
             BadFile: a file is not what it was when it was first read.
         """
-        for path in list(self.stamps) if paths is None else paths:
+        paths = list(self.stamps if paths is None else paths)
+        _ask_again(paths)
+        for path in paths:
             try:
                 status = path.stat()
             except OSError as error:
                 raise BadFile(_changed(path, f"it is gone ({error.strerror})")) from None
             self.note(path, status)
+
+
+def _ask_again(paths: Iterable[Path]) -> None:
+    """What is known of the stores that paths lie in is as it was when it was asked for."""
+    stores = {path.parts[:2]: path for path in paths if isinstance(path, RemotePath)}
+    for path in stores.values():
+        path.forget()
 
 
 _NOTED: ContextVar[tuple[Sources, ...]] = ContextVar("sources", default=())

@@ -160,24 +160,31 @@ class Bucket:
         except (BaseError, ValueError, OSError, EOFError) as error:
             raise failure("read", url, error) from None
 
-    def put(self, key: str, data: bytes, *, new: bool = False, replaces: str | None = None) -> str:
+    def put(
+        self, key: str, data: bytes, *, new: bool = False, replaces: FarObject | None = None
+    ) -> FarObject:
         mode: Any = "create" if new else "overwrite"
         if replaces is not None:
-            mode = {"e_tag": f'"{replaces}"', "version": None}
+            mode = {"e_tag": f'"{replaces.etag}"'}
+            mode |= {"version": replaces.version} if replaces.version else {}
         try:
             done = obstore.put(self._store, key, data, mode=mode, use_multipart=False)
         except (PreconditionError, obstore.exceptions.AlreadyExistsError):
             raise FileExistsError(17, "another run has written it", self._url(key)) from None
         except (BaseError, ValueError, OSError) as error:
             raise failure("written", self._url(key), error) from None
-        return _plain(done["e_tag"])
+        return _written(key, len(data), done)
 
-    def upload(self, key: str, pieces: Iterable[bytes], part_bytes: int, parts: int) -> str:
+    def upload(self, key: str, pieces: Iterable[bytes], part_bytes: int, parts: int) -> FarObject:
         raised: list[BaseException] = []
+        size = 0
 
         def watched() -> Iterator[bytes]:
+            nonlocal size
             try:
-                yield from pieces
+                for each in pieces:
+                    size += len(each)
+                    yield each
             except BaseException as error:  # told again below, as it is
                 raised.append(error)
                 raise
@@ -195,7 +202,7 @@ class Bucket:
             if raised:
                 raise raised[0] from None
             raise failure("written", self._url(key), error) from None
-        return _plain(done["e_tag"])
+        return _written(key, size, done)
 
     def delete(self, keys: Sequence[str]) -> None:
         for at in range(0, len(keys), _MOST_DELETED):
@@ -238,7 +245,12 @@ def _broke_off(text: str) -> bool:
 
 def _object(meta: Any) -> FarObject:
     modified = meta["last_modified"].timestamp()
-    return FarObject(meta["path"], meta["size"], _plain(meta["e_tag"]), modified)
+    version = meta["version"] or ""
+    return FarObject(meta["path"], meta["size"], _plain(meta["e_tag"]), modified, version)
+
+
+def _written(key: str, size: int, done: Any) -> FarObject:
+    return FarObject(key, size, _plain(done["e_tag"]), version=done["version"] or "")
 
 
 def _plain(etag: str | None) -> str:

@@ -14,12 +14,13 @@ from typing import Protocol
 @dataclass(frozen=True, slots=True)
 class FarObject:
     """An object as a listing or an answer has it: `size` in bytes, `modified` in seconds since
-    1970. `etag` is without quotes, empty where the store gives none."""
+    1970. `etag` is without quotes, and like `version` empty where the store gives none."""
 
     key: str
     size: int
     etag: str
     modified: float = 0.0
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +59,19 @@ class FarStore(Protocol):
 class WritableStore(FarStore, Protocol):
     """A store to which objects are written. An object is there whole, or not at all."""
 
-    def put(self, key: str, data: bytes, *, new: bool = False, replaces: str | None = None) -> str:
-        """Write a small object; returns its ETag. With `new` there must be none of its name, and
-        with `replaces` it must be the one of that ETag.
+    def put(
+        self, key: str, data: bytes, *, new: bool = False, replaces: FarObject | None = None
+    ) -> FarObject:
+        """Write a small object. With `new` there must be none of its name, and with `replaces` it
+        must be that one.
 
         Raises:
             FileExistsError: it is not so.
         """
 
-    def upload(self, key: str, pieces: Iterable[bytes], part_bytes: int, parts: int) -> str:
+    def upload(self, key: str, pieces: Iterable[bytes], part_bytes: int, parts: int) -> FarObject:
         """Write an object of any size in parts of `part_bytes`, of which as many as `parts` are on
-        their way at a time; returns its ETag. Where `pieces` raises, that is raised, and nothing is
+        their way at a time. Where `pieces` raises, that is raised, and nothing is
         left."""
 
     def delete(self, keys: Sequence[str]) -> None:

@@ -27,6 +27,7 @@ from zerotools.ops.execution.create import create_file
 from zerotools.ops.execution.plan import Copy, RangeCopy
 from zerotools.ops.execution.workers import MemoryBudget, TileWorkers
 from zerotools.ops.execution.write import Writer
+from zerotools.runs.manifest import write_manifest
 
 
 @dataclass
@@ -112,7 +113,8 @@ def execute(
             check(report)
         finally:
             journal.close()
-        target.finalize(directory)
+        if target.with_manifest:
+            write_manifest(directory)
         found = ReadBack(0) if read_back is None else read_back(directory)
         report.bytes_verified = found.nbytes
         write_marker(directory, command, found.digests, found.algorithm)

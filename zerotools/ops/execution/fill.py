@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from zerotools.core.checkpoint import Key
 from zerotools.core.dtypes import DType
@@ -59,6 +60,14 @@ def fill(
     if counting and not is_cast:
         found = _not_finite(tile, raw)
     return raw.data, [(key, losses) for key, losses in found if losses != NO_LOSSES]
+
+
+def of_weights(tile: Tile, losses: Losses) -> Losses:
+    """Losses without what is not finite in anything but weights: an attention mask may well be
+    infinite."""
+    if tile.role == "param":
+        return losses
+    return [(key, replace(lost, nans=0, infinities=0)) for key, lost in losses]
 
 
 def _reads(tile: Tile, room: int) -> Iterator[FileBytes]:

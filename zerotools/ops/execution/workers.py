@@ -52,7 +52,7 @@ class MemoryBudget:
         if self.workers < 1:
             raise BadRequest(f"--workers is {self.workers}; at least 1 is needed")
         if self.tile_bytes < MIN_TILE_BYTES:
-            least = MIN_TILE_BYTES * self._buffers * self.workers
+            least = MIN_TILE_BYTES * self.buffers * self.workers
             raise BadRequest(
                 f"--max-memory is {self.max_memory} bytes; {self.workers} workers need at least "
                 f"{least}"
@@ -81,17 +81,18 @@ class MemoryBudget:
         return self._buffer(MAX_WIDE_BYTES)
 
     @property
-    def _buffers(self) -> int:
+    def buffers(self) -> int:
+        """Buffers of a tile's size that one worker takes."""
         return _BUFFERS_OF_FAR_WORKER if self.is_far else _BUFFERS_PER_WORKER
 
     def _buffer(self, most: int) -> int:
-        share = self.max_memory // (self.workers * self._buffers)
+        share = self.max_memory // (self.workers * self.buffers)
         return min(most, share) // WIDEST_ITEM_BYTES * WIDEST_ITEM_BYTES
 
     @property
     def max_total_bytes(self) -> int:
         """Bytes of all buffers together, which is at most `max_memory`."""
-        return self.wide_bytes * self._buffers * self.workers
+        return self.wide_bytes * self.buffers * self.workers
 
 
 # A worker holds a tile, what it read for it, and what numpy makes while it casts.
