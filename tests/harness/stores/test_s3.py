@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -10,26 +11,19 @@ from harness.stores import s3
 from harness.stores.s3 import S3Server
 
 obstore = pytest.importorskip("obstore")
-pytestmark = pytest.mark.skipif(s3.why_not() is not None, reason=str(s3.why_not()))
-
-
-@pytest.fixture(scope="module")
-def served() -> Iterator[S3Server]:
-    with S3Server(page_keys=7) as server:
-        yield server
 
 
 @pytest.fixture
-def store(served: S3Server, monkeypatch: pytest.MonkeyPatch):
-    """A client that has the environment alone."""
-    from obstore.store import S3Store
-
-    for name, value in served.env.items():
-        monkeypatch.setenv(name, value)
-    return S3Store(served.bucket, retry_config={"max_retries": 0})
+def served(moto: S3Server) -> S3Server:
+    return moto
 
 
-def test_ranges_and_matches_of_a_get(store) -> None:
+@pytest.fixture
+def store(served: S3Server, client: Callable[[str], Any]) -> Any:
+    return client(served.url)
+
+
+def test_ranges_and_matches_of_a_get(store: Any) -> None:
     tag = obstore.put(store, "get/x", b"0123456789")["e_tag"]
     several = obstore.get_ranges(store, "get/x", starts=[0, 7], ends=[2, 9], coalesce=0)
     assert [bytes(each) for each in several] == [b"01", b"78"]
@@ -42,7 +36,7 @@ def test_ranges_and_matches_of_a_get(store) -> None:
         obstore.get_range(store, "get/x", start=10, end=12)
 
 
-def test_a_conditional_put(store, served: S3Server) -> None:
+def test_a_conditional_put(store: Any, served: S3Server) -> None:
     tag = obstore.put(store, "put/x", b"1", mode="create")["e_tag"]
     with pytest.raises(obstore.exceptions.AlreadyExistsError):
         obstore.put(store, "put/x", b"2", mode="create")
@@ -52,7 +46,7 @@ def test_a_conditional_put(store, served: S3Server) -> None:
     assert served.get("put/x") == b"3"
 
 
-def test_a_listing_has_pages(store, served: S3Server) -> None:
+def test_a_listing_has_pages(store: Any, served: S3Server) -> None:
     names = {f"pages/{number}": 1 for number in range(20)}
     for name in names:
         served.put(name, b"1")
@@ -62,7 +56,7 @@ def test_a_listing_has_pages(store, served: S3Server) -> None:
     assert obstore.list_with_delimiter(store)["common_prefixes"].count("pages") == 1
 
 
-def test_a_multipart_upload_is_seen_completed_or_aborted(store, served: S3Server) -> None:
+def test_a_multipart_upload_is_seen_completed_or_aborted(store: Any, served: S3Server) -> None:
     part = b"x" * (5 << 20)
     obstore.put(store, "parts/done", part + b"y", use_multipart=True, chunk_size=5 << 20)
     assert served.sizes("parts/") == {"parts/done": len(part) + 1}
