@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
 
 from harness.stores import s3
 from harness.stores.s3 import S3Server
+
+Client = Callable[[Mapping[str, str]], Any]
 
 
 @pytest.fixture(scope="session")
@@ -20,13 +22,15 @@ def moto() -> Iterator[S3Server]:
 
 
 @pytest.fixture
-def client(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
-    """A client of the S3 at an address, which has the environment alone and tries nothing twice."""
+def client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Client:
+    """A client of the kind that the file's `CLIENT` says, with the bucket or container of the
+    harness. It has its environment alone, and tries nothing twice."""
     store = pytest.importorskip("obstore.store")
+    kind = getattr(store, getattr(request.module, "CLIENT", "S3Store"))
 
-    def made(url: str) -> Any:
-        for name, value in s3.client_env(url).items():
+    def made(env: Mapping[str, str]) -> Any:
+        for name, value in env.items():
             monkeypatch.setenv(name, value)
-        return store.S3Store(s3.BUCKET, retry_config={"max_retries": 0})
+        return kind(s3.BUCKET, retry_config={"max_retries": 0})
 
     return made

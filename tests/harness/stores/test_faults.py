@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.client import HTTPConnection, IncompleteRead
 from typing import Any
 
@@ -15,6 +15,7 @@ from harness.started import Started
 from harness.stores import s3, trouble
 from harness.stores.faults import FaultProxy
 from harness.stores.s3 import S3Server
+from tests.harness.stores.conftest import Client
 
 obstore = pytest.importorskip("obstore")
 FIRST_OF_ALL = f"/{s3.BUCKET}/faults/x"
@@ -34,8 +35,8 @@ def proxy(started: FaultProxy, moto: S3Server) -> FaultProxy:
 
 
 @pytest.fixture
-def store(proxy: FaultProxy, client: Callable[[str], Any]) -> Any:
-    return client(proxy.url)
+def store(proxy: FaultProxy, client: Client) -> Any:
+    return client(s3.client_env(proxy.url))
 
 
 def got(proxy: FaultProxy) -> bytes:
