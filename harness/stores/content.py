@@ -6,6 +6,7 @@ import hashlib
 import re
 from dataclasses import dataclass, field
 from email.utils import formatdate
+from mmap import mmap
 
 from harness.stores.loopback import Asked
 
@@ -14,7 +15,7 @@ from harness.stores.loopback import Asked
 class Content:
     """An object. `modified` is in seconds since 1970."""
 
-    data: bytes
+    data: bytes | mmap
     etag: str
     modified: float
     headers: dict[str, str] = field(default_factory=dict)
@@ -25,7 +26,7 @@ def etag_of(data: bytes) -> str:
     return f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'
 
 
-def answer_of(content: Content, asked: Asked) -> tuple[int, dict[str, str], bytes]:
+def answer_of(content: Content, asked: Asked) -> tuple[int, dict[str, str], bytes | mmap]:
     """200, 206, 304, 412 or 416 with headers and body, of a GET or HEAD.
 
     It honours one range (also of a suffix, and without an end), `If-Match`, `If-None-Match` and

@@ -22,6 +22,7 @@ import re
 import time
 from collections.abc import Sequence
 from itertools import count
+from mmap import mmap
 from threading import Lock
 from urllib.parse import unquote
 from xml.sax.saxutils import escape
@@ -31,7 +32,7 @@ from harness.stores.loopback import Asked, Connection, LoopbackServer
 
 BUCKET = "checkpoints"
 LEAST_PART_BYTES = 5 << 20
-_Answer = tuple[int, dict[str, str], bytes]
+_Answer = tuple[int, dict[str, str], bytes | mmap]
 
 
 class GcsServer(LoopbackServer):
@@ -63,7 +64,7 @@ class GcsServer(LoopbackServer):
         Raises:
             KeyError: there is none.
         """
-        return self.objects[bucket or self.bucket][key].data
+        return bytes(self.objects[bucket or self.bucket][key].data)
 
     def sizes(self, prefix: str = "", bucket: str | None = None) -> dict[str, int]:
         """All objects below a prefix, with their sizes in bytes."""
@@ -105,7 +106,7 @@ class GcsServer(LoopbackServer):
             from_bucket, _, from_key = unquote(source.lstrip("/")).partition("/")
             if (copied := self.objects.get(from_bucket, {}).get(from_key)) is None:
                 return _error(404, "NoSuchKey")
-            status, headers, _body = self._write(bucket, key, copied.data)
+            status, headers, _body = self._write(bucket, key, bytes(copied.data))
             return status, headers, b"<CopyObjectResult></CopyObjectResult>"
         if held is None:
             return _error(404, "NoSuchKey")

@@ -38,7 +38,7 @@ def kind_of(asked: Asked) -> str:
             return kind
     if (found := _AZURE.get((method, fields.get("comp", "")))) is not None:
         return found
-    if asked.path.startswith("/api/"):
+    if asked.path.startswith("/api/") and not asked.path.startswith("/api/resolve-cache/"):
         return _of_hub(asked)
     if method == "PUT" and any(name.endswith("-copy-source") for name in asked.headers):
         return "copy"

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from contextlib import suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
+from mmap import mmap
 from socketserver import TCPServer, ThreadingMixIn
 from threading import Event, Lock, Thread
 from typing import Any, Self
@@ -84,12 +85,13 @@ class Connection(BaseHTTPRequestHandler):
     server: _Listener
 
     def send(
-        self, status: int, headers: dict[str, str], body: bytes, length: int | None = None
+        self, status: int, headers: dict[str, str], body: bytes | mmap, length: int | None = None
     ) -> None:
         """A whole answer. `length` is what the headers say in bytes, where the body is not that."""
         self.send_head(status, headers, len(body) if length is None else length)
         if self.command != "HEAD":
-            self.wfile.write(body)
+            with memoryview(body) as view:
+                self.wfile.write(view)
 
     def send_head(self, status: int, headers: dict[str, str], length: int) -> None:
         """The status and headers of an answer of `length` bytes."""

@@ -86,6 +86,8 @@ def test_a_body_that_breaks_off(proxy: FaultProxy) -> None:
     proxy.add(trouble.ResetAfter(4), number=2)
     proxy.add(trouble.Garble(4), number=3)
     proxy.add(trouble.Trickle(3, 0.01), number=4)
+    called: list[int] = []
+    proxy.add(trouble.Call(lambda: called.append(proxy.total)), path="faults/", first=3, times=1)
     with pytest.raises(IncompleteRead) as cut:
         got(proxy)
     assert cut.value.partial == b"0123"
@@ -93,6 +95,7 @@ def test_a_body_that_breaks_off(proxy: FaultProxy) -> None:
         got(proxy)
     assert got(proxy) == b"0123\xcb56789"
     assert got(proxy) == b"0123456789"
+    assert called == [3]
 
 
 def test_a_body_that_breaks_off_is_an_error_of_obstore(proxy: FaultProxy, store: Any) -> None:
