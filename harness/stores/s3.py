@@ -1,14 +1,15 @@
 """S3 on loopback: moto's server, which holds all objects in memory.
 
 It honours ranges (also of a suffix; 416 behind the end), `If-Match` and `If-None-Match` of GET and
-HEAD, `If-None-Match: *` and `If-Match` of PUT, multipart uploads with their list and abort, pages
-of ListObjectsV2 (`max-keys`, continuation tokens, `start-after`, a delimiter), and ETags that are
-those of S3: the MD5, or that of the parts' MD5s with their number.
+HEAD, `If-None-Match: *` and `If-Match` of PUT and CompleteMultipartUpload, multipart uploads with
+their list and abort, a completion that comes twice (200 again, as S3), pages of ListObjectsV2
+(`max-keys`, continuation tokens, `start-after`, a delimiter), and ETags that are those of S3: the
+MD5, or that of the parts' MD5s with their number.
 
 It does not:
 
-- check who asks: any key and any signature may do everything. A bucket without rights is one behind
-  `harness.stores.faults`, which answers 403;
+- check who asks: any key and any signature may do everything. Who sends none at all gets 403, with
+  an empty body. A bucket without rights is one behind `harness.stores.faults`;
 - check the MD5 and the checksums that a client sends with a body;
 - wait, slow down, or be inconsistent: a listing has what was written before it.
 """
@@ -28,11 +29,11 @@ from harness.stores.listening import ListeningServer
 BUCKET = "checkpoints"
 REGION = "us-east-1"
 KEY_ID, SECRET = "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
-_UNSIGNED = (
+AUTHORIZATION = (
     f"AWS4-HMAC-SHA256 Credential={KEY_ID}/20200101/{REGION}/s3/aws4_request, "
     "SignedHeaders=host, Signature=0"
 )
-"""Moto looks for the region in it, and at nothing else."""
+"""The header of that name of whoever does not sign: moto looks for the region in it alone."""
 
 
 def why_not() -> str | None:
@@ -112,7 +113,7 @@ class S3Server(ListeningServer):
         request = urllib.request.Request(
             self.url + path,
             data or None,
-            {"Authorization": _UNSIGNED, "Content-Type": "application/octet-stream"},
+            {"Authorization": AUTHORIZATION, "Content-Type": "application/octet-stream"},
             method=method,
         )
         with urllib.request.urlopen(request) as answer:
