@@ -57,6 +57,15 @@ def open_bucket(scheme: str, name: str) -> Bucket:
         raise failure("opened", url, error) from None
 
 
+def open_web(url: str) -> Bucket:
+    """The files of an HTTP server, which are only read."""
+    try:
+        store = stores.HTTPStore(url, client_options=_client(url), retry_config=_RETRIES)
+    except (BaseError, ValueError, OSError) as error:
+        raise failure("opened", url, error) from None
+    return Bucket(url, store)
+
+
 def _client(endpoint: str | None) -> Any:
     """An endpoint of http:// was chosen by who set it."""
     plain = endpoint is not None and endpoint.startswith("http://")
@@ -144,7 +153,8 @@ class Bucket:
             now = _object(answer.meta)
             if now.size != found.size:
                 raise changed(url, f"it had {found.size} bytes and has {now.size}")
-            if found.etag and now.etag and now.etag != found.etag:
+            signs = [(each.etag, 0.0 if each.etag else each.modified) for each in (found, now)]
+            if signs[0] != signs[1] and (now.etag or not found.etag):
                 raise changed(url, "another object has taken its place")
             data = memoryview(answer.bytes())
             if len(data) != end - begin:
