@@ -107,6 +107,11 @@ class RemotePath(PosixPath):
         """
         raise NotImplementedError
 
+    @property
+    def is_root(self) -> bool:
+        """Whether it is a whole store, beside which nothing lies."""
+        raise NotImplementedError
+
     def below(self) -> Iterator[RemotePath]:
         """Every object below it."""
         raise NotImplementedError

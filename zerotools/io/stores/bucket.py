@@ -66,10 +66,11 @@ def open_web(url: str) -> Bucket:
     return Bucket(url, store)
 
 
-def _client(endpoint: str | None) -> Any:
-    """An endpoint of http:// was chosen by who set it."""
-    plain = endpoint is not None and endpoint.startswith("http://")
-    return {**_CLIENT, "allow_http": True} if plain else _CLIENT
+def _client(endpoint: str | None, allowing: str = "") -> Any:
+    """An endpoint of http:// was chosen by who set it, or the variable `allowing`."""
+    is_plain = endpoint is not None and endpoint.startswith("http://")
+    is_allowed = os.environ.get(allowing, "").lower() in ("true", "1")
+    return {**_CLIENT, "allow_http": True} if is_plain or is_allowed else _CLIENT
 
 
 def _s3(name: str) -> Any:
@@ -80,7 +81,10 @@ def _s3(name: str) -> Any:
     ):
         raise BadRequest(f"s3://{name}: no credentials were found; {CREDENTIALS['s3']}")
     return stores.S3Store(
-        name, config=config, client_options=_client(endpoint), retry_config=_RETRIES
+        name,
+        config=config,
+        client_options=_client(endpoint, "AWS_ALLOW_HTTP"),
+        retry_config=_RETRIES,
     )
 
 
@@ -91,13 +95,17 @@ def _gs(name: str) -> Any:
         endpoint = endpoint if "://" in endpoint else f"http://{endpoint}"
         config = {"base_url": endpoint, "skip_signature": True}
     return stores.GCSStore(
-        name, config=config, client_options=_client(endpoint), retry_config=_RETRIES
+        name,
+        config=config,
+        client_options=_client(endpoint, "GOOGLE_ALLOW_HTTP"),
+        retry_config=_RETRIES,
     )
 
 
 def _az(name: str) -> Any:
     endpoint = os.environ.get("AZURE_STORAGE_ENDPOINT") or os.environ.get("AZURE_ENDPOINT")
-    return stores.AzureStore(name, client_options=_client(endpoint), retry_config=_RETRIES)
+    options = _client(endpoint, "AZURE_ALLOW_HTTP")
+    return stores.AzureStore(name, client_options=options, retry_config=_RETRIES)
 
 
 _OPENERS: dict[str, Callable[[str], Any]] = {"s3": _s3, "gs": _gs, "az": _az}

@@ -22,13 +22,18 @@ class Place(NamedTuple):
     listing: StoreListing
 
 
+def root_words(scheme: str) -> int:
+    """How many words of a path name the store."""
+    return _WORDS.get(scheme, 1)
+
+
 def place_of(scheme: str, words: tuple[str, ...]) -> Place:
     """The place of a path.
 
     Raises:
         BadRequest: there is no such store, or what reads it is not installed.
     """
-    count = _WORDS.get(scheme, 1)
+    count = root_words(scheme)
     if len(words) < count:
         raise BadRequest(f"{scheme}://{'/'.join(words)} is no place in a store")
     listing = _opened(scheme, words[:count])

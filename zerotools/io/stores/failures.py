@@ -25,6 +25,7 @@ _CAUSES = {
     "IncompleteMessage": "the connection broke",
     "end of file before message length": "the connection broke",
     "error decoding response body": "the connection broke",
+    "builder error": "its endpoint is http:// and not https://, or no URL",
     "URL scheme is not allowed": "its endpoint is http:// and not https://",
 }
 _NO_CREDENTIALS = ("169.254.169.254", "metadata.google.internal", "Failed to get token")

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from zerotools.core.errors import Unsupported
 from zerotools.io.files.open_source import FarSource, RemotePath
-from zerotools.io.stores.connections import Place, place_of
+from zerotools.io.stores.connections import Place, place_of, root_words
 from zerotools.io.stores.remote_source import RemoteSource, status_of
 
 _SIGN = ":\0"
@@ -50,6 +50,15 @@ class StorePath(RemotePath):
         return str(self)
 
     @property
+    def is_root(self) -> bool:
+        """Whether it is a whole store. What has another last word is in another store, then."""
+        return len(self.parts) == 1 + root_words(self.parts[0].removesuffix(_SIGN))
+
+    def _is_above(self) -> bool:
+        """Whether it is above all stores, where nothing can be asked for."""
+        return len(self.parts) < 1 + root_words((self.parts or ("",))[0].removesuffix(_SIGN))
+
+    @property
     def place(self) -> Place:
         """The store, and the key in it.
 
@@ -72,6 +81,8 @@ class StorePath(RemotePath):
         self.place.listing.forget()
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+        if self._is_above():
+            raise FileNotFoundError(2, os.strerror(2), str(self))
         _, key, listing = self.place
         if listing.is_directory(key):
             return os.stat_result((stat.S_IFDIR | 0o755, 0, 0, 1, 0, 0, 0, 0, 0, 0))
@@ -87,10 +98,14 @@ class StorePath(RemotePath):
         return self.is_dir() or self.is_file()
 
     def is_dir(self, *, follow_symlinks: bool = True) -> bool:
+        if self._is_above():
+            return False
         _, key, listing = self.place
         return listing.is_directory(key)
 
     def is_file(self, *, follow_symlinks: bool = True) -> bool:
+        if self._is_above():
+            return False
         _, key, listing = self.place
         return not listing.is_directory(key) and listing.object(key) is not None
 

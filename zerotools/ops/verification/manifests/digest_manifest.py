@@ -92,6 +92,8 @@ def sidecar_of(files: CheckpointFiles) -> Path:
 def sidecar_of_path(subject: Path) -> Path:
     """The same, by the directory or the file that is the checkpoint: a name that stands for a
     directory (a link, `.`) may stand for another one tomorrow."""
+    if isinstance(subject, RemotePath) and subject.is_root:
+        return subject / SIDECAR_SUFFIX  # where none is written: it would be in the checkpoint
     whole = subject.resolve() if subject.is_dir() else subject.absolute()
     return whole.with_name(whole.name + SIDECAR_SUFFIX)
 
