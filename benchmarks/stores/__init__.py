@@ -1,5 +1,1 @@
-"""Object stores on loopback.
-
-every_format   all golden checkpoints from and to a store, with digests as of the local run
-obstore        obstore and fsspec side by side
-"""
+"""Checkpoints in object stores: what reading and writing them takes, and whether it is right."""

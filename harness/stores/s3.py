@@ -11,6 +11,8 @@ It does not:
 - check who asks: any key and any signature may do everything. Who sends none at all gets 403, with
   an empty body. A bucket without rights is one behind `harness.stores.faults`;
 - check the MD5 and the checksums that a client sends with a body;
+- read a range at the price of a range: each takes as long as the whole object (0.13 s of 256 MiB),
+  so that a large object is no measure of a client's ranges;
 - wait, slow down, or be inconsistent: a listing has what was written before it.
 """
 
