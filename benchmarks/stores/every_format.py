@@ -169,7 +169,7 @@ def _served(name: str, cases: list[Path], stack: ExitStack) -> Callable[[Path], 
         os.environ.update(hub.env)
         repos = {}
         for number, case in enumerate(cases):
-            repos[case] = f"team/model-{number}"
+            repos[case] = f"team-{number}/{case.name}"
             repo = hub.add(HubRepo(repos[case]))
             repo.commit({p.relative_to(case).as_posix(): p.read_bytes() for p in files[case]})
         return lambda case: at(f"hf://{repos[case]}")
