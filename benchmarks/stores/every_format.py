@@ -175,7 +175,7 @@ def _served(name: str, cases: list[Path], stack: ExitStack) -> Callable[[Path], 
         return lambda case: at(f"hf://{repos[case]}")
     store = stack.enter_context(SERVERS[name]())
     os.environ.update(store.env)
-    for each in {each for case in cases for each in [*files[case], *case.parent.glob("*.*")]}:
+    for each in {each for case in cases for each in [*files[case], *case.parent.glob("*")]}:
         if each.is_file():
             store.put(f"golden/{each.relative_to(GOLDEN).as_posix()}", each.read_bytes())
     return lambda case: at(f"{name}://checkpoints/golden/{case.relative_to(GOLDEN)}")

@@ -236,7 +236,13 @@ def refuse_being_written(path: Path) -> None:
 def _refuse_part_of_unfinished(path: Path) -> None:
     """The record may lie above: of one file of an output, or of a directory in it."""
     for parent in list(path.parents)[:_LEVELS]:
-        if len(parent.parts) > 2 and (parent / WRITING).is_file():
+        if len(parent.parts) <= 2:
+            return
+        try:
+            is_there = (parent / WRITING).is_file()
+        except BadRequest:  # who may read a part of a bucket alone does not see what is above
+            return
+        if is_there:
             refuse_being_written(parent)
 
 

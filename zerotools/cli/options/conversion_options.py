@@ -132,6 +132,8 @@ def carry_out(
         print_json({**plan_json(conversion), **done})
         return
     print_notes(conversion)
+    for note in report.notes:
+        say("note", note)
     print_losses(report)
     took = f"{seconds:.1f} s" if seconds < 60 else duration(seconds)
     files = counted(report.files, "file")

@@ -122,6 +122,6 @@ class RemotePath(PosixPath):
 
     def __fspath__(self) -> str:
         raise Unsupported(
-            f"{self} is in an object store, and a file or directory of this machine is needed "
-            "here; copy it to a disk first, and name the copy"
+            f"{self} is in an object store, and this needs a file or directory of this machine; "
+            "name one (what is in the store can be copied to a disk)"
         )

@@ -132,6 +132,8 @@ class FarStaging:
         self.run = uuid.uuid4().hex
         self.done: dict[str, Any] = {}
         """Of each complete file what was noted of it, its size and its ETag."""
+        self.took_over = False
+        """Whether another run had begun here."""
         self._command = command
         self._identity = dict(identity)
         self._files = list(files)
@@ -150,6 +152,7 @@ class FarStaging:
         found = check_far_destination(
             self.destination, resume=self._resume, overwrite=self._overwrite
         )
+        self.took_over = found.record is not None
         if found.record is not None and self._resume:
             before = found.record["identity"]
             refuse_another(self.destination, before, self._identity, "pass --overwrite instead")

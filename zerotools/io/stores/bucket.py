@@ -257,7 +257,7 @@ def _repeated(ask: Callable[[], T]) -> T:
 
 
 def _broke_off(text: str) -> bool:
-    signs = ("decoding response body", "message length", "IncompleteMessage", "onnection")
+    signs = ("response body", "message length", "IncompleteMessage", "UnexpectedEof")
     return any(sign in text for sign in signs)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -10,6 +11,14 @@ from zerotools.io.stores.far_store import FarStore
 from zerotools.io.stores.listings import StoreListing
 
 BUCKETS = ("s3", "gs", "az")
+_ENDPOINTS = (
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_S3",
+    "GOOGLE_SERVICE_ACCOUNT_KEY",
+    "STORAGE_EMULATOR_HOST",
+    "AZURE_STORAGE_ENDPOINT",
+    "HF_ENDPOINT",
+)
 _WORDS = {"hf": 2}
 """How many words of a path name the store, where it is not one."""
 
@@ -36,12 +45,13 @@ def place_of(scheme: str, words: tuple[str, ...]) -> Place:
     count = root_words(scheme)
     if len(words) < count:
         raise BadRequest(f"{scheme}://{'/'.join(words)} is no place in a store")
-    listing = _opened(scheme, words[:count])
+    listing = _opened(scheme, words[:count], tuple(map(os.environ.get, _ENDPOINTS)))
     return Place(listing.store, "/".join(words[count:]), listing)
 
 
 @lru_cache(maxsize=64)
-def _opened(scheme: str, words: tuple[str, ...]) -> StoreListing:
+def _opened(scheme: str, words: tuple[str, ...], endpoints: tuple[str | None, ...]) -> StoreListing:
+    """The store as it is where the environment names these endpoints."""
     return StoreListing(_open(scheme, words))
 
 

@@ -24,7 +24,7 @@ _CAUSES = {
     "onnection closed": "the connection broke",
     "IncompleteMessage": "the connection broke",
     "end of file before message length": "the connection broke",
-    "error decoding response body": "the connection broke",
+    "response body": "the connection broke",
     "builder error": "its endpoint is http:// and not https://, or no URL",
     "URL scheme is not allowed": "its endpoint is http:// and not https://",
 }
@@ -54,6 +54,11 @@ def failure(what: str, url: str, error: Exception) -> ZerotoolsError:
         return BadRequest(
             f"{url} cannot be {what}: the store refuses it ({said or 'no rights'}). Ask for the "
             f"right, or use other credentials{advice}"
+        )
+    if name == "NotSupportedError":
+        return BadRequest(
+            f"{url} cannot be {what}: its server does not answer ranges of a file; download it, "
+            "and name the copy"
         )
     if "does not match any region" in text or "Redirect" in text or said[:3] == "301":
         return BadRequest(

@@ -35,6 +35,7 @@ class StoreListing:
         """Whether `key` is a directory: objects lie below it. The root of a store is one."""
         with self._lock:
             if not key:
+                self._directory("")  # it may not be there
                 return True
             above, _, name = key.rpartition("/")
             if above in self._directories:

@@ -36,7 +36,7 @@ class WriteReport:
 
     `losses` has an entry per tensor that overflowed in its cast, and per parameter with values that
     are not finite. `resumed` are the files that an earlier run had completed. `manifest` is where
-    the digests of the output lie, where it was read back.
+    the digests of the output lie, where it was read back. `notes` are for the user.
     """
 
     bytes_written: int = 0
@@ -45,6 +45,7 @@ class WriteReport:
     resumed: tuple[str, ...] = ()
     bytes_verified: int = 0
     manifest: Path | None = None
+    notes: tuple[str, ...] = ()
 
     def add_losses(self, key: Key, losses: CastLosses) -> None:
         if losses != NO_LOSSES:

@@ -62,13 +62,13 @@ def check_upload(conversion: Conversion, *, overwrite: bool, resume: bool = Fals
             "(adapters are merged into the weights); write to a disk, and copy the output"
         )
     refuse_astray(conversion.target)
+    check_far_destination(conversion.destination, resume=resume, overwrite=overwrite)
     check_destination(
         conversion.source.origin.path,
         conversion.destination,
         command=conversion.command,
         overwrite=overwrite,
     )
-    check_far_destination(conversion.destination, resume=resume, overwrite=overwrite)
 
 
 def perform_upload(
@@ -119,6 +119,12 @@ def perform_upload(
         Sources(conversion.stamps).check()
         made.check()
         staging.commit(_marker(conversion, staging, found))
+    if staging.took_over:
+        report.notes = (
+            "parts of objects that an earlier run had not completed may be left in the store, "
+            "which lists them to nobody but its owner: let a lifecycle rule remove them "
+            "(AbortIncompleteMultipartUpload)",
+        )
     report.manifest = put_sidecar(None if proof is None else proof.manifest, conversion.destination)
     return report
 
