@@ -108,7 +108,16 @@ def test_what_a_directory_is_asked_is_answered_from_listings(
 def test_above_all_stores_there_is_nothing() -> None:
     from zerotools.io.stores.addresses import path_of
 
-    owner = path_of("hf://team/model").parent
+    for path in (path_of("s3://bucket"), path_of("hf://team/model")):
+        around = path.parent
+        for each in (around, around / "huggingface", around / "latest"):
+            assert not each.exists()
+            assert not each.is_dir()
+            with pytest.raises(FileNotFoundError):
+                each.stat()
+            with pytest.raises(FileNotFoundError):
+                list(each.iterdir())
+    owner = path_of("s3://bucket/a").parent.parent
     assert not owner.exists()
     assert not owner.is_dir()
     with pytest.raises(FileNotFoundError):

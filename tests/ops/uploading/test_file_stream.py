@@ -21,7 +21,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("held", [0, 300, 5000, 2**30])
 def test_the_stream_is_the_file_that_is_written(tmp_path: Path, case: str, held: int) -> None:
-    conversion = reshard.prepare(CASES[case], tmp_path / "out", world_size=3)
+    conversion = reshard.prepare(CASES[case], tmp_path / "out", world_size=4)
     assert isinstance(conversion, Conversion)
     perform(conversion, budget=MemoryBudget(), overwrite=False)
     told = 0

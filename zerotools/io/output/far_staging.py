@@ -27,7 +27,7 @@ from typing import Any
 
 from zerotools import __version__
 from zerotools.core.counts import counted
-from zerotools.core.errors import BadRequest
+from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.files.writing_name import WRITING
 from zerotools.io.output.journal import refuse_another
 from zerotools.io.output.marker import MARKER
@@ -160,7 +160,10 @@ class FarStaging:
                 there = found.objects.get(name)
                 if there and (there.size, there.etag) == (noted["size"], noted["etag"]):
                     self.done[name] = noted
-        self._put(found.objects.get(WRITING), new=found.record is None)
+        before = found.objects.get(WRITING)
+        if before is not None:  # a listing does not have all that a condition needs
+            before = self._store.head(before.key) or before
+        self._put(before, new=before is None)
         left = {*found.objects} - {*self.done, WRITING}
         remove_objects(self.destination / name for name in left)
         self._keep = False
@@ -204,11 +207,27 @@ class FarStaging:
                 replaces=before,
             )
         except FileExistsError:
-            self._keep = True
-            raise BadRequest(
-                f"another run is writing {self.destination}; wait for it, or choose another output"
-            ) from None
+            found = self._own_record()
+            if found is None:
+                self._keep = True
+                raise BadRequest(
+                    f"another run is writing {self.destination}; wait for it, or choose another "
+                    "output"
+                ) from None
+            self._record = found
         self._told = time.monotonic()
+
+    def _own_record(self) -> FarObject | None:
+        """The record, if this run has written it: a reply may be lost, and what was asked for
+        again is refused then."""
+        found = self._store.head(f"{self._key}/{WRITING}")
+        if found is None:
+            return None
+        try:
+            tree = json.loads(bytes(self._store.get(found, 0, found.size)))
+        except (ValueError, BadFile):
+            return None
+        return found if isinstance(tree, dict) and tree.get("run") == self.run else None
 
     def __exit__(
         self,

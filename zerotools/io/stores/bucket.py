@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 from zerotools.core.errors import BadRequest, ZerotoolsError
@@ -186,7 +187,9 @@ class Bucket:
             mode = {"e_tag": f'"{replaces.etag}"'}
             mode |= {"version": replaces.version} if replaces.version else {}
         try:
-            done = obstore.put(self._store, key, data, mode=mode, use_multipart=False)
+            done = _repeated(
+                lambda: obstore.put(self._store, key, data, mode=mode, use_multipart=False)
+            )
         except (PreconditionError, obstore.exceptions.AlreadyExistsError):
             raise FileExistsError(17, "another run has written it", self._url(key)) from None
         except (BaseError, ValueError, OSError) as error:
@@ -226,9 +229,11 @@ class Bucket:
         for at in range(0, len(keys), _MOST_DELETED):
             some = list(keys[at : at + _MOST_DELETED])
             try:
-                obstore.delete(self._store, some)
-            except FileNotFoundError:
-                continue
+                _repeated(partial(obstore.delete, self._store, some))
+            except FileNotFoundError:  # of one; whether others are gone nobody says
+                if len(some) > 1:
+                    for key in some:
+                        self.delete([key])
             except (BaseError, ValueError, OSError) as error:
                 raise failure("removed", self._url(some[0]), error) from None
 
@@ -243,7 +248,8 @@ class Bucket:
 
 
 def _repeated(ask: Callable[[], T]) -> T:
-    """Ask again where the answer broke off: the library asks again only before that."""
+    """Ask again where the answer broke off: the library asks again only before that, and never
+    where what is asked for may have been done."""
     for tried in range(1, _BODIES):
         try:
             return ask()
@@ -257,7 +263,10 @@ def _repeated(ask: Callable[[], T]) -> T:
 
 
 def _broke_off(text: str) -> bool:
-    signs = ("response body", "message length", "IncompleteMessage", "UnexpectedEof")
+    signs = (
+        *("response body", "message length", "IncompleteMessage", "UnexpectedEof"),
+        *("onnection reset", "onnection closed"),
+    )
     return any(sign in text for sign in signs)
 
 

@@ -54,9 +54,17 @@ class StorePath(RemotePath):
         """Whether it is a whole store. What has another last word is in another store, then."""
         return len(self.parts) == 1 + root_words(self.parts[0].removesuffix(_SIGN))
 
+    @property
+    def parent(self) -> StorePath:
+        """The directory that it lies in. Around a whole store nothing is, and what would lie beside
+        it is in somebody else's."""
+        return self / ".." if self.is_root else super().parent
+
     def _is_above(self) -> bool:
-        """Whether it is above all stores, where nothing can be asked for."""
-        return len(self.parts) < 1 + root_words((self.parts or ("",))[0].removesuffix(_SIGN))
+        """Whether it is outside of all stores, where nothing can be asked for."""
+        return ".." in self.parts or len(self.parts) < 1 + root_words(
+            (self.parts or ("",))[0].removesuffix(_SIGN)
+        )
 
     @property
     def place(self) -> Place:
@@ -71,6 +79,8 @@ class StorePath(RemotePath):
         return place_of(scheme.removesuffix(_SIGN), tuple(words))
 
     def open_source(self) -> FarSource:
+        if self._is_above():
+            raise FileNotFoundError(2, os.strerror(2), str(self))
         store, key, listing = self.place
         found = listing.object(key)
         if found is None:
@@ -128,9 +138,9 @@ class StorePath(RemotePath):
         return self
 
     def iterdir(self) -> Generator[StorePath, None, None]:
-        _, key, listing = self.place
-        if not listing.is_directory(key):
+        if not self.is_dir():
             raise FileNotFoundError(2, os.strerror(2), str(self))
+        _, key, listing = self.place
         yield from [self / name for name in listing.names(key)]
 
     def below(self) -> Iterator[StorePath]:

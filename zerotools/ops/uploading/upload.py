@@ -16,7 +16,7 @@ from threading import Event, Lock
 from typing import Any
 
 from zerotools.core.checkpoint import Key
-from zerotools.core.errors import Unsupported
+from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.ranges import chunk_locations
 from zerotools.formats import format_of
 from zerotools.io.files.sources import Sources
@@ -114,7 +114,13 @@ def perform_upload(
             cast = cast_for(cast_to_fp16(conversion), budget.workers)
             sources, near = Sources(conversion.stamps), budget.reading(conversion.destination)
             proof = OutputProof(source, target, near, on_bytes, cast, sources, conversion.table)
-            found = proof(conversion.destination)
+            try:
+                found = proof(conversion.destination)
+            except FileNotFoundError as error:
+                raise BadFile(
+                    f"{error.filename} was written, and the store does not list it; nothing was "
+                    "kept: run the command again"
+                ) from None
         report.bytes_verified = found.nbytes
         Sources(conversion.stamps).check()
         made.check()
