@@ -20,7 +20,7 @@ from zerotools.io.files.damage import tolerate
 from zerotools.io.files.listing import names_in
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.files.regular import check_regular
-from zerotools.io.files.writing_name import WRITING
+from zerotools.io.output.writing_name import WRITING
 from zerotools.runs.file_names import MANIFEST, RECORD
 from zerotools.runs.thinned import WORKSPACE_SUFFIX
 

@@ -8,9 +8,9 @@ import pytest
 from harness.stores.gcs import GcsServer
 from tests.io.stores.far import far, served
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.io.files.writing_name import WRITING
 from zerotools.io.output.far_staging import FarStaging, check_far_destination
 from zerotools.io.output.marker import MARKER
+from zerotools.io.output.writing_name import WRITING
 from zerotools.io.output.writing_record import is_written
 from zerotools.io.stores.addresses import path_of
 from zerotools.io.stores.writing import writable
@@ -41,6 +41,13 @@ def marker(staging: FarStaging) -> bytes:
     return json.dumps(tree).encode()
 
 
+def fail(error: BaseException) -> None:
+    """A run that comes to its end by this error, when one object was there."""
+    with begun() as staging:
+        send(staging, "a.pt")
+        raise error
+
+
 def killed(*names: str) -> None:
     """What a run leaves that was killed when these objects were there."""
     staging = begun()
@@ -61,16 +68,14 @@ def test_an_output_has_its_objects_and_a_marker(store: GcsServer) -> None:
 
 
 def test_what_fails_leaves_nothing(store: GcsServer) -> None:
-    with pytest.raises(BadFile), begun() as staging:
-        send(staging, "a.pt")
-        raise BadFile("the source is damaged")
+    with pytest.raises(BadFile):
+        fail(BadFile("the source is damaged"))
     assert store.sizes() == {}
 
 
 def test_what_is_interrupted_stays_and_is_resumed(store: GcsServer) -> None:
-    with pytest.raises(KeyboardInterrupt), begun() as staging:
-        send(staging, "a.pt")
-        raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt):
+        fail(KeyboardInterrupt())
     with begun(resume=True) as staging:
         assert list(staging.done) == ["a.pt"]
         assert staging.took_over
@@ -136,13 +141,15 @@ def test_a_kill_after_the_marker_leaves_a_whole_output(store: GcsServer) -> None
 
 
 def test_two_runs_that_write_to_one_place_notice_each_other(store: GcsServer) -> None:
-    with pytest.raises(BadRequest, match="another run is writing"), begun() as first:
-        with begun(overwrite=True) as second:
-            for name in FILES:
-                send(second, name)
-            second.commit(marker(second))
-        send(first, "a.pt")
+    first = begun().__enter__()
+    with begun(overwrite=True) as second:
+        for name in FILES:
+            send(second, name)
+        second.commit(marker(second))
+    with pytest.raises(BadRequest, match="another run is writing"):
         first.commit(marker(first))
+    first.__exit__(BadRequest, None, None)
+    assert len(store.sizes()) == len(FILES) + 1
     assert json.loads(store.get(f"out/{MARKER}"))["run"] == second.run
 
 

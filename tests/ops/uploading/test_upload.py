@@ -24,8 +24,8 @@ from tests.ops.uploading.sent import send
 from zerotools import formats
 from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsError
 from zerotools.formats.format import UnfinishedCheckpoint
-from zerotools.io.files.writing_name import WRITING
 from zerotools.io.output.marker import MARKER
+from zerotools.io.output.writing_name import WRITING
 from zerotools.io.stores.addresses import path_of
 from zerotools.ops.conversions import consolidate
 from zerotools.ops.execution.workers import MemoryBudget

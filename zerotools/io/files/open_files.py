@@ -227,7 +227,7 @@ class ThreadFiles:
         """As `OpenFiles.read_into`."""
         self._files._read(self._source(file), file, offset, buffer)
 
-    def with_bytes(self, reads: Callable[[], Iterable[FileBytes]]) -> HeldFiles:
+    def with_bytes(self, reads: Callable[[], Iterable[NeededRange]]) -> HeldFiles:
         """These files, from which `reads` follow. Where it takes long until a read begins, the
         bytes of all are asked for now, side by side, and are here when this returns.
 
@@ -246,7 +246,7 @@ class ThreadFiles:
         return source
 
 
-class FileBytes(NamedTuple):
+class NeededRange(NamedTuple):
     """Bytes [begin, end) of a file."""
 
     file: str
@@ -257,7 +257,7 @@ class FileBytes(NamedTuple):
 class FetchedBytes:
     """What one thread needs of many places, of which all bytes are in memory."""
 
-    def __init__(self, files: ThreadFiles, reads: Iterable[FileBytes]) -> None:
+    def __init__(self, files: ThreadFiles, reads: Iterable[NeededRange]) -> None:
         wanted: dict[str, list[tuple[int, int]]] = {}
         for file, begin, end in reads:
             wanted.setdefault(file, []).append((begin, end))

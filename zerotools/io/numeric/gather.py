@@ -19,7 +19,7 @@ from zerotools.core.boxes import Box, row_major_strides
 from zerotools.core.checkpoint import Chunk, ChunkBox
 from zerotools.core.dtypes import DType
 from zerotools.core.ranges import Range
-from zerotools.io.files.open_files import FileBytes, HeldFiles
+from zerotools.io.files.open_files import HeldFiles, NeededRange
 from zerotools.io.numeric.numpy_dtypes import (
     NO_LOSSES,
     Array,
@@ -84,23 +84,23 @@ def box_reads(
     source_dtype: DType,
     target_dtype: DType,
     room: int,
-) -> Iterator[FileBytes]:
+) -> Iterator[NeededRange]:
     """What `gather` reads, with a buffer of `room` bytes."""
     for piece in pieces:
         if piece.box == box and source_dtype == target_dtype and _is_dense(piece, box):
             begin = _first_byte(piece, source_dtype)
-            yield FileBytes(piece.chunk.file, begin, begin + box.numel * source_dtype.itemsize)
+            yield NeededRange(piece.chunk.file, begin, begin + box.numel * source_dtype.itemsize)
             continue
         for each in _planned_blocks(piece, source_dtype, room):
             for number in range(each.reads):
                 begin = each.begin + number * each.step
-                yield FileBytes(piece.chunk.file, begin, begin + each.length)
+                yield NeededRange(piece.chunk.file, begin, begin + each.length)
 
 
-def flat_reads(pieces: Iterable[Range], itemsize: int) -> Iterator[FileBytes]:
+def flat_reads(pieces: Iterable[Range], itemsize: int) -> Iterator[NeededRange]:
     """What `gather_flat` and `cast_flat` read."""
     for file, offset, length in _stretches(pieces, itemsize):
-        yield FileBytes(file, offset, offset + length)
+        yield NeededRange(file, offset, offset + length)
 
 
 def gather_flat(files: HeldFiles, pieces: Iterable[Range], itemsize: int, raw: memoryview) -> None:

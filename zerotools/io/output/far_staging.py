@@ -28,9 +28,9 @@ from typing import Any
 from zerotools import __version__
 from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.io.files.writing_name import WRITING
 from zerotools.io.output.journal import refuse_another
 from zerotools.io.output.marker import MARKER
+from zerotools.io.output.writing_name import WRITING
 from zerotools.io.output.writing_record import is_written, read_writing
 from zerotools.io.stores.far_store import FarObject
 from zerotools.io.stores.store_path import StorePath

@@ -8,8 +8,8 @@ from typing import Any
 
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.files.json_file import read_json
-from zerotools.io.files.writing_name import WRITING
 from zerotools.io.output.marker import run_of
+from zerotools.io.output.writing_name import WRITING
 
 _LARGEST = 2**28
 

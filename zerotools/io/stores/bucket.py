@@ -14,8 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from zerotools.core.errors import BadRequest, ZerotoolsError
-from zerotools.io.stores.connections import lacking
-from zerotools.io.stores.failures import CREDENTIALS, changed, failure, gone
+from zerotools.io.stores.failures import CREDENTIALS, changed, failure, gone, lacking
 from zerotools.io.stores.far_store import FarDirectory, FarObject
 
 try:
@@ -46,25 +45,25 @@ _S3_CHAIN = (
 T = TypeVar("T")
 
 
-def open_bucket(scheme: str, name: str) -> Bucket:
+def open_bucket(scheme: str, name: str) -> ObstoreBucket:
     """
     Raises:
         BadRequest: what the environment says of the store contradicts itself.
     """
     url = f"{scheme}://{name}"
     try:
-        return Bucket(url, _OPENERS[scheme](name))
+        return ObstoreBucket(url, _OPENERS[scheme](name))
     except (BaseError, ValueError, OSError) as error:
         raise failure("opened", url, error) from None
 
 
-def open_web(url: str) -> Bucket:
+def open_web(url: str) -> ObstoreBucket:
     """The files of an HTTP server, which are only read."""
     try:
         store = stores.HTTPStore(url, client_options=_client(url), retry_config=_RETRIES)
     except (BaseError, ValueError, OSError) as error:
         raise failure("opened", url, error) from None
-    return Bucket(url, store)
+    return ObstoreBucket(url, store)
 
 
 def _client(endpoint: str | None, allowing: str = "") -> Any:
@@ -112,7 +111,7 @@ def _az(name: str) -> Any:
 _OPENERS: dict[str, Callable[[str], Any]] = {"s3": _s3, "gs": _gs, "az": _az}
 
 
-class Bucket:
+class ObstoreBucket:
     """One bucket or container, to be read and written."""
 
     lists_below = True

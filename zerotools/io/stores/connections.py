@@ -67,11 +67,3 @@ def _open(scheme: str, words: tuple[str, ...]) -> FarStore:
     from zerotools.io.stores.web_files import WebFiles
 
     return WebFiles(f"{scheme}://{words[0]}")
-
-
-def lacking(library: str) -> BadRequest:
-    """What reads a store is not installed."""
-    return BadRequest(
-        f"stores are read by {library}, which is not installed; run pip install "
-        "'zerotools[remote]', or copy the checkpoint to a disk"
-    )

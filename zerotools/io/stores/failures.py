@@ -96,3 +96,11 @@ def _said(text: str) -> str:
 
 def _bucket(url: str) -> str:
     return "/".join(url.split("/")[:3])
+
+
+def lacking(library: str) -> BadRequest:
+    """What reads a store is not installed."""
+    return BadRequest(
+        f"stores are read by {library}, which is not installed; run pip install "
+        "'zerotools[remote]', or copy the checkpoint to a disk"
+    )

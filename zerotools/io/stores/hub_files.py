@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from zerotools.core.errors import BadRequest, HostUnreachable, ZerotoolsError
-from zerotools.io.stores.connections import lacking
-from zerotools.io.stores.failures import CREDENTIALS
+from zerotools.io.stores.failures import CREDENTIALS, lacking
 from zerotools.io.stores.far_store import FarDirectory, FarObject
 
 try:

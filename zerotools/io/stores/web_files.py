@@ -17,7 +17,7 @@ from typing import Any
 
 from zerotools.core.errors import BadFile
 from zerotools.io.files.filenames import stays_below_root
-from zerotools.io.stores.bucket import Bucket, open_web
+from zerotools.io.stores.bucket import ObstoreBucket, open_web
 from zerotools.io.stores.far_store import FarDirectory, FarObject
 
 _MARKER, _MANIFEST = ".zerotools-output.json", "MANIFEST.json"
@@ -42,7 +42,7 @@ class WebFiles:
         self._known: dict[str, list[FarObject]] = {}
 
     @cached_property
-    def _server(self) -> Bucket:
+    def _server(self) -> ObstoreBucket:
         return open_web(self.url)
 
     def directory(self, key: str) -> FarDirectory:

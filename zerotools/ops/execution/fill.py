@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from zerotools.core.checkpoint import Key
 from zerotools.core.dtypes import DType
-from zerotools.io.files.open_files import FileBytes, HeldFiles, OpenFiles
+from zerotools.io.files.open_files import HeldFiles, NeededRange, OpenFiles
 from zerotools.io.numeric.gather import (
     Scratch,
     box_reads,
@@ -70,7 +70,7 @@ def of_weights(tile: Tile, losses: Losses) -> Losses:
     return [(key, replace(lost, nans=0, infinities=0)) for key, lost in losses]
 
 
-def _reads(tile: Tile, room: int) -> Iterator[FileBytes]:
+def _reads(tile: Tile, room: int) -> Iterator[NeededRange]:
     """What is read for a tile, with a buffer of `room` bytes."""
     for part in tile.parts:
         if isinstance(part, RangePart):
