@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, cast, overload
 
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Chunk
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.io.distcp.metadata import Item
+from zerotools.io.distcp.metadata import Item, Metadata
 from zerotools.io.files.open_files import OpenFiles
+from zerotools.io.files.open_source import FarSource, RemotePath
 from zerotools.io.files.regular import open_source
 from zerotools.io.files.sources import note_open
 from zerotools.io.torchzip.archive import Archive
@@ -41,17 +42,41 @@ class Items:
     thousand are remembered; all of a large checkpoint's would fill the memory.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, metadata: Metadata) -> None:
+        """Of `metadata` it is known where items lie whose archives may be opened."""
         self._files = OpenFiles(root, most=_OPEN_FILES)
+        ends = _Ends(metadata) if isinstance(root, RemotePath) else None
         # Not of a method, which would keep this object, and with it open files, until the garbage
         # is collected.
-        self.chunk = lru_cache(maxsize=4096)(partial(_chunk, root, self._files))
+        self.chunk = lru_cache(maxsize=4096)(partial(_chunk, root, self._files, ends))
 
     def __del__(self) -> None:
         self._files.close()
 
 
-def _chunk(root: Path, files: OpenFiles, key: str, dtype: DType, box: Box, item: Item) -> Chunk:
+class _Ends:
+    """Of a checkpoint in a store the ends of all archives in a file are asked for at once, where
+    one of them is opened."""
+
+    def __init__(self, metadata: Metadata) -> None:
+        self._metadata = metadata
+        self._places: dict[str, list[tuple[int, int]]] | None = None
+
+    def of(self, file: str) -> list[tuple[int, int]]:
+        """Where they lie in a file; nothing where that was asked before."""
+        if self._places is None:
+            self._places = {}
+            for _, item in self._metadata.items:
+                begin, end = item.offset, item.offset + item.length
+                count = min(_END_BYTES, item.length)
+                ends = ((begin, begin + count), (end - count, end))
+                self._places.setdefault(item.file, []).extend(ends)
+        return self._places.pop(file, [])
+
+
+def _chunk(
+    root: Path, files: OpenFiles, ends: _Ends | None, key: str, dtype: DType, box: Box, item: Item
+) -> Chunk:
     """The chunk of `key` that `item` holds.
 
     Raises:
@@ -61,6 +86,8 @@ def _chunk(root: Path, files: OpenFiles, key: str, dtype: DType, box: Box, item:
     with files.source(item.file) as source:
         path = root / item.file
         note_open(path, source.status)
+        if ends is not None and (places := ends.of(item.file)):
+            cast(FarSource, source).expect(places)
         window = FileRange(source, path, item.offset, item.length)
         archive = Archive.open(window.keeping_ends(_END_BYTES))
         tensor = _tensor(archive, key)

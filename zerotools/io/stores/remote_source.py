@@ -110,9 +110,8 @@ class RemoteSource:
 
     def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Small reads will follow, at these places: have them here."""
-        requests = [
-            each for each in _joined(ranges) if self._known(*each) is None and each[0] < each[1]
-        ]
+        inside = [(max(0, begin), min(end, self._found.size)) for begin, end in ranges]
+        requests = [each for each in _joined(inside) if self._known(*each) is None]
         asked: list[tuple[int, Future[memoryview]]] = [
             (begin, _fetchers().submit(self._get, begin, end)) for begin, end in requests
         ]

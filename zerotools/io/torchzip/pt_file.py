@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, cast
 
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Chunk, Tensor
@@ -12,6 +12,7 @@ from zerotools.core.errors import BadFile
 from zerotools.core.target import CarriedBytes, Checksum, FilePlan, LiteralBytes
 from zerotools.io.files.allowance import data_in
 from zerotools.io.files.damage import is_tolerated, tolerate
+from zerotools.io.files.open_source import FarSource, LocalSource, OpenSource
 from zerotools.io.files.regular import open_source, source_file
 from zerotools.io.torchzip import archive_layout
 from zerotools.io.torchzip.archive import Archive
@@ -19,7 +20,7 @@ from zerotools.io.torchzip.legacy_archive import is_legacy, read_legacy
 from zerotools.io.torchzip.pickle_values import Storage, StoredTensor
 from zerotools.io.torchzip.pickles import dumps_renumbered
 from zerotools.io.torchzip.window import FileRange
-from zerotools.io.torchzip.zip_directory import ZipEntry, check_entry
+from zerotools.io.torchzip.zip_directory import LOCAL_HEADER, ZipEntry, check_entry
 
 _SMALL = 4096
 
@@ -57,6 +58,7 @@ class TorchFile:
                 legacy = read_legacy(window)
                 return cls(root, name, window.length, legacy.tree, {}, dict(legacy.offsets))
             archive = Archive.open(window)
+            _expect_headers(source, archive)
             tree = archive.tree(None if alone else lambda: data_in(path.parent))
             records = _sound(archive) if is_tolerated() else archive.records
             return cls(root, name, window.length, tree, records)
@@ -118,6 +120,19 @@ class TorchFile:
         if 0 in stored.shape:
             return 0
         return self.payload(stored.storage) + stored.offset * stored.dtype.itemsize
+
+
+def _expect_headers(source: OpenSource, archive: Archive) -> None:
+    """Where each storage begins is read from its local header, and they lie all over the file."""
+    if isinstance(source, LocalSource):
+        return
+    at, more = archive.window.offset, LOCAL_HEADER.size
+    cast(FarSource, source).expect(
+        [
+            (at + each.header, at + each.header + more + len(each.name.encode()))
+            for each in archive.records.values()
+        ]
+    )
 
 
 def repacked(file: TorchFile, tree: Any) -> FilePlan:
