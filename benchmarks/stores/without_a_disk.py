@@ -23,7 +23,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from safetensors.numpy import save_file
 
-from benchmarks.measuring import Measurement, measure
+from benchmarks.measuring import Measurement, machine, measure
 from harness.stores.faults import FaultProxy
 from harness.stores.gcs import GcsServer, client_env
 from harness.stores.trouble import Wait
@@ -102,13 +102,13 @@ def _run(what: str, work: Path, number: int) -> list[Measurement]:
             [sys.executable, "-c", SEND, str(there)],
         ],
     }
-    return [measure(command) for command in commands[what]]
+    return [measure(command, sampling=True) for command in commands[what]]
 
 
 def _say(what: str, runs: list[list[Measurement]], requests: int) -> None:
     seconds = median(sum(each.wall_seconds for each in run) for run in runs)
     cpu = median(sum(each.cpu_seconds for each in run) for run in runs)
-    peak = max(each.peak_rss_bytes for run in runs for each in run) / 2**20
+    peak = max(each.peak_anonymous_bytes for run in runs for each in run) / 2**20
     print(f"| {what} | {seconds:.2f} | {cpu:.2f} | {peak:.0f} MiB | {requests} |", flush=True)
 
 

@@ -97,7 +97,7 @@ def test_a_large_read_is_made_of_pieces_and_not_kept(store: Memory) -> None:
     source = opened(store)
     for _ in range(2):
         assert source.read(len(DATA), 0) == DATA
-    assert len(store.asked) == 6
+    assert len(store.asked) == 4
     assert max(end - begin for begin, end in store.asked) == LARGEST_PIECE
 
 

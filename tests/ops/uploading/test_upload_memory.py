@@ -10,9 +10,10 @@ MIB = 2**20
 
 
 @pytest.mark.parametrize("mib", [64, 100, 256, 1024, 8192])
+@pytest.mark.parametrize("count", [1, 3, 1000])
 @pytest.mark.parametrize("size", [1, 10 * MIB, 50 * 2**30, 2**42])
-def test_all_shares_together_are_the_budget(mib: int, size: int) -> None:
-    memory = UploadMemory.of(MemoryBudget(mib * MIB, workers=2))
+def test_all_shares_together_are_the_budget(mib: int, size: int, count: int) -> None:
+    memory = UploadMemory.of(MemoryBudget(mib * MIB, workers=2), count)
     part = memory.part_bytes(size)
     assert part >= LEAST_PART
     assert size / part <= 10_000
@@ -24,4 +25,4 @@ def test_all_shares_together_are_the_budget(mib: int, size: int) -> None:
 
 def test_too_little_for_one_part_is_refused() -> None:
     with pytest.raises(BadRequest, match="at least 67108864"):
-        UploadMemory.of(MemoryBudget(LEAST_MEMORY - 1))
+        UploadMemory.of(MemoryBudget(LEAST_MEMORY - 1), 1)

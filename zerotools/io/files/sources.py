@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -73,9 +74,12 @@ class Sources:
 
 def _ask_again(paths: Iterable[Path]) -> None:
     """What is known of the stores that paths lie in is as it was when it was asked for."""
-    stores = {path.parts[:2]: path for path in paths if isinstance(path, RemotePath)}
-    for path in stores.values():
+    far = [path for path in paths if isinstance(path, RemotePath)]
+    for path in {path.parts[:2]: path for path in far}.values():
         path.forget()
+    several = [parent for parent, n in Counter(path.parent for path in far).items() if n > 1]
+    for parent in several:  # with one request, and not with one for each
+        next(iter(parent.iterdir() if parent.is_dir() else ()), None)
 
 
 _NOTED: ContextVar[tuple[Sources, ...]] = ContextVar("sources", default=())

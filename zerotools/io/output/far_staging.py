@@ -67,7 +67,7 @@ def check_far_destination(
         raise BadRequest(f"{destination} is an object; name a place where nothing is")
     objects = {}
     for path in destination.below():
-        _, key, listing = path.place
+        _, key, listing, _ = path.place
         found = listing.object(key)
         if found is not None:
             objects[path.relative_to(destination).as_posix()] = found

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from zerotools.core.errors import BadRequest
 from zerotools.io.stores.far_store import FarStore
 from zerotools.io.stores.listings import StoreListing
+from zerotools.io.stores.neighbours import Neighbours
 
 BUCKETS = ("s3", "gs", "az")
 _ENDPOINTS = (
@@ -24,11 +25,12 @@ _WORDS = {"hf": 2}
 
 
 class Place(NamedTuple):
-    """A key in a store, and what is known of what lies there."""
+    """A key in a store, what is known of what lies there, and what was opened."""
 
     store: FarStore
     key: str
     listing: StoreListing
+    neighbours: Neighbours
 
 
 def root_words(scheme: str) -> int:
@@ -45,14 +47,17 @@ def place_of(scheme: str, words: tuple[str, ...]) -> Place:
     count = root_words(scheme)
     if len(words) < count:
         raise BadRequest(f"{scheme}://{'/'.join(words)} is no place in a store")
-    listing = _opened(scheme, words[:count], tuple(map(os.environ.get, _ENDPOINTS)))
-    return Place(listing.store, "/".join(words[count:]), listing)
+    listing, neighbours = _opened(scheme, words[:count], tuple(map(os.environ.get, _ENDPOINTS)))
+    return Place(listing.store, "/".join(words[count:]), listing, neighbours)
 
 
 @lru_cache(maxsize=64)
-def _opened(scheme: str, words: tuple[str, ...], endpoints: tuple[str | None, ...]) -> StoreListing:
+def _opened(
+    scheme: str, words: tuple[str, ...], endpoints: tuple[str | None, ...]
+) -> tuple[StoreListing, Neighbours]:
     """The store as it is where the environment names these endpoints."""
-    return StoreListing(_open(scheme, words))
+    listing = StoreListing(_open(scheme, words))
+    return listing, Neighbours(listing)
 
 
 def _open(scheme: str, words: tuple[str, ...]) -> FarStore:

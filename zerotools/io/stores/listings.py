@@ -60,6 +60,12 @@ class StoreListing:
             found = self._directory(key)
             return sorted({*found.objects, *found.directories})
 
+    def known_names(self, key: str) -> list[str]:
+        """The names of objects in a directory, in order, if it was listed before."""
+        with self._lock:
+            known = self._directories.get(key)
+            return [] if known is None else sorted(known.objects)
+
     def below(self, key: str) -> Iterator[FarObject]:
         """All objects below a directory, in the order of their keys."""
         with self._lock:

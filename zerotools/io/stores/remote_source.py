@@ -19,17 +19,19 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
 from threading import Lock
 from typing import BinaryIO, cast
 
+from zerotools.core.errors import ZerotoolsError
 from zerotools.io.files.open_source import SourceStream
 from zerotools.io.stores.far_store import FarObject, FarStore
 
 KEPT = 64 * 2**20
 """Bytes of blocks that are kept in a process."""
 FIRST_BLOCK, LARGEST_BLOCK = 64 * 2**10, 4 * 2**20
-LARGEST_PIECE = 4 * 2**20
+LARGEST_PIECE = 8 * 2**20
 """Bytes of one request."""
 WORTHWHILE_GAP = 256 * 2**10
 """One more request takes as long as that many bytes too many."""
@@ -107,6 +109,14 @@ class RemoteSource:
             return [_cut(data, starts, begin, end) for begin, end in ranges]
 
         return wait
+
+    def begin(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Small reads may follow, at these places: who makes them waits for what is asked for
+        now."""
+        for begin, end in _joined(ranges):
+            if self._known(begin, end) is None:
+                coming = _fetchers().submit(self._get, begin, end)
+                _KEEPING.await_block(self._key, begin, end, coming)
 
     def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Small reads will follow, at these places: have them here."""
@@ -201,11 +211,20 @@ class _Blocks:
         self._lock = Lock()
         self._blocks: OrderedDict[tuple[tuple[str, str, str], int], memoryview] = OrderedDict()
         self._starts: dict[tuple[str, str, str], list[int]] = {}
+        self._coming: dict[tuple[str, str, str], list[tuple[int, int, Future[memoryview]]]] = {}
         self._bytes = 0
+
+    def await_block(
+        self, key: tuple[str, str, str], begin: int, end: int, coming: Future[memoryview]
+    ) -> None:
+        """A block is on its way."""
+        with self._lock:
+            self._coming.setdefault(key, []).append((begin, end, coming))
 
     def find(
         self, key: tuple[str, str, str], begin: int, end: int
     ) -> tuple[memoryview, int] | None:
+        self._take_in(key, begin, end)
         with self._lock:
             starts = self._starts.get(key, [])
             at = bisect_right(starts, begin)
@@ -215,6 +234,19 @@ class _Blocks:
                     self._blocks.move_to_end((key, start))
                     return block, start
             return None
+
+    def _take_in(self, key: tuple[str, str, str], begin: int, end: int) -> None:
+        """Wait for the block that is on its way and holds [begin, end), if there is one."""
+        with self._lock:
+            every = self._coming.get(key)
+            found = next((each for each in every or () if each[0] <= begin < end <= each[1]), None)
+            if every is None or found is None:
+                return
+            every.remove(found)
+            if not every:
+                del self._coming[key]
+        with suppress(ZerotoolsError):  # then it is asked for again, and says so
+            self.keep(key, found[0], found[2].result())
 
     def keep(self, key: tuple[str, str, str], begin: int, block: memoryview) -> None:
         with self._lock:

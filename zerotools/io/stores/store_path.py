@@ -81,10 +81,11 @@ class StorePath(RemotePath):
     def open_source(self) -> FarSource:
         if self._is_above():
             raise FileNotFoundError(2, os.strerror(2), str(self))
-        store, key, listing = self.place
+        store, key, listing, neighbours = self.place
         found = listing.object(key)
         if found is None:
             raise FileNotFoundError(2, os.strerror(2), str(self))
+        neighbours.opened(key)
         return RemoteSource(store, found)
 
     def forget(self) -> None:
@@ -93,7 +94,7 @@ class StorePath(RemotePath):
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
         if self._is_above():
             raise FileNotFoundError(2, os.strerror(2), str(self))
-        _, key, listing = self.place
+        _, key, listing, _ = self.place
         if listing.is_directory(key):
             return os.stat_result((stat.S_IFDIR | 0o755, 0, 0, 1, 0, 0, 0, 0, 0, 0))
         found = listing.object(key)
@@ -110,13 +111,13 @@ class StorePath(RemotePath):
     def is_dir(self, *, follow_symlinks: bool = True) -> bool:
         if self._is_above():
             return False
-        _, key, listing = self.place
+        _, key, listing, _ = self.place
         return listing.is_directory(key)
 
     def is_file(self, *, follow_symlinks: bool = True) -> bool:
         if self._is_above():
             return False
-        _, key, listing = self.place
+        _, key, listing, _ = self.place
         return not listing.is_directory(key) and listing.object(key) is not None
 
     def is_symlink(self) -> bool:
@@ -138,14 +139,16 @@ class StorePath(RemotePath):
         return self
 
     def iterdir(self) -> Generator[StorePath, None, None]:
+        if self._is_above():
+            return
         if not self.is_dir():
             raise FileNotFoundError(2, os.strerror(2), str(self))
-        _, key, listing = self.place
+        _, key, listing, _ = self.place
         yield from [self / name for name in listing.names(key)]
 
     def below(self) -> Iterator[StorePath]:
         """Every object below it, in the order of their keys."""
-        _, key, listing = self.place
+        _, key, listing, _ = self.place
         for each in listing.below(key):
             yield self / (each.key[len(key) + 1 :] if key else each.key)
 

@@ -18,7 +18,7 @@ def writable(path: Path) -> tuple[WritableStore, str]:
         Unsupported: it is only read.
     """
     assert isinstance(path, StorePath), f"{path} is not in a store"
-    store, key, _ = path.place
+    store, key, *_ = path.place
     if store.url.partition(":")[0] not in BUCKETS:
         raise Unsupported(
             f"{path} cannot be written: {store.url.partition(':')[0]}:// is only read; write to "

@@ -49,7 +49,7 @@ _FEWEST_READERS = 16
 _FEWEST_PIECES = 24
 """Also where that is more than the budget: 1.5 MiB."""
 _LARGEST_PIECE, _LEAST_PIECE = 2**20, 2**16
-_LARGEST_FAR_PIECE = 2**22
+_LARGEST_FAR_PIECE = 2**23
 PLANNED = 512
 """Tensors whose copies are kept."""
 

@@ -88,7 +88,7 @@ def perform_upload(
         As `perform`; and HostUnreachable: the store does not answer.
     """
     source, target = conversion.source, conversion.target
-    memory = UploadMemory.of(budget)
+    memory = UploadMemory.of(budget, len(target.files))
     check_upload(conversion, overwrite=overwrite, resume=resume)
     refuse_damaged(conversion)
     if verify and not conversion.is_examined:

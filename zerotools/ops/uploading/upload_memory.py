@@ -11,7 +11,7 @@ LEAST_MEMORY = 64 * 2**20
 LEAST_PART, USUAL_PART = 5 * 2**20, 8 * 2**20
 _MOST_PARTS = 9_000
 """Stores take 10,000 parts of one object."""
-_FILES, _PARTS = 4, 3
+_FILES, _PARTS = 4, 12
 _MIB = 2**20
 
 
@@ -26,8 +26,9 @@ class UploadMemory:
     budget: MemoryBudget
 
     @classmethod
-    def of(cls, budget: MemoryBudget) -> UploadMemory:
-        """
+    def of(cls, budget: MemoryBudget, count: int) -> UploadMemory:
+        """For an output of `count` files.
+
         Raises:
             BadRequest: it is too small for one part.
         """
@@ -37,8 +38,8 @@ class UploadMemory:
                 f"{LEAST_MEMORY}, as it takes objects in parts of {LEAST_PART}"
             )
         quarter = budget.max_memory // 4
-        parts = max(1, min(_PARTS, quarter // LEAST_PART - 2))
-        files = max(1, min(_FILES, quarter // ((parts + 2) * USUAL_PART)))
+        files = max(1, min(_FILES, count, quarter // (3 * USUAL_PART)))
+        parts = max(1, min(_PARTS, quarter // (files * USUAL_PART) - 2))
         rest = replace(budget, max_memory=budget.max_memory // 2)
         return cls(files, parts, quarter // files, rest)
 
