@@ -83,5 +83,22 @@ def test_what_is_forgotten_is_asked_for_again() -> None:
     assert listing.names("run") == ["a"]
     store.keys = ("run/a", "run/b")
     assert listing.names("run") == ["a"]
-    listing.forget()
-    assert listing.names("run") == ["a", "b"]
+    listing.forget("ru")
+    listing.forget("other/run")
+    assert listing.names("run") == ["a"]
+    for key in ("run/a", "run", "run/b", ""):
+        listing.forget(key)
+        assert listing.names("run") == ["a", "b"]
+    asked = len(store.asked)
+    assert listing.names("run")
+    assert len(store.asked) == asked
+
+
+def test_so_is_a_part_of_what_was_listed_at_once() -> None:
+    store = Counted("run/a/x", "run/b/x", "run/c/x", "run/d/x")
+    listing = StoreListing(store)
+    assert len(list(listing.below("run"))) == 4
+    store.keys = ("run/a/x",)
+    listing.forget("run/b")
+    assert not listing.is_directory("run/b")
+    assert [each.key for each in listing.below("run")] == ["run/a/x"]

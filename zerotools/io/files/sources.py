@@ -75,8 +75,8 @@ class Sources:
 def _ask_again(paths: Iterable[Path]) -> None:
     """What is known of the stores that paths lie in is as it was when it was asked for."""
     far = [path for path in paths if isinstance(path, RemotePath)]
-    for path in {path.parts[:2]: path for path in far}.values():
-        path.forget()
+    for parent in {path.parent: path for path in far}.values():
+        parent.forget()
     several = [parent for parent, n in Counter(path.parent for path in far).items() if n > 1]
     for parent in several:  # with one request, and not with one for each
         next(iter(parent.iterdir() if parent.is_dir() else ()), None)

@@ -21,15 +21,21 @@ class StoreListing:
     def __init__(self, store: FarStore) -> None:
         self.store = store
         self._lock = RLock()
-        self.forget()
+        self._directories: dict[str, FarDirectory] = {}
+        self._objects: dict[str, FarObject | None] = {}
+        self._singly: dict[str, int] = {}
+        self._whole: set[str] = set()
 
-    def forget(self) -> None:
-        """Ask anew from now on."""
+    def forget(self, key: str = "") -> None:
+        """Ask anew of `key`, what lies in it, and what lies beside it."""
         with self._lock:
-            self._directories: dict[str, FarDirectory] = {}
-            self._objects: dict[str, FarObject | None] = {}
-            self._singly: dict[str, int] = {}
-            self._whole: set[str] = set()
+            around = key.rpartition("/")[0]
+            for known in (self._directories, self._objects, self._singly):
+                for each in [each for each in known if _lies_in(each, key) or each == around]:
+                    del known[each]
+            self._whole -= {
+                each for each in self._whole if _lies_in(each, key) or _lies_in(key, each)
+            }
 
     def is_directory(self, key: str) -> bool:
         """Whether `key` is a directory: objects lie below it. The root of a store is one."""
@@ -110,8 +116,14 @@ class StoreListing:
                     break
                 known.add(name)
                 above = higher
+        for before in [each for each in self._directories if _lies_in(each, key)]:
+            del self._directories[before]
         for found in {*objects, *directories}:
             self._directories[found] = FarDirectory(
                 objects.get(found, {}), frozenset(directories.get(found, ()))
             )
         self._whole.add(key)
+
+
+def _lies_in(key: str, directory: str) -> bool:
+    return not directory or key == directory or key.startswith(f"{directory}/")

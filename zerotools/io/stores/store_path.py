@@ -89,7 +89,8 @@ class StorePath(RemotePath):
         return RemoteSource(store, found)
 
     def forget(self) -> None:
-        self.place.listing.forget()
+        _, key, listing, _ = self.place
+        listing.forget(key)
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
         if self._is_above():

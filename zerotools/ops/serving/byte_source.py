@@ -161,6 +161,10 @@ class ByteSource:
         """
         self._reads.check_sources()
 
+    def check_all(self) -> None:
+        """As `check`, of every file that was read to make the conversion, too."""
+        self._sources.check()
+
     def _pieces(
         self, file: str, begin: int, end: int, note: Note | None
     ) -> Iterator[tuple[int, bytes]]:

@@ -122,8 +122,7 @@ def perform_upload(
                     "kept: run the command again"
                 ) from None
         report.bytes_verified = found.nbytes
-        Sources(conversion.stamps).check()
-        made.check()
+        made.check_all()
         staging.commit(_marker(conversion, staging, found))
     if staging.took_over:
         report.notes = (
