@@ -30,6 +30,7 @@ from zerotools.cli.job_views.submitting.queueing import check_all, queue_all
 from zerotools.cli.options.array_options import ArrayOptions, array_options
 from zerotools.cli.options.config_options import Configs, config_options, read_job_file
 from zerotools.cli.options.shared import json_option, socket_option
+from zerotools.cli.options.slurm_options import NO_SLURM, SlurmOptions, slurm_options
 from zerotools.cli.options.waiting_options import WaitingOptions, waiting_options
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import called, say
@@ -43,7 +44,7 @@ from zerotools.jobs.imports.reading.job_keys import look_up
 from zerotools.jobs.jobfile.parse import job_from_tree, job_to_dict
 from zerotools.jobs.tables.notify import masked_url, wrong_url
 from zerotools.jobs.tables.rendezvous import MOST_NODES
-from zerotools.jobs.tables.spec import JobSpec, with_key
+from zerotools.jobs.tables.spec import SLURM, JobSpec, with_key
 from zerotools.jobs.text.secrets import HIDDEN, mask_tree
 
 
@@ -76,6 +77,7 @@ from zerotools.jobs.text.secrets import HIDDEN, mask_tree
     help="A word of your own for this submit: the same one twice queues one job.",
 )
 @array_options
+@slurm_options
 @waiting_options
 @click.option(
     "--env",
@@ -107,6 +109,7 @@ def command(
     idempotency_key: str | None,
     waiting: WaitingOptions,
     array: ArrayOptions,
+    slurm: SlurmOptions,
     env_options: tuple[str, ...],
     notify: str | None,
     configs: Configs,
@@ -158,11 +161,13 @@ def command(
         _refuse_of_training(configs, array, machine)
         jobs = [
             conversion_submission(
-                job_files, parts or 1, try_it=not (waiting.after or idempotency_key)
+                job_files, parts or 1, slurm, try_it=not (waiting.after or idempotency_key)
             )
         ]
     else:
-        jobs = [Submission(_source(path), _job(path, configs, machine)) for path in job_files]
+        jobs = [
+            Submission(_source(path), _job(path, configs, machine, slurm)) for path in job_files
+        ]
     if name is not None:
         jobs = [replace(each, spec=replace(each.spec, name=name)) for each in jobs]
     jobs = _with_environment(jobs, env_options, machine)
@@ -171,6 +176,23 @@ def command(
     if notify is not None:
         jobs = [replace(each, spec=_with_webhook(each.spec, notify)) for each in jobs]
     client = DaemonClient(socket)
+    if any(each.spec.backend == SLURM for each in jobs):
+        from zerotools.cli.job_views.submitting.slurm_submission import (  # others do without
+            members_for_slurm,
+            submit_to_slurm,
+        )
+
+        if array.asked:
+            jobs = members_for_slurm(jobs[0], sweep, array.count)
+        return submit_to_slurm(
+            jobs,
+            waiting,
+            machine,
+            key=idempotency_key,
+            dry_run=dry_run,
+            follow=follow,
+            as_json=as_json,
+        )
     if terms := waiting.terms(lambda word: numbers_of(client, word)):
         jobs = [replace(each, terms=terms) for each in jobs]
     if array.asked:
@@ -240,11 +262,11 @@ def _source(path: str) -> str:
     return "standard input" if path == "-" else path
 
 
-def _job(name: str, configs: Configs, machine: Elsewhere | None) -> JobSpec:
+def _job(name: str, configs: Configs, machine: Elsewhere | None, slurm: SlurmOptions) -> JobSpec:
     """The job in the file `name`; where it runs on another machine, its paths are of that one, and
     so none of them can be taken from a directory here."""
     if machine is None:
-        return read_job(name, configs)
+        return read_job(name, configs, slurm)
     job = read_job_file(name)
     if configs.any or look_up(job.tree, CONFIG) is not None:
         raise BadRequest(
@@ -259,13 +281,14 @@ def _job(name: str, configs: Configs, machine: Elsewhere | None) -> JobSpec:
         raise BadRequest(f"{error} (with --host, it is a path of {machine.host})") from None
 
 
-def read_job(name: str, configs: Configs) -> JobSpec:
+def read_job(name: str, configs: Configs, slurm: SlurmOptions = NO_SLURM) -> JobSpec:
     """The job in the file `name`, with what `configs` say.
 
     Raises:
         BadRequest, Unsupported: naming the file and the key.
     """
     job = read_job_file(name)
+    job = replace(job, tree=slurm.applied(job.tree))
     config = look_up(job.tree, CONFIG)
     if configs.lenient and not configs.any and not isinstance(config, str):
         raise BadRequest(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from zerotools.cli.options.slurm_options import SlurmOptions
 from zerotools.cli.output.messages import say
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.client.submissions import Submission
@@ -24,7 +25,9 @@ from zerotools.jobs.jobfile.parse import job_from_tree
 SOURCE = "--convert"
 
 
-def conversion_submission(words: Sequence[str], parts: int, *, try_it: bool) -> Submission:
+def conversion_submission(
+    words: Sequence[str], parts: int, slurm: SlurmOptions, *, try_it: bool
+) -> Submission:
     """The job of a conversion. With `try_it` it is planned first, in a process of its own, and what
     is wrong with it is said now; the source of another job's may not be there yet, and what was
     queued under a key before may have written its output.
@@ -45,7 +48,14 @@ def conversion_submission(words: Sequence[str], parts: int, *, try_it: bool) -> 
     else:
         way = possible[-1]  # whatever the source will be
         say("note", "the conversion was not tried before it is queued")
-    tree = conversion_tree(words, way, parts, python=sys.executable, directory=directory)
+    nodes = int(slurm.table.get("nodes", 1))
+    if parts % nodes:
+        raise BadRequest(
+            f"--parts {parts}: is not a multiple of --nodes {nodes}, each of which does as many"
+        )
+    each = parts // nodes
+    tree = conversion_tree(words, way, each, python=sys.executable, directory=directory)
+    tree = dict(slurm.applied(tree))
     return Submission(SOURCE, job_from_tree(tree, source=SOURCE, base_dir=directory))
 
 
