@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -50,7 +51,7 @@ class SlurmCluster:
         self.directory, self.nodes = directory, nodes
         self.conf = directory / "slurm.conf"
         self._ports = [free_port() for _ in range(nodes + 1)]
-        self._processes: list[Started] = []
+        self._processes: dict[str, Started] = {}
 
     @property
     def env(self) -> dict[str, str]:
@@ -77,7 +78,7 @@ class SlurmCluster:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in reversed(self._processes):
+        for process in reversed(self._processes.values()):
             process.end()
 
     def run(self, command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[Any]:
@@ -99,10 +100,29 @@ class SlurmCluster:
         self._wait_for((place / "run" / "munge").exists, "munged")
         self._begin("slurmctld", "-D", "-i")
         for number in self._numbers():
-            self._begin("slurmd", "-D", "-N", f"n{number}")
+            self._begin("slurmd", "-D", "-N", f"n{number}", name=f"n{number}")
         self._wait_for(self._all_idle, "the nodes")
 
-    def _begin(self, program: str, *arguments: str) -> None:
+    def kill(self, name: str) -> None:
+        """SIGKILL to the controller, `slurmctld`, or to the slurmd of a node, `n1` and so on: its
+        jobs have processes of their own, and go on."""
+        process = self._processes[name]
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(20)
+
+    def start_again(self, name: str) -> None:
+        """Start one that was killed, as a service manager would; it answers some time later."""
+        if name == "slurmctld":  # without -i, which would pass over its state
+            self._begin("slurmctld", "-D")
+        else:
+            self._begin("slurmd", "-D", "-N", name, name=name)
+
+    def answers(self) -> bool:
+        """Whether the controller does."""
+        said: str = self.run(["scontrol", "ping"], timeout=30).stdout
+        return "is UP" in said
+
+    def _begin(self, program: str, *arguments: str, name: str | None = None) -> None:
         with (self.directory / "log" / f"{program}.out").open("ab") as log:
             process = Started(
                 [shutil.which(program, path=_PATH) or program, *arguments],
@@ -112,7 +132,7 @@ class SlurmCluster:
                 stdout=log,
                 stderr=log,
             )
-        self._processes.append(process)
+        self._processes[name or program] = process
 
     def _all_idle(self) -> bool:
         found = self.run(["sinfo", "-h", "-N", "-p", "main", "-o", "%T"], timeout=10)

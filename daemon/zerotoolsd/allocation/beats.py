@@ -54,7 +54,7 @@ class Watched:
         self._probe = probe
 
     def alive(self) -> list[str]:
-        """Who works on it, as far as is known: `n2` and so on."""
+        """Who works on it beside this process, as far as is known: `n2` and so on."""
         now = self._server_time()
         found = []
         for path in sorted(self._attempt.glob(f"{_BEAT}*")):
@@ -75,7 +75,7 @@ class Watched:
 
     def _lives(self, path: Path, record: dict[str, Any], now: float) -> bool:
         if record.get("boot_id") == boot_id():
-            return _is_process(record)
+            return record.get("pid") != os.getpid() and _is_process(record)
         return self._is_fresh(path, now)
 
     def _is_fresh(self, path: Path, now: float) -> bool:

@@ -27,6 +27,7 @@ from zerotools.core.errors import BadRequest, SlurmUnreachable, Unsupported
 from zerotools.jobs import states
 from zerotools.jobs.slurm.job_directory import JobDirectory
 from zerotools.jobs.slurm.slurm_commands import SlurmCommands
+from zerotools.jobs.slurm.submitting import own_of
 from zerotoolsd.allocation.beats import BEAT_SECONDS, Beat
 from zerotoolsd.allocation.combined_end import combined
 from zerotoolsd.allocation.job_state import JobState
@@ -39,6 +40,10 @@ from zerotoolsd.supervisor.plan import TIME_LIMIT
 
 LOOK_SECONDS = 0.5
 BY_SLURM = "Slurm wants its nodes back"
+FORGOTTEN = (
+    "Slurm's controller does not know the job any more: it was started again before it had "
+    "written it down; resume it"
+)
 _REQUEUE_TRIES = 6
 _REQUEUE_SECONDS = 5.0
 _KILLED_SECONDS = 120.0
@@ -98,6 +103,9 @@ class Master:
                 return self._ended()
             if self._state.standing.state == states.QUEUED:
                 return self._give_back()
+            if self._is_forgotten():
+                self._state.halt(FORGOTTEN)
+                return self._ended()
             self._wait_for_retry()
 
     def _on_signal(self, *_: object) -> None:
@@ -232,6 +240,15 @@ class Master:
 
     # -- between attempts
 
+    def _is_forgotten(self) -> bool:
+        """Whether the controller answers, and does not know this job: it was killed before it wrote
+        the job down, and nothing can be started under its number any more."""
+        try:
+            found = self._commands.described(self._allocation.job_id)
+        except (SlurmUnreachable, BadRequest, Unsupported):
+            return False
+        return own_of(self._directory, found) is None
+
     def _wait_for_retry(self) -> None:
         until = self._state.standing.eligible_at or 0.0
         while time.time() < until and not self._signalled and not self._is_stopped():
@@ -247,6 +264,9 @@ class Master:
             found = self._commands.described(self._allocation.job_id)
         except (SlurmUnreachable, BadRequest, Unsupported):
             found = None
+        if self._is_forgotten():
+            self._state.halt(f"{reason}; {FORGOTTEN}")
+            return self._ended()
         if found is not None and found.state != "RUNNING":
             _say(f"Slurm ends the job ({found.state}); what follows is Slurm's affair")
             return 1

@@ -33,7 +33,7 @@ from zerotools.jobs.slurm.job_directory import (
 )
 from zerotools.jobs.slurm.slurm_commands import SlurmCommands
 from zerotools.jobs.slurm.slurm_standing import Known, standing_of
-from zerotools.jobs.slurm.submitting import find_number, submit_again
+from zerotools.jobs.slurm.submitting import find_number, own_of, submit_again
 from zerotools.jobs.tables.job_rules import check
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.jobs.text.secrets import HIDDEN, mask_tree
@@ -139,7 +139,7 @@ class SlurmJobs:
             except (SlurmUnreachable, Unsupported, BadRequest) as error:
                 silent = str(error)
         return [
-            self._view(each, number, listed.get(number or ""), silent)
+            self._view(each, number, own_of(each, listed.get(number or "")), silent)
             for each in directories
             if (number := numbers[each.path]) is not None or each.submissions()
         ]
@@ -266,7 +266,7 @@ class SlurmJobs:
                 f"job {view['id']} is asked to end where it runs; Slurm does not answer, so it "
                 "may still be queued there: cancel it again later"
             )
-        found = self._commands.jobs([number]).get(number)
+        found = own_of(directory, self._commands.jobs([number]).get(number))
         if found is not None and found.waits:
             self._commands.cancel(number)
         return self.job(job_id)
@@ -275,7 +275,10 @@ class SlurmJobs:
         """Submit a job that is over once more: it goes on from its newest checkpoint, on `nodes` of
         them. Raises BadRequest and SlurmUnreachable."""
         view, directory = self.job(job_id), self.directory(job_id)
-        spec = spec_of(directory)
+        spec, number = spec_of(directory), view["slurm"]["id"]
+        if view["state"] == states.QUEUED and view["attempts"] and number and nodes is None:
+            self._commands.begin_now(number)  # Slurm has queued it again, and waits two minutes
+            return self.job(job_id)
         if view["state"] not in states.TERMINAL:
             raise BadRequest(
                 f"job {view['id']} is {view['state'].replace('_', ' ')}; only one that is over is "

@@ -29,6 +29,7 @@ from zerotools.jobs.slurm.job_directory import (
     JobDirectory,
     new_job_directory,
 )
+from zerotools.jobs.slurm.controller_answers import ControllerJob
 from zerotools.jobs.slurm.slurm_commands import SlurmCommands
 from zerotools.jobs.tables.spec import JobSpec
 
@@ -143,6 +144,15 @@ def find_number(commands: SlurmCommands, directory: JobDirectory, submission: in
     if found is not None:
         directory.note_number(submission, found)
     return found
+
+
+def own_of(directory: JobDirectory, found: ControllerJob | None) -> ControllerJob | None:
+    """What the controller says of the newest submission's number, if that is of this job: one that
+    has lost its state gives numbers a second time, to anybody."""
+    if found is None or not found.comment.startswith(COMMENT):
+        return found  # some clusters keep no comments
+    record = directory.submission(max(directory.submissions(), default=0)) or {}
+    return found if found.comment == f"{COMMENT}{record.get('token')}" else None
 
 
 def _looked_up(commands: SlurmCommands, token: str) -> str | None:
