@@ -133,8 +133,8 @@ class Rounds:
         if target is not None:
             wait_for(lambda: self._step_of(directory) >= step and self._runs(number), "the step")
             self._strike(target, directory, number)
-        wait_for(lambda: self._is_over(number), "the end of the job")
-        view = self._jobs.job(number)
+        wait_for(lambda: self._is_over(directory.path.name), "the end of the job")
+        view = self._jobs.job(directory.path.name)
         assert view["state"] == "succeeded", f"{view['state']}: {view['reason']}"
         _refuse_overlap(directory)
         checkpoint_dirs.check(output / checkpoint_dirs.directory_name(self._steps))
@@ -158,12 +158,14 @@ class Rounds:
         lines = _records(directory.run_dir(newest, 0) / "progress.jsonl")
         return max((int(each["step"]) for each in lines if each.get("event") == "step"), default=0)
 
-    def _is_over(self, number: str) -> bool:
+    def _is_over(self, name: str) -> bool:
         """Whether it is; a job that waits as it was queued again, is let begin now."""
-        view = self._jobs.job(number)
+        view = self._jobs.job(name)
+        if "held" in str(view["reason"]).lower():
+            self._cluster.mend()
         if view["slurm"]["state"] == "PENDING" and "BeginTime" in str(view["reason"]):
             with suppress(BadRequest, SlurmUnreachable):
-                self._commands.begin_now(number)
+                self._commands.begin_now(str(view["slurm"]["id"]))
         return view["state"] in TERMINAL
 
     def _strike(self, target: str, directory: JobDirectory, number: str) -> None:
@@ -172,7 +174,7 @@ class Rounds:
             time.sleep(1.0)
             self._cluster.start_again(target)
             wait_for(self._cluster.answers, "the controller to answer")
-            self._go_on_where_forgotten(number)
+            self._go_on_where_forgotten(directory.path.name)
         elif target == "preempted":
             urgent = ["sbatch", "-p", "urgent", "-N3", "--mem=1900", "-o", "/dev/null"]
             self._cluster.run([*urgent, "--wrap", "sleep 3"])
@@ -187,29 +189,29 @@ class Rounds:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             if target == "batch":
-                self._go_on_by_hand(number)
+                self._go_on_by_hand(directory.path.name)
 
-    def _go_on_where_forgotten(self, number: str) -> None:
+    def _go_on_where_forgotten(self, name: str) -> None:
         """A controller that is killed at once may have lost the job; then its user is told to
         resume it, once it has ended."""
-        wait_for(lambda: self._step_of_newest(number) or self._is_halted(number), "a sign of life")
-        if self._is_halted(number):
-            self._jobs.resume(number)
+        wait_for(lambda: self._step_of_newest(name) or self._is_halted(name), "a sign of life")
+        if self._is_halted(name):
+            self._jobs.resume(name)
 
-    def _is_halted(self, number: str) -> bool:
-        return self._jobs.job(number)["state"] in (FAILED, HALTED)
+    def _is_halted(self, name: str) -> bool:
+        return self._jobs.job(name)["state"] in (FAILED, HALTED)
 
-    def _step_of_newest(self, number: str) -> bool:
-        view = self._jobs.job(number)
+    def _step_of_newest(self, name: str) -> bool:
+        view = self._jobs.job(name)
         return view["slurm"]["state"] is not None and (
             view["state"] in TERMINAL or bool(view["progress"])
         )
 
-    def _go_on_by_hand(self, number: str) -> None:
+    def _go_on_by_hand(self, name: str) -> None:
         """Slurm takes a killed batch script for the end of the job."""
-        wait_for(lambda: self._jobs.job(number)["state"] in TERMINAL, "the end by Slurm")
-        if self._jobs.job(number)["state"] == FAILED:
-            self._jobs.resume(number)
+        wait_for(lambda: self._jobs.job(name)["state"] in TERMINAL, "the end by Slurm")
+        if self._jobs.job(name)["state"] == FAILED:
+            self._jobs.resume(name)
 
 
 def wait_for(is_there: Callable[[], bool], what: str) -> None:
@@ -259,11 +261,11 @@ def _losses(output: Path) -> dict[int, float]:
 def _refuse_overlap(directory: JobDirectory) -> None:
     """No attempt began before the one before it had ended, by what the ranks of node 0 told."""
     last = 0.0
-    for number in directory.attempts():
-        lines = _records(directory.run_dir(number, 0) / "progress.jsonl")
+    for name in directory.attempts():
+        lines = _records(directory.run_dir(name, 0) / "progress.jsonl")
         times = [float(each["time"]) for each in lines if "time" in each]
         if times:
-            assert min(times) >= last - 0.5, f"attempt {number} began before the last had ended"
+            assert min(times) >= last - 0.5, f"attempt {name} began before the last had ended"
             last = max(times)
 
 

@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from harness.started import Started, run
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "sinfo")
 START_SECONDS = 60.0
+STOP_SECONDS = 15.0
 _NODE_MEMORY_MIB = 2000
 _NODE_CPUS = 4
 
@@ -78,8 +80,33 @@ class SlurmCluster:
         return self
 
     def __exit__(self, *_: object) -> None:
+        with suppress(OSError, subprocess.SubprocessError):
+            self.run(["scancel", "--user=root"], timeout=15)
+            deadline = Deadline(STOP_SECONDS)
+            while not deadline.has_passed() and self.run(["squeue", "-h"]).stdout.strip():
+                time.sleep(0.2)
         for process in reversed(self._processes.values()):
             process.end()
+        self._end_steps()
+
+    def _end_steps(self) -> None:
+        """What runs jobs outlives the daemons, and its jobs outlive it."""
+        wanted = f"SLURM_CONF={self.conf}"
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with suppress(OSError):
+                if wanted in path.read_text("utf-8", "replace").split("\0"):
+                    os.kill(int(path.parent.name), signal.SIGKILL)
+
+    def mend(self) -> None:
+        """What an administrator does after a crash: drained nodes come back, held jobs go on."""
+        drained = self.run(["sinfo", "-h", "-N", "-t", "drain,down", "-o", "%N"]).stdout.split()
+        for name in set(drained):
+            self.run(["scontrol", "update", f"NodeName={name}", "State=RESUME"])
+        held = self.run(["squeue", "-h", "-t", "PENDING", "-o", "%i %r"]).stdout.splitlines()
+        for line in held:
+            number, _, reason = line.partition(" ")
+            if "held" in reason.lower():
+                self.run(["scontrol", "release", number])
 
     def run(self, command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[Any]:
         """A client, such as `srun`, to its end."""

@@ -25,6 +25,7 @@ from zerotools.jobs.slurm.job_directory import (
     read_record,
     write_record,
 )
+from zerotools.jobs.tables.spec import LOCAL
 from zerotoolsd import views
 from zerotoolsd.attempts import ending
 from zerotoolsd.attempts.cause_of_end import cause_of
@@ -141,7 +142,8 @@ class JobState:
 
     def seconds_left(self) -> float | None:
         """Of the job's own time limit; None: it has none."""
-        return time_limit.seconds_left(self.job.spec, self.attempts, clocks.now())
+        here = replace(self.job.spec, backend=LOCAL)
+        return time_limit.seconds_left(here, self.attempts, clocks.now())
 
     def finish(self) -> None:
         """The submission is over: what became of it, once and for all."""

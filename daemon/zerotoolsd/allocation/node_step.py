@@ -51,7 +51,7 @@ class NodeStep:
                 stdout=log,
                 stderr=log,
                 env=dict(environment),
-                # A signal for the batch script's processes is not for srun: nodes are asked by file.
+                # A signal to the batch script's processes is not for srun: nodes are asked by file.
                 start_new_session=True,
             )
 

@@ -51,8 +51,11 @@ def standing_of(known: Known) -> tuple[str, str | None]:
     found = known.controller
     if found is None:
         return _unknown_to_slurm(known, state, reason)
-    if found.state in HELD_AGAIN:
-        return states.ON_HOLD, f"Slurm holds it after it was queued again ({found.reason})"
+    if found.state in HELD_AGAIN or (found.waits and "held" in found.reason.lower()):
+        return states.ON_HOLD, (
+            f"Slurm holds it ({found.reason or found.state}); scontrol release {found.number} lets "
+            "it go on"
+        )
     if found.waits:
         if known.asked:
             return states.CANCELLED, "cancelled before it began"

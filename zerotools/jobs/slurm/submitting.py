@@ -22,6 +22,7 @@ from zerotools.core.errors import BadRequest, SlurmUnreachable
 from zerotools.io.files.open_files import sync_file
 from zerotools.jobs.jobfile.parse import given_of, job_to_dict
 from zerotools.jobs.slurm.batch_script import COMMENT, batch_script
+from zerotools.jobs.slurm.controller_answers import ControllerJob
 from zerotools.jobs.slurm.job_directory import (
     BATCH,
     OUTPUT,
@@ -29,7 +30,6 @@ from zerotools.jobs.slurm.job_directory import (
     JobDirectory,
     new_job_directory,
 )
-from zerotools.jobs.slurm.controller_answers import ControllerJob
 from zerotools.jobs.slurm.slurm_commands import SlurmCommands
 from zerotools.jobs.tables.spec import JobSpec
 
