@@ -171,8 +171,12 @@ def _phase(
     if job.state not in states.ACTIVE - {states.LAUNCHING} or not attempts:
         return None
     run_dir = Path(attempts[-1].run_dir)
-    ranks = job.reading.spec.world_size if job.reading.spec else 1
-    return phase_of(run_dir, known[0], ranks=ranks, quiet_seconds=quiet_seconds, now=time.time())
+    spec = job.reading.spec
+    elsewhere = spec is not None and spec.backend == SLURM
+    ranks = spec.world_size if spec and not elsewhere else 1
+    found = phase_of(run_dir, known[0], ranks=ranks, quiet_seconds=quiet_seconds, now=time.time())
+    # One process here attends the job; its ranks are those that do not get on, if any do not.
+    return {**found, "waits_for": None} if elsewhere else found
 
 
 def _without_secrets(spec: JobSpec, known: Sequence[str]) -> dict[str, Any]:

@@ -41,7 +41,7 @@ from zerotools.jobs.states import FAILED, HALTED, TERMINAL
 from zerotools.runs import checkpoint_dirs
 
 PROCESSES = ("rank", "supervisor", "companion", "batch")
-TARGETS = ("slurmctld", "n1", *PROCESSES, "preempted", "requeued")
+TARGETS = ("slurmctld", "n1", "node", *PROCESSES, "preempted", "requeued")
 EVERY = 20
 ROUND_SECONDS = 240.0
 NODES = 2
@@ -175,6 +175,10 @@ class Rounds:
             self._cluster.start_again(target)
             wait_for(self._cluster.answers, "the controller to answer")
             self._go_on_where_forgotten(directory.path.name)
+        elif target == "node":
+            self._cluster.kill_node("n1")
+            wait_for(lambda: not self._runs(number), "Slurm to notice it")
+            self._cluster.start_again("n1")
         elif target == "preempted":
             urgent = ["sbatch", "-p", "urgent", "-N3", "--mem=1900", "-o", "/dev/null"]
             self._cluster.run([*urgent, "--wrap", "sleep 3"])

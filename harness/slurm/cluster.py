@@ -137,6 +137,15 @@ class SlurmCluster:
         os.kill(process.pid, signal.SIGKILL)
         process.wait(20)
 
+    def kill_node(self, name: str) -> None:
+        """SIGKILL to all that runs on a node, its slurmd first: as if its power were cut."""
+        self.kill(name)
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with suppress(OSError):
+                words = path.read_text("utf-8", "replace").split("\0")
+                if f"SLURMD_NODENAME={name}" in words and f"SLURM_CONF={self.conf}" in words:
+                    os.kill(int(path.parent.name), signal.SIGKILL)
+
     def start_again(self, name: str) -> None:
         """Start one that was killed, as a service manager would; it answers some time later."""
         if name == "slurmctld":  # without -i, which would pass over its state
@@ -212,6 +221,8 @@ PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 ReturnToService=2
 KillWait=5
+SlurmdTimeout=30
+BatchStartTimeout=10
 GresTypes=gpu
 {nodes}
 PartitionName=main Nodes=ALL Default=YES State=UP PriorityTier=1 PreemptMode=REQUEUE GraceTime=3

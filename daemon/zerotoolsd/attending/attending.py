@@ -113,8 +113,9 @@ class Attendant:
         words = f"Slurm's job {number or '(number not known yet)'}: {state or 'not listed'}{where}"
         reason = f"; {view['reason']}" if view["reason"] else ""
         self._say(f"{words}; the job is {view['state'].replace('_', ' ')}{reason}")
-        if view["state"] in (states.QUEUED, states.LAUNCHING):
-            doing = f"waiting in Slurm's queue (job {number})" + reason
+        if view["state"] in (states.QUEUED, states.LAUNCHING, states.ON_HOLD):
+            waits = f"waiting in Slurm's queue (job {number})"
+            doing = (f"starting under Slurm{where}" if where else waits) + reason
             self._sender.send(
                 {"event": "phase", "rank": 0, "doing": doing, "time": time.time()}, wait=True
             )

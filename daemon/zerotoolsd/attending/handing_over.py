@@ -35,7 +35,7 @@ def handed_over(
 
     Raises BadRequest, SlurmUnreachable and Unsupported: it was not handed over.
     """
-    directory, _ = submit_job(commands, home, spec, key=key)
+    directory, _ = submit_job(commands, home, spec, key=key, attended=True)
     view = jobs.job(directory.path.name)
     if view["state"] in TERMINAL and is_told(directory):
         submit_again(commands, directory, spec)

@@ -80,6 +80,8 @@ def command(
         if not under_slurm:
             raise
         jobs, drain = [], None
+    else:  # it has those in its own list that it watches
+        under_slurm = [job for job in under_slurm if not job["slurm"]["attended"]]
     jobs = sorted([*jobs, *under_slurm], key=lambda job: float(job["created"]))
     left_out = 0 if limit is None else max(0, len(jobs) - limit)
     jobs = jobs[left_out:]

@@ -27,6 +27,7 @@ from zerotools.cli.job_views.polling import Poller
 from zerotools.cli.job_views.submitting.array_submission import submit_array
 from zerotools.cli.job_views.submitting.conversion_submission import conversion_submission
 from zerotools.cli.job_views.submitting.queueing import check_all, queue_all
+from zerotools.cli.job_views.which_jobs import is_without_daemon
 from zerotools.cli.options.array_options import ArrayOptions, array_options
 from zerotools.cli.options.config_options import Configs, config_options, read_job_file
 from zerotools.cli.options.shared import json_option, socket_option
@@ -36,7 +37,7 @@ from zerotools.cli.output import render
 from zerotools.cli.output.messages import called, say
 from zerotools.core.errors import EXIT_INTERRUPTED, BadRequest, DaemonUnreachable, ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.client.environment import capture, named, with_environment
+from zerotools.jobs.client.environment import OF_SLURM, capture, named, with_environment
 from zerotools.jobs.client.remote.elsewhere import Elsewhere, machine_behind
 from zerotools.jobs.client.submissions import Submission
 from zerotools.jobs.imports.combine import CONFIG
@@ -176,7 +177,7 @@ def command(
     if notify is not None:
         jobs = [replace(each, spec=_with_webhook(each.spec, notify)) for each in jobs]
     client = DaemonClient(socket)
-    if any(each.spec.backend == SLURM for each in jobs):
+    if is_without_daemon(client, slurm, jobs, dry_run=dry_run):
         from zerotools.cli.job_views.submitting.slurm_submission import (  # others do without
             members_for_slurm,
             submit_to_slurm,
@@ -236,8 +237,17 @@ def _with_environment(
     if captured.not_text:
         names = ", ".join(map(render.clean, captured.not_text))
         say("note", f"not taken along, as their values are not text in UTF-8: {names}")
+    of_slurm = {name: os.environ[name] for name in OF_SLURM if name in os.environ}
     return [
-        replace(each, spec=with_environment(each.spec, captured.taken, named_ones)) for each in jobs
+        replace(
+            each,
+            spec=with_environment(
+                each.spec,
+                captured.taken | (of_slurm if each.spec.backend == SLURM else {}),
+                named_ones,
+            ),
+        )
+        for each in jobs
     ]
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from zerotools.cli.job_views.which_jobs import SLURM
+from zerotools.cli.job_views.which_jobs import PREFIX
 from zerotools.cli.output.messages import called
 from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
@@ -110,7 +110,7 @@ def find_job(client: DaemonClient | SlurmJobs, reference: str | None) -> dict[st
         return client.find(reference)
     if reference is None:
         return _newest(client)
-    if reference.startswith(SLURM):
+    if reference.startswith(PREFIX):
         raise BadRequest(
             f"{reference}: this command is for jobs of a daemon; of those that Slurm has without "
             "one there are cancel, logs, queue, resume, show and wait"

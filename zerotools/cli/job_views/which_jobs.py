@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zerotools.core.errors import BadRequest
+from zerotools.cli.options.slurm_options import SlurmOptions
+from zerotools.core.errors import BadRequest, DaemonUnreachable
 from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.client.submissions import Submission
+from zerotools.jobs.tables.spec import SLURM
 
 if TYPE_CHECKING:
     from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
 
-SLURM = "slurm:"
+PREFIX = "slurm:"
 """How the number of a job begins that Slurm has without a daemon."""
 
 
@@ -22,9 +25,9 @@ def jobs_client(
     """The daemon, or Slurm where `references` name jobs of it; also where no daemon has ever
     listened here and there are such jobs. Raises BadRequest: they name both."""
     named = [each for each in references if each is not None]
-    under_slurm = [each for each in named if each.startswith(SLURM)]
+    under_slurm = [each for each in named if each.startswith(PREFIX)]
     if under_slurm and len(under_slurm) < len(named):
-        other = next(each for each in named if not each.startswith(SLURM))
+        other = next(each for each in named if not each.startswith(PREFIX))
         raise BadRequest(
             f"{under_slurm[0]} is a job of Slurm and {other} one of the daemon; name them in two "
             "commands"
@@ -35,6 +38,24 @@ def jobs_client(
 
         return SlurmJobs()
     return client
+
+
+def is_without_daemon(
+    client: DaemonClient, slurm: SlurmOptions, jobs: Sequence[Submission], *, dry_run: bool
+) -> bool:
+    """Whether jobs go from here to Slurm: they are for it, and no daemon answers that would watch
+    them, or none is to. Raises BadRequest: none of them is, and --no-daemon was given."""
+    if not any(each.spec.backend == SLURM for each in jobs):
+        if slurm.no_daemon:
+            raise BadRequest("--no-daemon is for jobs under Slurm; give --slurm, too")
+        return False
+    if slurm.no_daemon or dry_run or not client.socket.exists():
+        return True
+    try:
+        client.health()
+    except DaemonUnreachable:
+        return True
+    return False
 
 
 def has_slurm_jobs() -> bool:

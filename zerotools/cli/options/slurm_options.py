@@ -22,6 +22,7 @@ class SlurmOptions:
     asked: bool = False
     table: Mapping[str, Any] = field(default_factory=dict)
     gpus_per_node: int | None = None
+    no_daemon: bool = False
 
     def applied(self, tree: Mapping[str, Any]) -> Mapping[str, Any]:
         """The tree of a job file, as if it said so itself."""
@@ -70,6 +71,11 @@ def slurm_options(command: Callable[..., Any]) -> Callable[..., Any]:
         multiple=True,
         help="With --slurm: one more option of sbatch, such as --exclude=n7; may be repeated.",
     )
+    @click.option(
+        "--no-daemon",
+        is_flag=True,
+        help="With --slurm: submit from here, also where a daemon would watch the job.",
+    )
     @functools.wraps(command)
     def with_options(
         *arguments: Any,
@@ -77,6 +83,7 @@ def slurm_options(command: Callable[..., Any]) -> Callable[..., Any]:
         nodes: int | None,
         gpus_per_node: int | None,
         options: tuple[str, ...],
+        no_daemon: bool,
         **others: Any,
     ) -> Any:
         table = {name: value for name in _TEXTS if (value := others.pop(name)) is not None}
@@ -88,7 +95,9 @@ def slurm_options(command: Callable[..., Any]) -> Callable[..., Any]:
             first = next(iter(table), "gpus_per_node").replace("_", "-")
             name = {"options": "sbatch"}.get(first, first)
             raise BadRequest(f"--{name} is for --slurm; give both")
-        chosen = SlurmOptions(asked=slurm, table=table, gpus_per_node=gpus_per_node)
+        chosen = SlurmOptions(
+            asked=slurm, table=table, gpus_per_node=gpus_per_node, no_daemon=no_daemon
+        )
         return command(*arguments, slurm=chosen, **others)
 
     return with_options

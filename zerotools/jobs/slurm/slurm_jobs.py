@@ -183,6 +183,7 @@ class SlurmJobs:
             view["ended"] = None
         view["slurm"] = {
             **(view.get("slurm") or {}),
+            "attended": (directory.job() or {}).get("attended") is True,
             "id": number,
             "state": None if controller is None else controller.state,
             "nodes_now": "" if controller is None else controller.node_list,

@@ -37,8 +37,8 @@ LOOK_AGAIN_SECONDS = 1.0
 LOOKS = 3
 
 
-def record_of(spec: JobSpec) -> dict[str, Any]:
-    """What `job.json` has of a job."""
+def record_of(spec: JobSpec, *, attended: bool = False) -> dict[str, Any]:
+    """What `job.json` has of a job; `attended`: a daemon has it in its queue, too."""
     return {
         "spec": job_to_dict(spec),
         "given": given_of(spec),
@@ -46,6 +46,7 @@ def record_of(spec: JobSpec) -> dict[str, Any]:
         "name": spec.name or "job",
         "uid": os.getuid(),
         "created": time.time(),
+        "attended": attended,
     }
 
 
@@ -57,6 +58,7 @@ def submit_job(
     key: str | None = None,
     after: Sequence[str] = (),
     options: Sequence[str] = (),
+    attended: bool = False,
 ) -> tuple[JobDirectory, str | None]:
     """Queue a job; its directory, and Slurm's number: None, where nobody knows whether it was
     queued. One that was submitted with the same `key` is not queued again. `after`: dependencies,
@@ -67,7 +69,7 @@ def submit_job(
         SlurmUnreachable: the controller does not answer; nothing was queued.
     """
     commands.version()
-    directory = new_job_directory(home, spec.name or "job", record_of(spec), key)
+    directory = new_job_directory(home, spec.name or "job", record_of(spec, attended=attended), key)
     numbers = directory.submissions()
     if numbers:
         return directory, find_number(commands, directory, numbers[-1])
