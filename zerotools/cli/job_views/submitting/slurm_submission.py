@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -27,7 +29,7 @@ from zerotools.core.errors import (
 )
 from zerotools.jobs.client.remote.elsewhere import Elsewhere
 from zerotools.jobs.client.submissions import Submission, conflicts, with_source
-from zerotools.jobs.jobfile.parse import given_of, job_from_dict
+from zerotools.jobs.jobfile.parse import given_of, job_from_dict, job_to_dict
 from zerotools.jobs.slurm.job_directory import JobDirectory, slurm_home
 from zerotools.jobs.slurm.slurm_commands import SlurmCommands
 from zerotools.jobs.slurm.slurm_jobs import PREFIX, SlurmJobs
@@ -55,6 +57,8 @@ def submit_to_slurm(
     options = _options(waiting, jobs, dry_run=dry_run)
     if refusals := list(conflicts(submissions)):
         raise refusals[0]
+    for each in submissions:
+        _check_here(each)
     if dry_run:
         return _show(commands, submissions, options)
     queued: list[Job] = []
@@ -76,6 +80,21 @@ def submit_to_slurm(
     click.echo(f"  see the queue  {called()} queue\n  read its log   {called()} logs -f {number}")
     click.echo(f"  stop it        {called()} cancel {number}")
     return 0
+
+
+def _check_here(submission: Submission) -> None:
+    """Refuse what the daemon would refuse, by its own eyes. Raises BadRequest."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "zerotoolsd.allocation.checking"],
+        input=json.dumps(job_to_dict(submission.spec)),
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if done.returncode:
+        said = done.stderr.strip() or f"exit status {done.returncode}"
+        raise BadRequest(f"{submission.source}: {said[-2000:]}")
 
 
 def members_for_slurm(
