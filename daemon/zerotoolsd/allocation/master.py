@@ -23,11 +23,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from zerotools.core.counts import counted
 from zerotools.core.errors import BadRequest, SlurmUnreachable, Unsupported
 from zerotools.jobs import states
 from zerotools.jobs.slurm.job_directory import JobDirectory
 from zerotools.jobs.slurm.slurm_commands import SlurmCommands
 from zerotools.jobs.slurm.submitting import own_of
+from zerotools.jobs.tables.job_rules import most_nodes
 from zerotoolsd.allocation.beats import BEAT_SECONDS, Beat
 from zerotoolsd.allocation.combined_end import combined
 from zerotoolsd.allocation.job_state import JobState
@@ -152,7 +154,13 @@ class Master:
         self._state.over(record, asked=False)
 
     def _attempt(self, number: int, beat: Beat) -> None:
-        names, spec = self._allocation.names, self._state.job.spec
+        given, spec = self._allocation.names, self._state.job.spec
+        names = given[: most_nodes(spec, len(given))]
+        if len(names) < len(given):
+            _say(
+                f"note: the ranks of {len(given)} nodes do not divide the batch evenly: "
+                f"{counted(len(names), 'node')} train, and the others idle"
+            )
         run_dir = self._directory.run_dir(number, 0)
         before = self._state.attempts
         reported = last_report.checkpoints_before(before)

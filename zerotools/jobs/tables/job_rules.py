@@ -46,19 +46,30 @@ def check(spec: JobSpec) -> tuple[list[str], list[str]]:
 
 
 def _check_under_slurm(spec: JobSpec) -> tuple[list[str], list[str]]:
-    """As `check`, at every number of nodes that Slurm may give."""
+    """As `check`, at the fewest and at the most nodes that Slurm may give."""
     wrong, unsupported = [*check_backend(spec), *check_slurm(spec.slurm)], dict[str, None]()
     if wrong:
         return wrong, []
     placed = replace(spec, output_dir=spec.output_dir or "/")  # it has one of its own there
-    for nodes in spec.slurm.node_counts:
+    counts = spec.slurm.node_counts
+    for nodes in dict.fromkeys((counts[0], counts[-1])):
         found, lacking = _check_here(on_nodes(placed, nodes))
         ranks = f" (slurm.nodes = {nodes} makes {nodes * spec.world_size} ranks)"
-        if found and len(spec.slurm.node_counts) > 1:
+        if found and len(counts) > 1:
             return [f"{each}{ranks}" for each in found], []
         wrong += found
         unsupported |= dict.fromkeys(lacking)
     return wrong, list(unsupported)
+
+
+def most_nodes(spec: JobSpec, given: int) -> int:
+    """On how many of the nodes that Slurm gave the job can run: of 3, 2 may be the most whose ranks
+    divide the batch evenly. At least 1, which may not do either."""
+    placed = replace(spec, output_dir=spec.output_dir or "/")
+    for nodes in range(given, 1, -1):
+        if not _check_here(on_nodes(placed, nodes))[0]:
+            return nodes
+    return 1
 
 
 def _check_here(spec: JobSpec) -> tuple[list[str], list[str]]:
