@@ -24,6 +24,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from harness.patience import Deadline
 from harness.ports import free_port
 from harness.started import Started, run
@@ -138,7 +140,11 @@ class SlurmCluster:
         process.wait(20)
 
     def kill_node(self, name: str) -> None:
-        """SIGKILL to all that runs on a node, its slurmd first: as if its power were cut."""
+        """SIGKILL to all that runs on a node: as if its power were cut. What runs its jobs goes
+        first, or it would report how they ended."""
+        slurmd = self._processes[name].pid
+        for process in psutil.Process(slurmd).children():
+            process.kill()
         self.kill(name)
         for path in Path("/proc").glob("[0-9]*/environ"):
             with suppress(OSError):

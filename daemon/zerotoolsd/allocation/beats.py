@@ -99,4 +99,6 @@ def _is_process(record: object) -> bool:
     if not isinstance(record, dict) or type(record.get("pid")) is not int:
         return False
     process = read_process(record["pid"])
-    return process is not None and process.start_ticks == record.get("start_ticks")
+    if process is None or process.is_over:
+        return False
+    return process.start_ticks == record.get("start_ticks")

@@ -18,7 +18,7 @@ from zerotoolsd.supervisor.plan import ENDED, EXIT, RUN
 from zerotoolsd.supervisor.trouble import NOT_READY
 
 STEP_LOG = "srun.log"
-PEER_SECONDS = 30.0
+PEER_SECONDS = 10.0
 """How long the nodes of an attempt may take to end after one of them has failed."""
 KILL_SECONDS = 30.0
 """How long they may take after that, before what is left of srun is killed."""
