@@ -28,7 +28,7 @@ from zerotools.jobs.slurm.job_directory import (
 from zerotools.jobs.tables.spec import LOCAL
 from zerotoolsd import views
 from zerotoolsd.attempts import ending
-from zerotoolsd.attempts.cause_of_end import cause_of
+from zerotoolsd.attempts.cause_of_end import cause_of, saved_step
 from zerotoolsd.config import Config
 from zerotoolsd.queue import clocks, lifecycle, time_limit
 from zerotoolsd.queue.clocks import began_of
@@ -139,6 +139,23 @@ class JobState:
             self.job, record, asked=asked, before=before, kind=cause, attempt=row
         )
         self.advance(event)
+
+    def settle(self, record: Mapping[str, Any], why: str) -> None:
+        """The newest attempt ended so, and the copy that began it could not say it. The attempt may
+        be of an earlier submission, whose end is another matter."""
+        if self.standing.state in states.ACTIVE:
+            asked = states.GIVING_WAY | {states.STOPPING}
+            if record.get("outcome") == lifecycle.KILLED and self.standing.state not in asked:
+                self.advance(lifecycle.Yield(why=why))
+            self.over(record, asked=False)
+            return
+        self.attempts[-1] = replace(
+            self.attempts[-1], state=ENDED, ended=time.time(), result=dict(record)
+        )
+        best = max(self.standing.best_step, saved_step(record))
+        done = record.get("outcome") == lifecycle.FINISHED
+        state = states.SUCCEEDED if done else self.standing.state
+        self._set(replace(self.standing, state=state, best_step=best))
 
     def seconds_left(self) -> float | None:
         """Of the job's own time limit; None: it has none."""

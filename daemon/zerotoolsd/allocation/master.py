@@ -38,7 +38,7 @@ from zerotoolsd.allocation.turns import Turns
 from zerotoolsd.attempts import last_report
 from zerotoolsd.queue import lifecycle
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow
-from zerotoolsd.supervisor.plan import TIME_LIMIT
+from zerotoolsd.supervisor.plan import OUTSIDE, TIME_LIMIT
 
 LOOK_SECONDS = 0.5
 BY_SLURM = "Slurm wants its nodes back"
@@ -149,9 +149,7 @@ class Master:
         if record.get("outcome") not in (lifecycle.FINISHED, lifecycle.BAD_JOB):
             cause = f"Slurm ended it before it said how it ended ({record.get('cause')})"
             record |= {"outcome": lifecycle.KILLED, "cause": cause}
-            if self._state.standing.state not in states.GIVING_WAY | {states.STOPPING}:
-                self._state.advance(lifecycle.Yield(why=BY_SLURM))
-        self._state.over(record, asked=False)
+        self._state.settle(record, BY_SLURM)
 
     def _attempt(self, number: int, beat: Beat) -> None:
         given, spec = self._allocation.names, self._state.job.spec
@@ -330,8 +328,8 @@ def allocation_of(commands: SlurmCommands, environment: Mapping[str, str]) -> Al
 
 
 def _was_asked_by_slurm(record: Mapping[str, Any]) -> bool:
-    """Whether the nodes were told to end by Slurm's own signal to each of them."""
-    return record.get("outcome") == lifecycle.STOPPED and record.get("stop_reason") == "Slurm"
+    """Whether the nodes were told to end by Slurm's own signal, to each of their processes."""
+    return record.get("stop_reason") in ("Slurm", OUTSIDE)
 
 
 def _bracketed(host: str) -> str:

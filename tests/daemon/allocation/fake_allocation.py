@@ -69,8 +69,8 @@ class FakeAllocation:
         path = self._directory / "bin" / "scontrol.job"
         path.write_text(text if state else "")
 
-    def begin(self) -> Started:
-        """Slurm starts a copy of the batch script."""
+    def begin(self, submission: int = 1) -> Started:
+        """Slurm starts a copy of the batch script of a submission."""
         root = Path(__file__).resolve().parents[3]
         env = {
             **os.environ,
@@ -81,7 +81,7 @@ class FakeAllocation:
             "SLURM_JOB_NUM_NODES": str(self._nodes),
             "SLURMD_NODENAME": "n1",
         }
-        words = ["-P", "-m", "zerotoolsd.allocation", str(self.job.path), "1"]
+        words = ["-P", "-m", "zerotoolsd.allocation", str(self.job.path), str(submission)]
         with (self._directory / "batch.log").open("ab") as log:
             return Started([sys.executable, *words], env=env, stdout=log, stderr=subprocess.STDOUT)
 

@@ -144,6 +144,20 @@ def test_the_next_start_goes_on_after_one_that_was_killed(tmp_path: Path) -> Non
     assert "Slurm ended it before it said how it ended" in view["attempts"][0]["cause"]
 
 
+def test_a_new_submission_goes_on_after_a_batch_script_that_was_killed(tmp_path: Path) -> None:
+    found = FakeAllocation(tmp_path, ONCE)
+    copy = found.begin()
+    found.wait_for(found.lines, "the rank")
+    copy.kill()
+    copy.wait(20)
+    found.wait_for(lambda: _kill_step(found), "the end of its processes")
+    found.job.new_submission("another")
+    assert found.begin(submission=1).wait(60) == 1
+    assert "the job was submitted again since" in found.log()
+    assert found.begin(submission=2).wait(90) == 0, found.log()
+    assert (found.job.end(2) or {})["state"] == "succeeded"
+
+
 def _kill_step(found: FakeAllocation) -> bool:
     """Slurm ends all processes of a job whose batch script has gone."""
     record = json.loads((found.job.run_dir(1, 0) / "run.json").read_text())
