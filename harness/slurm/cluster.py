@@ -227,6 +227,7 @@ PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 ReturnToService=2
 KillWait=5
+MessageTimeout=3
 SlurmdTimeout=30
 BatchStartTimeout=10
 GresTypes=gpu

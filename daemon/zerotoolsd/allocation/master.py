@@ -212,19 +212,21 @@ class Master:
         due, expired = 0.0, False
         while not step.is_over():
             now = time.monotonic()
+            self._note_began(step)
             if now >= due:
                 due = now + BEAT_SECONDS
                 beat.again()
                 if self._turns.is_superseded(number):
                     step.kill()
-                if self._state.standing.state == states.LAUNCHING and (run := step.began()):
-                    self._state.runs(run)
                 self._state.show()
                 expired = self._ask(step, expired)
             time.sleep(LOOK_SECONDS)
+        self._note_began(step)
+        return expired
+
+    def _note_began(self, step: NodeStep) -> None:
         if self._state.standing.state == states.LAUNCHING and (run := step.began()):
             self._state.runs(run)
-        return expired
 
     def _ask(self, step: NodeStep, expired: bool) -> bool:
         state = self._state.standing.state

@@ -77,7 +77,7 @@ def command(
             jobs = all_jobs(client, limit, user=user) if show_all else open_jobs(client, user=user)
         drain = None if as_json else client.health().get("drain")
     except DaemonUnreachable:
-        if not under_slurm:
+        if socket is not None or not has_slurm_jobs():
             raise
         jobs, drain = [], None
     else:  # it has those in its own list that it watches

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.errors import BadRequest
+from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.files.json_file import read_json
 from zerotools.io.files.open_files import sync_directory
 
@@ -163,7 +163,7 @@ def read_record(path: Path) -> dict[str, Any] | None:
     """A record; None: it is not there, or cannot be read."""
     try:
         tree = read_json(path, _LARGEST, beside=lambda: 0, is_source=False)
-    except (OSError, ValueError):
+    except (OSError, ValueError, BadFile):
         return None
     return tree if isinstance(tree, dict) else None
 

@@ -32,7 +32,7 @@ from zerotools.jobs.slurm.job_directory import (
     slurm_home,
 )
 from zerotools.jobs.slurm.slurm_commands import SlurmCommands
-from zerotools.jobs.slurm.slurm_standing import Known, standing_of
+from zerotools.jobs.slurm.slurm_standing import FRESH_SECONDS, Known, standing_of
 from zerotools.jobs.slurm.submitting import find_number, own_of, submit_again
 from zerotools.jobs.tables.job_rules import check
 from zerotools.jobs.tables.spec import JobSpec
@@ -267,7 +267,15 @@ class SlurmJobs:
                 f"job {view['id']} is asked to end where it runs; Slurm does not answer, so it "
                 "may still be queued there: cancel it again later"
             )
-        found = own_of(directory, self._commands.jobs([number]).get(number))
+        try:
+            found = own_of(directory, self._commands.jobs([number]).get(number))
+        except SlurmUnreachable:
+            if view["attempts"] and _quiet_seconds(directory) < FRESH_SECONDS:
+                return self.job(job_id)  # it reads in its directory that it is to end
+            raise SlurmUnreachable(
+                f"job {view['id']} is asked to end where it runs; Slurm does not answer, so it "
+                "may still be queued there: cancel it again later"
+            ) from None
         if found is not None and found.waits:
             self._commands.cancel(number)
         return self.job(job_id)
