@@ -32,7 +32,7 @@ from harness.started import Started, run
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "sinfo")
 START_SECONDS = 60.0
-STOP_SECONDS = 15.0
+STOP_SECONDS = 5.0
 _NODE_MEMORY_MIB = 2000
 _NODE_CPUS = 4
 
@@ -142,15 +142,23 @@ class SlurmCluster:
     def kill_node(self, name: str) -> None:
         """SIGKILL to all that runs on a node: as if its power were cut. What runs its jobs goes
         first, or it would report how they ended."""
-        slurmd = self._processes[name].pid
-        for process in psutil.Process(slurmd).children():
-            process.kill()
+        for process in psutil.process_iter(["name"]):
+            if process.info["name"] == "slurmstepd" and self._is_of(process.pid, name):
+                process.kill()
         self.kill(name)
         for path in Path("/proc").glob("[0-9]*/environ"):
             with suppress(OSError):
                 words = path.read_text("utf-8", "replace").split("\0")
                 if f"SLURMD_NODENAME={name}" in words and f"SLURM_CONF={self.conf}" in words:
                     os.kill(int(path.parent.name), signal.SIGKILL)
+
+    def _is_of(self, pid: int, name: str) -> bool:
+        """Whether a slurmstepd is of that node: it writes into the log of its slurmd."""
+        log = str(self.directory / "log" / f"slurmd-{name}.log")
+        with suppress(OSError):
+            links = (os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir())  # noqa: PTH115
+            return log in links
+        return False
 
     def start_again(self, name: str) -> None:
         """Start one that was killed, as a service manager would; it answers some time later."""
