@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -17,7 +16,6 @@ import click
 from zerotools.cli.job_views.describe import Job, plan, title
 from zerotools.cli.job_views.follow import Follower
 from zerotools.cli.job_views.polling import Poller
-from zerotools.cli.options.waiting_options import WaitingOptions, dependencies, time_of
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import called, say
 from zerotools.core.errors import (
@@ -40,7 +38,7 @@ from zerotools.jobs.tables.spec import SLURM
 
 def submit_to_slurm(
     submissions: Sequence[Submission],
-    waiting: WaitingOptions,
+    terms_of: Callable[[Callable[[str], Sequence[int]]], Mapping[str, Any]],
     machine: Elsewhere | None,
     *,
     key: str | None,
@@ -54,7 +52,8 @@ def submit_to_slurm(
     _refuse_mixed(submissions)
     commands = SlurmCommands()
     jobs = SlurmJobs(commands)
-    options = _options(waiting, jobs, dry_run=dry_run)
+    terms = terms_of(lambda word: [_number(jobs, word)])
+    options = _options(terms)
     if refusals := list(conflicts(submissions)):
         raise refusals[0]
     for each in submissions:
@@ -123,22 +122,21 @@ def _refuse_mixed(submissions: Sequence[Submission]) -> None:
         )
 
 
-def _options(waiting: WaitingOptions, jobs: SlurmJobs, *, dry_run: bool) -> list[str]:
-    """How the jobs are to wait, as options of sbatch. Raises BadRequest."""
+def _options(terms: Mapping[str, Any]) -> list[str]:
+    """How the jobs are to wait, as options of sbatch; `terms` are those for a daemon. Raises
+    BadRequest."""
     for name in ("priority", "hold"):
-        if getattr(waiting, name):
-            instead = {"priority": "--sbatch --nice=100", "hold": "--sbatch --begin"}[name]
+        if terms.get(name):
             raise BadRequest(
-                f"--{name} is of a daemon's queue; Slurm has its own: see sbatch(1), {instead}"
+                f"--{name} is of a daemon's queue; Slurm has its own: --sbatch --nice=100 puts a "
+                "job behind others, and scontrol hold keeps one back"
             )
     found = []
-    if waiting.begin is not None:
-        when = datetime.fromtimestamp(time_of(waiting.begin, time.time()))
+    if "begin" in terms:
+        when = datetime.fromtimestamp(terms["begin"])
         found.append(f"--begin={when.isoformat(timespec='seconds')}")
-    parts = []
-    for each in dependencies(lambda word: [_number(jobs, word)], waiting.after):
-        kind = "afterok" if each["condition"] == "ok" else "afterany"
-        parts.append(f"{kind}:{each['job']}")
+    kinds = {"ok": "afterok", "any": "afterany"}
+    parts = [f"{kinds[each['condition']]}:{each['job']}" for each in terms.get("after", ())]
     if parts:
         found.append(f"--dependency={','.join(parts)}")
     return found
