@@ -12,7 +12,7 @@ from typing import Any
 from zerotools.jobs import states
 from zerotools.jobs.jobfile.parse import job_to_dict, keys_set
 from zerotools.jobs.tables.notify import masked_url
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.tables.spec import SLURM, JobSpec
 from zerotools.jobs.text.secrets import HIDDEN, mask_text, mask_tree
 from zerotoolsd.attempts import last_report
 from zerotoolsd.attempts.environment import NOT_CAPTURED, secrets_of
@@ -82,7 +82,8 @@ def job_view(
 def _world_size(spec: JobSpec | None, attempts: Sequence[AttemptRow]) -> int:
     """That of the newest attempt; 0: it cannot be read."""
     if spec is None or spec.size_range is None:
-        return spec.world_size if spec else 0
+        under_slurm = spec is not None and spec.backend == SLURM
+        return spec.all_ranks if spec and under_slurm else spec.world_size if spec else 0
     return (attempts[-1].world_size if attempts else None) or spec.world_size
 
 
@@ -170,8 +171,12 @@ def _phase(
     if job.state not in states.ACTIVE - {states.LAUNCHING} or not attempts:
         return None
     run_dir = Path(attempts[-1].run_dir)
-    ranks = job.reading.spec.world_size if job.reading.spec else 1
-    return phase_of(run_dir, known[0], ranks=ranks, quiet_seconds=quiet_seconds, now=time.time())
+    spec = job.reading.spec
+    elsewhere = spec is not None and spec.backend == SLURM
+    ranks = spec.world_size if spec and not elsewhere else 1
+    found = phase_of(run_dir, known[0], ranks=ranks, quiet_seconds=quiet_seconds, now=time.time())
+    # One process here attends the job; its ranks are those that do not get on, if any do not.
+    return {**found, "waits_for": None} if elsewhere else found
 
 
 def _without_secrets(spec: JobSpec, known: Sequence[str]) -> dict[str, Any]:

@@ -14,13 +14,17 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from harness.patience import Deadline
 from harness.ports import free_port
@@ -28,6 +32,7 @@ from harness.started import Started, run
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "sinfo")
 START_SECONDS = 60.0
+STOP_SECONDS = 5.0
 _NODE_MEMORY_MIB = 2000
 _NODE_CPUS = 4
 
@@ -50,7 +55,7 @@ class SlurmCluster:
         self.directory, self.nodes = directory, nodes
         self.conf = directory / "slurm.conf"
         self._ports = [free_port() for _ in range(nodes + 1)]
-        self._processes: list[Started] = []
+        self._processes: dict[str, Started] = {}
 
     @property
     def env(self) -> dict[str, str]:
@@ -77,8 +82,33 @@ class SlurmCluster:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in reversed(self._processes):
+        with suppress(OSError, subprocess.SubprocessError):
+            self.run(["scancel", "--user=root"], timeout=15)
+            deadline = Deadline(STOP_SECONDS)
+            while not deadline.has_passed() and self.run(["squeue", "-h"]).stdout.strip():
+                time.sleep(0.2)
+        for process in reversed(self._processes.values()):
             process.end()
+        self._end_steps()
+
+    def _end_steps(self) -> None:
+        """What runs jobs outlives the daemons, and its jobs outlive it."""
+        wanted = f"SLURM_CONF={self.conf}"
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with suppress(OSError):
+                if wanted in path.read_text("utf-8", "replace").split("\0"):
+                    os.kill(int(path.parent.name), signal.SIGKILL)
+
+    def mend(self) -> None:
+        """What an administrator does after a crash: drained nodes come back, held jobs go on."""
+        drained = self.run(["sinfo", "-h", "-N", "-t", "drain,down", "-o", "%N"]).stdout.split()
+        for name in set(drained):
+            self.run(["scontrol", "update", f"NodeName={name}", "State=RESUME"])
+        held = self.run(["squeue", "-h", "-t", "PENDING", "-o", "%i %r"]).stdout.splitlines()
+        for line in held:
+            number, _, reason = line.partition(" ")
+            if "held" in reason.lower():
+                self.run(["scontrol", "release", number])
 
     def run(self, command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[Any]:
         """A client, such as `srun`, to its end."""
@@ -99,10 +129,50 @@ class SlurmCluster:
         self._wait_for((place / "run" / "munge").exists, "munged")
         self._begin("slurmctld", "-D", "-i")
         for number in self._numbers():
-            self._begin("slurmd", "-D", "-N", f"n{number}")
+            self._begin("slurmd", "-D", "-N", f"n{number}", name=f"n{number}")
         self._wait_for(self._all_idle, "the nodes")
 
-    def _begin(self, program: str, *arguments: str) -> None:
+    def kill(self, name: str) -> None:
+        """SIGKILL to the controller, `slurmctld`, or to the slurmd of a node, `n1` and so on: its
+        jobs have processes of their own, and go on."""
+        process = self._processes[name]
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(20)
+
+    def kill_node(self, name: str) -> None:
+        """SIGKILL to all that runs on a node: as if its power were cut. What runs its jobs goes
+        first, or it would report how they ended."""
+        for process in psutil.process_iter(["name"]):
+            if process.info["name"] == "slurmstepd" and self._is_of(process.pid, name):
+                process.kill()
+        self.kill(name)
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with suppress(OSError):
+                words = path.read_text("utf-8", "replace").split("\0")
+                if f"SLURMD_NODENAME={name}" in words and f"SLURM_CONF={self.conf}" in words:
+                    os.kill(int(path.parent.name), signal.SIGKILL)
+
+    def _is_of(self, pid: int, name: str) -> bool:
+        """Whether a slurmstepd is of that node: it writes into the log of its slurmd."""
+        log = str(self.directory / "log" / f"slurmd-{name}.log")
+        with suppress(OSError):
+            links = (os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir())  # noqa: PTH115
+            return log in links
+        return False
+
+    def start_again(self, name: str) -> None:
+        """Start one that was killed, as a service manager would; it answers some time later."""
+        if name == "slurmctld":  # without -i, which would pass over its state
+            self._begin("slurmctld", "-D")
+        else:
+            self._begin("slurmd", "-D", "-N", name, name=name)
+
+    def answers(self) -> bool:
+        """Whether the controller does."""
+        said: str = self.run(["scontrol", "ping"], timeout=30).stdout
+        return "is UP" in said
+
+    def _begin(self, program: str, *arguments: str, name: str | None = None) -> None:
         with (self.directory / "log" / f"{program}.out").open("ab") as log:
             process = Started(
                 [shutil.which(program, path=_PATH) or program, *arguments],
@@ -112,7 +182,7 @@ class SlurmCluster:
                 stdout=log,
                 stderr=log,
             )
-        self._processes.append(process)
+        self._processes[name or program] = process
 
     def _all_idle(self) -> bool:
         found = self.run(["sinfo", "-h", "-N", "-p", "main", "-o", "%T"], timeout=10)
@@ -165,6 +235,9 @@ PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 ReturnToService=2
 KillWait=5
+MessageTimeout=3
+SlurmdTimeout=30
+BatchStartTimeout=10
 GresTypes=gpu
 {nodes}
 PartitionName=main Nodes=ALL Default=YES State=UP PriorityTier=1 PreemptMode=REQUEUE GraceTime=3

@@ -9,6 +9,7 @@
     - DaemonUnreachable
     - DaemonRefused
   - HostUnreachable     another machine cannot be reached by ssh           exit 5
+  - SlurmUnreachable    Slurm's controller does not answer                 exit 5
   - JobFailed           a job that was followed to its end failed          exit 6
 
 A message is one sentence that names the file and the tensor, gives the two numbers that
@@ -77,6 +78,12 @@ class DaemonRefused(DaemonError):
 
 class HostUnreachable(ZerotoolsError):
     """A machine whose files are asked for cannot be reached, or its connection broke."""
+
+    exit_code = 5
+
+
+class SlurmUnreachable(ZerotoolsError):
+    """Slurm's controller does not answer: nothing is known of its jobs now."""
 
     exit_code = 5
 

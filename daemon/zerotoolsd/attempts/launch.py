@@ -14,7 +14,7 @@ import zerotools
 from zerotools.io.files.mounts import MountPoint, mounts_of
 from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.tables.elastic import at_size
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.tables.spec import SLURM, JobSpec
 from zerotools.jobs.tables.stall import limits_of
 from zerotools.runs import checkpoint_dirs
 from zerotoolsd.accounts.job_user import JobUser
@@ -47,6 +47,7 @@ BEFORE = "checkpoints-before.json"
 of another user's job it is in OWN."""
 EXPORTING = Path(__file__).parents[1] / "exporting.py"
 THINNING = Path(__file__).parents[1] / "thinning.py"
+ATTENDING_ENTRY = Path(__file__).parents[1] / "attending" / "entry.py"
 TRAINER_ENTRY = Path(__file__).parents[1] / "trainer" / "entry.py"
 
 RankCommand = Callable[[JobSpec, Path], tuple[str, ...]]
@@ -160,12 +161,14 @@ def prepare(
     sized = at_size(spec, attempt.world_size or spec.world_size)
     plan = _plan(sized, job, attempt, config, command, umask, user, bindings)
     thinning = thinning_command(spec, job.output_dir, job.id, socket)
+    if spec.backend == SLURM:
+        plan, thinning = _attended(plan, run_dir), ()
     mounts = tuple(sorted(mounts_of(spec, mounted)))
     plan = replace(plan, thinning=thinning, gpu_locks=gpu_locks, mounts=mounts)
     if user is not None:
         places.note(run_dir, attempt, job_to_dict(spec))
     with opened(run_dir) as base:
-        if spec.engine == SCRIPT:
+        if spec.engine == SCRIPT and spec.backend != SLURM:
             before = run_dir.parent / (BEFORE if user is None else f"{OWN}/{BEFORE}")
             plan = _for_program(plan, spec, job, reported_before, importable)
             if plan.finder:
@@ -239,6 +242,22 @@ def _plan(
         stall=limits_of(spec.stall, own_program=own),
         bindings=bindings.ranks,
         meeting=_meeting(spec),
+    )
+
+
+def _attended(plan: Plan, run_dir: Path) -> Plan:
+    """`plan` of a job that Slurm runs: one process here, which attends it."""
+    return replace(
+        plan,
+        argv=(sys.executable, "-E", "-P", str(ATTENDING_ENTRY)),
+        cwd=str(run_dir),
+        world_size=1,
+        own_program=True,
+        launcher=False,
+        closing=(),
+        stall={},
+        limits={},
+        wished_limits={},
     )
 
 

@@ -14,7 +14,7 @@ from zerotools.core.counts import bytes_of
 from zerotools.jobs import states
 from zerotools.jobs.binding.durations import seconds_of
 from zerotools.jobs.priorities import MOST_PRIORITY
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.tables.spec import SLURM, JobSpec
 from zerotools.sensors.snapshot import Snapshot
 from zerotoolsd.accounts.user_limits import LimitsOfUsers
 from zerotoolsd.config import Config, LimitsConfig
@@ -53,7 +53,7 @@ def request_of(
 
 def need_of(spec: JobSpec, expected: ExpectedMemory = NOTHING_EXPECTED) -> ResourceNeed:
     """What the scheduler has to find for a job; `expected` counts where it declares nothing."""
-    if spec.script.process is not None:
+    if spec.script.process is not None or spec.backend == SLURM:
         return ResourceNeed(world_size=0, gpus=None)
     sizes = spec.sizes if spec.size_range is not None else ()
     host: dict[str, Any] = {"host_bytes": host_bytes_of(spec, expected)}
@@ -364,6 +364,8 @@ class QueuePlacement:
             reach()
             spec = job.reading.spec
             if spec is not None:
+                if spec.backend == SLURM:
+                    return 0, 0
                 takes_cpus = spec.device == "cpu" and spec.script.process is None
                 ranks = self._size_now(job, spec) if takes_cpus else 0
                 return ranks, host_bytes_of(spec, self._expected.of(job))

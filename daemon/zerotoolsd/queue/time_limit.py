@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zerotools.jobs.binding.durations import in_words, seconds_of
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.tables.spec import SLURM, JobSpec
 from zerotoolsd.queue.clocks import Moment, seconds_in
 from zerotoolsd.queue.rows import ENDED, AttemptRow
 from zerotoolsd.supervisor.plan import OUTSIDE, TIME_LIMIT
@@ -16,8 +16,9 @@ REASON = TIME_LIMIT
 
 
 def seconds_left(spec: JobSpec | None, attempts: Sequence[AttemptRow], now: Moment) -> float | None:
-    """What the attempts, added up, leave of the job's limit; None if it has none."""
-    if spec is None or spec.time_limit is None:
+    """What the attempts, added up, leave of the job's limit; None if it has none, or has it kept
+    where it runs: what a job waits in Slurm's queue does not count."""
+    if spec is None or spec.time_limit is None or spec.backend == SLURM:
         return None
     return seconds_of(spec.time_limit) - sum(_ran(one, now) for one in attempts)
 

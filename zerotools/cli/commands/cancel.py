@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,9 +18,13 @@ from zerotools.cli.job_views.describe import (
 from zerotools.cli.job_views.job_reference import jobs_argument
 from zerotools.cli.job_views.polling import Poller
 from zerotools.cli.job_views.several import ask_each, finish
+from zerotools.cli.job_views.which_jobs import jobs_client
 from zerotools.cli.options.shared import json_option, socket_option
 from zerotools.cli.output.messages import called
 from zerotools.jobs.client.daemon_client import DaemonClient
+
+if TYPE_CHECKING:
+    from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
 
 
 @click.command("cancel")
@@ -38,7 +42,7 @@ def command(references: tuple[str, ...], wait: bool, socket: Path | None, as_jso
 
     Only the user who submitted a job, and root, may cancel it.
     """
-    client = DaemonClient(socket)
+    client = jobs_client(socket, references)
     told = None if as_json else lambda job: _asked(job, wait)
     jobs, errors = ask_each(client, references, client.cancel, told, {"do": "cancel"})
     if wait:
@@ -53,7 +57,9 @@ def _asked(job: Job, wait: bool) -> str:
     return f"{title(job)} {how_it_stops(job)}{hint}"
 
 
-def _until_over(client: DaemonClient, job: dict[str, Any], quiet: bool) -> dict[str, Any]:
+def _until_over(
+    client: DaemonClient | SlurmJobs, job: dict[str, Any], quiet: bool
+) -> dict[str, Any]:
     poller = Poller()
     asked = job
     for _ in poller.rounds():

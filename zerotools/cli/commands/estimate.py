@@ -171,7 +171,7 @@ def _estimated(
 
 
 def _node_ranks(spec: JobSpec) -> int | None:
-    return spec.world_size if spec.rendezvous.nodes > 1 else None
+    return spec.world_size if spec.fewest_nodes > 1 else None
 
 
 def _without_batch(problem: ZerotoolsError, *, named: bool) -> ZerotoolsError:

@@ -6,18 +6,23 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from zerotools.cli.job_views.describe import Job, is_over, outcome, title
 from zerotools.cli.job_views.job_reference import find_job, job_argument
 from zerotools.cli.job_views.polling import Poller
+from zerotools.cli.job_views.which_jobs import jobs_client
 from zerotools.cli.options.shared import json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.cli.output.log_lines import LogSink, sink
 from zerotools.core.errors import EXIT_INTERRUPTED, BadRequest, JobFailed
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import SUCCEEDED
+
+if TYPE_CHECKING:
+    from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
 
 PART = 1 << 20
 TAIL_BYTES = 1 << 16
@@ -61,11 +66,11 @@ def command(
     unchanged. With --follow, later attempts are followed too, unless --attempt names one, and the
     exit status is 6 if the job did not succeed.
     """
-    client = DaemonClient(socket)
+    client = jobs_client(socket, [reference])
     job = find_job(client, reference)
     ranks = parse_ranks(rank, job)
     output = sink(as_json=as_json, prefixed=rank == "all")
-    reader = LogReader(client, int(job["id"]), ranks, output)
+    reader = LogReader(client, job["id"], ranks, output)
     if not job["attempts"] and not follow:
         why = f": {render.clean(job['reason'])}" if job["reason"] else ""
         click.echo(f"{title(job)} has not started, so there is no log yet{why}", err=True)
@@ -100,7 +105,7 @@ class LogReader:
     """Copies the logs of some ranks of one job into a sink."""
 
     def __init__(
-        self, client: DaemonClient, job_id: int, ranks: Sequence[int], sink: LogSink
+        self, client: DaemonClient | SlurmJobs, job_id: Any, ranks: Sequence[int], sink: LogSink
     ) -> None:
         self.sink = sink
         self._client = client

@@ -23,10 +23,11 @@ from zerotools.cli.job_views.describe import (
     user_of,
     why,
 )
+from zerotools.cli.job_views.which_jobs import has_slurm_jobs
 from zerotools.cli.options.shared import json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import called
-from zerotools.core.errors import BadRequest
+from zerotools.core.errors import BadRequest, DaemonUnreachable
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import STATES, TERMINAL
 
@@ -67,14 +68,24 @@ def command(
         raise BadRequest(f"--mine and --user {user} contradict each other; leave one out")
     shows_user = mine or user is not None
     user = ME if mine else None if user == ALL else user
+    under_slurm = _jobs_of_slurm(socket, name, show_all=show_all)
     client = DaemonClient(socket)
-    if name is not None:
-        jobs = named_jobs(client, name, user=user, show_all=show_all)
-    else:
-        jobs = all_jobs(client, limit, user=user) if show_all else open_jobs(client, user=user)
+    try:
+        if name is not None:
+            jobs = named_jobs(client, name, user=user, show_all=show_all)
+        else:
+            jobs = all_jobs(client, limit, user=user) if show_all else open_jobs(client, user=user)
+        drain = None if as_json else client.health().get("drain")
+    except DaemonUnreachable:
+        if socket is not None or not has_slurm_jobs():
+            raise
+        jobs, drain = [], None
+    else:  # it has those in its own list that it watches
+        under_slurm = [job for job in under_slurm if not job["slurm"]["attended"]]
+    jobs = sorted([*jobs, *under_slurm], key=lambda job: float(job["created"]))
     left_out = 0 if limit is None else max(0, len(jobs) - limit)
     jobs = jobs[left_out:]
-    if not as_json and (drained := drain_line(client.health().get("drain"))):
+    if drained := drain_line(drain):
         click.echo(drained)
     if as_json:
         render.print_json(jobs)
@@ -94,6 +105,18 @@ def command(
         click.echo(f"there are no jobs; queue one with: {called()} submit JOBFILE")
     else:
         click.echo(f"no job waits or runs; list those that have ended: {called()} queue --all")
+
+
+def _jobs_of_slurm(
+    socket: Path | None, name: str | None, *, show_all: bool
+) -> list[dict[str, Any]]:
+    """The user's own that Slurm has without a daemon."""
+    if socket is not None or not has_slurm_jobs():
+        return []
+    from zerotools.jobs.slurm.slurm_jobs import SlurmJobs  # most have none
+
+    found = SlurmJobs().jobs()
+    return [job for job in found if (show_all or not is_over(job)) and name in (None, job["name"])]
 
 
 def drain_line(drain: Mapping[str, Any] | None) -> str | None:

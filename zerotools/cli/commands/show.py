@@ -33,6 +33,7 @@ from zerotools.cli.job_views.describe import (
 from zerotools.cli.job_views.job_reference import find_job, shown_jobs_argument
 from zerotools.cli.job_views.progress_line import figures, speed, time_left
 from zerotools.cli.job_views.set_keys import set_part
+from zerotools.cli.job_views.which_jobs import jobs_client
 from zerotools.cli.options.shared import json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import called
@@ -87,10 +88,16 @@ def command(
     Values of environment variables are never shown.
     """
     _check_options(references, plot, output, as_json)
-    client = DaemonClient(socket)
+    client = jobs_client(socket, references)
     jobs = [find_job(client, reference) for reference in references or (None,)]
     job = jobs[0]
+    if plot and not isinstance(client, DaemonClient):
+        raise BadRequest(
+            "--plot draws what a daemon has kept; the numbers of this job are in metrics.jsonl in "
+            "its output_dir"
+        )
     if plot:
+        assert isinstance(client, DaemonClient)
         terminal_plot.plot([(title(each), curves_of(client, each)) for each in jobs], output)
     elif as_json:
         render.print_json(job)
@@ -165,6 +172,7 @@ def _facts(job: Job) -> Iterator[tuple[str, str]]:
         yield "predictions", f"{job['output_dir']}/{PREDICTIONS}"
     yield "model", exported_model(job)
     yield from _whose(job)
+    yield from _slurm(job)
     yield "environment", str(job.get("environment") or "")
     if taken := job["spec"].get("captured_env"):
         count = len(taken)
@@ -201,6 +209,17 @@ def _times(job: Job) -> Iterator[tuple[str, str]]:
         yield "started", render.moment(job["started"])
     if job["ended"]:
         yield "ended", render.moment(job["ended"])
+
+
+def _slurm(job: Job) -> Iterator[tuple[str, str]]:
+    """Of a job that Slurm has without a daemon: what it is there."""
+    slurm = job.get("slurm")
+    if not slurm:
+        return
+    where = f" on {slurm['nodes_now']}" if slurm["nodes_now"] else ""
+    yield "Slurm", f"job {slurm['id'] or render.UNKNOWN}, {slurm['state'] or 'not listed'}{where}"
+    yield "its log", str(slurm["log"])
+    yield "records", str(slurm["directory"])
 
 
 def _whose(job: Job) -> Iterator[tuple[str, str]]:

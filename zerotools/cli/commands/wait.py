@@ -11,12 +11,12 @@ from zerotools.cli.job_views.describe import Job, outcome, title
 from zerotools.cli.job_views.ending_watch import EndingWatch, stands_still
 from zerotools.cli.job_views.job_reference import find_jobs, jobs_argument
 from zerotools.cli.job_views.polling import Poller
+from zerotools.cli.job_views.which_jobs import jobs_client
 from zerotools.cli.options.shared import json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import say_error
 from zerotools.core.errors import EXIT_TIMEOUT, BadRequest, JobFailed
 from zerotools.jobs.binding.durations import seconds_of
-from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import SUCCEEDED
 
 
@@ -39,11 +39,11 @@ def command(
     and 124 if the time is over before. A job that is held or on hold ends the wait, as it goes on
     only when somebody says so. The daemon tells of each end: nothing is asked over and over.
     """
-    client = DaemonClient(socket)
+    client = jobs_client(socket, references)
     seconds = None if timeout is None else _seconds(timeout)
     deadline = None if seconds is None else time.monotonic() + seconds
     found = [job for each in references for job in find_jobs(client, each, over=True)]
-    numbers = {int(job["id"]): None for job in found}
+    numbers = {job["id"]: None for job in found}
     watch = EndingWatch(client, list(numbers), Poller())
     ended: list[Job] = []
     for job in watch.ends(deadline):

@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zerotools.cli.job_views.describe import Job, is_over
 from zerotools.cli.job_views.polling import Poller
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import HELD, ON_HOLD, PAUSED
+
+if TYPE_CHECKING:
+    from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
 
 WAIT_SECONDS = 20.0
 """How long one question for events waits; the next one begins where it ended."""
@@ -26,7 +29,9 @@ def stands_still(job: Job) -> bool:
 class EndingWatch:
     """The ends of the jobs `numbers`. `open` are those that have not ended."""
 
-    def __init__(self, client: DaemonClient, numbers: Iterable[int], poller: Poller) -> None:
+    def __init__(
+        self, client: DaemonClient | SlurmJobs, numbers: Iterable[Any], poller: Poller
+    ) -> None:
         self._client = client
         self._poller = poller
         self.open = set(numbers)
@@ -51,11 +56,13 @@ class EndingWatch:
                 return
             since, changed = self._next(since, min(left, WAIT_SECONDS))
 
-    def _next(self, since: int | None, seconds: float) -> tuple[int | None, set[int]]:
+    def _next(self, since: int | None, seconds: float) -> tuple[int | None, set[Any]]:
         """Where the events go on, and the jobs of which there were some."""
         if since is None:
             time.sleep(min(seconds, PAUSE_SECONDS))
             return None, set(self.open)
-        answer = self._poller.ask(lambda: self._client.events(since, wait_seconds=seconds))
+        client = self._client
+        assert isinstance(client, DaemonClient)  # no other says where its events end
+        answer = self._poller.ask(lambda: client.events(since, wait_seconds=seconds))
         found = {event["job_id"] for event in answer["events"]}
         return int(answer["next"]), {number for number in found if number is not None}

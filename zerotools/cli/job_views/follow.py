@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from zerotools.cli.job_views.describe import Job, is_over, outcome, title, why
 from zerotools.cli.job_views.ending_watch import stands_still
@@ -15,13 +15,18 @@ from zerotools.core.errors import JobFailed
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import HALTED, HELD, ON_HOLD, PAUSED, SUCCEEDED
 
+if TYPE_CHECKING:
+    from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
+
 
 class Follower:
     """Shows one job's states and progress on `stream`."""
 
-    def __init__(self, client: DaemonClient, job: Job, stream: TextIO, poller: Poller) -> None:
+    def __init__(
+        self, client: DaemonClient | SlurmJobs, job: Job, stream: TextIO, poller: Poller
+    ) -> None:
         self._client = client
-        self._id = int(job["id"])
+        self._id: Any = job["id"]
         self._poller = poller
         self._line = ProgressLine(stream)
         poller.say = self._line.say

@@ -10,16 +10,20 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
 
+from zerotools.cli.job_views.which_jobs import PREFIX
 from zerotools.cli.output.messages import called
 from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.client.remote.elsewhere import machine_behind
 from zerotools.jobs.states import TERMINAL
+
+if TYPE_CHECKING:
+    from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
 
 _COMPLETION_SECONDS = 1.0
 _MAX_COMPLETED = 100
@@ -58,13 +62,15 @@ jobs_argument = click.argument(
 )
 
 
-def find_jobs(client: DaemonClient, reference: str, *, over: bool = False) -> list[dict[str, Any]]:
+def find_jobs(
+    client: DaemonClient | SlurmJobs, reference: str, *, over: bool = False
+) -> list[dict[str, Any]]:
     """The job that `reference` means, or with an @ the jobs of an array that are not over (with
     `over` all of them), the first one first: `@7` by the number of its first, `@tiny` by the name.
 
     Raises BadRequest: there is none.
     """
-    if not reference.startswith("@"):
+    if not reference.startswith("@") or not isinstance(client, DaemonClient):
         return [find_job(client, reference)]
     number = int(_first_of(client, reference)["array"]["id"])
     known = client.jobs_of_array(number)[::-1]
@@ -94,14 +100,21 @@ def _first_of(client: DaemonClient, reference: str) -> dict[str, Any]:
     return first
 
 
-def find_job(client: DaemonClient, reference: str | None) -> dict[str, Any]:
+def find_job(client: DaemonClient | SlurmJobs, reference: str | None) -> dict[str, Any]:
     """The job that `reference` means.
 
     Raises:
         BadRequest: there is none, or several that are not over have the name.
     """
+    if not isinstance(client, DaemonClient):
+        return client.find(reference)
     if reference is None:
         return _newest(client)
+    if reference.startswith(PREFIX):
+        raise BadRequest(
+            f"{reference}: this command is for jobs of a daemon; of those that Slurm has without "
+            "one there are cancel, logs, queue, resume, show and wait"
+        )
     if is_number(reference):
         return client.job(int(reference))
     named = _named(client, reference)

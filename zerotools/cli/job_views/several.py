@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,11 +15,14 @@ from zerotools.cli.output.messages import say_error
 from zerotools.core.errors import DaemonRefused, ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
 
+if TYPE_CHECKING:
+    from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
+
 
 def ask_each(
-    client: DaemonClient,
+    client: DaemonClient | SlurmJobs,
     references: Sequence[str],
-    ask: Callable[[int], dict[str, Any]],
+    ask: Callable[[Any], dict[str, Any]],
     told: Callable[[Job], str] | None,
     of_array: Mapping[str, Any],
 ) -> tuple[list[dict[str, Any]], list[ZerotoolsError]]:
@@ -42,14 +45,14 @@ def ask_each(
 
 
 def _asked(
-    client: DaemonClient,
+    client: DaemonClient | SlurmJobs,
     reference: str,
-    ask: Callable[[int], dict[str, Any]],
+    ask: Callable[[Any], dict[str, Any]],
     of_array: Mapping[str, Any],
     errors: list[ZerotoolsError],
 ) -> list[dict[str, Any]]:
-    if not reference.startswith("@"):
-        return [ask(int(find_job(client, reference)["id"]))]
+    if not reference.startswith("@") or not isinstance(client, DaemonClient):
+        return [ask(find_job(client, reference)["id"])]
     answer = client.of_array(member_of(client, reference), of_array)
     errors += [DaemonRefused(kept["why"], status=409, code="conflict") for kept in answer["kept"]]
     return list(answer["jobs"])

@@ -36,6 +36,9 @@ PREFIXES = (
     *("CUBLAS_", "NVTE_", "NVIDIA_", "DS_", "DEEPSPEED_", "OMP_", "MKL_", "OPENBLAS_", "KMP_"),
 )
 
+OF_SLURM = ("SLURM_CONF", "SLURM_CONF_SERVER", "XDG_STATE_HOME", "ZEROTOOLS_SLURM_DIR")
+"""What a job under Slurm gets beside: where the cluster and the records of jobs are."""
+
 
 class Captured(NamedTuple):
     """`taken`, and the names of those that the list has and that were left behind: as secrets, and

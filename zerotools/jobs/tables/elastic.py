@@ -25,10 +25,17 @@ def at_size(spec: JobSpec, size: int) -> JobSpec:
     if spec.size_range is None:
         return spec
     spec, whole = _with_ranks(spec, size), spec
+    return with_passes_of(spec, size, max((size, *whole.sizes)))
+
+
+def with_passes_of(spec: JobSpec, size: int, largest: int) -> JobSpec:
+    """The job at `size` ranks, whose forward passes have no more sequences than at the `largest`
+    size, unless `micro_batch_size` says so."""
     if spec.train.micro_batch_size is not None:
         return spec
     evaluated = replace(spec.eval, batch_size=spec.eval.batch_size or 1)  # as without a micro batch
-    train = replace(spec.train, micro_batch_size=_pass_of(whole, size))
+    passes = _pass_of(spec.train.batch_size, size, largest)
+    train = replace(spec.train, micro_batch_size=passes)
     return replace(spec, train=train, eval=evaluated)
 
 
@@ -36,11 +43,10 @@ def _with_ranks(spec: JobSpec, size: int) -> JobSpec:
     return replace(spec, ranks=size) if spec.device == "cpu" else replace(spec, gpus=size)
 
 
-def _pass_of(spec: JobSpec, size: int) -> int:
+def _pass_of(batch: int, size: int, largest: int) -> int:
     """Sequences in a forward pass: of those that divide the rank's, the most that a rank of the
     largest size has."""
-    batch = spec.train.batch_size
-    whole, most = batch // size, batch // max((size, *spec.sizes))
+    whole, most = batch // size, batch // largest
     return max((count for count in range(1, most + 1) if whole % count == 0), default=1)
 
 

@@ -13,7 +13,7 @@ from zerotools.jobs.tables.spec import ENGINES, JobSpec
 SCRIPT = "script"
 NEEDED = ("model", "data", "train")
 """The tables that an engine of ours cannot do without."""
-SHARED = ("metrics", "stall", "limits", "memory", "notify", "rendezvous")
+SHARED = ("metrics", "stall", "limits", "memory", "notify", "rendezvous", "slurm")
 """The tables that every engine has."""
 
 

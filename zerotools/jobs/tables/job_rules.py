@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import PurePath
 
 from zerotools.jobs.tables.checkpoint import check_checkpoint
@@ -17,12 +18,15 @@ from zerotools.jobs.tables.memory import check_memory
 from zerotools.jobs.tables.model import FLASH, check_model
 from zerotools.jobs.tables.notify import check_notify
 from zerotools.jobs.tables.offload import check_offload
+from zerotools.jobs.tables.on_nodes import check_backend, on_nodes
 from zerotools.jobs.tables.rendezvous import check_rendezvous
 from zerotools.jobs.tables.script import check_script
+from zerotools.jobs.tables.slurm import check_slurm
 from zerotools.jobs.tables.spec import (
     FP16_ON_CPU,
     NUMA_AUTO,
     NUMA_CORES,
+    SLURM,
     JobSpec,
     check_names,
     check_ranks,
@@ -35,6 +39,40 @@ from zerotools.jobs.tables.zero import check_zero
 
 def check(spec: JobSpec) -> tuple[list[str], list[str]]:
     """What is wrong with `spec`, and what in it is legitimate but not supported."""
+    if spec.backend == SLURM:
+        return _check_under_slurm(spec)
+    wrong, unsupported = _check_here(spec)
+    return [*check_backend(spec), *wrong], unsupported
+
+
+def _check_under_slurm(spec: JobSpec) -> tuple[list[str], list[str]]:
+    """As `check`, at the fewest and at the most nodes that Slurm may give."""
+    wrong, unsupported = [*check_backend(spec), *check_slurm(spec.slurm)], dict[str, None]()
+    if wrong:
+        return wrong, []
+    placed = replace(spec, output_dir=spec.output_dir or "/")  # it has one of its own there
+    counts = spec.slurm.node_counts
+    for nodes in dict.fromkeys((counts[0], counts[-1])):
+        found, lacking = _check_here(on_nodes(placed, nodes))
+        ranks = f" (slurm.nodes = {nodes} makes {nodes * spec.world_size} ranks)"
+        if found and len(counts) > 1:
+            return [f"{each}{ranks}" for each in found], []
+        wrong += found
+        unsupported |= dict.fromkeys(lacking)
+    return wrong, list(unsupported)
+
+
+def most_nodes(spec: JobSpec, given: int) -> int:
+    """On how many of the nodes that Slurm gave the job can run: of 3, 2 may be the most whose ranks
+    divide the batch evenly. At least 1, which may not do either."""
+    placed = replace(spec, output_dir=spec.output_dir or "/")
+    for nodes in range(given, 1, -1):
+        if not _check_here(on_nodes(placed, nodes))[0]:
+            return nodes
+    return 1
+
+
+def _check_here(spec: JobSpec) -> tuple[list[str], list[str]]:
     wrong = [*check_ranks(spec), *check_sizes(spec), *check_time_limit(spec), *check_names(spec)]
     wrong += check_stall(spec.stall)
     wrong += [*check_rendezvous(spec.rendezvous), *_check_nodes(spec)]

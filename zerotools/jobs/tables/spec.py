@@ -29,6 +29,7 @@ from zerotools.jobs.tables.offload import OffloadSpec
 from zerotools.jobs.tables.rendezvous import RendezvousSpec
 from zerotools.jobs.tables.script import ScriptSpec
 from zerotools.jobs.tables.size_range import SizeRange
+from zerotools.jobs.tables.slurm import SlurmSpec
 from zerotools.jobs.tables.stall import StallSpec
 from zerotools.jobs.tables.train import TrainSpec
 from zerotools.jobs.tables.zero import ZeroSpec
@@ -36,6 +37,8 @@ from zerotools.jobs.text.program_strings import too_long
 
 ENGINES = ("torch", "deepspeed", "script")
 DEVICES = ("cuda", "cpu")
+LOCAL, SLURM = "local", "slurm"
+"""The values of `backend`."""
 ALWAYS = "always"
 NUMA_AUTO, NUMA_CORES, NUMA_OFF = "auto", "cores", "off"
 """The values of `numa`."""
@@ -82,6 +85,14 @@ class JobSpec:
         '`"script"`, your own program.',
         default="torch",
         allowed=ENGINES,
+        imported=False,
+    )
+    backend: str = key(
+        'Where the job runs: `"local"`, on the machine of the daemon; `"slurm"`, on the nodes of a '
+        "cluster, as `[slurm]` says.",
+        default=LOCAL,
+        stored_default=LOCAL,
+        allowed=(LOCAL, SLURM),
         imported=False,
     )
     python: str | None = key(
@@ -211,6 +222,11 @@ class JobSpec:
         factory=RendezvousSpec,
         imported=False,
     )
+    slurm: SlurmSpec = key(
+        'What a job with `backend = "slurm"` asks of the cluster.',
+        factory=SlurmSpec,
+        imported=False,
+    )
     notify: NotifySpec = key(
         "Who is told what becomes of the job.", factory=NotifySpec, imported=False
     )
@@ -240,8 +256,13 @@ class JobSpec:
 
     @property
     def all_ranks(self) -> int:
-        """Number of ranks of all nodes together."""
-        return self.world_size * self.rendezvous.nodes
+        """Number of ranks of all nodes together; under Slurm, of the fewest nodes."""
+        return self.world_size * self.fewest_nodes
+
+    @property
+    def fewest_nodes(self) -> int:
+        """How many machines train the job, at least."""
+        return self.slurm.node_counts[0] if self.backend == SLURM else self.rendezvous.nodes
 
     @property
     def world_size(self) -> int:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from zerotools.core.counts import counted
-from zerotools.jobs.tables.spec import NUMA_CORES, NUMA_OFF, JobSpec
+from zerotools.jobs.tables.spec import NUMA_CORES, NUMA_OFF, SLURM, JobSpec
 from zerotools.sensors.cpu_lists import cpu_list
 from zerotools.sensors.nearness import near_gpus
 from zerotools.sensors.snapshot import Gpu
@@ -62,7 +62,8 @@ def bind_ranks(
 ) -> RankBindings:
     """Of an attempt of `world_size` ranks on `gpu_uuids`, in the order of its ranks; `gpus` are all
     of the machine."""
-    if spec.numa == NUMA_OFF or spec.script.process is not None or not topology.is_divided:
+    elsewhere = spec.script.process is not None or spec.backend == SLURM
+    if spec.numa == NUMA_OFF or elsewhere or not topology.is_divided:
         return UNBOUND
     own_cores = spec.numa == NUMA_CORES
     if spec.device == "cpu":

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -24,7 +25,14 @@ from zerotools.jobs.jobfile.parse import job_from_tree
 SOURCE = "--convert"
 
 
-def conversion_submission(words: Sequence[str], parts: int, *, try_it: bool) -> Submission:
+def conversion_submission(
+    words: Sequence[str],
+    parts: int,
+    *,
+    try_it: bool,
+    nodes: int = 1,
+    applied: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
+) -> Submission:
     """The job of a conversion. With `try_it` it is planned first, in a process of its own, and what
     is wrong with it is said now; the source of another job's may not be there yet, and what was
     queued under a key before may have written its output.
@@ -45,8 +53,13 @@ def conversion_submission(words: Sequence[str], parts: int, *, try_it: bool) -> 
     else:
         way = possible[-1]  # whatever the source will be
         say("note", "the conversion was not tried before it is queued")
-    tree = conversion_tree(words, way, parts, python=sys.executable, directory=directory)
-    return Submission(SOURCE, job_from_tree(tree, source=SOURCE, base_dir=directory))
+    if parts % nodes:
+        raise BadRequest(
+            f"--parts {parts}: is not a multiple of --nodes {nodes}, each of which does as many"
+        )
+    each = parts // nodes
+    tree = conversion_tree(words, way, each, python=sys.executable, directory=directory)
+    return Submission(SOURCE, job_from_tree(applied(tree), source=SOURCE, base_dir=directory))
 
 
 def _tried(

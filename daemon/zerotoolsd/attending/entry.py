@@ -1,0 +1,14 @@
+"""Start of the process that attends a job under Slurm: it imports the daemon beside it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":
+    DAEMON = Path(__file__).resolve().parents[1]
+    installed = (DAEMON.parent / "zerotools" / "__init__.py").is_file()
+    sys.path[:0] = [str(DAEMON.parent), *([] if installed else [str(DAEMON.parents[1])])]
+    from zerotoolsd.attending.attending import main
+
+    sys.exit(main())

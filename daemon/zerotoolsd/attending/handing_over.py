@@ -1,0 +1,52 @@
+"""A job of the daemon is handed to Slurm once, whatever becomes of the process that does so.
+
+Its directory among the user's jobs under Slurm is named by the job itself, so that each attempt
+finds what the one before has left: a job that waits or runs is only watched again. One that has
+ended is told of once; an attempt after that submits it again, to go on where it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+from pathlib import Path
+
+from zerotools.jobs.slurm.job_directory import JobDirectory
+from zerotools.jobs.slurm.slurm_commands import SlurmCommands
+from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
+from zerotools.jobs.slurm.submitting import submit_again, submit_job
+from zerotools.jobs.states import TERMINAL
+from zerotools.jobs.tables.spec import JobSpec
+
+TOLD = "told"
+"""In a submission's directory: the daemon knows how it ended."""
+
+
+def key_of(job_dir: Path, name: str | None) -> str:
+    """The word by which a job of this daemon is found again."""
+    place = f"{socket.gethostname()}:{job_dir}"
+    return f"{(name or 'job')[:30]}-{hashlib.sha256(place.encode()).hexdigest()[:16]}"
+
+
+def handed_over(
+    commands: SlurmCommands, jobs: SlurmJobs, home: Path, spec: JobSpec, key: str
+) -> JobDirectory:
+    """The directory of a job that Slurm has, or had and that is still to be told of.
+
+    Raises BadRequest, SlurmUnreachable and Unsupported: it was not handed over.
+    """
+    directory, _ = submit_job(commands, home, spec, key=key, attended=True)
+    view = jobs.job(directory.path.name)
+    if view["state"] in TERMINAL and is_told(directory):
+        submit_again(commands, directory, spec)
+    return directory
+
+
+def is_told(directory: JobDirectory) -> bool:
+    """Whether the end of the newest submission was told."""
+    return (directory.submission_path(max(directory.submissions())) / TOLD).exists()
+
+
+def note_told(directory: JobDirectory) -> None:
+    """It is told now."""
+    (directory.submission_path(max(directory.submissions())) / TOLD).touch()

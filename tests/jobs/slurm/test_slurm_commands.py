@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.jobs.slurm.fake_programs import LISTED, calls, programs
+from zerotools.core.errors import BadRequest, SlurmUnreachable, Unsupported
+from zerotools.jobs.slurm.slurm_commands import SlurmCommands
+
+
+def test_a_job_is_handed_over_and_listed(tmp_path: Path) -> None:
+    commands = programs(tmp_path, squeue=f"printf '{LISTED}'")
+    assert commands.submit("#!/bin/sh\n#SBATCH --time=5\n", ["--hold"]) == "4711"
+    assert calls(tmp_path, "sbatch") == ["--parsable --hold"]
+    assert (tmp_path / "bin/sbatch.script").read_text().startswith("#!/bin/sh")
+    found = commands.jobs(["4711"])["4711"]
+    assert (found.state, found.name) == ("RUNNING", "name with\ttabs")
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "words"),
+    [
+        (
+            "sbatch: error: Batch job submission failed: Invalid account",
+            BadRequest,
+            "^sbatch: Batch job submission failed: Invalid account$",
+        ),
+        (
+            "sbatch: error: Batch job submission failed: Unable to contact slurm controller "
+            "(connect failure)",
+            SlurmUnreachable,
+            "controller does not answer sbatch",
+        ),
+        (
+            "sbatch: error: Socket timed out on send/recv operation",
+            SlurmUnreachable,
+            "does not answer",
+        ),
+    ],
+)
+def test_a_refusal_is_told_from_silence(
+    tmp_path: Path, said: str, kind: type[Exception], words: str
+) -> None:
+    commands = programs(tmp_path, sbatch=f"echo '{said}' >&2; exit 1")
+    with pytest.raises(kind, match=words):
+        commands.submit("#!/bin/sh\n")
+
+
+def test_an_answer_without_a_number_is_no_answer(tmp_path: Path) -> None:
+    with pytest.raises(SlurmUnreachable, match="did not say which job"):
+        programs(tmp_path, sbatch="exit 0").submit("#!/bin/sh\n")
+
+
+def test_a_cluster_of_several_names_itself_behind_the_number(tmp_path: Path) -> None:
+    assert programs(tmp_path, sbatch="echo '12;east'").submit("") == "12"
+
+
+def test_slurm_that_is_not_here_or_too_old_is_said(tmp_path: Path) -> None:
+    with pytest.raises(Unsupported, match="sbatch is not in PATH"):
+        SlurmCommands({"PATH": str(tmp_path)}).version()
+    commands = programs(tmp_path)
+    old = (tmp_path / "bin/sbatch").read_text().replace("22.05.8", "19.05.1")
+    (tmp_path / "bin/sbatch").write_text(old)
+    with pytest.raises(Unsupported, match=r"Slurm 19.05 is too old: zerotools needs 20.11"):
+        commands.version()
+
+
+def test_a_job_that_was_purged_is_not_known(tmp_path: Path) -> None:
+    gone = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
+    commands = programs(tmp_path, squeue=gone, scontrol=gone, scancel=gone)
+    assert commands.jobs(["4711"]) == {}
+    assert commands.described("4711") is None
+    assert commands.accounted("4711") is None
+    commands.cancel("4711")
+
+
+def test_newer_versions_are_asked_for_json_and_the_text_is_left_where_it_fails(
+    tmp_path: Path,
+) -> None:
+    body = f"case \"$*\" in *--json*) echo no plugin >&2; exit 1;; esac; printf '{LISTED}'"
+    commands = programs(tmp_path, squeue=body)
+    new = (tmp_path / "bin/sbatch").read_text().replace("22.05.8", "24.05.1")
+    (tmp_path / "bin/sbatch").write_text(new)
+    assert commands.jobs(["4711"])["4711"].state == "RUNNING"
+    assert [each.split()[0] for each in calls(tmp_path, "squeue")] == ["--json", "--noheader"]
+
+
+def test_what_a_surrounding_job_has_is_not_passed_on(tmp_path: Path) -> None:
+    commands = programs(tmp_path, sbatch="env > $0.env; echo 1")
+    given = {
+        **commands.environment,
+        "SLURM_JOB_ID": "9",
+        "SLURM_MEM_PER_CPU": "10",
+        "SLURM_CONF": "/etc/slurm.conf",
+        "SBATCH_PARTITION": "mine",
+        "SBATCH_TIMELIMIT": "5",
+        "SBATCH_EXPORT": "ALL",
+    }
+    script = "#!/bin/sh\n#SBATCH --time=60\n#SBATCH --export=NIL\n"
+    SlurmCommands(given).submit(script)
+    seen = (tmp_path / "bin/sbatch.env").read_text()
+    assert "SLURM_CONF=/etc/slurm.conf" in seen
+    assert "SBATCH_PARTITION=mine" in seen  # a default of the user's that the job leaves open
+    for name in ("SLURM_JOB_ID", "SLURM_MEM_PER_CPU", "SBATCH_TIMELIMIT", "SBATCH_EXPORT"):
+        assert name not in seen

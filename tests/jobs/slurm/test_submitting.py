@@ -1,0 +1,94 @@
+"""F72: the answer of sbatch is lost, and nothing is submitted twice or forgotten."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.jobs.slurm.fake_programs import calls, programs
+from tests.jobs.tables.test_slurm import job
+from zerotools.core.errors import BadRequest, SlurmUnreachable
+from zerotools.jobs.slurm import submitting
+from zerotools.jobs.slurm.job_directory import JobDirectory, job_directories
+from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
+from zerotools.jobs.slurm.submitting import find_number, own_of, submit_job
+
+LOST = "cat > /dev/null; echo 'sbatch: error: Socket timed out on send/recv operation' >&2; exit 1"
+SILENT = "echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1"
+KNOWS_IT = r"""
+for each in $(grep -ho 'zerotools:[0-9a-f]*' HOME/*/submissions/*/batch.sh 2>/dev/null); do
+    printf '4711\tPENDING\tPriority\t%s\t1\t\tjob\n' $each
+done
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submitting, "LOOK_AGAIN_SECONDS", 0.0)
+
+
+def test_a_job_whose_answer_was_lost_is_found_by_its_token(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    commands = programs(tmp_path, sbatch=LOST, squeue=KNOWS_IT.replace("HOME", str(home)))
+    directory, number = submit_job(commands, home, job({}))
+    assert number == "4711"
+    assert directory.submission(1) == {**(directory.submission(1) or {}), "job_id": "4711"}
+    assert len(calls(tmp_path, "sbatch")) == 1
+
+
+def test_a_job_that_the_controller_never_got_leaves_nothing(tmp_path: Path) -> None:
+    commands = programs(tmp_path, sbatch=LOST, squeue="exit 0")
+    with pytest.raises(SlurmUnreachable, match="the job was not queued"):
+        submit_job(commands, tmp_path / "home", job({}))
+    assert job_directories(tmp_path / "home") == []
+
+
+def test_where_nobody_can_be_asked_it_stays_open_and_is_found_later(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    commands = programs(tmp_path, sbatch=LOST, squeue=SILENT)
+    directory, number = submit_job(commands, home, job({}))
+    assert number is None
+    view = SlurmJobs(commands, home).job(directory.path.name)
+    assert view["state"] == "queued"
+    assert "does not answer" in view["reason"]
+    commands = programs(tmp_path, sbatch=LOST, squeue=KNOWS_IT.replace("HOME", str(home)))
+    assert find_number(commands, directory, 1) == "4711"
+    assert len(calls(tmp_path, "sbatch")) == 1
+
+
+def test_the_same_key_submits_once(tmp_path: Path) -> None:
+    commands, home = programs(tmp_path), tmp_path / "home"
+    first = submit_job(commands, home, job({}), key="mine")
+    assert submit_job(commands, home, job({}), key="mine") == first
+    assert len(calls(tmp_path, "sbatch")) == 1
+
+
+def test_what_slurm_refuses_leaves_nothing(tmp_path: Path) -> None:
+    refused = "cat > /dev/null; echo 'sbatch: error: Invalid partition name' >&2; exit 1"
+    with pytest.raises(BadRequest, match=r"^sbatch: Invalid partition name$"):
+        submit_job(programs(tmp_path, sbatch=refused), tmp_path / "home", job({}))
+    assert job_directories(tmp_path / "home") == []
+
+
+def test_a_number_that_was_given_again_is_not_ours(tmp_path: Path) -> None:
+    directory, number = submit_job(programs(tmp_path), tmp_path / "home", job({}))
+    assert number == "4711"
+    other = r"printf '4711\tRUNNING\tNone\tzerotools:of-another\t1\tn1\tx\n'"
+    commands = programs(tmp_path, squeue=other, scancel="exit 0")
+    assert own_of(directory, commands.jobs(["4711"])["4711"]) is None
+    jobs = SlurmJobs(commands, tmp_path / "home")
+    assert jobs.job("4711")["slurm"]["state"] is None
+    jobs.cancel("4711")
+    assert calls(tmp_path, "scancel") == []
+
+
+def test_the_records_are_for_their_user_alone(tmp_path: Path) -> None:
+    secret = job({}, env={"HF_TOKEN": "hf_x"})
+    directory, _ = submit_job(programs(tmp_path), tmp_path / "home", secret)
+    assert directory.path.stat().st_mode & 0o077 == 0
+    assert json.loads((directory.path / "job.json").read_text())["spec"]["env"]
+    view = SlurmJobs(programs(tmp_path, squeue="exit 0"), tmp_path / "home").job("4711")
+    assert "hf_x" not in json.dumps(view)
+    assert isinstance(directory, JobDirectory)

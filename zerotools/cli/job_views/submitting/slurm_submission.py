@@ -1,0 +1,214 @@
+"""Jobs that go to Slurm without a daemon."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from zerotools.cli.job_views.describe import Job, plan, title
+from zerotools.cli.job_views.follow import Follower
+from zerotools.cli.job_views.polling import Poller
+from zerotools.cli.output import render
+from zerotools.cli.output.messages import called, say
+from zerotools.core.errors import (
+    EXIT_INTERRUPTED,
+    BadRequest,
+    SlurmUnreachable,
+    Unsupported,
+    ZerotoolsError,
+)
+from zerotools.jobs.client.remote.elsewhere import Elsewhere
+from zerotools.jobs.client.submissions import Submission, conflicts, with_source
+from zerotools.jobs.jobfile.parse import given_of, job_from_dict, job_to_dict
+from zerotools.jobs.slurm.job_directory import JobDirectory, slurm_home
+from zerotools.jobs.slurm.slurm_commands import SlurmCommands
+from zerotools.jobs.slurm.slurm_jobs import PREFIX, SlurmJobs
+from zerotools.jobs.slurm.submitting import script_of, submit_job
+from zerotools.jobs.sweeps import members_of
+from zerotools.jobs.tables.spec import SLURM
+
+
+def submit_to_slurm(
+    submissions: Sequence[Submission],
+    terms_of: Callable[[Callable[[str], Sequence[int]]], Mapping[str, Any]],
+    machine: Elsewhere | None,
+    *,
+    key: str | None,
+    dry_run: bool,
+    follow: bool,
+    as_json: bool,
+) -> int:
+    """Hand the jobs to sbatch, and say so of each. All are looked at before the first goes."""
+    if machine is not None:
+        raise BadRequest(f"--host: log in to {machine.host} to submit to its Slurm")
+    _refuse_mixed(submissions)
+    commands = SlurmCommands()
+    jobs = SlurmJobs(commands)
+    terms = terms_of(lambda word: [_number(jobs, word)])
+    options = _options(terms)
+    if refusals := list(conflicts(submissions)):
+        raise refusals[0]
+    for each in submissions:
+        _check_here(each)
+    if dry_run:
+        return _show(commands, submissions, options)
+    queued: list[Job] = []
+    for each in submissions:
+        try:
+            directory, number = submit_job(
+                commands, slurm_home(), each.spec, key=key, options=options
+            )
+        except ZerotoolsError as error:
+            _tell_rest(submissions, queued)
+            raise with_source(each.source, error) from error
+        queued.append(_told(jobs, directory, number, as_json=as_json))
+    if follow:
+        return _follow(jobs, queued[0], as_json=as_json)
+    if as_json:
+        render.print_json(queued)
+        return 0
+    number = queued[-1]["id"]
+    click.echo(f"  see the queue  {called()} queue\n  read its log   {called()} logs -f {number}")
+    click.echo(f"  stop it        {called()} cancel {number}")
+    return 0
+
+
+def _check_here(submission: Submission) -> None:
+    """Refuse what the daemon would refuse, by its own eyes. Raises BadRequest."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "zerotoolsd.allocation.checking"],
+        input=json.dumps(job_to_dict(submission.spec)),
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if done.returncode:
+        said = done.stderr.strip() or f"exit status {done.returncode}"
+        raise BadRequest(f"{submission.source}: {said[-2000:]}")
+
+
+def members_for_slurm(
+    submission: Submission, sweep: Mapping[str, list[Any]], count: int | None
+) -> list[Submission]:
+    """The jobs of an array, each of its own. Raises BadRequest."""
+    found = members_of(given_of(submission.spec), sweep, count)
+    return [
+        replace(
+            submission,
+            source=each.label or f"{submission.source}[{number}]",
+            spec=job_from_dict(each.tree, source=each.label or "job"),
+        )
+        for number, each in enumerate(found)
+    ]
+
+
+def _refuse_mixed(submissions: Sequence[Submission]) -> None:
+    """Raises BadRequest: some of the jobs are not for Slurm."""
+    chosen = [each for each in submissions if each.spec.backend == SLURM]
+    if chosen and len(chosen) < len(submissions):
+        other = next(each for each in submissions if each.spec.backend != SLURM)
+        raise BadRequest(
+            f'{chosen[0].source} has backend = "slurm" and {other.source} has not; submit them '
+            "by two commands"
+        )
+
+
+def _options(terms: Mapping[str, Any]) -> list[str]:
+    """How the jobs are to wait, as options of sbatch; `terms` are those for a daemon. Raises
+    BadRequest."""
+    for name in ("priority", "hold"):
+        if terms.get(name):
+            raise BadRequest(
+                f"--{name} is of a daemon's queue; Slurm has its own: --sbatch --nice=100 puts a "
+                "job behind others, and scontrol hold keeps one back"
+            )
+    found = []
+    if "begin" in terms:
+        when = datetime.fromtimestamp(terms["begin"])
+        found.append(f"--begin={when.isoformat(timespec='seconds')}")
+    kinds = {"ok": "afterok", "any": "afterany"}
+    parts = [f"{kinds[each['condition']]}:{each['job']}" for each in terms.get("after", ())]
+    if parts:
+        found.append(f"--dependency={','.join(parts)}")
+    return found
+
+
+def _number(jobs: SlurmJobs, word: str) -> int:
+    """Slurm's number of a job of ours, or of any other."""
+    plain = word.removeprefix(PREFIX)
+    if plain.isdecimal():
+        return int(plain)
+    found = jobs.find(word)["slurm"]["id"]
+    if found is None:
+        raise BadRequest(f"--after {word}: Slurm has not said yet which number it has")
+    return int(found)
+
+
+def _show(
+    commands: SlurmCommands, submissions: Sequence[Submission], options: Sequence[str]
+) -> int:
+    for each in submissions:
+        place = slurm_home() / "JOB"
+        text = script_of(each.spec, place, 1, "TOKEN", commands.environment)
+        click.echo(f"{each.source}: sbatch {' '.join([*options, 'SCRIPT'])}, with the script")
+        render.print_lines(map(render.clean, text.splitlines()))
+        try:
+            click.echo(commands.test_only(text))
+        except (Unsupported, SlurmUnreachable) as error:
+            say("warning", f"Slurm was not asked: {error}")
+        except BadRequest as error:
+            raise with_source(each.source, error) from None
+    return 0
+
+
+def _told(
+    jobs: SlurmJobs, directory: JobDirectory, number: str | None, *, as_json: bool
+) -> dict[str, Any]:
+    job = jobs.job(directory.path.name if number is None else number)
+    if number is None:
+        say(
+            "warning",
+            f"{title(job)}: Slurm's controller did not answer, so it is not known whether it is "
+            f"queued; {called()} queue finds out when it answers, and nothing is queued twice",
+        )
+    elif not as_json:
+        click.echo(f"{title(job)} is {job['state']}: {plan(job)}")
+    return job
+
+
+def _tell_rest(submissions: Sequence[Submission], queued: Sequence[Job]) -> None:
+    if len(submissions) == 1:
+        return
+    done = ", ".join(
+        f"{each.source} ({job['id']})" for each, job in zip(submissions, queued, strict=False)
+    )
+    rest = ", ".join(each.source for each in submissions[len(queued) :])
+    click.echo(f"queued: {done or 'none'}; not queued: {rest}", err=True)
+
+
+def _follow(jobs: SlurmJobs, job: Job, *, as_json: bool) -> int:
+    stream = sys.stderr if as_json else sys.stdout
+    try:
+        ended = Follower(jobs, job, stream, Poller(interval_seconds=2.0)).run()
+    except KeyboardInterrupt:
+        click.echo(
+            f"\n{title(job)} continues in the background; read its log: {called()} logs -f "
+            f"{job['id']}, stop it: {called()} cancel {job['id']}",
+            err=True,
+        )
+        return EXIT_INTERRUPTED
+    if as_json:
+        render.print_json([ended])
+        return 0
+    click.echo(f"{title(ended)} {ended['state']}")
+    click.echo(f"  look inside  {called()} inspect {Path(ended['output_dir'])}")
+    return 0

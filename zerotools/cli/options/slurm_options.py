@@ -1,0 +1,115 @@
+"""What a job asks of Slurm, said at submit instead of in its file."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import click
+
+from zerotools.core.errors import BadRequest
+
+_TEXTS = ("partition", "account", "qos", "constraint", "time")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmOptions:
+    """What the options of one command say: `table` are keys of `[slurm]`."""
+
+    asked: bool = False
+    table: Mapping[str, Any] = field(default_factory=dict)
+    gpus_per_node: int | None = None
+    no_daemon: bool = False
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes are asked for."""
+        return int(self.table.get("nodes", 1))
+
+    def applied(self, tree: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The tree of a job file, as if it said so itself."""
+        if not self.asked:
+            return tree
+        own = tree.get("slurm")
+        table = {**(own if isinstance(own, Mapping) else {}), **self.table}
+        found = {**tree, "backend": "slurm", **({"slurm": table} if table else {})}
+        if self.gpus_per_node is not None:
+            found["ranks" if tree.get("device") == "cpu" else "gpus"] = self.gpus_per_node
+        return found
+
+
+NO_SLURM = SlurmOptions()
+
+
+def _nodes(text: str) -> dict[str, int]:
+    """The keys that `2` or `2-4` mean. Raises BadRequest."""
+    found = re.fullmatch(r"([1-9][0-9]{0,4})(?:-([1-9][0-9]{0,4}))?", text)
+    if found is None:
+        raise BadRequest(f"--nodes {text}: is not a number of nodes; write 2, or 2-4")
+    return {"nodes": int(found[1]), "max_nodes": int(found[2] or found[1])}
+
+
+def slurm_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options; the command gets `slurm`, a SlurmOptions."""
+
+    @click.option(
+        "--slurm",
+        is_flag=True,
+        help='Queue the jobs in Slurm, as backend = "slurm" of the job file.',
+    )
+    @click.option("--partition", metavar="NAME", help="With --slurm: the partition.")
+    @click.option("--account", metavar="NAME", help="With --slurm: the account.")
+    @click.option("--qos", metavar="NAME", help="With --slurm: the quality of service.")
+    @click.option("--constraint", metavar="TEXT", help="With --slurm: what nodes must have.")
+    @click.option("--time", metavar="SPAN", help="With --slurm: how long one start may run: 8h.")
+    @click.option(
+        "--nodes",
+        metavar="N[-MAX]",
+        help="With --slurm: how many nodes; 2-4: as many as Slurm gives.",
+    )
+    @click.option(
+        "--gpus-per-node",
+        type=click.IntRange(1),
+        metavar="N",
+        help="With --slurm: GPUs of each node (ranks, on CPUs); as gpus of the job file.",
+    )
+    @click.option(
+        "--sbatch",
+        "options",
+        metavar="OPTION",
+        multiple=True,
+        help="With --slurm: one more option of sbatch, such as --exclude=n7; may be repeated.",
+    )
+    @click.option(
+        "--no-daemon",
+        is_flag=True,
+        help="With --slurm: submit from here, also where a daemon would watch the job.",
+    )
+    @functools.wraps(command)
+    def with_options(
+        *arguments: Any,
+        slurm: bool,
+        nodes: str | None,
+        gpus_per_node: int | None,
+        options: tuple[str, ...],
+        no_daemon: bool,
+        **others: Any,
+    ) -> Any:
+        table = {name: value for name in _TEXTS if (value := others.pop(name)) is not None}
+        if nodes is not None:
+            table |= _nodes(nodes)
+        if options:
+            table["options"] = list(options)
+        if not slurm and (table or gpus_per_node is not None):
+            first = next(iter(table), "gpus_per_node").replace("_", "-")
+            name = {"options": "sbatch"}.get(first, first)
+            raise BadRequest(f"--{name} is for --slurm; give both")
+        chosen = SlurmOptions(
+            asked=slurm, table=table, gpus_per_node=gpus_per_node, no_daemon=no_daemon
+        )
+        return command(*arguments, slurm=chosen, **others)
+
+    return with_options

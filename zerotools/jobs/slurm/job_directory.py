@@ -1,0 +1,186 @@
+"""The directory of a job under Slurm: its records, which its nodes and every login node share.
+
+    job.json                      the job as it was submitted
+    submissions/1/batch.sh        what sbatch was given, once for each submit and resume
+    submissions/1/submission.json the token that tells its jobs of Slurm, and their number
+    submissions/1/slurm.log       what the batch script and srun wrote
+    submissions/1/end.json        how it ended; written once, by the batch script alone
+    stop.json                     somebody wants the job to save and end
+    state.json, view.json         where the job stands, and what people are shown of that
+    attempts/1/                   one start of its ranks; made by whoever may start it, once
+    attempts/1/beat-0             node 0 lives: its number grows
+    attempts/1/node-0/            the run directory of the supervisor there
+
+All of it is below one directory of the user's, which must lie on a file system that all nodes of
+the cluster have. Every record is written whole and then renamed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.io.files.json_file import read_json
+from zerotools.io.files.open_files import sync_directory
+
+HOME_VARIABLE = "ZEROTOOLS_SLURM_DIR"
+SCHEMA = "zerotools.slurm/1"
+JOB, STOP, STATE, VIEW = "job.json", "stop.json", "state.json", "view.json"
+BATCH, SUBMISSION, LOG, END = "batch.sh", "submission.json", "slurm.log", "end.json"
+SUBMISSIONS, ATTEMPTS, OUTPUT = "submissions", "attempts", "output"
+_LARGEST = 16 << 20
+_WORD = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+def slurm_home(environment: Mapping[str, str] = os.environ) -> Path:
+    """$ZEROTOOLS_SLURM_DIR, else `zerotools/slurm` in the user's state directory."""
+    if given := environment.get(HOME_VARIABLE):
+        return Path(given).absolute()
+    if given := environment.get("XDG_STATE_HOME"):
+        return Path(given).absolute() / "zerotools" / "slurm"
+    try:
+        return Path.home() / ".local" / "state" / "zerotools" / "slurm"
+    except RuntimeError:
+        raise BadRequest(f"no home directory was found; set {HOME_VARIABLE}") from None
+
+
+@dataclass(frozen=True)
+class JobDirectory:
+    """One job's. What is read is None where it is not there, or not whole yet."""
+
+    path: Path
+
+    def job(self) -> dict[str, Any] | None:
+        """`job.json`: `spec` and `given` are trees of the job file."""
+        return read_record(self.path / JOB)
+
+    def submissions(self) -> list[int]:
+        """The numbers of the submissions, ascending."""
+        return _numbered(self.path / SUBMISSIONS)
+
+    def submission_path(self, number: int) -> Path:
+        """Where a submission's files are."""
+        return self.path / SUBMISSIONS / str(number)
+
+    def submission(self, number: int) -> dict[str, Any] | None:
+        """`submission.json`: `token`, `time`, and `job_id`, None while that is not known."""
+        return read_record(self.submission_path(number) / SUBMISSION)
+
+    def end(self, number: int) -> dict[str, Any] | None:
+        """How a submission ended."""
+        return read_record(self.submission_path(number) / END)
+
+    def attempts(self) -> list[int]:
+        """The numbers of the attempts, ascending."""
+        return _numbered(self.path / ATTEMPTS)
+
+    def attempt_path(self, number: int) -> Path:
+        """Where an attempt's files are."""
+        return self.path / ATTEMPTS / str(number)
+
+    def run_dir(self, attempt: int, node: int) -> Path:
+        """Of the supervisor on a node."""
+        return self.attempt_path(attempt) / f"node-{node}"
+
+    def stop(self) -> dict[str, Any] | None:
+        """Who wants the job to end: `reason`, `who`, `time`."""
+        return read_record(self.path / STOP)
+
+    def ask_stop(self, who: str) -> None:
+        """Ask its nodes to save and end, and those that have not begun not to begin."""
+        write_record(self.path / STOP, {"who": who, "time": time.time()})
+
+    def new_submission(self, token: str) -> int:
+        """Make the directory of the next submission; whoever makes it, submits.
+
+        Raises FileExistsError: somebody else does.
+        """
+        number = max(self.submissions(), default=0) + 1
+        self.submission_path(number).mkdir(parents=True)
+        record = {"token": token, "time": time.time(), "job_id": None}
+        write_record(self.submission_path(number) / SUBMISSION, record)
+        return number
+
+    def note_number(self, submission: int, job_id: str) -> None:
+        """Slurm's number of a submission is known."""
+        known = self.submission(submission) or {}
+        if known.get("job_id") != job_id:
+            write_record(self.submission_path(submission) / SUBMISSION, {**known, "job_id": job_id})
+
+
+def new_job_directory(
+    home: Path, name: str, record: Mapping[str, Any], key: str | None
+) -> JobDirectory:
+    """The directory of a new job; of one that was submitted with the same `key` before, that one.
+
+    Raises BadRequest: it cannot be made.
+    """
+    word = _WORD.sub("_", key or name)[:60]
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    path = home / (f"key-{word}" if key else f"{stamp}-{word}-{secrets.token_hex(3)}")
+    if re.search(r"[\n%\\]", str(path)):
+        raise BadRequest(
+            f"{home}: Slurm takes no % and no \\ in the paths of logs; set {HOME_VARIABLE} to "
+            "another directory"
+        )
+    directory = JobDirectory(path)
+    try:
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.mkdir(mode=0o700)
+        write_record(path / JOB, {"schema": SCHEMA, **record})
+        sync_directory(home)
+    except FileExistsError:
+        if directory.job() is None:
+            raise BadRequest(f"{path} is in the way: it holds no job; remove it") from None
+    except OSError as error:
+        raise BadRequest(
+            f"{path} cannot be made: {error.strerror}; set {HOME_VARIABLE} to a directory that "
+            "all nodes of the cluster share"
+        ) from None
+    return directory
+
+
+def job_directories(home: Path) -> list[JobDirectory]:
+    """Those of all jobs, the newest first."""
+    found = []
+    with suppress(OSError):
+        for each in home.iterdir():
+            with suppress(OSError):
+                found.append(((each / JOB).stat().st_mtime, each))
+    return [JobDirectory(path) for _, path in sorted(found, reverse=True)]
+
+
+def read_record(path: Path) -> dict[str, Any] | None:
+    """A record; None: it is not there, or cannot be read."""
+    try:
+        tree = read_json(path, _LARGEST, beside=lambda: 0, is_source=False)
+    except (OSError, ValueError, BadFile):
+        return None
+    return tree if isinstance(tree, dict) else None
+
+
+def write_record(path: Path, tree: Mapping[str, Any]) -> None:
+    """Write a record whole, flushed, in place of the one before. Mode 0600. Raises OSError."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
+    with os.fdopen(os.open(draft, flags, 0o600), "w", encoding="utf-8") as file:
+        file.write(json.dumps(tree) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+    sync_directory(path.parent)
+
+
+def _numbered(path: Path) -> list[int]:
+    with suppress(OSError):
+        return sorted(int(each.name) for each in path.iterdir() if each.name.isdecimal())
+    return []

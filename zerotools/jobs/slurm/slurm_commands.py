@@ -1,0 +1,245 @@
+"""Slurm's own programs, which are all that is asked of a cluster.
+
+Two kinds of failure are kept apart. The controller does not answer (it is down, is started again,
+or is busy): nothing is known then, and nothing follows from it. Or it answers, and says no: its own
+words are passed on.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+
+from zerotools.core.errors import BadRequest, SlurmUnreachable, Unsupported
+from zerotools.jobs.slurm.controller_answers import (
+    SQUEUE_FORMAT,
+    ControllerJob,
+    job_of_scontrol,
+    jobs_of_json,
+    jobs_of_sacct,
+    jobs_of_text,
+)
+
+SECONDS = 45.0
+"""Longer than the clients of Slurm try by themselves (MessageTimeout, 10 s by default)."""
+_LEAST = (20, 11)
+_FILTERS_JSON = (23, 2)
+"""From then on `squeue --json` heeds --jobs; before, it lists every job of the cluster."""
+_SILENT = re.compile(
+    r"unable to contact slurm controller|connection refused|connection timed out|"
+    r"socket timed out|zero bytes were transmitted|communication connection failure|"
+    r"slurm backup controller in standby|controller not responding|connection reset|"
+    r"slurm_persist_conn_open|resource temporarily unavailable|unable to resolve|"
+    r"try again later|slurm_load_jobs error: transport",
+    re.IGNORECASE,
+)
+_UNKNOWN_JOB = re.compile(r"invalid job id", re.IGNORECASE)
+_KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT")
+
+
+class SlurmCommands:
+    """The programs, found in PATH of `environment`."""
+
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        # What a job in which this runs has, would be taken for what the new one asks.
+        self.environment = {
+            name: value
+            for name, value in environment.items()
+            if name in _KEPT or not name.startswith(("SLURM_", "SBATCH_", "SRUN_", "SQUEUE_"))
+        }
+        self._given = environment
+        self._version: tuple[int, int] | None = None
+
+    def place_of(self, program: str) -> str:
+        """Where a program of Slurm is. Raises Unsupported: it is not installed."""
+        place = shutil.which(program, path=self.environment.get("PATH"))
+        if place is None:
+            raise Unsupported(
+                f"{program} is not in PATH: Slurm's programs are needed to queue jobs on its "
+                "cluster; log in to a machine of the cluster that has them"
+            )
+        return place
+
+    def version(self) -> tuple[int, int]:
+        """Such as (22, 5). Raises Unsupported: it is too old, or not Slurm."""
+        if self._version is None:
+            said = self._run("sbatch", ["--version"]).strip()
+            found = re.search(r"(\d+)\.(\d+)", said)
+            if found is None:
+                raise Unsupported(f"sbatch --version says {said[:100]!r}, and no version of Slurm")
+            self._version = int(found[1]), int(found[2])
+        if self._version < _LEAST:
+            year, month = self._version
+            raise Unsupported(
+                f"Slurm {year}.{month:02} is too old: zerotools needs "
+                f"{_LEAST[0]}.{_LEAST[1]:02} or newer"
+            )
+        return self._version
+
+    def submit(self, script: str, options: Sequence[str] = ()) -> str:
+        """Hand a script over; the number of the job, as text.
+
+        Raises:
+            BadRequest: Slurm refuses it, in its own words.
+            SlurmUnreachable: nobody knows whether it was taken.
+        """
+        own = {name for line in script.splitlines() for name in _option_names(line)}
+        defaults = {
+            name: value
+            for name, value in self._given.items()
+            if name.startswith("SBATCH_") and name not in own
+        }
+        answer = self._run(
+            "sbatch", ["--parsable", *options], given=script, more=defaults, seconds=2 * SECONDS
+        )
+        lines = answer.split()
+        number = lines[-1].partition(";")[0] if lines else ""
+        if not number.isdecimal():
+            raise SlurmUnreachable(f"sbatch did not say which job it queued: {answer[:200]!r}")
+        return number
+
+    def jobs(self, numbers: Sequence[str]) -> dict[str, ControllerJob]:
+        """Those of the jobs `numbers` that the controller still knows. Raises SlurmUnreachable."""
+        if not numbers:
+            return {}
+        chosen = [f"--jobs={','.join(numbers)}", "--states=all"]
+        try:
+            found = self._listed(chosen)
+        except BadRequest as error:  # one number that is not known is an error, of several not
+            if _UNKNOWN_JOB.search(str(error)):
+                return {}
+            raise
+        return {each.number: each for each in found if each.number in set(numbers)}
+
+    def own_jobs(self) -> list[ControllerJob]:
+        """All of this user's that the controller still knows. Raises SlurmUnreachable."""
+        return self._listed([f"--user={os.getuid()}", "--states=all"])
+
+    def _listed(self, chosen: Sequence[str]) -> list[ControllerJob]:
+        if self.version() >= _FILTERS_JSON:
+            try:
+                return jobs_of_json(self._run("squeue", ["--json", *chosen]))
+            except (ValueError, BadRequest):  # built without JSON, or of a shape that is not known
+                pass
+        return jobs_of_text(self._run("squeue", ["--noheader", *chosen, f"-o{SQUEUE_FORMAT}"]))
+
+    def accounted(self, number: str) -> ControllerJob | None:
+        """What the accounting has of a job; None: there is none, or it does not know the job."""
+        asked = ["-X", "-n", "-P", "-D", "-j", number, "-o", "JobIDRaw,State,ExitCode,NodeList"]
+        try:
+            found = jobs_of_sacct(self._run("sacct", asked))
+        except (Unsupported, BadRequest, SlurmUnreachable):
+            return None
+        return next((each for each in reversed(found) if each.number == number), None)
+
+    def described(self, number: str) -> ControllerJob | None:
+        """One job as `scontrol show job` has it; None: it is not known. Raises SlurmUnreachable."""
+        try:
+            return job_of_scontrol(self._run("scontrol", ["--oneliner", "show", "job", number]))
+        except BadRequest as error:
+            if _UNKNOWN_JOB.search(str(error)):
+                return None
+            raise
+
+    def cancel(self, number: str) -> None:
+        """End a job, one that runs by SIGTERM and later SIGKILL. One that is over stays so.
+
+        Raises BadRequest and SlurmUnreachable.
+        """
+        self._unless_unknown("scancel", [number])
+
+    def tell(self, number: str, signal: str) -> None:
+        """Send a signal to the batch script of a job that runs; raises as `cancel`."""
+        self._unless_unknown("scancel", ["--batch", f"--signal={signal}", number])
+
+    def _unless_unknown(self, program: str, arguments: Sequence[str]) -> None:
+        try:
+            self._run(program, arguments)
+        except BadRequest as error:
+            if not re.search(r"invalid job id|already completing|completed", str(error), re.I):
+                raise
+
+    def requeue(self, number: str) -> None:
+        """Queue a job that runs again. Raises BadRequest: it may not; and SlurmUnreachable."""
+        self._run("scontrol", ["requeue", number])
+
+    def begin_now(self, number: str) -> None:
+        """Lift the wait of two minutes that Slurm gives a job that it queues again; raises as
+        `requeue`."""
+        self._run("scontrol", ["update", f"JobId={number}", "StartTime=now"])
+
+    def node_address(self, node: str) -> str:
+        """Where the other nodes reach a node; its name, where nothing else is known."""
+        try:
+            said = self._run("scontrol", ["--oneliner", "show", "node", node])
+        except (BadRequest, SlurmUnreachable, Unsupported):
+            return node
+        found = re.search(r"\bNodeAddr=(\S+)", said)
+        return found[1] if found else node
+
+    def test_only(self, script: str) -> str:
+        """What `sbatch --test-only` says of a script: when it would start. Raises BadRequest."""
+        return self._run("sbatch", ["--test-only"], given=script, stderr_too=True).strip()
+
+    def _run(
+        self,
+        program: str,
+        arguments: Sequence[str],
+        *,
+        given: str | None = None,
+        more: Mapping[str, str] | None = None,
+        seconds: float = SECONDS,
+        stderr_too: bool = False,
+    ) -> str:
+        place = self.place_of(program)
+        try:
+            done = subprocess.run(
+                [place, *arguments],
+                env={**self.environment, **(more or {})},
+                input=given,
+                stdin=subprocess.DEVNULL if given is None else None,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=seconds,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise SlurmUnreachable(
+                f"{program} had no answer of Slurm's controller in {seconds:.0f} s"
+            ) from None
+        except OSError as error:
+            raise Unsupported(f"{place} cannot be started: {error.strerror}") from None
+        said = _own_words(done.stderr)
+        if done.returncode == 0 and not (not done.stdout.strip() and _SILENT.search(said)):
+            return f"{done.stdout}{done.stderr}" if stderr_too else done.stdout
+        if _SILENT.search(said):
+            raise SlurmUnreachable(f"Slurm's controller does not answer {program}: {said}")
+        raise BadRequest(f"{program}: {said or f'exit status {done.returncode}'}")
+
+
+def _own_words(stderr: str) -> str:
+    """The errors of a client of Slurm, without what stands before each."""
+    lines = [re.sub(r"^\w+: (error: )?", "", line.strip()) for line in stderr.splitlines()]
+    kept = [line for line in lines if line and "PMIx" not in line]
+    return "; ".join(dict.fromkeys(kept))[:500]
+
+
+def _option_names(line: str) -> list[str]:
+    """The variables of sbatch's environment that would go before an option of a script's line."""
+    found = re.match(r"#SBATCH --(no-)?([\w-]+)", line)
+    if found is None:
+        return []
+    name = found[2].upper().replace("-", "_")
+    return [f"SBATCH_{name}", f"SBATCH_NO_{name}", *_OTHER_NAMES.get(name, ())]
+
+
+_OTHER_NAMES = {
+    "JOB_NAME": ("SBATCH_JOB_NAME",),
+    "MEM": ("SBATCH_MEM_PER_CPU", "SBATCH_MEM_PER_GPU", "SBATCH_MEM_PER_NODE"),
+    "TIME": ("SBATCH_TIMELIMIT",),
+    "GRES": ("SBATCH_GPUS", "SBATCH_GPUS_PER_NODE", "SBATCH_GPUS_PER_TASK"),
+}

@@ -1,0 +1,389 @@
+"""The jobs of one user under Slurm, by their directories: listed, shown, read, stopped, resumed.
+
+What it gives is what a daemon gives of its jobs, so that the same commands show both. A job is
+called by the number that Slurm gave to any of its submissions: `slurm:4711`.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.errors import BadFile, BadRequest, SlurmUnreachable, Unsupported
+from zerotools.jobs import states
+from zerotools.jobs.client.daemon_client import LogBytes
+from zerotools.jobs.jobfile.parse import keys_set
+from zerotools.jobs.jobfile.stored import read_stored
+from zerotools.jobs.slurm.controller_answers import ControllerJob
+from zerotools.jobs.slurm.job_directory import (
+    LOG,
+    OUTPUT,
+    VIEW,
+    JobDirectory,
+    job_directories,
+    read_record,
+    slurm_home,
+)
+from zerotools.jobs.slurm.slurm_commands import SlurmCommands
+from zerotools.jobs.slurm.slurm_standing import FRESH_SECONDS, Known, standing_of
+from zerotools.jobs.slurm.submitting import find_number, own_of, submit_again
+from zerotools.jobs.tables.job_rules import check
+from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.text.secrets import HIDDEN, mask_tree
+
+PREFIX = "slurm:"
+_LARGEST_PART = 1 << 20
+_MOST_RECORDS = 1000
+
+
+class SlurmJobs:
+    """Every method that names a job takes its number or `slurm:NUMBER`."""
+
+    def __init__(self, commands: SlurmCommands | None = None, home: Path | None = None) -> None:
+        self._commands = commands or SlurmCommands()
+        self._home = home or slurm_home()
+        self._found: dict[str, JobDirectory] = {}
+
+    # -- looking
+
+    def jobs(self) -> list[dict[str, Any]]:
+        """All jobs, the newest first."""
+        return self._views(job_directories(self._home))
+
+    def jobs_named(self, name: str, *, user: str | None = None) -> list[dict[str, Any]]:
+        """The jobs of this name, the newest first."""
+        found = [
+            each for each in job_directories(self._home) if (each.job() or {}).get("name") == name
+        ]
+        return self._views(found)
+
+    def job(self, reference: str) -> dict[str, Any]:
+        """One job. Raises BadRequest: there is none."""
+        return self._views([self.directory(reference)])[0]
+
+    def find(self, reference: str | None) -> dict[str, Any]:
+        """The job that a number, `slurm:NUMBER` or a name means; None: the newest. Raises
+        BadRequest: there is none, or several that are not over have the name."""
+        if reference is None:
+            found = self._views(job_directories(self._home)[:1])
+            if not found:
+                raise BadRequest("nothing was submitted to Slurm yet")
+            return found[0]
+        if reference.startswith(PREFIX) or reference.isdecimal():
+            return self.job(reference)
+        named = self.jobs_named(reference)
+        if not named:
+            raise BadRequest(
+                f"no job under Slurm has the name {reference!r}; see zerotools queue -a"
+            )
+        going = [each for each in named if each["state"] not in states.TERMINAL]
+        if len(going) > 1:
+            numbers = ", ".join(str(each["id"]) for each in reversed(going))
+            raise BadRequest(f"{numbers} have the name {reference!r}; give the number of one")
+        return (going or named)[0]
+
+    def health(self) -> dict[str, Any]:
+        """Nothing tells of events here: jobs are looked at again and again."""
+        return {}
+
+    def directory(self, reference: str) -> JobDirectory:
+        """A job's directory. Raises BadRequest: there is none."""
+        number = reference.removeprefix(PREFIX)
+        if (known := self._found.get(number)) is not None:
+            return known
+        for each in job_directories(self._home):
+            if each.path.name == number or number in self._numbers(each):
+                self._found[number] = each
+                return each
+        raise BadRequest(
+            f"{PREFIX}{number}: no job that was submitted with --slurm has this number; see "
+            f"zerotools queue --all ({self._home})"
+        )
+
+    def _numbers(self, directory: JobDirectory) -> Iterable[str]:
+        for submission in directory.submissions():
+            record = directory.submission(submission) or {}
+            if isinstance(record.get("job_id"), str):
+                yield record["job_id"]
+
+    def _views(self, directories: Sequence[JobDirectory]) -> list[dict[str, Any]]:
+        numbers: dict[Path, str | None] = {}
+        silent: str | None = None
+        for each in directories:
+            submissions = each.submissions()
+            if not submissions or each.end(submissions[-1]) is not None:
+                known = (each.submission(submissions[-1]) or {}) if submissions else {}
+                numbers[each.path] = known.get("job_id")
+                continue
+            try:
+                numbers[each.path] = find_number(self._commands, each, submissions[-1])
+            except (SlurmUnreachable, Unsupported, BadRequest) as error:
+                silent = str(error)
+                numbers[each.path] = None
+        listed: dict[str, ControllerJob] = {}
+        wanted = [
+            number
+            for each in directories
+            if (number := numbers[each.path]) is not None and not self._is_over(each)
+        ]
+        if wanted and silent is None:
+            try:
+                listed = self._commands.jobs(wanted)
+            except (SlurmUnreachable, Unsupported, BadRequest) as error:
+                silent = str(error)
+        return [
+            self._view(each, number, own_of(each, listed.get(number or "")), silent)
+            for each in directories
+            if (number := numbers[each.path]) is not None or each.submissions()
+        ]
+
+    @staticmethod
+    def _is_over(directory: JobDirectory) -> bool:
+        submissions = directory.submissions()
+        return bool(submissions) and directory.end(submissions[-1]) is not None
+
+    def _view(
+        self,
+        directory: JobDirectory,
+        number: str | None,
+        controller: ControllerJob | None,
+        silent: str | None,
+    ) -> dict[str, Any]:
+        submission = max(directory.submissions())
+        written = read_record(directory.path / VIEW)
+        own = written if _submission_of(written) == submission else None
+        end = directory.end(submission)
+        if controller is None and silent is None and end is None and number is not None:
+            controller = self._commands.accounted(number)
+        record = directory.submission(submission) or {}
+        known = Known(
+            view=own,
+            end=end,
+            asked=directory.stop() is not None,
+            controller=controller,
+            silent=silent,
+            quiet_seconds=_quiet_seconds(directory) if own else None,
+            submitted_seconds=time.time() - float(record.get("time") or 0.0),
+        )
+        state, reason = standing_of(known)
+        view = dict(written or _first_view(directory))
+        view["id"] = f"{PREFIX}{number or directory.path.name}"
+        view["state"], view["reason"] = state, reason
+        if state in states.TERMINAL:
+            view["phase"] = None
+            view["ended"] = view.get("ended") or (end or {}).get("time") or _changed(directory)
+        else:
+            view["ended"] = None
+        view["slurm"] = {
+            **(view.get("slurm") or {}),
+            "attended": (directory.job() or {}).get("attended") is True,
+            "id": number,
+            "state": None if controller is None else controller.state,
+            "nodes_now": "" if controller is None else controller.node_list,
+            "directory": str(directory.path),
+            "log": str(directory.submission_path(submission) / LOG),
+        }
+        return view
+
+    # -- reading
+
+    def logs(
+        self,
+        job_id: str,
+        *,
+        attempt: int | None = None,
+        rank: int = 0,
+        offset: int = 0,
+        limit: int = 1 << 16,
+    ) -> LogBytes:
+        """A part of a rank's log, as `DaemonClient.logs`."""
+        view, number = self._attempt(job_id, attempt)
+        if number is None:
+            return LogBytes(b"", 0, 0, view["state"] in states.TERMINAL)
+        each = max(1, int((view.get("slurm") or {}).get("ranks_of_node") or 1))
+        run_dir = self.directory(job_id).run_dir(number, rank // each)
+        data, start, size = _part(run_dir / f"rank-{rank % each}.log", offset, limit)
+        over = self._attempt_is_over(view, number) and start + len(data) >= size
+        return LogBytes(data, start + len(data), number, over)
+
+    def progress(
+        self, job_id: str, *, attempt: int | None = None, since: int = 0
+    ) -> dict[str, Any]:
+        """What the ranks reported, as `DaemonClient.progress`."""
+        view, number = self._attempt(job_id, attempt)
+        if number is None:
+            over = view["state"] in states.TERMINAL
+            return {"records": [], "next": 0, "attempt": 0, "over": over}
+        path = self.directory(job_id).run_dir(number, 0) / "progress.jsonl"
+        data, start, size = _part(path, since, _LARGEST_PART)
+        records: list[dict[str, Any]] = []
+        used = 0
+        while len(records) < _MOST_RECORDS and (end := data.find(b"\n", used)) >= 0:
+            with suppress(ValueError, RecursionError):
+                record = json.loads(data[used:end])
+                if isinstance(record, dict):
+                    records.append(record)
+            used = end + 1
+        over = self._attempt_is_over(view, number) and start + used >= size
+        return {"records": records, "next": start + used, "attempt": number, "over": over}
+
+    def _attempt(self, job_id: str, attempt: int | None) -> tuple[dict[str, Any], int | None]:
+        view = self.job(job_id)
+        known = [each["number"] for each in view["attempts"]]
+        if attempt is not None and attempt not in known:
+            raise BadRequest(
+                f"job {view['id']} has no attempt {attempt}; it had {len(known)} so far"
+            )
+        return view, attempt if attempt is not None else (known[-1] if known else None)
+
+    @staticmethod
+    def _attempt_is_over(view: Mapping[str, Any], number: int) -> bool:
+        found = next(each for each in view["attempts"] if each["number"] == number)
+        return found["ended"] is not None or view["state"] in states.TERMINAL
+
+    # -- changing
+
+    def cancel(self, job_id: str) -> dict[str, Any]:
+        """Ask a job to save and end; one that has not begun is taken out of Slurm's queue.
+
+        Raises SlurmUnreachable: it is asked all the same, where it runs.
+        """
+        view, directory = self.job(job_id), self.directory(job_id)
+        if view["state"] in states.TERMINAL:
+            raise BadRequest(
+                f"job {view['id']} is over: it {view['state']}; there is nothing to cancel"
+            )
+        directory.ask_stop(_who())
+        number = view["slurm"]["id"]
+        if number is None:
+            raise SlurmUnreachable(
+                f"job {view['id']} is asked to end where it runs; Slurm does not answer, so it "
+                "may still be queued there: cancel it again later"
+            )
+        try:
+            found = own_of(directory, self._commands.jobs([number]).get(number))
+        except SlurmUnreachable:
+            if view["attempts"] and _quiet_seconds(directory) < FRESH_SECONDS:
+                return self.job(job_id)  # it reads in its directory that it is to end
+            raise SlurmUnreachable(
+                f"job {view['id']} is asked to end where it runs; Slurm does not answer, so it "
+                "may still be queued there: cancel it again later"
+            ) from None
+        if found is not None and found.waits:
+            self._commands.cancel(number)
+        return self.job(job_id)
+
+    def resume(self, job_id: str, *, nodes: int | None = None) -> dict[str, Any]:
+        """Submit a job that is over once more: it goes on from its newest checkpoint, on `nodes` of
+        them. Raises BadRequest and SlurmUnreachable."""
+        view, directory = self.job(job_id), self.directory(job_id)
+        spec, number = spec_of(directory), view["slurm"]["id"]
+        if view["state"] == states.QUEUED and view["attempts"] and number and nodes is None:
+            self._commands.begin_now(number)  # Slurm has queued it again, and waits two minutes
+            return self.job(job_id)
+        if view["state"] not in states.TERMINAL:
+            raise BadRequest(
+                f"job {view['id']} is {view['state'].replace('_', ' ')}; only one that is over is "
+                "resumed"
+            )
+        if view["state"] == states.SUCCEEDED and spec.engine != "script":
+            raise BadRequest(
+                f"job {view['id']} has succeeded: all its steps are done; submit its job file "
+                "again to run it from the start"
+            )
+        if nodes is not None:
+            spec = replace(spec, slurm=replace(spec.slurm, nodes=nodes, max_nodes=None))
+            if problems := check(spec)[0]:
+                raise BadRequest(f"--nodes {nodes}: {problems[0]}")
+        submit_again(self._commands, directory, spec)
+        return self._views([directory])[0]
+
+
+def spec_of(directory: JobDirectory) -> JobSpec:
+    """The job as it was submitted. Raises BadFile: it cannot be read."""
+    record = directory.job() or {}
+    stored = read_stored(record.get("spec"), record.get("given"))
+    if stored.spec is None or stored.problems:
+        raise BadFile(f"{directory.path}: job.json: {'; '.join(stored.problems)}")
+    return stored.spec
+
+
+def _first_view(directory: JobDirectory) -> dict[str, Any]:
+    """What there is to say of a job whose nodes have written nothing yet."""
+    record, spec = directory.job() or {}, spec_of(directory)
+    shown: dict[str, Any] = mask_tree(record.get("spec") or {})
+    given = record.get("given") or {}
+    return {
+        "id": None,
+        "name": record.get("name"),
+        "state": states.QUEUED,
+        "reason": None,
+        "uid": record.get("uid", os.getuid()),
+        "created": record.get("created") or 0.0,
+        "started": None,
+        "ended": None,
+        "attempts": [],
+        "attempt": None,
+        "world_size": spec.all_ranks,
+        "sizes": None,
+        "device": spec.device,
+        "stage": spec.stage,
+        "output_dir": spec.output_dir or str(directory.path / OUTPUT),
+        "priority": 0,
+        "begin": None,
+        "after": [],
+        "array": None,
+        "latest_checkpoint": None,
+        "progress": None,
+        "phase": None,
+        "spec": {**shown, "env": dict.fromkeys(spec.env, HIDDEN)},
+        "set_keys": [key for key in keys_set(given) if not key.startswith("captured_env.")],
+        "environment": None,
+        "user": None,
+        "masked": False,
+    }
+
+
+def _submission_of(view: Mapping[str, Any] | None) -> int | None:
+    number = ((view or {}).get("slurm") or {}).get("submission")
+    return number if type(number) is int else None
+
+
+def _changed(directory: JobDirectory) -> float:
+    """When the job's records last changed, in seconds since the epoch."""
+    newest = max(directory.attempts(), default=0)
+    places = [directory.path / VIEW, *directory.attempt_path(newest).glob("beat-*")]
+    dates = [0.0]
+    for each in places:
+        with suppress(OSError):
+            dates.append(each.stat().st_mtime)
+    return max(dates)
+
+
+def _quiet_seconds(directory: JobDirectory) -> float:
+    return max(0.0, time.time() - _changed(directory))
+
+
+def _part(path: Path, offset: int, limit: int) -> tuple[bytes, int, int]:
+    """Bytes, where they begin, and the size of the file; one that is not there is empty."""
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            start = max(size + offset, 0) if offset < 0 else min(offset, size)
+            return os.pread(file.fileno(), limit, start), start, size
+    except OSError:
+        return b"", 0, 0
+
+
+def _who() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"

@@ -1,0 +1,120 @@
+"""What is known of a job under Slurm: by its own records first, then by Slurm's word. Pure.
+
+end.json says how it ended              that is how it ended, whatever Slurm says
+Slurm lists it as waiting               queued, for Slurm's reason
+Slurm lists it as running               what its records say
+Slurm says how it ended                 failed or cancelled: it ended it before it could say so
+Slurm does not know it (any more)       its records decide: something of it beats, or is lost
+Slurm does not answer                   what is known is old, and nothing follows from that
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from zerotools.jobs import states
+from zerotools.jobs.slurm.controller_answers import HELD_AGAIN, ControllerJob
+
+FRESH_SECONDS = 120.0
+"""A job whose records changed within this time still runs, whether Slurm knows it or not."""
+_AGAIN_REASON = "BeginTime"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """What there is to decide by. `view` is what the job's nodes wrote of this submission, `end`
+    how it ended, `asked` whether it was asked to end; `controller` is Slurm's word, None: it does
+    not know the job; `silent`: why Slurm's controller could not be asked. `quiet_seconds`: how long
+    ago its records last changed, None: it has none yet; `submitted_seconds`: how long ago it was
+    submitted."""
+
+    view: Mapping[str, Any] | None
+    end: Mapping[str, Any] | None
+    asked: bool
+    controller: ControllerJob | None
+    silent: str | None
+    quiet_seconds: float | None
+    submitted_seconds: float
+
+
+def standing_of(known: Known) -> tuple[str, str | None]:
+    """The job's state, one of `zerotools.jobs.states`, and why, in one sentence."""
+    state, reason = _by_records(known)
+    if known.end is not None:
+        return str(known.end.get("state") or state), known.end.get("reason")
+    if known.silent is not None:
+        since = "" if known.quiet_seconds is None else f"{known.quiet_seconds:.0f} s ago"
+        old = f"; what is shown is of {since}" if since else ""
+        return state, f"{known.silent}{old}; the job itself goes on or waits as before"
+    found = known.controller
+    if found is None:
+        return _unknown_to_slurm(known, state, reason)
+    if found.state in HELD_AGAIN or (found.waits and "held" in found.reason.lower()):
+        return states.ON_HOLD, (
+            f"Slurm holds it ({found.reason or found.state}); scontrol release {found.number} lets "
+            "it go on"
+        )
+    if found.waits:
+        if known.asked:
+            return states.CANCELLED, "cancelled before it began"
+        return states.QUEUED, _why_it_waits(found, reason if known.view else None)
+    if found.goes:
+        if found.state == "SUSPENDED":
+            return state, "Slurm has suspended it"
+        return (states.LAUNCHING if state == states.QUEUED else state), reason
+    return _ended_by_slurm(found, known, reason)
+
+
+def _by_records(known: Known) -> tuple[str, str | None]:
+    if known.view is None:
+        return states.QUEUED, None
+    return str(known.view["state"]), known.view.get("reason")
+
+
+def _why_it_waits(found: ControllerJob, before: str | None) -> str:
+    why = f"Slurm: {found.reason or 'it has not said why'}"
+    if found.reason == _AGAIN_REASON and before:
+        why += (
+            " (Slurm waits two minutes before it starts a job again; scontrol update "
+            f"JobId={found.number} StartTime=now ends that)"
+        )
+    return f"{before}; {why}" if before else why
+
+
+def _unknown_to_slurm(known: Known, state: str, reason: str | None) -> tuple[str, str | None]:
+    if known.asked and known.view is None:
+        return states.CANCELLED, "cancelled before it began"
+    if known.quiet_seconds is None:
+        if known.submitted_seconds < FRESH_SECONDS:
+            return states.QUEUED, "Slurm does not list it yet"
+        return (
+            states.FAILED,
+            "Slurm does not know it, and it never began: Slurm lost it, or never had it",
+        )
+    if known.quiet_seconds < FRESH_SECONDS:
+        return state, reason or "Slurm does not list it; it runs all the same"
+    if known.asked:
+        return states.CANCELLED, "cancelled; it ended without a word"
+    return states.FAILED, (
+        "Slurm does not know it any more, and nothing of it has moved for "
+        f"{known.quiet_seconds / 60:.0f} min: it is lost"
+    )
+
+
+def _ended_by_slurm(
+    found: ControllerJob, known: Known, reason: str | None
+) -> tuple[str, str | None]:
+    """It wrote no end: Slurm, or what it runs on, ended it."""
+    how = found.state.lower().replace("_", " ")
+    told = f" ({found.reason})" if found.reason else ""
+    if known.asked or found.state == "CANCELLED":
+        where = f"; {reason}" if reason else ""
+        return states.CANCELLED, f"Slurm ended it as cancelled{told}{where}"
+    if found.reason == "DependencyNeverSatisfied":
+        return states.CANCELLED, "the job after which it was to start has failed"
+    said = f"; {reason}" if reason else ""
+    if found.state == "COMPLETED":
+        return states.FAILED, f"its batch script ended before it said how the job ended{said}"
+    return states.FAILED, f"Slurm ended it: {how}{told}{said}"

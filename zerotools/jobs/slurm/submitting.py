@@ -1,0 +1,168 @@
+"""A job is handed to Slurm once, also where the answer is lost.
+
+The token is on the disk before sbatch is called, and in the comment of Slurm's job. Where sbatch
+gives no answer, the job is looked for by its token: found, it was queued; not found by a controller
+that answers, it was not. Where the controller does not answer either, it stays open: whoever looks
+at the job later finds it, and nothing is submitted twice.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import zerotools
+from zerotools.core.errors import BadRequest, SlurmUnreachable
+from zerotools.io.files.open_files import sync_file
+from zerotools.jobs.jobfile.parse import given_of, job_to_dict
+from zerotools.jobs.slurm.batch_script import COMMENT, batch_script
+from zerotools.jobs.slurm.controller_answers import ControllerJob
+from zerotools.jobs.slurm.job_directory import (
+    BATCH,
+    OUTPUT,
+    STOP,
+    JobDirectory,
+    new_job_directory,
+)
+from zerotools.jobs.slurm.slurm_commands import SlurmCommands
+from zerotools.jobs.tables.spec import JobSpec
+
+LOOK_AGAIN_SECONDS = 1.0
+LOOKS = 3
+
+
+def record_of(spec: JobSpec, *, attended: bool = False) -> dict[str, Any]:
+    """What `job.json` has of a job; `attended`: a daemon has it in its queue, too."""
+    return {
+        "spec": job_to_dict(spec),
+        "given": given_of(spec),
+        "spec_version": zerotools.__version__,
+        "name": spec.name or "job",
+        "uid": os.getuid(),
+        "created": time.time(),
+        "attended": attended,
+    }
+
+
+def submit_job(
+    commands: SlurmCommands,
+    home: Path,
+    spec: JobSpec,
+    *,
+    key: str | None = None,
+    after: Sequence[str] = (),
+    options: Sequence[str] = (),
+    attended: bool = False,
+) -> tuple[JobDirectory, str | None]:
+    """Queue a job; its directory, and Slurm's number: None, where nobody knows whether it was
+    queued. One that was submitted with the same `key` is not queued again. `after`: dependencies,
+    as sbatch takes them; `options`: more options of sbatch.
+
+    Raises:
+        BadRequest: Slurm refuses the job, in its own words; nothing is left of it here.
+        SlurmUnreachable: the controller does not answer; nothing was queued.
+    """
+    commands.version()
+    directory = new_job_directory(home, spec.name or "job", record_of(spec, attended=attended), key)
+    numbers = directory.submissions()
+    if numbers:
+        return directory, find_number(commands, directory, numbers[-1])
+    try:
+        return directory, submit_again(commands, directory, spec, after=after, options=options)
+    except (BadRequest, SlurmUnreachable):
+        shutil.rmtree(directory.path, ignore_errors=True)
+        raise
+
+
+def submit_again(
+    commands: SlurmCommands,
+    directory: JobDirectory,
+    spec: JobSpec,
+    *,
+    after: Sequence[str] = (),
+    options: Sequence[str] = (),
+) -> str | None:
+    """The next submission of a job, to go on where it was; as `submit_job`.
+
+    Raises BadRequest: also where somebody else submits it at this moment.
+    """
+    token = secrets.token_hex(16)
+    try:
+        number = directory.new_submission(token)
+    except FileExistsError:
+        raise BadRequest(f"{directory.path.name}: somebody else submits it just now") from None
+    (directory.path / STOP).unlink(missing_ok=True)
+    place = directory.submission_path(number)
+    text = script_of(spec, directory.path, number, token, commands.environment)
+    (place / BATCH).write_text(text, "utf-8")
+    sync_file(place / BATCH)
+    more = [f"--dependency={','.join(after)}"] if after else []
+    try:
+        job_id: str | None = commands.submit(text, [*more, *options, f"--chdir={directory.path}"])
+    except SlurmUnreachable as lost:
+        try:
+            job_id = _looked_up(commands, token)
+        except SlurmUnreachable:
+            return None
+        if job_id is None:
+            shutil.rmtree(place, ignore_errors=True)
+            raise SlurmUnreachable(f"{lost}; the job was not queued") from None
+    except BadRequest:
+        shutil.rmtree(place, ignore_errors=True)
+        raise
+    if job_id is not None:
+        directory.note_number(number, job_id)
+    return job_id
+
+
+def script_of(
+    spec: JobSpec, directory: Path, number: int, token: str, environment: Mapping[str, str]
+) -> str:
+    """The script of a submission."""
+    path = environment.get("PATH") or os.defpath
+    return batch_script(spec, directory, number, token, sys.executable, path)
+
+
+def output_dir_of(spec: JobSpec, directory: JobDirectory) -> str:
+    """Where the job writes: what it says, or a directory of its own beside its records."""
+    return spec.output_dir or str(directory.path / OUTPUT)
+
+
+def find_number(commands: SlurmCommands, directory: JobDirectory, submission: int) -> str | None:
+    """Slurm's number of a submission; None: it is not known, or there is none. What was not known
+    is looked for. Raises SlurmUnreachable."""
+    record = directory.submission(submission) or {}
+    known = record.get("job_id")
+    if isinstance(known, str):
+        return known
+    token = record.get("token")
+    found = _looked_up(commands, token) if isinstance(token, str) else None
+    if found is not None:
+        directory.note_number(submission, found)
+    return found
+
+
+def own_of(directory: JobDirectory, found: ControllerJob | None) -> ControllerJob | None:
+    """What the controller says of the newest submission's number, if that is of this job: one that
+    has lost its state gives numbers a second time, to anybody."""
+    if found is None or not found.comment.startswith(COMMENT):
+        return found  # some clusters keep no comments
+    record = directory.submission(max(directory.submissions(), default=0)) or {}
+    return found if found.comment == f"{COMMENT}{record.get('token')}" else None
+
+
+def _looked_up(commands: SlurmCommands, token: str) -> str | None:
+    """The job with the token; a controller that was about to queue it may take a moment."""
+    for again in range(LOOKS):
+        if again:
+            time.sleep(LOOK_AGAIN_SECONDS)
+        for each in commands.own_jobs():
+            if each.comment == f"{COMMENT}{token}":
+                return each.number
+    return None

@@ -1,0 +1,54 @@
+"""A job with `backend = "slurm"` as its nodes run it: several machines with a rendezvous."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from zerotools.jobs.binding.bind import show
+from zerotools.jobs.tables.elastic import with_passes_of
+from zerotools.jobs.tables.rendezvous import RendezvousSpec
+from zerotools.jobs.tables.slurm import SlurmSpec
+from zerotools.jobs.tables.spec import LOCAL, SLURM, JobSpec
+
+_SOME_ADDRESS = "node:29500"
+
+
+def on_nodes(
+    spec: JobSpec, nodes: int, *, address: str = _SOME_ADDRESS, node_rank: int = 0
+) -> JobSpec:
+    """The job that node `node_rank` of so many runs, whose ranks meet at `address`."""
+    place = RendezvousSpec()
+    if nodes > 1:
+        place = replace(place, address=address, nodes=nodes, node_rank=node_rank)
+    return replace(spec, backend=LOCAL, slurm=SlurmSpec(), rendezvous=place)
+
+
+def of_node(spec: JobSpec, nodes: int, address: str, node_rank: int) -> JobSpec:
+    """As `on_nodes`, of a start on so many of the nodes that Slurm may give: with fewer of them a
+    rank needs no more memory for activations (`elastic`)."""
+    counts, each = spec.slurm.node_counts, spec.world_size
+    if len(counts) > 1 and spec.engine == "torch":
+        spec = with_passes_of(spec, nodes * each, max(nodes, *counts) * each)
+    return on_nodes(spec, nodes, address=address, node_rank=node_rank)
+
+
+def check_backend(spec: JobSpec) -> Iterator[str]:
+    """What is wrong with `backend`, and with keys that it has no use for."""
+    if spec.backend != SLURM:
+        if spec.slurm != SlurmSpec():
+            yield '[slurm]: is for backend = "slurm"; set that, or submit with --slurm'
+        return
+    if spec.rendezvous != RendezvousSpec():
+        yield (
+            "[rendezvous]: Slurm says which nodes train the job; leave it out with backend = "
+            '"slurm"'
+        )
+    if spec.size_range is not None or isinstance(spec.gpus, tuple):
+        wanted = "ranks" if spec.device == "cpu" else "gpus"
+        yield (
+            f"{wanted} = {show(getattr(spec, wanted))}: under Slurm each node has one number of "
+            f"them; set {wanted} = {spec.world_size}, and slurm.nodes to how many nodes"
+        )
+    if spec.script.adopted is not None:
+        yield "script.adopted: a process that runs already cannot be given to Slurm"

@@ -1,0 +1,169 @@
+"""`[slurm]`: what a job with `backend = "slurm"` asks of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.declaration import key
+from zerotools.jobs.binding.durations import seconds_of
+from zerotools.jobs.tables.rendezvous import MOST_NODES
+
+OURS = (
+    *("array", "begin", "chdir", "comment", "dependency", "error", "export", "gres", "hold"),
+    *("job-name", "nodes", "no-requeue", "ntasks", "ntasks-per-node", "open-mode", "output"),
+    *("parsable", "requeue", "signal", "wait", "wrap"),
+)
+"""Options of sbatch that zerotools gives itself, and `slurm.options` may not."""
+_SHORT = {
+    "a": "array",
+    "b": "begin",
+    "D": "chdir",
+    "d": "dependency",
+    "e": "error",
+    "J": "job-name",
+}
+_SHORT |= {"H": "hold", "N": "nodes", "n": "ntasks", "o": "output", "W": "wait"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmSpec:
+    """`[slurm]`: what a job with `backend = "slurm"` asks of the cluster; see [train under
+    Slurm](../how-to/slurm.md). What is left out is what the cluster gives by default.
+    """
+
+    partition: str | None = key(
+        "The partition, or several with commas; `--partition`.",
+        default=None,
+        stored_default=None,
+        imported=False,
+    )
+    account: str | None = key(
+        "The account; `--account`.", default=None, stored_default=None, imported=False
+    )
+    qos: str | None = key(
+        "The quality of service; `--qos`.", default=None, stored_default=None, imported=False
+    )
+    constraint: str | None = key(
+        'Features that nodes must have, such as `"h100"`; `--constraint`.',
+        default=None,
+        stored_default=None,
+        imported=False,
+    )
+    reservation: str | None = key(
+        "A reservation; `--reservation`.", default=None, stored_default=None, imported=False
+    )
+    time: int | str | None = key(
+        'How long one start may run: seconds, or text such as `"8h"`; `--time`. Before it is over '
+        "the job saves, and Slurm queues it again. Default: `time_limit` and `warning`, or what "
+        "the partition allows.",
+        default=None,
+        stored_default=None,
+        imported=False,
+    )
+    nodes: int = key(
+        "How many nodes, each with `gpus` or `ranks` of the job; `--nodes`.",
+        default=1,
+        stored_default=1,
+        minimum=1,
+        maximum=MOST_NODES,
+        imported=False,
+    )
+    max_nodes: int | None = key(
+        "Up to how many nodes: Slurm decides at each start anew how many of them it gives, from "
+        "`nodes` on; default: `nodes`.",
+        default=None,
+        stored_default=None,
+        minimum=1,
+        maximum=MOST_NODES,
+        imported=False,
+    )
+    gpu_type: str | None = key(
+        'The kind of GPU, as Slurm calls it: `"a100"` makes `--gres=gpu:a100:8`.',
+        default=None,
+        stored_default=None,
+        imported=False,
+    )
+    cpus_per_rank: int | None = key(
+        "Processors of each rank; `--cpus-per-task` has those of all ranks of a node.",
+        default=None,
+        stored_default=None,
+        minimum=1,
+        imported=False,
+    )
+    memory: str | None = key(
+        'Host memory of each node, as sbatch takes it: `"200G"`, `"0"` for all; `--mem`.',
+        default=None,
+        stored_default=None,
+        imported=False,
+    )
+    requeue: bool = key(
+        "Whether Slurm may queue the job again: after preemption, the loss of a node, or the end "
+        "of its time. It goes on from its newest checkpoint.",
+        default=True,
+        stored_default=True,
+        imported=False,
+    )
+    warning: int | str = key(
+        "How long before the end of its time the job is asked to save: seconds, or text.",
+        default="120s",
+        stored_default="120s",
+        imported=False,
+    )
+    options: tuple[str, ...] = key(
+        'More options of sbatch, as they are: `["--exclusive", "--mail-user=me@example.org"]`.',
+        default=(),
+        stored_default=(),
+        imported=False,
+    )
+
+    @property
+    def node_counts(self) -> Sequence[int]:
+        """The numbers of nodes that Slurm may give, ascending."""
+        return range(self.nodes, max(self.nodes, self.max_nodes or 0) + 1)
+
+    @property
+    def time_seconds(self) -> float | None:
+        """`time` in seconds."""
+        return None if self.time is None else seconds_of(self.time)
+
+    @property
+    def warning_seconds(self) -> int:
+        """`warning` in whole seconds."""
+        return round(seconds_of(self.warning))
+
+
+def check_slurm(slurm: SlurmSpec) -> Iterator[str]:
+    """What is wrong in `[slurm]`, other tables aside."""
+    for name in ("partition", "account", "qos", "constraint", "reservation", "gpu_type", "memory"):
+        value = getattr(slurm, name)
+        if value is not None and (not value or not value.isprintable() or value != value.strip()):
+            yield f"slurm.{name} = {show(value)}: must be printable text, without blanks around it"
+    for name in ("time", "warning"):
+        value = getattr(slurm, name)
+        try:
+            if value is not None and seconds_of(value) <= 0:
+                yield f"slurm.{name} = {show(value)}: must be more than 0"
+        except ValueError as error:
+            yield f"slurm.{name} = {show(value)}: {error}"
+    if slurm.max_nodes is not None and slurm.max_nodes < slurm.nodes:
+        yield (
+            f"slurm.max_nodes = {slurm.max_nodes}: is less than slurm.nodes = {slurm.nodes}; "
+            "exchange them"
+        )
+    for option in slurm.options:
+        yield from _check_option(option)
+
+
+def _check_option(option: str) -> Iterator[str]:
+    name = option.removeprefix("--").partition("=")[0]
+    if not option.startswith("--"):
+        name = _SHORT.get(option[1:2], "")
+    if not option.startswith("-") or not option.isprintable() or option.strip("-") == "":
+        yield (
+            f"slurm.options: {show(option)} is not an option; write each as one text, such as "
+            '"--exclude=n7"'
+        )
+    elif name in OURS:
+        yield f"slurm.options: {show(option)}: zerotools gives --{name} itself; leave it out"
