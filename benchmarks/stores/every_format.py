@@ -174,10 +174,12 @@ def _served(name: str, cases: list[Path], stack: ExitStack) -> Callable[[Path], 
         os.environ.update(hub.env)
         repos = {}
         for number, case in enumerate(cases):
-            repos[case] = f"team-{number}/{case.name}"
+            repos[case] = f"team/model-{number}"
             repo = hub.add(HubRepo(repos[case]))
-            repo.commit({p.relative_to(case).as_posix(): p.read_bytes() for p in files[case]})
-        return lambda case: at(f"hf://{repos[case]}")
+            beside = [each for each in case.parent.glob("*") if each.is_file()]
+            every = [*files[case], *beside]
+            repo.commit({p.relative_to(case.parent).as_posix(): p.read_bytes() for p in every})
+        return lambda case: at(f"hf://{repos[case]}/{case.name}")
     store = stack.enter_context(SERVERS[name]())
     os.environ.update(store.env)
     for each in {each for case in cases for each in [*files[case], *case.parent.glob("*")]}:

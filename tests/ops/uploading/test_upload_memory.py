@@ -19,8 +19,9 @@ def test_all_shares_together_are_the_budget(mib: int, size: int, count: int) -> 
     assert size / part <= 10_000
     held = memory.held_bytes * memory.files + memory.budget.max_memory
     assert held <= mib * MIB * 3 // 4
-    if size <= 50 * 2**30:
-        assert memory.files * (memory.parts + 2) * part <= mib * MIB // 2
+    parallel = memory.parallel(size)
+    if parallel > 1:
+        assert memory.files * (parallel + 2) * part <= mib * MIB // 4
 
 
 def test_too_little_for_one_part_is_refused() -> None:

@@ -279,6 +279,7 @@ def hint_at_resuming(conversion: Conversion, flag: str = "with --resume ") -> It
         partial = partial_of(conversion.destination)
         if isinstance(conversion.destination, RemotePath):
             partial = conversion.destination
+            partial.forget()
         if partial.exists():
             say("note", f"{partial} is kept; run the same command {flag}to continue")
         raise

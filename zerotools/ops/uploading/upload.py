@@ -211,7 +211,7 @@ class _Upload:
         if plan.size <= part:
             written = self._store.put(key, b"".join(pieces()))
         else:
-            written = self._store.upload(key, pieces(), part, self._memory.parts)
+            written = self._store.upload(key, pieces(), part, self._memory.parallel(plan.size))
         assert written.size == plan.size, f"{name} has {written.size} bytes, not {plan.size}"
         losses = [[key.name, key.role, *astuple(each)] for key, each in lost.items()]
         more = {"sha256": digest.hexdigest()} if is_digested else {}

@@ -43,6 +43,10 @@ class UploadMemory:
         rest = replace(budget, max_memory=budget.max_memory // 2)
         return cls(files, parts, quarter // files, rest)
 
+    def parallel(self, size: int) -> int:
+        """How many parts of an object of `size` bytes may be on their way."""
+        return max(1, min(self.parts, self.held_bytes // self.part_bytes(size) - 2))
+
     def part_bytes(self, size: int) -> int:
         """Bytes of one part of an object of `size` bytes: more where they would be too many."""
         room = self.held_bytes // (self.parts + 2) // _MIB * _MIB
