@@ -23,7 +23,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from safetensors.numpy import save_file
 
-from benchmarks.measuring import Measurement, machine, measure
+from benchmarks.measuring import Measurement, measure
 from harness.stores.faults import FaultProxy
 from harness.stores.gcs import GcsServer, client_env
 from harness.stores.trouble import Wait
