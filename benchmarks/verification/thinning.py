@@ -24,6 +24,7 @@ from statistics import median
 from benchmarks.measuring import Measurement, machine, measure, work_directory, zerotools
 from benchmarks.runs import MIB, checkpoint, middle, peak_anonymous, wall
 from zerotools.io.files.open_files import sync_directory, sync_file
+from zerotools.io.files.open_source import LocalSource
 from zerotools.io.files.transfer import transfer
 
 
@@ -38,7 +39,7 @@ def floor(source: Path, out: Path) -> float:
         there.parent.mkdir(parents=True, exist_ok=True)
         with path.open("rb") as read, there.open("wb") as written:
             size = os.fstat(read.fileno()).st_size
-            transfer(read.fileno(), 0, written.fileno(), 0, size)
+            transfer(LocalSource(read.fileno()), 0, written.fileno(), 0, size)
         sync_file(there)
     for folder, _, _ in os.walk(out, topdown=False):
         sync_directory(Path(folder))

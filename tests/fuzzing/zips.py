@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from tests.fuzzing import scratch
 from zerotools.core.errors import ZerotoolsError
+from zerotools.io.files.open_source import LocalSource
 from zerotools.io.torchzip.window import FileRange
 from zerotools.io.torchzip.zip_directory import payload_of, read_directory, read_entry
 
@@ -20,7 +21,7 @@ def check(data: bytes) -> None:
     path.write_bytes(data)
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        found = _records(FileRange.whole(descriptor, path), len(data))
+        found = _records(FileRange.whole(LocalSource(descriptor), path), len(data))
     except ZerotoolsError as error:
         assert str(error).startswith(str(path)), str(error)
         return

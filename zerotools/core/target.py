@@ -63,10 +63,6 @@ class FilePlan:
     zeros: Sequence[ZeroBytes] = ()
 
 
-def _nothing(_: Path) -> None:
-    return None
-
-
 @dataclass(frozen=True, slots=True)
 class Dropped:
     """Something of the source that the output does not hold. `what` is a role (`exp_avg`) or a part
@@ -81,8 +77,8 @@ class Target:
     """A checkpoint that is laid out and not written: where every byte will go.
 
     `checkpoint.root` is the destination; while it is written the files lie in a staging directory
-    with the same relative paths. `finalize` is called with that directory when all files are there,
-    before it is renamed: for files that can only be made from finished ones (a manifest).
+    with the same relative paths. `with_manifest` says that
+    it is a job's: its `MANIFEST.json` is made last, of all other files.
     `notes` are sentences for the user on what was left out or changed, `dropped` what the format
     cannot hold. `carried` are tensors whose bytes lie in literals or in what files carry over: a
     reader finds them, and no copy fills them. `sources` are tensors of the source under names that
@@ -96,7 +92,7 @@ class Target:
 
     checkpoint: Checkpoint
     files: Mapping[str, FilePlan]
-    finalize: Callable[[Path], None] = _nothing
+    with_manifest: bool = False
     notes: tuple[str, ...] = ()
     carried: Mapping[Key, Tensor] = field(default_factory=dict)
     sources: Mapping[Key, Tensor] = field(default_factory=dict)

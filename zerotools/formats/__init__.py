@@ -6,7 +6,6 @@ import each other, and the readers and writers of one are imported when they are
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -28,6 +27,7 @@ from zerotools.formats.format import (
 from zerotools.formats.megatron.format import MegatronFormat
 from zerotools.formats.safetensors.format import SafetensorsFormat
 from zerotools.formats.torchfile.format import TorchFileFormat
+from zerotools.io.files.listing import is_there
 from zerotools.io.files.sources import recording
 from zerotools.runs.thinned import read_thinned
 
@@ -101,7 +101,7 @@ def read_any(
     if path.name in ("best", "latest") and path.is_file():  # hints beside a job's checkpoints
         path = import_module("zerotools.runs.checkpoint_dirs").resolve_hint(path)
     options = ReadOptions(tag, layout, section)
-    if not os.path.lexists(path):
+    if not is_there(path):
         return _read(path, options, table)
     try:
         return _read(path, options, table)

@@ -18,7 +18,9 @@ from zerotools.formats.format import FormatTable, Found, ReadOptions, Unfinished
 from zerotools.io.distcp.file_names import METADATA
 from zerotools.io.files.damage import tolerate
 from zerotools.io.files.listing import names_in
+from zerotools.io.files.open_source import RemotePath
 from zerotools.io.files.regular import check_regular
+from zerotools.io.output.writing_name import WRITING
 from zerotools.runs.file_names import MANIFEST, RECORD
 from zerotools.runs.thinned import WORKSPACE_SUFFIX
 
@@ -27,6 +29,7 @@ UNFINISHED = re.compile(rf"\.tmp-.*|.*\.partial|\..*{re.escape(WORKSPACE_SUFFIX)
 _NUMBERED = re.compile(r"(?P<kind>step-|checkpoint-|global_step_|checkpoint_|step_|epoch_)(\d+)")
 # Where tools keep a run's checkpoints, or the one model of several that users mean.
 _FURTHER_IN = ("checkpoint", "checkpoints", "actor", "model", "sharded")
+_LEVELS = 2
 _COMPLETE: ContextVar[Path | None] = ContextVar("complete", default=None)
 
 
@@ -76,6 +79,8 @@ class _Detection:
     def at(self, path: Path) -> Detected:
         if not path.exists():
             raise BadRequest(f"{path} does not exist")
+        if isinstance(path, RemotePath):
+            _refuse_part_of_unfinished(path)
         if not path.is_dir():
             return self._file(path)
         names = names_in(path)
@@ -111,6 +116,8 @@ class _Detection:
             raise UnfinishedCheckpoint(
                 f"{path} is a checkpoint whose save was not finished; take an older one"
             )
+        if WRITING in names:
+            refuse_being_written(path)
         if _is_unfinished_job(names):
             error = UnfinishedCheckpoint(
                 f"{path} has {RECORD} and no {MANIFEST}, which is written last: the save was not "
@@ -208,6 +215,35 @@ class _Detection:
 def _is_unfinished_job(names: set[str]) -> bool:
     """A directory with `.metadata` of its own is not a job's, whose DCP lies in `dcp`."""
     return RECORD in names and MANIFEST not in names and METADATA not in names
+
+
+def refuse_being_written(path: Path) -> None:
+    """Refuse the directory `path`, which has a record of being written to a store, if the run that
+    wrote it did not come to its end.
+
+    Raises:
+        UnfinishedCheckpoint: says so.
+    """
+    from zerotools.io.output.writing_record import is_written
+
+    if path != _COMPLETE.get() and not is_written(path):
+        raise UnfinishedCheckpoint(
+            f"{path} is not complete: it has {WRITING}, which is removed when everything is there. "
+            "Run the command that writes it with --resume, or take another checkpoint"
+        )
+
+
+def _refuse_part_of_unfinished(path: Path) -> None:
+    """The record may lie above: of one file of an output, or of a directory in it."""
+    for parent in list(path.parents)[:_LEVELS]:
+        if len(parent.parts) <= 2:
+            return
+        try:
+            is_there = (parent / WRITING).is_file()
+        except BadRequest:  # who may read a part of a bucket alone does not see what is above
+            return
+        if is_there:
+            refuse_being_written(parent)
 
 
 def _numbered(path: Path, names: set[str]) -> list[tuple[int, str]]:

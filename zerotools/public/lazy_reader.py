@@ -17,6 +17,7 @@ from zerotools.core import dtypes
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest
+from zerotools.io.stores.addresses import path_of
 
 if TYPE_CHECKING:
     from zerotools.io.numeric.numpy_dtypes import Array
@@ -129,7 +130,7 @@ def open(
         Unsupported: it is in a format that is not read.
     """
     rules = None if layout is None else Path(layout)
-    checkpoint = formats.read_any(Path(path), tag=tag, layout=rules, section=section)
+    checkpoint = formats.read_any(path_of(path), tag=tag, layout=rules, section=section)
     formats.require_readable(checkpoint)
     return Reader(checkpoint)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zerotools.core.errors import BadRequest
+from zerotools.io.stores.addresses import path_of
 
 if TYPE_CHECKING:
     from zerotools.ops.comparison.result import CheckpointDiff
@@ -50,12 +51,12 @@ def diff(
         include=_several(include),
         rename=_several(rename),
         tolerance=tolerance,
-        adapter=None if adapter is None else Path(adapter),
+        adapter=None if adapter is None else path_of(adapter),
         tag=tag,
         layout=None if layout is None else Path(layout),
         section=section,
     )
-    return comparison.diff(Path(a), Path(b), options)
+    return comparison.diff(path_of(a), path_of(b), options)
 
 
 def verify(
@@ -91,12 +92,12 @@ def verify(
     if fast and (against is not None or write_manifest):
         raise BadRequest("fast=True reads no data, and a manifest needs it; leave one of them out")
     rules = None if layout is None else Path(layout)
-    given = verification.prepare(Path(path), tag=tag, layout=rules, section=section)
+    given = verification.prepare(path_of(path), tag=tag, layout=rules, section=section)
     budget = MemoryBudget(max_memory) if workers is None else MemoryBudget(max_memory, workers)
     other = (
         None
         if against is None
-        else comparing.against(Path(against), budget, verified=given.files.on_disk)
+        else comparing.against(path_of(against), budget, verified=given.files.on_disk)
     )
     digests = write_manifest is not False
     found = verification.verify(given, fast=fast, other=other, digests=digests, budget=budget)
@@ -139,9 +140,9 @@ def salvage(
         Unsupported: it is in a format that is not read.
     """
     from zerotools.ops.conversions.consolidate import refuse_overflow
-    from zerotools.ops.conversions.conversion import check_output, perform
     from zerotools.ops.execution.workers import MemoryBudget
     from zerotools.ops.salvage import examine, preparation, salvage_plan
+    from zerotools.ops.uploading.destination import check_write, write
 
     options = salvage_plan.SalvageOptions(
         dtype=dtype,
@@ -151,17 +152,17 @@ def salvage(
         format=format,
     )
     rules, other, config = (
-        None if each is None else Path(each) for each in (layout, fill_from, config_dir)
+        None if each is None else path_of(each) for each in (layout, fill_from, config_dir)
     )
     budget = MemoryBudget(max_memory)
-    given = examine.prepare(Path(path), tag=tag, layout=rules, section=section, stand_in=other)
+    given = examine.prepare(path_of(path), tag=tag, layout=rules, section=section, stand_in=other)
     found = preparation.prepare_salvage(
-        given, Path(out), options, fill_from=other, config_dir=config, budget=budget
+        given, path_of(out), options, fill_from=other, config_dir=config, budget=budget
     )
     if found.conversion is not None:
-        check_output(found.conversion, overwrite=overwrite)
+        check_write(found.conversion, overwrite=overwrite)
         if not dry_run:
-            perform(found.conversion, budget=budget, overwrite=overwrite, check=refuse_overflow)
+            write(found.conversion, budget=budget, overwrite=overwrite, check=refuse_overflow)
     return found
 
 
@@ -191,7 +192,7 @@ def plan_thin(
     if keep not in [each.value for each in Keep]:
         raise BadRequest(f"keep={keep!r}: must be {' or '.join(map(repr, map(str, Keep)))}")
     rules = None if layout is None else Path(layout)
-    return prepare(Path(path), Keep(keep), ReadOptions(tag, rules, section))
+    return prepare(path_of(path), Keep(keep), ReadOptions(tag, rules, section))
 
 
 def thin(

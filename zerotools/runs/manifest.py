@@ -29,7 +29,7 @@ from zerotools.core.errors import BadFile
 from zerotools.io.files.filenames import stays_below_root
 from zerotools.io.files.json_file import read_json
 from zerotools.io.files.new_file import new_text_file
-from zerotools.io.files.regular import open_regular
+from zerotools.io.files.regular import source_file
 from zerotools.runs.file_names import MANIFEST as MANIFEST
 
 VERSION = 1
@@ -89,12 +89,22 @@ def rewrite_manifest(
 
 
 def _write(directory: Path, files: Mapping[str, Any], boot: str | None = None) -> Path:
+    path = directory / MANIFEST
+    write_durably(path, _text(files, boot))
+    return path
+
+
+def _text(files: Mapping[str, Any], boot: str | None = None) -> str:
     tree: dict[str, Any] = {"version": VERSION, "files": files}
     if boot is not None:
         tree["boot"] = boot
-    path = directory / MANIFEST
-    write_durably(path, json.dumps(tree, indent=1) + "\n")
-    return path
+    return json.dumps(tree, indent=1) + "\n"
+
+
+def manifest_text(entries: Mapping[str, ManifestEntry]) -> str:
+    """The manifest of files that are elsewhere."""
+    files = {name: {"size": each.size, "sha256": each.sha256} for name, each in entries.items()}
+    return _text(files)
 
 
 def read_manifest(directory: Path) -> dict[str, ManifestEntry]:
@@ -224,8 +234,8 @@ def _regular_files(directory: Path) -> Iterator[str]:
 def _digest(path: Path) -> ManifestEntry:
     digest, size = hashlib.sha256(), 0
     buffer = memoryview(bytearray(2**20))
-    with os.fdopen(open_regular(path), "rb", buffering=0) as file:
-        while count := file.readinto(buffer):
+    with source_file(path) as source:
+        while count := source.read_into(buffer, size):
             digest.update(buffer[:count])
             size += count
     return ManifestEntry(size, digest.hexdigest())

@@ -10,7 +10,7 @@ from zerotools.core.boxes import Box
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadFile
 from zerotools.io.distcp.items import Items
-from zerotools.io.distcp.metadata import Item
+from zerotools.io.distcp.metadata import Item, Metadata
 from zerotools.io.files.sources import recording
 from zerotools.io.torchzip.pickle_values import Storage, StoredTensor
 
@@ -30,14 +30,14 @@ def open_files() -> int:
 
 
 def test_chunks_lie_where_the_values_are(tmp_path: Path) -> None:
-    found = Items(tmp_path)
+    found = Items(tmp_path, Metadata({}, {}))
     for name, item in archives(tmp_path, ["a", "b", "c"]).items():
         chunk = found.chunk(name, FLOAT32, Box.whole((600,)), item)
         assert (tmp_path / chunk.file).read_bytes()[chunk.offset :][: len(VALUES)] == VALUES
 
 
 def test_a_file_stays_open_until_nobody_needs_its_items(tmp_path: Path) -> None:
-    before, found = open_files(), Items(tmp_path)
+    before, found = open_files(), Items(tmp_path, Metadata({}, {}))
     for name, item in archives(tmp_path, ["a", "b"]).items():
         found.chunk(name, FLOAT32, Box.whole((600,)), item)
     assert open_files() == before + 1
@@ -47,7 +47,7 @@ def test_a_file_stays_open_until_nobody_needs_its_items(tmp_path: Path) -> None:
 
 def test_a_file_that_is_open_already_is_noted_by_who_records(tmp_path: Path) -> None:
     items = archives(tmp_path, ["a", "b"])
-    found = Items(tmp_path)
+    found = Items(tmp_path, Metadata({}, {}))
     found.chunk("a", FLOAT32, Box.whole((600,)), items["a"])
     with recording() as sources:
         found.chunk("b", FLOAT32, Box.whole((600,)), items["b"])
@@ -56,7 +56,7 @@ def test_a_file_that_is_open_already_is_noted_by_who_records(tmp_path: Path) -> 
 
 def test_a_file_that_is_cut_while_it_is_open_is_refused(tmp_path: Path) -> None:
     items = archives(tmp_path, ["a", "b"])
-    found = Items(tmp_path)
+    found = Items(tmp_path, Metadata({}, {}))
     found.chunk("a", FLOAT32, Box.whole((600,)), items["a"])
     os.truncate(tmp_path / "__0_0.distcp", items["b"].offset + 100)
     with pytest.raises(BadFile, match="it is truncated"):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+from zerotools.io.files.open_source import LocalSource
 from zerotools.io.torchzip.archive_layout import lay_out
 from zerotools.io.torchzip.pickles import dumps
 from zerotools.io.torchzip.window import FileRange
@@ -41,9 +42,9 @@ def zip_bytes(records: dict[str, bytes], compression: int = zipfile.ZIP_STORED) 
 @contextmanager
 def opened(path: Path, offset: int = 0, length: int | None = None) -> Iterator[FileRange]:
     """A window of a file."""
-    descriptor = os.open(path, os.O_RDONLY)
+    source = LocalSource(os.open(path, os.O_RDONLY))
     try:
-        whole = FileRange.whole(descriptor, path)
-        yield whole if length is None else FileRange(descriptor, path, offset, length)
+        whole = FileRange.whole(source, path)
+        yield whole if length is None else FileRange(source, path, offset, length)
     finally:
-        os.close(descriptor)
+        source.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +23,7 @@ from zerotools.io.output.staging import partial_of
 from zerotools.ops.conversions import consolidate, reshard
 from zerotools.ops.conversions.consolidate import Options
 from zerotools.ops.conversions.conversion import Conversion, perform
-from zerotools.ops.execution.execute import ReadBack, execute
+from zerotools.ops.execution.execute import ReadBack, WriteReport, execute
 from zerotools.ops.execution.plan import plan
 from zerotools.ops.execution.workers import MIN_TILE_BYTES, MemoryBudget
 from zerotools.ops.proof.output_proof import compare_bytes
@@ -82,16 +81,15 @@ def test_without_verify_it_is_not_noticed(tmp_path: Path) -> None:
 def test_headers_are_read_back_too(tmp_path: Path) -> None:
     conversion = export(tmp_path)
 
-    def swap_names(directory: Path) -> None:
-        with (directory / "model.safetensors").open("r+b") as file:
+    def swap_names(_: WriteReport) -> None:
+        with (partial_of(tmp_path / "out") / "model.safetensors").open("r+b") as file:
             (length,) = struct.unpack("<Q", file.read(8))
             header = file.read(length)
             file.seek(8)
             file.write(header.replace(b'"a"', b'"c"'))
 
-    damaged = replace(conversion, target=replace(conversion.target, finalize=swap_names))
     with pytest.raises(BadFile, match=r"does not read back as it was laid out: .* differs"):
-        perform(damaged, budget=BUDGET, overwrite=False, verify=True)
+        perform(conversion, budget=BUDGET, overwrite=False, verify=True, check=swap_names)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
 
 

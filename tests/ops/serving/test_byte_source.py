@@ -114,10 +114,10 @@ def test_few_tiles_are_made_ahead_of_one_that_is_not_taken(tmp_path: Path) -> No
         made = 0
         fill = source._fill
 
-        def counted(tile: object) -> bytes:
+        def counted(tile: object, note: object) -> bytes:
             nonlocal made
             made += 1
-            return fill(tile)  # type: ignore[arg-type]
+            return fill(tile, note)  # type: ignore[arg-type]
 
         source._fill = counted  # type: ignore[method-assign]
         reading = source.read(name, 0, size)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from zerotools.cli.options.checkpoint_path import CheckpointPath
 from zerotools.cli.options.conversion_options import Writing, carry_out, conversion_options
 from zerotools.cli.options.export_options import (
     allow_overflow_option,
@@ -32,8 +33,8 @@ from zerotools.ops.execution.parts.share import OutputPart
 
 
 @click.command("consolidate")
-@click.argument("path", type=click.Path(path_type=Path))
-@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("path", type=CheckpointPath())
+@click.argument("out", type=CheckpointPath())
 @tag_option
 @layout_option
 @section_option
@@ -44,7 +45,7 @@ from zerotools.ops.execution.parts.share import OutputPart
 @name_options()
 @click.option(
     "--like",
-    type=click.Path(path_type=Path),
+    type=CheckpointPath(),
     metavar="DIR",
     help="Check against this model's names, shapes and types before anything is written.",
 )
@@ -56,7 +57,7 @@ from zerotools.ops.execution.parts.share import OutputPart
 )
 @click.option(
     "--adapter-config",
-    type=click.Path(path_type=Path),
+    type=CheckpointPath(),
     metavar="FILE|DIR",
     help="The adapter's adapter_config.json, where the run does not say it.",
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from zerotools.cli.options.checkpoint_path import CheckpointPath
 from zerotools.cli.options.conversion_options import (
     Writing,
     carry_out,
@@ -32,7 +33,7 @@ from zerotools.ops.conversions.weights_alone import KEEP
 from zerotools.ops.execution.execute import WriteReport
 from zerotools.ops.execution.parts.share import OutputPart
 
-_PATH = click.Path(path_type=Path)
+_PATH = CheckpointPath()
 
 
 @click.command("convert")

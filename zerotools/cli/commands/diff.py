@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from zerotools.cli.options.checkpoint_path import CheckpointPath
 from zerotools.cli.options.shared import layout_option, section_option, tag_option
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import say
@@ -22,7 +23,7 @@ from zerotools.ops.comparison import result
 from zerotools.ops.comparison.checkpoint_diff import DiffOptions, carry_out_diff, prepare_diff
 from zerotools.ops.comparison.result import CheckpointDiff, RunComparison, TensorDifference
 
-_PATH = click.Path(path_type=Path)
+_PATH = CheckpointPath()
 
 
 @click.command("diff")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from zerotools.cli.options.checkpoint_path import CheckpointPath
 from zerotools.cli.options.shared import tag_option
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import say
@@ -37,7 +38,7 @@ MAX_NAMED = 4
 
 @click.command("gather")
 @click.argument("sources", metavar="HOST:PATH...", nargs=-1, required=True)
-@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("out", type=CheckpointPath())
 @tag_option
 @click.option("--dry-run", is_flag=True, help="Compare and print the plan, and fetch nothing.")
 @click.option(

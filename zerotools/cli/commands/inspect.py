@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from zerotools import formats
+from zerotools.cli.options.checkpoint_path import CheckpointPath
 from zerotools.cli.options.shared import layout_option, section_option, tag_option
 from zerotools.cli.output import render
 from zerotools.cli.output.style import paint
@@ -19,7 +20,7 @@ from zerotools.ops.inspection.run_summary import RunSummary, plain
 
 
 @click.command("inspect")
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=CheckpointPath())
 @tag_option
 @layout_option
 @section_option

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from zerotools.cli.options.checkpoint_path import CheckpointPath
 from zerotools.cli.options.conversion_options import (
     Writing,
     carry_out,
@@ -22,8 +23,8 @@ from zerotools.ops.execution.parts.share import OutputPart
 
 
 @click.command("reshard")
-@click.argument("path", type=click.Path(path_type=Path))
-@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("path", type=CheckpointPath())
+@click.argument("out", type=CheckpointPath())
 @tag_option
 @click.option("--world-size", type=int, required=True, help="Ranks that will load it.")
 @zero_options

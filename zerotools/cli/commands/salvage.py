@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from zerotools.cli.options.checkpoint_path import CheckpointPath
 from zerotools.cli.options.conversion_options import (
     Writing,
     conversion_options,
@@ -38,15 +39,16 @@ from zerotools.core.counts import counted
 from zerotools.core.errors import EXIT_DIFFERENCES
 from zerotools.io.files.sources import recording
 from zerotools.ops.conversions.consolidate import refuse_overflow
-from zerotools.ops.conversions.conversion import check_output, perform, prove
+from zerotools.ops.conversions.conversion import prove
 from zerotools.ops.salvage.examine import prepare
 from zerotools.ops.salvage.filled_weights import Part
 from zerotools.ops.salvage.holes import said
 from zerotools.ops.salvage.preparation import prepare_salvage
 from zerotools.ops.salvage.salvage_json import to_json
 from zerotools.ops.salvage.salvage_plan import Salvage, SalvageOptions
+from zerotools.ops.uploading.destination import check_write, write
 
-_PATH = click.Path(path_type=Path)
+_PATH = CheckpointPath()
 MAX_LISTED = 12
 
 
@@ -121,13 +123,13 @@ def _carry_out(found: Salvage, how: Writing, *, allow_overflow: bool) -> bool:
     conversion = found.conversion
     if conversion is None:
         return False
-    check_output(conversion, overwrite=how.overwrite)
+    check_write(conversion, overwrite=how.overwrite, resume=how.resume)
     if how.dry_run:
         prove(conversion)
         return False
     to_handle = conversion.bytes_of_tensors * (2 if how.verify else 1)
     with hint_at_resuming(conversion), progress(to_handle, "salvage") as on_bytes:
-        perform(
+        write(
             conversion,
             budget=how.budget,
             overwrite=how.overwrite,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from zerotools.cli.options.checkpoint_path import CheckpointPath
 from zerotools.cli.options.export_options import (
     allow_overflow_option,
     dtype_option,
@@ -44,7 +45,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
 
 
 @click.command("serve")
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=CheckpointPath())
 @click.option(
     "--listen",
     default="127.0.0.1:0",

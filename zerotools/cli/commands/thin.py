@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from zerotools.cli.options.checkpoint_path import CheckpointPath
 from zerotools.cli.options.shared import (
     layout_option,
     section_option,
@@ -60,9 +61,7 @@ class _Chosen:
 
 
 @click.command("thin")
-@click.argument(
-    "paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path)
-)
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=CheckpointPath())
 @click.option(
     "--keep",
     type=click.Choice([each.value for each in Keep]),

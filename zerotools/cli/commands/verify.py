@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from zerotools.cli.options.checkpoint_path import CheckpointPath
 from zerotools.cli.options.part_options import part_options
 from zerotools.cli.options.shared import layout_option, section_option, tag_option
 from zerotools.cli.options.sizes import ByteSize
@@ -40,13 +41,13 @@ BESIDE = ""
 
 
 @click.command("verify")
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=CheckpointPath())
 @tag_option
 @layout_option
 @section_option
 @click.option(
     "--against",
-    type=click.Path(path_type=Path),
+    type=CheckpointPath(),
     metavar="MANIFEST|PATH",
     help="Compare with a manifest, or with another checkpoint of any format.",
 )

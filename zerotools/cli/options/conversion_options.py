@@ -22,13 +22,15 @@ from zerotools.cli.output.messages import say
 from zerotools.cli.output.progress_bar import progress
 from zerotools.cli.output.render import duration, print_json, size, spans
 from zerotools.core.counts import counted
-from zerotools.core.errors import BadRequest
+from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.io.files.open_source import RemotePath
 from zerotools.io.output.staging import partial_of
-from zerotools.ops.conversions.conversion import Conversion, Unchanged, check_output, perform, prove
+from zerotools.ops.conversions.conversion import Conversion, Unchanged, prove
 from zerotools.ops.conversions.in_parts import check_part, perform_part, prove_part
 from zerotools.ops.execution.execute import WriteReport
 from zerotools.ops.execution.parts.share import OutputPart, PartPlan
 from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.uploading.destination import check_write, write
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +104,13 @@ def carry_out(
         carry_out_part(conversion, part, how, verb=verb, check=check)
         return
     if how.dry_run:
-        check_output(conversion, overwrite=how.overwrite)
+        check_write(conversion, overwrite=how.overwrite, resume=how.resume)
         _show_plan(conversion, how.budget, as_json=how.as_json)
         return
     began = time.monotonic()
     to_handle = conversion.bytes_of_tensors * (2 if how.verify else 1)
     with hint_at_resuming(conversion), progress(to_handle, verb) as on_bytes:
-        report = perform(
+        report = write(
             conversion,
             budget=how.budget,
             overwrite=how.overwrite,
@@ -130,6 +132,8 @@ def carry_out(
         print_json({**plan_json(conversion), **done})
         return
     print_notes(conversion)
+    for note in report.notes:
+        say("note", note)
     print_losses(report)
     took = f"{seconds:.1f} s" if seconds < 60 else duration(seconds)
     files = counted(report.files, "file")
@@ -155,6 +159,11 @@ def carry_out_part(
     Raises:
         BadRequest: it is asked for with what cannot be done in parts.
     """
+    if isinstance(conversion.destination, RemotePath):
+        raise Unsupported(
+            f"{conversion.destination} is in an object store, in which parts have no place to "
+            "share; leave --part out, or write to a shared file system"
+        )
     if how.verify:
         raise BadRequest(
             "--verify reads the whole output back, which no part can do; leave it out, and run "
@@ -268,6 +277,9 @@ def hint_at_resuming(conversion: Conversion, flag: str = "with --resume ") -> It
         yield
     except KeyboardInterrupt:
         partial = partial_of(conversion.destination)
+        if isinstance(conversion.destination, RemotePath):
+            partial = conversion.destination
+            partial.forget()
         if partial.exists():
             say("note", f"{partial} is kept; run the same command {flag}to continue")
         raise

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from zerotools.cli.options.checkpoint_path import CheckpointPath
 from zerotools.cli.output.messages import HOST
 from zerotools.core.errors import BadRequest
 
@@ -45,7 +46,7 @@ tag_option = click.option("--tag", metavar="TAG", help="Which tag of a DeepSpeed
 
 layout_option = click.option(
     "--layout",
-    type=click.Path(path_type=Path),
+    type=CheckpointPath(),
     metavar="FILE",
     help="Rules on how tensor-parallel ranks share the weights (TOML).",
 )
@@ -58,7 +59,7 @@ section_option = click.option(
 
 config_dir_option = click.option(
     "--config-dir",
-    type=click.Path(path_type=Path),
+    type=CheckpointPath(),
     metavar="DIR",
     help="Take config.json and the tokenizer from this model directory.",
 )

@@ -47,7 +47,7 @@ def read_directory(path: Path) -> Checkpoint:
         metadata = load_metadata(path)
         files, found = data_files(path, metadata)
         files |= sizes(path, metadata_names(path))
-        keys, items = _named(metadata.tensors), Items(path)
+        keys, items = _named(metadata.tensors), Items(path, metadata)
         tensors = {
             key: tensor_of(items, path, flat, metadata.tensors[flat], files)
             for flat, key in keys.items()

@@ -11,7 +11,6 @@ belongs to exactly one tensor, and each has the size that its type and shape giv
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
@@ -24,7 +23,7 @@ from zerotools.core.errors import BadFile, Unsupported
 from zerotools.io.files.allowance import Beside, may_be_read, taken_on_disk
 from zerotools.io.files.damage import tolerate
 from zerotools.io.files.json_file import parse_json
-from zerotools.io.files.regular import open_regular
+from zerotools.io.files.regular import source_file
 
 LARGEST_HEADER = 100_000_000
 METADATA = "__metadata__"
@@ -63,7 +62,7 @@ def read_header(path: Path) -> Header:
         BadFile: the file is not a safetensors file, is truncated, or its header is inconsistent.
         Unsupported: an element type that zerotools cannot move.
     """
-    with os.fdopen(open_regular(path), "rb") as file:
+    with source_file(path) as source, source.stream() as file:
         size = file.seek(0, 2)
         file.seek(0)
         length = int.from_bytes(file.read(8), "little")
@@ -78,7 +77,7 @@ def read_header(path: Path) -> Header:
                 f"{path} has {size} bytes and its header would have {length}: it is not a "
                 "safetensors file, or it is truncated"
             )
-        on_disk = taken_on_disk(os.fstat(file.fileno()))
+        on_disk = taken_on_disk(source.status())
 
         def beside() -> int:
             return max(0, on_disk - length)

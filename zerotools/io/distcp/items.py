@@ -6,19 +6,19 @@ to list a checkpoint, and a large one has millions of items.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, cast, overload
 
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Chunk
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.io.distcp.metadata import Item
+from zerotools.io.distcp.metadata import Item, Metadata
 from zerotools.io.files.open_files import OpenFiles
-from zerotools.io.files.regular import open_regular
+from zerotools.io.files.open_source import FarSource, RemotePath
+from zerotools.io.files.regular import open_source
 from zerotools.io.files.sources import note_open
 from zerotools.io.torchzip.archive import Archive
 from zerotools.io.torchzip.pickle_values import StoredTensor, describe
@@ -42,27 +42,53 @@ class Items:
     thousand are remembered; all of a large checkpoint's would fill the memory.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, metadata: Metadata) -> None:
+        """Of `metadata` it is known where items lie whose archives may be opened."""
         self._files = OpenFiles(root, most=_OPEN_FILES)
+        ends = _Ends(metadata) if isinstance(root, RemotePath) else None
         # Not of a method, which would keep this object, and with it open files, until the garbage
         # is collected.
-        self.chunk = lru_cache(maxsize=4096)(partial(_chunk, root, self._files))
+        self.chunk = lru_cache(maxsize=4096)(partial(_chunk, root, self._files, ends))
 
     def __del__(self) -> None:
         self._files.close()
 
 
-def _chunk(root: Path, files: OpenFiles, key: str, dtype: DType, box: Box, item: Item) -> Chunk:
+class _Ends:
+    """Of a checkpoint in a store the ends of all archives in a file are asked for at once, where
+    one of them is opened."""
+
+    def __init__(self, metadata: Metadata) -> None:
+        self._metadata = metadata
+        self._places: dict[str, list[tuple[int, int]]] | None = None
+
+    def of(self, file: str) -> list[tuple[int, int]]:
+        """Where they lie in a file; nothing where that was asked before."""
+        if self._places is None:
+            self._places = {}
+            for _, item in self._metadata.items:
+                begin, end = item.offset, item.offset + item.length
+                count = min(_END_BYTES, item.length)
+                ends = ((begin, begin + count), (end - count, end))
+                self._places.setdefault(item.file, []).extend(ends)
+        return self._places.pop(file, [])
+
+
+def _chunk(
+    root: Path, files: OpenFiles, ends: _Ends | None, key: str, dtype: DType, box: Box, item: Item
+) -> Chunk:
     """The chunk of `key` that `item` holds.
 
     Raises:
         BadFile: the item is damaged, or holds another shape or type than `.metadata` says.
         Unsupported: it is not a torch.save archive whose bytes can be addressed.
     """
-    with files.descriptor(item.file) as descriptor:
+    with files.source(item.file) as source:
         path = root / item.file
-        note_open(path, descriptor)
-        window = FileRange(descriptor, path, item.offset, item.length)
+        note_open(path, source.status)
+        if ends is not None and (places := ends.of(item.file)):
+            cast(FarSource, source).expect(places)
+        window = FileRange(source, path, item.offset, item.length)
         archive = Archive.open(window.keeping_ends(_END_BYTES))
         tensor = _tensor(archive, key)
         _check_agrees(window, key, dtype, box, tensor)
@@ -137,13 +163,13 @@ class _opened:
 
     def __enter__(self) -> FileRange:
         try:
-            self._descriptor = open_regular(self._path)
+            self._source = open_source(self._path)
         except OSError as error:
             raise BadFile(f"{self._path} cannot be opened: {error.strerror}") from None
-        return FileRange(self._descriptor, self._path, self._item.offset, self._item.length)
+        return FileRange(self._source, self._path, self._item.offset, self._item.length)
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
+        self._source.close()
 
 
 def _check_agrees(

@@ -1,10 +1,13 @@
-"""The names in a directory."""
+"""The names in a directory, and below it."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from zerotools.core.errors import BadRequest
+from zerotools.io.files.open_source import RemotePath
 
 
 def names_in(path: Path) -> set[str]:
@@ -25,3 +28,23 @@ def names_if_readable(path: Path) -> set[str]:
         return names_in(path)
     except BadRequest:
         return set()
+
+
+def is_there(path: Path) -> bool:
+    """Whether anything has the name, also a link that leads nowhere."""
+    return path.exists() if isinstance(path, RemotePath) else os.path.lexists(path)
+
+
+def folders_below(path: Path) -> Iterator[tuple[Path, list[str]]]:
+    """The directory `path` and each below it, which links do not lead to, with the names in it
+    that are no directories."""
+    if not isinstance(path, RemotePath):
+        for folder, _, names in os.walk(path):
+            yield Path(folder), names
+        return
+    files: dict[Path, list[str]] = {path: []}
+    for each in path.below():
+        for parent in reversed(each.relative_to(path).parents):
+            files.setdefault(path / parent, [])
+        files[each.parent].append(each.name)
+    yield from files.items()

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import resource
 import threading
+from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple, Protocol, cast
 
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.io.files.regular import open_regular
+from zerotools.io.files.open_source import FarSource, LocalSource, OpenSource, RemotePath
+from zerotools.io.files.regular import open_regular, open_source
 from zerotools.io.files.sources import Sources
 
 MAX_OPEN_FILES = 1024
@@ -49,12 +52,13 @@ class OpenFiles:
         named_by: str = "the checkpoint's metadata",
     ) -> None:
         self._root = root
+        self.is_far = isinstance(root, RemotePath)
         self._sources = sources
         self._named_by = named_by
         self._seen: set[Path] = set()
         self._flags = flags
         self._most = max_open_files() if most is None else most
-        self._open: OrderedDict[str, int] = OrderedDict()
+        self._open: OrderedDict[str, OpenSource] = OrderedDict()
         self._users: dict[str, int] = {}
         self._lock = threading.Lock()
 
@@ -71,27 +75,33 @@ class OpenFiles:
 
     def close(self) -> None:
         """Close every file. Those that are asked for later are opened again."""
-        for descriptor in self._open.values():
-            os.close(descriptor)
+        for source in self._open.values():
+            source.close()
         self._open.clear()
 
     @contextmanager
-    def descriptor(self, file: str) -> Iterator[int]:
+    def source(self, file: str) -> Iterator[OpenSource]:
         """A file, open until the context ends; raises as `read_into`."""
-        descriptor = self._take(file)
+        source = self._take(file)
         try:
-            yield descriptor
+            yield source
         finally:
             self._give_back([file])
 
-    def _take(self, file: str) -> int:
+    @contextmanager
+    def _descriptor(self, file: str) -> Iterator[int]:
+        with self.source(file) as source:
+            assert isinstance(source, LocalSource), f"{self._root / file} is not of this machine"
+            yield source.descriptor
+
+    def _take(self, file: str) -> OpenSource:
         with self._lock:
-            descriptor = self._open.get(file)
-            if descriptor is None:
-                descriptor = self._open_now(file)
+            source = self._open.get(file)
+            if source is None:
+                source = self._open_now(file)
             self._open.move_to_end(file)
             self._users[file] = self._users.get(file, 0) + 1
-            return descriptor
+            return source
 
     def _give_back(self, files: Iterable[str]) -> None:
         with self._lock:
@@ -104,25 +114,29 @@ class OpenFiles:
     @contextmanager
     def holding(self) -> Iterator[ThreadFiles]:
         """For many small reads: the last few files stay open until the context ends."""
-        descriptors: OrderedDict[str, int] = OrderedDict()
+        held: OrderedDict[str, OpenSource] = OrderedDict()
         try:
-            yield ThreadFiles(self, descriptors, max(1, self._most // _THREADS))
+            yield ThreadFiles(self, held, max(1, self._most // _THREADS))
         finally:
-            self._give_back(descriptors)
+            self._give_back(held)
 
-    def _open_now(self, file: str) -> int:
-        path = self._root / file
+    def _open_now(self, file: str) -> OpenSource:
+        path = Path(file) if self.is_far and file.startswith("/") else self._root / file
         try:
-            descriptor = open_regular(path, self._flags)
+            source = (
+                open_source(path)
+                if self._flags == os.O_RDONLY
+                else LocalSource(open_regular(path, self._flags))
+            )
         except FileNotFoundError:
             raise BadFile(f"{path} is missing; {self._named_by} names it") from None
         except OSError as error:
             raise BadFile(f"{path} cannot be opened: {error.strerror}") from error
-        self._open[file] = descriptor
+        self._open[file] = source
         if self._sources is not None:
-            self._sources.note(path, os.fstat(descriptor))
+            self._sources.note(path, source.status())
             self._seen.add(path)
-        return descriptor
+        return source
 
     def check_sources(self) -> None:
         """Look once more at every file that was opened.
@@ -136,7 +150,7 @@ class OpenFiles:
     def _close_idle(self) -> None:
         idle = (file for file in self._open if file not in self._users)
         for file in list(islice(idle, max(0, len(self._open) - self._most))):
-            os.close(self._open.pop(file))
+            self._open.pop(file).close()
 
     def read_into(self, file: str, offset: int, buffer: memoryview) -> None:
         """Fill `buffer` (bytes) from `offset` on.
@@ -144,14 +158,14 @@ class OpenFiles:
         Raises:
             BadFile: the file is missing, unreadable, or ends too early.
         """
-        with self.descriptor(file) as descriptor:
-            self._read(descriptor, file, offset, buffer)
+        with self.source(file) as source:
+            self._read(source, file, offset, buffer)
 
-    def _read(self, descriptor: int, file: str, offset: int, buffer: memoryview) -> None:
+    def _read(self, source: OpenSource, file: str, offset: int, buffer: memoryview) -> None:
         done, left = 0, buffer
         while left:
             try:
-                count = os.preadv(descriptor, [left], offset + done)
+                count = source.read_into(left, offset + done)
             except OSError as error:
                 raise BadFile(
                     f"{self._root / file} cannot be read at byte {offset + done}: {error.strerror}"
@@ -171,7 +185,7 @@ class OpenFiles:
             BadRequest: the disk is full, or refuses the write for another reason.
         """
         view = memoryview(data)
-        with self.descriptor(file) as descriptor:
+        with self._descriptor(file) as descriptor:
             done = 0
             while done < len(view):
                 try:
@@ -183,33 +197,105 @@ class OpenFiles:
 
     def forget(self, file: str) -> None:
         """Ask the system to drop its copy of the file, so that reads come from the disk."""
-        with self.descriptor(file) as descriptor:
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        with self.source(file) as source:
+            if isinstance(source, LocalSource):
+                os.posix_fadvise(source.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def sync(self, file: str) -> None:
         """Flush the file to the disk."""
-        with self.descriptor(file) as descriptor:
+        with self._descriptor(file) as descriptor:
             os.fsync(descriptor)
+
+
+class HeldFiles(Protocol):
+    """Files from which one thread reads."""
+
+    def read_into(self, file: str, offset: int, buffer: memoryview) -> None:
+        """As `OpenFiles.read_into`."""
 
 
 class ThreadFiles:
     """Files of one `OpenFiles`, held open by one thread: at most `most` of them, because a tile may
     be made of the files of thousands of ranks."""
 
-    def __init__(self, files: OpenFiles, descriptors: OrderedDict[str, int], most: int) -> None:
+    def __init__(self, files: OpenFiles, held: OrderedDict[str, OpenSource], most: int) -> None:
         self._files = files
-        self._descriptors = descriptors
+        self._held = held
         self._most = most
 
     def read_into(self, file: str, offset: int, buffer: memoryview) -> None:
         """As `OpenFiles.read_into`."""
-        descriptor = self._descriptors.get(file)
-        if descriptor is None:
-            if len(self._descriptors) >= self._most:
-                oldest, _ = self._descriptors.popitem(last=False)
+        self._files._read(self._source(file), file, offset, buffer)
+
+    def with_bytes(self, reads: Callable[[], Iterable[NeededRange]]) -> HeldFiles:
+        """These files, from which `reads` follow. Where it takes long until a read begins, the
+        bytes of all are asked for now, side by side, and are here when this returns.
+
+        Raises:
+            BadFile: as `OpenFiles.read_into`.
+        """
+        return self if not self._files.is_far else FetchedBytes(self, reads())
+
+    def _source(self, file: str) -> OpenSource:
+        source = self._held.get(file)
+        if source is None:
+            if len(self._held) >= self._most:
+                oldest, _ = self._held.popitem(last=False)
                 self._files._give_back([oldest])
-            descriptor = self._descriptors[file] = self._files._take(file)
-        self._files._read(descriptor, file, offset, buffer)
+            source = self._held[file] = self._files._take(file)
+        return source
+
+
+class NeededRange(NamedTuple):
+    """Bytes [begin, end) of a file."""
+
+    file: str
+    begin: int
+    end: int
+
+
+class FetchedBytes:
+    """What one thread needs of many places, of which all bytes are in memory."""
+
+    def __init__(self, files: ThreadFiles, reads: Iterable[NeededRange]) -> None:
+        wanted: dict[str, list[tuple[int, int]]] = {}
+        for file, begin, end in reads:
+            wanted.setdefault(file, []).append((begin, end))
+        self._files = files
+        self._parts: dict[str, tuple[list[int], list[Sequence[memoryview]]]] = {}
+        asked: list[tuple[str, list[int], Callable[[], Sequence[Sequence[memoryview]]]]] = []
+        for file, ranges in wanted.items():
+            source = files._source(file)
+            if isinstance(source, LocalSource):  # a sum, on the disk beside the output
+                continue
+            end = source.status().st_size
+            ordered = sorted(each for each in ranges if each[1] <= end)
+            asked.append(
+                (file, [begin for begin, _ in ordered], cast(FarSource, source).fetch(ordered))
+            )
+        for file, starts, wait in asked:
+            self._parts[file] = starts, list(wait())
+
+    def read_into(self, file: str, offset: int, buffer: memoryview) -> None:
+        """As `OpenFiles.read_into`."""
+        starts, ranges = self._parts.get(file, ((), ()))
+        number = bisect_right(starts, offset) - 1
+        if number < 0 or not _taken(ranges[number], offset - starts[number], buffer):
+            self._files.read_into(file, offset, buffer)
+
+
+def _taken(parts: Sequence[memoryview], at: int, buffer: memoryview) -> bool:
+    """Fill `buffer` from byte `at` of the parts; whether they have all of it."""
+    if at + len(buffer) > sum(map(len, parts)):
+        return False
+    done = 0
+    for part in parts:
+        if at < len(part):
+            some = part[at : at + len(buffer) - done]
+            buffer[done : done + len(some)] = some
+            done += len(some)
+        at = max(0, at - len(part))
+    return True
 
 
 def sync_directory(path: Path) -> None:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from zerotools.core.errors import BadFile
+from zerotools.io.files.open_source import LocalSource, OpenSource, RemotePath
 from zerotools.io.files.sources import named_if_gone, note
 
 LARGEST_GIVEN = 2**22
@@ -52,6 +53,28 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, *, is_source: bool = True
     return descriptor
 
 
+def open_source(path: Path, *, is_source: bool = True) -> OpenSource:
+    """As `open_regular`, of a path in an object store, too."""
+    if not isinstance(path, RemotePath):
+        return LocalSource(open_regular(path, is_source=is_source))
+    check_regular(path)
+    with named_if_gone(path):
+        source = path.open_source()
+    if is_source:
+        note(path, source.status())
+    return source
+
+
+@contextmanager
+def source_file(path: Path, *, is_source: bool = True) -> Iterator[OpenSource]:
+    """As `open_source`, closed at the end."""
+    source = open_source(path, is_source=is_source)
+    try:
+        yield source
+    finally:
+        source.close()
+
+
 @contextmanager
 def regular_file(path: Path, *, is_source: bool = True) -> Iterator[int]:
     """As `open_regular`, closed at the end."""
@@ -69,11 +92,11 @@ def read_regular(path: Path, most: int, *, is_source: bool = True) -> bytes:
         OSError: it is missing or cannot be read.
         BadFile: it is not a regular file, or is larger.
     """
-    with regular_file(path, is_source=is_source) as descriptor:
-        size = os.fstat(descriptor).st_size
+    with source_file(path, is_source=is_source) as source:
+        size = source.status().st_size
         if size > most:
             raise BadFile(f"{path} has {size} bytes; a file of its kind may have at most {most}")
-        with os.fdopen(descriptor, "rb", closefd=False) as stream:
+        with source.stream() as stream:
             return stream.read(most)
 
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from zerotools.core.checkpoint import Stamp
 from zerotools.core.errors import BadFile
+from zerotools.io.files.open_source import RemotePath
 
 # Their inode numbers are made up while they are mounted, and may change for the same file.
 _CHANGING_INODES = ("fuse", "cifs", "smb", "9p", "vfat", "exfat")
@@ -44,6 +46,7 @@ class Sources:
 
     def changed(self) -> Iterator[tuple[Path, str]]:
         """Every noted file that is not what it was, and how it differs."""
+        _ask_again(self.stamps)
         for path, first in self.stamps.items():
             try:
                 stamp = stamp_of(path.stat())
@@ -59,12 +62,24 @@ class Sources:
         Raises:
             BadFile: a file is not what it was when it was first read.
         """
-        for path in list(self.stamps) if paths is None else paths:
+        paths = list(self.stamps if paths is None else paths)
+        _ask_again(paths)
+        for path in paths:
             try:
                 status = path.stat()
             except OSError as error:
                 raise BadFile(_changed(path, f"it is gone ({error.strerror})")) from None
             self.note(path, status)
+
+
+def _ask_again(paths: Iterable[Path]) -> None:
+    """What is known of the stores that paths lie in is as it was when it was asked for."""
+    far = [path for path in paths if isinstance(path, RemotePath)]
+    for parent in {path.parent: path for path in far}.values():
+        parent.forget()
+    several = [parent for parent, n in Counter(path.parent for path in far).items() if n > 1]
+    for parent in several:  # with one request, and not with one for each
+        next(iter(parent.iterdir() if parent.is_dir() else ()), None)
 
 
 _NOTED: ContextVar[tuple[Sources, ...]] = ContextVar("sources", default=())
@@ -115,10 +130,10 @@ def note(path: Path, status: os.stat_result) -> None:
         sources.note(path, status)
 
 
-def note_open(path: Path, descriptor: int) -> None:
+def note_open(path: Path, status: Callable[[], os.stat_result]) -> None:
     """As `note`, of a file that has been open for a while: it may be noted elsewhere alone."""
     if _NOTED.get():
-        note(path, os.fstat(descriptor))
+        note(path, status())
 
 
 def stamp_of(status: os.stat_result) -> Stamp:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from zerotools.io.files.open_source import LocalSource, OpenSource
+
 # One call may take long, and cannot be interrupted.
 _MOST = 64 * 1024 * 1024
 _BUFFER = 1024 * 1024
 
 
-def transfer(source: int, source_offset: int, output: int, offset: int, length: int) -> int:
+def transfer(source: OpenSource, source_offset: int, output: int, offset: int, length: int) -> int:
     """Copy `length` bytes; returns how many there were, fewer where the source ends early.
 
     The system copies them itself where it can, which halves the work. Where it refuses, as it does
@@ -20,9 +22,13 @@ def transfer(source: int, source_offset: int, output: int, offset: int, length: 
         OSError: reading or writing failed.
     """
     done = 0
-    for step in (_in_kernel, _through_memory):
-        for count in step(source, source_offset + done, output, offset + done, length - done):
+    if isinstance(source, LocalSource):
+        for count in _in_kernel(source.descriptor, source_offset, output, offset, length):
             done += count
+    for count in _through_memory(
+        source, source_offset + done, output, offset + done, length - done
+    ):
+        done += count
     return done
 
 
@@ -45,13 +51,13 @@ def _in_kernel(
 
 
 def _through_memory(
-    source: int, source_offset: int, output: int, offset: int, length: int
+    source: OpenSource, source_offset: int, output: int, offset: int, length: int
 ) -> Iterator[int]:
     """Sizes of what was copied, until nothing is left or the source ends."""
     buffer = memoryview(bytearray(min(_BUFFER, length)))
     done = 0
     while done < length:
-        found = os.preadv(source, [buffer[: length - done]], source_offset + done)
+        found = source.read_into(buffer[: length - done], source_offset + done)
         if not found:
             return
         written = 0

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from zerotools.core.boxes import Box, row_major_strides
 from zerotools.core.checkpoint import Chunk, ChunkBox
 from zerotools.core.dtypes import DType
 from zerotools.core.ranges import Range
-from zerotools.io.files.open_files import ThreadFiles
+from zerotools.io.files.open_files import HeldFiles, NeededRange
 from zerotools.io.numeric.numpy_dtypes import (
     NO_LOSSES,
     Array,
@@ -54,7 +54,7 @@ class Scratch:
 
 
 def gather(
-    files: ThreadFiles,
+    files: HeldFiles,
     pieces: Iterable[ChunkBox],
     box: Box,
     source_dtype: DType,
@@ -78,9 +78,32 @@ def gather(
     return losses
 
 
-def gather_flat(
-    files: ThreadFiles, pieces: Iterable[Range], itemsize: int, raw: memoryview
-) -> None:
+def box_reads(
+    pieces: Iterable[ChunkBox],
+    box: Box,
+    source_dtype: DType,
+    target_dtype: DType,
+    room: int,
+) -> Iterator[NeededRange]:
+    """What `gather` reads, with a buffer of `room` bytes."""
+    for piece in pieces:
+        if piece.box == box and source_dtype == target_dtype and _is_dense(piece, box):
+            begin = _first_byte(piece, source_dtype)
+            yield NeededRange(piece.chunk.file, begin, begin + box.numel * source_dtype.itemsize)
+            continue
+        for each in _planned_blocks(piece, source_dtype, room):
+            for number in range(each.reads):
+                begin = each.begin + number * each.step
+                yield NeededRange(piece.chunk.file, begin, begin + each.length)
+
+
+def flat_reads(pieces: Iterable[Range], itemsize: int) -> Iterator[NeededRange]:
+    """What `gather_flat` and `cast_flat` read."""
+    for file, offset, length in _stretches(pieces, itemsize):
+        yield NeededRange(file, offset, offset + length)
+
+
+def gather_flat(files: HeldFiles, pieces: Iterable[Range], itemsize: int, raw: memoryview) -> None:
     """Put ranges one behind another into the bytes `raw`, which they fill, in their own type."""
     at = 0
     for file, offset, length in _stretches(pieces, itemsize):
@@ -89,7 +112,7 @@ def gather_flat(
 
 
 def cast_flat(
-    files: ThreadFiles,
+    files: HeldFiles,
     pieces: Iterable[Range],
     source_dtype: DType,
     target_dtype: DType,
@@ -150,29 +173,45 @@ def _is_dense(piece: ChunkBox, tile: Box) -> bool:
     )
 
 
-def _read_blocks(
-    files: ThreadFiles, piece: ChunkBox, dtype: DType, buffer: Array
-) -> Iterator[tuple[Box, Array]]:
-    """Yield blocks of the piece with their values, as views of `buffer`."""
+class _PlannedBlock(NamedTuple):
+    """`reads` times `length` bytes from `begin` on, `step` bytes apart, of which `strides` (of
+    elements) make a block."""
+
+    block: Box
+    begin: int
+    reads: int
+    step: int
+    length: int
+    strides: tuple[int, ...]
+
+
+def _planned_blocks(piece: ChunkBox, dtype: DType, room: int) -> Iterator[_PlannedBlock]:
     strides, itemsize = _strides(piece.chunk), dtype.itemsize
-    for block, axis in _readable_blocks(piece.box, strides, itemsize, buffer.nbytes):
+    for block, axis in _readable_blocks(piece.box, strides, itemsize, room):
         begin = _first_byte(ChunkBox(piece.chunk, block), dtype)
         reads, length, step, packed = 1, _span(block.shape, strides), 0, strides
         if axis is not None:  # runs that are far from one another lie side by side in the buffer
             reads, step = block.shape[axis], strides[axis]
             length -= (reads - 1) * step
             packed = (*strides[:axis], length, *strides[axis + 1 :])
+        yield _PlannedBlock(block, begin, reads, step * itemsize, length * itemsize, packed)
+
+
+def _read_blocks(
+    files: HeldFiles, piece: ChunkBox, dtype: DType, buffer: Array
+) -> Iterator[tuple[Box, Array]]:
+    """Yield blocks of the piece with their values, as views of `buffer`."""
+    for block, begin, reads, step, length, packed in _planned_blocks(piece, dtype, buffer.nbytes):
         for number in range(reads):
-            at = number * length * itemsize
-            run = buffer[at : at + length * itemsize].data
-            files.read_into(piece.chunk.file, begin + number * step * itemsize, run)
+            run = buffer[number * length : (number + 1) * length].data
+            files.read_into(piece.chunk.file, begin + number * step, run)
         yield (
             block,
             np.ndarray(
                 block.shape,
                 numpy_dtype(dtype),
                 buffer=buffer.data,
-                strides=tuple(s * itemsize for s in packed),
+                strides=tuple(s * dtype.itemsize for s in packed),
             ),
         )
 

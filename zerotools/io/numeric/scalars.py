@@ -6,7 +6,6 @@ milliseconds.
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -15,7 +14,7 @@ from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile
 from zerotools.core.training import Scalar
-from zerotools.io.files.regular import regular_file
+from zerotools.io.files.regular import source_file
 
 
 class LazyScalars(Mapping[Key, Scalar]):
@@ -55,8 +54,8 @@ def read_scalar(root: Path, tensor: Tensor) -> Scalar:
         raise BadFile(f"{root}: no file holds a number of the optimizer's state")
     path = root / chunk.file
     try:
-        with regular_file(path) as descriptor:
-            data = os.pread(descriptor, tensor.dtype.itemsize, chunk.offset)
+        with source_file(path) as source:
+            data = source.read(tensor.dtype.itemsize, chunk.offset)
     except OSError as error:
         raise BadFile(f"{path} cannot be read: {error.strerror}") from None
     if len(data) < tensor.dtype.itemsize:

@@ -65,17 +65,33 @@ def write_marker(
         files[name] = {"size": status.st_size, "mtime_ns": status.st_mtime_ns}
         if digests and name in digests:
             files[name]["digest"] = digests[name]
-    tree: dict[str, Any] = {"schema": SCHEMA, "command": command, "version": __version__}
-    if made_of is not None:
-        tree["made_of"] = made_of
-    tree["files"] = files
-    if digests:
-        tree["algorithm"] = algorithm
-        tree["digest"] = tree_digest(tree)
+    more = {} if made_of is None else {"made_of": made_of}
     with (directory / MARKER).open("w", encoding="utf-8") as file:
-        file.write(json.dumps(tree, indent=1) + "\n")
+        file.write(marker_text(command, files, algorithm if digests else None, more))
         file.flush()
         os.fsync(file.fileno())
+
+
+def marker_text(
+    command: str,
+    files: Mapping[str, Mapping[str, Any]],
+    algorithm: str | None,
+    more: Mapping[str, Any],
+) -> str:
+    """The marker of an output with `files`, which have digests if there is an `algorithm`."""
+    tree = {"schema": SCHEMA, "command": command, "version": __version__, **more, "files": files}
+    if algorithm is not None:
+        tree["algorithm"] = algorithm
+        tree["digest"] = tree_digest(tree)
+    return json.dumps(tree, indent=1) + "\n"
+
+
+def run_of(directory: Path) -> str | None:
+    """Which run has written what is in `directory` of a store, as its marker says."""
+    try:
+        return str(_marker(directory).get("run"))
+    except BadRequest:
+        return None
 
 
 def read_written(directory: Path) -> Written | None:

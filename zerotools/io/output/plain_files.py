@@ -11,13 +11,12 @@ tokenizers. But who made the checkpoint also chose where its links lead, and an 
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadFile
 from zerotools.core.target import CarriedBytes, FilePlan, LiteralBytes
-from zerotools.io.files.regular import regular_file
+from zerotools.io.files.regular import source_file
 
 
 def literal(data: bytes) -> FilePlan:
@@ -36,8 +35,8 @@ def carried_file(path: Path) -> FilePlan:
             f"{path} is a link to {target}, outside its directory, and its content would go into "
             "the output; put the file itself there if it belongs to the model, else remove the link"
         )
-    with regular_file(path) as descriptor:
-        size = os.fstat(descriptor).st_size
+    with source_file(path) as source:
+        size = source.status().st_size
     return FilePlan(size, carried=[CarriedBytes(0, path, 0, size)])
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, cast
 
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Chunk, Tensor
@@ -13,14 +12,15 @@ from zerotools.core.errors import BadFile
 from zerotools.core.target import CarriedBytes, Checksum, FilePlan, LiteralBytes
 from zerotools.io.files.allowance import data_in
 from zerotools.io.files.damage import is_tolerated, tolerate
-from zerotools.io.files.regular import open_regular, regular_file
+from zerotools.io.files.open_source import FarSource, LocalSource, OpenSource
+from zerotools.io.files.regular import open_source, source_file
 from zerotools.io.torchzip import archive_layout
 from zerotools.io.torchzip.archive import Archive
 from zerotools.io.torchzip.legacy_archive import is_legacy, read_legacy
 from zerotools.io.torchzip.pickle_values import Storage, StoredTensor
 from zerotools.io.torchzip.pickles import dumps_renumbered
 from zerotools.io.torchzip.window import FileRange
-from zerotools.io.torchzip.zip_directory import ZipEntry, check_entry
+from zerotools.io.torchzip.zip_directory import LOCAL_HEADER, ZipEntry, check_entry
 
 _SMALL = 4096
 
@@ -49,20 +49,21 @@ class TorchFile:
         """
         path = root / name
         try:
-            descriptor = open_regular(path)
+            source = open_source(path)
         except OSError as error:
             raise BadFile(f"{path} cannot be opened: {error.strerror}") from error
         try:
-            window = FileRange.whole(descriptor, path)
+            window = FileRange.whole(source, path)
             if is_legacy(window):
                 legacy = read_legacy(window)
                 return cls(root, name, window.length, legacy.tree, {}, dict(legacy.offsets))
             archive = Archive.open(window)
+            _expect_headers(source, archive)
             tree = archive.tree(None if alone else lambda: data_in(path.parent))
             records = _sound(archive) if is_tolerated() else archive.records
             return cls(root, name, window.length, tree, records)
         finally:
-            os.close(descriptor)
+            source.close()
 
     @staticmethod
     def check(path: Path) -> None:
@@ -73,8 +74,8 @@ class TorchFile:
             Unsupported: it is compressed.
         """
         try:
-            with regular_file(path, is_source=False) as descriptor:
-                window = FileRange.whole(descriptor, path)
+            with source_file(path, is_source=False) as source:
+                window = FileRange.whole(source, path)
                 if not is_legacy(window):
                     Archive.open(window)
         except OSError as error:
@@ -98,15 +99,15 @@ class TorchFile:
         record = self.records.get(f"data/{storage.key}")
         fits = record is None or record.length == storage.nbytes
         if storage.key not in self._offsets or not fits:
-            descriptor = open_regular(self.path)
+            source = open_source(self.path)
             try:
-                archive = Archive(FileRange.whole(descriptor, self.path), self.records)
+                archive = Archive(FileRange.whole(source, self.path), self.records)
                 self._offsets[storage.key] = archive.payload(storage)
             except BadFile as error:
                 tolerate(self.path, error)
                 self._offsets[storage.key] = self.size
             finally:
-                os.close(descriptor)
+                source.close()
         return self._offsets[storage.key]
 
     def tensor(self, stored: StoredTensor) -> Tensor:
@@ -119,6 +120,19 @@ class TorchFile:
         if 0 in stored.shape:
             return 0
         return self.payload(stored.storage) + stored.offset * stored.dtype.itemsize
+
+
+def _expect_headers(source: OpenSource, archive: Archive) -> None:
+    """Where each storage begins is read from its local header, and they lie all over the file."""
+    if isinstance(source, LocalSource):
+        return
+    at, more = archive.window.offset, LOCAL_HEADER.size
+    cast(FarSource, source).expect(
+        [
+            (at + each.header, at + each.header + more + len(each.name.encode()))
+            for each in archive.records.values()
+        ]
+    )
 
 
 def repacked(file: TorchFile, tree: Any) -> FilePlan:

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from zerotools.core.errors import BadFile
 from zerotools.io.files.allowance import Beside, taken_on_disk
+from zerotools.io.files.open_source import OpenSource
 
 
 @dataclass(frozen=True, slots=True)
 class FileRange:
-    """`length` bytes at `offset` of the open file `descriptor`, whose path is for messages. Of
+    """`length` bytes at `offset` of the open file `source`, whose path is for messages. Of
     the stretches that are `kept`, by where they begin, the bytes are here already."""
 
-    descriptor: int
+    source: OpenSource
     path: Path
     offset: int
     length: int
     kept: tuple[tuple[int, bytes], ...] = ()
 
     @classmethod
-    def whole(cls, descriptor: int, path: Path) -> FileRange:
+    def whole(cls, source: OpenSource, path: Path) -> FileRange:
         """The full file, with its present size."""
-        return cls(descriptor, path, 0, os.fstat(descriptor).st_size)
+        return cls(source, path, 0, source.status().st_size)
 
     def keeping_ends(self, count: int) -> FileRange:
         """The same, with its first and last `count` bytes read: where much is small and lies
@@ -32,7 +32,7 @@ class FileRange:
         last = max(0, self.length - count)
         first = min(count, last)
         ends = (0, self.read(0, first)), (last, self.read(last, self.length - last))
-        return FileRange(self.descriptor, self.path, self.offset, self.length, ends)
+        return FileRange(self.source, self.path, self.offset, self.length, ends)
 
     def read(self, at: int, count: int) -> bytes:
         """`count` bytes from `at`, counted from the window's start.
@@ -45,17 +45,17 @@ class FileRange:
         for begin, known in self.kept:
             if begin <= at and at + count <= begin + len(known):
                 return known[at - begin : at - begin + count]
-        data = os.pread(self.descriptor, count, self.offset + at)
+        data = self.source.read(count, self.offset + at)
         if len(data) != count:
             raise BadFile(
-                f"{self.path} ends at byte {os.fstat(self.descriptor).st_size}, and {count} bytes "
+                f"{self.path} ends at byte {self.source.status().st_size}, and {count} bytes "
                 f"are needed from {self.offset + at}: it is truncated"
             )
         return data
 
     def data_beside(self, described: int) -> Beside:
         """What the file has on the disk beside the `described` bytes that say what it holds."""
-        return lambda: max(0, taken_on_disk(os.fstat(self.descriptor)) - described)
+        return lambda: max(0, taken_on_disk(self.source.status()) - described)
 
     def __str__(self) -> str:
         if self.offset == 0:

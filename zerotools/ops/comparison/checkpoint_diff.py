@@ -158,7 +158,7 @@ def carry_out_diff(
             b.checkpoint,
             pairing.pairs,
             prepared.tolerance,
-            budget or MemoryBudget(MAX_MEMORY),
+            (budget or MemoryBudget(MAX_MEMORY)).reading(a.checkpoint.root, b.checkpoint.root),
             on_bytes,
             prepared.products,
         )

@@ -18,6 +18,7 @@ from zerotools.core.dtypes import FLOAT16, FLOAT32
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.target import Target
 from zerotools.formats import FORMATS, FormatTable, format_of
+from zerotools.io.files.open_source import RemotePath
 from zerotools.io.files.sources import Sources
 from zerotools.io.numeric.cast_torch import cast_for
 from zerotools.io.output.marker import check_replaceable, is_empty
@@ -141,6 +142,7 @@ def perform(
             not what was written.
     """
     source, target = conversion.source, conversion.target
+    budget = budget.reading(source.root)
     check_destination(
         source.origin.path,
         conversion.destination,
@@ -248,6 +250,9 @@ def check_destination(source: Path, destination: Path, *, command: str, overwrit
         raise BadRequest(f"{destination} is inside the checkpoint {source}; write it elsewhere")
     if inside in outside.parents:
         raise BadRequest(f"{destination} contains the checkpoint {source}; write it elsewhere")
+    if isinstance(destination, RemotePath):  # the rest is asked of the store
+        check_sidecar(destination, overwrite=overwrite)
+        return
     is_empty_directory = is_empty(destination) and not destination.is_symlink()
     if os.path.lexists(destination) and not is_empty_directory:
         if not overwrite:

@@ -86,6 +86,7 @@ def perform_part(
         BadFile: the source is incomplete, damaged or changed since it was read.
     """
     source, target = conversion.source, conversion.target
+    budget = budget.reading(source.root)
     identity = identity_of(source, target, conversion.request, conversion.stamps)
     if end_complete(conversion.destination, digest_of(identity)):
         return PartReport(files=len(planned.share))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.target import CarriedBytes, FilePlan
-from zerotools.io.files.regular import regular_file
+from zerotools.io.files.regular import source_file
 from zerotools.io.files.sources import Sources
 from zerotools.io.files.transfer import transfer
 from zerotools.ops.execution.checksums import checksums, known_parts
@@ -54,8 +54,8 @@ def _carry(carried: CarriedBytes, output: int, sources: Sources) -> None:
         BadFile: the source is truncated, or another file than it was.
     """
     path, begin, length = carried.source, carried.source_offset, carried.length
-    with regular_file(path) as source:
-        sources.note(path, os.fstat(source))
+    with source_file(path) as source:
+        sources.note(path, source.status())
         done = transfer(source, begin, output, carried.offset, length)
     if done < length:
         raise BadFile(

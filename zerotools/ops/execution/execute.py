@@ -27,6 +27,7 @@ from zerotools.ops.execution.create import create_file
 from zerotools.ops.execution.plan import Copy, RangeCopy
 from zerotools.ops.execution.workers import MemoryBudget, TileWorkers
 from zerotools.ops.execution.write import Writer
+from zerotools.runs.manifest import write_manifest
 
 
 @dataclass
@@ -35,7 +36,7 @@ class WriteReport:
 
     `losses` has an entry per tensor that overflowed in its cast, and per parameter with values that
     are not finite. `resumed` are the files that an earlier run had completed. `manifest` is where
-    the digests of the output lie, where it was read back.
+    the digests of the output lie, where it was read back. `notes` are for the user.
     """
 
     bytes_written: int = 0
@@ -44,6 +45,7 @@ class WriteReport:
     resumed: tuple[str, ...] = ()
     bytes_verified: int = 0
     manifest: Path | None = None
+    notes: tuple[str, ...] = ()
 
     def add_losses(self, key: Key, losses: CastLosses) -> None:
         if losses != NO_LOSSES:
@@ -112,7 +114,8 @@ def execute(
             check(report)
         finally:
             journal.close()
-        target.finalize(directory)
+        if target.with_manifest:
+            write_manifest(directory)
         found = ReadBack(0) if read_back is None else read_back(directory)
         report.bytes_verified = found.nbytes
         write_marker(directory, command, found.digests, found.algorithm)

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from zerotools.core.checkpoint import Key
 from zerotools.core.dtypes import DType
-from zerotools.io.files.open_files import OpenFiles, ThreadFiles
-from zerotools.io.numeric.gather import Scratch, cast_flat, gather, gather_flat
+from zerotools.io.files.open_files import HeldFiles, NeededRange, OpenFiles
+from zerotools.io.numeric.gather import (
+    Scratch,
+    box_reads,
+    cast_flat,
+    flat_reads,
+    gather,
+    gather_flat,
+)
 from zerotools.io.numeric.numpy_dtypes import (
     NO_LOSSES,
     Array,
@@ -37,7 +45,8 @@ def fill(
     """
     raw = scratch.hold(tile.nbytes)
     is_cast = tile.source_dtype != tile.target_dtype
-    with files.holding() as held:
+    with files.holding() as own_files:
+        held = own_files.with_bytes(lambda: _reads(tile, scratch.read.nbytes))
         if is_cast or isinstance(tile.parts[0], BoxPart):
             found = [
                 (part.key, _fill(held, part, tile, own, scratch.read, cast))
@@ -53,6 +62,24 @@ def fill(
     return raw.data, [(key, losses) for key, losses in found if losses != NO_LOSSES]
 
 
+def of_weights(tile: Tile, losses: Losses) -> Losses:
+    """Losses without what is not finite in anything but weights: an attention mask may well be
+    infinite."""
+    if tile.role == "param":
+        return losses
+    return [(key, replace(lost, nans=0, infinities=0)) for key, lost in losses]
+
+
+def _reads(tile: Tile, room: int) -> Iterator[NeededRange]:
+    """What is read for a tile, with a buffer of `room` bytes."""
+    for part in tile.parts:
+        if isinstance(part, RangePart):
+            yield from flat_reads(part.pieces, tile.source_dtype.itemsize)
+        else:
+            types = (tile.source_dtype, tile.target_dtype)
+            yield from box_reads(part.pieces, part.box, *types, room)
+
+
 def _shares(tile: Tile, raw: Array) -> Iterator[tuple[BoxPart | RangePart, Array]]:
     """Each part with its bytes of the tile."""
     at = 0
@@ -64,7 +91,7 @@ def _shares(tile: Tile, raw: Array) -> Iterator[tuple[BoxPart | RangePart, Array
 
 
 def _fill(
-    held: ThreadFiles, part: BoxPart | RangePart, tile: Tile, raw: Array, buffer: Array, cast: Cast
+    held: HeldFiles, part: BoxPart | RangePart, tile: Tile, raw: Array, buffer: Array, cast: Cast
 ) -> CastLosses:
     types = (tile.source_dtype, tile.target_dtype)
     if isinstance(part, RangePart):

@@ -54,7 +54,7 @@ def _digest(facts: Iterable[object]) -> str:
 def _source_facts(stamps: Mapping[Path, Stamp]) -> Iterator[object]:
     """Every file, without its device: a restart may give the same disk another number."""
     for path, stamp in sorted(stamps.items()):
-        yield os.fsencode(path), stamp.size, stamp.mtime_ns, stamp.inode
+        yield os.fsencode(str(path)), stamp.size, stamp.mtime_ns, stamp.inode
 
 
 def _layout_facts(source: Checkpoint, target: Target) -> Iterator[object]:

@@ -62,7 +62,7 @@ def load(
     sources = Sources(source.stamps)
     with (
         OpenFiles(source.root, sources=sources) as reads,
-        TileWorkers(budget or MemoryBudget()) as workers,
+        TileWorkers((budget or MemoryBudget()).reading(source.root)) as workers,
     ):
         for _ in workers.each(plan(source, target), load_tile):
             pass

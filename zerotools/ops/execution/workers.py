@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from queue import SimpleQueue
 from threading import Event, Lock
 from time import monotonic
@@ -19,12 +20,15 @@ from types import TracebackType
 from typing import TypeVar
 
 from zerotools.core.errors import BadRequest
+from zerotools.io.files.open_source import RemotePath
 from zerotools.io.numeric.gather import Scratch
 from zerotools.ops.execution.plan import Copy, RangeCopy
 from zerotools.ops.execution.tiles import WIDEST_ITEM_BYTES, Tile, tiles_of
 
 MAX_TILE_BYTES = 1024 * 1024
 MIN_TILE_BYTES = 64 * 1024
+MAX_FAR_TILE_BYTES = 8 * 1024 * 1024
+FAR_WORKERS = 12
 MAX_WIDE_BYTES = 64 * 1024 * 1024
 DEFAULT_MAX_MEMORY = 1024**3
 # Whoever waits for results is woken so often: a thread that wakes takes the interpreter from those
@@ -41,40 +45,64 @@ class MemoryBudget:
     """`max_memory` bytes of buffers in all, over `workers` threads."""
 
     max_memory: int = DEFAULT_MAX_MEMORY
-    workers: int = field(default_factory=lambda: min(8, len(os.sched_getaffinity(0))))
+    workers: int = field(default_factory=lambda: _usual_workers())
+    is_far: bool = False
 
     def __post_init__(self) -> None:
         if self.workers < 1:
             raise BadRequest(f"--workers is {self.workers}; at least 1 is needed")
         if self.tile_bytes < MIN_TILE_BYTES:
-            least = MIN_TILE_BYTES * _BUFFERS_PER_WORKER * self.workers
+            least = MIN_TILE_BYTES * self.buffers * self.workers
             raise BadRequest(
                 f"--max-memory is {self.max_memory} bytes; {self.workers} workers need at least "
                 f"{least}"
             )
 
+    def reading(self, *roots: Path) -> MemoryBudget:
+        """The same memory for a source below one of `roots`. Whoever reads of a store waits for it,
+        and not for a processor: more workers, with more bytes each. A number of workers that
+        somebody chose stays."""
+        if self.is_far or not any(isinstance(root, RemotePath) for root in roots):
+            return self
+        workers = self.workers
+        if workers == _usual_workers():
+            room = self.max_memory // (_BUFFERS_OF_FAR_WORKER * MAX_TILE_BYTES)
+            workers = max(1, min(FAR_WORKERS, room))
+        return replace(self, workers=workers, is_far=True)
+
     @property
     def tile_bytes(self) -> int:
         """Bytes of one buffer of one worker."""
-        return self._buffer(MAX_TILE_BYTES)
+        return self._buffer(MAX_FAR_TILE_BYTES if self.is_far else MAX_TILE_BYTES)
 
     @property
     def wide_bytes(self) -> int:
         """As `tile_bytes`, while a tensor is put into another order."""
         return self._buffer(MAX_WIDE_BYTES)
 
+    @property
+    def buffers(self) -> int:
+        """Buffers of a tile's size that one worker takes."""
+        return _BUFFERS_OF_FAR_WORKER if self.is_far else _BUFFERS_PER_WORKER
+
     def _buffer(self, most: int) -> int:
-        share = self.max_memory // (self.workers * _BUFFERS_PER_WORKER)
+        share = self.max_memory // (self.workers * self.buffers)
         return min(most, share) // WIDEST_ITEM_BYTES * WIDEST_ITEM_BYTES
 
     @property
     def max_total_bytes(self) -> int:
         """Bytes of all buffers together, which is at most `max_memory`."""
-        return self.wide_bytes * _BUFFERS_PER_WORKER * self.workers
+        return self.wide_bytes * self.buffers * self.workers
 
 
 # A worker holds a tile, what it read for it, and what numpy makes while it casts.
 _BUFFERS_PER_WORKER = 3
+# Also what was fetched for the tile: of twice the width, and up to as many bytes between.
+_BUFFERS_OF_FAR_WORKER = _BUFFERS_PER_WORKER + 4
+
+
+def _usual_workers() -> int:
+    return min(8, len(os.sched_getaffinity(0)))
 
 
 class TileWorkers:

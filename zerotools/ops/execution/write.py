@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,7 @@ from zerotools.ops.execution.checksums import (
     joined,
     known_parts,
 )
-from zerotools.ops.execution.fill import Losses, fill
+from zerotools.ops.execution.fill import Losses, fill, of_weights
 from zerotools.ops.execution.plan import Copy, RangeCopy
 from zerotools.ops.execution.tiles import Tile
 from zerotools.ops.execution.workers import TileWorkers
@@ -83,8 +83,7 @@ class Writer:
     def _write_tile(self, tile: Tile, scratch: Scratch) -> _Written:
         is_weight = tile.role == "param"
         data, losses = fill(self._reads, tile, scratch, counting=is_weight, cast=self._cast)
-        if not is_weight:  # an attention mask may well be infinite
-            losses = [(key, replace(lost, nans=0, infinities=0)) for key, lost in losses]
+        losses = of_weights(tile, losses)
         crc = zlib.crc32(data) if self._target.files[tile.file].checksums else 0
         self._writes.write_at(tile.file, tile.offset, data)
         return _Written(tile.file, tile.offset, tile.nbytes, crc, losses)

@@ -5,7 +5,6 @@ Tile by tile, as it was written: a source that lies in another order is read in 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from zerotools.core.errors import BadFile
 from zerotools.core.target import Target
 from zerotools.formats.format import ReadOptions
 from zerotools.io.files.open_files import OpenFiles
-from zerotools.io.files.regular import open_regular
+from zerotools.io.files.regular import source_file
 from zerotools.io.files.sources import Sources, recording
 from zerotools.io.numeric.equal_bytes import are_equal
 from zerotools.io.numeric.gather import Scratch
@@ -82,8 +81,10 @@ def _compare_carried(target: Target, directory: Path) -> None:
     for file, file_plan in target.files.items():
         for carried in file_plan.carried:
             with (
-                os.fdopen(open_regular(carried.source), "rb") as source,
-                (directory / file).open("rb") as output,
+                source_file(carried.source) as carried_from,
+                carried_from.stream() as source,
+                source_file(directory / file, is_source=False) as written,
+                written.stream() as output,
             ):
                 source.seek(carried.source_offset)
                 output.seek(carried.offset)

@@ -7,7 +7,6 @@ verified can be verified again without its source, wherever it is moved to.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.core.target import Target
 from zerotools.formats import FORMATS, FormatTable, training_of
 from zerotools.io.files.allowance import data_in
+from zerotools.io.files.listing import is_there
 from zerotools.io.files.sources import Sources
 from zerotools.io.numeric.numpy_dtypes import Cast, numpy_cast
 from zerotools.ops.execution.execute import ReadBack
@@ -34,6 +34,7 @@ from zerotools.ops.verification.manifests.digest_manifest import (
     manifest_of,
     put_digest_manifest,
     read_digest_manifest,
+    remove_digest_manifest,
     sidecar_of_path,
 )
 from zerotools.ops.verification.records import files_to_scan
@@ -133,7 +134,7 @@ def check_sidecar(destination: Path, *, overwrite: bool) -> None:
         BadRequest: see above.
     """
     path = sidecar_of_path(destination)
-    if not os.path.lexists(path) or _is_left_over(path, destination):
+    if not is_there(path) or _is_left_over(path, destination):
         return
     if not overwrite:
         raise BadRequest(
@@ -152,7 +153,7 @@ def check_sidecar(destination: Path, *, overwrite: bool) -> None:
 def _is_left_over(path: Path, destination: Path) -> bool:
     """Whether it is the manifest of what was called `destination`, and is no more. Under another
     name it may be what the user will compare the output with."""
-    if os.path.lexists(destination) or not path.is_file() or path.is_symlink():
+    if is_there(destination) or not path.is_file() or path.is_symlink():
         return False
     try:
         return read_digest_manifest(path, lambda: 0).name == destination.name
@@ -170,7 +171,7 @@ def put_sidecar(manifest: DigestManifest | None, destination: Path) -> Path | No
     path = sidecar_of_path(destination)
     try:
         if manifest is None:
-            path.unlink(missing_ok=True)
+            remove_digest_manifest(path)
             return None
         put_digest_manifest(manifest, path)
     except OSError as error:

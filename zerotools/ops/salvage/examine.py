@@ -117,9 +117,7 @@ def _unproved_metadata(
     """Files that were read to find the tensors, hold none, and have no checksums."""
     holding = {file.name for file in to_scan.files}
     base = files.base.absolute()
-    read = {
-        Path(p).relative_to(base).as_posix() for p in checkpoint.stamps if p.is_relative_to(base)
-    }
+    read = {p.relative_to(base).as_posix() for p in checkpoint.stamps if p.is_relative_to(base)}
     return tuple(name for name in to_scan.unchecked if name in (read & files.essential) - holding)
 
 

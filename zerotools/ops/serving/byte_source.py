@@ -16,7 +16,6 @@ is made. Whoever reads slowly keeps no more than those and what it has ahead.
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable, Generator, Iterator
@@ -31,27 +30,31 @@ from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.target import CarriedBytes, Target
 from zerotools.io.files.open_files import OpenFiles
-from zerotools.io.files.regular import regular_file
+from zerotools.io.files.regular import source_file
 from zerotools.io.files.sources import Sources
 from zerotools.io.numeric.cast_torch import cast_for
 from zerotools.io.numeric.gather import Scratch
 from zerotools.ops.conversions.conversion import Conversion, cast_to_fp16, prove
-from zerotools.ops.execution.fill import fill
+from zerotools.ops.execution.fill import Losses, fill, of_weights
 from zerotools.ops.execution.parts.clip import clip
 from zerotools.ops.execution.parts.share import ByteRange, Extent, extents
 from zerotools.ops.execution.plan import Copy, RangeCopy, plan
 from zerotools.ops.execution.tiles import Tile, tiles_of
 from zerotools.ops.execution.workers import MemoryBudget
 
-AHEAD = 4
+AHEAD, FAR_AHEAD = 4, 12
 """Tiles of one request that are made or wait to be sent, at most."""
 MOST_READERS = 256
 _FEWEST_READERS = 16
 _FEWEST_PIECES = 24
 """Also where that is more than the budget: 1.5 MiB."""
 _LARGEST_PIECE, _LEAST_PIECE = 2**20, 2**16
+_LARGEST_FAR_PIECE = 2**23
 PLANNED = 512
 """Tensors whose copies are kept."""
+
+
+Note = Callable[[int, Losses], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +72,25 @@ class _Placed:
 class ByteSource:
     """The files of `conversion`, by ranges. Any number of threads may read. Use as a context.
 
-    With `strict`, finite values that become infinite are an error where they are read.
+    With `strict`, finite values that become infinite are an error where they are read. With
+    `unsigned`, checksums over bytes of the output are zeros.
     """
 
     def __init__(
-        self, conversion: Conversion, budget: MemoryBudget, *, strict: bool = True
+        self,
+        conversion: Conversion,
+        budget: MemoryBudget,
+        *,
+        strict: bool = True,
+        unsigned: bool = False,
     ) -> None:
         self._conversion = conversion
         self._target: Target = conversion.target
+        budget = budget.reading(conversion.source.root)
         self._budget = budget
+        self._most_ahead = FAR_AHEAD if budget.is_far else AHEAD
         self._strict = strict
+        self._unsigned = unsigned
         self._places = _places(self._target)
         self._starts = {
             file: [each.extent.offset for each in placed] for file, placed in self._places.items()
@@ -99,7 +111,8 @@ class ByteSource:
             BadRequest: the output cannot be made by ranges.
         """
         conversion = self._conversion
-        refuse_unservable(self._target)
+        if not self._unsigned:
+            refuse_unservable(self._target)
         sources = Sources(conversion.stamps)
         sources.check()
         prove(conversion)
@@ -116,16 +129,19 @@ class ByteSource:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def read(self, file: str, begin: int, end: int) -> Generator[bytes, None, None]:
+    def read(
+        self, file: str, begin: int, end: int, note: Note | None = None
+    ) -> Generator[bytes, None, None]:
         """The bytes [begin, end) of a file, in order, in pieces of bounded size. At most `readers`
-        of these may be read at the same time.
+        of these may be read at the same time. `note` is told how many bytes of tensors were made,
+        and what was lost in them, as a writer of files counts it.
 
         Raises:
             BadFile: the source is damaged, or another than it was.
             BadRequest: with `strict`, values are too large for their new type.
         """
         at = begin
-        for start, data in self._pieces(file, begin, end):
+        for start, data in self._pieces(file, begin, end, note):
             if at < start:  # what no tensor, literal or carried bytes fill
                 yield from self._zeros(start - at)
             assert start <= begin or start >= at, f"{file}: byte {start} comes after {at}"
@@ -145,12 +161,18 @@ class ByteSource:
         """
         self._reads.check_sources()
 
-    def _pieces(self, file: str, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
+    def check_all(self) -> None:
+        """As `check`, of every file that was read to make the conversion, too."""
+        self._sources.check()
+
+    def _pieces(
+        self, file: str, begin: int, end: int, note: Note | None
+    ) -> Iterator[tuple[int, bytes]]:
         """(offset, bytes) of all that lies in the range, in order; the first and the last may reach
         beyond it."""
         known = sorted(self._known(file, begin, end), key=lambda each: each[0])
         waiting = deque(known)
-        for offset, data in self._tiles(file, begin, end):
+        for offset, data in self._tiles(file, begin, end, note):
             while waiting and waiting[0][0] < offset:
                 start, make = waiting.popleft()
                 yield start, make()
@@ -174,9 +196,9 @@ class ByteSource:
     def _carried(self, carried: CarriedBytes, at: int, count: int) -> bytes:
         begin = carried.source_offset + at - carried.offset
         try:
-            with regular_file(carried.source) as descriptor:
-                self._sources.note(carried.source, os.fstat(descriptor))
-                data = os.pread(descriptor, count, begin)
+            with source_file(carried.source) as source:
+                self._sources.note(carried.source, source.status())
+                data = source.read(count, begin)
         except OSError as error:
             raise BadFile(f"{carried.source} cannot be read: {error.strerror}") from None
         if len(data) < count:
@@ -186,7 +208,9 @@ class ByteSource:
             )
         return data
 
-    def _tiles(self, file: str, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
+    def _tiles(
+        self, file: str, begin: int, end: int, note: Note | None
+    ) -> Iterator[tuple[int, bytes]]:
         """The tiles of the range, in the order of the file."""
         copies = clip(self._copies(file, begin, end), {file: self._whole(file, begin, end)})
         tiles = chain.from_iterable(map(self._cut, _alike(copies)))
@@ -198,8 +222,8 @@ class ByteSource:
                     tile = next(tiles, None)
                     if tile is None:
                         break
-                    going.append((tile, self._pool.submit(self._fill, tile)))
-                    if ahead + 1 < AHEAD and self._ahead.acquire(blocking=False):
+                    going.append((tile, self._pool.submit(self._fill, tile, note)))
+                    if ahead + 1 < self._most_ahead and self._ahead.acquire(blocking=False):
                         ahead += 1
                 if not going:
                     return
@@ -214,15 +238,20 @@ class ByteSource:
     def _cut(self, copies: Iterator[Copy | RangeCopy]) -> Iterator[Tile]:
         return tiles_of(copies, self._piece)
 
-    def _fill(self, tile: Tile) -> bytes:
+    def _fill(self, tile: Tile, note: Note | None) -> bytes:
         if not hasattr(self._own, "scratch"):
             self._own.scratch = Scratch(self._piece, self._piece)
         try:
-            data, losses = fill(self._reads, tile, self._own.scratch, cast=self._cast)
+            is_counted = note is not None and tile.role == "param"
+            data, losses = fill(
+                self._reads, tile, self._own.scratch, counting=is_counted, cast=self._cast
+            )
         except OSError as error:  # of the disk or the file server, under an open file
             raise BadFile(
                 f"{self._conversion.source.origin.path} cannot be read: {error.strerror}"
             ) from None
+        if note is not None:
+            note(tile.nbytes, of_weights(tile, losses))
         lost = [(key, each) for key, each in losses if each.overflowed]
         if lost and self._strict:
             key, worst = lost[0]
@@ -275,9 +304,10 @@ class ByteSource:
 
 def pieces_of(budget: MemoryBudget) -> tuple[int, int]:
     """(bytes of a piece, how many there may be), beside the buffers of the threads."""
-    threads = 3 * budget.workers
+    threads = budget.buffers * budget.workers
     wanted = budget.max_memory // (threads + 3 * _FEWEST_READERS)
-    piece = min(_LARGEST_PIECE, max(_LEAST_PIECE, wanted)) // _LEAST_PIECE * _LEAST_PIECE
+    largest = _LARGEST_FAR_PIECE if budget.is_far else _LARGEST_PIECE
+    piece = min(largest, max(_LEAST_PIECE, wanted)) // _LEAST_PIECE * _LEAST_PIECE
     return piece, max(_FEWEST_PIECES, budget.max_memory // piece - threads)
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.io.files.exchange import exchange as exchange_names
 from zerotools.io.files.open_files import sync_file
+from zerotools.io.output.exchange import exchange as exchange_names
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.thinning.building import build
 from zerotools.ops.thinning.checking import NOTHING_CHANGED, CheckedCopy, check_copy

@@ -6,7 +6,6 @@ those that lie beside them in the directories that are its own.
 
 from __future__ import annotations
 
-import os
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from zerotools.formats import FORMATS, FormatTable, format_of
 from zerotools.io.distcp.items import BlobTrees, ItemChunks
 from zerotools.io.files.allowance import data_of
 from zerotools.io.files.filenames import stays_below_root
+from zerotools.io.files.listing import folders_below
 from zerotools.io.output.marker import is_in_output
 
 SIDECAR_SUFFIX = ".zerotools.json"
@@ -53,7 +53,7 @@ def files_of(
     subject = subject or subject_of(checkpoint)
     base = subject if subject.is_dir() else subject.parent
     paths = {checkpoint.root / name for name in checkpoint.files}
-    read = {path for path in map(Path, checkpoint.stamps) if _is_below(path, base.absolute())}
+    read = {path for path in checkpoint.stamps if _is_below(path, base.absolute())}
     paths |= {base / path.relative_to(base.absolute()) for path in read}
     needed = frozenset(paths)
     if subject.is_dir():
@@ -100,7 +100,7 @@ def _beside(checkpoint: Checkpoint, base: Path, table: FormatTable) -> Iterator[
     """Files in the directories that are the checkpoint's own."""
     directories = {base, checkpoint.root}
     if format_of(checkpoint, table).run_directory(checkpoint) is None:
-        directories |= {Path(folder) for folder, _, _ in os.walk(base)}
+        directories |= {folder for folder, _ in folders_below(base)}
     for directory in directories:
         for entry in directory.iterdir():
             if not entry.name.startswith(_ABOUT_WRITING) and not entry.name.endswith(

@@ -41,8 +41,8 @@ def files_to_scan(checkpoint: Checkpoint, files: CheckpointFiles) -> FilesToScan
             windows = archives.get(own or name, {})
             records: list[Record] = []
             try:
-                with opened.descriptor(name) as descriptor:
-                    whole = FileRange(descriptor, path, 0, size)
+                with opened.source(name) as source:
+                    whole = FileRange(source, path, 0, size)
                     records = sorted(_records(whole, windows, found, name), key=lambda r: r.begin)
             except (BadFile, OSError) as error:
                 found.faults.append((name, str(error)))
@@ -68,7 +68,7 @@ def _records(
     for begin, length in sorted(windows.items()) or [(0, whole.length)]:
         if begin + length > whole.length:
             continue  # the proof of its tensor says that the file is truncated
-        window = FileRange(whole.descriptor, whole.path, begin, length)
+        window = FileRange(whole.source, whole.path, begin, length)
         try:
             yield from _of_archive(window, found, name)
         except BadFile as error:

@@ -95,7 +95,7 @@ def verify(
         given.checkpoint,
         given.files,
         given.table,
-        budget or MemoryBudget(DEFAULT_MEMORY),
+        (budget or MemoryBudget(DEFAULT_MEMORY)).reading(given.checkpoint.root),
         given.portion,
     )
     found.structure()

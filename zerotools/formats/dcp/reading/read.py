@@ -70,7 +70,7 @@ def read(path: Path, *, section: str | None = None) -> Checkpoint:
     every = named.keys
     tied = _tied(metadata, every)
     keys = {flat: key for flat, key in every.items() if flat not in tied}
-    items = Items(path)
+    items = Items(path, metadata)
     tensors = {
         key: tensor_of(items, path, flat, metadata.tensors[flat], files)
         for flat, key in keys.items()

@@ -31,7 +31,6 @@ from zerotools.formats.dcp.writing.rank_files import (
 from zerotools.io.output.checkpoint_sidecars import run_sidecars_in
 from zerotools.io.output.plain_files import literal, sidecar_files
 from zerotools.runs.checkpoint_dirs import DCP, RECORD, JobRecord
-from zerotools.runs.manifest import write_manifest
 from zerotools.runs.record import record_to_json
 
 
@@ -53,7 +52,7 @@ def lay_out(source: Checkpoint, destination: Path, *, world_size: int) -> Target
         target = _lay_out_one(source, destination, world_size=world_size, prefix=f"{DCP}/")
         files, notes = _job_files(source, job.resharded(world_size)), _notes(job, world_size)
         return replace(
-            _with(target, files), finalize=_finalize, notes=notes, dropped=lost_attributes(source)
+            _with(target, files), with_manifest=True, notes=notes, dropped=lost_attributes(source)
         )
     one = partial(_lay_out_one, world_size=world_size)
     several = bool(native_of(source).directories)
@@ -105,10 +104,6 @@ def check_world_size(world_size: int) -> None:
         raise BadRequest(
             f"--world-size is {world_size}; a checkpoint is written for at least 1 rank"
         )
-
-
-def _finalize(directory: Path) -> None:
-    write_manifest(directory)
 
 
 def _notes(job: JobRecord, world_size: int) -> tuple[str, ...]:

@@ -26,7 +26,6 @@ from zerotools.formats.torch_optimizers import STATE_ROLE, WEIGHT_ROLES
 from zerotools.io.numeric.scalars import scalar_bytes
 from zerotools.io.output.plain_files import literal, sidecar_files
 from zerotools.runs.file_names import DCP, RECORD
-from zerotools.runs.manifest import write_manifest
 from zerotools.runs.record import JobRecord, record_to_json
 
 
@@ -68,7 +67,7 @@ def lay_out_job(
     return Target(
         checkpoint,
         files,
-        finalize=_finalize,
+        with_manifest=True,
         carried=laid_out.known,
         sources={
             key: source.tensors[Key(key.name, "param16")]
@@ -100,7 +99,3 @@ def _state(source: Checkpoint, scalars: Mapping[Key, Scalar]) -> Iterator[tuple[
 def _copied(key: Key, tensor: Tensor, *, is_master: bool) -> CopiedTensor:
     kept = replace(tensor, dtype=FLOAT32) if is_master else tensor
     return CopiedTensor(key, kept, bool(tensor.shape) and key.role != "buffer")
-
-
-def _finalize(directory: Path) -> None:
-    write_manifest(directory)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
 from zerotools.formats.deepspeed.schema.file_names import TagListing, is_tag_directory, list_files
 from zerotools.formats.deepspeed.schema.signs import LATEST, has_parameter_directories
 from zerotools.io.files.damage import tolerate
-from zerotools.io.files.regular import open_regular, read_regular
+from zerotools.io.files.regular import read_regular, source_file
 
 _LONGEST_NAME = 255
 _LARGEST_LATEST = 4096
@@ -147,7 +146,7 @@ def _read_latest(path: Path) -> str | None:
         file = path / name
         if not file.is_file():
             continue
-        with os.fdopen(open_regular(file, is_source=False), "rb") as stream:
+        with source_file(file, is_source=False) as source, source.stream() as stream:
             data = stream.read(_LARGEST_LATEST + 1)
         try:
             text = data.decode().strip()

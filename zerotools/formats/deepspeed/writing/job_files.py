@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.counts import counted
 from zerotools.core.target import Target
 from zerotools.io.output.plain_files import literal
 from zerotools.runs.checkpoint_dirs import RECORD, read_record, rng_name
-from zerotools.runs.manifest import MANIFEST, write_manifest
+from zerotools.runs.manifest import MANIFEST
 from zerotools.runs.record import record_to_json
 
 
@@ -44,9 +43,5 @@ def as_job(source: Checkpoint, target: Target, world_size: int) -> Target:
         files=files,
         checkpoint=replace(target.checkpoint, files=sizes),
         notes=notes,
-        finalize=_finalize,
+        with_manifest=True,
     )
-
-
-def _finalize(directory: Path) -> None:
-    write_manifest(directory)

@@ -40,6 +40,7 @@ from zerotools.ops.execution.parts.share import PartPlan, Share, cut_files
 from zerotools.ops.execution.plan import plan
 from zerotools.ops.execution.workers import MemoryBudget, TileWorkers
 from zerotools.ops.execution.write import Writer
+from zerotools.runs.manifest import write_manifest
 
 
 @dataclass
@@ -219,6 +220,7 @@ class _Writing:
         for file in self.target.files:  # opened, so that NFS asks what others have made of it
             os.close(os.open(self.directory / file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC))
         write_checksums(self.target, self.directory, done, cut_files(self.target, cuts))
-        self.target.finalize(self.directory)
+        if self.target.with_manifest:
+            write_manifest(self.directory)
         write_marker(self.directory, self.command, made_of=self.made_of)
         return True

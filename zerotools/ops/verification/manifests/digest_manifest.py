@@ -20,7 +20,9 @@ from zerotools.core.training import TrainingState
 from zerotools.io.files.allowance import Beside, nothing_beside
 from zerotools.io.files.filenames import stays_below_root
 from zerotools.io.files.json_file import read_json
+from zerotools.io.files.open_source import RemotePath
 from zerotools.io.output.tree_digest import tree_digest
+from zerotools.io.stores.writing import put_object, remove_objects, writable
 from zerotools.ops.verification.checkpoint_files import SIDECAR_SUFFIX, CheckpointFiles
 from zerotools.ops.verification.digests import ALGORITHM, TensorDigest
 from zerotools.runs.manifest import write_durably
@@ -90,6 +92,8 @@ def sidecar_of(files: CheckpointFiles) -> Path:
 def sidecar_of_path(subject: Path) -> Path:
     """The same, by the directory or the file that is the checkpoint: a name that stands for a
     directory (a link, `.`) may stand for another one tomorrow."""
+    if isinstance(subject, RemotePath) and subject.is_root:
+        return subject / SIDECAR_SUFFIX  # where none is written: it would be in the checkpoint
     whole = subject.resolve() if subject.is_dir() else subject.absolute()
     return whole.with_name(whole.name + SIDECAR_SUFFIX)
 
@@ -124,6 +128,9 @@ def check_manifest_target(path: Path, files: CheckpointFiles) -> None:
                 f"{path} exists and is not a manifest that zerotools reads; remove it, or choose "
                 "another file"
             ) from None
+    if isinstance(path, RemotePath):
+        writable(path)
+        return
     if not path.parent.is_dir():
         raise BadRequest(f"{path.parent} is no directory; make it, or choose another file")
     if not os.access(path.parent, os.W_OK | os.X_OK):
@@ -135,7 +142,19 @@ def check_manifest_target(path: Path, files: CheckpointFiles) -> None:
 def put_digest_manifest(manifest: DigestManifest, path: Path) -> None:
     """Write a manifest where one may be written, flushed and renamed."""
     tree = to_tree(manifest)
-    write_durably(path, json.dumps({**tree, "digest": tree_digest(tree)}, indent=1) + "\n")
+    text = json.dumps({**tree, "digest": tree_digest(tree)}, indent=1) + "\n"
+    if isinstance(path, RemotePath):
+        put_object(path, text.encode())
+    else:
+        write_durably(path, text)
+
+
+def remove_digest_manifest(path: Path) -> None:
+    """Remove a manifest, if there is one."""
+    if not isinstance(path, RemotePath):
+        path.unlink(missing_ok=True)
+    elif path.is_file():
+        remove_objects([path])
 
 
 def to_tree(manifest: DigestManifest) -> dict[str, Any]:

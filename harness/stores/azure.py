@@ -1,0 +1,133 @@
+"""Azure Blob Storage on loopback: Microsoft's Azurite, which holds all blobs in memory.
+
+`scripts/azurite` installs it by npm into a directory of its own. It checks the signatures of
+requests, and honours ranges, `If-Match`, `If-None-Match: *`, lists of blocks, and pages of
+listings.
+
+It does not:
+
+- answer 416 to a range behind the end of a blob, as Azure does, but 206 with no bytes;
+- know `startFrom` of a listing, which then begins at its beginning (obstore's `offset`);
+- have more than one account, whose key is public, nor rights of its own for a container, nor Entra
+  ID over plain HTTP;
+- wait or slow down: for such trouble there is `harness.stores.faults`.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import shutil
+import urllib.request
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from email.utils import formatdate
+from pathlib import Path
+from urllib.parse import quote, urlencode
+
+from harness.stores.listening import HOST, ListeningServer
+
+CONTAINER = "checkpoints"
+ACCOUNT = "devstoreaccount1"
+KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+"""Of every Azurite there is."""
+PROGRAM = Path(__file__).parents[2] / ".azurite/node_modules/azurite/dist/src/blob/main.js"
+_VERSION = "2021-12-02"
+
+
+def why_not() -> str | None:
+    """Why there can be no Azure here; None: there can."""
+    if shutil.which("node") is None:
+        return "Node.js is not installed, in which Azurite runs"
+    return None if PROGRAM.exists() else "Azurite is not installed; scripts/azurite does it"
+
+
+class AzureServer(ListeningServer):
+    """Azurite with the containers that are named, all empty. `container` is the first of them."""
+
+    def __init__(self, containers: Sequence[str] = (CONTAINER,)) -> None:
+        super().__init__()
+        self.containers = tuple(containers)
+        self.container = self.containers[0]
+
+    def command(self) -> list[str]:
+        return [
+            *("node", str(PROGRAM), "--blobHost", HOST, "--blobPort", str(self.port)),
+            *("--inMemoryPersistence", "--silent", "--skipApiVersionCheck", "--disableTelemetry"),
+        ]
+
+    @property
+    def env(self) -> dict[str, str]:
+        return client_env(self.url)
+
+    def prepare(self) -> None:
+        for name in self.containers:
+            self.ask("PUT", f"/{name}", {"restype": "container"})
+
+    def put(self, key: str, data: bytes) -> None:
+        """A blob in the first container, written past all proxies."""
+        self.ask("PUT", f"/{self.container}/{quote(key)}", {}, data)
+
+    def get(self, key: str) -> bytes:
+        """The bytes of a blob in the first container, read past all proxies.
+
+        Raises:
+            urllib.error.HTTPError: there is none.
+        """
+        return self.ask("GET", f"/{self.container}/{quote(key)}", {})
+
+    def sizes(self, prefix: str = "") -> dict[str, int]:
+        """All blobs of the first container below a prefix, with their sizes in bytes."""
+        return self._listed({"prefix": prefix})
+
+    def uploads(self) -> list[str]:
+        """Keys of which blocks came and no blob was made. Azure has them expire in a week."""
+        every = self._listed({"include": "uncommittedblobs"})
+        return sorted(every.keys() - self.sizes().keys())
+
+    def _listed(self, more: dict[str, str]) -> dict[str, int]:
+        found: dict[str, int] = {}
+        query = {"restype": "container", "comp": "list", **more}
+        while True:
+            page = ET.fromstring(self.ask("GET", f"/{self.container}", query))
+            for each in page.iter("Blob"):
+                found[each.findtext("Name", "")] = int(each.findtext(".//Content-Length") or 0)
+            marker = page.findtext("NextMarker")
+            if not marker:
+                return found
+            query["marker"] = marker
+
+    def ask(self, method: str, path: str, query: dict[str, str], data: bytes = b"") -> bytes:
+        """The body of the answer to any request below the account, signed, past all proxies.
+
+        Raises:
+            urllib.error.HTTPError: of another status than 2xx.
+        """
+        headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": _VERSION}
+        kind = "application/octet-stream" if data else ""
+        if method == "PUT" and not query:
+            headers["x-ms-blob-type"] = "BlockBlob"
+        signed = "".join(f"{name}:{headers[name]}\n" for name in sorted(headers))
+        fields = "".join(f"\n{name}:{query[name]}" for name in sorted(query))
+        length = str(len(data)) if data else ""
+        text = f"{method}\n\n\n{length}\n\n{kind}\n\n\n\n\n\n\n{signed}/{ACCOUNT}/{ACCOUNT}{path}"
+        code = hmac.new(base64.b64decode(KEY), (text + fields).encode(), hashlib.sha256).digest()
+        headers["Authorization"] = f"SharedKey {ACCOUNT}:{base64.b64encode(code).decode()}"
+        if data:
+            headers["Content-Type"] = kind
+        where = f"{self.url}/{ACCOUNT}{path}" + (f"?{urlencode(query)}" if query else "")
+        request = urllib.request.Request(where, data or None, headers, method=method)
+        with urllib.request.urlopen(request) as answer:
+            told: bytes = answer.read()
+        return told
+
+
+def client_env(url: str) -> dict[str, str]:
+    """What makes object_store, and so obstore, ask the Azurite at `url`."""
+    return {
+        "AZURE_STORAGE_ACCOUNT_NAME": ACCOUNT,
+        "AZURE_STORAGE_ACCOUNT_KEY": KEY,
+        "AZURE_STORAGE_ENDPOINT": f"{url}/{ACCOUNT}",
+        "AZURE_ALLOW_HTTP": "true",
+    }

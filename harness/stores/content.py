@@ -1,0 +1,66 @@
+"""The bytes of one object as HTTP has them: a range of them, and whether the client has them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from mmap import mmap
+
+from harness.stores.loopback import Asked
+
+
+@dataclass(frozen=True)
+class Content:
+    """An object. `modified` is in seconds since 1970."""
+
+    data: bytes | mmap
+    etag: str
+    modified: float
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+def etag_of(data: bytes) -> str:
+    """The MD5 in quotes."""
+    return f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'
+
+
+def answer_of(content: Content, asked: Asked) -> tuple[int, dict[str, str], bytes | mmap]:
+    """200, 206, 304, 412 or 416 with headers and body, of a GET or HEAD.
+
+    It honours one range (also of a suffix, and without an end), `If-Match`, `If-None-Match` and
+    `If-Range` with an ETag. Several ranges are answered by the whole, as many servers do.
+    """
+    headers = {
+        "ETag": content.etag,
+        "Last-Modified": formatdate(content.modified, usegmt=True),
+        "Accept-Ranges": "bytes",
+        "Content-Type": "application/octet-stream",
+        **content.headers,
+    }
+    if not _matches(asked.headers.get("if-match"), content.etag, True):
+        return 412, headers, b""
+    if _matches(asked.headers.get("if-none-match"), content.etag, False):
+        return 304, headers, b""
+    size = len(content.data)
+    found = re.fullmatch(r"bytes=(\d*)-(\d*)", asked.headers.get("range", ""))
+    if found is None or found.groups() == ("", ""):
+        return 200, headers, content.data
+    if asked.headers.get("if-range", content.etag) != content.etag:
+        return 200, headers, content.data
+    first, last = found.groups()
+    if first:
+        start, end = int(first), min(int(last) + 1 if last else size, size)
+    else:
+        start, end = max(size - int(last), 0), size
+    if start >= end:
+        return 416, {**headers, "Content-Range": f"bytes */{size}"}, b""
+    headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
+    return 206, headers, content.data[start:end]
+
+
+def _matches(said: str | None, etag: str, unsaid: bool) -> bool:
+    if said is None:
+        return unsaid
+    return said.strip() == "*" or etag in [each.strip() for each in said.split(",")]

@@ -1,0 +1,110 @@
+"""What lies on our Hub: repositories with commits, branches and tags; files large or small."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+LARGE = (".safetensors", ".bin", ".pt", ".ckpt", ".npz", ".onnx")
+"""Ends of names of files that the Hub keeps in its large storage, in addition to large ones."""
+LARGE_BYTES = 10 << 20
+_POINTER_BYTES = 134
+
+
+@dataclass(frozen=True)
+class HubFile:
+    """A file of a commit."""
+
+    path: str
+    data: bytes
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it lies in the large storage, to which the Hub redirects."""
+        return self.path.endswith(LARGE) or len(self.data) >= LARGE_BYTES
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of its bytes; a large file's ETag."""
+        return hashlib.sha256(self.data).hexdigest()
+
+    @cached_property
+    def oid(self) -> str:
+        """What git calls its blob; a small file's ETag. Of a large one, git has the pointer."""
+        data = f"oid sha256:{self.sha256}\n".encode() if self.is_large else self.data
+        return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+
+    @property
+    def etag(self) -> str:
+        """With its quotes."""
+        return f'"{self.sha256 if self.is_large else self.oid}"'
+
+    def in_tree(self) -> dict[str, Any]:
+        """Its entry in a listing."""
+        entry = {"type": "file", "oid": self.oid, "size": len(self.data), "path": self.path}
+        return {**entry, "lfs": self._lfs("oid")} if self.is_large else entry
+
+    def sibling(self, blobs: bool) -> dict[str, Any]:
+        """Its entry in what is said of a whole repository; with `blobs` also its size."""
+        if not blobs:
+            return {"rfilename": self.path}
+        entry = {"rfilename": self.path, "size": len(self.data), "blobId": self.oid}
+        return {**entry, "lfs": self._lfs("sha256")} if self.is_large else entry
+
+    def _lfs(self, name: str) -> dict[str, Any]:
+        return {name: self.sha256, "size": len(self.data), "pointerSize": _POINTER_BYTES}
+
+
+@dataclass
+class HubRepo:
+    """A repository: `owner/name`, of `kind` model, dataset or space.
+
+    A `private` one is there for tokens that may read it, and else not at all. A `gated` one is seen
+    by everybody, and its files are for tokens that may read it.
+    """
+
+    name: str
+    kind: str = "model"
+    private: bool = False
+    gated: bool = False
+    commits: dict[str, dict[str, HubFile]] = field(default_factory=dict)
+    branches: dict[str, str] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+
+    def commit(self, files: Mapping[str, bytes], branch: str = "main") -> str:
+        """A commit of exactly these files, at the head of the branch: its sha."""
+        text = f"{self.name} {len(self.commits)} {sorted(files)}"
+        sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+        self.commits[sha] = {path: HubFile(path, files[path]) for path in sorted(files)}
+        self.branches[branch] = sha
+        return sha
+
+    def sha_of(self, revision: str) -> str | None:
+        """The commit of a branch, a tag or a sha; None: there is none."""
+        short = revision.removeprefix("refs/heads/").removeprefix("refs/tags/")
+        found = self.branches.get(short) or self.tags.get(short)
+        return found or (revision if revision in self.commits else None)
+
+    def tree(self, sha: str, below: str, recursive: bool) -> list[dict[str, Any]] | None:
+        """Entries of a directory, folders before what they hold; None: there is no such one."""
+        start = f"{below}/" if below else ""
+        entries: dict[str, dict[str, Any]] = {}
+        for path, file in self.commits[sha].items():
+            if not path.startswith(start):
+                continue
+            *folders, _ = path[len(start) :].split("/")
+            for depth in range(1, len(folders) + 1 if recursive else min(2, len(folders) + 1)):
+                name = start + "/".join(folders[:depth])
+                entries[name] = folder_entry(name)
+            if recursive or not folders:
+                entries[path] = file.in_tree()
+        return [entries[path] for path in sorted(entries)] if entries or not below else None
+
+
+def folder_entry(path: str) -> dict[str, Any]:
+    """The entry of a folder in a listing."""
+    oid = hashlib.sha1(path.encode(), usedforsecurity=False).hexdigest()
+    return {"type": "directory", "oid": oid, "size": 0, "path": path}

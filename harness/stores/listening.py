@@ -1,0 +1,93 @@
+"""A server in a process of its own, on a port of loopback, until the end of a block."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Self
+
+from harness.patience import Deadline
+from harness.ports import free_port
+from harness.started import Started
+
+START_SECONDS = 30.0
+HOST = "127.0.0.1"
+
+
+class ListeningServer(ABC):
+    """A program that answers HTTP on loopback. Use as a context: in the end it is killed.
+
+    What it holds is gone with it. Its standard input stays open for as long as we live.
+    """
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self._process: Started | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it answers, without a slash at the end."""
+        return f"http://{HOST}:{self.port}"
+
+    @property
+    @abstractmethod
+    def env(self) -> dict[str, str]:
+        """What a client needs in its environment, in addition to what it has."""
+
+    @abstractmethod
+    def command(self) -> Sequence[str]:
+        """The program and its arguments."""
+
+    def command_env(self) -> dict[str, str]:
+        """What the program itself needs there."""
+        return {}
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Make what clients expect to be there, once it answers."""
+
+    def __enter__(self) -> Self:
+        with tempfile.TemporaryFile() as log:
+            self._process = Started(
+                self.command(),
+                kept=True,
+                env={**os.environ, **self.command_env()},
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+            )
+            try:
+                self._wait(log)
+                self.prepare()
+            except BaseException:  # raised again
+                self.__exit__()
+                raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.end()
+
+    def _wait(self, log: Any) -> None:
+        deadline = Deadline(START_SECONDS)
+        while not answers(self.port):
+            running = self._process is not None and self._process.is_running()
+            if deadline.has_passed() or not running:
+                log.seek(0)
+                said = log.read().decode("utf-8", "replace")[-1500:]
+                raise AssertionError(f"{self.command()[0]} did not come to listen:\n{said}")
+            time.sleep(0.02)
+
+
+def answers(port: int) -> bool:
+    """Whether somebody listens on that port of loopback."""
+    try:
+        socket.create_connection((HOST, port), timeout=1).close()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from pathlib import Path, PosixPath
+
+import pytest
+
+from zerotools.core.errors import BadRequest
+from zerotools.io.stores.addresses import path_of
+
+SECRET = "hunter2"
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("s3://bucket/run/step-3/", "s3://bucket/run/step-3"),
+        ("S3://Bucket/Key", "s3://Bucket/Key"),
+        ("gs://bucket", "gs://bucket"),
+        ("az://container/a b/c", "az://container/a b/c"),
+        ("hf://team/model@main/sub", "hf://team/model@main/sub"),
+        ("http://127.0.0.1:80/a", "http://127.0.0.1:80/a"),
+        ("https://host/a/b.safetensors", "https://host/a/b.safetensors"),
+    ],
+)
+def test_a_url_is_shown_as_it_was_written(given: str, shown: str) -> None:
+    assert str(path_of(given)) == shown
+    assert path_of(path_of(given)) == path_of(shown)
+
+
+@pytest.mark.parametrize("given", ["a/b", "/a", ".", "-", "C:/x", "s3/x", "~/a:b"])
+def test_anything_else_is_a_path_of_this_machine(given: str) -> None:
+    assert path_of(given) == Path(given)
+    assert type(path_of(given)) is PosixPath
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (f"s3://AKIA:{SECRET}@bucket/x", "has a name or a password before its host"),
+        (f"https://ada:{SECRET}@host/x", "has a name or a password before its host"),
+        (f"https://host/x?X-Amz-Signature={SECRET}", "has a query"),
+        (f"az://c/x?sig={SECRET}", "has a query"),
+        ("s3://", "names no bucket"),
+        ("hf://model", "names no repository"),
+        ("https:///x", "names no host"),
+        ("s3://bucket/a//b", "a part ''"),
+        ("s3://bucket/../b", "a part '..'"),
+        ("ftp://host/x", "is not a store that zerotools knows"),
+        ("file:///x", "without file://"),
+        ("s3:/bucket/x", "write s3:// in front"),
+    ],
+)
+def test_what_is_no_url_of_a_store_is_refused_without_its_secrets(given: str, said: str) -> None:
+    with pytest.raises(BadRequest, match=said) as refusal:
+        path_of(given)
+    assert SECRET not in str(refusal.value)

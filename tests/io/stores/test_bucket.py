@@ -1,0 +1,132 @@
+"""A store that is in trouble, as a bucket sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from harness.stores.faults import FaultProxy
+from harness.stores.gcs import GcsServer
+from harness.stores.trouble import (
+    ACCESS_DENIED,
+    INTERNAL_ERROR,
+    NO_SUCH_BUCKET,
+    SLOW_DOWN,
+    Call,
+    LoseReply,
+    ResetAfter,
+    Truncate,
+)
+from tests.io.stores.far import far, troubled
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.io.stores.far_store import FarObject, WritableStore
+from zerotools.io.stores.writing import put_object, remove_objects, writable
+
+DATA = bytes(range(256)) * 1000
+
+
+@pytest.fixture
+def trouble(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[GcsServer, FaultProxy]]:
+    with troubled(monkeypatch) as both:
+        both[0].put("run/a", DATA)
+        yield both
+
+
+Both = tuple[GcsServer, FaultProxy]
+
+
+def bucket() -> WritableStore:
+    return writable(far("run/a"))[0]
+
+
+@pytest.mark.parametrize(
+    "what", [SLOW_DOWN, INTERNAL_ERROR, ResetAfter(1000), Truncate(1000), ResetAfter(0)]
+)
+def test_a_request_that_fails_once_is_asked_again(trouble: Both, what: object) -> None:
+    trouble[1].add(what, kind="range", times=1)  # type: ignore[arg-type]
+    assert far("run/a").open_source().read(len(DATA), 0) == DATA
+    assert trouble[1].counts["range"] >= 2
+
+
+@pytest.mark.parametrize("what", [SLOW_DOWN, ResetAfter(10), Truncate(10)])
+def test_so_is_a_listing(trouble: Both, what: object) -> None:
+    trouble[1].add(what, kind="list", times=1)  # type: ignore[arg-type]
+    assert [each.name for each in far("run").iterdir()] == ["a"]
+
+
+def test_an_object_that_changes_while_it_is_read_is_named(trouble: Both) -> None:
+    source = far("run/a").open_source()
+    assert source.read(10, 0) == DATA[:10]
+    trouble[0].put("run/a", DATA[::-1])
+    with pytest.raises(BadFile, match=r"gs://checkpoints/run/a changed while it was read"):
+        source.read(100_000, 100_000)
+
+
+def test_so_is_one_that_is_gone(trouble: Both) -> None:
+    source = far("run/a").open_source()
+    trouble[1].add(Call(lambda: trouble[0].objects["checkpoints"].clear()), kind="range", times=1)
+    with pytest.raises(BadFile, match=r"run/a changed while it was read: it is gone"):
+        source.read(100_000, 0)
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        (ACCESS_DENIED, r"the store refuses it \(403 AccessDenied\)"),
+        (NO_SUCH_BUCKET, "gs://checkpoints does not exist"),
+    ],
+)
+def test_a_bucket_without_rights_or_that_is_not_there_is_refused(
+    trouble: Both, what: object, said: str
+) -> None:
+    trouble[1].add(what)  # type: ignore[arg-type]
+    with pytest.raises(BadRequest, match=said):
+        far("run").exists()
+    with pytest.raises(BadRequest, match=said):
+        put_object(far("run/b"), b"x")
+
+
+def test_small_objects_are_written_on_conditions(trouble: Both) -> None:
+    store = bucket()
+    first = store.put("run/new", b"one", new=True)
+    with pytest.raises(FileExistsError):
+        store.put("run/new", b"two", new=True)
+    second = store.put("run/new", b"two", replaces=first)
+    with pytest.raises(FileExistsError):
+        store.put("run/new", b"three", replaces=first)
+    assert trouble[0].get("run/new") == b"two"
+    assert second != first
+
+
+def test_an_upload_is_whole_or_not_there(trouble: Both) -> None:
+    store, part = bucket(), 5 * 2**20
+
+    def pieces(*, fails: bool) -> Iterator[bytes]:
+        for number in range(12):
+            if fails and number == 10:
+                raise BadFile("the source ends early")
+            yield bytes([number]) * 2**20
+
+    with pytest.raises(BadFile, match="ends early"):
+        store.upload("run/large", pieces(fails=True), part, 2)
+    assert trouble[0].uploads() == []
+    assert "run/large" not in trouble[0].sizes()
+    trouble[1].add(SLOW_DOWN, kind="part", times=1)
+    written = store.upload("run/large", pieces(fails=False), part, 2)
+    assert written.size == 12 * 2**20
+    assert trouble[0].get("run/large") == b"".join(pieces(fails=False))
+
+
+def test_a_reply_that_is_lost_does_not_lose_the_object(trouble: Both) -> None:
+    trouble[1].add(LoseReply(), kind="put", times=1)
+    put_object(far("run/b"), b"x")
+    assert trouble[0].get("run/b") == b"x"
+
+
+def test_what_is_not_there_is_removed_without_a_mistake(trouble: Both) -> None:
+    remove_objects([far("run/a"), far("run/none")])
+    assert trouble[0].sizes() == {}
+    assert bucket().head("run/a") is None
+    with pytest.raises(BadFile, match="gone"):
+        bucket().get(FarObject("run/a", 5, "e"), 0, 5)

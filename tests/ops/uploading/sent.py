@@ -1,0 +1,30 @@
+"""Reshard argv[1] to argv[2]: a process that a server may kill at any of its requests."""
+
+from __future__ import annotations
+
+import sys
+
+from zerotools.core.errors import ZerotoolsError
+from zerotools.io.stores.addresses import path_of
+from zerotools.ops.conversions.conversion import Conversion
+from zerotools.ops.conversions.reshard import prepare
+from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.uploading.destination import write
+
+
+def send(source: str, out: str, *, resume: bool = False, verify: bool = False) -> Conversion:
+    """
+    Raises:
+        ZerotoolsError: as the command.
+    """
+    conversion = prepare(path_of(source), path_of(out), world_size=3)
+    assert isinstance(conversion, Conversion)
+    write(conversion, budget=MemoryBudget(), overwrite=False, resume=resume, verify=verify)
+    return conversion
+
+
+if __name__ == "__main__":
+    try:
+        send(sys.argv[1], sys.argv[2])
+    except ZerotoolsError as error:
+        sys.exit(str(error))

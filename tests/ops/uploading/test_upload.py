@@ -1,0 +1,235 @@
+"""Output in a store is what is written to a disk, byte for byte, or is not there."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.started import Started
+from harness.stores import azure, s3
+from harness.stores.faults import FaultProxy
+from harness.stores.gcs import client_env
+from harness.stores.trouble import SLOW_DOWN, Call, EndHere, ForgetWrites, LoseReply, ResetAfter
+from tests.golden_files import DEEPSPEED, JOB
+from tests.io.stores.far import far, put_directory, served, troubled
+from tests.ops.uploading.sent import send
+from zerotools import formats
+from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsError
+from zerotools.formats.format import UnfinishedCheckpoint
+from zerotools.io.output.marker import MARKER
+from zerotools.io.output.writing_name import WRITING
+from zerotools.io.stores.addresses import path_of
+from zerotools.ops.conversions import consolidate
+from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.uploading.destination import check_write, write
+from zerotools.ops.verification import verify
+from zerotools.runs.manifest import verify_manifest
+
+ZERO = DEEPSPEED / "z2-bf16-w2" / "checkpoint"
+SCHEMES = {"s3": (s3.S3Server, s3.why_not), "az": (azure.AzureServer, azure.why_not)}
+
+
+def written(source: Path, out: Path) -> dict[str, bytes]:
+    """What the same command writes to a disk."""
+    send(str(source), str(out))
+    return {
+        each.relative_to(out).as_posix(): each.read_bytes()
+        for each in out.rglob("*")
+        if each.is_file() and each.name != MARKER
+    }
+
+
+def objects(store: Any, key: str) -> dict[str, bytes]:
+    names = [name for name in store.sizes(f"{key}/") if not name.endswith(MARKER)]
+    return {name[len(key) + 1 :]: store.get(name) for name in names}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_store_takes_and_gives_what_a_disk_does(
+    scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("obstore")
+    server, why_not = SCHEMES[scheme]
+    if (why := why_not()) is not None:
+        pytest.skip(why)
+    started: AbstractContextManager[Any] = server()
+    with started as store:
+        for name, value in store.env.items():
+            monkeypatch.setenv(name, value)
+        for each in JOB.rglob("*"):
+            if each.is_file():
+                store.put(f"in/step-3/{each.relative_to(JOB).as_posix()}", each.read_bytes())
+        here = f"{scheme}://checkpoints"
+        send(f"{here}/in/step-3", f"{here}/out", verify=True)
+        assert objects(store, "out") == written(JOB, tmp_path / "out")
+        assert verify_manifest(path_of(f"{here}/out")) == []
+        assert store.uploads() == []
+        given = verify.prepare(path_of(f"{here}/out"))
+        assert verify.verify(given).is_whole
+        for word in ("resume", "again"):
+            with pytest.raises(BadRequest, match=r"holds \d+ objects"):
+                send(f"{here}/in/step-3", f"{here}/out", resume=word == "resume")
+
+
+def test_a_large_file_goes_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    draw = np.random.default_rng(1)
+    tensors = {f"w{n}": draw.standard_normal((700, 1001 + n), np.float32) for n in range(8)}
+    save_file(tensors, tmp_path / "model.safetensors")
+    with troubled(monkeypatch) as (store, proxy):
+        for to in ("near", "far"):
+            out = tmp_path / "out" if to == "near" else far("out")
+            options = consolidate.Options(dtype="fp32")
+            conversion = consolidate.prepare(tmp_path / "model.safetensors", out, options)
+            write(conversion, budget=MemoryBudget(64 * 2**20), overwrite=False, verify=True)
+        near = (tmp_path / "out" / "model.safetensors").read_bytes()
+        assert store.get("out/model.safetensors") == near
+        assert proxy.counts["part"] == -(-len(near) // (5 * 2**20)) >= 4
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "what"),
+    [
+        ("put", 2, SLOW_DOWN),
+        ("put", 3, ResetAfter(0)),
+        *(("put", number, LoseReply()) for number in (1, 2, 7, 8)),
+        ("range", 2, SLOW_DOWN),
+        ("list", 2, SLOW_DOWN),
+        ("delete", 1, LoseReply()),
+        ("head", 2, ResetAfter(0)),
+    ],
+)
+def test_trouble_that_passes_changes_nothing(
+    kind: str, first: int, what: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with troubled(monkeypatch) as (store, proxy):
+        put_directory(store, ZERO, "in/checkpoint")
+        proxy.add(what, kind=kind, first=first, times=1)
+        send("gs://checkpoints/in/checkpoint", "gs://checkpoints/out")
+        assert objects(store, "out") == written(ZERO, tmp_path / "out")
+
+
+def test_a_stale_listing_is_no_output_that_lacks_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with troubled(monkeypatch) as (store, proxy):
+        put_directory(store, ZERO, "in/checkpoint")
+        proxy.add(ForgetWrites(3), kind="list")
+        try:
+            send("gs://checkpoints/in/checkpoint", "gs://checkpoints/out", verify=True)
+        except ZerotoolsError:
+            return
+        assert objects(store, "out") == written(ZERO, tmp_path / "out")
+
+
+def test_a_source_that_changes_leaves_no_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    with troubled(monkeypatch) as (store, proxy):
+        put_directory(store, ZERO, "in/checkpoint")
+        name = next(each for each in store.sizes() if each.endswith("optim_states.pt"))
+        data = store.get(name)
+        proxy.add(Call(lambda: store.put(name, data[::-1])), kind="put", first=3, times=1)
+        with pytest.raises(BadFile, match="changed while it was read"):
+            send("gs://checkpoints/in/checkpoint", "gs://checkpoints/out")
+        assert objects(store, "out") == {}
+
+
+@dataclass
+class Killed:
+    """A run in a process of its own, which a server kills."""
+
+    source: str
+    out: str
+    env: dict[str, str]
+    process: list[Started] = field(default_factory=list)
+
+    def run(self) -> int:
+        command = [sys.executable, "-m", "tests.ops.uploading.sent", self.source, self.out]
+        with open(os.devnull, "wb") as nothing:  # noqa: PTH123
+            self.process.append(
+                Started(command, env={**os.environ, **self.env}, stdout=nothing, stderr=nothing)
+            )
+            return self.process[0].wait()
+
+    def kill(self) -> None:
+        self.process[0].kill()
+
+
+# Of 80 requests or so; benchmarks.stores.kills takes all of them.
+@pytest.mark.parametrize(
+    ("kind", "first", "after"),
+    [("put", 1, True), ("put", 4, False), ("put", 8, True), ("delete", 1, False)],
+)
+def test_a_killed_run_leaves_a_whole_output_or_none(
+    kind: str, first: int, after: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with served(monkeypatch) as store, FaultProxy(store.url) as proxy:
+        put_directory(store, ZERO, "in/checkpoint")
+        here = "gs://checkpoints"
+        run = Killed(f"{here}/in/checkpoint", f"{here}/out", client_env(proxy.url))
+        proxy.add(EndHere(run.kill, after=after), kind=kind, first=first, times=1)
+        assert run.run() != 0
+        whole = written(ZERO, tmp_path / "out")
+        if MARKER in "".join(store.sizes("out/")):
+            formats.read(far("out"))
+        else:
+            with pytest.raises(UnfinishedCheckpoint, match="is not complete"):
+                formats.read(far("out"))
+            part = next(name for name in store.sizes("out/") if not name.endswith("latest"))
+            with pytest.raises(ZerotoolsError):
+                formats.read(path_of(f"{here}/{part}"))
+            send(run.source, run.out, resume=True)
+        found = objects(store, "out")
+        found.pop(WRITING, None)
+        assert found == whole
+
+
+def test_what_no_store_can_take_is_refused_before_any_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    case = DEEPSPEED / "z1-fp32-w2-adapter" / "checkpoint"
+    with served(monkeypatch) as store:
+        conversion = consolidate.prepare(case, far("out"), consolidate.Options())
+        if conversion.sums_bytes:
+            with pytest.raises(Unsupported, match="summed on a disk"):
+                check_write(conversion, overwrite=False)
+        source = put_directory(store, ZERO, "in/checkpoint")
+        inside = consolidate.prepare(source, source / "out", consolidate.Options())
+        with pytest.raises(BadRequest, match="is inside the checkpoint"):
+            check_write(inside, overwrite=False)
+        with pytest.raises(BadRequest, match="--max-memory is"):
+            write(
+                consolidate.prepare(source, far("out"), consolidate.Options()),
+                budget=MemoryBudget(2**20, workers=1),
+                overwrite=False,
+            )
+        assert not [name for name in store.sizes() if name.startswith("out")]
+
+
+def test_losses_are_counted_as_on_a_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    values = {"w": np.array([1.0, 1e6, np.nan, np.inf], np.float32)}
+    save_file(values, tmp_path / "model.safetensors")
+    check: Callable[..., None] = consolidate.refuse_overflow
+    with served(monkeypatch) as store:
+        said = []
+        for out in (tmp_path / "out", far("out")):
+            options = consolidate.Options(dtype="fp16")
+            conversion = consolidate.prepare(tmp_path / "model.safetensors", out, options)
+            with pytest.raises(BadRequest) as refusal:
+                write(conversion, budget=MemoryBudget(), overwrite=False, check=check)
+            report = write(conversion, budget=MemoryBudget(), overwrite=False)
+            said.append((str(refusal.value), report.losses, report.bytes_written))
+        assert said[0] == said[1]
+        assert json.loads(store.get(f"out/{MARKER}"))["files"]["model.safetensors"]["size"]

@@ -1,0 +1,26 @@
+"""The path of a checkpoint on the command line: of this machine, or the URL of one in a store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from zerotools.io.stores.addresses import path_of
+
+
+class CheckpointPath(click.ParamType[Path]):
+    """`path_of` of what was written; `-` and the like are plain paths."""
+
+    name = "path"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        return path_of(value)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Files of this machine, by the shell itself."""
+        return [CompletionItem(incomplete, type="file")]

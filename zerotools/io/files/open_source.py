@@ -1,0 +1,127 @@
+"""A file that is open to be read at offsets: of this machine, or in an object store.
+
+Standard library only: the training process reads checkpoints too.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import PosixPath
+from typing import BinaryIO, Protocol
+
+from zerotools.core.errors import Unsupported
+
+
+class OpenSource(Protocol):
+    """What readers of checkpoints need of an open file. Many threads may read at once."""
+
+    def status(self) -> os.stat_result:
+        """What the file was when it was opened, or is now."""
+
+    def read(self, count: int, offset: int) -> bytes:
+        """`count` bytes from `offset` on, fewer where the file ends; raises OSError or BadFile."""
+
+    def read_into(self, view: memoryview, offset: int) -> int:
+        """Fill `view` from `offset` on, or as much of it as one call gives; 0 is the end of the
+        file. Raises as `read`."""
+
+    def stream(self) -> BinaryIO:
+        """The bytes from the first on. The file stays open when the stream is closed."""
+
+    def close(self) -> None:
+        """Nothing is read any more."""
+
+
+class FarSource(OpenSource, Protocol):
+    """One whose reads take long to begin, so that many are asked for at once."""
+
+    def fetch(
+        self, ranges: Sequence[tuple[int, int]]
+    ) -> Callable[[], Sequence[Sequence[memoryview]]]:
+        """Ask for the bytes of `ranges`, each [begin, end) inside the file. What is returned waits
+        for them: of each range its bytes, in parts. Raises as `read`."""
+
+    def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Small reads will follow at these places, each [begin, end)."""
+
+
+class LocalSource:
+    """A file of this machine, by the descriptor that it owns."""
+
+    __slots__ = ("descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def status(self) -> os.stat_result:
+        return os.fstat(self.descriptor)
+
+    def read(self, count: int, offset: int) -> bytes:
+        return os.pread(self.descriptor, count, offset)
+
+    def read_into(self, view: memoryview, offset: int) -> int:
+        return os.preadv(self.descriptor, [view], offset)
+
+    def stream(self) -> BinaryIO:
+        return os.fdopen(self.descriptor, "rb", closefd=False)
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+
+class SourceStream(io.RawIOBase):
+    """The bytes of an open source that has no descriptor, from the first on."""
+
+    def __init__(self, source: OpenSource) -> None:
+        self._source = source
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at}.get(whence, self._source.status().st_size)
+        self._at = base + offset
+        return self._at
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        count = self._source.read_into(memoryview(buffer).cast("B"), self._at)
+        self._at += count
+        return count
+
+
+class RemotePath(PosixPath):
+    """A path that is not of this machine's file systems. What needs one of these refuses it by
+    `__fspath__`: the system is never asked for a file of its name."""
+
+    def open_source(self) -> FarSource:
+        """Open it to be read.
+
+        Raises:
+            OSError: it is not there, or cannot be read.
+        """
+        raise NotImplementedError
+
+    @property
+    def is_root(self) -> bool:
+        """Whether it is a whole store, beside which nothing lies."""
+        raise NotImplementedError
+
+    def below(self) -> Iterator[RemotePath]:
+        """Every object below it."""
+        raise NotImplementedError
+
+    def forget(self) -> None:
+        """What is known of what lies at it and around it is asked for again."""
+        raise NotImplementedError
+
+    def __fspath__(self) -> str:
+        raise Unsupported(
+            f"{self} is in an object store, and this needs a file or directory of this machine; "
+            "name one (what is in the store can be copied to a disk)"
+        )

@@ -1,0 +1,244 @@
+"""Output in an object store: complete, or not there for readers of zerotools.
+
+A store has no rename, and objects appear one by one. So a run first writes a record of what it will
+write, then the objects, then the marker that every output has, and at last removes the record:
+
+    .zerotools-writing.json   what is being written, by which run, and which objects are complete
+    model-00001-of-00002.safetensors, ...
+    .zerotools-output.json    the output is complete: it names the run
+
+Where there is a record and no marker of the same run, there is no checkpoint: readers refuse it. No
+object of another run is ever replaced, so that whatever was there stays whole. The record is the
+journal, too: it is replaced now and then, only as the object that this run wrote last, by which two
+runs that write to one place notice each other.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from types import TracebackType
+from typing import Any
+
+from zerotools import __version__
+from zerotools.core.counts import counted
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.io.output.journal import refuse_another
+from zerotools.io.output.marker import MARKER
+from zerotools.io.output.writing_name import WRITING
+from zerotools.io.output.writing_record import is_written, read_writing
+from zerotools.io.stores.far_store import FarObject
+from zerotools.io.stores.store_path import StorePath
+from zerotools.io.stores.writing import forget, remove_objects, writable
+
+SCHEMA = "zerotools.writing/1"
+_SECONDS_BETWEEN = 2.0
+"""Stores take about one change of an object in a second."""
+_MOST_NAMED = 3
+
+
+@dataclass(frozen=True)
+class FoundOutput:
+    """What lies at a destination: the names of its objects, and the record of an unfinished run."""
+
+    objects: Mapping[str, FarObject]
+    record: Mapping[str, Any] | None
+
+
+def check_far_destination(
+    destination: Path, *, resume: bool = False, overwrite: bool = False
+) -> FoundOutput:
+    """Refuse a destination where no output can be begun.
+
+    Raises:
+        BadRequest: a checkpoint or something else is there, or an unfinished output that is neither
+            to be resumed nor to be overwritten.
+        Unsupported: the store is only read.
+    """
+    assert isinstance(destination, StorePath)
+    writable(destination)
+    forget(destination)
+    if destination.is_file():
+        raise BadRequest(f"{destination} is an object; name a place where nothing is")
+    objects = {}
+    for path in destination.below():
+        _, key, listing, _ = path.place
+        found = listing.object(key)
+        if found is not None:
+            objects[path.relative_to(destination).as_posix()] = found
+    if WRITING not in objects:
+        _refuse_complete(destination, objects, overwrite=overwrite)
+        return FoundOutput(objects, None)
+    if is_written(destination):  # a run was killed before it removed its record
+        _refuse_complete(destination, objects, overwrite=overwrite)
+    record = read_writing(destination)
+    foreign = sorted({*objects} - {*record["files"], WRITING, MARKER})
+    if foreign:
+        more = f" and {len(foreign) - _MOST_NAMED} more" if foreign[_MOST_NAMED:] else ""
+        raise BadRequest(
+            f"{destination} holds objects that zerotools did not write: "
+            f"{', '.join(foreign[:_MOST_NAMED])}{more}; move them elsewhere, or choose another "
+            "output"
+        )
+    if not resume and not overwrite:
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(objects[WRITING].modified))
+        raise BadRequest(
+            f"{destination} was begun and is not complete: {len(record['done'])} of "
+            f"{counted(len(record['files']), 'file')}, the last sign of it at {when}. Where no run "
+            "writes there any more, go on with --resume, or start over with --overwrite"
+        )
+    return FoundOutput(objects, record)
+
+
+def _refuse_complete(
+    destination: Path, objects: Mapping[str, FarObject], *, overwrite: bool
+) -> None:
+    if not objects:
+        return
+    why = (
+        ", which --overwrite does not replace: a store cannot exchange them for others in one step"
+        if overwrite
+        else ""
+    )
+    raise BadRequest(
+        f"{destination} holds {counted(len(objects), 'object')}{why}; choose another output, or "
+        "remove what is there"
+    )
+
+
+class FarStaging:
+    """An output in the making, of which `files` are all names. Use as a context; call `commit`
+    inside it. Any number of threads may `add`.
+
+    What fails is removed. What is killed or interrupted stays, to be resumed or cleared.
+    """
+
+    def __init__(
+        self,
+        destination: Path,
+        command: str,
+        identity: Mapping[str, str],
+        files: Collection[str],
+        *,
+        resume: bool,
+        overwrite: bool,
+    ) -> None:
+        self.destination = destination
+        self.run = uuid.uuid4().hex
+        self.done: dict[str, Any] = {}
+        """Of each complete file what was noted of it, its size and its ETag."""
+        self.took_over = False
+        """Whether another run had begun here."""
+        self._command = command
+        self._identity = dict(identity)
+        self._files = list(files)
+        self._resume, self._overwrite = resume, overwrite
+        self._store, self._key = writable(destination)
+        self._lock = Lock()
+        self._told = 0.0
+        self._record: FarObject | None = None
+        self._keep = True
+
+    def __enter__(self) -> FarStaging:
+        """
+        Raises:
+            BadRequest: as `check_far_destination`; or what was begun is another output.
+        """
+        found = check_far_destination(
+            self.destination, resume=self._resume, overwrite=self._overwrite
+        )
+        self.took_over = found.record is not None
+        if found.record is not None and self._resume:
+            before = found.record["identity"]
+            refuse_another(self.destination, before, self._identity, "pass --overwrite instead")
+            for name, noted in found.record["done"].items():
+                there = found.objects.get(name)
+                if there and (there.size, there.etag) == (noted["size"], noted["etag"]):
+                    self.done[name] = noted
+        before = found.objects.get(WRITING)
+        if before is not None:  # a listing does not have all that a condition needs
+            before = self._store.head(before.key) or before
+        self._put(before, new=before is None)
+        left = {*found.objects} - {*self.done, WRITING}
+        remove_objects(self.destination / name for name in left)
+        self._keep = False
+        return self
+
+    def add(self, name: str, written: FarObject, noted: Any) -> None:
+        """An object is complete; `noted` is JSON.
+
+        Raises:
+            BadRequest: another run writes to the same place.
+        """
+        with self._lock:
+            self.done[name] = {"size": written.size, "etag": written.etag, "noted": noted}
+            if time.monotonic() - self._told >= _SECONDS_BETWEEN:
+                self._put(self._record)
+
+    def commit(self, marker: bytes) -> None:
+        """All objects are there: let it be an output."""
+        with self._lock:
+            self._put(self._record)
+            self._store.put(f"{self._key}/{MARKER}", marker)
+            self._keep = True
+            self._store.delete([f"{self._key}/{WRITING}"])
+        forget(self.destination)
+
+    def _put(self, before: FarObject | None, *, new: bool = False) -> None:
+        tree = {
+            "schema": SCHEMA,
+            "run": self.run,
+            "command": self._command,
+            "version": __version__,
+            "identity": self._identity,
+            "files": self._files,
+            "done": self.done,
+        }
+        try:
+            self._record = self._store.put(
+                f"{self._key}/{WRITING}",
+                json.dumps(tree).encode(),
+                new=new and before is None,
+                replaces=before,
+            )
+        except FileExistsError:
+            found = self._own_record()
+            if found is None:
+                self._keep = True
+                raise BadRequest(
+                    f"another run is writing {self.destination}; wait for it, or choose another "
+                    "output"
+                ) from None
+            self._record = found
+        self._told = time.monotonic()
+
+    def _own_record(self) -> FarObject | None:
+        """The record, if this run has written it: a reply may be lost, and what was asked for
+        again is refused then."""
+        found = self._store.head(f"{self._key}/{WRITING}")
+        if found is None:
+            return None
+        try:
+            tree = json.loads(bytes(self._store.get(found, 0, found.size)))
+        except (ValueError, BadFile):
+            return None
+        return found if isinstance(tree, dict) and tree.get("run") == self.run else None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None or self._keep:
+            return
+        if issubclass(kind, KeyboardInterrupt):
+            self._put(self._record)
+            return
+        made = [name for name in self._files if name in self.done]
+        remove_objects(self.destination / name for name in (*made, MARKER, WRITING))

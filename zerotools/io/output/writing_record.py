@@ -1,0 +1,48 @@
+"""The record of an output that is being written to an object store (`far_staging`), as readers see
+it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.io.files.json_file import read_json
+from zerotools.io.output.marker import run_of
+from zerotools.io.output.writing_name import WRITING
+
+_LARGEST = 2**28
+
+
+def read_writing(directory: Path) -> dict[str, Any]:
+    """What the record in `directory` says.
+
+    Raises:
+        BadRequest: it is damaged, or of another version.
+    """
+    path = directory / WRITING
+    try:
+        tree: Any = read_json(path, _LARGEST, is_source=False)
+    except (OSError, BadFile, ValueError) as error:
+        raise BadRequest(f"{path} cannot be read ({error!s:.200}); remove {directory}") from None
+    words = {"run": str, "identity": dict, "files": list, "done": dict}
+    is_known = isinstance(tree, dict) and all(
+        isinstance(tree.get(word), kind) for word, kind in words.items()
+    )
+    if not is_known or not all(map(_is_noted, tree["done"].values())):
+        raise BadRequest(f"{path} is of another version of zerotools; remove {directory}")
+    found: dict[str, Any] = tree
+    return found
+
+
+def is_written(directory: Path) -> bool:
+    """Whether the output whose record is in `directory` is complete, and the record left over."""
+    try:
+        run = read_writing(directory)["run"]
+    except BadRequest:
+        return False
+    return bool(run == run_of(directory))
+
+
+def _is_noted(value: Any) -> bool:
+    return isinstance(value, dict) and {"size", "etag", "noted"} <= value.keys()

@@ -1,0 +1,74 @@
+"""A path of what the user wrote, which may be a URL.
+
+s3://BUCKET/KEY    gs://BUCKET/KEY    az://CONTAINER/KEY    http(s)://HOST/PATH
+hf://OWNER/REPOSITORY[@REVISION][/PATH]
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from zerotools.core.errors import BadRequest
+from zerotools.io.files.open_source import RemotePath
+
+SCHEMES = ("s3", "gs", "az", "hf", "http", "https")
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
+_COLLAPSED = re.compile(rf"({'|'.join(SCHEMES)}):(/?)(?!/)", re.IGNORECASE)
+_ENVIRONMENT = "the variables of the store's own tools are where they belong"
+
+
+def path_of(given: str | os.PathLike[str]) -> Path:
+    """The path that `given` names, of this machine or in a store.
+
+    Raises:
+        BadRequest: it is a URL that is not taken; what may be secret in it is not repeated.
+    """
+    if isinstance(given, RemotePath):
+        return given
+    text = os.fspath(given)
+    match = _URL.fullmatch(text)
+    if match is None:
+        if (start := _COLLAPSED.match(text)) is not None and not os.path.lexists(text):
+            raise BadRequest(f"{text!r:.200} is not a URL; write {start[1].lower()}:// in front")
+        return Path(text)
+    scheme, rest = match[1].lower(), match[2]
+    if scheme == "file":
+        raise BadRequest(f"{text!r:.200}: name the path itself, without file://")
+    if scheme not in SCHEMES:
+        raise BadRequest(
+            f"{scheme}:// is not a store that zerotools knows; it takes "
+            f"{', '.join(f'{each}://' for each in SCHEMES)} and paths"
+        )
+    _refuse_secrets(scheme, rest)
+    words = rest.rstrip("/").split("/")
+    _refuse_words(scheme, words)
+    from zerotools.io.stores.store_path import StorePath
+
+    return StorePath.of(scheme, words)
+
+
+def _refuse_secrets(scheme: str, rest: str) -> None:
+    if "@" in rest.partition("/")[0]:
+        raise BadRequest(
+            f"a {scheme}:// URL has a name or a password before its host (...@), which other users "
+            f"of this machine can see; leave it out: {_ENVIRONMENT}"
+        )
+    if "?" in rest:
+        raise BadRequest(
+            f"a {scheme}:// URL has a query (?...), where signatures and tokens are, which other "
+            f"users of this machine can see; leave it out: {_ENVIRONMENT}"
+        )
+
+
+def _refuse_words(scheme: str, words: list[str]) -> None:
+    place = f"{scheme}://{'/'.join(words)}"
+    needed = ("owner", "repository") if scheme == "hf" else ("bucket",)
+    if scheme in ("http", "https"):
+        needed = ("host",)
+    if len(words) < len(needed) or not all(words[: len(needed)]):
+        raise BadRequest(f"{place} names no {needed[-1]}; write {scheme}://{'/'.join(needed)}/...")
+    odd = next((word for word in words if word in ("", ".", "..") or "\0" in word), None)
+    if odd is not None:
+        raise BadRequest(f"{place!r:.200} has a part {odd!r}, which no object is named by")

@@ -1,0 +1,283 @@
+"""S3, Google Cloud Storage and Azure Blob Storage, by obstore.
+
+Credentials are found by obstore alone, in the variables and places of each store's own tools. No
+error of it is shown as it is (`failures`).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any, TypeVar
+
+from zerotools.core.errors import BadRequest, ZerotoolsError
+from zerotools.io.stores.failures import CREDENTIALS, changed, failure, gone, lacking
+from zerotools.io.stores.far_store import FarDirectory, FarObject
+
+try:
+    import obstore
+    from obstore import store as stores
+    from obstore.exceptions import BaseError, PreconditionError
+except ImportError:
+    raise lacking("obstore") from None
+
+_RETRIES: Any = {
+    "max_retries": 8,
+    "retry_timeout": timedelta(seconds=120),
+    "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=10)},
+}
+_CLIENT: Any = {"connect_timeout": "10s", "read_timeout": "60s", "timeout": "300s"}
+_BODIES = 4
+"""How often a range is asked for whose body broke off."""
+_FIRST_WAIT = 0.1
+_MOST_DELETED = 1000
+_S3_CHAIN = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "AWS_SKIP_SIGNATURE",
+)
+
+T = TypeVar("T")
+
+
+def open_bucket(scheme: str, name: str) -> ObstoreBucket:
+    """
+    Raises:
+        BadRequest: what the environment says of the store contradicts itself.
+    """
+    url = f"{scheme}://{name}"
+    try:
+        return ObstoreBucket(url, _OPENERS[scheme](name))
+    except (BaseError, ValueError, OSError) as error:
+        raise failure("opened", url, error) from None
+
+
+def open_web(url: str) -> ObstoreBucket:
+    """The files of an HTTP server, which are only read."""
+    try:
+        store = stores.HTTPStore(url, client_options=_client(url), retry_config=_RETRIES)
+    except (BaseError, ValueError, OSError) as error:
+        raise failure("opened", url, error) from None
+    return ObstoreBucket(url, store)
+
+
+def _client(endpoint: str | None, allowing: str = "") -> Any:
+    """An endpoint of http:// was chosen by who set it, or the variable `allowing`."""
+    is_plain = endpoint is not None and endpoint.startswith("http://")
+    is_allowed = os.environ.get(allowing, "").lower() in ("true", "1")
+    return {**_CLIENT, "allow_http": True} if is_plain or is_allowed else _CLIENT
+
+
+def _s3(name: str) -> Any:
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    config: Any = {"endpoint": endpoint} if endpoint else {}
+    if os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true" and not any(
+        map(os.environ.get, _S3_CHAIN)
+    ):
+        raise BadRequest(f"s3://{name}: no credentials were found; {CREDENTIALS['s3']}")
+    return stores.S3Store(
+        name,
+        config=config,
+        client_options=_client(endpoint, "AWS_ALLOW_HTTP"),
+        retry_config=_RETRIES,
+    )
+
+
+def _gs(name: str) -> Any:
+    endpoint = os.environ.get("STORAGE_EMULATOR_HOST")
+    config: Any = {}
+    if endpoint:
+        endpoint = endpoint if "://" in endpoint else f"http://{endpoint}"
+        config = {"base_url": endpoint, "skip_signature": True}
+    return stores.GCSStore(
+        name,
+        config=config,
+        client_options=_client(endpoint, "GOOGLE_ALLOW_HTTP"),
+        retry_config=_RETRIES,
+    )
+
+
+def _az(name: str) -> Any:
+    endpoint = os.environ.get("AZURE_STORAGE_ENDPOINT") or os.environ.get("AZURE_ENDPOINT")
+    options = _client(endpoint, "AZURE_ALLOW_HTTP")
+    return stores.AzureStore(name, client_options=options, retry_config=_RETRIES)
+
+
+_OPENERS: dict[str, Callable[[str], Any]] = {"s3": _s3, "gs": _gs, "az": _az}
+
+
+class ObstoreBucket:
+    """One bucket or container, to be read and written."""
+
+    lists_below = True
+
+    def __init__(self, url: str, store: Any) -> None:
+        self.url = url
+        self._store = store
+
+    def directory(self, key: str) -> FarDirectory:
+        prefix = f"{key}/" if key else None
+        found = self._ask("listed", key, lambda: obstore.list_with_delimiter(self._store, prefix))
+        objects = [_object(each) for each in found["objects"]]
+        return FarDirectory(
+            {each.key.rpartition("/")[2]: each for each in objects if each.key != key},
+            frozenset(each.rstrip("/").rpartition("/")[2] for each in found["common_prefixes"]),
+        )
+
+    def below(self, key: str) -> Iterator[FarObject]:
+        prefix = f"{key}/" if key else None
+        pages = self._ask(
+            "listed", key, lambda: iter(obstore.list(self._store, prefix, chunk_size=1000))
+        )
+        while True:
+            page: Any = self._ask("listed", key, lambda: next(pages, None))
+            if page is None:
+                return
+            yield from (_object(each) for each in page)
+
+    def head(self, key: str) -> FarObject | None:
+        try:
+            return _object(obstore.head(self._store, key))
+        except FileNotFoundError as error:
+            if "NoSuchBucket" in str(error):
+                raise failure("read", self._url(key), error) from None
+            return None
+        except (BaseError, ValueError, OSError) as error:
+            raise failure("read", self._url(key), error) from None
+
+    def get(self, found: FarObject, begin: int, end: int) -> memoryview:
+        options: Any = {"range": (begin, end)}
+        if found.etag:
+            options["if_match"] = f'"{found.etag}"'
+        url = self._url(found.key)
+
+        def once() -> memoryview:
+            answer = obstore.get(self._store, found.key, options=options)
+            now = _object(answer.meta)
+            if now.size != found.size:
+                raise changed(url, f"it had {found.size} bytes and has {now.size}")
+            signs = [(each.etag, 0.0 if each.etag else each.modified) for each in (found, now)]
+            if signs[0] != signs[1] and (now.etag or not found.etag):
+                raise changed(url, "another object has taken its place")
+            data = memoryview(answer.bytes())
+            if len(data) != end - begin:
+                raise EOFError(f"end of file before message length reached: {len(data)}")
+            return data
+
+        try:
+            return _repeated(once)
+        except FileNotFoundError:
+            raise gone(url) from None
+        except PreconditionError:
+            raise changed(url, "another object has taken its place") from None
+        except (BaseError, ValueError, OSError, EOFError) as error:
+            raise failure("read", url, error) from None
+
+    def put(
+        self, key: str, data: bytes, *, new: bool = False, replaces: FarObject | None = None
+    ) -> FarObject:
+        mode: Any = "create" if new else "overwrite"
+        if replaces is not None:
+            mode = {"e_tag": f'"{replaces.etag}"'}
+            mode |= {"version": replaces.version} if replaces.version else {}
+        try:
+            done = _repeated(
+                lambda: obstore.put(self._store, key, data, mode=mode, use_multipart=False)
+            )
+        except (PreconditionError, obstore.exceptions.AlreadyExistsError):
+            raise FileExistsError(17, "another run has written it", self._url(key)) from None
+        except (BaseError, ValueError, OSError) as error:
+            raise failure("written", self._url(key), error) from None
+        return _written(key, len(data), done)
+
+    def upload(self, key: str, pieces: Iterable[bytes], part_bytes: int, parts: int) -> FarObject:
+        raised: list[BaseException] = []
+        size = 0
+
+        def watched() -> Iterator[bytes]:
+            nonlocal size
+            try:
+                for each in pieces:
+                    size += len(each)
+                    yield each
+            except BaseException as error:  # told again below, as it is
+                raised.append(error)
+                raise
+
+        try:
+            done = obstore.put(
+                self._store,
+                key,
+                watched(),
+                chunk_size=part_bytes,
+                max_concurrency=parts,
+                use_multipart=True,
+            )
+        except Exception as error:
+            if raised:
+                raise raised[0] from None
+            raise failure("written", self._url(key), error) from None
+        return _written(key, size, done)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        for at in range(0, len(keys), _MOST_DELETED):
+            some = list(keys[at : at + _MOST_DELETED])
+            try:
+                _repeated(partial(obstore.delete, self._store, some))
+            except FileNotFoundError:  # of one; whether others are gone nobody says
+                if len(some) > 1:
+                    for key in some:
+                        self.delete([key])
+            except (BaseError, ValueError, OSError) as error:
+                raise failure("removed", self._url(some[0]), error) from None
+
+    def _url(self, key: str) -> str:
+        return f"{self.url}/{key}" if key else self.url
+
+    def _ask(self, what: str, key: str, ask: Callable[[], T]) -> T:
+        try:
+            return _repeated(ask)
+        except (BaseError, ValueError, OSError) as error:
+            raise failure(what, self._url(key), error) from None
+
+
+def _repeated(ask: Callable[[], T]) -> T:
+    """Ask again where the answer broke off: the library asks again only before that, and never
+    where what is asked for may have been done."""
+    for tried in range(1, _BODIES):
+        try:
+            return ask()
+        except (FileNotFoundError, ZerotoolsError, PreconditionError):
+            raise
+        except (BaseError, EOFError) as error:
+            if not _broke_off(str(error)):
+                raise
+            time.sleep(_FIRST_WAIT * 2**tried)
+    return ask()
+
+
+def _broke_off(text: str) -> bool:
+    signs = (
+        *("response body", "message length", "IncompleteMessage", "UnexpectedEof"),
+        *("onnection reset", "onnection closed"),
+    )
+    return any(sign in text for sign in signs)
+
+
+def _object(meta: Any) -> FarObject:
+    modified = meta["last_modified"].timestamp()
+    version = meta["version"] or ""
+    return FarObject(meta["path"], meta["size"], _plain(meta["e_tag"]), modified, version)
+
+
+def _written(key: str, size: int, done: Any) -> FarObject:
+    return FarObject(key, size, _plain(done["e_tag"]), version=done["version"] or "")
+
+
+def _plain(etag: str | None) -> str:
+    return (etag or "").removeprefix("W/").strip('"')

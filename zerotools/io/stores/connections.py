@@ -1,0 +1,74 @@
+"""The store that a path lies in. Each is opened once in a process."""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from typing import NamedTuple
+
+from zerotools.core.errors import BadRequest
+from zerotools.io.stores.far_store import FarStore
+from zerotools.io.stores.listings import StoreListing
+from zerotools.io.stores.neighbours import Neighbours
+
+BUCKETS = ("s3", "gs", "az")
+_ENDPOINTS = (
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_S3",
+    "GOOGLE_SERVICE_ACCOUNT_KEY",
+    "STORAGE_EMULATOR_HOST",
+    "AZURE_STORAGE_ENDPOINT",
+    "HF_ENDPOINT",
+)
+_WORDS = {"hf": 2}
+"""How many words of a path name the store, where it is not one."""
+
+
+class Place(NamedTuple):
+    """A key in a store, what is known of what lies there, and what was opened."""
+
+    store: FarStore
+    key: str
+    listing: StoreListing
+    neighbours: Neighbours
+
+
+def root_words(scheme: str) -> int:
+    """How many words of a path name the store."""
+    return _WORDS.get(scheme, 1)
+
+
+def place_of(scheme: str, words: tuple[str, ...]) -> Place:
+    """The place of a path.
+
+    Raises:
+        BadRequest: there is no such store, or what reads it is not installed.
+    """
+    count = root_words(scheme)
+    if len(words) < count:
+        raise BadRequest(f"{scheme}://{'/'.join(words)} is no place in a store")
+    listing, neighbours = _opened(scheme, words[:count], tuple(map(os.environ.get, _ENDPOINTS)))
+    return Place(listing.store, "/".join(words[count:]), listing, neighbours)
+
+
+@lru_cache(maxsize=64)
+def _opened(
+    scheme: str, words: tuple[str, ...], endpoints: tuple[str | None, ...]
+) -> tuple[StoreListing, Neighbours]:
+    """The store as it is where the environment names these endpoints."""
+    listing = StoreListing(_open(scheme, words))
+    return listing, Neighbours(listing)
+
+
+def _open(scheme: str, words: tuple[str, ...]) -> FarStore:
+    if scheme in BUCKETS:
+        from zerotools.io.stores.bucket import open_bucket
+
+        return open_bucket(scheme, words[0])
+    if scheme == "hf":
+        from zerotools.io.stores.hub_files import HubFiles
+
+        return HubFiles(*words)
+    from zerotools.io.stores.web_files import WebFiles
+
+    return WebFiles(f"{scheme}://{words[0]}")

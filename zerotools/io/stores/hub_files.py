@@ -1,0 +1,147 @@
+"""A repository of the Hugging Face Hub, of one revision, by huggingface_hub: its token, its
+endpoint, its listing. Files are read by ranges from where the Hub says that they lie, which may be
+a server of large files: that gets no token.
+
+A revision is a commit from the first question on, so that no file changes while it is read.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from zerotools.core.errors import BadRequest, HostUnreachable, ZerotoolsError
+from zerotools.io.stores.failures import CREDENTIALS, lacking
+from zerotools.io.stores.far_store import FarDirectory, FarObject
+
+try:
+    from huggingface_hub import HfApi, hf_hub_url
+    from huggingface_hub.hf_api import RepoFile
+    from huggingface_hub.utils import (  # type: ignore[attr-defined]  # they are its own
+        build_hf_headers,
+        http_backoff,
+    )
+except ImportError:
+    raise lacking("huggingface_hub") from None
+
+_LINK_SECONDS = 240.0
+_TRIES = 4
+T = TypeVar("T")
+
+
+class HubFiles:
+    """The files of a model."""
+
+    lists_below = True
+
+    def __init__(self, owner: str, repository: str) -> None:
+        if owner in ("datasets", "spaces"):
+            raise BadRequest(f"hf://{owner}/... holds no checkpoints; name hf://OWNER/MODEL")
+        name, _, revision = repository.partition("@")
+        self.url = f"hf://{owner}/{repository}"
+        self._repository, self._revision = f"{owner}/{name}", unquote(revision) or None
+        self._links: dict[str, tuple[str, float]] = {}
+
+    @cached_property
+    def _commit(self) -> str:
+        api = HfApi()
+        info = self._ask(lambda: api.model_info(self._repository, revision=self._revision))
+        return str(info.sha)
+
+    @cached_property
+    def _objects(self) -> list[FarObject]:
+        commit = self._commit
+        tree = self._ask(
+            lambda: list(HfApi().list_repo_tree(self._repository, recursive=True, revision=commit))
+        )
+        return [
+            FarObject(each.path, each.size, each.lfs.sha256 if each.lfs else each.blob_id)
+            for each in tree
+            if isinstance(each, RepoFile)
+        ]
+
+    def directory(self, key: str) -> FarDirectory:
+        objects: dict[str, FarObject] = {}
+        directories: set[str] = set()
+        for each in self.below(key):
+            name, _, rest = each.key[len(key) + 1 if key else 0 :].partition("/")
+            if rest:
+                directories.add(name)
+            else:
+                objects[name] = each
+        return FarDirectory(objects, frozenset(directories))
+
+    def below(self, key: str) -> Iterator[FarObject]:
+        start = f"{key}/" if key else ""
+        return (each for each in self._objects if each.key.startswith(start))
+
+    def head(self, key: str) -> FarObject | None:
+        return next((each for each in self._objects if each.key == key), None)
+
+    def get(self, found: FarObject, begin: int, end: int) -> memoryview:
+        for tried in range(1, _TRIES + 1):
+            try:
+                return self._ask(lambda: self._range(found, begin, end))
+            except EOFError as error:
+                if tried == _TRIES:
+                    raise HostUnreachable(
+                        f"{self.url}/{found.key} cannot be read: {error}; run the command again"
+                    ) from None
+                time.sleep(0.1 * 2**tried)
+        raise AssertionError("every try has returned or raised")
+
+    def _range(self, found: FarObject, begin: int, end: int) -> memoryview:
+        asked = {"Range": f"bytes={begin}-{end - 1}", "Accept-Encoding": "identity"}
+        link, until = self._links.get(found.key, ("", 0.0))
+        if time.monotonic() < until:
+            answer = http_backoff("GET", link, headers=asked)
+            if answer.status_code not in (206, 200):  # the link has expired
+                self._links.pop(found.key, None)
+                raise EOFError(f"a link of the Hub has expired ({answer.status_code})")
+        else:
+            url = hf_hub_url(self._repository, found.key, revision=self._commit)
+            headers = {**build_hf_headers(), **asked}
+            answer = http_backoff("GET", url, headers=headers, follow_redirects=True)
+            answer.raise_for_status()
+            if urlsplit(str(answer.url)).netloc != urlsplit(url).netloc:
+                self._links[found.key] = str(answer.url), time.monotonic() + _LINK_SECONDS
+        whole = answer.headers.get("content-range", "").rpartition("/")[2]
+        if answer.status_code != 206 or whole != str(found.size):
+            raise BadRequest(
+                f"{self.url}/{found.key}: the Hub answers {answer.status_code} to a range of its "
+                f"{found.size} bytes ({whole or 'none'}); download it, and name the copy"
+            )
+        data = memoryview(answer.content)
+        if len(data) != end - begin:
+            raise EOFError(f"{len(data)} of {end - begin} bytes came")
+        return data
+
+    def _ask(self, ask: Callable[[], T]) -> T:
+        try:
+            return ask()
+        except (ZerotoolsError, EOFError):
+            raise
+        except Exception as error:
+            raise self._failure(error) from None
+
+    def _failure(self, error: Exception) -> ZerotoolsError:
+        name = type(error).__name__
+        response: Any = getattr(error, "response", None)
+        status = getattr(response, "status_code", None)
+        if name == "RevisionNotFoundError":
+            return BadRequest(f"{self.url}: the repository has no revision {self._revision!r}")
+        if name == "OfflineModeIsEnabled":
+            return BadRequest(f"{self.url} cannot be read: HF_HUB_OFFLINE is set; unset it")
+        if name in ("GatedRepoError", "RepositoryNotFoundError") or status in (401, 403, 404):
+            return BadRequest(
+                f"{self.url} cannot be read: the Hub does not know it, or does not show it to you "
+                f"({status}). Look at how it is spelled and ask for access on its page; "
+                f"{CREDENTIALS['hf']}"
+            )
+        why = f"it answered {status}" if status else f"it does not answer ({name})"
+        return HostUnreachable(
+            f"{self.url} cannot be read: {why}. It was tried several times; run the command again"
+        )

@@ -1,0 +1,54 @@
+"""Files that are about to be read: of a directory of files of one kind, such as those of a thousand
+ranks, one is opened after another, and each takes requests that wait for one another. So when two
+of them were opened, the first and last bytes of those that follow are asked for side by side.
+
+What is fetched in vain is some KiB of each of a few files. Errors are left to who reads the file.
+"""
+
+from __future__ import annotations
+
+from threading import Lock
+
+from zerotools.io.stores.listings import StoreListing
+from zerotools.io.stores.remote_source import FIRST_BLOCK, RemoteSource
+
+AHEAD = 24
+_BEFORE = 2
+"""Files of one kind that are opened before any is expected."""
+
+
+class Neighbours:
+    """What was opened of one store."""
+
+    def __init__(self, listing: StoreListing) -> None:
+        self._listing = listing
+        self._lock = Lock()
+        self._opened: dict[tuple[str, str], set[str]] = {}
+        self._expected: set[tuple[str, str]] = set()
+
+    def opened(self, key: str) -> None:
+        """`key` is opened: see who may follow."""
+        directory, _, name = key.rpartition("/")
+        suffix = name.rpartition(".")[2]
+        with self._lock:
+            known = self._opened.setdefault((directory, suffix), set())
+            known.add(name)
+            if len(known) < _BEFORE:
+                return
+            following = [
+                each
+                for each in self._listing.known_names(directory)
+                if each > name and each.rpartition(".")[2] == suffix
+            ][:AHEAD]
+            found = [self._listing.object(f"{directory}/{each}") for each in following]
+            new = [
+                each
+                for each in found
+                if each is not None and (each.key, each.etag) not in self._expected
+            ]
+            if len(new) < min(AHEAD // 2, len(following)):  # enough are on their way
+                return
+            self._expected |= {(each.key, each.etag) for each in new}
+        for each in new:
+            ends = [(0, min(each.size, FIRST_BLOCK)), (max(0, each.size - FIRST_BLOCK), each.size)]
+            RemoteSource(self._listing.store, each).begin(ends)

@@ -1,0 +1,269 @@
+"""An object that is open to be read.
+
+Small reads, of headers and directories, go by way of blocks that are kept, of all objects together
+`KEPT` bytes. A block is small at first; where reads go on behind it, the next is twice as long, so
+that what is read from end to end takes few requests. Large reads are asked for as they are, in
+pieces that are fetched side by side, and are not kept. What a tile needs of many places is fetched
+at once, neighbours in one request (`fetch`).
+
+Nothing is ever made up: a read ends short where the object does, and everything else is an error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import stat
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from functools import cache
+from threading import Lock
+from typing import BinaryIO, cast
+
+from zerotools.core.errors import ZerotoolsError
+from zerotools.io.files.open_source import SourceStream
+from zerotools.io.stores.far_store import FarObject, FarStore
+
+KEPT = 64 * 2**20
+"""Bytes of blocks that are kept in a process."""
+FIRST_BLOCK, LARGEST_BLOCK = 64 * 2**10, 4 * 2**20
+LARGEST_PIECE = 8 * 2**20
+"""Bytes of one request."""
+WORTHWHILE_GAP = 256 * 2**10
+"""One more request takes as long as that many bytes too many."""
+MOST_TOO_MANY = 2
+"""So many times the bytes that are needed are asked for, at most: they are all held."""
+SIDE_BY_SIDE = 24
+"""Requests that are on their way at the same time."""
+_STATUS_BLOCK = 512
+
+
+def status_of(found: FarObject) -> os.stat_result:
+    """As of a file. The number of its inode is made of the ETag, which is another for other
+    bytes."""
+    sign = (found.etag or repr(found.modified)).encode()
+    number = int.from_bytes(hashlib.blake2b(sign, digest_size=8).digest(), "little") >> 1
+    plain = (stat.S_IFREG | 0o644, number, 0, 1, 0, 0, found.size)
+    times = (int(found.modified),) * 3
+    more = {"st_mtime_ns": 0, "st_blocks": -(-found.size // _STATUS_BLOCK)}
+    return os.stat_result((*plain, *times), more)
+
+
+class RemoteSource:
+    """The bytes of one object, as it was when it was found."""
+
+    def __init__(self, store: FarStore, found: FarObject) -> None:
+        self._store = store
+        self._found = found
+        self._key = (store.url, found.key, found.etag)
+        self._next, self._length = -1, FIRST_BLOCK
+
+    def status(self) -> os.stat_result:
+        return status_of(self._found)
+
+    def read(self, count: int, offset: int) -> bytes:
+        end = min(self._found.size, offset + count)
+        if end <= offset:
+            return b""
+        if end - offset >= LARGEST_BLOCK:
+            data = bytearray(end - offset)
+            self.read_into(memoryview(data), offset)
+            return bytes(data)
+        block, begin = self._block(offset, end)
+        return bytes(block[offset - begin : end - begin])
+
+    def read_into(self, view: memoryview, offset: int) -> int:
+        end = min(self._found.size, offset + len(view))
+        if end <= offset:
+            return 0
+        if end - offset < FIRST_BLOCK or self._known(offset, end) is not None:
+            block, begin = self._block(offset, end)
+            view[: end - offset] = block[offset - begin : end - begin]
+            return end - offset
+        (data,) = self.fetch([(offset, end)])()
+        at = 0
+        for part in data:
+            view[at : at + len(part)] = part
+            at += len(part)
+        return end - offset
+
+    def fetch(
+        self, ranges: Sequence[tuple[int, int]]
+    ) -> Callable[[], Sequence[Sequence[memoryview]]]:
+        """Ask for the bytes of `ranges`, each [begin, end) inside the object. What is returned
+        waits for them: of each range its bytes, in parts."""
+        requests = _joined(ranges)
+        starts = [begin for begin, _ in requests]
+        asked = [_fetchers().submit(self._get, begin, end) for begin, end in requests]
+
+        def wait() -> Sequence[Sequence[memoryview]]:
+            try:
+                data = [each.result() for each in asked]
+            finally:
+                for each in asked:
+                    each.cancel()
+            return [_cut(data, starts, begin, end) for begin, end in ranges]
+
+        return wait
+
+    def begin(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Small reads may follow, at these places: who makes them waits for what is asked for
+        now."""
+        for begin, end in _joined(ranges):
+            if self._known(begin, end) is None:
+                coming = _fetchers().submit(self._get, begin, end)
+                _KEEPING.await_block(self._key, begin, end, coming)
+
+    def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Small reads will follow, at these places: have them here."""
+        inside = [(max(0, begin), min(end, self._found.size)) for begin, end in ranges]
+        requests = [each for each in _joined(inside) if self._known(*each) is None]
+        asked: list[tuple[int, Future[memoryview]]] = [
+            (begin, _fetchers().submit(self._get, begin, end)) for begin, end in requests
+        ]
+        for begin, each in asked:
+            _KEEPING.keep(self._key, begin, each.result())
+
+    def stream(self) -> BinaryIO:
+        return cast(BinaryIO, io.BufferedReader(SourceStream(self), FIRST_BLOCK))
+
+    def close(self) -> None:
+        return
+
+    def _known(self, begin: int, end: int) -> tuple[memoryview, int] | None:
+        return _KEEPING.find(self._key, begin, end)
+
+    def _block(self, begin: int, end: int) -> tuple[memoryview, int]:
+        """A block that holds [begin, end), and where it begins."""
+        if (known := self._known(begin, end)) is not None:
+            return known
+        size = self._found.size
+        if begin == self._next:
+            self._length = min(LARGEST_BLOCK, 2 * self._length)
+        else:
+            self._length = FIRST_BLOCK
+        stop = min(size, max(end, begin + self._length))
+        if size - begin < FIRST_BLOCK:  # the end of a file is read from the back
+            begin = max(0, min(begin, size - FIRST_BLOCK))
+        self._next = stop
+        block = self._get(begin, stop)
+        _KEEPING.keep(self._key, begin, block)
+        return block, begin
+
+    def _get(self, begin: int, end: int) -> memoryview:
+        return self._store.get(self._found, begin, end)
+
+
+def _joined(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Requests that cover the ranges, in order: neighbours at once, and no more than
+    `LARGEST_PIECE` in one."""
+    ordered = sorted(each for each in ranges if each[0] < each[1])
+    needed, gap = sum(end - begin for begin, end in ordered), WORTHWHILE_GAP
+    requests = _within(ordered, gap)
+    while gap and sum(end - begin for begin, end in requests) > MOST_TOO_MANY * needed:
+        gap //= 4
+        requests = _within(ordered, gap)
+    return [
+        (at, min(at + LARGEST_PIECE, end))
+        for begin, end in requests
+        for at in range(begin, end, LARGEST_PIECE)
+    ]
+
+
+def _within(ordered: Sequence[tuple[int, int]], gap: int) -> list[tuple[int, int]]:
+    """Ranges with those joined that are no more than `gap` bytes apart."""
+    joined: list[tuple[int, int]] = []
+    for begin, end in ordered:
+        if joined and begin <= joined[-1][1] + gap:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((begin, end))
+    return joined
+
+
+def _cut(
+    data: Sequence[memoryview], starts: Sequence[int], begin: int, end: int
+) -> list[memoryview]:
+    parts: list[memoryview] = []
+    number = max(0, bisect_right(starts, begin) - 1)
+    while begin < end:
+        part = data[number][begin - starts[number] : end - starts[number]]
+        assert part, "a request does not cover its range"
+        parts.append(part)
+        begin += len(part)
+        number += 1
+    return parts
+
+
+@cache
+def _fetchers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="fetch")
+
+
+class _Blocks:
+    """Blocks of objects, by where they begin; the oldest go."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._blocks: OrderedDict[tuple[tuple[str, str, str], int], memoryview] = OrderedDict()
+        self._starts: dict[tuple[str, str, str], list[int]] = {}
+        self._coming: dict[tuple[str, str, str], list[tuple[int, int, Future[memoryview]]]] = {}
+        self._bytes = 0
+
+    def await_block(
+        self, key: tuple[str, str, str], begin: int, end: int, coming: Future[memoryview]
+    ) -> None:
+        """A block is on its way."""
+        with self._lock:
+            self._coming.setdefault(key, []).append((begin, end, coming))
+
+    def find(
+        self, key: tuple[str, str, str], begin: int, end: int
+    ) -> tuple[memoryview, int] | None:
+        self._take_in(key, begin, end)
+        with self._lock:
+            starts = self._starts.get(key, [])
+            at = bisect_right(starts, begin)
+            for start in reversed(starts[max(0, at - 2) : at]):
+                block = self._blocks[key, start]
+                if end <= start + len(block):
+                    self._blocks.move_to_end((key, start))
+                    return block, start
+            return None
+
+    def _take_in(self, key: tuple[str, str, str], begin: int, end: int) -> None:
+        """Wait for the block that is on its way and holds [begin, end), if there is one."""
+        with self._lock:
+            every = self._coming.get(key)
+            found = next((each for each in every or () if each[0] <= begin < end <= each[1]), None)
+            if every is None or found is None:
+                return
+            every.remove(found)
+            if not every:
+                del self._coming[key]
+        with suppress(ZerotoolsError):  # then it is asked for again, and says so
+            self.keep(key, found[0], found[2].result())
+
+    def keep(self, key: tuple[str, str, str], begin: int, block: memoryview) -> None:
+        with self._lock:
+            before = self._blocks.pop((key, begin), None)
+            starts = self._starts.setdefault(key, [])
+            if before is None:
+                starts.insert(bisect_right(starts, begin), begin)
+            else:
+                self._bytes -= len(before)
+            self._blocks[key, begin] = block
+            self._bytes += len(block)
+            while self._bytes > KEPT and len(self._blocks) > 1:
+                (oldest, start), gone = self._blocks.popitem(last=False)
+                self._bytes -= len(gone)
+                self._starts[oldest].remove(start)
+                if not self._starts[oldest]:
+                    del self._starts[oldest]
+
+
+_KEEPING = _Blocks()

@@ -1,0 +1,174 @@
+"""A path that is an object in a store, or a directory of objects: those whose keys begin with it.
+
+It is a `Path` by its words alone. All that is asked of the file system is answered from listings;
+what cannot be (to make, to rename, to open) is refused. The first word has a NUL in it, which is
+not shown: where a path is made of another by mistake, the system refuses it, and never takes the
+file of this machine that has such a name.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Generator, Iterator, Sequence
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
+from typing import Any, NoReturn
+
+from zerotools.core.errors import Unsupported
+from zerotools.io.files.open_source import FarSource, RemotePath
+from zerotools.io.stores.connections import Place, place_of, root_words
+from zerotools.io.stores.remote_source import RemoteSource, status_of
+
+_SIGN = ":\0"
+
+
+class StorePath(RemotePath):
+    """`str` is the URL."""
+
+    @classmethod
+    def of(cls, scheme: str, words: Sequence[str]) -> StorePath:
+        """The path of a URL, whose parts were checked."""
+        return cls(scheme + _SIGN, *words)
+
+    def __str__(self) -> str:
+        return PurePosixPath.__str__(self).replace(f"{_SIGN}/", "://", 1)
+
+    def __repr__(self) -> str:
+        return f"StorePath({str(self)!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), tuple(self.parts)
+
+    def as_posix(self) -> str:
+        return str(self)
+
+    def __bytes__(self) -> NoReturn:
+        self._refuse()
+
+    def as_uri(self) -> str:
+        return str(self)
+
+    @property
+    def is_root(self) -> bool:
+        """Whether it is a whole store. What has another last word is in another store, then."""
+        return len(self.parts) == 1 + root_words(self.parts[0].removesuffix(_SIGN))
+
+    @property
+    def parent(self) -> StorePath:
+        """The directory that it lies in. Around a whole store nothing is, and what would lie beside
+        it is in somebody else's."""
+        return self / ".." if self.is_root else super().parent
+
+    def _is_above(self) -> bool:
+        """Whether it is outside of all stores, where nothing can be asked for."""
+        return ".." in self.parts or len(self.parts) < 1 + root_words(
+            (self.parts or ("",))[0].removesuffix(_SIGN)
+        )
+
+    @property
+    def place(self) -> Place:
+        """The store, and the key in it.
+
+        Raises:
+            BadRequest: the store cannot be opened.
+        """
+        scheme, *words = self.parts or ("",)
+        if not scheme.endswith(_SIGN):
+            self._refuse()
+        return place_of(scheme.removesuffix(_SIGN), tuple(words))
+
+    def open_source(self) -> FarSource:
+        if self._is_above():
+            raise FileNotFoundError(2, os.strerror(2), str(self))
+        store, key, listing, neighbours = self.place
+        found = listing.object(key)
+        if found is None:
+            raise FileNotFoundError(2, os.strerror(2), str(self))
+        neighbours.opened(key)
+        return RemoteSource(store, found)
+
+    def forget(self) -> None:
+        _, key, listing, _ = self.place
+        listing.forget(key)
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+        if self._is_above():
+            raise FileNotFoundError(2, os.strerror(2), str(self))
+        _, key, listing, _ = self.place
+        if listing.is_directory(key):
+            return os.stat_result((stat.S_IFDIR | 0o755, 0, 0, 1, 0, 0, 0, 0, 0, 0))
+        found = listing.object(key)
+        if found is None:
+            raise FileNotFoundError(2, os.strerror(2), str(self))
+        return status_of(found)
+
+    def lstat(self) -> os.stat_result:
+        return self.stat()
+
+    def exists(self, *, follow_symlinks: bool = True) -> bool:
+        return self.is_dir() or self.is_file()
+
+    def is_dir(self, *, follow_symlinks: bool = True) -> bool:
+        if self._is_above():
+            return False
+        _, key, listing, _ = self.place
+        return listing.is_directory(key)
+
+    def is_file(self, *, follow_symlinks: bool = True) -> bool:
+        if self._is_above():
+            return False
+        _, key, listing, _ = self.place
+        return not listing.is_directory(key) and listing.object(key) is not None
+
+    def is_symlink(self) -> bool:
+        return False
+
+    def is_mount(self) -> bool:
+        return False
+
+    def is_absolute(self) -> bool:
+        return bool(self.parts) and self.parts[0].endswith(_SIGN)
+
+    def absolute(self) -> StorePath:
+        return self
+
+    def resolve(self, strict: bool = False) -> StorePath:
+        return self
+
+    def expanduser(self) -> StorePath:
+        return self
+
+    def iterdir(self) -> Generator[StorePath, None, None]:
+        if self._is_above():
+            return
+        if not self.is_dir():
+            raise FileNotFoundError(2, os.strerror(2), str(self))
+        _, key, listing, _ = self.place
+        yield from [self / name for name in listing.names(key)]
+
+    def below(self) -> Iterator[StorePath]:
+        """Every object below it, in the order of their keys."""
+        _, key, listing, _ = self.place
+        for each in listing.below(key):
+            yield self / (each.key[len(key) + 1 :] if key else each.key)
+
+    def glob(self, pattern: str, **_: Any) -> Iterator[StorePath]:  # type: ignore[override]
+        """Objects and directories in it whose name matches; with `**/` before it, objects below."""
+        if pattern.startswith("**/") and "/" not in pattern[3:]:
+            return (each for each in self.below() if fnmatchcase(each.name, pattern[3:]))
+        if "/" in pattern or "**" in pattern:
+            self._refuse()
+        names = self.iterdir() if self.is_dir() else iter(())
+        return (each for each in names if fnmatchcase(each.name, pattern))
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise Unsupported(
+            f"{self} is in an object store, and this needs a file or directory of this machine; "
+            "name one (what is in the store can be copied to a disk)"
+        )
+
+    # What only a file system does.
+    open = mkdir = unlink = rmdir = rename = replace = touch = chmod = _refuse
+    read_bytes = read_text = write_bytes = write_text = readlink = _refuse
+    symlink_to = hardlink_to = rglob = walk = samefile = owner = group = _refuse

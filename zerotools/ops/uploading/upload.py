@@ -1,0 +1,248 @@
+"""A conversion whose output goes to an object store.
+
+Several files are made and sent at once, each in order, in parts of bounded size. Those by which
+others know a checkpoint (an index, `.metadata`, `latest`) go when all others are there, then a
+job's manifest, and the marker last of all (`far_staging`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import astuple
+from pathlib import PurePosixPath
+from threading import Event, Lock
+from typing import Any
+
+from zerotools.core.checkpoint import Key
+from zerotools.core.errors import BadFile, Unsupported
+from zerotools.core.ranges import chunk_locations
+from zerotools.formats import format_of
+from zerotools.io.files.sources import Sources
+from zerotools.io.numeric.cast_torch import cast_for
+from zerotools.io.numeric.numpy_dtypes import NO_LOSSES, CastLosses
+from zerotools.io.output.far_staging import FarStaging, check_far_destination
+from zerotools.io.output.marker import marker_text
+from zerotools.io.stores.writing import forget, writable
+from zerotools.ops.conversions.conversion import (
+    Conversion,
+    cast_to_fp16,
+    check_destination,
+    refuse_damaged,
+)
+from zerotools.ops.execution.execute import ReadBack, WriteReport, refuse_astray
+from zerotools.ops.execution.fill import Losses
+from zerotools.ops.execution.identity import identity_of
+from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.proof.output_record import OutputProof, put_sidecar
+from zerotools.ops.proof.source_proof import prove_source
+from zerotools.ops.serving.byte_source import ByteSource
+from zerotools.ops.uploading.file_stream import file_stream
+from zerotools.ops.uploading.upload_memory import UploadMemory
+from zerotools.runs.manifest import MANIFEST, ManifestEntry, manifest_text
+
+_LAST = ("latest", "latest_universal")
+
+
+class _Stopped(Exception):
+    """Another file failed."""
+
+
+def check_upload(conversion: Conversion, *, overwrite: bool, resume: bool = False) -> None:
+    """Refuse what `perform_upload` would refuse of the destination.
+
+    Raises:
+        BadRequest: something is there, or it is inside the source.
+        Unsupported: the output is made by way of a disk, or the store is only read.
+    """
+    if conversion.sums_bytes:
+        raise Unsupported(
+            f"tensors are summed on a disk before {conversion.destination} can be written "
+            "(adapters are merged into the weights); write to a disk, and copy the output"
+        )
+    refuse_astray(conversion.target)
+    check_far_destination(conversion.destination, resume=resume, overwrite=overwrite)
+    check_destination(
+        conversion.source.origin.path,
+        conversion.destination,
+        command=conversion.command,
+        overwrite=overwrite,
+    )
+
+
+def perform_upload(
+    conversion: Conversion,
+    *,
+    budget: MemoryBudget,
+    overwrite: bool,
+    verify: bool = False,
+    resume: bool = False,
+    on_bytes: Callable[[int], None] = lambda _: None,
+    check: Callable[[WriteReport], None] = lambda _: None,
+) -> WriteReport:
+    """As `perform`, to a store. `overwrite` clears what another run has left unfinished, and
+    replaces no checkpoint.
+
+    Raises:
+        As `perform`; and HostUnreachable: the store does not answer.
+    """
+    source, target = conversion.source, conversion.target
+    memory = UploadMemory.of(budget, len(target.files))
+    check_upload(conversion, overwrite=overwrite, resume=resume)
+    refuse_damaged(conversion)
+    if verify and not conversion.is_examined:
+        format_of(source, conversion.table).compare_copies(source)
+        near = budget.reading(source.root)
+        prove_source(source, target.checkpoint.tensors, conversion.stamps, near)
+    staging = FarStaging(
+        conversion.destination,
+        conversion.command,
+        identity_of(source, target, conversion.request, conversion.stamps),
+        [*target.files, *([MANIFEST] if target.with_manifest else [])],
+        resume=resume,
+        overwrite=overwrite,
+    )
+    with ByteSource(conversion, memory.budget, strict=False, unsigned=True) as made, staging:
+        upload = _Upload(conversion, memory, made, staging, on_bytes)
+        report = upload.run()
+        check(report)
+        upload.put_manifest()
+        found, proof = ReadBack(0), None
+        if verify:
+            forget(conversion.destination)
+            cast = cast_for(cast_to_fp16(conversion), budget.workers)
+            sources, near = Sources(conversion.stamps), budget.reading(conversion.destination)
+            proof = OutputProof(source, target, near, on_bytes, cast, sources, conversion.table)
+            try:
+                found = proof(conversion.destination)
+            except FileNotFoundError as error:
+                raise BadFile(
+                    f"{error.filename} was written, and the store does not list it; nothing was "
+                    "kept: run the command again"
+                ) from None
+        report.bytes_verified = found.nbytes
+        made.check_all()
+        staging.commit(_marker(conversion, staging, found))
+    if staging.took_over:
+        report.notes = (
+            "parts of objects that an earlier run had not completed may be left in the store, "
+            "which lists them to nobody but its owner: let a lifecycle rule remove them "
+            "(AbortIncompleteMultipartUpload)",
+        )
+    report.manifest = put_sidecar(None if proof is None else proof.manifest, conversion.destination)
+    return report
+
+
+class _Upload:
+    """The files of one output on their way."""
+
+    def __init__(
+        self,
+        conversion: Conversion,
+        memory: UploadMemory,
+        made: ByteSource,
+        staging: FarStaging,
+        on_bytes: Callable[[int], None],
+    ) -> None:
+        self._conversion = conversion
+        self._files = conversion.target.files
+        self._memory = memory
+        self._made = made
+        self._staging = staging
+        self._on_bytes = on_bytes
+        self._store, self._key = writable(conversion.destination)
+        self._stopped = Event()
+        self._lock = Lock()
+
+    def run(self) -> WriteReport:
+        """Send every file that is not there yet."""
+        done = [name for name in self._staging.done if name in self._files]
+        left = [name for name in self._files if name not in self._staging.done]
+        sizes = _tensor_bytes(self._conversion)
+        for name in done:
+            self._on_bytes(sizes.get(name, 0))
+        with ThreadPoolExecutor(self._memory.files, thread_name_prefix="upload") as pool:
+            try:
+                for some in self._in_order(left):
+                    sending = [pool.submit(self._send, name) for name in some]
+                    ended, _ = wait(sending, return_when=FIRST_EXCEPTION)
+                    for each in ended:
+                        each.result()
+            except BaseException:  # raised again, when all have come to their ends
+                self._stopped.set()
+                pool.shutdown(wait=True, cancel_futures=True)
+                raise
+        report = WriteReport(files=len(self._files), resumed=tuple(done))
+        for name in self._files:
+            report.add_noted(self._staging.done[name]["noted"]["losses"])
+        report.bytes_written = sum(sizes.get(name, 0) for name in left)
+        return report
+
+    def _in_order(self, names: list[str]) -> tuple[list[str], list[str]]:
+        """Those by which others know a checkpoint come last."""
+        signs = format_of(self._conversion.target.checkpoint, self._conversion.table).signs
+        last = [name for name in names if PurePosixPath(name).name in (*signs, *_LAST)]
+        return [name for name in names if name not in last], last
+
+    def _send(self, name: str) -> None:
+        lost: dict[Key, CastLosses] = {}
+
+        def note(count: int, losses: Losses) -> None:
+            with self._lock:
+                for key, each in losses:
+                    lost[key] = lost.get(key, NO_LOSSES) + each
+                self._on_bytes(count)
+
+        plan, digest = self._files[name], hashlib.sha256()
+        is_digested = self._conversion.target.with_manifest
+
+        def pieces() -> Iterator[bytes]:
+            held = self._memory.held_bytes
+            for piece in file_stream(self._made, name, plan, held, note):
+                if self._stopped.is_set():
+                    raise _Stopped
+                if is_digested:
+                    digest.update(piece)
+                if piece:
+                    yield piece
+
+        key, part = f"{self._key}/{name}", self._memory.part_bytes(plan.size)
+        if plan.size <= part:
+            written = self._store.put(key, b"".join(pieces()))
+        else:
+            written = self._store.upload(key, pieces(), part, self._memory.parallel(plan.size))
+        assert written.size == plan.size, f"{name} has {written.size} bytes, not {plan.size}"
+        losses = [[key.name, key.role, *astuple(each)] for key, each in lost.items()]
+        more = {"sha256": digest.hexdigest()} if is_digested else {}
+        self._staging.add(name, written, {"losses": losses, **more})
+
+    def put_manifest(self) -> None:
+        """A job's manifest, of the digests of all files as they were sent."""
+        if not self._conversion.target.with_manifest:
+            return
+        entries = {
+            name: ManifestEntry(each["size"], each["noted"]["sha256"])
+            for name, each in sorted(self._staging.done.items())
+            if name in self._files
+        }
+        data = manifest_text(entries).encode()
+        self._staging.add(MANIFEST, self._store.put(f"{self._key}/{MANIFEST}", data), {})
+
+
+def _tensor_bytes(conversion: Conversion) -> Mapping[str, int]:
+    sizes: dict[str, int] = {}
+    for tensor in conversion.target.checkpoint.tensors.values():
+        for file, numel in chunk_locations(tensor):
+            sizes[file] = sizes.get(file, 0) + numel * tensor.dtype.itemsize
+    return sizes
+
+
+def _marker(conversion: Conversion, staging: FarStaging, found: ReadBack) -> bytes:
+    files: dict[str, dict[str, Any]] = {}
+    for name, each in sorted(staging.done.items()):
+        files[name] = {"size": each["size"], "etag": each["etag"]}
+        if name in found.digests:
+            files[name]["digest"] = found.digests[name]
+    algorithm = found.algorithm if found.digests else None
+    return marker_text(conversion.command, files, algorithm, {"run": staging.run}).encode()

@@ -1,0 +1,54 @@
+"""How the memory of a budget is shared by what is made, what waits and what is on its way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from zerotools.core.errors import BadRequest
+from zerotools.ops.execution.workers import MemoryBudget
+
+LEAST_MEMORY = 64 * 2**20
+LEAST_PART, USUAL_PART = 5 * 2**20, 8 * 2**20
+_MOST_PARTS = 9_000
+"""Stores take 10,000 parts of one object."""
+_FILES, _PARTS = 4, 12
+_MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class UploadMemory:
+    """A quarter of the budget is for parts on their way, a quarter for records whose checksum comes
+    before them, and the rest for making tiles. `files` are sent at once, and of each `parts`."""
+
+    files: int
+    parts: int
+    held_bytes: int
+    budget: MemoryBudget
+
+    @classmethod
+    def of(cls, budget: MemoryBudget, count: int) -> UploadMemory:
+        """For an output of `count` files.
+
+        Raises:
+            BadRequest: it is too small for one part.
+        """
+        if budget.max_memory < LEAST_MEMORY:
+            raise BadRequest(
+                f"--max-memory is {budget.max_memory} bytes; writing to a store needs at least "
+                f"{LEAST_MEMORY}, as it takes objects in parts of {LEAST_PART}"
+            )
+        quarter = budget.max_memory // 4
+        files = max(1, min(_FILES, count, quarter // (3 * USUAL_PART)))
+        parts = max(1, min(_PARTS, quarter // (files * USUAL_PART) - 2))
+        rest = replace(budget, max_memory=budget.max_memory // 2)
+        return cls(files, parts, quarter // files, rest)
+
+    def parallel(self, size: int) -> int:
+        """How many parts of an object of `size` bytes may be on their way."""
+        return max(1, min(self.parts, self.held_bytes // self.part_bytes(size) - 2))
+
+    def part_bytes(self, size: int) -> int:
+        """Bytes of one part of an object of `size` bytes: more where they would be too many."""
+        room = self.held_bytes // (self.parts + 2) // _MIB * _MIB
+        usual = max(LEAST_PART, min(USUAL_PART, room))
+        return max(usual, -(-size // _MOST_PARTS // _MIB) * _MIB)
