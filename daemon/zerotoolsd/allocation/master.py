@@ -200,11 +200,12 @@ class Master:
         called = [f"node {node} ({name})" for node, name in enumerate(names)]
         record = combined(records, called)
         _say(f"attempt {number} ended: {record.get('outcome')}: {record.get('cause')}")
-        if _was_asked_by_slurm(record) and self._state.standing.state in (
-            states.LAUNCHING,
-            states.RUNNING,
-        ):
-            self._state.advance(lifecycle.Yield(why=BY_SLURM))
+        if self._state.standing.state in (states.LAUNCHING, states.RUNNING):
+            # Slurm's signal reaches the ranks, too: they may have ended before they were asked.
+            if self._is_stopped():
+                self._cancel()
+            elif self._signalled or _was_asked_by_slurm(record):
+                self._state.advance(lifecycle.Yield(why=BY_SLURM))
         self._state.over(record, asked=expired)
 
     def _watch(self, step: NodeStep, number: int, beat: Beat) -> bool:
