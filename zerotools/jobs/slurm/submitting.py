@@ -21,7 +21,7 @@ import zerotools
 from zerotools.core.errors import BadRequest, SlurmUnreachable
 from zerotools.io.files.open_files import sync_file
 from zerotools.jobs.jobfile.parse import given_of, job_to_dict
-from zerotools.jobs.slurm.batch_script import COMMENT, batch_script
+from zerotools.jobs.slurm.batch_script import COMMENT, batch_script, name_in_slurm
 from zerotools.jobs.slurm.controller_answers import ControllerJob
 from zerotools.jobs.slurm.job_directory import (
     BATCH,
@@ -76,7 +76,8 @@ def submit_job(
     try:
         return directory, submit_again(commands, directory, spec, after=after, options=options)
     except (BadRequest, SlurmUnreachable):
-        shutil.rmtree(directory.path, ignore_errors=True)
+        if not directory.submissions():  # somebody else may have submitted it by the same key
+            shutil.rmtree(directory.path, ignore_errors=True)
         raise
 
 
@@ -151,8 +152,11 @@ def find_number(commands: SlurmCommands, directory: JobDirectory, submission: in
 def own_of(directory: JobDirectory, found: ControllerJob | None) -> ControllerJob | None:
     """What the controller says of the newest submission's number, if that is of this job: one that
     has lost its state gives numbers a second time, to anybody."""
-    if found is None or not found.comment.startswith(COMMENT):
-        return found  # some clusters keep no comments
+    if found is None:
+        return None
+    if not found.comment.startswith(COMMENT):  # some clusters keep no comments
+        given = ((directory.job() or {}).get("spec") or {}).get("name")
+        return found if found.name in ("", name_in_slurm(given)) else None
     record = directory.submission(max(directory.submissions(), default=0)) or {}
     return found if found.comment == f"{COMMENT}{record.get('token')}" else None
 

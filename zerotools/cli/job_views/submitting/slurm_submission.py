@@ -27,6 +27,7 @@ from zerotools.core.errors import (
     Unsupported,
     ZerotoolsError,
 )
+from zerotools.jobs import states
 from zerotools.jobs.client.remote.elsewhere import Elsewhere
 from zerotools.jobs.client.submissions import Submission, conflicts, with_source
 from zerotools.jobs.jobfile.parse import given_of, job_from_dict, job_to_dict
@@ -54,7 +55,7 @@ def submit_to_slurm(
     _refuse_mixed(submissions)
     commands = SlurmCommands()
     jobs = SlurmJobs(commands)
-    options = _options(waiting, jobs, dry_run=dry_run)
+    options = _options(waiting, commands, jobs)
     if refusals := list(conflicts(submissions)):
         raise refusals[0]
     for each in submissions:
@@ -62,10 +63,11 @@ def submit_to_slurm(
     if dry_run:
         return _show(commands, submissions, options)
     queued: list[Job] = []
-    for each in submissions:
+    for place, each in enumerate(submissions):
+        own_key = key if key is None or len(submissions) == 1 else f"{key}-{place}"
         try:
             directory, number = submit_job(
-                commands, slurm_home(), each.spec, key=key, options=options
+                commands, slurm_home(), each.spec, key=own_key, options=options
             )
         except ZerotoolsError as error:
             _tell_rest(submissions, queued)
@@ -123,7 +125,7 @@ def _refuse_mixed(submissions: Sequence[Submission]) -> None:
         )
 
 
-def _options(waiting: WaitingOptions, jobs: SlurmJobs, *, dry_run: bool) -> list[str]:
+def _options(waiting: WaitingOptions, commands: SlurmCommands, jobs: SlurmJobs) -> list[str]:
     """How the jobs are to wait, as options of sbatch. Raises BadRequest."""
     for name in ("priority", "hold"):
         if getattr(waiting, name):
@@ -137,22 +139,49 @@ def _options(waiting: WaitingOptions, jobs: SlurmJobs, *, dry_run: bool) -> list
         found.append(f"--begin={when.isoformat(timespec='seconds')}")
     parts = []
     for each in dependencies(lambda word: [_number(jobs, word)], waiting.after):
-        kind = "afterok" if each["condition"] == "ok" else "afterany"
-        parts.append(f"{kind}:{each['job']}")
+        if _is_to_come(commands, jobs, str(each["job"]), each["condition"]):
+            kind = "afterok" if each["condition"] == "ok" else "afterany"
+            parts.append(f"{kind}:{each['job']}")
     if parts:
         found.append(f"--dependency={','.join(parts)}")
     return found
 
 
 def _number(jobs: SlurmJobs, word: str) -> int:
-    """Slurm's number of a job of ours, or of any other."""
+    """Slurm's newest number of a job of ours, or that of any other."""
     plain = word.removeprefix(PREFIX)
-    if plain.isdecimal():
+    try:
+        found = jobs.find(word)["slurm"]["id"]
+    except BadRequest:
+        if not plain.isdecimal():
+            raise
         return int(plain)
-    found = jobs.find(word)["slurm"]["id"]
     if found is None:
         raise BadRequest(f"--after {word}: Slurm has not said yet which number it has")
     return int(found)
+
+
+def _is_to_come(commands: SlurmCommands, jobs: SlurmJobs, number: str, condition: str) -> bool:
+    """Whether the end of a job is still waited for. Slurm forgets jobs some minutes after their
+    end, and does not wait for one that it does not know, however that ended. Raises BadRequest."""
+    try:
+        view = jobs.job(number)
+    except BadRequest:  # none of ours
+        if commands.jobs([number]):
+            return True
+        if condition == "ok":
+            raise BadRequest(
+                f"--after {number}: Slurm does not know a job of this number (any more)"
+            ) from None
+        return False
+    if view["state"] not in states.TERMINAL:
+        return True
+    if condition == "ok" and view["state"] != states.SUCCEEDED:
+        raise BadRequest(
+            f"--after {view['id']}: that job has not succeeded, it is {view['state']}; resume it "
+            f"first, or give --after {view['id']}:any"
+        )
+    return False
 
 
 def _show(
