@@ -12,7 +12,8 @@ from zerotools.jobs.tables.rendezvous import MOST_NODES
 from zerotools.jobs.tables.size_range import SizeRange
 
 OURS = (
-    *("array", "begin", "chdir", "comment", "dependency", "error", "export", "gres", "hold"),
+    *("array", "begin", "chdir", "clusters", "comment", "dependency", "error", "export", "gres"),
+    "hold",
     *("job-name", "nodes", "no-requeue", "ntasks", "ntasks-per-node", "open-mode", "output"),
     *("parsable", "requeue", "signal", "wait", "wrap"),
 )
@@ -25,6 +26,7 @@ _SHORT = {
     "e": "error",
     "J": "job-name",
 }
+_SHORT |= {"M": "clusters"}
 _SHORT |= {"H": "hold", "N": "nodes", "n": "ntasks", "o": "output", "W": "wait"}
 
 
@@ -142,12 +144,26 @@ def check_slurm(slurm: SlurmSpec) -> Iterator[str]:
                 yield f"slurm.{name} = {show(value)}: must be more than 0"
         except ValueError as error:
             yield f"slurm.{name} = {show(value)}: {error}"
+    yield from _check_time(slurm)
     if isinstance(slurm.nodes, SizeRange) and not 1 <= slurm.nodes.min <= slurm.nodes.max:
         yield f"slurm.nodes = {slurm.nodes}: min must be at least 1, and max at least min"
     elif isinstance(slurm.nodes, SizeRange) and slurm.nodes.max > MOST_NODES:
         yield f"slurm.nodes.max = {slurm.nodes.max}: must be at most {MOST_NODES}"
     for option in slurm.options:
         yield from _check_option(option)
+
+
+def _check_time(slurm: SlurmSpec) -> Iterator[str]:
+    try:
+        seconds, warning = slurm.time_seconds, slurm.warning_seconds
+    except ValueError:
+        return  # told of already
+    if seconds is not None and 0 < seconds <= warning:
+        yield (
+            f"slurm.time = {show(slurm.time)}: each start would be asked to save at once, as "
+            f"slurm.warning = {show(slurm.warning)} is not shorter; set a longer time, or a "
+            "shorter warning"
+        )
 
 
 def _check_option(option: str) -> Iterator[str]:
