@@ -135,15 +135,17 @@ def output_dir_of(spec: JobSpec, directory: JobDirectory) -> str:
     return spec.output_dir or str(directory.path / OUTPUT)
 
 
-def find_number(commands: SlurmCommands, directory: JobDirectory, submission: int) -> str | None:
+def find_number(
+    commands: SlurmCommands, directory: JobDirectory, submission: int, *, looks: int = LOOKS
+) -> str | None:
     """Slurm's number of a submission; None: it is not known, or there is none. What was not known
-    is looked for. Raises SlurmUnreachable."""
+    is looked for, so often. Raises SlurmUnreachable."""
     record = directory.submission(submission) or {}
     known = record.get("job_id")
     if isinstance(known, str):
         return known
     token = record.get("token")
-    found = _looked_up(commands, token) if isinstance(token, str) else None
+    found = _looked_up(commands, token, looks) if isinstance(token, str) else None
     if found is not None:
         directory.note_number(submission, found)
     return found
@@ -161,9 +163,9 @@ def own_of(directory: JobDirectory, found: ControllerJob | None) -> ControllerJo
     return found if found.comment == f"{COMMENT}{record.get('token')}" else None
 
 
-def _looked_up(commands: SlurmCommands, token: str) -> str | None:
+def _looked_up(commands: SlurmCommands, token: str, looks: int = LOOKS) -> str | None:
     """The job with the token; a controller that was about to queue it may take a moment."""
-    for again in range(LOOKS):
+    for again in range(looks):
         if again:
             time.sleep(LOOK_AGAIN_SECONDS)
         for each in commands.own_jobs():
