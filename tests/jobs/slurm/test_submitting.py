@@ -14,7 +14,7 @@ from zerotools.jobs.slurm import submitting
 from zerotools.jobs.slurm.controller_answers import ControllerJob
 from zerotools.jobs.slurm.job_directory import JobDirectory, job_directories
 from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
-from zerotools.jobs.slurm.submitting import find_number, own_of, submit_job
+from zerotools.jobs.slurm.submitting import find_number, own_of, submit_again, submit_job
 
 LOST = "cat > /dev/null; echo 'sbatch: error: Socket timed out on send/recv operation' >&2; exit 1"
 SILENT = "echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1"
@@ -85,7 +85,7 @@ def test_who_loses_a_race_for_a_key_leaves_the_job_of_the_other(tmp_path: Path) 
         def submissions(self) -> list[int]:
             return both.pop(0)
 
-        def new_submission(self, token: str) -> int:
+        def new_submission(self, token: str, after: int | None = None) -> int:
             raise FileExistsError
 
     with pytest.MonkeyPatch.context() as patch:
@@ -93,6 +93,17 @@ def test_who_loses_a_race_for_a_key_leaves_the_job_of_the_other(tmp_path: Path) 
         with pytest.raises(BadRequest, match="somebody else submits it just now"):
             submit_job(commands, home, job({}), key="mine")
     assert directory.submission(1) is not None
+
+
+def test_one_that_was_resumed_since_it_was_looked_at_is_not_submitted_again(
+    tmp_path: Path,
+) -> None:
+    commands = programs(tmp_path)
+    directory, _ = submit_job(commands, tmp_path / "home", job({}))
+    submit_again(commands, directory, job({}), newest=1)
+    with pytest.raises(BadRequest, match="somebody else submits it just now"):
+        submit_again(commands, directory, job({}), newest=1)
+    assert directory.submissions() == [1, 2]
 
 
 def test_where_slurm_keeps_no_comments_the_name_must_be_that_of_the_job(tmp_path: Path) -> None:

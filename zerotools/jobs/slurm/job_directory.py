@@ -102,12 +102,13 @@ class JobDirectory:
         """Ask its nodes to save and end, and those that have not begun not to begin."""
         write_record(self.path / STOP, {"who": who, "time": time.time()})
 
-    def new_submission(self, token: str) -> int:
-        """Make the directory of the next submission; whoever makes it, submits.
+    def new_submission(self, token: str, after: int | None = None) -> int:
+        """Make the directory of the submission after that one, or the newest; whoever makes it,
+        submits.
 
         Raises FileExistsError: somebody else does.
         """
-        number = max(self.submissions(), default=0) + 1
+        number = (max(self.submissions(), default=0) if after is None else after) + 1
         self.submission_path(number).mkdir(parents=True)
         record = {"token": token, "time": time.time(), "job_id": None}
         write_record(self.submission_path(number) / SUBMISSION, record)

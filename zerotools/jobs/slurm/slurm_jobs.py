@@ -292,7 +292,9 @@ class SlurmJobs:
     def resume(self, job_id: str, *, nodes: int | None = None) -> dict[str, Any]:
         """Submit a job that is over once more: it goes on from its newest checkpoint, on `nodes` of
         them. Raises BadRequest and SlurmUnreachable."""
-        view, directory = self.job(job_id), self.directory(job_id)
+        directory = self.directory(job_id)
+        newest = max(directory.submissions(), default=0)
+        view = self.job(job_id)
         spec, number = spec_of(directory), view["slurm"]["id"]
         if view["state"] == states.QUEUED and view["attempts"] and number and nodes is None:
             self._commands.begin_now(number)  # Slurm has queued it again, and waits two minutes
@@ -311,7 +313,7 @@ class SlurmJobs:
             spec = replace(spec, slurm=replace(spec.slurm, nodes=nodes))
             if problems := check(spec)[0]:
                 raise BadRequest(f"--nodes {nodes}: {problems[0]}")
-        submit_again(self._commands, directory, spec)
+        submit_again(self._commands, directory, spec, newest=newest)
         return self._views([directory])[0]
 
 

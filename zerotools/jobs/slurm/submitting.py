@@ -86,16 +86,18 @@ def submit_again(
     directory: JobDirectory,
     spec: JobSpec,
     *,
+    newest: int | None = None,
     after: Sequence[str] = (),
     options: Sequence[str] = (),
 ) -> str | None:
-    """The next submission of a job, to go on where it was; as `submit_job`.
+    """The next submission of a job, to go on where it was; as `submit_job`. `newest`: the one that
+    is over, where that was looked at before.
 
     Raises BadRequest: also where somebody else submits it at this moment.
     """
     token = secrets.token_hex(16)
     try:
-        number = directory.new_submission(token)
+        number = directory.new_submission(token, newest)
     except FileExistsError:
         raise BadRequest(f"{directory.path.name}: somebody else submits it just now") from None
     (directory.path / STOP).unlink(missing_ok=True)
