@@ -160,10 +160,12 @@ class SlurmJobs:
         written = read_record(directory.path / VIEW)
         own = written if _submission_of(written) == submission else None
         end = directory.end(submission)
-        if silent is None and end is None and number is not None:
+        if end is None and number is not None:
             place = directory.submission_path(submission)
-            if controller is None:
-                controller = kept_word(place, number) or self._commands.accounted(number)
+            if controller is None and (word := kept_word(place, number)) is not None:
+                controller, silent = word, None
+            elif controller is None and silent is None:
+                controller = self._commands.accounted(number)
             if controller is not None:
                 keep_word(place, controller)
         record = directory.submission(submission) or {}
