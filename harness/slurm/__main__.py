@@ -125,8 +125,8 @@ class Rounds:
             output_dir=str(output),
         )
         fewest = 1 if target == "requeued" else NODES
-        nodes: Any = NODES if fewest == NODES else {"min": fewest, "max": NODES}
-        tree |= {"backend": "slurm", "slurm": {"nodes": nodes, "options": ["--mem=900"]}}
+        slurm = {"nodes": fewest, "max_nodes": NODES, "options": ["--mem=900"]}
+        tree |= {"backend": "slurm", "slurm": slurm}
         spec = job_from_dict(tree, source="job")
         directory, number = submit_job(self._commands, self._home, spec)
         assert number is not None, "Slurm did not say which job it queued"

@@ -16,6 +16,8 @@ PROCESSES = {
     "trainer": "ranks",
     "finder": "the finder, which the supervisor starts",
     "adopted": "a rank, as its user",
+    "allocation": "the processes of a job under Slurm, as its user",
+    "attending": "a rank, as its user",
     "supervisor": "supervisors, which work in their run directory",
     "looking": "the processes that look, and their side in the daemon",
     "accounts/as_user.py": "a program of its own, which becomes the user first",
@@ -54,6 +56,7 @@ THREADS = {
 """Who may start one: it must wait for nothing that can hang in the kernel."""
 
 STARTS = {
+    "allocation": "srun and supervisors, under Slurm, as the job's user",
     "accounts/as_user.py": "becomes the user, then the program",
     "admission/interpreter.py": "the job's interpreter at submit, as its user",
     "attempts/spawning/child.py": "supervisors, as the job's user",

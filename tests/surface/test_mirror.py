@@ -34,6 +34,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
     "room": (
         "cli/commands/test_checkpoint_commands",
         "cli/commands/test_parts_on_slurm",
+        "cli/commands/test_slurm_jobs",
         "cli/commands/test_submit_convert",
         "cli/commands/test_submit_deepspeed",
         "cli/commands/test_submit_several",

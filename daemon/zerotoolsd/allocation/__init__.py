@@ -1,10 +1,10 @@
 """What runs in an allocation of Slurm: a job without a daemon.
 
-    batch script  ->  __main__   one process on the first node: attempts, one after another
+    batch script  ->  batch      one process on the first node: attempts, one after another
       srun        ->  node       on every node: starts a supervisor there, and ends with it
 
 beats            who lives, by files that the nodes share
-turns            one attempt at a time, whatever Slurm starts twice
+one_at_a_time    one attempt at a time, whatever Slurm starts twice
 job_state        where the job stands, kept in its directory and shown to people
 node             a node's part of one attempt
 node_step        all nodes of one attempt: srun, stops, what each came to

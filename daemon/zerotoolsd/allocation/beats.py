@@ -24,7 +24,7 @@ SILENT_SECONDS = 45.0
 _BEAT = "beat-"
 
 
-class Beat:
+class LifeSign:
     """The file of this process, as `name` of an attempt."""
 
     def __init__(self, attempt: Path, name: str) -> None:

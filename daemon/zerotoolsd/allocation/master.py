@@ -30,11 +30,11 @@ from zerotools.jobs.slurm.job_directory import JobDirectory
 from zerotools.jobs.slurm.slurm_commands import SlurmCommands
 from zerotools.jobs.slurm.submitting import own_of
 from zerotools.jobs.tables.job_rules import most_nodes
-from zerotoolsd.allocation.beats import BEAT_SECONDS, Beat
+from zerotoolsd.allocation.beats import BEAT_SECONDS, LifeSign
 from zerotoolsd.allocation.combined_end import combined
 from zerotoolsd.allocation.job_state import JobState
 from zerotoolsd.allocation.node_step import NodeStep, settled_record, step_environment
-from zerotoolsd.allocation.turns import Turns
+from zerotoolsd.allocation.one_at_a_time import Turns
 from zerotoolsd.attempts import last_report
 from zerotoolsd.queue import lifecycle
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow
@@ -97,7 +97,7 @@ class Master:
                 return self._without_turn()
             # An earlier copy may have gone on since this one began.
             self._state = JobState(self._directory, self._submission, self._allocation.job_id)
-            beat = Beat(self._directory.attempt_path(number), "master")
+            beat = LifeSign(self._directory.attempt_path(number), "master")
             beat.again()
             self._settle_left_over()
             if self._is_done():
@@ -156,7 +156,7 @@ class Master:
             record |= {"outcome": lifecycle.KILLED, "cause": cause}
         self._state.settle(record, BY_SLURM)
 
-    def _attempt(self, number: int, beat: Beat) -> None:
+    def _attempt(self, number: int, beat: LifeSign) -> None:
         given, spec = self._allocation.names, self._state.job.spec
         names = given[: most_nodes(spec, len(given))]
         if len(names) < len(given):
@@ -215,7 +215,7 @@ class Master:
             record |= {"outcome": lifecycle.KILLED}
         self._state.over(record, asked=expired)
 
-    def _watch(self, step: NodeStep, number: int, beat: Beat) -> bool:
+    def _watch(self, step: NodeStep, number: int, beat: LifeSign) -> bool:
         """Until the nodes have ended; whether they were asked to, as the time limit is over."""
         due, expired = 0.0, False
         while not step.is_over():

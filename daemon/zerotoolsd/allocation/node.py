@@ -27,7 +27,7 @@ from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.slurm.job_directory import JobDirectory, read_record
 from zerotools.jobs.tables.on_nodes import of_node
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.allocation.beats import BEAT_SECONDS, Beat
+from zerotoolsd.allocation.beats import BEAT_SECONDS, LifeSign
 from zerotoolsd.allocation.job_state import read_job
 from zerotoolsd.attempts import launch
 from zerotoolsd.attempts.spawning.child import (
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
     run_dir = directory.run_dir(attempt, node)
     umask = os.umask(0o022)
     os.umask(umask)
-    beat = Beat(directory.attempt_path(attempt), str(node))
+    beat = LifeSign(directory.attempt_path(attempt), str(node))
     beat.again()
     try:
         settings = _settings(directory, attempt)
@@ -153,7 +153,9 @@ def _not_begun(run_dir: Path, outcome: str, cause: str) -> int:
 class Companion:
     """Stays beside a node's supervisor until that has ended."""
 
-    def __init__(self, directory: JobDirectory, attempt: int, run_dir: Path, beat: Beat) -> None:
+    def __init__(
+        self, directory: JobDirectory, attempt: int, run_dir: Path, beat: LifeSign
+    ) -> None:
         self._directory, self._attempt = directory, attempt
         self._run_dir, self._beat = run_dir, beat
         self._stop_path = directory.attempt_path(attempt) / STOP

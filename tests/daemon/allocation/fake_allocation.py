@@ -81,7 +81,7 @@ class FakeAllocation:
             "SLURM_JOB_NUM_NODES": str(self._nodes),
             "SLURMD_NODENAME": "n1",
         }
-        words = ["-P", "-m", "zerotoolsd.allocation", str(self.job.path), str(submission)]
+        words = ["-P", "-m", "zerotoolsd.allocation.batch", str(self.job.path), str(submission)]
         with (self._directory / "batch.log").open("ab") as log:
             return Started([sys.executable, *words], env=env, stdout=log, stderr=subprocess.STDOUT)
 

@@ -10,7 +10,7 @@ import pytest
 from harness.started import Started
 from zerotools.jobs.slurm.job_directory import write_record
 from zerotoolsd.allocation import beats
-from zerotoolsd.allocation.beats import Beat, Watched
+from zerotoolsd.allocation.beats import LifeSign, Watched
 from zerotoolsd.supervisor.procfs import boot_id, read_process
 
 
@@ -30,7 +30,7 @@ def test_a_process_of_this_machine_is_looked_at(tmp_path: Path) -> None:
 
 
 def test_ones_own_beat_is_no_other(tmp_path: Path) -> None:
-    Beat(tmp_path, "0").again()
+    LifeSign(tmp_path, "0").again()
     assert Watched(tmp_path, tmp_path).alive() == []
 
 

@@ -18,7 +18,7 @@ def test_one_node_needs_no_meeting() -> None:
 
 def test_with_fewer_nodes_a_rank_takes_its_sequences_in_more_passes() -> None:
     """8 sequences over 4 ranks are 2 in one pass; 2 ranks take their 4 as 2 twice."""
-    spec = job({"nodes": {"min": 1, "max": 2}})
+    spec = job({"nodes": 1, "max_nodes": 2})
     assert of_node(spec, 2, "n1:1", 0).train.micro_batch_size == 2
     assert of_node(spec, 1, "n1:1", 0).train.micro_batch_size == 2
     assert of_node(job({"nodes": 1}), 1, "n1:1", 0).train.micro_batch_size is None

@@ -26,14 +26,14 @@ def job(slurm: dict[str, Any] | None = None, **changes: Any) -> JobSpec:
 
 def test_the_ranks_are_those_of_the_fewest_nodes() -> None:
     assert job({"nodes": 2}).all_ranks == 4
-    assert job({"nodes": {"min": 1, "max": 4}}).all_ranks == 2
+    assert job({"nodes": 1, "max_nodes": 4}).all_ranks == 2
     assert job().all_ranks == 2
 
 
 def test_the_fewest_and_the_most_nodes_must_divide_the_batch() -> None:
-    spec = job({"nodes": {"min": 1, "max": 4}})
+    spec = job({"nodes": 1, "max_nodes": 4})
     with pytest.raises(BadRequest, match=r"batch_size = 8: .*\(slurm.nodes = 3 makes 6 ranks\)"):
-        job({"nodes": {"min": 1, "max": 3}})
+        job({"nodes": 1, "max_nodes": 3})
     assert [most_nodes(spec, given) for given in (1, 2, 3, 4)] == [1, 2, 2, 4]
 
 
@@ -46,7 +46,7 @@ def test_the_fewest_and_the_most_nodes_must_divide_the_batch() -> None:
         ({"options": ["--clusters=b"]}, {}, "zerotools gives --clusters itself"),
         ({"options": ["-Mb"]}, {}, "zerotools gives --clusters itself"),
         ({"warning": 0}, {}, "slurm.warning = 0: "),
-        ({"nodes": {"min": 3, "max": 2}}, {}, "max at least min"),
+        ({"nodes": 3, "max_nodes": 2}, {}, "is less than slurm.nodes"),
         ({"options": ["exclusive"]}, {}, "is not an option"),
         ({"options": ["--output=/x"]}, {}, "zerotools gives --output itself"),
         ({"options": ["-N4"]}, {}, "zerotools gives --nodes itself"),

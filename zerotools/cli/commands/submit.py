@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -26,6 +25,11 @@ from zerotools.cli.job_views.job_reference import numbers_of
 from zerotools.cli.job_views.polling import Poller
 from zerotools.cli.job_views.submitting.array_submission import submit_array
 from zerotools.cli.job_views.submitting.conversion_submission import conversion_submission
+from zerotools.cli.job_views.submitting.given_at_submit import (
+    on_node_rank,
+    with_given_environment,
+    with_webhook,
+)
 from zerotools.cli.job_views.submitting.queueing import check_all, queue_all
 from zerotools.cli.job_views.which_jobs import is_without_daemon
 from zerotools.cli.options.array_options import ArrayOptions, array_options
@@ -37,15 +41,14 @@ from zerotools.cli.output import render
 from zerotools.cli.output.messages import called, say
 from zerotools.core.errors import EXIT_INTERRUPTED, BadRequest, DaemonUnreachable, ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.client.environment import OF_SLURM, capture, named, with_environment
 from zerotools.jobs.client.remote.elsewhere import Elsewhere, machine_behind
 from zerotools.jobs.client.submissions import Submission
 from zerotools.jobs.imports.combine import CONFIG
 from zerotools.jobs.imports.reading.job_keys import look_up
 from zerotools.jobs.jobfile.parse import job_from_tree, job_to_dict
-from zerotools.jobs.tables.notify import masked_url, wrong_url
+from zerotools.jobs.tables.notify import masked_url
 from zerotools.jobs.tables.rendezvous import MOST_NODES
-from zerotools.jobs.tables.spec import SLURM, JobSpec, with_key
+from zerotools.jobs.tables.spec import JobSpec
 from zerotools.jobs.text.secrets import HIDDEN, mask_tree
 
 
@@ -162,7 +165,11 @@ def command(
         _refuse_of_training(configs, array, machine)
         jobs = [
             conversion_submission(
-                job_files, parts or 1, slurm, try_it=not (waiting.after or idempotency_key)
+                job_files,
+                parts or 1,
+                try_it=not (waiting.after or idempotency_key),
+                nodes=slurm.nodes,
+                applied=slurm.applied,
             )
         ]
     else:
@@ -171,13 +178,13 @@ def command(
         ]
     if name is not None:
         jobs = [replace(each, spec=replace(each.spec, name=name)) for each in jobs]
-    jobs = _with_environment(jobs, env_options, machine)
+    jobs = with_given_environment(jobs, env_options, machine)
     if node_rank is not None:
-        jobs = [replace(each, spec=_of_node(each, node_rank)) for each in jobs]
+        jobs = [replace(each, spec=on_node_rank(each, node_rank)) for each in jobs]
     if notify is not None:
-        jobs = [replace(each, spec=_with_webhook(each.spec, notify)) for each in jobs]
+        jobs = [replace(each, spec=with_webhook(each.spec, notify)) for each in jobs]
     client = DaemonClient(socket)
-    if is_without_daemon(client, slurm, jobs, dry_run=dry_run):
+    if is_without_daemon(client, jobs, no_daemon=slurm.no_daemon, dry_run=dry_run):
         from zerotools.cli.job_views.submitting.slurm_submission import (  # others do without
             members_for_slurm,
             submit_to_slurm,
@@ -187,7 +194,7 @@ def command(
             jobs = members_for_slurm(jobs[0], sweep, array.count)
         return submit_to_slurm(
             jobs,
-            waiting,
+            waiting.terms,
             machine,
             key=idempotency_key,
             dry_run=dry_run,
@@ -219,53 +226,6 @@ def _refuse_of_training(configs: Configs, array: ArrayOptions, machine: Elsewher
         raise BadRequest(
             "--convert tries the conversion here, and --host names another machine; queue it there"
         )
-
-
-def _with_environment(
-    jobs: Sequence[Submission], options: Sequence[str], machine: Elsewhere | None
-) -> list[Submission]:
-    """The jobs, with what they take along of the environment where they will run."""
-    named_ones = named(options, os.environ)
-    captured = capture(os.environ if machine is None else machine.environment)
-    given = {*named_ones, *(name for each in jobs for name in each.spec.env)}
-    if left := [name for name in captured.secret if name not in given]:
-        say(
-            "note",
-            f"not taken along, as they look like secrets: {', '.join(left)}; --env {left[0]} takes "
-            "one along",
-        )
-    if captured.not_text:
-        names = ", ".join(map(render.clean, captured.not_text))
-        say("note", f"not taken along, as their values are not text in UTF-8: {names}")
-    of_slurm = {name: os.environ[name] for name in OF_SLURM if name in os.environ}
-    return [
-        replace(
-            each,
-            spec=with_environment(
-                each.spec,
-                captured.taken | (of_slurm if each.spec.backend == SLURM else {}),
-                named_ones,
-            ),
-        )
-        for each in jobs
-    ]
-
-
-def _of_node(submission: Submission, node_rank: int) -> JobSpec:
-    """The job on that of its nodes. Raises BadRequest: it has not so many."""
-    spec = submission.spec
-    nodes = spec.rendezvous.nodes
-    if node_rank >= nodes:
-        has = "has no [rendezvous]" if nodes == 1 else f"counts its {nodes} nodes from 0"
-        raise BadRequest(f"{submission.source}: --node-rank {node_rank}: the job {has}")
-    return with_key(spec, "rendezvous", node_rank=node_rank)
-
-
-def _with_webhook(spec: JobSpec, url: str) -> JobSpec:
-    """The job, which sends to `url`. Raises BadRequest."""
-    if (why := wrong_url(url)) is not None:
-        raise BadRequest(f"--notify {masked_url(url)}: {why}")
-    return with_key(spec, "notify", webhook=url)
 
 
 def _source(path: str) -> str:

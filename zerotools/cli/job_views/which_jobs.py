@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zerotools.cli.options.slurm_options import SlurmOptions
 from zerotools.core.errors import BadRequest, DaemonUnreachable
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.client.submissions import Submission
@@ -41,15 +40,15 @@ def jobs_client(
 
 
 def is_without_daemon(
-    client: DaemonClient, slurm: SlurmOptions, jobs: Sequence[Submission], *, dry_run: bool
+    client: DaemonClient, jobs: Sequence[Submission], *, no_daemon: bool, dry_run: bool
 ) -> bool:
     """Whether jobs go from here to Slurm: they are for it, and no daemon answers that would watch
     them, or none is to. Raises BadRequest: none of them is, and --no-daemon was given."""
     if not any(each.spec.backend == SLURM for each in jobs):
-        if slurm.no_daemon:
+        if no_daemon:
             raise BadRequest("--no-daemon is for jobs under Slurm; give --slurm, too")
         return False
-    if slurm.no_daemon or dry_run or not client.socket.exists():
+    if no_daemon or dry_run or not client.socket.exists():
         return True
     try:
         client.health()

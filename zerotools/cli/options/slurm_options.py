@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,6 @@ from typing import Any
 import click
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.tables.rendezvous import MOST_NODES
 
 _TEXTS = ("partition", "account", "qos", "constraint", "time")
 
@@ -23,6 +23,11 @@ class SlurmOptions:
     table: Mapping[str, Any] = field(default_factory=dict)
     gpus_per_node: int | None = None
     no_daemon: bool = False
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes are asked for."""
+        return int(self.table.get("nodes", 1))
 
     def applied(self, tree: Mapping[str, Any]) -> Mapping[str, Any]:
         """The tree of a job file, as if it said so itself."""
@@ -37,6 +42,14 @@ class SlurmOptions:
 
 
 NO_SLURM = SlurmOptions()
+
+
+def _nodes(text: str) -> dict[str, int]:
+    """The keys that `2` or `2-4` mean. Raises BadRequest."""
+    found = re.fullmatch(r"([1-9][0-9]{0,4})(?:-([1-9][0-9]{0,4}))?", text)
+    if found is None:
+        raise BadRequest(f"--nodes {text}: is not a number of nodes; write 2, or 2-4")
+    return {"nodes": int(found[1]), "max_nodes": int(found[2] or found[1])}
 
 
 def slurm_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -54,9 +67,8 @@ def slurm_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--time", metavar="SPAN", help="With --slurm: how long one start may run: 8h.")
     @click.option(
         "--nodes",
-        type=click.IntRange(1, MOST_NODES),
-        metavar="N",
-        help="With --slurm: how many nodes.",
+        metavar="N[-MAX]",
+        help="With --slurm: how many nodes; 2-4: as many as Slurm gives.",
     )
     @click.option(
         "--gpus-per-node",
@@ -80,7 +92,7 @@ def slurm_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def with_options(
         *arguments: Any,
         slurm: bool,
-        nodes: int | None,
+        nodes: str | None,
         gpus_per_node: int | None,
         options: tuple[str, ...],
         no_daemon: bool,
@@ -88,7 +100,7 @@ def slurm_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         table = {name: value for name in _TEXTS if (value := others.pop(name)) is not None}
         if nodes is not None:
-            table["nodes"] = nodes
+            table |= _nodes(nodes)
         if options:
             table["options"] = list(options)
         if not slurm and (table or gpus_per_node is not None):

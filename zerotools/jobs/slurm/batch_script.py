@@ -1,7 +1,7 @@
 """A job as a script for sbatch. A value, which `submit --slurm --dry-run` shows.
 
 The script starts one process, which starts a supervisor on every node by srun, waits for them all,
-and starts them again where that is right (`zerotoolsd.allocation`).
+and starts them again where that is right (`zerotoolsd.allocation.batch`).
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import zerotools
 from zerotools.jobs.binding.durations import seconds_of
 from zerotools.jobs.slurm.job_directory import HOME_VARIABLE, JOB, LOG, SUBMISSIONS
-from zerotools.jobs.tables.size_range import SizeRange
 from zerotools.jobs.tables.spec import JobSpec
 
 COMMENT = "zerotools:"
@@ -47,7 +46,7 @@ def batch_script(
             "fi",
             f"export PATH={shlex.quote(path)}",
             "unset SLURM_EXPORT_ENV",
-            f"exec {shlex.quote(python)} -P -m zerotoolsd.allocation {where} {submission}",
+            f"exec {shlex.quote(python)} -P -m zerotoolsd.allocation.batch {where} {submission}",
             "",
         )
     )
@@ -65,7 +64,7 @@ def options_of(spec: JobSpec, directory: Path, submission: int, token: str) -> I
         "qos": slurm.qos,
         "constraint": slurm.constraint,
         "reservation": slurm.reservation,
-        "nodes": _nodes(slurm.nodes),
+        "nodes": _nodes(slurm.node_counts),
         "ntasks-per-node": "1",
         "cpus-per-task": _processors(spec),
         "gres": _gres(spec),
@@ -89,8 +88,8 @@ def name_in_slurm(name: str | None) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "_", name or "zerotools")[:100]
 
 
-def _nodes(nodes: int | SizeRange) -> str:
-    return f"{nodes.min}-{nodes.max}" if isinstance(nodes, SizeRange) else str(nodes)
+def _nodes(counts: Sequence[int]) -> str:
+    return str(counts[0]) if len(counts) == 1 else f"{counts[0]}-{counts[-1]}"
 
 
 def _processors(spec: JobSpec) -> str | None:

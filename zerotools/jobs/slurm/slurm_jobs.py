@@ -312,7 +312,7 @@ class SlurmJobs:
                 "again to run it from the start"
             )
         if nodes is not None:
-            spec = replace(spec, slurm=replace(spec.slurm, nodes=nodes))
+            spec = replace(spec, slurm=replace(spec.slurm, nodes=nodes, max_nodes=None))
             if problems := check(spec)[0]:
                 raise BadRequest(f"--nodes {nodes}: {problems[0]}")
         submit_again(self._commands, directory, spec, newest=newest)

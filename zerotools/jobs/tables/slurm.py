@@ -9,7 +9,6 @@ from zerotools.jobs.binding.bind import show
 from zerotools.jobs.binding.declaration import key
 from zerotools.jobs.binding.durations import seconds_of
 from zerotools.jobs.tables.rendezvous import MOST_NODES
-from zerotools.jobs.tables.size_range import SizeRange
 
 OURS = (
     *("array", "begin", "chdir", "clusters", "comment", "dependency", "error", "export", "gres"),
@@ -65,11 +64,19 @@ class SlurmSpec:
         stored_default=None,
         imported=False,
     )
-    nodes: int | SizeRange = key(
-        "How many nodes, each with `gpus` or `ranks` of the job; `--nodes`. With "
-        "`{min = 2, max = 4}` Slurm decides, at each start anew.",
+    nodes: int = key(
+        "How many nodes, each with `gpus` or `ranks` of the job; `--nodes`.",
         default=1,
         stored_default=1,
+        minimum=1,
+        maximum=MOST_NODES,
+        imported=False,
+    )
+    max_nodes: int | None = key(
+        "Up to how many nodes: Slurm decides at each start anew how many of them it gives, from "
+        "`nodes` on; default: `nodes`.",
+        default=None,
+        stored_default=None,
         minimum=1,
         maximum=MOST_NODES,
         imported=False,
@@ -116,9 +123,7 @@ class SlurmSpec:
     @property
     def node_counts(self) -> Sequence[int]:
         """The numbers of nodes that Slurm may give, ascending."""
-        if isinstance(self.nodes, SizeRange):
-            return range(max(1, self.nodes.min), min(self.nodes.max, MOST_NODES) + 1)
-        return (self.nodes,)
+        return range(self.nodes, max(self.nodes, self.max_nodes or 0) + 1)
 
     @property
     def time_seconds(self) -> float | None:
@@ -145,10 +150,11 @@ def check_slurm(slurm: SlurmSpec) -> Iterator[str]:
         except ValueError as error:
             yield f"slurm.{name} = {show(value)}: {error}"
     yield from _check_time(slurm)
-    if isinstance(slurm.nodes, SizeRange) and not 1 <= slurm.nodes.min <= slurm.nodes.max:
-        yield f"slurm.nodes = {slurm.nodes}: min must be at least 1, and max at least min"
-    elif isinstance(slurm.nodes, SizeRange) and slurm.nodes.max > MOST_NODES:
-        yield f"slurm.nodes.max = {slurm.nodes.max}: must be at most {MOST_NODES}"
+    if slurm.max_nodes is not None and slurm.max_nodes < slurm.nodes:
+        yield (
+            f"slurm.max_nodes = {slurm.max_nodes}: is less than slurm.nodes = {slurm.nodes}; "
+            "exchange them"
+        )
     for option in slurm.options:
         yield from _check_option(option)
 

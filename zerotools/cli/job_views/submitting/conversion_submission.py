@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
-from zerotools.cli.options.slurm_options import SlurmOptions
 from zerotools.cli.output.messages import say
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.client.submissions import Submission
@@ -26,7 +26,12 @@ SOURCE = "--convert"
 
 
 def conversion_submission(
-    words: Sequence[str], parts: int, slurm: SlurmOptions, *, try_it: bool
+    words: Sequence[str],
+    parts: int,
+    *,
+    try_it: bool,
+    nodes: int = 1,
+    applied: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
 ) -> Submission:
     """The job of a conversion. With `try_it` it is planned first, in a process of its own, and what
     is wrong with it is said now; the source of another job's may not be there yet, and what was
@@ -48,15 +53,13 @@ def conversion_submission(
     else:
         way = possible[-1]  # whatever the source will be
         say("note", "the conversion was not tried before it is queued")
-    nodes = int(slurm.table.get("nodes", 1))
     if parts % nodes:
         raise BadRequest(
             f"--parts {parts}: is not a multiple of --nodes {nodes}, each of which does as many"
         )
     each = parts // nodes
     tree = conversion_tree(words, way, each, python=sys.executable, directory=directory)
-    tree = dict(slurm.applied(tree))
-    return Submission(SOURCE, job_from_tree(tree, source=SOURCE, base_dir=directory))
+    return Submission(SOURCE, job_from_tree(applied(tree), source=SOURCE, base_dir=directory))
 
 
 def _tried(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -17,7 +16,6 @@ import click
 from zerotools.cli.job_views.describe import Job, plan, title
 from zerotools.cli.job_views.follow import Follower
 from zerotools.cli.job_views.polling import Poller
-from zerotools.cli.options.waiting_options import WaitingOptions, dependencies, time_of
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import called, say
 from zerotools.core.errors import (
@@ -41,7 +39,7 @@ from zerotools.jobs.tables.spec import SLURM
 
 def submit_to_slurm(
     submissions: Sequence[Submission],
-    waiting: WaitingOptions,
+    terms_of: Callable[[Callable[[str], Sequence[int]]], Mapping[str, Any]],
     machine: Elsewhere | None,
     *,
     key: str | None,
@@ -55,7 +53,8 @@ def submit_to_slurm(
     _refuse_mixed(submissions)
     commands = SlurmCommands()
     jobs = SlurmJobs(commands)
-    options = _options(waiting, commands, jobs)
+    terms = terms_of(lambda word: [_number(jobs, word)])
+    options = _options(terms, commands, jobs)
     if refusals := list(conflicts(submissions)):
         raise refusals[0]
     for each in submissions:
@@ -125,23 +124,25 @@ def _refuse_mixed(submissions: Sequence[Submission]) -> None:
         )
 
 
-def _options(waiting: WaitingOptions, commands: SlurmCommands, jobs: SlurmJobs) -> list[str]:
-    """How the jobs are to wait, as options of sbatch. Raises BadRequest."""
+def _options(terms: Mapping[str, Any], commands: SlurmCommands, jobs: SlurmJobs) -> list[str]:
+    """How the jobs are to wait, as options of sbatch; `terms` are those for a daemon. Raises
+    BadRequest."""
     for name in ("priority", "hold"):
-        if getattr(waiting, name):
-            instead = {"priority": "--sbatch --nice=100", "hold": "--sbatch --begin"}[name]
+        if terms.get(name):
             raise BadRequest(
-                f"--{name} is of a daemon's queue; Slurm has its own: see sbatch(1), {instead}"
+                f"--{name} is of a daemon's queue; Slurm has its own: --sbatch --nice=100 puts a "
+                "job behind others, and scontrol hold keeps one back"
             )
     found = []
-    if waiting.begin is not None:
-        when = datetime.fromtimestamp(time_of(waiting.begin, time.time()))
+    if "begin" in terms:
+        when = datetime.fromtimestamp(terms["begin"])
         found.append(f"--begin={when.isoformat(timespec='seconds')}")
-    parts = []
-    for each in dependencies(lambda word: [_number(jobs, word)], waiting.after):
-        if _is_to_come(commands, jobs, str(each["job"]), each["condition"]):
-            kind = "afterok" if each["condition"] == "ok" else "afterany"
-            parts.append(f"{kind}:{each['job']}")
+    kinds = {"ok": "afterok", "any": "afterany"}
+    parts = [
+        f"{kinds[each['condition']]}:{each['job']}"
+        for each in terms.get("after", ())
+        if _is_to_come(commands, jobs, str(each["job"]), each["condition"])
+    ]
     if parts:
         found.append(f"--dependency={','.join(parts)}")
     return found

@@ -1,4 +1,4 @@
-"""`python -m zerotoolsd.allocation JOB_DIRECTORY SUBMISSION`, in a batch script of Slurm."""
+"""`python -m zerotoolsd.allocation.batch JOB_DIRECTORY SUBMISSION`, in a batch script of Slurm."""
 
 from __future__ import annotations
 
