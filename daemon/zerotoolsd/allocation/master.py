@@ -39,6 +39,7 @@ from zerotoolsd.attempts import last_report
 from zerotoolsd.queue import lifecycle
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow
 from zerotoolsd.supervisor.plan import OUTSIDE, TIME_LIMIT
+from zerotoolsd.supervisor.trouble import NOT_READY
 
 LOOK_SECONDS = 0.5
 BY_SLURM = "Slurm wants its nodes back"
@@ -50,6 +51,10 @@ _REQUEUE_TRIES = 6
 _REQUEUE_SECONDS = 5.0
 _KILLED_SECONDS = 120.0
 """How long Slurm may take to end a job that it queues again."""
+
+
+_OF_SIGNAL = (lifecycle.CRASHED, lifecycle.LOST, NOT_READY)
+"""What ranks come to that Slurm's signal ends: they have not failed."""
 
 
 @dataclass(frozen=True)
@@ -200,11 +205,14 @@ class Master:
         called = [f"node {node} ({name})" for node, name in enumerate(names)]
         record = combined(records, called)
         _say(f"attempt {number} ended: {record.get('outcome')}: {record.get('cause')}")
-        if _was_asked_by_slurm(record) and self._state.standing.state in (
-            states.LAUNCHING,
-            states.RUNNING,
-        ):
-            self._state.advance(lifecycle.Yield(why=BY_SLURM))
+        if self._state.standing.state in (states.LAUNCHING, states.RUNNING):
+            # Slurm's signal reaches the ranks, too: they may have ended before they were asked.
+            if self._is_stopped():
+                self._cancel()
+            elif self._signalled or _was_asked_by_slurm(record):
+                self._state.advance(lifecycle.Yield(why=BY_SLURM))
+        if self._state.standing.state == states.YIELDING and record.get("outcome") in _OF_SIGNAL:
+            record |= {"outcome": lifecycle.KILLED}
         self._state.over(record, asked=expired)
 
     def _watch(self, step: NodeStep, number: int, beat: LifeSign) -> bool:

@@ -8,24 +8,41 @@ ended is told of once; an attempt after that submits it again, to go on where it
 from __future__ import annotations
 
 import hashlib
+import secrets
 import socket
 from pathlib import Path
 
-from zerotools.jobs.slurm.job_directory import JobDirectory
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.slurm.job_directory import JobDirectory, read_record, write_record
 from zerotools.jobs.slurm.slurm_commands import SlurmCommands
 from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
 from zerotools.jobs.slurm.submitting import submit_again, submit_job
 from zerotools.jobs.states import TERMINAL
 from zerotools.jobs.tables.spec import JobSpec
 
+WORD = "slurm.json"
 TOLD = "told"
 """In a submission's directory: the daemon knows how it ended."""
 
 
 def key_of(job_dir: Path, name: str | None) -> str:
-    """The word by which a job of this daemon is found again."""
-    place = f"{socket.gethostname()}:{job_dir}"
+    """The word by which a job of this daemon is found again: that of no other job, also where a
+    daemon has lost its state, and gives numbers a second time. Raises BadRequest."""
+    try:
+        own = _word_of(job_dir)
+    except OSError as error:
+        raise BadRequest(f"{job_dir} cannot be written: {error.strerror}") from None
+    place = f"{socket.gethostname()}:{job_dir}:{own}"
     return f"{(name or 'job')[:30]}-{hashlib.sha256(place.encode()).hexdigest()[:16]}"
+
+
+def _word_of(job_dir: Path) -> str:
+    """A word that is in the directory of a job, from its first attempt on."""
+    path = job_dir / WORD
+    if (known := read_record(path)) is None:
+        known = {"word": secrets.token_hex(16)}
+        write_record(path, known)
+    return str(known.get("word"))
 
 
 def handed_over(

@@ -102,6 +102,19 @@ def test_slurm_wants_its_nodes_and_the_job_is_queued_again(tmp_path: Path) -> No
     assert found.job.attempts() == [1]
 
 
+def test_ranks_that_slurm_ends_before_they_are_asked_have_not_failed(tmp_path: Path) -> None:
+    found = FakeAllocation(tmp_path, SLOW)
+    copy = found.begin()
+    found.wait_for(found.lines, "the rank")
+    run = json.loads((found.job.run_dir(1, 0) / "run.json").read_text())
+    for pid in (run["ranks"][0]["pid"], copy.pid):
+        os.kill(pid, signal.SIGTERM)
+    found.wait_for(lambda: "requeue 4711" in found.asked("scontrol"), "the requeue")
+    assert end_of(found) == (None, None)
+    copy.kill()
+    copy.wait(20)
+
+
 def test_a_job_that_slurm_ends_itself_is_left_to_slurm(tmp_path: Path) -> None:
     found = FakeAllocation(tmp_path, SAVES)
     copy = found.begin()

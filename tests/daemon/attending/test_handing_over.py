@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from tests.jobs.slurm.fake_programs import calls, programs
@@ -14,7 +15,9 @@ from zerotoolsd.attending.handing_over import handed_over, is_told, key_of, note
 def hand(tmp_path: Path) -> JobDirectory:
     home = tmp_path / "home"
     commands = programs(tmp_path, squeue="exit 0")
-    key = key_of(Path("/state/jobs/7"), "tiny")
+    job_dir = tmp_path / "jobs" / "7"
+    job_dir.mkdir(parents=True, exist_ok=True)
+    key = key_of(job_dir, "tiny")
     return handed_over(commands, SlurmJobs(commands, home), home, job({}), key)
 
 
@@ -35,5 +38,14 @@ def test_an_end_is_told_once_and_an_attempt_after_that_submits_again(tmp_path: P
     assert len(calls(tmp_path, "sbatch")) == 2
 
 
-def test_jobs_of_two_daemons_are_two() -> None:
-    assert key_of(Path("/a/jobs/7"), "x") != key_of(Path("/b/jobs/7"), "x")
+def test_a_daemon_that_has_lost_its_state_does_not_find_jobs_of_before(tmp_path: Path) -> None:
+    first = hand(tmp_path)
+    assert hand(tmp_path) == first
+    shutil.rmtree(tmp_path / "jobs")
+    assert hand(tmp_path) != first
+
+
+def test_jobs_of_two_daemons_are_two(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    assert key_of(tmp_path / "a", "x") != key_of(tmp_path / "b", "x")

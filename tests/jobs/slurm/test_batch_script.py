@@ -28,14 +28,14 @@ def test_the_keys_of_the_table_are_options_of_sbatch() -> None:
         "constraint": "a100&nvme",
         "nodes": 1,
         "max_nodes": 2,
-        "time": "90s",
+        "time": "150s",
         "memory": "10G",
         "options": ["--exclude=n7"],
     }
     found = options(job(slurm, name="über job"))
     assert found["--partition"] == "a,b"
     assert found["--constraint"] == "a100&nvme"
-    assert (found["--nodes"], found["--time"], found["--mem"]) == ("1-2", "2", "10G")
+    assert (found["--nodes"], found["--time"], found["--mem"]) == ("1-2", "3", "10G")
     assert (found["--signal"], found["--exclude"]) == ("B:TERM@120", "n7")
     assert found["--job-name"] == "_ber_job"
     assert found["--comment"] == "zerotools:abc"

@@ -52,6 +52,11 @@ def test_an_answer_without_a_number_is_no_answer(tmp_path: Path) -> None:
         programs(tmp_path, sbatch="exit 0").submit("#!/bin/sh\n")
 
 
+def test_an_sbatch_that_was_killed_has_not_refused(tmp_path: Path) -> None:
+    with pytest.raises(SlurmUnreachable, match="sbatch was ended by signal 9"):
+        programs(tmp_path, sbatch="kill -9 $$").submit("#!/bin/sh\n")
+
+
 def test_a_cluster_of_several_names_itself_behind_the_number(tmp_path: Path) -> None:
     assert programs(tmp_path, sbatch="echo '12;east'").submit("") == "12"
 

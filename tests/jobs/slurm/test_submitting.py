@@ -11,9 +11,10 @@ from tests.jobs.slurm.fake_programs import calls, programs
 from tests.jobs.tables.test_slurm import job
 from zerotools.core.errors import BadRequest, SlurmUnreachable
 from zerotools.jobs.slurm import submitting
+from zerotools.jobs.slurm.controller_answers import ControllerJob
 from zerotools.jobs.slurm.job_directory import JobDirectory, job_directories
 from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
-from zerotools.jobs.slurm.submitting import find_number, own_of, submit_job
+from zerotools.jobs.slurm.submitting import find_number, own_of, submit_again, submit_job
 
 LOST = "cat > /dev/null; echo 'sbatch: error: Socket timed out on send/recv operation' >&2; exit 1"
 SILENT = "echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1"
@@ -63,6 +64,53 @@ def test_the_same_key_submits_once(tmp_path: Path) -> None:
     first = submit_job(commands, home, job({}), key="mine")
     assert submit_job(commands, home, job({}), key="mine") == first
     assert len(calls(tmp_path, "sbatch")) == 1
+
+
+def test_keys_that_read_alike_in_a_path_are_two(tmp_path: Path) -> None:
+    commands, home = programs(tmp_path), tmp_path / "home"
+    found = [
+        submit_job(commands, home, job({}), key=key)[0].path
+        for key in ("a/b", "a_b", "x" * 70 + "1", "x" * 70 + "2", "a/b")
+    ]
+    assert len(set(found)) == 4
+    assert found[0] == found[4]
+
+
+def test_who_loses_a_race_for_a_key_leaves_the_job_of_the_other(tmp_path: Path) -> None:
+    commands, home = programs(tmp_path), tmp_path / "home"
+    directory, _ = submit_job(commands, home, job({}), key="mine")
+    both = [[], *[[1]] * 9]  # the other makes its submission just after this one has looked
+
+    class Late(JobDirectory):
+        def submissions(self) -> list[int]:
+            return both.pop(0)
+
+        def new_submission(self, token: str, after: int | None = None) -> int:
+            raise FileExistsError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(submitting, "new_job_directory", lambda *_: Late(directory.path))
+        with pytest.raises(BadRequest, match="somebody else submits it just now"):
+            submit_job(commands, home, job({}), key="mine")
+    assert directory.submission(1) is not None
+
+
+def test_one_that_was_resumed_since_it_was_looked_at_is_not_submitted_again(
+    tmp_path: Path,
+) -> None:
+    commands = programs(tmp_path)
+    directory, _ = submit_job(commands, tmp_path / "home", job({}))
+    submit_again(commands, directory, job({}), newest=1)
+    with pytest.raises(BadRequest, match="somebody else submits it just now"):
+        submit_again(commands, directory, job({}), newest=1)
+    assert directory.submissions() == [1, 2]
+
+
+def test_where_slurm_keeps_no_comments_the_name_must_be_that_of_the_job(tmp_path: Path) -> None:
+    directory, _ = submit_job(programs(tmp_path), tmp_path / "home", job({}, name="a b"))
+    for name, is_own in (("a_b", True), ("wrap", False)):
+        found = ControllerJob(number="4711", state="RUNNING", name=name)
+        assert (own_of(directory, found) is not None) == is_own
 
 
 def test_what_slurm_refuses_leaves_nothing(tmp_path: Path) -> None:

@@ -42,6 +42,9 @@ def test_the_fewest_and_the_most_nodes_must_divide_the_batch() -> None:
     [
         ({"partition": " "}, {}, "slurm.partition = .* must be printable text"),
         ({"time": "8x"}, {}, 'slurm.time = "8x"'),
+        ({"time": "60s"}, {}, "slurm.time = .* asked to save at once"),
+        ({"options": ["--clusters=b"]}, {}, "zerotools gives --clusters itself"),
+        ({"options": ["-Mb"]}, {}, "zerotools gives --clusters itself"),
         ({"warning": 0}, {}, "slurm.warning = 0: "),
         ({"nodes": 3, "max_nodes": 2}, {}, "is less than slurm.nodes"),
         ({"options": ["exclusive"]}, {}, "is not an option"),

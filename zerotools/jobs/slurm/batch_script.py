@@ -56,7 +56,7 @@ def options_of(spec: JobSpec, directory: Path, submission: int, token: str) -> I
     """The options of sbatch, one text each, quoted as in a shell."""
     slurm = spec.slurm
     given = {
-        "job-name": re.sub(r"[^A-Za-z0-9._-]+", "_", spec.name or "zerotools")[:100],
+        "job-name": name_in_slurm(spec.name),
         "comment": f"{COMMENT}{token}",
         "output": str(directory / SUBMISSIONS / str(submission) / LOG),
         "partition": slurm.partition,
@@ -81,6 +81,11 @@ def options_of(spec: JobSpec, directory: Path, submission: int, token: str) -> I
     yield "--export=NIL"
     yield "--kill-on-invalid-dep=yes"
     yield from map(shlex.quote, slurm.options)
+
+
+def name_in_slurm(name: str | None) -> str:
+    """What a job is called there."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", name or "zerotools")[:100]
 
 
 def _nodes(counts: Sequence[int]) -> str:

@@ -17,10 +17,13 @@ the cluster have. Every record is written whole and then renamed.
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import json
 import os
 import re
 import secrets
+import shutil
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -99,12 +102,13 @@ class JobDirectory:
         """Ask its nodes to save and end, and those that have not begun not to begin."""
         write_record(self.path / STOP, {"who": who, "time": time.time()})
 
-    def new_submission(self, token: str) -> int:
-        """Make the directory of the next submission; whoever makes it, submits.
+    def new_submission(self, token: str, after: int | None = None) -> int:
+        """Make the directory of the submission after that one, or the newest; whoever makes it,
+        submits.
 
         Raises FileExistsError: somebody else does.
         """
-        number = max(self.submissions(), default=0) + 1
+        number = (max(self.submissions(), default=0) if after is None else after) + 1
         self.submission_path(number).mkdir(parents=True)
         record = {"token": token, "time": time.time(), "job_id": None}
         write_record(self.submission_path(number) / SUBMISSION, record)
@@ -125,6 +129,8 @@ def new_job_directory(
     Raises BadRequest: it cannot be made.
     """
     word = _WORD.sub("_", key or name)[:60]
+    if key and word != key:  # another key may read the same
+        word += f"-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
     stamp = time.strftime("%Y%m%d-%H%M%S")
     path = home / (f"key-{word}" if key else f"{stamp}-{word}-{secrets.token_hex(3)}")
     if re.search(r"[\n%\\]", str(path)):
@@ -133,15 +139,19 @@ def new_job_directory(
             "another directory"
         )
     directory = JobDirectory(path)
+    draft = home / f".{path.name}.{secrets.token_hex(4)}"
     try:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path.mkdir(mode=0o700)
-        write_record(path / JOB, {"schema": SCHEMA, **record})
+        draft.mkdir(mode=0o700)
+        write_record(draft / JOB, {"schema": SCHEMA, **record})
+        draft.rename(path)  # whole at once: another may look for the same key just now
         sync_directory(home)
-    except FileExistsError:
-        if directory.job() is None:
-            raise BadRequest(f"{path} is in the way: it holds no job; remove it") from None
     except OSError as error:
+        shutil.rmtree(draft, ignore_errors=True)
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR) and key and home.is_dir():
+            if directory.job() is None:
+                raise BadRequest(f"{path} is in the way: it holds no job; remove it") from None
+            return directory
         raise BadRequest(
             f"{path} cannot be made: {error.strerror}; set {HOME_VARIABLE} to a directory that "
             "all nodes of the cluster share"
@@ -154,6 +164,8 @@ def job_directories(home: Path) -> list[JobDirectory]:
     found = []
     with suppress(OSError):
         for each in home.iterdir():
+            if each.name.startswith("."):
+                continue
             with suppress(OSError):
                 found.append(((each / JOB).stat().st_mtime, each))
     return [JobDirectory(path) for _, path in sorted(found, reverse=True)]

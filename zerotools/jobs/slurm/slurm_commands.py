@@ -90,7 +90,7 @@ class SlurmCommands:
         defaults = {
             name: value
             for name, value in self._given.items()
-            if name.startswith("SBATCH_") and name not in own
+            if name.startswith("SBATCH_") and name not in own and name not in _NEVER
         }
         answer = self._run(
             "sbatch", ["--parsable", *options], given=script, more=defaults, seconds=2 * SECONDS
@@ -216,6 +216,8 @@ class SlurmCommands:
         said = _own_words(done.stderr)
         if done.returncode == 0 and not (not done.stdout.strip() and _SILENT.search(said)):
             return f"{done.stdout}{done.stderr}" if stderr_too else done.stdout
+        if done.returncode < 0:
+            raise SlurmUnreachable(f"{program} was ended by signal {-done.returncode}")
         if _SILENT.search(said):
             raise SlurmUnreachable(f"Slurm's controller does not answer {program}: {said}")
         raise BadRequest(f"{program}: {said or f'exit status {done.returncode}'}")
@@ -237,6 +239,8 @@ def _option_names(line: str) -> list[str]:
     return [f"SBATCH_{name}", f"SBATCH_NO_{name}", *_OTHER_NAMES.get(name, ())]
 
 
+_NEVER = frozenset({"SBATCH_ARRAY_INX", "SBATCH_CLUSTERS", "SBATCH_WAIT"})
+"""One job, of the cluster that the other programs ask, and no waiting for its end."""
 _OTHER_NAMES = {
     "JOB_NAME": ("SBATCH_JOB_NAME",),
     "MEM": ("SBATCH_MEM_PER_CPU", "SBATCH_MEM_PER_GPU", "SBATCH_MEM_PER_NODE"),

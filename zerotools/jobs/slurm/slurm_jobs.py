@@ -19,24 +19,21 @@ from typing import Any
 from zerotools.core.errors import BadFile, BadRequest, SlurmUnreachable, Unsupported
 from zerotools.jobs import states
 from zerotools.jobs.client.daemon_client import LogBytes
-from zerotools.jobs.jobfile.parse import keys_set
-from zerotools.jobs.jobfile.stored import read_stored
 from zerotools.jobs.slurm.controller_answers import ControllerJob
+from zerotools.jobs.slurm.first_view import NO_VIEW, first_view, spec_of
 from zerotools.jobs.slurm.job_directory import (
     LOG,
-    OUTPUT,
     VIEW,
     JobDirectory,
     job_directories,
     read_record,
     slurm_home,
 )
+from zerotools.jobs.slurm.last_word import keep_word, kept_word
 from zerotools.jobs.slurm.slurm_commands import SlurmCommands
 from zerotools.jobs.slurm.slurm_standing import FRESH_SECONDS, Known, standing_of
 from zerotools.jobs.slurm.submitting import find_number, own_of, submit_again
 from zerotools.jobs.tables.job_rules import check
-from zerotools.jobs.tables.spec import JobSpec
-from zerotools.jobs.text.secrets import HIDDEN, mask_tree
 
 PREFIX = "slurm:"
 _LARGEST_PART = 1 << 20
@@ -122,11 +119,14 @@ class SlurmJobs:
                 known = (each.submission(submissions[-1]) or {}) if submissions else {}
                 numbers[each.path] = known.get("job_id")
                 continue
+            known = each.submission(submissions[-1]) or {}
+            numbers[each.path] = known.get("job_id")
+            if silent is not None or numbers[each.path] is not None:
+                continue
             try:
-                numbers[each.path] = find_number(self._commands, each, submissions[-1])
+                numbers[each.path] = find_number(self._commands, each, submissions[-1], looks=1)
             except (SlurmUnreachable, Unsupported, BadRequest) as error:
                 silent = str(error)
-                numbers[each.path] = None
         listed: dict[str, ControllerJob] = {}
         wanted = [
             number
@@ -160,8 +160,14 @@ class SlurmJobs:
         written = read_record(directory.path / VIEW)
         own = written if _submission_of(written) == submission else None
         end = directory.end(submission)
-        if controller is None and silent is None and end is None and number is not None:
-            controller = self._commands.accounted(number)
+        if end is None and number is not None:
+            place = directory.submission_path(submission)
+            if controller is None and (word := kept_word(place, number)) is not None:
+                controller, silent = word, None
+            elif controller is None and silent is None:
+                controller = self._commands.accounted(number)
+            if controller is not None:
+                keep_word(place, controller)
         record = directory.submission(submission) or {}
         known = Known(
             view=own,
@@ -173,7 +179,12 @@ class SlurmJobs:
             submitted_seconds=time.time() - float(record.get("time") or 0.0),
         )
         state, reason = standing_of(known)
-        view = dict(written or _first_view(directory))
+        try:
+            view = dict(
+                written if written and written.keys() >= NO_VIEW.keys() else first_view(directory)
+            )
+        except BadFile as error:  # the other jobs are shown all the same
+            view, reason = {**NO_VIEW, "name": directory.path.name}, str(error)
         view["id"] = f"{PREFIX}{number or directory.path.name}"
         view["state"], view["reason"] = state, reason
         if state in states.TERMINAL:
@@ -283,7 +294,9 @@ class SlurmJobs:
     def resume(self, job_id: str, *, nodes: int | None = None) -> dict[str, Any]:
         """Submit a job that is over once more: it goes on from its newest checkpoint, on `nodes` of
         them. Raises BadRequest and SlurmUnreachable."""
-        view, directory = self.job(job_id), self.directory(job_id)
+        directory = self.directory(job_id)
+        newest = max(directory.submissions(), default=0)
+        view = self.job(job_id)
         spec, number = spec_of(directory), view["slurm"]["id"]
         if view["state"] == states.QUEUED and view["attempts"] and number and nodes is None:
             self._commands.begin_now(number)  # Slurm has queued it again, and waits two minutes
@@ -302,53 +315,8 @@ class SlurmJobs:
             spec = replace(spec, slurm=replace(spec.slurm, nodes=nodes, max_nodes=None))
             if problems := check(spec)[0]:
                 raise BadRequest(f"--nodes {nodes}: {problems[0]}")
-        submit_again(self._commands, directory, spec)
+        submit_again(self._commands, directory, spec, newest=newest)
         return self._views([directory])[0]
-
-
-def spec_of(directory: JobDirectory) -> JobSpec:
-    """The job as it was submitted. Raises BadFile: it cannot be read."""
-    record = directory.job() or {}
-    stored = read_stored(record.get("spec"), record.get("given"))
-    if stored.spec is None or stored.problems:
-        raise BadFile(f"{directory.path}: job.json: {'; '.join(stored.problems)}")
-    return stored.spec
-
-
-def _first_view(directory: JobDirectory) -> dict[str, Any]:
-    """What there is to say of a job whose nodes have written nothing yet."""
-    record, spec = directory.job() or {}, spec_of(directory)
-    shown: dict[str, Any] = mask_tree(record.get("spec") or {})
-    given = record.get("given") or {}
-    return {
-        "id": None,
-        "name": record.get("name"),
-        "state": states.QUEUED,
-        "reason": None,
-        "uid": record.get("uid", os.getuid()),
-        "created": record.get("created") or 0.0,
-        "started": None,
-        "ended": None,
-        "attempts": [],
-        "attempt": None,
-        "world_size": spec.all_ranks,
-        "sizes": None,
-        "device": spec.device,
-        "stage": spec.stage,
-        "output_dir": spec.output_dir or str(directory.path / OUTPUT),
-        "priority": 0,
-        "begin": None,
-        "after": [],
-        "array": None,
-        "latest_checkpoint": None,
-        "progress": None,
-        "phase": None,
-        "spec": {**shown, "env": dict.fromkeys(spec.env, HIDDEN)},
-        "set_keys": [key for key in keys_set(given) if not key.startswith("captured_env.")],
-        "environment": None,
-        "user": None,
-        "masked": False,
-    }
 
 
 def _submission_of(view: Mapping[str, Any] | None) -> int | None:

@@ -21,7 +21,7 @@ import zerotools
 from zerotools.core.errors import BadRequest, SlurmUnreachable
 from zerotools.io.files.open_files import sync_file
 from zerotools.jobs.jobfile.parse import given_of, job_to_dict
-from zerotools.jobs.slurm.batch_script import COMMENT, batch_script
+from zerotools.jobs.slurm.batch_script import COMMENT, batch_script, name_in_slurm
 from zerotools.jobs.slurm.controller_answers import ControllerJob
 from zerotools.jobs.slurm.job_directory import (
     BATCH,
@@ -76,7 +76,8 @@ def submit_job(
     try:
         return directory, submit_again(commands, directory, spec, after=after, options=options)
     except (BadRequest, SlurmUnreachable):
-        shutil.rmtree(directory.path, ignore_errors=True)
+        if not directory.submissions():  # somebody else may have submitted it by the same key
+            shutil.rmtree(directory.path, ignore_errors=True)
         raise
 
 
@@ -85,16 +86,18 @@ def submit_again(
     directory: JobDirectory,
     spec: JobSpec,
     *,
+    newest: int | None = None,
     after: Sequence[str] = (),
     options: Sequence[str] = (),
 ) -> str | None:
-    """The next submission of a job, to go on where it was; as `submit_job`.
+    """The next submission of a job, to go on where it was; as `submit_job`. `newest`: the one that
+    is over, where that was looked at before.
 
     Raises BadRequest: also where somebody else submits it at this moment.
     """
     token = secrets.token_hex(16)
     try:
-        number = directory.new_submission(token)
+        number = directory.new_submission(token, newest)
     except FileExistsError:
         raise BadRequest(f"{directory.path.name}: somebody else submits it just now") from None
     (directory.path / STOP).unlink(missing_ok=True)
@@ -134,15 +137,17 @@ def output_dir_of(spec: JobSpec, directory: JobDirectory) -> str:
     return spec.output_dir or str(directory.path / OUTPUT)
 
 
-def find_number(commands: SlurmCommands, directory: JobDirectory, submission: int) -> str | None:
+def find_number(
+    commands: SlurmCommands, directory: JobDirectory, submission: int, *, looks: int = LOOKS
+) -> str | None:
     """Slurm's number of a submission; None: it is not known, or there is none. What was not known
-    is looked for. Raises SlurmUnreachable."""
+    is looked for, so often. Raises SlurmUnreachable."""
     record = directory.submission(submission) or {}
     known = record.get("job_id")
     if isinstance(known, str):
         return known
     token = record.get("token")
-    found = _looked_up(commands, token) if isinstance(token, str) else None
+    found = _looked_up(commands, token, looks) if isinstance(token, str) else None
     if found is not None:
         directory.note_number(submission, found)
     return found
@@ -151,15 +156,18 @@ def find_number(commands: SlurmCommands, directory: JobDirectory, submission: in
 def own_of(directory: JobDirectory, found: ControllerJob | None) -> ControllerJob | None:
     """What the controller says of the newest submission's number, if that is of this job: one that
     has lost its state gives numbers a second time, to anybody."""
-    if found is None or not found.comment.startswith(COMMENT):
-        return found  # some clusters keep no comments
+    if found is None:
+        return None
+    if not found.comment.startswith(COMMENT):  # some clusters keep no comments
+        given = ((directory.job() or {}).get("spec") or {}).get("name")
+        return found if found.name in ("", name_in_slurm(given)) else None
     record = directory.submission(max(directory.submissions(), default=0)) or {}
     return found if found.comment == f"{COMMENT}{record.get('token')}" else None
 
 
-def _looked_up(commands: SlurmCommands, token: str) -> str | None:
+def _looked_up(commands: SlurmCommands, token: str, looks: int = LOOKS) -> str | None:
     """The job with the token; a controller that was about to queue it may take a moment."""
-    for again in range(LOOKS):
+    for again in range(looks):
         if again:
             time.sleep(LOOK_AGAIN_SECONDS)
         for each in commands.own_jobs():

@@ -11,7 +11,8 @@ from zerotools.jobs.binding.durations import seconds_of
 from zerotools.jobs.tables.rendezvous import MOST_NODES
 
 OURS = (
-    *("array", "begin", "chdir", "comment", "dependency", "error", "export", "gres", "hold"),
+    *("array", "begin", "chdir", "clusters", "comment", "dependency", "error", "export", "gres"),
+    "hold",
     *("job-name", "nodes", "no-requeue", "ntasks", "ntasks-per-node", "open-mode", "output"),
     *("parsable", "requeue", "signal", "wait", "wrap"),
 )
@@ -24,6 +25,7 @@ _SHORT = {
     "e": "error",
     "J": "job-name",
 }
+_SHORT |= {"M": "clusters"}
 _SHORT |= {"H": "hold", "N": "nodes", "n": "ntasks", "o": "output", "W": "wait"}
 
 
@@ -147,6 +149,7 @@ def check_slurm(slurm: SlurmSpec) -> Iterator[str]:
                 yield f"slurm.{name} = {show(value)}: must be more than 0"
         except ValueError as error:
             yield f"slurm.{name} = {show(value)}: {error}"
+    yield from _check_time(slurm)
     if slurm.max_nodes is not None and slurm.max_nodes < slurm.nodes:
         yield (
             f"slurm.max_nodes = {slurm.max_nodes}: is less than slurm.nodes = {slurm.nodes}; "
@@ -154,6 +157,19 @@ def check_slurm(slurm: SlurmSpec) -> Iterator[str]:
         )
     for option in slurm.options:
         yield from _check_option(option)
+
+
+def _check_time(slurm: SlurmSpec) -> Iterator[str]:
+    try:
+        seconds, warning = slurm.time_seconds, slurm.warning_seconds
+    except ValueError:
+        return  # told of already
+    if seconds is not None and 0 < seconds <= warning:
+        yield (
+            f"slurm.time = {show(slurm.time)}: each start would be asked to save at once, as "
+            f"slurm.warning = {show(slurm.warning)} is not shorter; set a longer time, or a "
+            "shorter warning"
+        )
 
 
 def _check_option(option: str) -> Iterator[str]:

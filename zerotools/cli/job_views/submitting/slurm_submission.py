@@ -25,6 +25,7 @@ from zerotools.core.errors import (
     Unsupported,
     ZerotoolsError,
 )
+from zerotools.jobs import states
 from zerotools.jobs.client.remote.elsewhere import Elsewhere
 from zerotools.jobs.client.submissions import Submission, conflicts, with_source
 from zerotools.jobs.jobfile.parse import given_of, job_from_dict, job_to_dict
@@ -53,7 +54,7 @@ def submit_to_slurm(
     commands = SlurmCommands()
     jobs = SlurmJobs(commands)
     terms = terms_of(lambda word: [_number(jobs, word)])
-    options = _options(terms)
+    options = _options(terms, commands, jobs)
     if refusals := list(conflicts(submissions)):
         raise refusals[0]
     for each in submissions:
@@ -61,10 +62,11 @@ def submit_to_slurm(
     if dry_run:
         return _show(commands, submissions, options)
     queued: list[Job] = []
-    for each in submissions:
+    for place, each in enumerate(submissions):
+        own_key = key if key is None or len(submissions) == 1 else f"{key}-{place}"
         try:
             directory, number = submit_job(
-                commands, slurm_home(), each.spec, key=key, options=options
+                commands, slurm_home(), each.spec, key=own_key, options=options
             )
         except ZerotoolsError as error:
             _tell_rest(submissions, queued)
@@ -122,7 +124,7 @@ def _refuse_mixed(submissions: Sequence[Submission]) -> None:
         )
 
 
-def _options(terms: Mapping[str, Any]) -> list[str]:
+def _options(terms: Mapping[str, Any], commands: SlurmCommands, jobs: SlurmJobs) -> list[str]:
     """How the jobs are to wait, as options of sbatch; `terms` are those for a daemon. Raises
     BadRequest."""
     for name in ("priority", "hold"):
@@ -136,21 +138,51 @@ def _options(terms: Mapping[str, Any]) -> list[str]:
         when = datetime.fromtimestamp(terms["begin"])
         found.append(f"--begin={when.isoformat(timespec='seconds')}")
     kinds = {"ok": "afterok", "any": "afterany"}
-    parts = [f"{kinds[each['condition']]}:{each['job']}" for each in terms.get("after", ())]
+    parts = [
+        f"{kinds[each['condition']]}:{each['job']}"
+        for each in terms.get("after", ())
+        if _is_to_come(commands, jobs, str(each["job"]), each["condition"])
+    ]
     if parts:
         found.append(f"--dependency={','.join(parts)}")
     return found
 
 
 def _number(jobs: SlurmJobs, word: str) -> int:
-    """Slurm's number of a job of ours, or of any other."""
+    """Slurm's newest number of a job of ours, or that of any other."""
     plain = word.removeprefix(PREFIX)
-    if plain.isdecimal():
+    try:
+        found = jobs.find(word)["slurm"]["id"]
+    except BadRequest:
+        if not plain.isdecimal():
+            raise
         return int(plain)
-    found = jobs.find(word)["slurm"]["id"]
     if found is None:
         raise BadRequest(f"--after {word}: Slurm has not said yet which number it has")
     return int(found)
+
+
+def _is_to_come(commands: SlurmCommands, jobs: SlurmJobs, number: str, condition: str) -> bool:
+    """Whether the end of a job is still waited for. Slurm forgets jobs some minutes after their
+    end, and does not wait for one that it does not know, however that ended. Raises BadRequest."""
+    try:
+        view = jobs.job(number)
+    except BadRequest:  # none of ours
+        if commands.jobs([number]):
+            return True
+        if condition == "ok":
+            raise BadRequest(
+                f"--after {number}: Slurm does not know a job of this number (any more)"
+            ) from None
+        return False
+    if view["state"] not in states.TERMINAL:
+        return True
+    if condition == "ok" and view["state"] != states.SUCCEEDED:
+        raise BadRequest(
+            f"--after {view['id']}: that job has not succeeded, it is {view['state']}; resume it "
+            f"first, or give --after {view['id']}:any"
+        )
+    return False
 
 
 def _show(

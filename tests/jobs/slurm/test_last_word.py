@@ -1,0 +1,31 @@
+"""What Slurm says of an end outlasts its own memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.jobs.slurm.fake_programs import programs
+from tests.jobs.tables.test_slurm import job
+from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
+from zerotools.jobs.slurm.submitting import submit_job
+
+
+@pytest.mark.parametrize(
+    ("said", "state"), [("CANCELLED", "cancelled"), ("TIMEOUT", "failed"), ("PENDING", "queued")]
+)
+def test_a_job_stays_what_it_was_when_slurm_has_forgotten_it(
+    tmp_path: Path, said: str, state: str
+) -> None:
+    home = tmp_path / "home"
+    directory, _ = submit_job(programs(tmp_path), home, job({}))
+    token = (directory.submission(1) or {})["token"]
+    line = f"4711\\t{said}\\tNone\\tzerotools:{token}\\t1\\t\\tjob\\n"
+    jobs = SlurmJobs(programs(tmp_path, squeue=f"printf '{line}'"), home)
+    assert jobs.job("4711")["state"] == state
+    forgotten = SlurmJobs(programs(tmp_path, squeue="exit 0"), home).job("4711")
+    assert forgotten["state"] == state
+    down = "echo 'Unable to contact slurm controller' >&2; exit 1"
+    assert SlurmJobs(programs(tmp_path, squeue=down), home).job("4711")["state"] == state
+    assert ("Slurm ended it" in forgotten["reason"]) == (state != "queued")
