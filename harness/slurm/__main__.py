@@ -161,7 +161,7 @@ class Rounds:
     def _is_over(self, name: str) -> bool:
         """Whether it is; a job that waits as it was queued again, is let begin now."""
         view = self._jobs.job(name)
-        if "held" in str(view["reason"]).lower():
+        if view["slurm"]["state"] not in (None, "RUNNING"):
             self._cluster.mend()
         if view["slurm"]["state"] == "PENDING" and "BeginTime" in str(view["reason"]):
             with suppress(BadRequest, SlurmUnreachable):

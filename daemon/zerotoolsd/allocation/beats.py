@@ -34,6 +34,7 @@ class LifeSign:
         self._who = {
             "host": socket.gethostname(),
             "boot_id": boot_id(),
+            "pids": _pid_namespace(),
             "pid": os.getpid(),
             "start_ticks": None if own is None else own.start_ticks,
         }
@@ -74,7 +75,7 @@ class Watched:
         return any(map(_is_process, (record, record.get("keeper"))))
 
     def _lives(self, path: Path, record: dict[str, Any], now: float) -> bool:
-        if record.get("boot_id") == boot_id():
+        if (record.get("boot_id"), record.get("pids")) == (boot_id(), _pid_namespace()):
             return record.get("pid") != os.getpid() and _is_process(record)
         return self._is_fresh(path, now)
 
@@ -92,6 +93,14 @@ class Watched:
             return draft.stat().st_mtime
         finally:
             draft.unlink(missing_ok=True)
+
+
+def _pid_namespace() -> str:
+    """That in which numbers of processes are ours: Slurm may give each job one of its own."""
+    try:
+        return os.readlink("/proc/self/ns/pid")  # noqa: PTH115  # "pid:[4026531836]"
+    except OSError:
+        return ""
 
 
 def _is_process(record: object) -> bool:

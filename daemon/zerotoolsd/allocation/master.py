@@ -19,7 +19,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,7 @@ from zerotoolsd.allocation.job_state import JobState
 from zerotoolsd.allocation.node_step import NodeStep, settled_record, step_environment
 from zerotoolsd.allocation.one_at_a_time import Turns
 from zerotoolsd.attempts import last_report
+from zerotoolsd.attempts.cause_of_end import saved_step
 from zerotoolsd.queue import lifecycle
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow
 from zerotoolsd.supervisor.plan import OUTSIDE, TIME_LIMIT
@@ -47,6 +48,9 @@ FORGOTTEN = (
     "Slurm's controller does not know the job any more: it was started again before it had "
     "written it down; resume it"
 )
+LAST_SECONDS = 20.0
+IN_VAIN = 3
+"""So many starts in a row that have saved no new step are enough."""
 _REQUEUE_TRIES = 6
 _REQUEUE_SECONDS = 5.0
 _KILLED_SECONDS = 120.0
@@ -134,7 +138,8 @@ class Master:
         end = self._directory.end(self._submission)
         if end is not None:
             return 0 if end.get("state") == states.SUCCEEDED else 1
-        if self._is_stopped() and max(self._directory.submissions()) == self._submission:
+        newest = max(self._directory.submissions()) == self._submission
+        if self._is_stopped() and newest and not self._turns.others():
             self._cancel()
             return self._ended()
         return self._give_back() if self._signalled else 1
@@ -243,7 +248,9 @@ class Master:
             step.ask("cancelled")
         elif state in (states.LAUNCHING, states.RUNNING) and self._signalled:
             self._state.advance(lifecycle.Yield(why=BY_SLURM))
-            step.ask(BY_SLURM, float(self._state.job.spec.slurm.warning_seconds))
+            warning = float(self._state.job.spec.slurm.warning_seconds)
+            # What does not end is killed while there is time to queue the job again.
+            step.ask(BY_SLURM, max(warning / 2, warning - LAST_SECONDS))
         left = self._state.seconds_left()
         if state == states.RUNNING and left is not None and left <= 0 and not expired:
             step.ask(TIME_LIMIT)
@@ -286,6 +293,12 @@ class Master:
         if found is not None and found.state != "RUNNING":
             _say(f"Slurm ends the job ({found.state}); what follows is Slurm's affair")
             return 1
+        if self._is_in_vain():
+            self._state.halt(
+                f"{reason}; {IN_VAIN} starts in a row have saved no new step: set a longer "
+                "slurm.time or a shorter slurm.warning, and submit the job again"
+            )
+            return self._ended()
         if not self._state.job.spec.slurm.requeue:
             self._state.halt(f"{reason}; slurm.requeue = false: resume it by hand")
             return self._ended()
@@ -294,6 +307,13 @@ class Master:
             return 1  # Slurm has ended this process by now, or does not
         self._state.halt(f"{reason}; it could not be queued again: {why}")
         return self._ended()
+
+    def _is_in_vain(self) -> bool:
+        """Whether the job would be started and stopped for ever. What a program of the user's has
+        saved is not always known."""
+        if self._state.job.spec.engine == "script":
+            return False
+        return is_in_vain([saved_step(each.result or {}) for each in self._state.attempts])
 
     def _requeue(self) -> str | None:
         """Why Slurm does not queue the job again; None: it does."""
@@ -312,6 +332,13 @@ class Master:
             time.sleep(_KILLED_SECONDS)
             return None
         return why
+
+
+def is_in_vain(steps: Sequence[int]) -> bool:
+    """Whether the last IN_VAIN starts have saved nothing new, by the newest step that each start
+    had saved."""
+    before, last = steps[:-IN_VAIN], steps[-IN_VAIN:]
+    return len(last) == IN_VAIN and max(last) <= max(before, default=0)
 
 
 def allocation_of(commands: SlurmCommands, environment: Mapping[str, str]) -> Allocation:

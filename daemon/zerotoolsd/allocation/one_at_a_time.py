@@ -70,6 +70,10 @@ class Turns:
             return "asked to end before it began"
         return None
 
+    def others(self) -> list[str]:
+        """Who works on the newest attempt beside this copy."""
+        return self._alive(max(self.directory.attempts(), default=0))
+
     def is_superseded(self, attempt: int) -> bool:
         """Whether a newer attempt than ours began."""
         return max(self.directory.attempts(), default=0) > attempt

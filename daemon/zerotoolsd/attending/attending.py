@@ -121,15 +121,16 @@ class Attendant:
             )
 
     def _over(self, directory: JobDirectory, view: dict[str, Any], *, asked: bool) -> int:
-        note_told(directory)
         state, reason = view["state"], view["reason"] or "it did not say why"
+        status = EXIT_STOPPED if asked else EXIT_BAD_JOB
         if state == states.SUCCEEDED:
-            return 0
-        if asked:
+            status = 0
+        elif asked:
             self._say(f"the job has ended: {reason}")
-            return EXIT_STOPPED
-        self.complain(f"under Slurm it {state}: {reason}")
-        return EXIT_BAD_JOB
+        else:
+            self.complain(f"under Slurm it {state}: {reason}")
+        note_told(directory, self._run_dir, status)
+        return status
 
     def complain(self, why: str, kind: str | None = None) -> None:
         """Say why it ends, in one sentence."""

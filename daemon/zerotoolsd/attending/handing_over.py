@@ -19,10 +19,11 @@ from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
 from zerotools.jobs.slurm.submitting import submit_again, submit_job
 from zerotools.jobs.states import TERMINAL
 from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.supervisor.plan import EXIT
 
 WORD = "slurm.json"
-TOLD = "told"
-"""In a submission's directory: the daemon knows how it ended."""
+TOLD = "told.json"
+"""In a submission's directory: who told the daemon how it ended."""
 
 
 def key_of(job_dir: Path, name: str | None) -> str:
@@ -60,10 +61,20 @@ def handed_over(
 
 
 def is_told(directory: JobDirectory) -> bool:
-    """Whether the end of the newest submission was told."""
-    return (directory.submission_path(max(directory.submissions())) / TOLD).exists()
+    """Whether the end of the newest submission was told: who was to tell it has ended so, by its
+    supervisor's word."""
+    told = read_record(_told_path(directory))
+    if told is None:
+        return False
+    record = read_record(Path(str(told.get("run_dir"))) / EXIT) or {}
+    ranks = record.get("ranks") or [{}]
+    return ranks[0].get("exit_code") == told.get("status")
 
 
-def note_told(directory: JobDirectory) -> None:
-    """It is told now."""
-    (directory.submission_path(max(directory.submissions())) / TOLD).touch()
+def note_told(directory: JobDirectory, run_dir: Path, status: int) -> None:
+    """It is told by whoever attends it in `run_dir`, and ends with `status` now."""
+    write_record(_told_path(directory), {"run_dir": str(run_dir), "status": status})
+
+
+def _told_path(directory: JobDirectory) -> Path:
+    return directory.submission_path(max(directory.submissions())) / TOLD

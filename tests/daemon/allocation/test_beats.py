@@ -18,7 +18,13 @@ def test_a_process_of_this_machine_is_looked_at(tmp_path: Path) -> None:
     other = Started([sys.executable, "-c", "import time; time.sleep(60)"])
     found = read_process(other.pid)
     assert found is not None
-    who = {"host": "n1", "boot_id": boot_id(), "pid": other.pid, "start_ticks": found.start_ticks}
+    who = {
+        "host": "n1",
+        "boot_id": boot_id(),
+        "pids": str(Path("/proc/self/ns/pid").readlink()),
+        "pid": other.pid,
+        "start_ticks": found.start_ticks,
+    }
     write_record(tmp_path / "beat-0", who)
     assert Watched(tmp_path, tmp_path).alive() == ["n1"]
     write_record(tmp_path / "beat-0", {**who, "start_ticks": found.start_ticks - 1})
@@ -58,3 +64,9 @@ def test_a_supervisor_that_still_saves_is_alive(tmp_path: Path) -> None:
     assert Watched(tmp_path, tmp_path).alive() == ["node-0"]
     write_record(tmp_path / "node-0" / "exit.json", {})
     assert Watched(tmp_path, tmp_path).alive() == []
+
+
+def test_numbers_of_processes_of_another_namespace_say_nothing(tmp_path: Path) -> None:
+    who = {"host": "n2", "boot_id": boot_id(), "pids": "pid:[1]", "pid": 1, "start_ticks": 0}
+    write_record(tmp_path / "beat-1", who)
+    assert Watched(tmp_path, tmp_path).alive() == ["n2"]

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from tests.daemon.allocation.fake_allocation import FakeAllocation
+from zerotoolsd.allocation.master import is_in_vain
 
 TELL = ["sh", "-c", 'echo "$RANK of $WORLD_SIZE"; echo done']
 SLOW = ["sh", "-c", "echo begun; exec sleep 600"]
@@ -181,6 +182,14 @@ def _kill_step(found: FakeAllocation) -> bool:
         except ProcessLookupError:
             continue
     return True
+
+
+def test_starts_that_save_nothing_new_are_in_vain() -> None:
+    assert is_in_vain([0, 0, 0])
+    assert is_in_vain([20, 20, 0, 20])
+    assert not is_in_vain([0, 0])
+    assert not is_in_vain([0, 0, 20])
+    assert not is_in_vain([20, 20, 40, 40])
 
 
 def test_the_time_limit_of_the_job_is_kept_here(tmp_path: Path) -> None:

@@ -33,7 +33,9 @@ def test_an_end_is_told_once_and_an_attempt_after_that_submits_again(tmp_path: P
     write_record(directory.submission_path(1) / END, {"state": "failed", "reason": "x"})
     assert hand(tmp_path).submissions() == [1]
     assert not is_told(directory)
-    note_told(directory)
+    note_told(directory, tmp_path, 64)
+    assert not is_told(directory)  # whoever tells it may be killed before it has
+    write_record(tmp_path / "exit.json", {"ranks": [{"exit_code": 64}]})
     assert hand(tmp_path).submissions() == [1, 2]
     assert len(calls(tmp_path, "sbatch")) == 2
 

@@ -140,3 +140,21 @@ def test_the_records_are_for_their_user_alone(tmp_path: Path) -> None:
     view = SlurmJobs(programs(tmp_path, squeue="exit 0"), tmp_path / "home").job("4711")
     assert "hf_x" not in json.dumps(view)
     assert isinstance(directory, JobDirectory)
+
+
+def test_a_wrapper_of_sbatch_that_fails_after_it_has_queued(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    after = "cat > /dev/null; echo 'site policy: mail cannot be sent' >&2; exit 1"
+    commands = programs(tmp_path, sbatch=after, squeue=KNOWS_IT.replace("HOME", str(home)))
+    assert submit_job(commands, home, job({}))[1] == "4711"
+
+
+def test_a_resume_that_is_refused_leaves_all_as_it_was(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    directory, _ = submit_job(programs(tmp_path), home, job({}))
+    directory.ask_stop("me")
+    refused = programs(tmp_path, sbatch="echo 'Invalid qos' >&2; exit 1", squeue="exit 0")
+    with pytest.raises(BadRequest, match="Invalid qos"):
+        submit_again(refused, directory, job({}))
+    assert directory.submissions() == [1]
+    assert (directory.stop() or {})["who"] == "me"

@@ -50,6 +50,7 @@ def test_the_fewest_and_the_most_nodes_must_divide_the_batch() -> None:
         ({"options": ["exclusive"]}, {}, "is not an option"),
         ({"options": ["--output=/x"]}, {}, "zerotools gives --output itself"),
         ({"options": ["-N4"]}, {}, "zerotools gives --nodes itself"),
+        ({"options": ["--arr=1-3"]}, {}, "zerotools gives --array itself"),
         ({}, {"rendezvous": {"nodes": 2, "address": "n:1"}}, "Slurm says which nodes"),
         ({}, {"ranks": {"min": 1, "max": 2}}, "each node has one number"),
         ({}, {"device": "cuda", "ranks": None, "gpus": [0, 1]}, "each node has one number"),

@@ -106,14 +106,20 @@ def _of_json(tree: Any) -> ControllerJob | None:
 
 
 def jobs_of_sacct(text: str) -> list[ControllerJob]:
-    """Lines of `sacct -X -n -P -o JobIDRaw,State,ExitCode,NodeList`."""
+    """Lines of `sacct -X -n -P -o JobIDRaw,State,ExitCode,NodeList,JobName`."""
     found = []
     for line in text.splitlines():
-        parts = line.split("|")
+        parts = line.split("|", 4)
         if len(parts) >= 4 and parts[0].isdecimal() and parts[1]:
             state, _, who = parts[1].partition(" ")  # CANCELLED by 1000
             found.append(
-                ControllerJob(number=parts[0], state=state, reason=who, node_list=_text(parts[3]))
+                ControllerJob(
+                    number=parts[0],
+                    state=state,
+                    reason=who,
+                    node_list=_text(parts[3]),
+                    name=parts[4] if len(parts) > 4 else "",
+                )
             )
     return found
 

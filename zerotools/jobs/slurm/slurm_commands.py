@@ -128,7 +128,16 @@ class SlurmCommands:
 
     def accounted(self, number: str) -> ControllerJob | None:
         """What the accounting has of a job; None: there is none, or it does not know the job."""
-        asked = ["-X", "-n", "-P", "-D", "-j", number, "-o", "JobIDRaw,State,ExitCode,NodeList"]
+        asked = [
+            "-X",
+            "-n",
+            "-P",
+            "-D",
+            "-j",
+            number,
+            "-o",
+            "JobIDRaw,State,ExitCode,NodeList,JobName",
+        ]
         try:
             found = jobs_of_sacct(self._run("sacct", asked))
         except (Unsupported, BadRequest, SlurmUnreachable):

@@ -165,7 +165,7 @@ class SlurmJobs:
             if controller is None and (word := kept_word(place, number)) is not None:
                 controller, silent = word, None
             elif controller is None and silent is None:
-                controller = self._commands.accounted(number)
+                controller = own_of(directory, self._commands.accounted(number))
             if controller is not None:
                 keep_word(place, controller)
         record = directory.submission(submission) or {}
@@ -282,7 +282,7 @@ class SlurmJobs:
             found = own_of(directory, self._commands.jobs([number]).get(number))
         except SlurmUnreachable:
             if view["attempts"] and _quiet_seconds(directory) < FRESH_SECONDS:
-                return self.job(job_id)  # it reads in its directory that it is to end
+                return {**view, "state": states.STOPPING}  # it reads that in its directory
             raise SlurmUnreachable(
                 f"job {view['id']} is asked to end where it runs; Slurm does not answer, so it "
                 "may still be queued there: cancel it again later"

@@ -14,11 +14,12 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import zerotools
-from zerotools.core.errors import BadRequest, SlurmUnreachable
+from zerotools.core.errors import BadRequest, SlurmUnreachable, Unsupported
 from zerotools.io.files.open_files import sync_file
 from zerotools.jobs.jobfile.parse import given_of, job_to_dict
 from zerotools.jobs.slurm.batch_script import COMMENT, batch_script, name_in_slurm
@@ -29,6 +30,7 @@ from zerotools.jobs.slurm.job_directory import (
     STOP,
     JobDirectory,
     new_job_directory,
+    write_record,
 )
 from zerotools.jobs.slurm.slurm_commands import SlurmCommands
 from zerotools.jobs.tables.spec import JobSpec
@@ -100,6 +102,7 @@ def submit_again(
         number = directory.new_submission(token, newest)
     except FileExistsError:
         raise BadRequest(f"{directory.path.name}: somebody else submits it just now") from None
+    stopped = directory.stop()
     (directory.path / STOP).unlink(missing_ok=True)
     place = directory.submission_path(number)
     text = script_of(spec, directory.path, number, token, commands.environment)
@@ -114,14 +117,25 @@ def submit_again(
         except SlurmUnreachable:
             return None
         if job_id is None:
-            shutil.rmtree(place, ignore_errors=True)
+            _take_back(directory, place, stopped)
             raise SlurmUnreachable(f"{lost}; the job was not queued") from None
     except BadRequest:
-        shutil.rmtree(place, ignore_errors=True)
-        raise
+        job_id = None
+        with suppress(BadRequest, SlurmUnreachable, Unsupported):  # a wrapper may fail after sbatch
+            job_id = _looked_up(commands, token, 1)
+        if job_id is None:
+            _take_back(directory, place, stopped)
+            raise
     if job_id is not None:
         directory.note_number(number, job_id)
     return job_id
+
+
+def _take_back(directory: JobDirectory, place: Path, stopped: Mapping[str, Any] | None) -> None:
+    """The submission was not made: all is as before."""
+    shutil.rmtree(place, ignore_errors=True)
+    if stopped is not None:
+        write_record(directory.path / STOP, stopped)
 
 
 def script_of(

@@ -181,5 +181,8 @@ def _check_option(option: str) -> Iterator[str]:
             f"slurm.options: {show(option)} is not an option; write each as one text, such as "
             '"--exclude=n7"'
         )
-    elif name in OURS:
-        yield f"slurm.options: {show(option)}: zerotools gives --{name} itself; leave it out"
+        return
+    # Long options may be shortened: --arr is --array.
+    ours = next((each for each in OURS if name and each.startswith(name)), None)
+    if ours is not None:
+        yield f"slurm.options: {show(option)}: zerotools gives --{ours} itself; leave it out"
