@@ -68,7 +68,7 @@ def is_told(directory: JobDirectory) -> bool:
         return False
     record = read_record(Path(str(told.get("run_dir"))) / EXIT) or {}
     ranks = record.get("ranks") or [{}]
-    return ranks[0].get("exit_code") == told.get("status")
+    return bool(ranks[0].get("exit_code") == told.get("status"))
 
 
 def note_told(directory: JobDirectory, run_dir: Path, status: int) -> None:
