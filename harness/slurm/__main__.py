@@ -131,7 +131,7 @@ class Rounds:
         directory, number = submit_job(self._commands, self._home, spec)
         assert number is not None, "Slurm did not say which job it queued"
         if target is not None:
-            wait_for(lambda: self._step_of(directory) >= step and self._runs(number), "the step")
+            wait_for(lambda: self._is_at(step, directory, number), "the step")
             self._strike(target, directory, number)
         wait_for(lambda: self._is_over(directory.path.name), "the end of the job")
         view = self._jobs.job(directory.path.name)
@@ -141,6 +141,12 @@ class Rounds:
         wait_for(lambda: not _left(directory), "the end of its processes")
         wait_for(lambda: not self._waits_or_goes(number), "Slurm to be done with it")
         return len(view["attempts"]), _losses(output)
+
+    def _is_at(self, step: int, directory: JobDirectory, number: str) -> bool:
+        if not self._runs(number):
+            self._cluster.mend()
+            return False
+        return self._step_of(directory) >= step
 
     def _runs(self, number: str) -> bool:
         found = self._commands.jobs([number]).get(number)

@@ -125,7 +125,16 @@ def test_what_slurm_refuses_is_said_in_its_words_and_leaves_nothing(cli: Cli) ->
     assert not list((cli.directory / "home").iterdir())
 
 
+def test_training_is_queued_again_and_goes_on_on_another_number_of_nodes(
+    cluster: SlurmCluster, tmp_path: Path
+) -> None:
+    attempts, losses = Rounds(cluster, tmp_path, steps=40).round("requeued", 10)
+    assert attempts == 2
+    assert sorted(losses) == list(range(1, 41))
+
+
 def test_a_controller_that_is_away_says_nothing_of_a_job(cli: Cli, cluster: SlurmCluster) -> None:
+    """The last one: a controller that was killed may take nodes for occupied."""
     name = cli.program(SAVES)
     wait_for(lambda: "begun" in cli.run("logs", name), "the program")
     cluster.kill("slurmctld")
@@ -139,11 +148,3 @@ def test_a_controller_that_is_away_says_nothing_of_a_job(cli: Cli, cluster: Slur
         cluster.start_again("slurmctld")
         wait_for(cluster.answers, "the controller")
     wait_for(lambda: cli.show(name)["state"] == "cancelled", "the end of the job")
-
-
-def test_training_is_queued_again_and_goes_on_on_another_number_of_nodes(
-    cluster: SlurmCluster, tmp_path: Path
-) -> None:
-    attempts, losses = Rounds(cluster, tmp_path, steps=40).round("requeued", 10)
-    assert attempts == 2
-    assert sorted(losses) == list(range(1, 41))
