@@ -84,13 +84,21 @@ def _holder(fd: int) -> str:
     return os.pread(fd, 32, 0).decode("ascii", "replace").strip()
 
 
+_LOOKS, _LOOK_SECONDS = 20, 0.05
+
+
 def _is_stuck(pid: int, proc: Path = _PROC) -> bool:
     """Whether it was killed, and the kernel does not let it go: its threads lag behind it."""
-    try:
-        text = (proc / str(pid) / "stat").read_bytes()
-    except OSError:
-        return False
-    return text[text.rindex(b")") + 2 :][:1] in (b"Z", b"X", b"D")
+    for _ in range(_LOOKS):
+        try:
+            text = (proc / str(pid) / "stat").read_bytes()
+        except OSError:
+            return False
+        state = text[text.rindex(b")") + 2 :][:1]
+        if state != b"D":
+            return state in (b"Z", b"X")
+        time.sleep(_LOOK_SECONDS)  # one that is well waits for a disk, too, for a moment
+    return True
 
 
 def refuse_open_to_others(state_dir: Path, uid: int) -> None:

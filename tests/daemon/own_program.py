@@ -94,6 +94,7 @@ def do(word: str) -> None:
 
         worker.should_stop()
         touch("asking")
+        touch(f"asking-{os.environ.get('RANK', '0')}")
         while not worker.should_stop():
             time.sleep(0.005)
     elif name == "told":

@@ -148,7 +148,8 @@ def test_a_cancelled_program_gets_a_sigterm_and_saves_also_below_a_shell(
 def test_a_program_that_asks_is_not_ended_by_the_sigterm(daemon: Daemon, work: Path) -> None:
     daemon.start()
     daemon.client.submit(own(work, "steps=4 ask told=last", ranks=2))
-    wait_for_file(work / "asking")
+    for rank in (0, 1):  # before it asks, a SIGTERM is its end
+        wait_for_file(work / f"asking-{rank}")
     wait_for(lambda: len(progress_of(daemon.run_dir())) == 4, "the steps of rank 0")
     daemon.client.cancel(1)
     job = daemon.wait_for_end(1)
