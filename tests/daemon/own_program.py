@@ -93,7 +93,6 @@ def do(word: str) -> None:
         from zerotools import worker
 
         worker.should_stop()
-        touch("asking")
         touch(f"asking-{os.environ.get('RANK', '0')}")
         while not worker.should_stop():
             time.sleep(0.005)
