@@ -70,7 +70,10 @@ class Watched:
     def _supervised(self, path: Path, now: float) -> bool:
         """A supervisor outlives the process beside it for as long as its ranks take to save."""
         record = read_record(path) or {}
-        if record.get("boot_id") != boot_id():
+        node = path.parent.name.removeprefix("node-")
+        beside = read_record(self._attempt / f"{_BEAT}{node}") or {}
+        pids = beside.get("pids", _pid_namespace())
+        if (record.get("boot_id"), pids) != (boot_id(), _pid_namespace()):
             return self._is_fresh(path.with_name(PROGRESS), now)
         return any(map(_is_process, (record, record.get("keeper"))))
 

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from zerotools.core.errors import BadFile
 from zerotools.jobs import states
-from zerotools.jobs.jobfile.stored import read_stored
+from zerotools.jobs.jobfile.parse import job_to_dict
+from zerotools.jobs.slurm.first_view import spec_of
 from zerotools.jobs.slurm.job_directory import (
     END,
     OUTPUT,
@@ -45,26 +45,21 @@ def read_job(directory: JobDirectory, number: int) -> JobRow:
 
     Raises BadFile: it cannot be read.
     """
-    record = directory.job()
-    if record is None:
-        raise BadFile(f"{directory.path}: its job.json is missing, or cannot be read")
-    stored = read_stored(record.get("spec"), record.get("given"))
-    if stored.spec is None or stored.problems:
-        raise BadFile(f"{directory.path}: job.json: {'; '.join(stored.problems)}")
+    spec, record = spec_of(directory), directory.job() or {}
     row = JobRow(
         id=number,
         uid=int(record.get("uid", os.getuid())),
         name=str(record.get("name") or "job"),
-        spec_text=json.dumps(record["spec"]),
+        spec_text=json.dumps(job_to_dict(spec)),
         given_text=json.dumps(record.get("given") or {}),
         spec_version=str(record.get("spec_version")),
-        output_dir=stored.spec.output_dir or str(directory.path / OUTPUT),
+        output_dir=spec.output_dir or str(directory.path / OUTPUT),
         standing=Standing(),
         created=float(record.get("created") or 0.0),
         started=None,
         ended=None,
     )
-    return row.with_reading(stored.spec)
+    return row.with_reading(spec)
 
 
 class JobState:

@@ -8,6 +8,7 @@ began. Killed, it takes the supervisor with it, which saves first if it is left 
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
 import socket
@@ -105,7 +106,7 @@ def prepare(
 
 def _row_of(job: JobRow, spec: JobSpec) -> JobRow:
     spec = replace(spec, output_dir=job.output_dir)
-    return replace(job, spec_text=str(job_to_dict(spec))).with_reading(spec)
+    return replace(job, spec_text=json.dumps(job_to_dict(spec))).with_reading(spec)
 
 
 def _config() -> Config:

@@ -22,7 +22,6 @@ PEER_SECONDS = 10.0
 """How long the nodes of an attempt may take to end after one of them has failed."""
 KILL_SECONDS = 30.0
 """How long they may take after that, before what is left of srun is killed."""
-_TAIL = 2000
 
 
 class NodeStep:

@@ -70,3 +70,7 @@ def test_numbers_of_processes_of_another_namespace_say_nothing(tmp_path: Path) -
     who = {"host": "n2", "boot_id": boot_id(), "pids": "pid:[1]", "pid": 1, "start_ticks": 0}
     write_record(tmp_path / "beat-1", who)
     assert Watched(tmp_path, tmp_path).alive() == ["n2"]
+    (tmp_path / "node-1").mkdir()
+    write_record(tmp_path / "node-1" / "run.json", {"boot_id": boot_id(), "pid": 1})
+    (tmp_path / "node-1" / "progress.jsonl").touch()
+    assert Watched(tmp_path, tmp_path).alive() == ["n2", "node-1"]

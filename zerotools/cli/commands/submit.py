@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,18 +11,15 @@ import click
 
 from zerotools.cli.job_views.describe import (
     Job,
-    checkpoint_path,
-    exported_model,
     how_it_waits,
-    outcome,
     plan,
     title,
 )
-from zerotools.cli.job_views.follow import Follower
 from zerotools.cli.job_views.job_reference import numbers_of
 from zerotools.cli.job_views.polling import Poller
 from zerotools.cli.job_views.submitting.array_submission import submit_array
 from zerotools.cli.job_views.submitting.conversion_submission import conversion_submission
+from zerotools.cli.job_views.submitting.following import follow_submitted
 from zerotools.cli.job_views.submitting.given_at_submit import (
     on_node_rank,
     with_given_environment,
@@ -39,7 +34,7 @@ from zerotools.cli.options.slurm_options import NO_SLURM, SlurmOptions, slurm_op
 from zerotools.cli.options.waiting_options import WaitingOptions, waiting_options
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import called, say
-from zerotools.core.errors import EXIT_INTERRUPTED, BadRequest, DaemonUnreachable, ZerotoolsError
+from zerotools.core.errors import BadRequest, DaemonUnreachable, ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.client.remote.elsewhere import Elsewhere, machine_behind
 from zerotools.jobs.client.submissions import Submission
@@ -209,7 +204,7 @@ def command(
         return _rehearse(client, jobs, as_json)
     queued = _queue(client, jobs, as_json, idempotency_key)
     if follow:
-        return _follow(client, queued[0], as_json)
+        return follow_submitted(client, queued[0], Poller(), as_json=as_json)
     if as_json:
         render.print_json(queued)
     else:
@@ -338,26 +333,3 @@ def _say_what_next(job: Job) -> None:
     job_id = job["id"]
     click.echo(f"  see the queue  {called()} queue\n  read its log   {called()} logs -f {job_id}")
     click.echo(f"  stop it        {called()} cancel {job_id}")
-
-
-def _follow(client: DaemonClient, job: Job, as_json: bool) -> int:
-    """Progress goes to stdout; to stderr where stdout is for JSON."""
-    stream = sys.stderr if as_json else sys.stdout
-    try:
-        ended = Follower(client, job, stream, Poller()).run()
-    except KeyboardInterrupt:
-        click.echo(
-            f"\n{title(job)} continues in the background; read its log: {called()} logs -f "
-            f"{job['id']}, stop it: {called()} cancel {job['id']}",
-            err=True,
-        )
-        return EXIT_INTERRUPTED
-    if as_json:
-        render.print_json([ended])
-        return 0
-    click.echo(f"{title(ended)} {outcome(ended)}")
-    if path := checkpoint_path(ended):
-        click.echo(f"  look inside  zerotools inspect {shlex.quote(str(path))}")
-    if model := exported_model(ended):
-        click.echo(f"  the model    {model}")
-    return 0

@@ -76,3 +76,16 @@ class WritableStore(FarStore, Protocol):
 
     def delete(self, keys: Sequence[str]) -> None:
         """Remove objects; those that are not there are no mistake."""
+
+
+def directory_of(key: str, below: Iterable[FarObject]) -> FarDirectory:
+    """What lies directly in `key`, of all objects `below` it."""
+    objects: dict[str, FarObject] = {}
+    directories: set[str] = set()
+    for each in below:
+        name, _, rest = each.key[len(key) + 1 if key else 0 :].partition("/")
+        if rest:
+            directories.add(name)
+        else:
+            objects[name] = each
+    return FarDirectory(objects, frozenset(directories))

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from zerotools.core.errors import BadRequest, HostUnreachable, ZerotoolsError
 from zerotools.io.stores.failures import CREDENTIALS, lacking
-from zerotools.io.stores.far_store import FarDirectory, FarObject
+from zerotools.io.stores.far_store import FarDirectory, FarObject, directory_of
 
 try:
     from huggingface_hub import HfApi, hf_hub_url
@@ -64,15 +64,7 @@ class HubFiles:
         ]
 
     def directory(self, key: str) -> FarDirectory:
-        objects: dict[str, FarObject] = {}
-        directories: set[str] = set()
-        for each in self.below(key):
-            name, _, rest = each.key[len(key) + 1 if key else 0 :].partition("/")
-            if rest:
-                directories.add(name)
-            else:
-                objects[name] = each
-        return FarDirectory(objects, frozenset(directories))
+        return directory_of(key, self.below(key))
 
     def below(self, key: str) -> Iterator[FarObject]:
         start = f"{key}/" if key else ""

@@ -18,7 +18,7 @@ from typing import Any
 from zerotools.core.errors import BadFile
 from zerotools.io.files.filenames import stays_below_root
 from zerotools.io.stores.bucket import ObstoreBucket, open_web
-from zerotools.io.stores.far_store import FarDirectory, FarObject
+from zerotools.io.stores.far_store import FarDirectory, FarObject, directory_of
 
 _MARKER, _MANIFEST = ".zerotools-output.json", "MANIFEST.json"
 _INDEX, _SOLE = "model.safetensors.index.json", "model.safetensors"
@@ -46,15 +46,7 @@ class WebFiles:
         return open_web(self.url)
 
     def directory(self, key: str) -> FarDirectory:
-        objects: dict[str, FarObject] = {}
-        directories: set[str] = set()
-        for each in self.below(key):
-            name, _, rest = each.key[len(key) + 1 if key else 0 :].partition("/")
-            if rest:
-                directories.add(name)
-            else:
-                objects[name] = each
-        return FarDirectory(objects, frozenset(directories))
+        return directory_of(key, self.below(key))
 
     def below(self, key: str) -> Iterator[FarObject]:
         for base, objects in self._known.items():

@@ -16,7 +16,9 @@ from zerotools.jobs.text.secrets import HIDDEN, mask_tree
 
 def spec_of(directory: JobDirectory) -> JobSpec:
     """The job as it was submitted. Raises BadFile: it cannot be read."""
-    record = directory.job() or {}
+    record = directory.job()
+    if record is None:
+        raise BadFile(f"{directory.path}: its job.json is missing, or cannot be read")
     stored = read_stored(record.get("spec"), record.get("given"))
     if stored.spec is None or stored.problems:
         raise BadFile(f"{directory.path}: job.json: {'; '.join(stored.problems)}")

@@ -26,7 +26,6 @@ from zerotools.jobs.slurm.batch_script import COMMENT, batch_script, name_in_slu
 from zerotools.jobs.slurm.controller_answers import ControllerJob
 from zerotools.jobs.slurm.job_directory import (
     BATCH,
-    OUTPUT,
     STOP,
     JobDirectory,
     new_job_directory,
@@ -144,11 +143,6 @@ def script_of(
     """The script of a submission."""
     path = environment.get("PATH") or os.defpath
     return batch_script(spec, directory, number, token, sys.executable, path)
-
-
-def output_dir_of(spec: JobSpec, directory: JobDirectory) -> str:
-    """Where the job writes: what it says, or a directory of its own beside its records."""
-    return spec.output_dir or str(directory.path / OUTPUT)
 
 
 def find_number(

@@ -8,18 +8,16 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import click
 
 from zerotools.cli.job_views.describe import Job, plan, title
-from zerotools.cli.job_views.follow import Follower
 from zerotools.cli.job_views.polling import Poller
+from zerotools.cli.job_views.submitting.following import follow_submitted
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import called, say
 from zerotools.core.errors import (
-    EXIT_INTERRUPTED,
     BadRequest,
     SlurmUnreachable,
     Unsupported,
@@ -73,7 +71,7 @@ def submit_to_slurm(
             raise with_source(each.source, error) from error
         queued.append(_told(jobs, directory, number, as_json=as_json))
     if follow:
-        return _follow(jobs, queued[0], as_json=as_json)
+        return follow_submitted(jobs, queued[0], Poller(interval_seconds=2.0), as_json=as_json)
     if as_json:
         render.print_json(queued)
         return 0
@@ -225,22 +223,3 @@ def _tell_rest(submissions: Sequence[Submission], queued: Sequence[Job]) -> None
     )
     rest = ", ".join(each.source for each in submissions[len(queued) :])
     click.echo(f"queued: {done or 'none'}; not queued: {rest}", err=True)
-
-
-def _follow(jobs: SlurmJobs, job: Job, *, as_json: bool) -> int:
-    stream = sys.stderr if as_json else sys.stdout
-    try:
-        ended = Follower(jobs, job, stream, Poller(interval_seconds=2.0)).run()
-    except KeyboardInterrupt:
-        click.echo(
-            f"\n{title(job)} continues in the background; read its log: {called()} logs -f "
-            f"{job['id']}, stop it: {called()} cancel {job['id']}",
-            err=True,
-        )
-        return EXIT_INTERRUPTED
-    if as_json:
-        render.print_json([ended])
-        return 0
-    click.echo(f"{title(ended)} {ended['state']}")
-    click.echo(f"  look inside  {called()} inspect {Path(ended['output_dir'])}")
-    return 0

@@ -1,0 +1,52 @@
+"""A job that was just submitted, followed to its end."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from zerotools.cli.job_views.describe import (
+    Job,
+    checkpoint_path,
+    exported_model,
+    outcome,
+    title,
+)
+from zerotools.cli.job_views.follow import Follower
+from zerotools.cli.job_views.polling import Poller
+from zerotools.cli.output import render
+from zerotools.cli.output.messages import called
+from zerotools.core.errors import EXIT_INTERRUPTED
+from zerotools.jobs.client.daemon_client import DaemonClient
+
+if TYPE_CHECKING:
+    from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
+
+
+def follow_submitted(
+    client: DaemonClient | SlurmJobs, job: Job, poller: Poller, *, as_json: bool
+) -> int:
+    """Until the job has ended; Ctrl-C leaves it running. The exit status. Progress goes to stdout;
+    to stderr where stdout is for JSON. Raises JobFailed."""
+    stream = sys.stderr if as_json else sys.stdout
+    try:
+        ended = Follower(client, job, stream, poller).run()
+    except KeyboardInterrupt:
+        click.echo(
+            f"\n{title(job)} continues in the background; read its log: {called()} logs -f "
+            f"{job['id']}, stop it: {called()} cancel {job['id']}",
+            err=True,
+        )
+        return EXIT_INTERRUPTED
+    if as_json:
+        render.print_json([ended])
+        return 0
+    click.echo(f"{title(ended)} {outcome(ended)}")
+    if path := checkpoint_path(ended):
+        click.echo(f"  look inside  zerotools inspect {shlex.quote(str(path))}")
+    if model := exported_model(ended):
+        click.echo(f"  the model    {model}")
+    return 0
