@@ -139,8 +139,13 @@ class Master:
         if end is not None:
             return 0 if end.get("state") == states.SUCCEEDED else 1
         newest = max(self._directory.submissions()) == self._submission
-        if self._is_stopped() and newest and not self._turns.others():
+        if not newest or self._turns.others():
+            return 1  # another copy has the job's records now
+        self._state = JobState(self._directory, self._submission, self._allocation.job_id)
+        self._settle_left_over()
+        if self._is_stopped() and not self._is_done():
             self._cancel()
+        if self._is_done():
             return self._ended()
         return self._give_back() if self._signalled else 1
 

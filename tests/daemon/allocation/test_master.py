@@ -172,6 +172,19 @@ def test_a_new_submission_goes_on_after_a_batch_script_that_was_killed(tmp_path:
     assert (found.job.end(2) or {})["state"] == "succeeded"
 
 
+def test_what_was_left_running_is_over_before_the_job_is_cancelled(tmp_path: Path) -> None:
+    found = FakeAllocation(tmp_path, ONCE)
+    copy = found.begin()
+    found.wait_for(lambda: found.jobs.job("4711")["state"] == "running", "the state")
+    copy.kill()
+    copy.wait(20)
+    found.wait_for(lambda: _kill_step(found), "the end of its processes")
+    found.job.ask_stop("me")
+    assert found.begin().wait(60) == 1
+    assert end_of(found)[0] == "cancelled"
+    assert found.job.attempts() == [1]
+
+
 def _kill_step(found: FakeAllocation) -> bool:
     """Slurm ends all processes of a job whose batch script has gone."""
     record = json.loads((found.job.run_dir(1, 0) / "run.json").read_text())
