@@ -100,6 +100,9 @@ def members_of(
             member["name"] = f"{member['name']}-{index}"[:200]
         if isinstance(member.get("output_dir"), str):
             member["output_dir"] = f"{member['output_dir']}/{index}"
+        saving = member.get("checkpoint")
+        if isinstance(saving, dict) and isinstance(saving.get("upload_to"), str):
+            saving["upload_to"] = f"{saving['upload_to'].rstrip('/')}/{index}"
         label = ", ".join(f"{k}={show(v, bare=True)}" for k, v in zip(keys, chosen, strict=True))
         found.append(ArrayMember(index=index, tree=member, label=label))
     return found

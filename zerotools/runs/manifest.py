@@ -35,7 +35,7 @@ from zerotools.runs.file_names import MANIFEST as MANIFEST
 VERSION = 1
 # The journal and the marker of whoever wrote the directory, which come and go without its contents.
 _ABOUT_WRITING = ".zerotools-"
-_LARGEST_MANIFEST = 64 * 2**20
+LARGEST_MANIFEST = 64 * 2**20
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -115,7 +115,7 @@ def read_manifest(directory: Path) -> dict[str, ManifestEntry]:
     """
     path = directory / MANIFEST
     try:
-        tree = read_json(path, _LARGEST_MANIFEST)
+        tree = read_json(path, LARGEST_MANIFEST)
     except FileNotFoundError:
         raise BadFile(
             f"{directory} has no {MANIFEST}: the checkpoint was never finished; take an older one"

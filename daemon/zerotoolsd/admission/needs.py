@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from zerotools.jobs.tables.far_places import in_store
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.attempts.environment import job_environment
 
@@ -19,8 +22,18 @@ def lacking(spec: JobSpec, environment: Mapping[str, str] | None = None) -> Iter
     """What this machine does not have, sentence by sentence; `environment` is the job's own."""
     if spec.train.compile:
         yield from _compiler(spec, {**(environment or job_environment(spec)), **spec.env})
+    if (spec.checkpoint.upload_to or in_store(spec.resume_from)) and not _reads_stores():
+        key = "checkpoint.upload_to" if spec.checkpoint.upload_to else "resume_from"
+        yield (
+            f"{key}: is in an object store, and the daemon's Python has no obstore; run "
+            f"{sys.executable} -m pip install 'zerotools[remote]'"
+        )
     if spec.offload.path is not None:
         yield from _directory(Path(spec.offload.path))
+
+
+def _reads_stores() -> bool:
+    return importlib.util.find_spec("obstore") is not None
 
 
 def _compiler(spec: JobSpec, environment: Mapping[str, str]) -> Iterator[str]:

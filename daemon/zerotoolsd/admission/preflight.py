@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from zerotools.core.errors import BadFile, BadRequest
+from zerotools.io.stores.addresses import lies_in
 from zerotools.jobs.binding.bind import show
 from zerotools.jobs.preflight.resumable import not_resumable
 from zerotools.jobs.tables.checkpoint import EXPORT
+from zerotools.jobs.tables.far_places import in_store
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.ops.foreign.run import is_foreign, was_made_elsewhere
 from zerotools.runs import checkpoint_dirs
@@ -40,7 +42,11 @@ def _missing(spec: JobSpec) -> Iterator[str]:
             f"deepspeed.config = {spec.deepspeed.config}: a job is queued with the configuration "
             'itself, in which zerotools submit has resolved what is "auto"'
         )
-    if spec.resume_from is not None and not goes_on_elsewhere(spec):
+    if (
+        spec.resume_from is not None
+        and not in_store(spec.resume_from)
+        and not goes_on_elsewhere(spec)
+    ):
         path = Path(spec.resume_from)
         if not path.exists():
             yield f"resume_from = {path}: there is no such directory"
@@ -71,7 +77,7 @@ def _missing_of_script(spec: JobSpec) -> Iterator[str]:
 def goes_on_elsewhere(spec: JobSpec) -> bool:
     """Whether the job goes on from a checkpoint of another program, by the names of its files. What
     it holds, the model is needed for: `rehearsal` looks at both."""
-    if spec.engine == "script" or spec.resume_from is None:
+    if spec.engine == "script" or spec.resume_from is None or in_store(spec.resume_from):
         return False
     return is_foreign(Path(spec.resume_from))
 
@@ -81,6 +87,7 @@ def has_begun_elsewhere(spec: JobSpec) -> bool:
     if goes_on_elsewhere(spec):
         return True
     own = spec.engine != "script" and spec.resume_from is not None
+    own = own and not in_store(spec.resume_from)
     return own and was_made_elsewhere(Path(spec.resume_from or ""))
 
 
@@ -122,13 +129,23 @@ def check_output(spec: JobSpec) -> None:
     if found is None:
         _check_export(spec, output / EXPORT)
         return
-    if spec.resume_from is not None and _is_within(spec.resume_from, output):
-        _check_is_newest(Path(spec.resume_from), output)
+    if _continues(spec, output):
+        if not in_store(spec.resume_from):
+            _check_is_newest(Path(spec.resume_from or ""), output)
         return
     raise BadRequest(
         f"output_dir = {output}: already holds checkpoints, the newest of step {found.step}; "
         f'name another directory, or resume from it with resume_from = "{output}"'
     )
+
+
+def _continues(spec: JobSpec, output: Path) -> bool:
+    """Whether it resumes from what is in `output`, or from the copies of that in a store, which
+    whoever fetches them looks at."""
+    given, place = spec.resume_from, spec.checkpoint.upload_to
+    if given is None:
+        return False
+    return _is_within(given, output) or (place is not None and lies_in(given, place))
 
 
 def _check_export(spec: JobSpec, path: Path) -> None:

@@ -47,8 +47,7 @@ def combined(records: Sequence[Record], names: Sequence[str]) -> dict[str, Any]:
     if ran:
         found["ran_seconds"] = max(ran)
     found["unkillable"] = []  # Slurm ends what is left, and drains the node where it cannot
-    if (closing := leader.get("closing")) is not None:
-        found["closing"] = closing
+    found |= {name: leader[name] for name in ("closing", "uploading") if leader.get(name)}
     return found
 
 

@@ -46,6 +46,8 @@ def end_event(
     repeats = spec is None or spec.retry == ALWAYS
     known = secrets_of(spec)
     cause = one_line(str(record.get("cause") or "its record does not say how it ended"))
+    if outcome == lifecycle.STOPPED and (why := _why_not(record, "uploading")) is not None:
+        cause = f"{cause}; its newest checkpoint was not uploaded: {why}"
     note = _what_failed_after(record)
     if left is not None:
         cause, note = f"{cause}; {left}", left if note is None else f"{note}; {left}"
@@ -125,10 +127,14 @@ def _joined(words: Sequence[str]) -> str:
 
 
 def _what_failed_after(record: Mapping[str, Any]) -> str | None:
-    closing = record.get("closing")
-    why = closing.get("why") if isinstance(closing, Mapping) else None
-    return (
-        None
-        if why is None
-        else "all its steps are done and saved; the export failed: " + one_line(str(why))
-    )
+    said = []
+    for name, what in (("closing", "the export"), ("uploading", "the upload")):
+        if (why := _why_not(record, name)) is not None:
+            said.append(f"{what} failed: {why}")
+    return f"all its steps are done and saved; {'; '.join(said)}" if said else None
+
+
+def _why_not(record: Mapping[str, Any], name: str) -> str | None:
+    done = record.get(name)
+    why = done.get("why") if isinstance(done, Mapping) else None
+    return None if why is None else one_line(str(why))

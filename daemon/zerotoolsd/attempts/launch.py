@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -12,11 +14,14 @@ from typing import Any
 
 import zerotools
 from zerotools.io.files.mounts import MountPoint, mounts_of
+from zerotools.io.stores.addresses import lies_in
 from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.tables.elastic import at_size
+from zerotools.jobs.tables.far_places import in_store
 from zerotools.jobs.tables.spec import SLURM, JobSpec
 from zerotools.jobs.tables.stall import limits_of
 from zerotools.runs import checkpoint_dirs
+from zerotools.runs.uploads import FETCHED
 from zerotoolsd.accounts.job_user import JobUser
 from zerotoolsd.accounts.rights import let_through, opened
 from zerotoolsd.attempts.environment import job_environment
@@ -46,6 +51,7 @@ BEFORE = "checkpoints-before.json"
 """In a job's directory: what lay in its `script.checkpoint_dir` before its first attempt. In that
 of another user's job it is in OWN."""
 EXPORTING = Path(__file__).parents[1] / "exporting.py"
+MIRRORING = Path(__file__).parents[1] / "mirroring.py"
 THINNING = Path(__file__).parents[1] / "thinning.py"
 ATTENDING_ENTRY = Path(__file__).parents[1] / "attending" / "entry.py"
 TRAINER_ENTRY = Path(__file__).parents[1] / "trainer" / "entry.py"
@@ -85,6 +91,36 @@ def thinning_command(
     command = (sys.executable, "-E", "-P", str(THINNING), output_dir, str(keep))
     named = () if spec.resume_from is None else (spec.resume_from,)
     return (*command, str(socket), str(job_id), *named)
+
+
+def mirroring_commands(spec: JobSpec, job: JobRow) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What is run before the ranks, and after each checkpoint, where they are copied to a store or
+    come from one: in the daemon's own interpreter, on node 0."""
+    saving = spec.checkpoint
+    given = spec.resume_from if in_store(spec.resume_from) else None
+    if spec.rendezvous.node_rank or (saving.upload_to is None and given is None):
+        return (), ()
+    settings = {
+        "output_dir": job.output_dir,
+        "job": f"{socket.gethostname()}:{job.id}:{job.created!r}",
+        "upload_to": saving.upload_to,
+        "keep_last": saving.upload_keep_last,
+        "keep_every": saving.keep_every,
+        "resume_from": given,
+    }
+    command, told = (sys.executable, "-E", "-P", str(MIRRORING)), json.dumps(settings)
+    uploading = () if saving.upload_to is None else (*command, "upload", told)
+    return (*command, "fetch", told), uploading
+
+
+def _on_disk(spec: JobSpec) -> JobSpec:
+    """`spec` as its ranks are given it: what lies in a store is on the disk by then."""
+    if not in_store(spec.resume_from):
+        return spec
+    place = spec.checkpoint.upload_to
+    if place is not None and lies_in(spec.resume_from, place):
+        return replace(spec, resume_from=None)  # among its own checkpoints
+    return replace(spec, resume_from=str(Path(spec.output_dir or "") / FETCHED))
 
 
 def rank_environment(
@@ -158,13 +194,17 @@ def prepare(
     spec = replace(job.spec, output_dir=job.output_dir)
     if spec.stall.action == END and not config.watch.end_stalled:
         spec = replace(spec, stall=replace(spec.stall, action=REPORT))
+    fetching, uploading = mirroring_commands(spec, job)
+    if spec.backend != SLURM:
+        spec = _on_disk(spec)
     sized = at_size(spec, attempt.world_size or spec.world_size)
     plan = _plan(sized, job, attempt, config, command, umask, user, bindings)
     thinning = thinning_command(spec, job.output_dir, job.id, socket)
     if spec.backend == SLURM:
-        plan, thinning = _attended(plan, run_dir), ()
+        plan, thinning, fetching, uploading = _attended(plan, run_dir), (), (), ()
     mounts = tuple(sorted(mounts_of(spec, mounted)))
-    plan = replace(plan, thinning=thinning, gpu_locks=gpu_locks, mounts=mounts)
+    plan = replace(plan, thinning=thinning, fetching=fetching, uploading=uploading)
+    plan = replace(plan, gpu_locks=gpu_locks, mounts=mounts)
     if user is not None:
         places.note(run_dir, attempt, job_to_dict(spec))
     with opened(run_dir) as base:

@@ -22,6 +22,8 @@ from zerotoolsd.supervisor.procfs import boot_id, open_process
 from zerotoolsd.supervisor.trouble import is_of_machine
 
 RESTARTED = "the machine was restarted"
+_FOLLOWING = ("closing", "uploading")
+"""What follows a finished run, and is told of where it was cut off."""
 _PLAIN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 """No link is followed, and nobody is waited for."""
 
@@ -150,9 +152,10 @@ def _last_word(run_dir: Path, token: str, why: str) -> Over | Gone:
     if (over := _over(run_dir, token)) is not None:
         return over
     ended = _over(run_dir, token, ENDED)
-    if ended is None or "closing" not in ended.record:
-        return Gone(why, None if ended is None else ended.record)
-    return Gone(why, {**ended.record, "closing": {"why": f"{why} before this had ended"}})
+    if ended is None:
+        return Gone(why, None)
+    cut_off = {"why": f"{why} before this had ended"}
+    return Gone(why, {**ended.record, **{n: cut_off for n in _FOLLOWING if n in ended.record}})
 
 
 def _noted(run_dir: Path, run: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -164,8 +167,10 @@ def _noted(run_dir: Path, run: Mapping[str, Any]) -> Mapping[str, Any] | None:
         return None
     why = f"{KILLED}, and its keeper"
     record = inferred(plan, ledger, (), run, stop_reason(run_dir / STOP), why)
-    if plan.closing and record["outcome"] == "finished":
-        record["closing"] = {"why": f"{why} before this had ended"}
+    if record["outcome"] == "finished":
+        for name in _FOLLOWING:
+            if getattr(plan, name):
+                record[name] = {"why": f"{why} before this had ended"}
     return record
 
 

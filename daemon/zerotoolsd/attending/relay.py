@@ -13,7 +13,12 @@ from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
 _PART = 1 << 18
 MOST_LOG_BYTES = 64 << 20
 """Of each rank's log, for one attempt here; the whole is in the job's own directory."""
-TOLD = frozenset({"step", "checkpoint", "eval", "phase", "resumed", "skipped_checkpoint", "error"})
+TOLD = frozenset(
+    {
+        *("step", "checkpoint", "eval", "phase", "resumed", "skipped_checkpoint", "error"),
+        *("fetched", "uploaded", "upload_failed"),
+    }
+)
 
 
 class Relay:

@@ -32,7 +32,7 @@ _ATTEMPT = re.compile(r"attempt-[0-9]+")
 _KEPT_BY_DAEMON = re.compile(rf"{BEGUN}-[0-9]+\.json")
 OURS = re.compile(
     r"(attempt|spec|run|exit|ended|request|finder|heartbeats)\.json|progress\.jsonl|ledger|family"
-    r"|lock|stop|notify\.sock|(rank-[0-9]+|supervisor|closing|thinning)\.log|importable|\..*\.(new|room)"
+    r"|lock|stop|notify\.sock|(rank-[0-9]+|supervisor|closing|thinning|uploading|fetching)\.log|importable|\..*\.(new|room)"
     r"|(tokens\.u32|eval\.u32|packs\.u64)(\.index)?"
 )
 """What daemon, supervisor and trainer write into the directory of an attempt."""

@@ -1,4 +1,4 @@
-"""What follows a finished run, when its ranks are gone: commands whose failure loses nothing."""
+"""Commands before the ranks begin, or when they are gone: their failure loses nothing."""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ def run_closing(
 ) -> dict[str, Any]:
     """Run `command` to its end, or until a stop is asked for; what came of it.
 
-    `why` is None where it succeeded, else one line.
+    `why` is None where it succeeded, else one line; `status` is its exit status, where it has one.
     """
     began = time.monotonic()
+    status: int | None = None
     try:
-        why = _run(plan, command, stop_asked, Path(log))
+        status, why = _run(plan, command, stop_asked, Path(log))
     except OSError as error:
         why = f"{command[0]} cannot be started: {error.strerror}"
-    return {"why": why, "seconds": time.monotonic() - began}
+    return {"why": why, "status": status, "seconds": time.monotonic() - began}
 
 
 def _run(
     plan: Plan, command: Sequence[str], stop_asked: Callable[[], bool], path: Path
-) -> str | None:
+) -> tuple[int | None, str | None]:
     with path.open("ab") as log:
         process = subprocess.Popen(
             command,
@@ -51,9 +52,10 @@ def _run(
         except subprocess.TimeoutExpired:
             if stop_asked():
                 process.kill()
-                return "it was stopped" + _lingering(process)
+                return None, "it was stopped" + _lingering(process)
         else:
-            return None if status == 0 else _last_line(path) or f"it ended with status {status}"
+            why = _last_line(path) or f"it ended with status {status}"
+            return status, None if status == 0 else why
 
 
 def _lingering(process: subprocess.Popen[bytes]) -> str:

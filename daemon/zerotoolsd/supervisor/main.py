@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from zerotoolsd.supervisor import procfs, thinner
+from zerotoolsd.supervisor import procfs
 from zerotoolsd.supervisor.cgroups.delegation import NotDelegated
 from zerotoolsd.supervisor.cgroups.group import AttemptGroup, group_name, make_group
 from zerotoolsd.supervisor.children.spawning import Execute, execute_program
@@ -28,6 +28,7 @@ from zerotoolsd.supervisor.durable import read_json, write_json
 from zerotoolsd.supervisor.ending import family
 from zerotoolsd.supervisor.ending.reaper import kill_all
 from zerotoolsd.supervisor.finder_process import Finder, NoAnswer
+from zerotoolsd.supervisor.follower import THINNING_LOG, UPLOADING_LOG
 from zerotoolsd.supervisor.gpu_locks.attempt_locks import take_locks
 from zerotoolsd.supervisor.last_word.keeper import Records, keep
 from zerotoolsd.supervisor.last_word.ledger import RankLedger
@@ -46,6 +47,7 @@ from zerotoolsd.supervisor.plan import (
     EXIT_LOCKED,
     EXIT_NO_LIMITS,
     EXIT_USED,
+    GOES_ON,
     LOCK,
     REQUEST,
     RUN,
@@ -62,6 +64,7 @@ LOCK_SECONDS = 2.0
 HELPERS_SECONDS = 2.0
 """How long the attempt's own helpers have to end by SIGKILL."""
 CUT_OFF = "it was cut off"
+FETCHING_LOG = "fetching.log"
 
 
 def main(arguments: Sequence[str], execute: Execute = execute_program) -> int:
@@ -154,7 +157,7 @@ def supervise(
     write_json(Path(RUN), identity)
     say_ready()
     refused = None if refusal is None else Verdict(NOT_READY, refusal)
-    failure = refused or _find(watch) or _start(watch)
+    failure = refused or _fetch(watch) or _find(watch) or _start(watch)
     if failure is None:
         watch.note_ranks(identity)
         watch.run()
@@ -187,14 +190,7 @@ def supervise(
         verdict = with_limits(verdict, group)
         group.remove()
     record = _record(watch, verdict, left, started) | {"out_of_host_memory": out_of_memory}
-    if verdict.outcome == "finished" and records.ended is not None:
-        # Power may fail while an export runs for minutes: the training itself is over.
-        cut_off = {"closing": {"why": CUT_OFF}} if plan.closing else {}
-        records.ended.write(record | _times(clock) | cut_off)
-    if plan.closing and verdict.outcome == "finished":
-        record["closing"] = run_closing(plan, plan.closing, watch.stop_asked)
-    if plan.thinning and verdict.outcome == "finished":  # for the last checkpoint
-        run_closing(plan, plan.thinning, watch.stop_asked, thinner.LOG)
+    record |= _follow(watch, verdict, records, record | _times(clock))
     records.exit.write(record | _times(clock))
     family.forget(Path())
     if records.ended is not None:
@@ -203,6 +199,30 @@ def supervise(
         with suppress(OSError):
             room_of(Path(name)).unlink(missing_ok=True)
     progress.close()
+
+
+def _follow(
+    watch: RankMonitor, verdict: Verdict, records: Records, record: dict[str, Any]
+) -> dict[str, Any]:
+    """Run what follows ranks that finished, or saved and stopped; what came of it."""
+    plan, found = watch.plan, dict[str, Any]()
+    if verdict.outcome not in ("finished", "stopped") or not watch.ranks:
+        return found
+    is_done = verdict.outcome == "finished"
+    if is_done and records.ended is not None:
+        # Power may fail while an export runs for minutes: the training itself is over.
+        commands = {"closing": plan.closing, "uploading": plan.uploading}
+        cut_off = {name: {"why": CUT_OFF} for name, command in commands.items() if command}
+        records.ended.write(record | cut_off)
+    if plan.uploading and watch.stop_reason not in GOES_ON:  # the last checkpoint
+        until = watch.stop_asked if is_done else watch.out_of_time
+        found["uploading"] = run_closing(plan, plan.uploading, until, UPLOADING_LOG)
+        watch.progress.drain()
+    if plan.closing and is_done:
+        found["closing"] = run_closing(plan, plan.closing, watch.stop_asked)
+    if plan.thinning and is_done:  # for the last checkpoint
+        run_closing(plan, plan.thinning, watch.stop_asked, THINNING_LOG)
+    return found
 
 
 def say_ready() -> None:
@@ -232,6 +252,23 @@ def _times(clock: float) -> dict[str, float]:
 def _identity(pid: int) -> dict[str, int | None]:
     process = procfs.read_process(pid)
     return {"pid": pid, "start_ticks": None if process is None else process.start_ticks}
+
+
+def _fetch(watch: RankMonitor) -> Verdict | None:
+    """Have the checkpoint to go on from on the disk, where it lies in a store."""
+    plan = watch.plan
+    if not plan.fetching:
+        return None
+    watch.progress.waits("fetches a checkpoint")
+    done = run_closing(plan, plan.fetching, watch.stop_asked, FETCHING_LOG)
+    watch.progress.drain()
+    watch.progress.waits(None)
+    if done["why"] is None:
+        return None
+    if done["status"] is None and watch.stop_asked():
+        return Verdict("stopped", "stopped before it began")
+    outcome = NOT_READY if done["status"] == os.EX_TEMPFAIL else "not_started"
+    return Verdict(outcome, f"no checkpoint can be fetched: {done['why']}")
 
 
 def _find(watch: RankMonitor) -> Verdict | None:

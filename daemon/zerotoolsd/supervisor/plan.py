@@ -26,6 +26,9 @@ SUMMARY = "summary"
 TIME_LIMIT = "time limit"
 """The reason of a stop at the job's time limit."""
 
+GOES_ON = frozenset({"preempt", "resize", "relieve", "relieve_gpu", "yield"})
+"""The reasons of a stop after which the daemon starts the job again by itself."""
+
 OUTSIDE = "SIGTERM"
 """The reason of a stop that the daemon did not ask for."""
 
@@ -46,11 +49,17 @@ EXIT_USED = 4
 """The supervisor's own exit status: the attempt was started before."""
 
 
+_TUPLES = (
+    *("argv", "gpu_uuids", "finder", "mounts"),
+    *("closing", "thinning", "uploading", "fetching"),
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """One attempt. `argv` is the command of one rank, `env` its whole environment but its rank;
-    `closing` is run once, with the same, when all ranks have finished, and `thinning` beside them
-    after each checkpoint.
+    `fetching` is run with the same before the ranks begin, `thinning` and `uploading` beside them
+    after each checkpoint, and `closing` when all have finished.
 
     `own_program`: it is a program of the user's: a stop comes as SIGTERM too, status 0 after one is
     a stop, and ranks may end long after one another. `launcher`: `argv` is one process that starts
@@ -81,6 +90,8 @@ class Plan:
     log_limit_bytes: int
     closing: tuple[str, ...] = ()
     thinning: tuple[str, ...] = ()
+    uploading: tuple[str, ...] = ()
+    fetching: tuple[str, ...] = ()
     own_program: bool = False
     launcher: bool = False
     watches: bool = False
@@ -94,6 +105,11 @@ class Plan:
     gpu_locks: Mapping[str, Any] = field(default_factory=dict)
     bindings: tuple[RankBinding, ...] = ()
     meeting: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def follows(self) -> bool:
+        """Whether anything is run when all ranks have finished."""
+        return bool(self.closing or self.thinning or self.uploading)
 
     @property
     def processes(self) -> int:
@@ -118,7 +134,7 @@ class Plan:
     def from_json(cls, tree: Mapping[str, Any]) -> Plan:
         """The plan that `to_json` wrote; keys of newer daemons are ignored."""
         known = {name: tree[name] for name in cls.__dataclass_fields__ if name in tree}
-        for name in ("argv", "gpu_uuids", "closing", "finder", "thinning", "mounts"):
+        for name in _TUPLES:
             known[name] = tuple(known.get(name, ()))
         known["bindings"] = tuple(map(RankBinding.from_json, known.get("bindings", ())))
         return cls(**known)

@@ -21,6 +21,8 @@ _THIN_ABOVE = 32 * 2**20
 """Bytes of `progress.jsonl` above which at most one message of a kind is kept in a second, and in
 ten times as long each time that the file has doubled: no run makes it much larger than that."""
 _KINDS = ("step", "checkpoint", "eval", "phase", "error")
+BESIDE = ("fetched", "uploaded", "upload_failed")
+"""What processes tell that are no ranks."""
 MAX_RANKS = 2**16
 _CREDENTIALS = struct.Struct("3i")
 """`struct ucred`: pid, uid, gid (unix(7))."""
@@ -137,7 +139,9 @@ class Progress:
                 continue
             if not isinstance(message, dict) or not is_shallow(message):
                 continue
-            if type(rank := message.get("rank")) is int and 0 <= rank < MAX_RANKS:
+            if message.get("event") in BESIDE:
+                self._append(message)
+            elif type(rank := message.get("rank")) is int and 0 <= rank < MAX_RANKS:
                 self._take({**message, "clock": time.monotonic()})
 
     def found(self, path: str, step: int | None) -> None:

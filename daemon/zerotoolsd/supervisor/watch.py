@@ -26,6 +26,7 @@ from zerotoolsd.supervisor.ending.family import FAMILY, FamilyNote
 from zerotoolsd.supervisor.ending.reaper import reap
 from zerotoolsd.supervisor.ending.stopping import terminate
 from zerotoolsd.supervisor.finder_process import Finder, searched
+from zerotoolsd.supervisor.follower import Followers
 from zerotoolsd.supervisor.heartbeats.stalls import ASKED, Stalls
 from zerotoolsd.supervisor.host_memory import HostMemory
 from zerotoolsd.supervisor.last_word.ledger import RankLedger
@@ -36,7 +37,6 @@ from zerotoolsd.supervisor.plan import OUTSIDE, REQUEST, RUN, STOP, Plan
 from zerotoolsd.supervisor.procfs import oom_kills
 from zerotoolsd.supervisor.progress import Progress
 from zerotoolsd.supervisor.ranks import SupervisedRank, hold_port, spawn
-from zerotoolsd.supervisor.thinner import Thinner
 from zerotoolsd.supervisor.waking import SignalWaker
 
 TICK_SECONDS = 1.0
@@ -84,7 +84,8 @@ class RankMonitor:
         self._identity: Mapping[str, Any] = {}
         self._is_noted = True
         """Whether RUN says of the ranks what is known; it could not be written yet otherwise."""
-        self._thinner = Thinner(plan, progress)
+        self._followers = Followers(plan, progress)
+        self._stop_by: float | None = None
         self.stalls = Stalls(plan, progress)
         # A group is complete at every moment; without one, the note is all that is left.
         pause = NOTE_SECONDS if group is None else float("inf")
@@ -99,6 +100,11 @@ class RankMonitor:
     def stop_asked(self) -> bool:
         """Whether anybody wants an end, also if the ranks were not asked for it."""
         return self._signals.asked or Path(REQUEST).exists()
+
+    def out_of_time(self) -> bool:
+        """Whether the grace of a stop is over, where the ranks have saved and ended before."""
+        self._heed_request()
+        return self._stop_by is not None and time.monotonic() >= self._stop_by
 
     def heed(self, finder: Finder) -> None:
         """Take in what `finder` finds while the ranks run."""
@@ -216,7 +222,7 @@ class RankMonitor:
                 self._tell_ranks()
                 self._note_ranks()
                 self._look_for_stall()
-                self._thinner.look()
+                self._followers.look()
                 next_sample = now + TICK_SECONDS
             if now >= next_sign:
                 _sign()
@@ -241,7 +247,7 @@ class RankMonitor:
                 key.data()
 
     def _note_ends(self, ended: dict[int, int]) -> None:
-        self._thinner.ended(ended)
+        self._followers.ended(ended)
         self.stalls.ended(ended)
         by_pid = {rank.pid: rank for rank in self.ranks if rank.status is None}
         for pid in ended.keys() & by_pid.keys():
@@ -297,6 +303,7 @@ class RankMonitor:
             self._kill_in(0, "stopped before training began")
             return
         grace = _grace(request, self.plan.grace_seconds)
+        self._stop_by = time.monotonic() + grace
         self._kill_in(grace, f"did not stop within {grace:g} s of being asked to")
 
     def _heed_haste(self) -> None:
@@ -311,6 +318,7 @@ class RankMonitor:
         self._request_written = written
         if "grace_seconds" in request:
             grace = _grace(request, self.plan.grace_seconds)
+            self._stop_by = time.monotonic() + grace
             left = f"{grace:g} s" if grace else "no time"
             self._kill_in(grace, f"was left {left} to save and stop")
 
@@ -349,7 +357,8 @@ class RankMonitor:
         if self.plan.watches:
             return  # what it watches holds the memory, and its watcher tells of that
         try:
-            used = self._memory.measure({*self.helpers, self._thinner.pid, *self.stalls.pids})
+            beside = {*self.helpers, *self._followers.pids, *self.stalls.pids}
+            used = self._memory.measure(beside)
         except OSError as error:  # no descriptors: the ranks have nothing to do with it
             say(f"the memory of the ranks cannot be measured: {error}")
             return

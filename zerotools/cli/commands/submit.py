@@ -41,6 +41,7 @@ from zerotools.jobs.client.submissions import Submission
 from zerotools.jobs.imports.combine import CONFIG
 from zerotools.jobs.imports.reading.job_keys import look_up
 from zerotools.jobs.jobfile.parse import job_from_tree, job_to_dict
+from zerotools.jobs.tables.far_places import in_store
 from zerotools.jobs.tables.notify import masked_url
 from zerotools.jobs.tables.rendezvous import MOST_NODES
 from zerotools.jobs.tables.spec import JobSpec
@@ -178,6 +179,8 @@ def command(
         jobs = [replace(each, spec=on_node_rank(each, node_rank)) for each in jobs]
     if notify is not None:
         jobs = [replace(each, spec=with_webhook(each.spec, notify)) for each in jobs]
+    if machine is None:
+        _check_stores(jobs, writes=not dry_run)
     client = DaemonClient(socket)
     if is_without_daemon(client, jobs, no_daemon=slurm.no_daemon, dry_run=dry_run):
         from zerotools.cli.job_views.submitting.slurm_submission import (  # others do without
@@ -221,6 +224,17 @@ def _refuse_of_training(configs: Configs, array: ArrayOptions, machine: Elsewher
         raise BadRequest(
             "--convert tries the conversion here, and --host names another machine; queue it there"
         )
+
+
+def _check_stores(jobs: Sequence[Submission], *, writes: bool) -> None:
+    for each in jobs:
+        if each.spec.checkpoint.upload_to is not None or in_store(each.spec.resume_from):
+            from zerotools.jobs.preflight.store_check import check_stores  # others do without
+
+            try:
+                check_stores(each.spec, writes=writes)
+            except BadRequest as error:
+                raise BadRequest(f"{each.source}: {error}") from None
 
 
 def _source(path: str) -> str:

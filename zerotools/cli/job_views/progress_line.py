@@ -215,6 +215,12 @@ def event_text(record: ProgressRecord) -> str:
             return f"resumes from step {step}: {path}{rng}"
         case "skipped_checkpoint":
             return f"skipped a damaged checkpoint: {path} ({render.clean(_why(record))})"
+        case "fetched":
+            return f"fetched step {step}: {path} (in {_number(record, 'seconds') or 0:.1f} s)"
+        case "uploaded":
+            return f"uploaded step {step}: {path}{_cost(record)}"
+        case "upload_failed":
+            return f"could not upload: {render.clean(_why(record))}"
         case "stall":
             then = "its ranks are ended" if record.get("ends") else "nothing is done about it"
             return f"stalled: {render.clean(_why(record))}; {then}, their stacks are in the log"

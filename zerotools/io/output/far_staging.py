@@ -19,6 +19,7 @@ import json
 import time
 import uuid
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -27,7 +28,7 @@ from typing import Any
 
 from zerotools import __version__
 from zerotools.core.counts import counted
-from zerotools.core.errors import BadFile, BadRequest
+from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
 from zerotools.io.output.journal import refuse_another
 from zerotools.io.output.marker import MARKER
 from zerotools.io.output.writing_name import WRITING
@@ -115,7 +116,8 @@ class FarStaging:
     """An output in the making, of which `files` are all names. Use as a context; call `commit`
     inside it. Any number of threads may `add`.
 
-    What fails is removed. What is killed or interrupted stays, to be resumed or cleared.
+    What fails is removed, or with `keep_failed` only what its source is to blame for. What is
+    killed or interrupted stays, to be resumed or cleared.
     """
 
     def __init__(
@@ -127,8 +129,10 @@ class FarStaging:
         *,
         resume: bool,
         overwrite: bool,
+        keep_failed: bool = False,
     ) -> None:
         self.destination = destination
+        self._keep_failed = keep_failed
         self.run = uuid.uuid4().hex
         self.done: dict[str, Any] = {}
         """Of each complete file what was noted of it, its size and its ETag."""
@@ -237,8 +241,11 @@ class FarStaging:
     ) -> None:
         if kind is None or self._keep:
             return
-        if issubclass(kind, KeyboardInterrupt):
-            self._put(self._record)
+        if issubclass(kind, KeyboardInterrupt) or (
+            self._keep_failed and not issubclass(kind, BadFile)
+        ):
+            with suppress(ZerotoolsError):  # the store may be what failed
+                self._put(self._record)
             return
         made = [name for name in self._files if name in self.done]
         remove_objects(self.destination / name for name in (*made, MARKER, WRITING))

@@ -14,9 +14,22 @@ from zerotools.core.errors import BadRequest
 from zerotools.io.files.open_source import RemotePath
 
 SCHEMES = ("s3", "gs", "az", "hf", "http", "https")
+WRITTEN = ("s3", "gs", "az")
+"""Those that are written to as well."""
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _COLLAPSED = re.compile(rf"({'|'.join(SCHEMES)}):(/?)(?!/)", re.IGNORECASE)
 _ENVIRONMENT = "the variables of the store's own tools are where they belong"
+
+
+def is_url(text: str) -> bool:
+    """Whether it is a URL, of whatever kind, and no path."""
+    return _URL.fullmatch(text) is not None
+
+
+def lies_in(url: str | None, place: str) -> bool:
+    """Whether `url` is the URL `place`, or below it."""
+    given, place = (url or "").rstrip("/"), place.rstrip("/")
+    return given == place or given.startswith(f"{place}/")
 
 
 def path_of(given: str | os.PathLike[str]) -> Path:

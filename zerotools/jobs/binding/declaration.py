@@ -19,6 +19,7 @@ def key(
     above: float | None = None,
     shown: str | None = None,
     path: bool = False,
+    url: bool = False,
     words: tuple[str, ...] = (),
     engine: str | None = None,
     deepspeed: str | None = None,
@@ -36,6 +37,7 @@ def key(
         above: An exclusive lower bound.
         shown: The default that the reference gives for a `factory`.
         path: Text is a path, which is made absolute, unless it is one of `words`.
+        url: The path may be a URL of an object store, too.
         engine: The only engine that has the key, or the table.
         deepspeed: The dotted key of DeepSpeed's JSON that says the same.
         accelerate: The dotted key of accelerate's YAML that says the same.
@@ -50,6 +52,7 @@ def key(
         "above": above,
         "shown": shown,
         "path": path,
+        "url": url,
         "words": words,
         "engine": engine,
         "deepspeed": deepspeed,

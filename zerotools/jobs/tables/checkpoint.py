@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from zerotools.jobs.binding.declaration import key
+from zerotools.jobs.tables.far_places import why_not_written
 
 BEST = ("eval_loss", "loss")
 EXPORTS = ("bf16", "fp16", "fp32")
@@ -47,6 +48,22 @@ class CheckpointSpec:
         minimum=1,
         imported=False,
     )
+    upload_to: str | None = key(
+        "Where the checkpoints are copied while the job trains, such as `s3://bucket/run`: in an "
+        "object store (`s3://`, `gs://`, `az://`), below which no other run has its checkpoints. "
+        "See [object stores](../how-to/object-stores.md#checkpoints-of-a-job).",
+        default=None,
+        stored_default=None,
+        imported=False,
+    )
+    upload_keep_last: int | None = key(
+        "Keep this many of the newest there, those that `keep_every` keeps, and the best; default: "
+        "keep all that were copied.",
+        default=None,
+        stored_default=None,
+        minimum=1,
+        imported=False,
+    )
     best: str | None = key(
         "Keep also the checkpoint with the smallest value of this, and name it in the file `best`: "
         "`loss`, the mean training loss since the previous checkpoint, or `eval_loss`, the loss of "
@@ -66,6 +83,7 @@ class CheckpointSpec:
 def check_checkpoint(checkpoint: CheckpointSpec) -> Iterator[str]:
     """What is wrong in `[checkpoint]`, other tables aside."""
     yield from _check_thinning(checkpoint)
+    yield from _check_upload(checkpoint)
     keep_every, every = checkpoint.keep_every, checkpoint.every
     if keep_every is None:
         return
@@ -83,6 +101,16 @@ def check_checkpoint(checkpoint: CheckpointSpec) -> Iterator[str]:
         yield (
             f"checkpoint.keep_every = {keep_every}: must be a multiple of checkpoint.every, "
             f"which is {every}"
+        )
+
+
+def _check_upload(checkpoint: CheckpointSpec) -> Iterator[str]:
+    if checkpoint.upload_to is not None:
+        yield from (f"checkpoint.upload_to: {why}" for why in why_not_written(checkpoint.upload_to))
+    elif checkpoint.upload_keep_last is not None:
+        yield (
+            f"checkpoint.upload_keep_last = {checkpoint.upload_keep_last}: nothing is uploaded "
+            "without checkpoint.upload_to; set that too, or leave this out"
         )
 
 

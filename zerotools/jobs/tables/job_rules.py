@@ -11,6 +11,7 @@ from zerotools.jobs.tables.data import BYTES, KINDS, check_data, kind_of, tokeni
 from zerotools.jobs.tables.deepspeed_rules import check_deepspeed
 from zerotools.jobs.tables.elastic import check_sizes
 from zerotools.jobs.tables.eval import check_eval
+from zerotools.jobs.tables.far_places import in_store
 from zerotools.jobs.tables.fp16 import Fp16Spec, check_fp16
 from zerotools.jobs.tables.limits import check_limits
 from zerotools.jobs.tables.lora import check_lora
@@ -232,6 +233,14 @@ def _check_checkpoints(spec: JobSpec) -> Iterator[str]:
         )
     if spec.checkpoint.best == "eval_loss":
         yield from _check_evaluated(spec)
+    if spec.engine == "script":
+        yield from _check_stores_of_script(spec)
+
+
+def _check_stores_of_script(spec: JobSpec) -> Iterator[str]:
+    why = 'is of the built-in engines, and an engine = "script" job writes its checkpoints itself'
+    if in_store(spec.resume_from):
+        yield f"resume_from = {spec.resume_from}: a URL {why}; fetch it, and name the copy"
 
 
 def _check_evaluated(spec: JobSpec) -> Iterator[str]:

@@ -134,9 +134,11 @@ class JobSpec:
         "A checkpoint of an earlier job (`step-…`), or its output directory (the newest that "
         "verifies): the run resumes there. Also a checkpoint of another program with its optimizer "
         "state (DeepSpeed, FSDP, accelerate, the Hugging Face Trainer). A script finds its path in "
-        "`ZEROTOOLS_RESUME_FROM`.",
+        "`ZEROTOOLS_RESUME_FROM`. A job's checkpoint may lie [in an object "
+        "store](../how-to/object-stores.md#checkpoints-of-a-job): `s3://bucket/run`.",
         default=None,
         path=True,
+        url=True,
         imported=False,
     )
     max_restarts: int = key(

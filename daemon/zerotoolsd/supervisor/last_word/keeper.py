@@ -59,10 +59,9 @@ def keep(
 
     Raises OSError: there is no room for what the attempt will have to write; nothing was started.
     """
-    follows = bool(plan.closing or plan.thinning)
     records = Records(
         ReservedRecord(Path(EXIT), plan.processes),
-        ReservedRecord(Path(ENDED), plan.processes) if follows else None,
+        ReservedRecord(Path(ENDED), plan.processes) if plan.follows else None,
         group,
     )
     ledger = RankLedger(plan.processes, Path(LEDGER))

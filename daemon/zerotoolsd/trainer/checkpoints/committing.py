@@ -12,6 +12,7 @@ from pathlib import Path
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.manifest import write_manifest
 from zerotools.runs.record import JobRecord
+from zerotools.runs.uploads import FETCHED
 from zerotoolsd.trainer.checkpoints.keeping import KeepPolicy
 from zerotoolsd.trainer.checkpoints.structure import why_not_whole
 
@@ -76,6 +77,7 @@ class Committer:
         """The hints and the old checkpoints; what went wrong. `newest` is whole either way."""
         try:
             checkpoint_dirs.write_latest(self.output_dir, newest.name)
+            shutil.rmtree(self.output_dir / FETCHED, ignore_errors=True)  # the run has its own now
             self._point_at_best(newest)
             for path in self.keeping.to_delete(self.output_dir, newest):
                 need = self.keeping.needed_by_others(path)

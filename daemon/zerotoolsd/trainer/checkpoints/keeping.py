@@ -12,7 +12,9 @@ from pathlib import Path
 
 from zerotools.core.errors import ZerotoolsError
 from zerotools.runs import checkpoint_dirs
+from zerotools.runs.keep_rule import KeepRule
 from zerotools.runs.needed import Needed, needed_by, read_needed
+from zerotools.runs.uploads import being_sent
 
 
 @dataclass(frozen=True)
@@ -20,8 +22,8 @@ class KeepPolicy:
     """`last` newest checkpoints stay (None: all), and those whose step `every` divides.
 
     `best` names a measurement of the record (`loss`, `eval_loss`): the checkpoint with the smallest
-    stays too. `named` is one that the job file names; those that other jobs name are said in the
-    directory `needed`.
+    stays too, and one that is being sent to a store. `named` is one that the job file names; those
+    that other jobs name are said in the directory `needed`.
     """
 
     last: int | None = None
@@ -32,26 +34,18 @@ class KeepPolicy:
 
     def to_delete(self, output_dir: Path, newest: Path) -> list[Path]:
         """What of `output_dir` may go, now that `newest` is whole."""
-        if self.last is None:
-            return []
         hints = (
             checkpoint_dirs.hinted(output_dir, hint)
             for hint in (checkpoint_dirs.LATEST, checkpoint_dirs.BEST)
         )
-        pinned = {path.resolve() for path in (newest, self.named, *hints) if path is not None}
-        return [
-            path
-            for path in checkpoint_dirs.listing(output_dir)[self.last :]
-            if path.resolve() not in pinned and not self._is_due(path)
-        ]
+        kept = (newest, self.named, being_sent(output_dir), *hints)
+        pinned = {path.resolve() for path in kept if path is not None}
+        beyond = KeepRule(self.last, self.every).beyond(checkpoint_dirs.listing(output_dir))
+        return [path for path in beyond if path.resolve() not in pinned]
 
     def needed_by_others(self, path: Path) -> Needed | None:
         """A job that is not over and names `path`, which is why it stays. To be asked last."""
         return None if self.needed is None else needed_by(path, read_needed(self.needed))
-
-    def _is_due(self, path: Path) -> bool:
-        step = checkpoint_dirs.step_of(path.name)
-        return self.every is not None and step is not None and step % self.every == 0
 
     def best_of(self, output_dir: Path, newest: Path) -> Path | None:
         """The best checkpoint in `output_dir`, of which `newest` was just written."""

@@ -13,6 +13,7 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotools.ops.foreign.run import is_foreign
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.record import JobRecord
+from zerotools.runs.uploads import FETCHED
 from zerotoolsd.supervisor.trouble import is_of_machine
 from zerotoolsd.trainer.checkpoints.committing import clear_leftovers
 from zerotoolsd.trainer.checkpoints.structure import check_structure
@@ -123,7 +124,8 @@ def _decide(spec: JobSpec, saved_step: int) -> ResumeDecision:
     elsewhere = spec.resume_from is not None and is_foreign(Path(spec.resume_from))
     if elsewhere and own.path is None and not own.skipped:
         return ResumeDecision(None, foreign=Path(spec.resume_from or ""))
-    if spec.resume_from is not None and not elsewhere:
+    had = own.path is not None and spec.resume_from == str(output_dir / FETCHED)
+    if spec.resume_from is not None and not elsewhere and not had:
         above = own.record.step if own.record is not None else -1
         given = _given(checkpoint_dirs.resolve_hint(Path(spec.resume_from)), above)
         if given is not None:

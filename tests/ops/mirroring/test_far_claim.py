@@ -1,0 +1,104 @@
+"""Two runs never write to one place, and a run knows its own again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.stores.gcs import GcsServer
+from harness.stores.trouble import Call, LoseReply
+from tests.io.stores.far import served, troubled
+from tests.ops.mirroring.made import place
+from zerotools.core.errors import BadRequest
+from zerotools.io.stores.writing import remove_objects
+from zerotools.ops.mirroring.far_claim import (
+    CLAIM,
+    SCHEMA,
+    check_claim,
+    claim,
+    read_claim,
+    refuse_lost,
+)
+from zerotools.runs.uploads import known_run
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
+    with served(monkeypatch) as store:
+        yield store
+
+
+def test_a_place_is_the_first_run_s(store: GcsServer, tmp_path: Path) -> None:
+    mine, other = tmp_path / "mine", tmp_path / "other"
+    assert claim(place(), mine, "job 1", None)
+    assert not claim(place(), mine, "job 1", None)
+    assert not check_claim(place(), mine, "job 7", None)  # its directory says so
+    with pytest.raises(BadRequest, match=r"holds checkpoints of another run of .*/mine; name"):
+        claim(place(), other, "job 2", None)
+    assert known_run(other) is None
+    refuse_lost(place(), mine)
+
+
+def test_who_resumes_from_a_place_takes_it_over(store: GcsServer, tmp_path: Path) -> None:
+    mine, other = tmp_path / "mine", tmp_path / "other"
+    claim(place(), mine, "job 1", None)
+    assert claim(place(), other, "job 2", f"{place()}/step-00000004")
+    refuse_lost(place(), other)
+    with pytest.raises(BadRequest, match=r"is that of .*/other now: nothing more"):
+        refuse_lost(place(), mine)
+    remove_objects([place() / CLAIM])
+    with pytest.raises(BadRequest, match="is nobody's any more"):
+        refuse_lost(place(), other)
+
+
+def test_a_job_whose_disk_is_lost_has_its_place(store: GcsServer, tmp_path: Path) -> None:
+    claim(place(), tmp_path / "disk", "job 1", None)
+    before = read_claim(place())
+    assert claim(place(), tmp_path / "new disk", "job 1", None)
+    after = read_claim(place())
+    assert before is not None
+    assert after is not None
+    assert before.run != after.run == known_run(tmp_path / "new disk")
+
+
+def test_checkpoints_that_nobody_claimed_are_somebody_s(store: GcsServer, tmp_path: Path) -> None:
+    store.put("run/step-00000004/job.json", b"{}")
+    with pytest.raises(BadRequest, match="holds checkpoints of another run; name another place"):
+        claim(place(), tmp_path, "job 1", None)
+    assert claim(place(), tmp_path, "job 1", str(place()))
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b'{"schema": "zerotools.run/2"}', b"\xff"])
+def test_a_claim_that_cannot_be_read_is_nobody_s_to_take(
+    data: bytes, store: GcsServer, tmp_path: Path
+) -> None:
+    store.put(f"run/{CLAIM}", data)
+    with pytest.raises(BadRequest, match="name another place"):
+        claim(place(), tmp_path, "job 1", str(place()))
+
+
+def test_a_claim_whose_answer_is_lost_is_known_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with troubled(monkeypatch) as (_, proxy):
+        proxy.add(LoseReply(), kind="put", times=1)
+        assert claim(place(), tmp_path, "job 1", None)
+        refuse_lost(place(), tmp_path)
+        assert proxy.counts["put"] > 1
+
+
+def test_of_two_that_claim_at_once_one_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = {"schema": SCHEMA, "run": "another", "job": "job 2", "where": "host:/out"}
+    with troubled(monkeypatch) as (store, proxy):
+        other = json.dumps(tree).encode()
+        proxy.add(Call(lambda: store.put(f"run/{CLAIM}", other)), kind="put", times=1)
+        with pytest.raises(BadRequest, match="another run claims gs://checkpoints/run now"):
+            claim(place(), tmp_path, "job 1", None)
+        assert known_run(tmp_path) is None
+        with pytest.raises(BadRequest, match="another run of host:/out"):
+            claim(place(), tmp_path, "job 1", None)

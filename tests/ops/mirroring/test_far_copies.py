@@ -1,0 +1,59 @@
+"""Which copies are whole, and which of them go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.stores.gcs import GcsServer
+from tests.io.stores.far import served
+from tests.ops.mirroring.made import BUDGET, place, save
+from zerotools.core.errors import BadRequest
+from zerotools.ops.mirroring.far_copies import is_copy, newest_copy, point_at, remove_old
+from zerotools.ops.mirroring.send_copy import send_copy
+from zerotools.runs.keep_rule import KeepRule
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[GcsServer]:
+    """Copies of steps 2, 4 and 6."""
+    with served(monkeypatch) as store:
+        for step in (2, 4, 6):
+            path = save(tmp_path, step)
+            send_copy(path, place() / path.name, budget=BUDGET)
+        yield store
+
+
+def test_one_of_which_an_object_is_gone_is_passed_over(store: GcsServer) -> None:
+    assert newest_copy(place()).path == place() / "step-00000006"
+    assert newest_copy(place(), 6).path is None
+    del store.objects[store.bucket]["run/step-00000006/config.json"]
+    place().forget()
+    found = newest_copy(place())
+    assert found.path == place() / "step-00000004"
+    assert "config.json is missing" in found.skipped[0].why
+
+
+def test_a_copy_of_another_checkpoint_is_not_this_one(store: GcsServer) -> None:
+    assert not is_copy(place() / "step-00000006", "0" * 64)
+    assert not is_copy(place() / "step-00000008", "0" * 64)
+
+
+def test_what_a_hint_names_stays(store: GcsServer) -> None:
+    point_at(place(), "best", "step-00000002")
+    place().forget()
+    gone = remove_old(place(), KeepRule(1), "step-00000006")
+    assert gone == [place() / "step-00000004"]
+    assert {name.split("/")[1] for name in store.sizes("run/step-")} == {
+        "step-00000002",
+        "step-00000006",
+    }
+
+
+def test_what_another_tool_put_there_is_not_removed(store: GcsServer) -> None:
+    store.put("run/step-00000001/notes.txt", b"mine")
+    place().forget()
+    with pytest.raises(BadRequest, match="was not written by zerotools"):
+        remove_old(place(), KeepRule(3), "step-00000006")

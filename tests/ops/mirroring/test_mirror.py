@@ -1,0 +1,146 @@
+"""A job's directory and its copy: what is sent, what stays, and what is fetched."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.stores.gcs import GcsServer
+from harness.stores.trouble import Call
+from tests.io.stores.far import served, troubled
+from tests.ops.mirroring.made import BUDGET, mirror, place, same, save, send
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.ops.mirroring.mirror import fetch_start, start_of
+from zerotools.ops.mirroring.send_copy import send_copy
+from zerotools.runs import checkpoint_dirs
+from zerotools.runs.uploads import FETCHED, being_sent
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
+    with served(monkeypatch) as store:
+        yield store
+
+
+def steps(store: GcsServer) -> list[int]:
+    """Of which there is anything in the store."""
+    names = {name.split("/")[1] for name in store.sizes("run/step-")}
+    return sorted(checkpoint_dirs.step_of(name) or 0 for name in names)
+
+
+def test_the_newest_goes_first_and_only_once(store: GcsServer, tmp_path: Path) -> None:
+    output = mirror(tmp_path)
+    assert output.fetch(None) is None
+    for step in (2, 4, 6):
+        save(tmp_path, step)
+    assert send(output) == ["step-00000006", "step-00000004", "step-00000002"]
+    assert send(output) == []
+    save(tmp_path, 8)
+    assert send(output) == ["step-00000008"]
+    assert store.get("run/latest") == b"step-00000008\n"
+
+
+def test_what_need_not_be_kept_goes_and_is_not_sent_again(store: GcsServer, tmp_path: Path) -> None:
+    output = mirror(tmp_path, last=1, every=4)
+    output.fetch(None)
+    for step in (2, 3, 4, 5, 6):
+        save(tmp_path, step)
+    checkpoint_dirs.write_hint(tmp_path, "best", "step-00000003")
+    assert send(output) == ["step-00000006", "step-00000004", "step-00000003"]
+    assert (steps(store), store.get("run/best")) == ([3, 4, 6], b"step-00000003\n")
+    save(tmp_path, 7)
+    assert send(output) == ["step-00000007"]
+    assert steps(store) == [3, 4, 7]
+    assert send(output) == []
+
+
+def test_one_that_is_sent_is_noted_and_one_that_goes_is_no_mistake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with troubled(monkeypatch) as (store, proxy):
+        output = mirror(tmp_path)
+        output.fetch(None)
+        for step in (2, 4):
+            save(tmp_path, step)
+        noted: list[Path | None] = []
+        older = tmp_path / "step-00000002"
+        proxy.add(Call(lambda: noted.append(being_sent(tmp_path))), kind="put", times=1)
+        proxy.add(
+            Call(lambda: shutil.rmtree(older, ignore_errors=True)),
+            path="step-00000002/.zerotools-writing.json",
+            kind="put",
+        )
+        assert send(output) == ["step-00000004"]
+        assert (noted, being_sent(tmp_path)) == ([tmp_path / "step-00000004"], None)
+        assert steps(store) == [4]
+
+
+def test_a_damaged_one_is_told_of_and_the_others_go(store: GcsServer, tmp_path: Path) -> None:
+    output = mirror(tmp_path)
+    output.fetch(None)
+    for step in (2, 4):
+        save(tmp_path, step)
+    next((tmp_path / "step-00000004" / "dcp").glob("*.distcp")).write_bytes(b"cut off")
+    said: list[str] = []
+    done: list[str] = []
+    whole = output.send_all(
+        BUDGET, lambda path, *_: done.append(path.name), lambda path, why: said.append(why)
+    )
+    assert (whole, done, len(said)) == (False, ["step-00000002"], 1)
+    assert "is not what MANIFEST.json says of it" in said[0]
+
+
+def test_a_new_disk_gets_what_the_run_had(store: GcsServer, tmp_path: Path) -> None:
+    old, new = mirror(tmp_path / "old"), mirror(tmp_path / "new")
+    old.fetch(None)
+    for step in (2, 4):
+        save(tmp_path / "old", step)
+    send(old)
+    assert not new.can_go_on()
+    assert new.fetch(None) == tmp_path / "new" / "step-00000004"
+    assert same(tmp_path / "old" / "step-00000004", tmp_path / "new" / "step-00000004")
+    assert new.can_go_on()
+    assert new.fetch(None) is None
+    save(tmp_path / "old", 6)
+    with pytest.raises(BadRequest, match="nothing more of this run is sent"):
+        send(old)
+
+
+def test_a_damaged_one_on_the_disk_is_fetched_again(store: GcsServer, tmp_path: Path) -> None:
+    output = mirror(tmp_path)
+    output.fetch(None)
+    for step in (2, 4):
+        save(tmp_path, step)
+    send(output)
+    next((tmp_path / "step-00000004" / "dcp").glob("*.distcp")).unlink()
+    assert output.fetch(None) == tmp_path / "step-00000004"
+    assert checkpoint_dirs.choose(tmp_path).path == tmp_path / "step-00000004"
+
+
+def test_a_start_in_a_store_is_there_until_the_run_has_its_own(
+    store: GcsServer, tmp_path: Path
+) -> None:
+    path = save(tmp_path / "old", 4)
+    send_copy(path, place() / path.name, budget=BUDGET)
+    here = tmp_path / "here"
+    for given in (place(), place() / path.name):
+        shutil.rmtree(here, ignore_errors=True)
+        assert fetch_start(here, given) == here / FETCHED
+        assert same(path, here / FETCHED)
+    assert fetch_start(here, place()) == here / FETCHED
+    save(here, 6)
+    assert fetch_start(here, place()) is None
+
+
+def test_a_start_that_is_none_is_refused(store: GcsServer, tmp_path: Path) -> None:
+    store.put("other/model.safetensors", b"x")
+    with pytest.raises(BadRequest, match="is not a job's checkpoint"):
+        start_of(place("other"))
+    with pytest.raises(BadRequest, match="is not a directory"):
+        start_of(place("nothing"))
+    store.put("run/step-00000004/.zerotools-writing.json", b"{}")
+    with pytest.raises(BadFile, match="no checkpoint in gs://checkpoints/run is complete"):
+        start_of(place())

@@ -1,0 +1,98 @@
+"""What a store says of a job's places, asked with what the job will have: `store_probe.py`.
+
+A process of its own, which `store_check` starts in the job's environment: whether credentials are
+there is known there alone. It reads {"job": ..., "writes": ...} and prints a list of sentences as
+JSON. With `writes` it also writes an empty object, and removes it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+PROBE = ".zerotools-probe"
+
+
+def problems(tree: dict[str, Any], *, writes: bool) -> Iterator[str]:
+    """Why the job cannot be started as it is.
+
+    Raises:
+        HostUnreachable: a store does not answer.
+    """
+    from zerotools.core.errors import BadFile, BadRequest
+    from zerotools.io.stores.addresses import lies_in
+    from zerotools.jobs.jobfile.parse import job_from_dict
+    from zerotools.jobs.tables.far_places import in_store
+
+    spec = job_from_dict(tree, source="the job")
+    place, given = spec.checkpoint.upload_to, spec.resume_from
+    try:
+        if place is not None:
+            _check_place(place, spec.output_dir, given, writes=writes)
+        if given is not None and in_store(given):
+            newest = place if place is not None and lies_in(given, place) else None
+            yield from _start(spec, given, newest)
+    except (BadRequest, BadFile) as error:
+        yield str(error)
+
+
+def _check_place(place: str, output_dir: str | None, given: str | None, *, writes: bool) -> None:
+    from zerotools.ops.mirroring.far_claim import check_claim
+
+    path = _far(place)
+    check_claim(path, Path(output_dir or "/nowhere"), "", given)
+    if writes:
+        from zerotools.io.stores.writing import put_object, remove_objects
+
+        put_object(path / PROBE, b"")
+        remove_objects([path / PROBE])
+
+
+def _start(spec: Any, given: str, place: str | None) -> Iterator[str]:
+    from zerotools.jobs.preflight.resumable import not_resumable
+    from zerotools.ops.mirroring.far_copies import newest_copy
+    from zerotools.ops.mirroring.mirror import start_of
+    from zerotools.runs.checkpoint_dirs import read_record
+
+    path = start_of(_far(given))
+    record = read_record(path)
+    yield from not_resumable(spec, record, path)
+    if spec.train.steps is not None and record.step >= spec.train.steps and place is None:
+        yield (
+            f"train.steps = {spec.train.steps}: counts from the beginning of the run, and "
+            f"resume_from = {path} is of step {record.step}; set a number above {record.step}"
+        )
+    newest = None if place is None else newest_copy(_far(place)).record
+    if newest is not None and newest.step > record.step:
+        yield (
+            f"resume_from = {given}: is at step {record.step}, but checkpoint.upload_to = {place} "
+            f"holds step {newest.step}, from which the job would resume; name another place to "
+            f'upload to, or set resume_from = "{place}"'
+        )
+
+
+def _far(url: str) -> Any:
+    from zerotools.io.stores.addresses import path_of
+
+    return path_of(url)
+
+
+def main() -> int:
+    """The process: from standard input to standard output."""
+    from zerotools.core.errors import ZerotoolsError
+
+    asked = json.load(sys.stdin)
+    try:
+        found = list(problems(asked["job"], writes=asked["writes"]))
+    except ZerotoolsError as error:
+        found = [str(error)]
+    json.dump(found, sys.stdout)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+    sys.exit(main())

@@ -1,0 +1,42 @@
+"""Places in object stores that a job file names. Nothing is asked of a store here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from zerotools.core.errors import BadRequest
+from zerotools.io.stores.addresses import WRITTEN, is_url, path_of
+
+
+def why_not_written(url: str) -> Iterator[str]:
+    """What is wrong with `url` as a place to write to."""
+    if not is_url(url):
+        schemes = ", ".join(f"{each}://" for each in WRITTEN)
+        yield f"{url!r:.200} is no URL of a store that is written to ({schemes})"
+        return
+    try:
+        path = path_of(url)
+    except BadRequest as error:
+        yield str(error)
+        return
+    scheme = url.partition(":")[0].lower()
+    if scheme not in WRITTEN:
+        yield (
+            f"{path}: {scheme}:// is only read; name a place of "
+            f"{', '.join(f'{each}://' for each in WRITTEN)}"
+        )
+    elif getattr(path, "is_root", False):
+        yield f"{path} is a whole bucket; name a place in it, such as {path}/run"
+
+
+def why_not_read(url: str) -> Iterator[str]:
+    """What is wrong with `url` as a place to read from."""
+    try:
+        path_of(url)
+    except BadRequest as error:
+        yield str(error)
+
+
+def in_store(path: str | None) -> bool:
+    """Whether a path of a job lies in a store."""
+    return path is not None and is_url(path)

@@ -1,0 +1,122 @@
+"""Whose run the checkpoints below a place in a store are.
+
+    {"schema": "zerotools.run/1", "run": "5f0c...", "job": "...", "where": "host:/data/out"}
+
+A run that begins puts this object where there is none. Who finds that of another run stops: two
+runs have checkpoints of the same names. A run that resumes from the place takes it over by a new
+`run`, in place of the very object that it has read; whoever wrote there before finds it, and stops.
+What a run knows of itself lies beside its checkpoints on the disk (`runs/uploads`); where that disk
+is lost, the job is known by `job`.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.io.files.json_file import read_json
+from zerotools.io.stores.addresses import lies_in
+from zerotools.io.stores.store_path import StorePath
+from zerotools.io.stores.writing import forget, writable
+from zerotools.runs import checkpoint_dirs
+from zerotools.runs.uploads import known_run, note_run
+
+CLAIM = ".zerotools-run.json"
+SCHEMA = "zerotools.run/1"
+_LARGEST = 2**16
+
+
+@dataclass(frozen=True, slots=True)
+class FarClaim:
+    """Who writes to a place: the run, the job that it belongs to, and its directory."""
+
+    run: str
+    job: str
+    where: str
+
+
+def read_claim(place: StorePath) -> FarClaim | None:
+    """Whose `place` is; None: nobody has claimed it.
+
+    Raises:
+        BadRequest: it cannot be read.
+    """
+    path = place / CLAIM
+    try:
+        tree: Any = read_json(path, _LARGEST, is_source=False)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, BadFile) as error:
+        raise BadRequest(f"{path} cannot be read ({error!s:.200}); name another place") from None
+    words = ("run", "job", "where")
+    is_known = isinstance(tree, dict) and tree.get("schema") == SCHEMA
+    if not is_known or not all(isinstance(tree.get(word), str) for word in words):
+        raise BadRequest(f"{path} is of another version of zerotools; name another place")
+    return FarClaim(tree["run"], tree["job"], tree["where"])
+
+
+def check_claim(place: StorePath, output_dir: Path, job: str, resume_from: str | None) -> bool:
+    """Whether a run in `output_dir` may write to `place` after it has claimed it; False: it has
+    done so before.
+
+    Raises:
+        BadRequest: another run's checkpoints are there, and this one does not resume from them.
+    """
+    forget(place)
+    found = read_claim(place)
+    if found is not None and found.run == known_run(output_dir):
+        return False
+    if (found is not None and found.job == job) or lies_in(resume_from, str(place)):
+        return True
+    if found is None and not _steps(place):
+        return True
+    whose = "" if found is None else f" of {found.where}"
+    raise BadRequest(
+        f"checkpoint.upload_to = {place}: holds checkpoints of another run{whose}; name another "
+        f'place, or resume from them with resume_from = "{place}"'
+    )
+
+
+def claim(place: StorePath, output_dir: Path, job: str, resume_from: str | None) -> bool:
+    """Make `place` that of the run in `output_dir`; whether it was another's before, or nobody's.
+
+    Raises:
+        BadRequest: as `check_claim`; or another run claims it at the same time.
+    """
+    if not check_claim(place, output_dir, job, resume_from):
+        return False
+    store, key = writable(place)
+    before = store.head(f"{key}/{CLAIM}")
+    run = known_run(output_dir) if before is None else None
+    mine = FarClaim(run or uuid.uuid4().hex, job, f"{socket.gethostname()}:{output_dir}")
+    tree = {"schema": SCHEMA, "run": mine.run, "job": mine.job, "where": mine.where}
+    try:
+        store.put(f"{key}/{CLAIM}", json.dumps(tree).encode(), new=before is None, replaces=before)
+    except FileExistsError:  # also where the answer to the first try was lost
+        forget(place)
+        if read_claim(place) != mine:
+            raise BadRequest(f"another run claims {place} now; name another place") from None
+    forget(place)
+    note_run(output_dir, mine.run)
+    return True
+
+
+def refuse_lost(place: StorePath, output_dir: Path) -> None:
+    """
+    Raises:
+        BadRequest: another run has taken the place over, or it was emptied.
+    """
+    forget(place / CLAIM)
+    found = read_claim(place)
+    if found is None or found.run != known_run(output_dir):
+        who = "nobody's any more" if found is None else f"that of {found.where} now"
+        raise BadRequest(f"{place} is {who}: nothing more of this run is sent there")
+
+
+def _steps(place: StorePath) -> bool:
+    return place.is_dir() and any(checkpoint_dirs.step_of(path.name) for path in place.iterdir())

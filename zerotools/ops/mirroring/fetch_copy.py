@@ -1,0 +1,166 @@
+"""One checkpoint of a job, fetched from an object store to the disk, where it appears whole.
+
+Every file is compared with the manifest while it comes. A fetch that was killed leaves its staging
+directory under a name of its own, and the next one keeps the files in it that are whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from pathlib import Path
+from threading import Event
+
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.io.files.open_source import FarSource
+from zerotools.io.files.regular import read_regular, source_file
+from zerotools.io.stores.store_path import StorePath
+from zerotools.runs.checkpoint_dirs import STAGING_PREFIX, TRASH_PREFIX, sync_directory
+from zerotools.runs.manifest import (
+    LARGEST_MANIFEST,
+    MANIFEST,
+    ManifestEntry,
+    read_manifest,
+    verify_manifest,
+    write_durably,
+)
+
+_FILES = 4
+_PIECE = 8 * 2**20
+_AHEAD = 3
+"""Pieces of each file that are asked for at a time."""
+
+
+class _Stopped(Exception):
+    """Another file failed."""
+
+
+def fetch_copy(
+    source: StorePath, destination: Path, *, on_bytes: Callable[[int], None] = lambda _: None
+) -> int:
+    """Let `destination` be the checkpoint at `source`, in place of what is there and is not whole;
+    the bytes that were fetched. At most 128 MiB are held.
+
+    Raises:
+        BadFile: an object is not what the manifest says of it, or changes meanwhile.
+        BadRequest: there is no room for it on the disk.
+        HostUnreachable: the store does not answer.
+        OSError: the disk does not take it.
+    """
+    entries = read_manifest(source)
+    manifest = read_regular(source / MANIFEST, LARGEST_MANIFEST)
+    staging = destination.with_name(f"{STAGING_PREFIX}fetched-{destination.name}")
+    staging.mkdir(parents=True, exist_ok=True)
+    left = _left(staging, manifest, entries)
+    _check_room(destination, staging, sum(entries[name].size for name in left))
+    fetching = _Fetching(source, staging, entries, on_bytes)
+    fetched = fetching.run(left)
+    for folder, _, _ in os.walk(staging):
+        sync_directory(Path(folder))
+    _put_in_place(staging, destination)
+    return fetched
+
+
+def _left(staging: Path, manifest: bytes, entries: Mapping[str, ManifestEntry]) -> list[str]:
+    """The files that an earlier fetch of the same checkpoint has not completed; all others are
+    compared with the manifest again."""
+    try:
+        same = read_regular(staging / MANIFEST, LARGEST_MANIFEST, is_source=False) == manifest
+    except (OSError, BadFile):
+        same = False
+    if not same:
+        shutil.rmtree(staging)
+        staging.mkdir()
+        write_durably(staging / MANIFEST, manifest.decode())
+        return list(entries)
+    return sorted({each.file for each in verify_manifest(staging) if each.file} & {*entries})
+
+
+def _check_room(destination: Path, staging: Path, needed: int) -> None:
+    free = shutil.disk_usage(staging).free
+    if needed > free:
+        raise BadRequest(
+            f"{destination} needs {needed} bytes, and {free} are free on its disk; make room, or "
+            "name another output_dir"
+        )
+
+
+def _put_in_place(staging: Path, destination: Path) -> None:
+    if os.path.lexists(destination):  # one that is not whole: it is not fetched otherwise
+        trash = destination.with_name(f"{TRASH_PREFIX}{destination.name}")
+        shutil.rmtree(trash, ignore_errors=True)
+        destination.rename(trash)
+        staging.rename(destination)
+        shutil.rmtree(trash, ignore_errors=True)
+    else:
+        staging.rename(destination)
+    sync_directory(destination.parent)
+
+
+class _Fetching:
+    """The files of one checkpoint on their way."""
+
+    def __init__(
+        self,
+        source: StorePath,
+        staging: Path,
+        entries: Mapping[str, ManifestEntry],
+        on_bytes: Callable[[int], None],
+    ) -> None:
+        self._source = source
+        self._staging = staging
+        self._entries = entries
+        self._on_bytes = on_bytes
+        self._stopped = Event()
+
+    def run(self, names: list[str]) -> int:
+        with ThreadPoolExecutor(_FILES, thread_name_prefix="file") as pool:
+            coming = [pool.submit(self._fetch, name) for name in names]
+            try:
+                ended, _ = wait(coming, return_when=FIRST_EXCEPTION)
+                for each in ended:
+                    each.result()
+            except BaseException:  # raised again, when all have come to their ends
+                self._stopped.set()
+                pool.shutdown(wait=True, cancel_futures=True)
+                raise
+        return sum(self._entries[name].size for name in names)
+
+    def _fetch(self, name: str) -> None:
+        path, entry = self._staging / name, self._entries[name]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        digest = hashlib.sha256()
+        try:
+            with source_file(self._source / name) as source, path.open("wb") as file:
+                size = source.status().st_size
+                if size != entry.size:
+                    raise self._differs(name, f"{size} bytes")
+                for at in range(0, size, _AHEAD * _PIECE):
+                    if self._stopped.is_set():
+                        raise _Stopped
+                    for piece in _pieces(source, at, min(size, at + _AHEAD * _PIECE)):  # type: ignore[arg-type]
+                        digest.update(piece)
+                        file.write(piece)
+                        self._on_bytes(len(piece))
+                file.flush()
+                os.fsync(file.fileno())
+        except FileNotFoundError as error:
+            raise BadFile(f"{error.filename} is missing, and {MANIFEST} lists it") from None
+        if digest.hexdigest() != entry.sha256:
+            raise self._differs(name, f"SHA-256 {digest.hexdigest()[:12]}…")
+
+    def _differs(self, name: str, has: str) -> BadFile:
+        entry = self._entries[name]
+        return BadFile(
+            f"{self._source / name} has {has}, and {MANIFEST} says {entry.size} bytes and SHA-256 "
+            f"{entry.sha256[:12]}…: it is damaged; resume from an older checkpoint"
+        )
+
+
+def _pieces(source: FarSource, begin: int, end: int) -> list[memoryview]:
+    """Bytes [begin, end) in order, of requests that are made side by side."""
+    ranges = [(at, min(end, at + _PIECE)) for at in range(begin, end, _PIECE)]
+    return [part for parts in source.fetch(ranges)() for part in parts]

@@ -1,0 +1,156 @@
+"""A job's output directory and its copy in an object store.
+
+The newest checkpoint is sent first, then the older ones that are to be kept there. A checkpoint is
+noted while it is sent, so that the ranks do not delete it; where they save faster than it goes, the
+next one to be sent is the newest then, and those between are never sent: neither the disk nor the
+ranks wait for the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from zerotools.core.errors import BadFile
+from zerotools.io.stores.store_path import StorePath
+from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.mirroring import far_claim
+from zerotools.ops.mirroring.far_copies import newest_copy, point_at, refuse_part, remove_old
+from zerotools.ops.mirroring.fetch_copy import fetch_copy
+from zerotools.ops.mirroring.send_copy import SentCopy, send_copy
+from zerotools.runs import checkpoint_dirs
+from zerotools.runs.checkpoint_dirs import BEST, LATEST
+from zerotools.runs.keep_rule import KeepRule
+from zerotools.runs.thinned import is_thinned
+from zerotools.runs.uploads import FETCHED, known_run, note_sending
+
+OnSent = Callable[[Path, StorePath, SentCopy], None]
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """What is in `output_dir`, copied below `place`. `rule` says what stays there. `job` is what
+    the run is known by where its directory is lost."""
+
+    output_dir: Path
+    place: StorePath
+    job: str
+    rule: KeepRule = field(default_factory=KeepRule)
+
+    def send_all(
+        self, budget: MemoryBudget, sent: OnSent, failed: Callable[[Path, str], None]
+    ) -> bool:
+        """Send what is to be there and is not; whether all of it is there now. A checkpoint that
+        cannot be sent, as it is damaged, is told of by `failed`, and does not stop the others.
+
+        Raises:
+            BadRequest: the place is another run's; or no rights.
+            HostUnreachable: the store does not answer.
+        """
+        done: set[str] = set()
+        whole = True
+        while (path := self._next(done)) is not None:
+            far_claim.refuse_lost(self.place, self.output_dir)
+            note_sending(self.output_dir, path)
+            done.add(path.name)
+            try:
+                copy = send_copy(path, self.place / path.name, budget=budget)
+            except BadFile as error:
+                if path.is_dir():  # else the ranks have deleted it before it was noted
+                    failed(path, str(error))
+                    whole = False
+                continue
+            finally:
+                note_sending(self.output_dir, None)
+            if copy is not None:
+                sent(path, self.place / path.name, copy)
+            self._tidy()
+        return whole
+
+    def _next(self, done: set[str]) -> Path | None:
+        """The newest checkpoint that was not looked at yet, and is to be there."""
+        listed = checkpoint_dirs.listing(self.output_dir)
+        best = checkpoint_dirs.hinted(self.output_dir, BEST)
+        goes = {*self.rule.beyond(listed)} - {best}
+        return next(
+            (
+                path
+                for path in listed
+                if path.name not in done and path not in goes and not is_thinned(path)
+            ),
+            None,
+        )
+
+    def _tidy(self) -> None:
+        """The hints, and what need not be kept."""
+        newest = newest_copy(self.place).path
+        if newest is None:
+            return
+        point_at(self.place, LATEST, newest.name)
+        best = checkpoint_dirs.hinted(self.output_dir, BEST)
+        if best is not None and (self.place / best.name).is_dir():
+            point_at(self.place, BEST, best.name)
+        remove_old(self.place, self.rule, newest.name)
+
+    def can_go_on(self) -> bool:
+        """Whether the run has begun, and has a whole checkpoint on the disk."""
+        if known_run(self.output_dir) is None:
+            return False
+        return checkpoint_dirs.choose(self.output_dir, digests=False).path is not None
+
+    def fetch(self, resume_from: str | None) -> Path | None:
+        """Claim the place, and fetch the newest checkpoint from there if none on the disk is as
+        new; where it lies now, None: nothing is fetched.
+
+        Raises:
+            As `far_claim.claim`, and `fetch_copy`.
+        """
+        far_claim.claim(self.place, self.output_dir, self.job, resume_from)
+        own = checkpoint_dirs.choose(self.output_dir, digests=False)
+        above = -1 if own.record is None else own.record.step
+        found = newest_copy(self.place, above).path
+        if found is None:
+            return None
+        destination = self.output_dir / found.name
+        fetch_copy(_far(found), destination)
+        return destination
+
+
+def fetch_start(output_dir: Path, resume_from: StorePath) -> Path | None:
+    """Have the checkpoint that `resume_from` means on the disk, until the run has one of its own;
+    None: it has.
+
+    Raises:
+        BadRequest: there is no checkpoint of a job.
+        As `fetch_copy`.
+    """
+    destination = output_dir / FETCHED
+    if checkpoint_dirs.choose(output_dir, digests=False).path is not None:
+        return None
+    if destination.is_dir():
+        try:
+            checkpoint_dirs.check(destination, digests=False)
+            return destination
+        except BadFile:
+            pass
+    fetch_copy(_far(start_of(resume_from)), destination)
+    return destination
+
+
+def start_of(resume_from: StorePath) -> Path:
+    """The checkpoint that `resume_from` means, a checkpoint or a directory of them.
+
+    Raises:
+        BadRequest: there is none of a job.
+        BadFile: none is whole.
+    """
+    resume_from.forget()
+    choice = checkpoint_dirs.resolve(resume_from, digests=False, structure=refuse_part)
+    assert choice.path is not None
+    return choice.path
+
+
+def _far(path: Path) -> StorePath:
+    assert isinstance(path, StorePath)
+    return path

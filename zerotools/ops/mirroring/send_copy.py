@@ -1,0 +1,180 @@
+"""One checkpoint of a job, sent to an object store as it lies on the disk.
+
+It appears as every output does (`far_staging`): a record first, then the files, those by which it
+is known last, then its manifest and the marker. Every byte that is sent is compared with the
+manifest, so that what the disk has lost since the save is not taken for a copy. What breaks off
+stays, and the next try goes on from there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from threading import Event
+
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.formats import FORMATS
+from zerotools.io.files.regular import read_regular, source_file
+from zerotools.io.output.far_removal import remove_output
+from zerotools.io.output.far_staging import FarStaging
+from zerotools.io.output.marker import MARKER, marker_text
+from zerotools.io.output.writing_name import WRITING
+from zerotools.io.output.writing_record import read_writing
+from zerotools.io.stores.far_store import FarObject
+from zerotools.io.stores.store_path import StorePath
+from zerotools.io.stores.writing import forget, writable
+from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.mirroring.far_copies import is_copy
+from zerotools.ops.uploading.upload_memory import UploadMemory
+from zerotools.runs.manifest import LARGEST_MANIFEST, MANIFEST, ManifestEntry, read_manifest
+from zerotools.runs.record import RECORD
+
+_PIECE = 2**20
+_SIGNS = {RECORD, *(sign for form in FORMATS.values() for sign in form.signs)}
+
+
+@dataclass(frozen=True, slots=True)
+class SentCopy:
+    """Bytes and files that were sent, and those that an earlier try had sent."""
+
+    sent_bytes: int
+    sent_files: int
+    kept_files: int
+
+
+class _Stopped(Exception):
+    """Another file failed."""
+
+
+def send_copy(
+    directory: Path,
+    destination: StorePath,
+    *,
+    budget: MemoryBudget,
+    on_bytes: Callable[[int], None] = lambda _: None,
+) -> SentCopy | None:
+    """Let `destination` be a copy of the checkpoint in `directory`; None: it was one before. What
+    is there of another checkpoint of the run is removed first.
+
+    Raises:
+        BadFile: the checkpoint is not what its manifest says, or was deleted meanwhile.
+        BadRequest: objects are there that zerotools has not written; or no rights.
+        HostUnreachable: the store does not answer.
+    """
+    entries = read_manifest(directory)
+    try:
+        manifest = read_regular(directory / MANIFEST, LARGEST_MANIFEST, is_source=False)
+    except OSError as error:
+        raise BadFile(f"{directory / MANIFEST} cannot be read: {error.strerror}") from None
+    made_of = hashlib.sha256(manifest).hexdigest()
+    forget(destination)
+    if is_copy(destination, made_of):
+        return None
+    identity = {"manifest": made_of}
+    resume = _has_begun(destination, identity)
+    if not resume:
+        remove_output(destination)
+    names = [*entries, MANIFEST]
+    memory = UploadMemory.of(budget, len(names))
+    staging = FarStaging(
+        destination, "upload", identity, names, resume=resume, overwrite=False, keep_failed=True
+    )
+    with staging:
+        kept = len(staging.done)
+        sending = _Sending(directory, entries, memory, staging, on_bytes)
+        sending.run()
+        store, key = writable(destination)
+        staging.add(MANIFEST, store.put(f"{key}/{MANIFEST}", manifest), {})
+        staging.commit(_marker(staging, made_of))
+    return SentCopy(sending.sent_bytes, len(names) - kept, kept)
+
+
+def _has_begun(destination: StorePath, identity: dict[str, str]) -> bool:
+    """Whether an earlier try has begun with the same copy."""
+    if not (destination / WRITING).is_file() or (destination / MARKER).is_file():
+        return False
+    try:
+        return bool(read_writing(destination)["identity"] == identity)
+    except BadRequest:
+        return False
+
+
+def _marker(staging: FarStaging, made_of: str) -> bytes:
+    files = {n: {"size": d["size"], "etag": d["etag"]} for n, d in sorted(staging.done.items())}
+    more = {"run": staging.run, "made_of": made_of}
+    return marker_text("upload", files, None, more).encode()
+
+
+class _Sending:
+    """The files of one checkpoint on their way."""
+
+    def __init__(
+        self,
+        directory: Path,
+        entries: dict[str, ManifestEntry],
+        memory: UploadMemory,
+        staging: FarStaging,
+        on_bytes: Callable[[int], None],
+    ) -> None:
+        self._directory = directory
+        self._entries = entries
+        self._memory = memory
+        self._staging = staging
+        self._on_bytes = on_bytes
+        self._store, self._key = writable(staging.destination)
+        self._stopped = Event()
+        self.sent_bytes = 0
+
+    def run(self) -> None:
+        left = [name for name in self._entries if name not in self._staging.done]
+        last = [name for name in left if PurePosixPath(name).name in _SIGNS]
+        first = [name for name in left if name not in last]
+        with ThreadPoolExecutor(self._memory.files, thread_name_prefix="upload") as pool:
+            try:
+                for some in (first, last):
+                    sending = [pool.submit(self._send, name) for name in some]
+                    ended, _ = wait(sending, return_when=FIRST_EXCEPTION)
+                    for each in ended:
+                        self.sent_bytes += each.result().size
+            except BaseException:  # raised again, when all have come to their ends
+                self._stopped.set()
+                pool.shutdown(wait=True, cancel_futures=True)
+                raise
+
+    def _send(self, name: str) -> FarObject:
+        size, key = self._entries[name].size, f"{self._key}/{name}"
+        part = self._memory.part_bytes(size)
+        if size <= part:
+            written = self._store.put(key, b"".join(self._pieces(name)))
+        else:
+            parallel = self._memory.parallel(size)
+            written = self._store.upload(key, self._pieces(name), part, parallel)
+        self._staging.add(name, written, {})
+        return written
+
+    def _pieces(self, name: str) -> Iterator[bytes]:
+        """The bytes of a file, which are those that its manifest has."""
+        path, entry = self._directory / name, self._entries[name]
+        digest, at = hashlib.sha256(), 0
+        try:
+            with source_file(path, is_source=False) as source:
+                while piece := source.read(_PIECE, at):
+                    if self._stopped.is_set():
+                        raise _Stopped
+                    digest.update(piece)
+                    at += len(piece)
+                    if at > entry.size:
+                        break
+                    yield piece
+                    self._on_bytes(len(piece))
+        except OSError as error:
+            raise BadFile(f"{path} cannot be read: {error.strerror}") from None
+        if (at, digest.hexdigest()) != (entry.size, entry.sha256):
+            raise BadFile(
+                f"{path} is not what {MANIFEST} says of it ({entry.size} bytes, SHA-256 "
+                f"{entry.sha256[:12]}…): its bytes have changed since it was saved, and it is not "
+                "uploaded"
+            )
