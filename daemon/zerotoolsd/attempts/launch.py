@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -93,16 +92,19 @@ def thinning_command(
     return (*command, str(socket), str(job_id), *named)
 
 
-def mirroring_commands(spec: JobSpec, job: JobRow) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def mirroring_commands(
+    spec: JobSpec, output_dir: str, job: str
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What is run before the ranks, and after each checkpoint, where they are copied to a store or
-    come from one: in the daemon's own interpreter, on node 0."""
+    come from one: in the daemon's own interpreter, on node 0. `job` tells it apart from all others.
+    """
     saving = spec.checkpoint
     given = spec.resume_from if in_store(spec.resume_from) else None
     if spec.rendezvous.node_rank or (saving.upload_to is None and given is None):
         return (), ()
     settings = {
-        "output_dir": job.output_dir,
-        "job": f"{socket.gethostname()}:{job.id}:{job.created!r}",
+        "output_dir": output_dir,
+        "job": job,
         "upload_to": saving.upload_to,
         "keep_last": saving.upload_keep_last,
         "keep_every": saving.keep_every,
@@ -113,7 +115,7 @@ def mirroring_commands(spec: JobSpec, job: JobRow) -> tuple[tuple[str, ...], tup
     return (*command, "fetch", told), uploading
 
 
-def _on_disk(spec: JobSpec) -> JobSpec:
+def on_disk(spec: JobSpec) -> JobSpec:
     """`spec` as its ranks are given it: what lies in a store is on the disk by then."""
     if not in_store(spec.resume_from):
         return spec
@@ -194,9 +196,10 @@ def prepare(
     spec = replace(job.spec, output_dir=job.output_dir)
     if spec.stall.action == END and not config.watch.end_stalled:
         spec = replace(spec, stall=replace(spec.stall, action=REPORT))
-    fetching, uploading = mirroring_commands(spec, job)
+    name = f"{socket.gethostname()}:{job.id}:{job.created!r}"
+    fetching, uploading = mirroring_commands(spec, job.output_dir, name)
     if spec.backend != SLURM:
-        spec = _on_disk(spec)
+        spec = on_disk(spec)
     sized = at_size(spec, attempt.world_size or spec.world_size)
     plan = _plan(sized, job, attempt, config, command, umask, user, bindings)
     thinning = thinning_command(spec, job.output_dir, job.id, socket)

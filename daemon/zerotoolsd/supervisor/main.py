@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotoolsd.supervisor import procfs
+from zerotoolsd.supervisor.beside_ranks import THINNING_LOG, UPLOADING_LOG
 from zerotoolsd.supervisor.cgroups.delegation import NotDelegated
 from zerotoolsd.supervisor.cgroups.group import AttemptGroup, group_name, make_group
 from zerotoolsd.supervisor.children.spawning import Execute, execute_program
@@ -28,7 +29,6 @@ from zerotoolsd.supervisor.durable import read_json, write_json
 from zerotoolsd.supervisor.ending import family
 from zerotoolsd.supervisor.ending.reaper import kill_all
 from zerotoolsd.supervisor.finder_process import Finder, NoAnswer
-from zerotoolsd.supervisor.follower import THINNING_LOG, UPLOADING_LOG
 from zerotoolsd.supervisor.gpu_locks.attempt_locks import take_locks
 from zerotoolsd.supervisor.last_word.keeper import Records, keep
 from zerotoolsd.supervisor.last_word.ledger import RankLedger

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from zerotoolsd.supervisor.beside_ranks import BesideRanks
 from zerotoolsd.supervisor.cgroups.group import AttemptGroup
 from zerotoolsd.supervisor.children.spawning import (
     BegunProgram,
@@ -26,7 +27,6 @@ from zerotoolsd.supervisor.ending.family import FAMILY, FamilyNote
 from zerotoolsd.supervisor.ending.reaper import reap
 from zerotoolsd.supervisor.ending.stopping import terminate
 from zerotoolsd.supervisor.finder_process import Finder, searched
-from zerotoolsd.supervisor.follower import Followers
 from zerotoolsd.supervisor.heartbeats.stalls import ASKED, Stalls
 from zerotoolsd.supervisor.host_memory import HostMemory
 from zerotoolsd.supervisor.last_word.ledger import RankLedger
@@ -84,7 +84,7 @@ class RankMonitor:
         self._identity: Mapping[str, Any] = {}
         self._is_noted = True
         """Whether RUN says of the ranks what is known; it could not be written yet otherwise."""
-        self._followers = Followers(plan, progress)
+        self._beside = BesideRanks(plan, progress)
         self._stop_by: float | None = None
         self.stalls = Stalls(plan, progress)
         # A group is complete at every moment; without one, the note is all that is left.
@@ -222,7 +222,7 @@ class RankMonitor:
                 self._tell_ranks()
                 self._note_ranks()
                 self._look_for_stall()
-                self._followers.look()
+                self._beside.look()
                 next_sample = now + TICK_SECONDS
             if now >= next_sign:
                 _sign()
@@ -247,7 +247,7 @@ class RankMonitor:
                 key.data()
 
     def _note_ends(self, ended: dict[int, int]) -> None:
-        self._followers.ended(ended)
+        self._beside.ended(ended)
         self.stalls.ended(ended)
         by_pid = {rank.pid: rank for rank in self.ranks if rank.status is None}
         for pid in ended.keys() & by_pid.keys():
@@ -357,7 +357,7 @@ class RankMonitor:
         if self.plan.watches:
             return  # what it watches holds the memory, and its watcher tells of that
         try:
-            beside = {*self.helpers, *self._followers.pids, *self.stalls.pids}
+            beside = {*self.helpers, *self._beside.pids, *self.stalls.pids}
             used = self._memory.measure(beside)
         except OSError as error:  # no descriptors: the ranks have nothing to do with it
             say(f"the memory of the ranks cannot be measured: {error}")

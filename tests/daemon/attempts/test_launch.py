@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -9,9 +10,12 @@ import pytest
 
 from tests.jobs.jobfile.test_parse import parsed
 from zerotoolsd.attempts.launch import (
+    MIRRORING,
     THINNING,
     closing_command,
+    mirroring_commands,
     newest_saved,
+    on_disk,
     thinning_command,
 )
 
@@ -39,6 +43,38 @@ def test_the_trainer_is_told_what_earlier_attempts_saved_in_the_job_s_own_direct
     assert newest_saved(["/runs/out/mine.pt"], own) == newest_saved([], own) == 0
 
 
+def test_what_lies_in_a_store_is_fetched_before_and_copied_beside_the_ranks() -> None:
+    spec = parsed(
+        checkpoint={"upload_to": "s3://b/run", "upload_keep_last": 3}, resume_from="s3://b/old"
+    )
+    fetching, uploading = mirroring_commands(spec, "/out", "host:7")
+    assert fetching[:5] == (sys.executable, "-E", "-P", str(MIRRORING), "fetch")
+    assert uploading[:5] == (*fetching[:4], "upload")
+    assert MIRRORING.is_file()
+    assert (
+        json.loads(fetching[5])
+        == json.loads(uploading[5])
+        == {
+            "output_dir": "/out",
+            "job": "host:7",
+            "upload_to": "s3://b/run",
+            "keep_last": 3,
+            "keep_every": None,
+            "resume_from": "s3://b/old",
+        }
+    )
+    assert mirroring_commands(parsed(resume_from="/old"), "/out", "host:7") == ((), ())
+    assert mirroring_commands(parsed(resume_from="s3://b/old"), "/out", "host:7")[1] == ()
+
+
+def test_ranks_are_given_a_start_on_the_disk() -> None:
+    spec = parsed(resume_from="s3://b/old", output_dir="/out")
+    assert on_disk(spec).resume_from == "/out/.resumed-from"
+    own = parsed(resume_from="s3://b/run/", checkpoint={"upload_to": "s3://b/run"})
+    assert on_disk(own).resume_from is None
+    assert on_disk(parsed(resume_from="/old")).resume_from == "/old"
+
+
 @pytest.mark.parametrize("node", [0, 1])
 def test_node_0_alone_exports_and_thins(node: int) -> None:
     meeting = {"address": "a:1", "nodes": 2, "node_rank": node}
@@ -46,3 +82,5 @@ def test_node_0_alone_exports_and_thins(node: int) -> None:
     spec = parsed(checkpoint=wanted, rendezvous=meeting, output_dir="/out")
     assert bool(thinning_command(spec, "/out", 7, SOCKET)) == (node == 0)
     assert bool(closing_command(spec, "/out")) == (node == 0)
+    spec = parsed(checkpoint={"upload_to": "s3://b/run"}, rendezvous=meeting, output_dir="/out")
+    assert [bool(each) for each in mirroring_commands(spec, "/out", "7")] == [node == 0] * 2

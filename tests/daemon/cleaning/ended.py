@@ -19,7 +19,8 @@ from zerotoolsd.queue.lifecycle import Standing
 from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.service.exchanged import Cleaned, CleanRequest, JobView
 from zerotoolsd.service.refusals import NotFound
-from zerotoolsd.supervisor import closing, thinner
+from zerotoolsd.supervisor import closing
+from zerotoolsd.supervisor.beside_ranks import THINNING_LOG
 
 ME = os.geteuid()
 Story = Callable[[Running], Awaitable[None]]
@@ -47,7 +48,7 @@ async def over(
     run_dir = it.engine.jobs_dir / str(job.id) / "attempt-1"
     run_dir.mkdir(parents=True)
     (run_dir / "rank-0.log").write_bytes(b"x" * 2000)
-    for name in ("progress.jsonl", SUPERVISOR_LOG, thinner.LOG, closing.LOG):
+    for name in ("progress.jsonl", SUPERVISOR_LOG, THINNING_LOG, closing.LOG):
         (run_dir / name).touch()
     (run_dir / "importable").mkdir()
     (run_dir / "importable" / "zerotools").symlink_to(Path(removal.__file__).parent)

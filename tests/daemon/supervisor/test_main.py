@@ -78,19 +78,6 @@ def test_what_follows_a_finished_run_is_told_and_changes_nothing(tmp_path: Path)
     assert "closing" not in finish(run, supervise(run))
 
 
-def test_what_thins_runs_beside_the_ranks_once_for_each_checkpoint_and_at_the_end(
-    tmp_path: Path,
-) -> None:
-    thinning = ("/bin/sh", "-c", f"echo once >> {tmp_path}/ran; echo said")
-    run = make_attempt(tmp_path / "run", "steps=1 save=1 release exit=0", thinning=thinning)
-    process = supervise(run)
-    wait_for_file(tmp_path / "ran")
-    (run / "release").touch()
-    assert finish(run, process)["outcome"] == "finished"
-    assert (tmp_path / "ran").read_text() == "once\n" * 2
-    assert (run / "thinning.log").read_text() == "said\n" * 2
-
-
 def test_a_stop_ends_what_follows_a_finished_run(tmp_path: Path) -> None:
     closing = ("/bin/sh", "-c", f"touch {tmp_path}/began; exec sleep 1000")
     run = make_attempt(tmp_path / "run", "steps=3 exit=0", closing=closing)

@@ -135,6 +135,14 @@ def test_a_start_in_a_store_is_there_until_the_run_has_its_own(
     assert fetch_start(here, place()) is None
 
 
+def test_a_run_does_not_begin_anew_where_its_start_is_not_there(
+    store: GcsServer, tmp_path: Path
+) -> None:
+    with pytest.raises(BadRequest, match="gs://checkpoints/run is not a directory"):
+        mirror(tmp_path).fetch(str(place()))
+    assert store.sizes() == {}
+
+
 def test_a_start_that_is_none_is_refused(store: GcsServer, tmp_path: Path) -> None:
     store.put("other/model.safetensors", b"x")
     with pytest.raises(BadRequest, match="is not a job's checkpoint"):

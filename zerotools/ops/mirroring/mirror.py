@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from zerotools.core.errors import BadFile
+from zerotools.io.stores.addresses import lies_in, path_of
 from zerotools.io.stores.store_path import StorePath
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.mirroring import far_claim
@@ -106,8 +107,10 @@ class Mirror:
         Raises:
             As `far_claim.claim`, and `fetch_copy`.
         """
-        far_claim.claim(self.place, self.output_dir, self.job, resume_from)
         own = checkpoint_dirs.choose(self.output_dir, digests=False)
+        if own.path is None and lies_in(resume_from, str(self.place)):
+            start_of(_far(path_of(resume_from or "")))  # before an empty place is claimed
+        far_claim.claim(self.place, self.output_dir, self.job, resume_from)
         above = -1 if own.record is None else own.record.step
         found = newest_copy(self.place, above).path
         if found is None:

@@ -19,13 +19,13 @@ THINNING_LOG = "thinning.log"
 UPLOADING_LOG = "uploading.log"
 
 
-class Followers:
+class BesideRanks:
     """All that go on beside the ranks of an attempt."""
 
     def __init__(self, plan: Plan, progress: Progress) -> None:
         self._every = (
-            Follower(plan, progress, plan.thinning, THINNING_LOG),
-            Follower(plan, progress, plan.uploading, UPLOADING_LOG, from_start=True),
+            RepeatedCommand(plan, progress, plan.thinning, THINNING_LOG),
+            RepeatedCommand(plan, progress, plan.uploading, UPLOADING_LOG, from_start=True),
         )
 
     @property
@@ -44,7 +44,7 @@ class Followers:
             each.ended(pids)
 
 
-class Follower:
+class RepeatedCommand:
     """At most one process at a time. Works in the run directory. `from_start`: it is started once
     before there is a new checkpoint, for those that an earlier attempt has left to do."""
 
