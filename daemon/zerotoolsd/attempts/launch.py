@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from socket import gethostname
 from types import MappingProxyType
 from typing import Any
 
@@ -196,7 +197,7 @@ def prepare(
     spec = replace(job.spec, output_dir=job.output_dir)
     if spec.stall.action == END and not config.watch.end_stalled:
         spec = replace(spec, stall=replace(spec.stall, action=REPORT))
-    name = f"{socket.gethostname()}:{job.id}:{job.created!r}"
+    name = f"{gethostname()}:{job.id}:{job.created!r}"
     fetching, uploading = mirroring_commands(spec, job.output_dir, name)
     if spec.backend != SLURM:
         spec = on_disk(spec)
