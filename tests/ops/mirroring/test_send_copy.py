@@ -52,6 +52,22 @@ def test_a_copy_is_what_the_disk_has(store: GcsServer, tmp_path: Path) -> None:
     assert send_copy(path, place() / STEP, budget=BUDGET) is None
 
 
+def test_the_record_of_one_that_was_killed_at_its_very_end_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save(tmp_path, 4)
+    with troubled(monkeypatch) as (store, proxy):
+        proxy.add(ACCESS_DENIED, kind="delete")
+        with pytest.raises(BadRequest, match="the store refuses it"):
+            send_copy(path, place() / STEP, budget=BUDGET)
+        assert f"run/{STEP}/{WRITING}" in store.sizes()
+        assert is_whole()
+        proxy.reset()
+        assert send_copy(path, place() / STEP, budget=BUDGET) is None
+        assert f"run/{STEP}/{WRITING}" not in store.sizes()
+        assert is_whole()
+
+
 def test_another_checkpoint_of_its_name_takes_its_place(store: GcsServer, tmp_path: Path) -> None:
     send_copy(save(tmp_path, 4), place() / STEP, budget=BUDGET)
     path = save(tmp_path, 4, seed=8)  # the run went back, and came here again

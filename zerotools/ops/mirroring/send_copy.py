@@ -25,7 +25,7 @@ from zerotools.io.output.writing_name import WRITING
 from zerotools.io.output.writing_record import read_writing
 from zerotools.io.stores.far_store import FarObject
 from zerotools.io.stores.store_path import StorePath
-from zerotools.io.stores.writing import forget, writable
+from zerotools.io.stores.writing import forget, remove_objects, writable
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.mirroring.far_copies import is_copy
 from zerotools.ops.uploading.upload_memory import UploadMemory
@@ -72,6 +72,8 @@ def send_copy(
     made_of = hashlib.sha256(manifest).hexdigest()
     forget(destination)
     if is_copy(destination, made_of):
+        if (destination / WRITING).is_file():  # whoever sent it was killed before its last request
+            remove_objects([destination / WRITING])
         return None
     identity = {"manifest": made_of}
     resume = _has_begun(destination, identity)
