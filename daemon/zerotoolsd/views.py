@@ -49,6 +49,7 @@ def job_view(
     known = [last_report.last_report(attempt) for attempt in reversed(attempts)]
     progress = next((each.step for each in known if each.step is not None), None)
     doing = known[0].doing if known else None
+    uploaded = next((each.uploaded for each in known if each.uploaded is not None), None)
     return JobView(
         id=job.id,
         name=job.name,
@@ -71,12 +72,17 @@ def job_view(
             {"job": each.on_id, "condition": each.condition, "state": each.state} for each in after
         ),
         latest_checkpoint=None if found is None else _checkpoint(*found, attempts),
+        uploaded=uploaded and {**uploaded, "why": _masked_text(uploaded["why"], secrets)},
         progress=progress,
         phase=_masked_phase(_phase(job, attempts, known, quiet_seconds), secrets),
         spec={} if spec is None else _without_secrets(spec, secrets),
         environment=NOT_CAPTURED if spec and spec.captured_env is None else None,
         set_keys=_set_keys(job),
     )
+
+
+def _masked_text(text: str | None, secrets: Sequence[str]) -> str | None:
+    return None if text is None else mask_text(text, secrets)
 
 
 def _world_size(spec: JobSpec | None, attempts: Sequence[AttemptRow]) -> int:

@@ -47,7 +47,8 @@ def combined(records: Sequence[Record], names: Sequence[str]) -> dict[str, Any]:
     if ran:
         found["ran_seconds"] = max(ran)
     found["unkillable"] = []  # Slurm ends what is left, and drains the node where it cannot
-    found |= {name: leader[name] for name in ("closing", "uploading") if leader.get(name)}
+    following = ("closing", "uploading", "uploaded")
+    found |= {name: leader[name] for name in following if leader.get(name)}
     return found
 
 

@@ -43,9 +43,10 @@ class Verified:
 class LastReport:
     """The newest step's message, step and path of the newest checkpoint, and the peaks in bytes.
 
-    `doing` is what is done before the first step, until that is over, and `doing_since` when that
-    began, in seconds since the epoch. `verified` are the newest words on each checkpoint that was
-    verified or not, by its path.
+    `uploaded` has `step`, `path` (a URL) and `time` of the newest copy in a store, and `why` the
+    next one failed. `doing` is what is done before the first step, until that is over, and
+    `doing_since` when that began, in seconds since the epoch. `verified` are the newest words on
+    each checkpoint that was verified or not, by its path.
     """
 
     step: Mapping[str, Any] | None = None
@@ -55,6 +56,7 @@ class LastReport:
     checkpoint_path: str | None = None
     peak_host_bytes: int | None = None
     peak_gpu_bytes: int | None = None
+    uploaded: Mapping[str, Any] | None = None
     verified: Mapping[str, Verified] = field(default_factory=dict)
 
 
@@ -70,6 +72,7 @@ def last_report(attempt: AttemptRow) -> LastReport:
         checkpoint_path=_path(checkpoint, "path"),
         peak_host_bytes=_count(result, "peak_host_bytes"),
         peak_gpu_bytes=_count(result, "peak_gpu_bytes"),
+        uploaded=_uploaded([{"event": SUMMARY, **result}]),
         verified=_verified([checkpoint] if isinstance(checkpoint, dict) else []),
     )
 
@@ -127,8 +130,25 @@ def report_so_far(run_dir: Path) -> LastReport:
         checkpoint_path=newest[1] if newest else None,
         peak_host_bytes=_count(summary, "peak_host_bytes"),
         peak_gpu_bytes=_count(step, "gpu_peak_bytes"),
+        uploaded=_uploaded(messages),
         verified=_verified(messages),
     )
+
+
+def _uploaded(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The newest copy in a store, and why the one after it failed. Newest message first."""
+    why: str | None = None
+    for message in messages:
+        event = message.get("event")
+        said = message.get("uploaded") if event == SUMMARY else message
+        if event not in ("uploaded", "upload_failed", SUMMARY) or not isinstance(said, Mapping):
+            continue
+        if why is None and isinstance(said.get("why"), str):
+            why = one_line(said["why"])[:_LONGEST_WHY]
+        if isinstance(path := said.get("path"), str):
+            step, when = _count(said, "step"), _time(said.get("time"))
+            return {"step": step, "path": path[:_LONGEST_WHY], "time": when, "why": why}
+    return None if why is None else {"step": None, "path": None, "time": None, "why": why}
 
 
 def first_step_time(run_dir: Path) -> float | None:

@@ -191,6 +191,7 @@ def supervise(
         group.remove()
     record = _record(watch, verdict, left, started) | {"out_of_host_memory": out_of_memory}
     record |= _follow(watch, verdict, records, record | _times(clock))
+    record["uploaded"] = progress.uploaded
     records.exit.write(record | _times(clock))
     family.forget(Path())
     if records.ended is not None:
@@ -335,6 +336,7 @@ def _record(
         "steps_done": progress.steps_done,
         "progress": progress.last_step,
         "checkpoint": progress.checkpoint,
+        "uploaded": progress.uploaded,
         "peak_gpu_bytes": progress.peak_gpu_bytes,
         "peak_host_bytes": progress.peak_host_bytes or None,
         "started": started,

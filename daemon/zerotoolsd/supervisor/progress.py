@@ -78,6 +78,7 @@ class Progress:
         self._last_kept: dict[object, float] = {}
         self.last_step: dict[str, Any] | None = None
         self.checkpoint: dict[str, Any] | None = None
+        self.uploaded: dict[str, Any] | None = None
         self._told_paths: set[str] = set()
         self.errors: list[dict[str, Any]] = []
         self.phases: dict[int, str] = {}
@@ -110,6 +111,7 @@ class Progress:
                 "event": SUMMARY,
                 "time": time.time(),
                 "peak_host_bytes": self.peak_host_bytes or None,
+                "uploaded": self.uploaded,
                 "checkpoint_step": self.checkpoint and self.checkpoint["step"],
                 "checkpoint_path": self.checkpoint and self.checkpoint.get("path"),
                 "checkpoint_time": self.checkpoint and self.checkpoint.get("time"),
@@ -140,9 +142,17 @@ class Progress:
             if not isinstance(message, dict) or not is_shallow(message):
                 continue
             if message.get("event") in BESIDE:
-                self._append(message)
+                self._note_beside(message)
             elif type(rank := message.get("rank")) is int and 0 <= rank < MAX_RANKS:
                 self._take({**message, "clock": time.monotonic()})
+
+    def _note_beside(self, message: dict[str, Any]) -> None:
+        event = message["event"]
+        if event == "uploaded":
+            self.uploaded = {name: message.get(name) for name in ("step", "path", "time")}
+        elif event == "upload_failed":
+            self.uploaded = {**(self.uploaded or {}), "why": message.get("why")}
+        self._keep(message, event)
 
     def found(self, path: str, step: int | None) -> None:
         """A checkpoint was found that no rank reported; without a step it is of the newest one."""

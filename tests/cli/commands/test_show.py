@@ -175,6 +175,24 @@ def test_the_newest_checkpoint_is_verified_or_not(
     assert f"  verified    {line}" in page(client.job(1), None)
 
 
+@pytest.mark.parametrize(
+    ("found", "line"),
+    [
+        ({"step": 8, "path": "s3://b/run/step-8"}, "  copied      step 8: s3://b/run/step-8"),
+        ({"why": "no rights"}, "  copied      could not upload: no rights"),
+        (
+            {"step": 8, "path": "s3://b/8", "why": "no rights"},
+            "  copied      step 8: s3://b/8; could not upload: no rights",
+        ),
+    ],
+)
+def test_the_newest_copy_in_a_store_is_shown(
+    service: FakeService, client: DaemonClient, found: dict[str, object], line: str
+) -> None:
+    service.add(uploaded={"step": None, "path": None, "time": None, "why": None, **found})
+    assert line in page(client.job(1), None)
+
+
 def test_a_checkpoint_that_was_thinned_is_not_called_verified(
     service: FakeService, client: DaemonClient, tmp_path: Path
 ) -> None:

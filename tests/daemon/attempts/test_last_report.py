@@ -49,6 +49,30 @@ def test_the_newest_line_that_names_a_checkpoint_counts(
     assert last_report.report_so_far(tmp_path).checkpoint_step == step
 
 
+COPY = {"event": "uploaded", "step": 4, "path": "s3://b/run/step-00000004", "time": 5.0}
+IN_SUMMARY = {"event": "summary", "uploaded": {k: COPY[k] for k in ("step", "path", "time")}}
+
+
+@pytest.mark.parametrize(
+    ("lines", "path", "why"),
+    [
+        ([], None, None),
+        ([COPY], COPY["path"], None),
+        ([COPY, {"event": "upload_failed", "why": "no\nrights"}], COPY["path"], "no rights"),
+        ([{"event": "upload_failed", "why": "no rights"}, COPY], COPY["path"], None),
+        ([{"event": "upload_failed", "why": "no rights"}], None, "no rights"),
+        ([IN_SUMMARY, {"event": "upload_failed", "why": 7}], COPY["path"], None),
+        ([{"event": "summary", "uploaded": ["x"]}, {**COPY, "path": 7}], None, None),
+    ],
+)
+def test_the_newest_copy_in_a_store_is_known(
+    tmp_path: Path, lines: list[dict[str, object]], path: str | None, why: str | None
+) -> None:
+    (tmp_path / "progress.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = last_report.report_so_far(tmp_path).uploaded or {}
+    assert (found.get("path"), found.get("why")) == (path, why)
+
+
 SAVED = {"event": "checkpoint", "step": 4, "path": "/o/4", "time": 5.0, "verified": "at_save"}
 
 

@@ -26,6 +26,7 @@ from zerotools.cli.job_views.describe import (
     since_step,
     steps,
     title,
+    uploaded,
     user_of,
     verification,
     why,
@@ -168,6 +169,7 @@ def _facts(job: Job) -> Iterator[tuple[str, str]]:
     yield "output", str(job["output_dir"])
     yield "checkpoint", checkpoint_path(job) or "none yet"
     yield "verified", verification(job)
+    yield "copied", uploaded(job)
     if job["started"] and job["spec"].get("eval", {}).get("predict_with_generate"):
         yield "predictions", f"{job['output_dir']}/{PREDICTIONS}"
     yield "model", exported_model(job)

@@ -279,6 +279,18 @@ def verification(job: Job) -> str:
     return f"step {step}: not verified: {render.clean(str(why))}"
 
 
+def uploaded(job: Job) -> str:
+    """Its newest copy in a store, or why the next one is not there; empty where it has neither."""
+    found = job.get("uploaded") or {}
+    said = []
+    if found.get("path"):
+        when = f", {render.moment(found['time'])}" if found.get("time") else ""
+        said.append(f"step {found.get('step')}: {render.clean(str(found['path']))}{when}")
+    if found.get("why"):
+        said.append(f"could not upload: {render.clean(str(found['why']))}")
+    return "; ".join(said)
+
+
 def thinning(job: Job) -> str | None:
     """What was dropped of its newest checkpoint since it was saved, as a sentence; None: nothing,
     or it is not on this machine."""

@@ -46,6 +46,7 @@ NO_VIEW: dict[str, Any] = {  # also of a job whose record cannot be read
     "after": [],
     "array": None,
     "latest_checkpoint": None,
+    "uploaded": None,
     "progress": None,
     "phase": None,
     "spec": {},
