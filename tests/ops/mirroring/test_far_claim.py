@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from harness.stores.gcs import GcsServer
 from harness.stores.trouble import Call, LoseReply
 from tests.io.stores.far import served, troubled
-from tests.ops.mirroring.made import place
+from tests.ops.mirroring.made import mirror, place, save, send
 from zerotools.core.errors import BadRequest
 from zerotools.io.stores.writing import remove_objects
 from zerotools.ops.mirroring.far_claim import (
@@ -35,11 +36,51 @@ def test_a_place_is_the_first_run_s(store: GcsServer, tmp_path: Path) -> None:
     mine, other = tmp_path / "mine", tmp_path / "other"
     assert claim(place(), mine, "job 1", None)
     assert not claim(place(), mine, "job 1", None)
-    assert not check_claim(place(), mine, "job 7", None)  # its directory says so
+    assert check_claim(place(), mine, "job 7", None)  # its directory says so
     with pytest.raises(BadRequest, match=r"holds checkpoints of another run of .*/mine; name"):
         claim(place(), other, "job 2", None)
     assert known_run(other) is None
     refuse_lost(place(), mine)
+
+
+def test_a_new_job_in_an_emptied_directory_does_not_go_on_by_itself(
+    store: GcsServer, tmp_path: Path
+) -> None:
+    output = mirror(tmp_path)
+    output.fetch(None)
+    path = save(tmp_path, 4)
+    send(output)
+    assert claim(place(), tmp_path, "job 2", None)
+    shutil.rmtree(path)
+    with pytest.raises(BadRequest, match="holds checkpoints of another run"):
+        claim(place(), tmp_path, "job 3", None)
+    assert claim(place(), tmp_path, "job 3", str(place()))
+
+
+def test_of_a_directory_and_its_copy_one_writes(store: GcsServer, tmp_path: Path) -> None:
+    mine, copy = tmp_path / "mine", tmp_path / "copy"
+    claim(place(), mine, "job 1", None)
+    save(mine, 4)
+    shutil.copytree(mine, copy)
+    with pytest.raises(BadRequest, match="holds checkpoints of another run of .*/mine"):
+        claim(place(), copy, "job 2", str(copy))
+    assert claim(place(), mine, "job 2", str(mine))
+    refuse_lost(place(), mine)
+
+
+def test_what_another_run_has_on_the_disk_is_not_that_of_the_place(
+    store: GcsServer, tmp_path: Path
+) -> None:
+    """Else the run would go on from the other's, which is newer, and send that."""
+    output = mirror(tmp_path / "mine")
+    output.fetch(None)
+    save(tmp_path / "mine", 4)
+    send(output)
+    other = tmp_path / "other"
+    save(other, 6)
+    with pytest.raises(BadRequest, match="/other: holds checkpoints that are not those of gs:"):
+        claim(place(), other, "job 2", str(place()))
+    refuse_lost(place(), tmp_path / "mine")
 
 
 def test_who_resumes_from_a_place_takes_it_over(store: GcsServer, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ is lost, the job is known by `job`.
 from __future__ import annotations
 
 import json
+import os
 import socket
 import uuid
 from dataclasses import dataclass
@@ -61,17 +62,31 @@ def read_claim(place: StorePath) -> FarClaim | None:
 
 
 def check_claim(place: StorePath, output_dir: Path, job: str, resume_from: str | None) -> bool:
-    """Whether a run in `output_dir` may write to `place` after it has claimed it; False: it has
-    done so before.
+    """Whether a run in `output_dir` may write to `place` after it has claimed it; False: this job
+    has done so before.
+
+    Another job goes on with a run in its directory, where its checkpoints are. A copy of that, at
+    another path, is another run: the first may still write.
 
     Raises:
-        BadRequest: another run's checkpoints are there, and this one does not resume from them.
+        BadRequest: another run's checkpoints are there, and this one does not resume from them; or
+            it does, and there are others in `output_dir`.
     """
     forget(place)
     found = read_claim(place)
-    if found is not None and found.run == known_run(output_dir):
-        return False
-    if (found is not None and found.job == job) or lies_in(resume_from, str(place)):
+    own = checkpoint_dirs.listing(output_dir)
+    is_known = found is not None and found.run == known_run(output_dir)
+    if found is not None and found.job == job:
+        return not is_known
+    if lies_in(resume_from, str(place)):
+        if own and not is_known:
+            raise BadRequest(
+                f"output_dir = {output_dir}: holds checkpoints that are not those of {place}; name "
+                "another output_dir, or another place to upload to"
+            )
+        return True
+    is_here = is_known and found is not None and _is_in(output_dir, found.where)
+    if is_here and (own or not _steps(place)):  # another job of the run
         return True
     if found is None and not _steps(place):
         return True
@@ -116,6 +131,10 @@ def refuse_lost(place: StorePath, output_dir: Path) -> None:
     if found is None or found.run != known_run(output_dir):
         who = "nobody's any more" if found is None else f"that of {found.where} now"
         raise BadRequest(f"{place} is {who}: nothing more of this run is sent there")
+
+
+def _is_in(output_dir: Path, where: str) -> bool:
+    return os.path.realpath(where.partition(":")[2]) == os.path.realpath(output_dir)
 
 
 def _steps(place: StorePath) -> bool:
