@@ -12,6 +12,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.formats.detect import refuse_being_written
 from zerotools.formats.format import UnfinishedCheckpoint
 from zerotools.io.output.far_removal import remove_output
+from zerotools.io.output.far_staging import ForeignObjects
 from zerotools.io.output.marker import MARKER
 from zerotools.io.output.writing_name import WRITING
 from zerotools.io.stores.store_path import StorePath
@@ -30,7 +31,8 @@ def place(key: str = "out") -> StorePath:
 
 
 def put_output(store: GcsServer) -> None:
-    tree = {"schema": "zerotools.output/1", "command": "upload", "files": {}, "run": "r"}
+    files = {name: {"size": 1, "etag": "e"} for name in ("a.pt", "dcp/b.pt")}
+    tree = {"schema": "zerotools.output/1", "command": "upload", "files": files, "run": "r"}
     for name, data in (("a.pt", b"x"), ("dcp/b.pt", b"y"), (MARKER, json.dumps(tree).encode())):
         store.put(f"out/{name}", data)
 
@@ -62,6 +64,21 @@ def test_while_it_goes_it_is_not_there(first: int, monkeypatch: pytest.MonkeyPat
 
 def test_what_others_put_there_stays(store: GcsServer) -> None:
     store.put("out/notes.txt", b"mine")
-    with pytest.raises(BadRequest, match="was not written by zerotools"):
+    with pytest.raises(ForeignObjects, match="was not written by zerotools"):
         remove_output(place())
     assert store.sizes() == {"out/notes.txt": 4}
+
+
+@pytest.mark.parametrize("record", [False, True])
+def test_what_others_put_beside_an_output_stays(record: bool, store: GcsServer) -> None:
+    put_output(store)
+    if record:
+        tree = {"run": "r", "identity": {}, "files": ["a.pt", "dcp/b.pt"], "done": {}}
+        store.put(f"out/{WRITING}", json.dumps(tree).encode())
+    store.put("out/scores.json", b"mine")
+    before = store.sizes()
+    with pytest.raises(ForeignObjects, match=r"did not write, such as scores\.json"):
+        remove_output(place())
+    assert store.sizes() == before
+    remove_output(place(), leave_foreign=True)
+    assert store.sizes() == {"out/scores.json": 4}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,6 @@ import pytest
 from harness.stores.gcs import GcsServer
 from tests.io.stores.far import served
 from tests.ops.mirroring.made import BUDGET, place, save
-from zerotools.core.errors import BadRequest
 from zerotools.ops.mirroring.far_copies import is_copy, newest_copy, point_at, remove_old
 from zerotools.ops.mirroring.send_copy import send_copy
 from zerotools.runs.keep_rule import KeepRule
@@ -44,7 +44,7 @@ def test_a_copy_of_another_checkpoint_is_not_this_one(store: GcsServer) -> None:
 def test_what_a_hint_names_stays(store: GcsServer) -> None:
     point_at(place(), "best", "step-00000002")
     place().forget()
-    gone = remove_old(place(), KeepRule(1), "step-00000006")
+    gone = remove_old(place(), KeepRule(1), {"step-00000006"})
     assert gone == [place() / "step-00000004"]
     assert {name.split("/")[1] for name in store.sizes("run/step-")} == {
         "step-00000002",
@@ -52,8 +52,30 @@ def test_what_a_hint_names_stays(store: GcsServer) -> None:
     }
 
 
-def test_what_another_tool_put_there_is_not_removed(store: GcsServer) -> None:
+def test_what_another_tool_put_there_is_not_removed_and_does_not_count(store: GcsServer) -> None:
     store.put("run/step-00000001/notes.txt", b"mine")
+    store.put("run/step-00000004/scores.json", b"mine")
+    store.put("run/step-00000005/notes.txt", b"mine")
     place().forget()
-    with pytest.raises(BadRequest, match="was not written by zerotools"):
-        remove_old(place(), KeepRule(3), "step-00000006")
+    assert remove_old(place(), KeepRule(3), {"step-00000006"}) == []
+    gone = remove_old(place(), KeepRule(1), {"step-00000006"})
+    assert gone == [place() / "step-00000004", place() / "step-00000002"]
+    assert [name for name in store.sizes("run/") if "step-00000006" not in name] == [
+        "run/step-00000001/notes.txt",
+        "run/step-00000004/scores.json",
+        "run/step-00000005/notes.txt",
+    ]
+
+
+def test_a_part_that_nobody_completes_does_not_count_and_goes(store: GcsServer) -> None:
+    tree = {"run": "r", "identity": {}, "files": ["job.json"], "done": {}}
+    for step in (5, 7):
+        store.put(f"run/step-0000000{step}/.zerotools-writing.json", json.dumps(tree).encode())
+    place().forget()
+    assert remove_old(place(), KeepRule(2), {"step-00000005"}) == [place() / "step-00000002"]
+    assert remove_old(place(), KeepRule(2), ()) == [place() / "step-00000005"]
+    assert {name.split("/")[1] for name in store.sizes("run/step-")} == {
+        "step-00000004",
+        "step-00000006",
+        "step-00000007",
+    }

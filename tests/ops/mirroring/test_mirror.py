@@ -13,9 +13,12 @@ from harness.stores.trouble import Call
 from tests.io.stores.far import served, troubled
 from tests.ops.mirroring.made import BUDGET, mirror, place, same, save, send
 from zerotools.core.errors import BadFile, BadRequest
+from zerotools.ops.mirroring.far_copies import newest_copy
 from zerotools.ops.mirroring.mirror import fetch_start, start_of
 from zerotools.ops.mirroring.send_copy import send_copy
 from zerotools.runs import checkpoint_dirs
+from zerotools.runs.manifest import write_manifest
+from zerotools.runs.thinned import THINNED, is_thinned
 from zerotools.runs.uploads import FETCHED, being_sent
 
 
@@ -91,6 +94,79 @@ def test_a_damaged_one_is_told_of_and_the_others_go(store: GcsServer, tmp_path: 
     )
     assert (whole, done, len(said)) == (False, ["step-00000002"], 1)
     assert "is not what MANIFEST.json says of it" in said[0]
+
+
+def test_what_others_put_there_is_told_of_and_the_others_go(
+    store: GcsServer, tmp_path: Path
+) -> None:
+    output = mirror(tmp_path)
+    output.fetch(None)
+    for step in (2, 4):
+        save(tmp_path, step)
+    store.put("run/step-00000004/notes.txt", b"mine")
+    said: list[str] = []
+    done: list[str] = []
+    whole = output.send_all(
+        BUDGET, lambda path, *_: done.append(path.name), lambda path, why: said.append(why)
+    )
+    assert (whole, done, len(said)) == (False, ["step-00000002"], 1)
+    assert "was not written by zerotools" in said[0]
+
+
+def test_where_a_run_went_back_its_own_stay(store: GcsServer, tmp_path: Path) -> None:
+    output = mirror(tmp_path, last=1)
+    output.fetch(None)
+    save(tmp_path, 8)
+    send(output)
+    shutil.rmtree(tmp_path / "step-00000008")
+    save(tmp_path, 4, seed=9)
+    assert send(output) == ["step-00000004"]
+    assert send(output) == []
+    assert steps(store) == [4, 8]
+
+
+def test_one_that_is_thinned_meanwhile_does_not_replace_its_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with troubled(monkeypatch) as (store, proxy):
+        output = mirror(tmp_path)
+        output.fetch(None)
+        path = save(tmp_path, 4)
+        send(output)
+        before = store.sizes("run/step-")
+
+        def thin() -> None:
+            (path / THINNED).write_text("{}")
+            (path / "job.json").write_bytes((path / "job.json").read_bytes() + b" ")
+            write_manifest(path)
+
+        proxy.add(Call(thin), path="zerotools-run.json", times=1)
+        assert send(output) == []
+        assert is_thinned(path)
+        assert store.sizes("run/step-") == before
+
+
+def test_one_that_is_sent_while_the_place_is_taken_over_does_not_appear(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with troubled(monkeypatch) as (store, proxy):
+        output = mirror(tmp_path / "mine")
+        output.fetch(None)
+        save(tmp_path / "mine", 2)
+        send(output)
+        save(tmp_path / "mine", 4)
+        other = mirror(tmp_path / "other", job="job 2")
+        taken: list[Path | None] = []
+        proxy.add(
+            Call(lambda: taken.append(other.fetch(str(place())))),
+            path="step-00000004/MANIFEST.json",
+            kind="put",
+            times=1,
+        )
+        with pytest.raises(BadRequest, match="/other now: nothing more of this run is sent"):
+            send(output)
+        assert taken == [tmp_path / "other" / "step-00000002"]
+        assert newest_copy(place()).path == place() / "step-00000002"
 
 
 def test_a_new_disk_gets_what_the_run_had(store: GcsServer, tmp_path: Path) -> None:

@@ -11,33 +11,41 @@ import json
 import uuid
 
 from zerotools import __version__
-from zerotools.core.errors import BadRequest
-from zerotools.io.output.far_staging import SCHEMA
-from zerotools.io.output.marker import MARKER
+from zerotools.io.output.far_staging import SCHEMA, ForeignObjects
+from zerotools.io.output.marker import MARKER, marked_files
 from zerotools.io.output.writing_name import WRITING
 from zerotools.io.output.writing_record import read_writing
 from zerotools.io.stores.store_path import StorePath
 from zerotools.io.stores.writing import forget, put_object, remove_objects
 
 
-def remove_output(destination: StorePath) -> None:
-    """Remove every object below `destination`, an output that is there whole or in part.
+def remove_output(destination: StorePath, *, leave_foreign: bool = False) -> None:
+    """Remove the objects of an output that is at `destination`, whole or in part.
 
     Raises:
-        BadRequest: objects are there that no run of zerotools has written; nothing is removed.
+        ForeignObjects: there are others, too, and they are not to be left; or there is no output.
+            Nothing is removed.
+        BadRequest: what says which objects are the output's cannot be read.
     """
     forget(destination)
-    names = [path.relative_to(destination).as_posix() for path in destination.below()]
+    names = {path.relative_to(destination).as_posix() for path in destination.below()}
     if not names:
         return
     if MARKER not in names and WRITING not in names:
-        raise BadRequest(
+        raise ForeignObjects(
             f"{destination} was not written by zerotools: it has neither {MARKER} nor {WRITING}; "
             "nothing there is removed"
         )
-    files = sorted({*names} - {MARKER, WRITING})
-    if WRITING in names and MARKER not in names:
-        files = sorted({*files} & {*read_writing(destination)["files"]})
+    own = marked_files(destination) if MARKER in names else set[str]()
+    if WRITING in names:
+        own |= {*read_writing(destination)["files"]}
+    foreign = sorted(names - own - {MARKER, WRITING})
+    if foreign and not leave_foreign:
+        raise ForeignObjects(
+            f"{destination} holds objects that zerotools did not write, such as {foreign[0]}; move "
+            "them elsewhere: nothing there is removed"
+        )
+    files = sorted(names & own)
     tree = {
         "schema": SCHEMA,
         "run": uuid.uuid4().hex,

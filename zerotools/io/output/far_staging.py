@@ -43,6 +43,10 @@ _SECONDS_BETWEEN = 2.0
 _MOST_NAMED = 3
 
 
+class ForeignObjects(BadRequest):
+    """There are objects that no run of zerotools has written."""
+
+
 @dataclass(frozen=True)
 class FoundOutput:
     """What lies at a destination: the names of its objects, and the record of an unfinished run."""
@@ -81,7 +85,7 @@ def check_far_destination(
     foreign = sorted({*objects} - {*record["files"], WRITING, MARKER})
     if foreign:
         more = f" and {len(foreign) - _MOST_NAMED} more" if foreign[_MOST_NAMED:] else ""
-        raise BadRequest(
+        raise ForeignObjects(
             f"{destination} holds objects that zerotools did not write: "
             f"{', '.join(foreign[:_MOST_NAMED])}{more}; move them elsewhere, or choose another "
             "output"

@@ -135,6 +135,11 @@ def was_made_of(directory: Path, made_of: str) -> bool:
         return False
 
 
+def marked_files(directory: Path) -> set[str]:
+    """The names of the files that the marker in `directory` lists. Raises BadRequest."""
+    return {*_marker(directory)["files"]}
+
+
 def is_in_output(path: Path) -> bool:
     """Whether a file is one that a command wrote into its output, as far as the marker says."""
     try:

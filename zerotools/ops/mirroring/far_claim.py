@@ -138,4 +138,4 @@ def _is_in(output_dir: Path, where: str) -> bool:
 
 
 def _steps(place: StorePath) -> bool:
-    return place.is_dir() and any(checkpoint_dirs.step_of(path.name) for path in place.iterdir())
+    return place.is_dir() and bool(checkpoint_dirs.listing(place))

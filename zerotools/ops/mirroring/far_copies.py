@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from pathlib import Path
 
 from zerotools.core.errors import BadFile
 from zerotools.formats.detect import refuse_being_written
 from zerotools.io.output.far_removal import remove_output
-from zerotools.io.output.marker import was_made_of
+from zerotools.io.output.marker import MARKER, was_made_of
 from zerotools.io.output.writing_name import WRITING
 from zerotools.io.stores.store_path import StorePath
 from zerotools.io.stores.writing import forget, put_object
@@ -48,15 +48,19 @@ def point_at(place: StorePath, hint: str, name: str) -> None:
         put_object(place / hint, f"{name}\n".encode())
 
 
-def remove_old(place: StorePath, rule: KeepRule, newest: str) -> list[StorePath]:
-    """Remove the checkpoints below `place` that need not be kept, now that `newest` is there; they
-    are what it returns."""
+def remove_old(place: StorePath, rule: KeepRule, kept: Collection[str]) -> list[StorePath]:
+    """Remove the copies below `place` that need not be kept, and older parts of some that nobody
+    will complete; they are what it returns. Those named in `kept`, and by hints, stay."""
+    if rule.last is None:
+        return []
     forget(place)
-    listed: Sequence[Path] = checkpoint_dirs.listing(place)
+    listed = [path for path in checkpoint_dirs.listing(place) if isinstance(path, StorePath)]
+    parts = [path for path in listed if (path / WRITING).is_file()]
+    whole = [path for path in listed if path not in parts and (path / MARKER).is_file()]
     hints = [checkpoint_dirs.hinted(place, hint) for hint in (LATEST, BEST)]
-    pinned = {newest, *(path.name for path in hints if path is not None)}
-    gone = [path for path in rule.beyond(listed) if path.name not in pinned]
+    pinned = {*kept, *(path.name for path in hints if path is not None)}
+    old = [*rule.beyond(whole), *(path for path in parts if whole and path.name < whole[0].name)]
+    gone = [path for path in old if path.name not in pinned and isinstance(path, StorePath)]
     for path in gone:
-        assert isinstance(path, StorePath)
-        remove_output(path)
-    return [path for path in gone if isinstance(path, StorePath)]
+        remove_output(path, leave_foreign=True)
+    return gone

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from zerotools.core.errors import BadFile
+from zerotools.io.output.far_staging import ForeignObjects
 from zerotools.io.stores.addresses import lies_in, path_of
 from zerotools.io.stores.store_path import StorePath
 from zerotools.ops.execution.workers import MemoryBudget
@@ -43,7 +44,8 @@ class Mirror:
         self, budget: MemoryBudget, sent: OnSent, failed: Callable[[Path, str], None]
     ) -> bool:
         """Send what is to be there and is not; whether all of it is there now. A checkpoint that
-        cannot be sent, as it is damaged, is told of by `failed`, and does not stop the others.
+        cannot be sent, as it is damaged or something else is there, is told of by `failed`, and
+        does not stop the others.
 
         Raises:
             BadRequest: the place is another run's; or no rights.
@@ -52,13 +54,16 @@ class Mirror:
         done: set[str] = set()
         whole = True
         while (path := self._next(done)) is not None:
-            far_claim.refuse_lost(self.place, self.output_dir)
+            self._refuse_lost()
             note_sending(self.output_dir, path)
             done.add(path.name)
             try:
-                copy = send_copy(path, self.place / path.name, budget=budget)
-            except BadFile as error:
-                if path.is_dir():  # else the ranks have deleted it before it was noted
+                copy = send_copy(
+                    path, self.place / path.name, budget=budget, permit=self._refuse_lost
+                )
+            except (BadFile, ForeignObjects) as error:
+                # Else the ranks have deleted it before it was noted.
+                if path.is_dir() and not is_thinned(path):
                     failed(path, str(error))
                     whole = False
                 continue
@@ -69,19 +74,19 @@ class Mirror:
             self._tidy()
         return whole
 
+    def _refuse_lost(self) -> None:
+        far_claim.refuse_lost(self.place, self.output_dir)
+
     def _next(self, done: set[str]) -> Path | None:
         """The newest checkpoint that was not looked at yet, and is to be there."""
+        return next((path for path in self._wanted() if path.name not in done), None)
+
+    def _wanted(self) -> list[Path]:
+        """The checkpoints on the disk that are to be there, the newest first."""
         listed = checkpoint_dirs.listing(self.output_dir)
         best = checkpoint_dirs.hinted(self.output_dir, BEST)
         goes = {*self.rule.beyond(listed)} - {best}
-        return next(
-            (
-                path
-                for path in listed
-                if path.name not in done and path not in goes and not is_thinned(path)
-            ),
-            None,
-        )
+        return [path for path in listed if path not in goes and not is_thinned(path)]
 
     def _tidy(self) -> None:
         """The hints, and what need not be kept."""
@@ -92,7 +97,8 @@ class Mirror:
         best = checkpoint_dirs.hinted(self.output_dir, BEST)
         if best is not None and (self.place / best.name).is_dir():
             point_at(self.place, BEST, best.name)
-        remove_old(self.place, self.rule, newest.name)
+        # Those on the disk may be older than what is there, where the run went back.
+        remove_old(self.place, self.rule, {newest.name, *(path.name for path in self._wanted())})
 
     def can_go_on(self) -> bool:
         """Whether the run has begun, and has a whole checkpoint on the disk."""

@@ -31,6 +31,7 @@ from zerotools.ops.mirroring.far_copies import is_copy
 from zerotools.ops.uploading.upload_memory import UploadMemory
 from zerotools.runs.manifest import LARGEST_MANIFEST, MANIFEST, ManifestEntry, read_manifest
 from zerotools.runs.record import RECORD
+from zerotools.runs.thinned import is_thinned
 
 _PIECE = 2**20
 _SIGNS = {RECORD, *(sign for form in FORMATS.values() for sign in form.signs)}
@@ -55,13 +56,16 @@ def send_copy(
     *,
     budget: MemoryBudget,
     on_bytes: Callable[[int], None] = lambda _: None,
+    permit: Callable[[], None] = lambda: None,
 ) -> SentCopy | None:
     """Let `destination` be a copy of the checkpoint in `directory`; None: it was one before. What
-    is there of another checkpoint of the run is removed first.
+    is there of another checkpoint of the run is removed first. `permit` raises where it may not
+    appear, and is asked when all is there but the marker.
 
     Raises:
-        BadFile: the checkpoint is not what its manifest says, or was deleted meanwhile.
-        BadRequest: objects are there that zerotools has not written; or no rights.
+        BadFile: the checkpoint is not what its manifest says, or was deleted or thinned meanwhile.
+        ForeignObjects: objects are there that zerotools has not written.
+        BadRequest: no rights.
         HostUnreachable: the store does not answer.
     """
     entries = read_manifest(directory)
@@ -69,6 +73,8 @@ def send_copy(
         manifest = read_regular(directory / MANIFEST, LARGEST_MANIFEST, is_source=False)
     except OSError as error:
         raise BadFile(f"{directory / MANIFEST} cannot be read: {error.strerror}") from None
+    if is_thinned(directory):  # else it would take the place of a copy that is whole
+        raise BadFile(f"{directory} was thinned, and is not uploaded")
     made_of = hashlib.sha256(manifest).hexdigest()
     forget(destination)
     if is_copy(destination, made_of):
@@ -90,6 +96,7 @@ def send_copy(
         sending.run()
         store, key = writable(destination)
         staging.add(MANIFEST, store.put(f"{key}/{MANIFEST}", manifest), {})
+        permit()
         staging.commit(_marker(staging, made_of))
     return SentCopy(sending.sent_bytes, len(names) - kept, kept)
 
