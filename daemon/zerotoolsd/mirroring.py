@@ -35,10 +35,11 @@ def upload(settings: dict[str, Any]) -> int:
     Raises:
         ZerotoolsError: nothing more can be sent.
     """
+    from zerotools.core.counts import counted
     from zerotools.ops.execution.workers import MemoryBudget
     from zerotools.ops.mirroring.send_copy import SentCopy
 
-    mirror, began = _mirror(settings), time.monotonic()
+    mirror, began, left = _mirror(settings), time.monotonic(), list[str]()
 
     def sent(path: Path, url: Path, copy: SentCopy) -> None:
         nonlocal began
@@ -47,10 +48,15 @@ def upload(settings: dict[str, Any]) -> int:
         _tell("uploaded", path.name, path=str(url), bytes=copy.sent_bytes, seconds=seconds)
 
     def failed(path: Path, why: str) -> None:
-        print(_line(why), file=sys.stderr, flush=True)
-        _tell("upload_failed", path.name, why=_line(why))
+        left.append(_line(why))
+        print(left[-1], file=sys.stderr, flush=True)
+        _tell("upload_failed", path.name, why=left[-1])
 
-    return 0 if mirror.send_all(MemoryBudget(MEMORY_BYTES, 4), sent, failed) else 1
+    if mirror.send_all(MemoryBudget(MEMORY_BYTES, 4), sent, failed):
+        return 0
+    # Last, as others may have been sent since: it is what is shown of the log.
+    print(f"{counted(len(left), 'checkpoint')} not uploaded: {left[0]}", file=sys.stderr)
+    return 1
 
 
 def fetch(settings: dict[str, Any]) -> int:

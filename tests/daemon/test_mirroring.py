@@ -107,6 +107,19 @@ def test_what_cannot_be_done_is_said_and_is_no_success(
     assert "nothing more of this run is sent there" in failed["why"]
 
 
+def test_the_last_that_is_said_is_what_failed(
+    store: GcsServer, told: socket.socket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("fetch", tmp_path)
+    for step in (2, 4):
+        save(tmp_path, step)
+    (tmp_path / "step-00000004" / "config.json").unlink()
+    assert run("upload", tmp_path) == 1
+    said = capsys.readouterr()
+    assert "uploaded gs://checkpoints/run/step-00000002" in said.out
+    assert said.err.splitlines()[-1].startswith("1 checkpoint not uploaded: ")
+
+
 def test_a_store_that_does_not_answer_is_waited_for_but_a_run_goes_on_from_its_disk(
     store: GcsServer, told: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

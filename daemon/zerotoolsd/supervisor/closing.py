@@ -38,6 +38,7 @@ def _run(
     plan: Plan, command: Sequence[str], stop_asked: Callable[[], bool], path: Path
 ) -> tuple[int | None, str | None]:
     with path.open("ab") as log:
+        begin = log.tell()
         process = subprocess.Popen(
             command,
             env=dict(plan.env),
@@ -54,8 +55,7 @@ def _run(
                 process.kill()
                 return None, "it was stopped" + _lingering(process)
         else:
-            why = _last_line(path) or f"it ended with status {status}"
-            return status, None if status == 0 else why
+            return status, None if status == 0 else _why(path, begin, status)
 
 
 def _lingering(process: subprocess.Popen[bytes]) -> str:
@@ -66,7 +66,11 @@ def _lingering(process: subprocess.Popen[bytes]) -> str:
     return ""
 
 
-def _last_line(path: Path) -> str | None:
-    data = path.read_bytes()[-_TAIL_BYTES:]
+def _why(path: Path, begin: int, status: int) -> str:
+    """The last that it said from byte `begin` of its log on, where it ended by itself."""
+    if status < 0:
+        return f"it was ended by signal {-status}"
+    data = path.read_bytes()[begin:][-_TAIL_BYTES:]
     lines = data.decode("utf-8", "replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), None)
+    said = (line.strip() for line in reversed(lines) if line.strip())
+    return next(said, f"it ended with status {status}")

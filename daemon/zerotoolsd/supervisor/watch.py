@@ -299,11 +299,11 @@ class RankMonitor:
         if self.plan.own_program:
             running = [rank.pid for rank in self.ranks if rank.status is None]
             terminate(running, launcher=self.plan.launcher)
-        elif not self.progress.trained:
-            self._kill_in(0, "stopped before training began")
-            return
         grace = _grace(request, self.plan.grace_seconds)
         self._stop_by = time.monotonic() + grace
+        if not self.plan.own_program and not self.progress.trained:
+            self._kill_in(0, "stopped before training began")
+            return
         self._kill_in(grace, f"did not stop within {grace:g} s of being asked to")
 
     def _heed_haste(self) -> None:

@@ -62,7 +62,7 @@ def test_of_a_directory_and_its_copy_one_writes(store: GcsServer, tmp_path: Path
     claim(place(), mine, "job 1", None)
     save(mine, 4)
     shutil.copytree(mine, copy)
-    with pytest.raises(BadRequest, match="holds checkpoints of another run of .*/mine"):
+    with pytest.raises(BadRequest, match=r"holds checkpoints of another run of .*/mine"):
         claim(place(), copy, "job 2", str(copy))
     assert claim(place(), mine, "job 2", str(mine))
     refuse_lost(place(), mine)

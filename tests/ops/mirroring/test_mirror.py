@@ -149,7 +149,7 @@ def test_one_that_is_thinned_meanwhile_does_not_replace_its_copy(
 def test_one_that_is_sent_while_the_place_is_taken_over_does_not_appear(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with troubled(monkeypatch) as (store, proxy):
+    with troubled(monkeypatch) as (_, proxy):
         output = mirror(tmp_path / "mine")
         output.fetch(None)
         save(tmp_path / "mine", 2)
