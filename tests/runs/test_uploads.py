@@ -23,5 +23,11 @@ def test_notes_that_are_damaged_are_none(data: bytes, tmp_path: Path) -> None:
     for name in ("run.json", "sending"):
         (tmp_path / UPLOADS / name).write_bytes(data)
     assert known_run(tmp_path) is None
-    found = being_sent(tmp_path)
-    assert found is None or not found.name.startswith("step-")
+    assert being_sent(tmp_path) is None
+
+
+@pytest.mark.parametrize("data", [b"../step-00000004", b"/etc", b"step-00000004\0x", b"latest"])
+def test_what_is_sent_is_a_checkpoint_of_the_directory(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / UPLOADS).mkdir()
+    (tmp_path / UPLOADS / "sending").write_bytes(data)
+    assert being_sent(tmp_path) is None

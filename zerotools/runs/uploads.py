@@ -2,6 +2,7 @@
 
     <output_dir>/.uploads/run.json    which run's checkpoints these are, as the store has it, too
                          /sending     text: the directory that is being sent, which is not deleted
+                         /fetched-from  text: the URL whose checkpoint is in `.resumed-from`
 
 Standard library only: the training process uses it too.
 """
@@ -14,6 +15,7 @@ from pathlib import Path
 from zerotools.core.errors import BadFile
 from zerotools.io.files.json_file import read_json
 from zerotools.io.files.regular import read_regular
+from zerotools.runs.checkpoint_dirs import step_of
 from zerotools.runs.manifest import write_durably
 
 UPLOADS = ".uploads"
@@ -21,6 +23,7 @@ FETCHED = ".resumed-from"
 """In the output directory: the checkpoint that `resume_from` names in a store, on this disk."""
 _RUN = "run.json"
 _SENDING = "sending"
+_FETCHED_FROM = "fetched-from"
 _LARGEST = 4096
 
 
@@ -43,17 +46,35 @@ def note_run(output_dir: Path, run: str) -> None:
 def being_sent(output_dir: Path) -> Path | None:
     """The checkpoint that is being sent, or was when whoever sent it was killed."""
     try:
-        name = read_regular(output_dir / UPLOADS / _SENDING, _LARGEST, is_source=False)
-        return output_dir / name.decode().strip()
+        data = read_regular(output_dir / UPLOADS / _SENDING, _LARGEST, is_source=False)
+        name = data.decode().strip()
+    except (OSError, UnicodeDecodeError, BadFile):
+        return None
+    return None if step_of(name) is None else output_dir / name
+
+
+def fetched_from(output_dir: Path) -> str | None:
+    """The URL whose checkpoint is in `FETCHED`; None: nobody has noted it."""
+    try:
+        data = read_regular(output_dir / UPLOADS / _FETCHED_FROM, _LARGEST, is_source=False)
+        return data.decode().strip()
     except (OSError, UnicodeDecodeError, BadFile):
         return None
 
 
+def note_fetched(output_dir: Path, url: str | None) -> None:
+    """`FETCHED` is what `url` means; None: nobody knows. Raises OSError."""
+    _note(output_dir / UPLOADS / _FETCHED_FROM, url)
+
+
 def note_sending(output_dir: Path, path: Path | None) -> None:
     """`path` is sent from now on; None: nothing is. Raises OSError."""
-    note = output_dir / UPLOADS / _SENDING
-    if path is None:
-        note.unlink(missing_ok=True)
+    _note(output_dir / UPLOADS / _SENDING, None if path is None else path.name)
+
+
+def _note(path: Path, text: str | None) -> None:
+    if text is None:
+        path.unlink(missing_ok=True)
     else:
-        note.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(note, path.name + "\n")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(path, text + "\n")

@@ -5,7 +5,7 @@ from pathlib import Path, PosixPath
 import pytest
 
 from zerotools.core.errors import BadRequest
-from zerotools.io.stores.addresses import path_of
+from zerotools.io.stores.addresses import lies_in, path_of
 
 SECRET = "hunter2"
 
@@ -54,3 +54,10 @@ def test_what_is_no_url_of_a_store_is_refused_without_its_secrets(given: str, sa
     with pytest.raises(BadRequest, match=said) as refusal:
         path_of(given)
     assert SECRET not in str(refusal.value)
+
+
+def test_what_lies_in_a_place_is_known_however_it_was_written() -> None:
+    for given in ("s3://b/run", "S3://b/run/", "s3://b/run//", "s3://b/run/step-00000004"):
+        assert lies_in(given, "S3://b/run/")
+    for given in (None, "", "s3://b/run-2", "s3://B/run", "gs://b/run", "/b/run"):
+        assert not lies_in(given, "s3://b/run")

@@ -25,6 +25,8 @@ def test_a_place_in_a_store_stays_as_it_is() -> None:
         ("s3://bucket/run?X-Amz-Signature=1", "a s3:// URL has a query"),
         ("ftp://host/run", "ftp:// is not a store that zerotools knows"),
         ("s3://bucket/../run", "has a part '..'"),
+        ("s3://bucket/run/step-00000004", "is in a checkpoint, and goes with it"),
+        ("s3://bucket/run/step-00000004/run", "is in a checkpoint, and goes with it"),
     ],
 )
 def test_a_place_that_cannot_be_written_is_refused(given: str, why: str) -> None:

@@ -185,13 +185,20 @@ def test_a_new_disk_gets_what_the_run_had(store: GcsServer, tmp_path: Path) -> N
         send(old)
 
 
-def test_a_damaged_one_on_the_disk_is_fetched_again(store: GcsServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", ["gone", "flipped"])
+def test_a_damaged_one_on_the_disk_is_fetched_again(
+    damage: str, store: GcsServer, tmp_path: Path
+) -> None:
     output = mirror(tmp_path)
     output.fetch(None)
     for step in (2, 4):
         save(tmp_path, step)
     send(output)
-    next((tmp_path / "step-00000004" / "dcp").glob("*.distcp")).unlink()
+    shard = next((tmp_path / "step-00000004" / "dcp").glob("*.distcp"))
+    if damage == "gone":
+        shard.unlink()
+    else:
+        shard.write_bytes(shard.read_bytes()[:-1] + b"?")
     assert output.fetch(None) == tmp_path / "step-00000004"
     assert checkpoint_dirs.choose(tmp_path).path == tmp_path / "step-00000004"
 
@@ -209,6 +216,18 @@ def test_a_start_in_a_store_is_there_until_the_run_has_its_own(
     assert fetch_start(here, place()) == here / FETCHED
     save(here, 6)
     assert fetch_start(here, place()) is None
+
+
+def test_a_start_that_was_fetched_is_not_taken_for_another(
+    store: GcsServer, tmp_path: Path
+) -> None:
+    paths = [save(tmp_path / name, step) for name, step in (("a", 4), ("b", 2))]
+    for path in paths:
+        send_copy(path, place(path.parent.name) / path.name, budget=BUDGET)
+    here = tmp_path / "here"
+    for path in paths:
+        assert fetch_start(here, place(path.parent.name)) == here / FETCHED
+        assert same(path, here / FETCHED)
 
 
 def test_a_run_does_not_begin_anew_where_its_start_is_not_there(

@@ -28,8 +28,14 @@ def is_url(text: str) -> bool:
 
 def lies_in(url: str | None, place: str) -> bool:
     """Whether `url` is the URL `place`, or below it."""
-    given, place = (url or "").rstrip("/"), place.rstrip("/")
+    given, place = _plain(url or ""), _plain(place)
     return given == place or given.startswith(f"{place}/")
+
+
+def _plain(url: str) -> str:
+    """A URL as its path shows it."""
+    scheme, sign, rest = url.rstrip("/").partition("://")
+    return f"{scheme.lower()}{sign}{rest}"
 
 
 def path_of(given: str | os.PathLike[str]) -> Path:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from zerotools.core.errors import BadRequest
 from zerotools.io.stores.addresses import WRITTEN, is_url, path_of
+from zerotools.runs.checkpoint_dirs import step_of
 
 
 def why_not_written(url: str) -> Iterator[str]:
@@ -25,6 +26,8 @@ def why_not_written(url: str) -> Iterator[str]:
             f"{path}: {scheme}:// is only read; name a place of "
             f"{', '.join(f'{each}://' for each in WRITTEN)}"
         )
+    elif any(step_of(part) is not None for part in path.parts):
+        yield f"{path} is in a checkpoint, and goes with it; name a place beside it"
     elif getattr(path, "is_root", False):
         yield f"{path} is a whole bucket; name a place in it, such as {path}/run"
 

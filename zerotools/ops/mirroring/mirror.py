@@ -25,7 +25,13 @@ from zerotools.runs import checkpoint_dirs
 from zerotools.runs.checkpoint_dirs import BEST, LATEST
 from zerotools.runs.keep_rule import KeepRule
 from zerotools.runs.thinned import is_thinned
-from zerotools.runs.uploads import FETCHED, known_run, note_sending
+from zerotools.runs.uploads import (
+    FETCHED,
+    fetched_from,
+    known_run,
+    note_fetched,
+    note_sending,
+)
 
 OnSent = Callable[[Path, StorePath, SentCopy], None]
 
@@ -113,7 +119,7 @@ class Mirror:
         Raises:
             As `far_claim.claim`, and `fetch_copy`.
         """
-        own = checkpoint_dirs.choose(self.output_dir, digests=False)
+        own = checkpoint_dirs.choose(self.output_dir, trusting=True)  # as the ranks choose
         if own.path is None and lies_in(resume_from, str(self.place)):
             start_of(_far(path_of(resume_from or "")))  # before an empty place is claimed
         far_claim.claim(self.place, self.output_dir, self.job, resume_from)
@@ -137,13 +143,15 @@ def fetch_start(output_dir: Path, resume_from: StorePath) -> Path | None:
     destination = output_dir / FETCHED
     if checkpoint_dirs.choose(output_dir, digests=False).path is not None:
         return None
-    if destination.is_dir():
+    if destination.is_dir() and fetched_from(output_dir) == str(resume_from):
         try:
             checkpoint_dirs.check(destination, digests=False)
             return destination
         except BadFile:
             pass
+    note_fetched(output_dir, None)
     fetch_copy(_far(start_of(resume_from)), destination)
+    note_fetched(output_dir, str(resume_from))
     return destination
 
 
