@@ -60,6 +60,7 @@ def test_what_another_tool_put_there_is_not_removed_and_does_not_count(store: Gc
     assert remove_old(place(), KeepRule(3), {"step-00000006"}) == []
     gone = remove_old(place(), KeepRule(1), {"step-00000006"})
     assert gone == [place() / "step-00000004", place() / "step-00000002"]
+    assert remove_old(place(), KeepRule(1), {"step-00000006"}) == []
     assert [name for name in store.sizes("run/") if "step-00000006" not in name] == [
         "run/step-00000001/notes.txt",
         "run/step-00000004/scores.json",
@@ -67,11 +68,23 @@ def test_what_another_tool_put_there_is_not_removed_and_does_not_count(store: Gc
     ]
 
 
+def test_one_whose_record_was_left_over_is_whole(store: GcsServer) -> None:
+    marker = json.loads(store.get("run/step-00000004/.zerotools-output.json"))
+    tree = {"run": marker["run"], "identity": {}, "files": [], "done": {}}
+    store.put("run/step-00000004/.zerotools-writing.json", json.dumps(tree).encode())
+    place().forget()
+    assert remove_old(place(), KeepRule(2), ()) == [place() / "step-00000002"]
+    assert newest_copy(place(), 3).path == place() / "step-00000006"
+
+
 def test_a_part_that_nobody_completes_does_not_count_and_goes(store: GcsServer) -> None:
     tree = {"run": "r", "identity": {}, "files": ["job.json"], "done": {}}
     for step in (5, 7):
         store.put(f"run/step-0000000{step}/.zerotools-writing.json", json.dumps(tree).encode())
     place().forget()
+    store.put("run/step-00000001/.zerotools-writing.json", json.dumps(tree).encode())
+    place().forget()
+    assert remove_old(place(), KeepRule(4), {"step-00000005"}) == [place() / "step-00000001"]
     assert remove_old(place(), KeepRule(2), {"step-00000005"}) == [place() / "step-00000002"]
     assert remove_old(place(), KeepRule(2), ()) == [place() / "step-00000005"]
     assert {name.split("/")[1] for name in store.sizes("run/step-")} == {

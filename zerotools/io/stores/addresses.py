@@ -18,6 +18,7 @@ WRITTEN = ("s3", "gs", "az")
 """Those that are written to as well."""
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _COLLAPSED = re.compile(rf"({'|'.join(SCHEMES)}):(/?)(?!/)", re.IGNORECASE)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _ENVIRONMENT = "the variables of the store's own tools are where they belong"
 
 
@@ -88,6 +89,6 @@ def _refuse_words(scheme: str, words: list[str]) -> None:
         needed = ("host",)
     if len(words) < len(needed) or not all(words[: len(needed)]):
         raise BadRequest(f"{place} names no {needed[-1]}; write {scheme}://{'/'.join(needed)}/...")
-    odd = next((word for word in words if word in ("", ".", "..") or "\0" in word), None)
+    odd = next((word for word in words if word in ("", ".", "..") or _CONTROL.search(word)), None)
     if odd is not None:
         raise BadRequest(f"{place!r:.200} has a part {odd!r}, which no object is named by")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from zerotools.core.errors import BadFile
 from zerotools.formats.detect import refuse_being_written
 from zerotools.io.output.far_removal import remove_output
+from zerotools.io.output.far_staging import ForeignObjects
 from zerotools.io.output.marker import MARKER, was_made_of
 from zerotools.io.output.writing_name import WRITING
+from zerotools.io.output.writing_record import is_written
 from zerotools.io.stores.store_path import StorePath
 from zerotools.io.stores.writing import forget, put_object
 from zerotools.runs import checkpoint_dirs
@@ -55,12 +59,31 @@ def remove_old(place: StorePath, rule: KeepRule, kept: Collection[str]) -> list[
         return []
     forget(place)
     listed = [path for path in checkpoint_dirs.listing(place) if isinstance(path, StorePath)]
-    parts = [path for path in listed if (path / WRITING).is_file()]
-    whole = [path for path in listed if path not in parts and (path / MARKER).is_file()]
+    whole, parts = _newest_whole(listed, rule.last)
+    is_full = len(whole) == rule.last
+    older = [path for path in listed if is_full and path.name < whole[-1].name]
     hints = [checkpoint_dirs.hinted(place, hint) for hint in (LATEST, BEST)]
     pinned = {*kept, *(path.name for path in hints if path is not None)}
-    old = [*rule.beyond(whole), *(path for path in parts if whole and path.name < whole[0].name)]
-    gone = [path for path in old if path.name not in pinned and isinstance(path, StorePath)]
-    for path in gone:
-        remove_output(path, leave_foreign=True)
+    gone = []
+    for path in [*parts, *replace(rule, last=0).beyond(older)]:
+        if path.name not in pinned and isinstance(path, StorePath):
+            with suppress(ForeignObjects):  # it is not ours
+                remove_output(path, leave_foreign=True)
+                gone.append(path)
     return gone
+
+
+def _newest_whole(
+    listed: Sequence[StorePath], count: int
+) -> tuple[list[StorePath], list[StorePath]]:
+    """The `count` newest copies that are whole, and the parts of others between them."""
+    whole, parts = list[StorePath](), list[StorePath]()
+    for path in listed:
+        if len(whole) == count:
+            break
+        names = {each.name for each in path.iterdir()}
+        if MARKER in names and (WRITING not in names or is_written(path)):
+            whole.append(path)
+        elif WRITING in names and whole:
+            parts.append(path)
+    return whole, parts
