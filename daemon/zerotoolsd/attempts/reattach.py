@@ -13,7 +13,7 @@ from zerotoolsd.accounts.rights import opened, owner_of
 from zerotoolsd.queue.clocks import Moment, began_of
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow
 from zerotoolsd.supervisor.durable import LARGEST_RECORD, is_shallow, read_json
-from zerotoolsd.supervisor.last_word.inferred import inferred, stop_reason
+from zerotoolsd.supervisor.last_word.inferred import FOLLOWING, inferred, stop_reason
 from zerotoolsd.supervisor.last_word.keeper import KILLED
 from zerotoolsd.supervisor.last_word.ledger import RankLedger
 from zerotoolsd.supervisor.last_word.reserved import ReservedRecord
@@ -22,8 +22,6 @@ from zerotoolsd.supervisor.procfs import boot_id, open_process
 from zerotoolsd.supervisor.trouble import is_of_machine
 
 RESTARTED = "the machine was restarted"
-_FOLLOWING = ("closing", "uploading")
-"""What follows a finished run, and is told of where it was cut off."""
 _PLAIN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 """No link is followed, and nobody is waited for."""
 
@@ -155,7 +153,7 @@ def _last_word(run_dir: Path, token: str, why: str) -> Over | Gone:
     if ended is None:
         return Gone(why, None)
     cut_off = {"why": f"{why} before this had ended"}
-    return Gone(why, {**ended.record, **{n: cut_off for n in _FOLLOWING if n in ended.record}})
+    return Gone(why, {**ended.record, **{n: cut_off for n in FOLLOWING if n in ended.record}})
 
 
 def _noted(run_dir: Path, run: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -166,12 +164,7 @@ def _noted(run_dir: Path, run: Mapping[str, Any]) -> Mapping[str, Any] | None:
     except (OSError, TypeError, ValueError):  # an older version has started it, or a job wrote here
         return None
     why = f"{KILLED}, and its keeper"
-    record = inferred(plan, ledger, (), run, stop_reason(run_dir / STOP), why)
-    if record["outcome"] == "finished":
-        for name in _FOLLOWING:
-            if getattr(plan, name):
-                record[name] = {"why": f"{why} before this had ended"}
-    return record
+    return inferred(plan, ledger, (), run, stop_reason(run_dir / STOP), why)
 
 
 def _check_record(record: Mapping[str, Any]) -> None:

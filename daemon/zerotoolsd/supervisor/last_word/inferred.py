@@ -12,10 +12,12 @@ from typing import Any
 from zerotoolsd.supervisor.durable import open_regular
 from zerotoolsd.supervisor.last_word.ledger import RankLedger
 from zerotoolsd.supervisor.last_word.verdict import Verdict, is_abnormal, judge_of
-from zerotoolsd.supervisor.plan import Plan
+from zerotoolsd.supervisor.plan import GOES_ON, Plan
 from zerotoolsd.supervisor.ranks import KnownRank
 from zerotoolsd.supervisor.trouble import NOT_READY
 
+FOLLOWING = ("closing", "uploading")
+"""What follows a finished run, and is told of where it was cut off."""
 _LONGEST_REASON = 1000
 
 
@@ -59,7 +61,15 @@ def inferred(
         "ranks": [each.to_json() for each in ranks],
         "stop_reason": stop,
         "started": run.get("started"),
+        **_unfinished(plan, verdict.outcome, stop, killed),
     }
+
+
+def _unfinished(plan: Plan, outcome: str, stop: str | None, killed: str) -> dict[str, Any]:
+    """What was to follow, as `supervise` has it."""
+    names = {"finished": FOLLOWING, "stopped": () if stop in GOES_ON else ("uploading",)}
+    follows = [name for name in names.get(outcome, ()) if getattr(plan, name)]
+    return {name: {"why": f"{killed} before this had ended"} for name in follows}
 
 
 def _is_ours(status: int | None, was_told: bool) -> bool:

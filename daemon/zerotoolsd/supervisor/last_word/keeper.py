@@ -30,7 +30,7 @@ from zerotoolsd.supervisor.cgroups.group import AttemptGroup
 from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json, sync_directory
 from zerotoolsd.supervisor.ending import family
 from zerotoolsd.supervisor.ending.reaper import kill_all
-from zerotoolsd.supervisor.last_word.inferred import inferred, stop_reason
+from zerotoolsd.supervisor.last_word.inferred import FOLLOWING, inferred, stop_reason
 from zerotoolsd.supervisor.last_word.ledger import RankLedger
 from zerotoolsd.supervisor.last_word.reserved import ReservedRecord
 from zerotoolsd.supervisor.logs import say
@@ -129,8 +129,8 @@ def _put_on_record(
         if trouble is not None and record["outcome"] == "lost":
             record |= {"outcome": NOT_READY, "cause": trouble}
         record |= {"by_keeper": True, "ended": time.time(), "ran_seconds": _ran(run)}
-    if plan.closing and record["outcome"] == "finished":
-        record["closing"] = {"why": f"{KILLED} before this had ended"}
+    cut_off = {"why": f"{KILLED} before this had ended"}
+    record |= {name: cut_off for name in FOLLOWING if name in record}
     pids = ((line.pid, index) for index, line in enumerate(ledger.lines()))
     record["unkillable"] = killed.left_behind({pid: n for pid, n in pids if pid is not None})
     records.exit.write(record)

@@ -83,6 +83,26 @@ def test_ranks_that_have_finished_are_a_finished_attempt(tmp_path: Path, kill: A
     assert not (run / "notify.sock").exists()
 
 
+@pytest.mark.parametrize("kill", [until_exit, until_ended])
+def test_an_upload_that_was_cut_off_is_told_of(tmp_path: Path, kill: Act) -> None:
+    run = make_attempt(tmp_path / "run", "steps=3 exit=0", uploading=("/bin/true",))
+    _, record = kept(run, kill)
+    assert record is not None
+    assert record["outcome"] == "finished"
+    assert record["uploading"] == {"why": "its supervisor was killed before this had ended"}
+
+
+@pytest.mark.parametrize(("reason", "is_told"), [("cancel", True), ("preempt", False)])
+def test_an_upload_after_a_stop_that_was_cut_off_is_told_of(
+    tmp_path: Path, reason: str, is_told: bool
+) -> None:
+    run = make_attempt(tmp_path / "run", "exit=75", uploading=("/bin/true",))
+    (run / "stop").write_text(reason)
+    _, record = kept(run, until_exit)
+    assert record is not None
+    assert (record["outcome"], "uploading" in record) == ("stopped", is_told)
+
+
 @pytest.mark.parametrize(
     ("fake", "own_program", "outcome", "cause"),
     [
