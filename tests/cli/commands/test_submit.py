@@ -10,8 +10,11 @@ import pytest
 from tests.cli.conftest import Command
 from tests.daemon.api.fakes import FakeService
 from tests.daemon.api.made_views import STEP, a_job, a_view, an_attempt
+from tests.io.stores.far import served
+from tests.ops.mirroring.made import place
 from zerotools.cli.main import build, run
 from zerotools.core.errors import BadRequest
+from zerotools.ops.mirroring.far_claim import claim
 
 JOB = """
 device = "cpu"
@@ -141,6 +144,23 @@ def test_a_dry_run_queues_nothing(zerotools: Command, service: FakeService, job_
     refused = zerotools("submit", "--dry-run", str(job_file))
     assert refused == (2, "", f"error: {job_file}: data.text = a.txt: no file matches\n")
     assert service.views == {}
+
+
+def test_of_an_array_the_first_job_s_place_is_asked_for(
+    zerotools: Command, job_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with served(monkeypatch) as store:
+        names = [word for name in store.env for word in ("--env", name)]
+        job_file.write_text(
+            job_file.read_text() + f'\n[checkpoint]\nupload_to = "{place()}"\n', encoding="utf-8"
+        )
+        single = ("submit", "--dry-run", *names, str(job_file))
+        array = (*single, "--array", "2")
+        claim(place(), tmp_path / "alone", "job 1", None)
+        assert f"{place()}: holds checkpoints of another run" in zerotools(*single).err
+        assert "holds checkpoints" not in zerotools(*array).err
+        claim(place("run/0"), tmp_path / "0", "job 2", None)
+        assert f"{place('run/0')}: holds checkpoints of another run" in zerotools(*array).err
 
 
 def test_a_dry_run_without_a_daemon_says_what_was_not_looked_at(

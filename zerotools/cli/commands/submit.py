@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,8 @@ from zerotools.jobs.client.remote.elsewhere import Elsewhere, machine_behind
 from zerotools.jobs.client.submissions import Submission
 from zerotools.jobs.imports.combine import CONFIG
 from zerotools.jobs.imports.reading.job_keys import look_up
-from zerotools.jobs.jobfile.parse import job_from_tree, job_to_dict
+from zerotools.jobs.jobfile.parse import given_of, job_from_dict, job_from_tree, job_to_dict
+from zerotools.jobs.sweeps import members_of
 from zerotools.jobs.tables.far_places import in_store
 from zerotools.jobs.tables.notify import masked_url
 from zerotools.jobs.tables.rendezvous import MOST_NODES
@@ -180,7 +181,8 @@ def command(
     if notify is not None:
         jobs = [replace(each, spec=with_webhook(each.spec, notify)) for each in jobs]
     if machine is None:
-        _check_stores(jobs, writes=not dry_run)
+        asked = [_first_member(jobs[0], sweep, array.count)] if array.asked else jobs
+        _check_stores(asked, writes=not dry_run)
     client = DaemonClient(socket)
     if is_without_daemon(client, jobs, no_daemon=slurm.no_daemon, dry_run=dry_run):
         from zerotools.cli.job_views.submitting.slurm_submission import (  # others do without
@@ -224,6 +226,16 @@ def _refuse_of_training(configs: Configs, array: ArrayOptions, machine: Elsewher
         raise BadRequest(
             "--convert tries the conversion here, and --host names another machine; queue it there"
         )
+
+
+def _first_member(
+    job: Submission, sweep: Mapping[str, Sequence[Any]], count: int | None
+) -> Submission:
+    """The first job of an array: each has its own place in a store."""
+    if job.spec.checkpoint.upload_to is None:
+        return job
+    first = members_of(given_of(job.spec), sweep, count)[0]
+    return replace(job, spec=job_from_dict(dict(first.tree), source=job.source))
 
 
 def _check_stores(jobs: Sequence[Submission], *, writes: bool) -> None:
