@@ -9,7 +9,8 @@ attempt begin. SETTINGS is JSON, which `attempts/launch` writes:
     keep_last, keep_every       which of them stay there
     resume_from                 a URL, or null
 
-What happens is told to the supervisor, too. Exit status 75: the store does not answer now.
+What happens is told to the supervisor, too. Exit status 75: the store does not answer now, or the disk has
+no room.
 """
 
 from __future__ import annotations
@@ -79,7 +80,9 @@ def fetch(settings: dict[str, Any]) -> int:
         except ZerotoolsError as error:
             if not mirror.can_go_on():
                 raise
-            print(f"goes on from the disk: {_line(error)}", file=sys.stderr, flush=True)
+            why = f"it goes on from its disk: {_line(error)}"
+            print(why, file=sys.stderr, flush=True)
+            _tell("upload_failed", "", why=why)
     if given is not None and (place is None or not lies_in(given, place)):
         source = path_of(given)
         assert isinstance(source, StorePath)
@@ -120,6 +123,7 @@ def _line(text: object) -> str:
 def main(arguments: Sequence[str], wait: Any = time.sleep) -> int:
     """The command line; the exit status."""
     from zerotools.core.errors import HostUnreachable, ZerotoolsError
+    from zerotoolsd.supervisor.trouble import is_of_machine
 
     what, settings = arguments[0], json.loads(arguments[1])
     act = {"upload": upload, "fetch": fetch}[what]
@@ -138,7 +142,7 @@ def main(arguments: Sequence[str], wait: Any = time.sleep) -> int:
             print(_line(error), file=sys.stderr, flush=True)
             if what == "upload":
                 _tell("upload_failed", "", why=_line(error))
-            return 1
+            return os.EX_TEMPFAIL if isinstance(error, OSError) and is_of_machine(error) else 1
     raise AssertionError
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -132,4 +133,19 @@ def test_a_store_that_does_not_answer_is_waited_for_but_a_run_goes_on_from_its_d
     assert run("fetch", tmp_path) == 0
     assert run("fetch", tmp_path / "empty") == os.EX_TEMPFAIL
     assert run("upload", tmp_path) == os.EX_TEMPFAIL
-    assert [each["event"] for each in said(told)] == ["upload_failed"]
+    first, last = said(told)
+    assert (first["event"], last["event"]) == ("upload_failed", "upload_failed")
+    assert first["why"] == "it goes on from its disk: the store does not answer"
+
+
+def test_a_disk_without_room_is_not_the_job_s_fault(
+    store: GcsServer, told: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    run("fetch", tmp_path / "old")
+    save(tmp_path / "old", 4)
+    run("upload", tmp_path / "old")
+    monkeypatch.setattr("zerotools.ops.mirroring.mirror.fetch_copy", full)
+    assert run("fetch", tmp_path / "new") == os.EX_TEMPFAIL
