@@ -9,8 +9,8 @@ attempt begin. SETTINGS is JSON, which `attempts/launch` writes:
     keep_last, keep_every       which of them stay there
     resume_from                 a URL, or null
 
-What happens is told to the supervisor, too. Exit status 75: the store does not answer now, or the disk has
-no room.
+What happens is told to the supervisor, too. Exit status 75: the store does not answer now, or the
+disk has no room.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from zerotools.runs.uploads import UPLOADS, being_sent, known_run, note_run, not
 def test_what_is_noted_is_known(tmp_path: Path) -> None:
     assert (known_run(tmp_path), being_sent(tmp_path)) == (None, None)
     note_sending(tmp_path, None)
-    note_run(tmp_path, "5f0c")
+    note_run(tmp_path, "5f0c", "job 1")
     note_sending(tmp_path, tmp_path / "step-00000004")
     assert (known_run(tmp_path), being_sent(tmp_path)) == ("5f0c", tmp_path / "step-00000004")
     note_sending(tmp_path, None)

@@ -29,18 +29,28 @@ _LARGEST = 4096
 
 def known_run(output_dir: Path) -> str | None:
     """Whose checkpoints are in `output_dir`, as its uploads say; None: nothing was uploaded."""
+    return _noted(output_dir, "run")
+
+
+def known_job(output_dir: Path) -> str | None:
+    """Which job has noted the run last; None: none has."""
+    return _noted(output_dir, "job")
+
+
+def _noted(output_dir: Path, word: str) -> str | None:
     try:
         tree = read_json(output_dir / UPLOADS / _RUN, _LARGEST, is_source=False)
     except (OSError, ValueError, BadFile):
         return None
-    found = tree.get("run") if isinstance(tree, dict) else None
+    found = tree.get(word) if isinstance(tree, dict) else None
     return found if isinstance(found, str) else None
 
 
-def note_run(output_dir: Path, run: str) -> None:
-    """The checkpoints in `output_dir` are those of `run`. Raises OSError."""
+def note_run(output_dir: Path, run: str, job: str) -> None:
+    """The checkpoints in `output_dir` are those of `run`, and `job` goes on with it. Raises
+    OSError."""
     (output_dir / UPLOADS).mkdir(parents=True, exist_ok=True)
-    write_durably(output_dir / UPLOADS / _RUN, json.dumps({"run": run}) + "\n")
+    write_durably(output_dir / UPLOADS / _RUN, json.dumps({"run": run, "job": job}) + "\n")
 
 
 def being_sent(output_dir: Path) -> Path | None:

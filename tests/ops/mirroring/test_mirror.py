@@ -203,6 +203,30 @@ def test_a_damaged_one_on_the_disk_is_fetched_again(
     assert checkpoint_dirs.choose(tmp_path).path == tmp_path / "step-00000004"
 
 
+def test_a_job_does_not_begin_with_another_checkpoint_than_the_one_it_names(
+    store: GcsServer, tmp_path: Path
+) -> None:
+    old, new = mirror(tmp_path / "old"), mirror(tmp_path / "new", job="job 2")
+    old.fetch(None)
+    for step in (2, 4):
+        save(tmp_path / "old", step)
+    send(old)
+    store.put("run/best", b"step-00000002\n")
+    for given in (f"{place()}/best", f"{place()}/step-00000002"):
+        with pytest.raises(BadRequest, match="is at step 2, but the run has step 4"):
+            new.fetch(given)
+    here = mirror(tmp_path / "old", job="job 3")
+    with pytest.raises(BadRequest, match="is at step 2, but the run has step 4"):
+        here.fetch(f"{place()}/step-00000002")
+    assert (here.can_go_on(), old.can_go_on()) == (False, True)
+    assert new.fetch(f"{place()}/latest") == tmp_path / "new" / "step-00000004"
+    save(tmp_path / "new", 6)
+    send(new)
+    shutil.rmtree(tmp_path / "new")
+    given = f"{place()}/step-00000004"
+    assert new.fetch(given) == tmp_path / "new" / "step-00000006"
+
+
 def test_a_start_in_a_store_is_there_until_the_run_has_its_own(
     store: GcsServer, tmp_path: Path
 ) -> None:

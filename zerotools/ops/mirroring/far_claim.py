@@ -117,7 +117,7 @@ def claim(place: StorePath, output_dir: Path, job: str, resume_from: str | None)
         if read_claim(place) != mine:
             raise BadRequest(f"another run claims {place} now; name another place") from None
     forget(place)
-    note_run(output_dir, mine.run)
+    note_run(output_dir, mine.run, job)
     return True
 
 

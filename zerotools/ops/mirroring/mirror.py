@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from zerotools.core.errors import BadFile
+from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.output.far_staging import ForeignObjects
 from zerotools.io.stores.addresses import lies_in, path_of
 from zerotools.io.stores.store_path import StorePath
@@ -28,7 +28,7 @@ from zerotools.runs.thinned import is_thinned
 from zerotools.runs.uploads import (
     FETCHED,
     fetched_from,
-    known_run,
+    known_job,
     note_fetched,
     note_sending,
 )
@@ -107,8 +107,8 @@ class Mirror:
         remove_old(self.place, self.rule, {newest.name, *(path.name for path in self._wanted())})
 
     def can_go_on(self) -> bool:
-        """Whether the run has begun, and has a whole checkpoint on the disk."""
-        if known_run(self.output_dir) is None:
+        """Whether the job has begun, and has a whole checkpoint on the disk."""
+        if known_job(self.output_dir) != self.job:
             return False
         return checkpoint_dirs.choose(self.output_dir, digests=False).path is not None
 
@@ -117,19 +117,41 @@ class Mirror:
         new; where it lies now, None: nothing is fetched.
 
         Raises:
+            BadRequest: `resume_from` names one that is older than another of the run.
             As `far_claim.claim`, and `fetch_copy`.
         """
         own = checkpoint_dirs.choose(self.output_dir, trusting=True)  # as the ranks choose
-        if own.path is None and lies_in(resume_from, str(self.place)):
-            start_of(_far(path_of(resume_from or "")))  # before an empty place is claimed
-        far_claim.claim(self.place, self.output_dir, self.job, resume_from)
         above = -1 if own.record is None else own.record.step
+        if resume_from is not None and lies_in(resume_from, str(self.place)):
+            self._check_start(_far(path_of(resume_from)), resume_from, above)
+        far_claim.claim(self.place, self.output_dir, self.job, resume_from)
         found = newest_copy(self.place, above).path
         if found is None:
             return None
         destination = self.output_dir / found.name
         fetch_copy(_far(found), destination)
         return destination
+
+    def _check_start(self, start: StorePath, given: str, own: int) -> None:
+        """Before a place is claimed by a job that begins: it may be empty. `own` is the newest step
+        on the disk, -1 for none."""
+        far_claim.check_claim(self.place, self.output_dir, self.job, given)
+        before = far_claim.read_claim(self.place)
+        if before is not None and before.job == self.job:
+            return
+        if start == self.place:
+            if own < 0:
+                start_of(start)
+            return
+        step = checkpoint_dirs.read_record(start_of(start)).step
+        newest = newest_copy(self.place).record
+        ahead = max(own, -1 if newest is None else newest.step)
+        if ahead > step:
+            raise BadRequest(
+                f"resume_from = {given}: is at step {step}, but the run has step {ahead}, from "
+                f"which the job would resume; name another place to upload to and another "
+                f'output_dir, or set resume_from = "{self.place}"'
+            )
 
 
 def fetch_start(output_dir: Path, resume_from: StorePath) -> Path | None:
