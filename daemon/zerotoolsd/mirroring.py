@@ -15,6 +15,7 @@ disk has no room.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import runpy
@@ -26,6 +27,7 @@ from typing import Any
 
 PRIORITY = 10
 MEMORY_BYTES = 128 * 2**20
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _TRIES = 3
 _FIRST_WAIT = 10.0
 
@@ -123,7 +125,6 @@ def _line(text: object) -> str:
 def main(arguments: Sequence[str], wait: Any = time.sleep) -> int:
     """The command line; the exit status."""
     from zerotools.core.errors import HostUnreachable, ZerotoolsError
-    from zerotoolsd.supervisor.trouble import is_of_machine
 
     what, settings = arguments[0], json.loads(arguments[1])
     act = {"upload": upload, "fetch": fetch}[what]
@@ -142,7 +143,7 @@ def main(arguments: Sequence[str], wait: Any = time.sleep) -> int:
             print(_line(error), file=sys.stderr, flush=True)
             if what == "upload":
                 _tell("upload_failed", "", why=_line(error))
-            return os.EX_TEMPFAIL if isinstance(error, OSError) and is_of_machine(error) else 1
+            return os.EX_TEMPFAIL if getattr(error, "errno", None) in _NO_ROOM else 1
     raise AssertionError
 
 

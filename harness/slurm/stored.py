@@ -56,19 +56,21 @@ class StoredRounds(Rounds):
         one = {"nodes": 1, "options": ["--mem=900"]}
         saving = {"every": EVERY, "upload_to": "gs://checkpoints/run"}
         env = dict(store.env)
-        *whole, undisturbed = self.submitted("undisturbed", 2 * STEPS, slurm=two)
-        self.ended(*whole)
+        whole, number, undisturbed = self.submitted("undisturbed", 2 * STEPS, slurm=two)
+        self.ended(whole, number)
         wanted = _losses(undisturbed)
-        *first, output = self.submitted("first", STEPS, slurm=two, checkpoint=saving, env=env)
-        wait_for(lambda: self._is_at(STEPS // 2 + 2, *first), "the step")
-        pid = _pid_of("rank", first[0])
+        first, number, output = self.submitted(
+            "first", STEPS, slurm=two, checkpoint=saving, env=env
+        )
+        wait_for(lambda: self._is_at(STEPS // 2 + 2, first, number), "the step")
+        pid = _pid_of("rank", first)
         assert pid is not None, "no rank was there to be killed"
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        attempts = len(self.ended(*first)["attempts"])
+        attempts = len(self.ended(first, number)["attempts"])
         losses = _losses(output)
         shutil.rmtree(output)
-        *second, output = self.submitted(
+        second, number, output = self.submitted(
             "second",
             2 * STEPS,
             slurm=one,
@@ -76,7 +78,7 @@ class StoredRounds(Rounds):
             env=env,
             resume_from="gs://checkpoints/run",
         )
-        self.ended(*second)
+        self.ended(second, number)
         losses |= _losses(output)
         worst = max(abs(losses[step] - loss) / loss for step, loss in wanted.items())
         copies = sorted({name.split("/")[1] for name in store.sizes("run/step-")})

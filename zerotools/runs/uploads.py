@@ -1,6 +1,7 @@
 """What a job notes beside its checkpoints of those that are copied to an object store.
 
-    <output_dir>/.uploads/run.json    which run's checkpoints these are, as the store has it, too
+    <output_dir>/.uploads/run.json    which run's checkpoints these are, as the store has it, and
+                                      which job goes on with them
                          /sending     text: the directory that is being sent, which is not deleted
                          /fetched-from  text: the URL whose checkpoint is in `.resumed-from`
 

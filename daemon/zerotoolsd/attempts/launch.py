@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from socket import gethostname
 from types import MappingProxyType
 from typing import Any
 
@@ -91,6 +90,12 @@ def thinning_command(
     command = (sys.executable, "-E", "-P", str(THINNING), output_dir, str(keep))
     named = () if spec.resume_from is None else (spec.resume_from,)
     return (*command, str(socket), str(job_id), *named)
+
+
+def known_as(job: JobRow) -> str:
+    """What tells a job apart from all others, in a store. Not its number, nor the machine: under
+    Slurm it has another of both when it is started again."""
+    return f"{job.uid}:{job.created!r}:{job.output_dir}"
 
 
 def mirroring_commands(
@@ -197,8 +202,7 @@ def prepare(
     spec = replace(job.spec, output_dir=job.output_dir)
     if spec.stall.action == END and not config.watch.end_stalled:
         spec = replace(spec, stall=replace(spec.stall, action=REPORT))
-    name = f"{gethostname()}:{job.id}:{job.created!r}"
-    fetching, uploading = mirroring_commands(spec, job.output_dir, name)
+    fetching, uploading = mirroring_commands(spec, job.output_dir, known_as(job))
     if spec.backend != SLURM:
         spec = on_disk(spec)
     sized = at_size(spec, attempt.world_size or spec.world_size)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.daemon.attempts.giving_way.test_losses import a_row
 from tests.jobs.jobfile.test_parse import parsed
 from zerotoolsd.attempts.launch import (
     MIRRORING,
     THINNING,
     closing_command,
+    known_as,
     mirroring_commands,
     newest_saved,
     on_disk,
@@ -84,3 +87,10 @@ def test_node_0_alone_exports_and_thins(node: int) -> None:
     assert bool(closing_command(spec, "/out")) == (node == 0)
     spec = parsed(checkpoint={"upload_to": "s3://b/run"}, rendezvous=meeting, output_dir="/out")
     assert [bool(each) for each in mirroring_commands(spec, "/out", "7")] == [node == 0] * 2
+
+
+def test_a_job_is_known_again_whatever_machine_and_number_slurm_gives_it() -> None:
+    job = a_row(parsed())
+    assert known_as(replace(job, id=8)) == known_as(job)
+    others = [replace(job, output_dir="/other"), replace(job, created=2.0), replace(job, uid=7)]
+    assert known_as(job) not in map(known_as, others)
