@@ -216,11 +216,9 @@ def _follow(
         cut_off = {name: {"why": CUT_OFF} for name, command in commands.items() if command}
         records.ended.write(record | cut_off)
     if plan.uploading and watch.stop_reason not in GOES_ON:  # the last checkpoint
-        is_over = watch.stop_asked if is_done else watch.out_of_time
-
         def until() -> bool:
             watch.progress.drain()  # the socket holds ten lines
-            return is_over()
+            return watch.out_of_time()
 
         found["uploading"] = run_closing(plan, plan.uploading, until, UPLOADING_LOG)
         watch.progress.drain()

@@ -17,7 +17,7 @@ from tests.daemon.made_attempts import (
 from tests.daemon.waiting import wait_for
 from zerotools.jobs.states import YIELD
 from zerotoolsd.queue.yielding.yield_table import PAUSE, PURPOSES
-from zerotoolsd.supervisor.durable import write_json
+from zerotoolsd.supervisor.durable import read_json, write_json
 from zerotoolsd.supervisor.plan import GOES_ON
 
 
@@ -62,6 +62,24 @@ def test_what_was_saved_at_a_stop_is_uploaded_within_its_grace(
     assert ("uploading" not in record) == goes_on
     if not goes_on:
         assert record["uploading"]["why"] == "it was stopped"
+
+
+def test_a_stop_of_a_finished_run_leaves_its_upload_the_grace(tmp_path: Path) -> None:
+    wait = "while test ! -e asked; do sleep 0.05; done; test -e late || exec sleep 600"
+    ends = ("/bin/sh", "-c", f"touch began; test -e finished || exit 0; {wait}")
+    for name, grace, why in (("in-time", 60.0, None), ("late", 0.2, "it was stopped")):
+        run = make_attempt(tmp_path / name, "steps=1 release exit=0", uploading=ends)
+        if why is None:
+            (run / "late").touch()
+        process = supervise(run)
+        wait_for_file(run / "began")
+        (run / "finished").touch()
+        (run / "release").touch()
+        wait_for(lambda run=run: read_json(run / "ended.json"), "the ranks to end")  # type: ignore[misc]
+        write_json(run / "request.json", {"reason": "cancel", "grace_seconds": grace})
+        (run / "asked").touch()
+        record = finish(run, process)
+        assert (record["outcome"], record["uploading"]["why"]) == ("finished", why)
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,7 @@ def test_anything_else_is_a_path_of_this_machine(given: str) -> None:
         ("https:///x", "names no host"),
         ("s3://bucket/a//b", "a part ''"),
         ("s3://bucket/../b", "a part '..'"),
+        (r"az://box/a\b", "which no object is named by"),
         ("s3://bucket/a\nb", r"a part 'a\\nb'"),
         ("ftp://host/x", "is not a store that zerotools knows"),
         ("file:///x", "without file://"),

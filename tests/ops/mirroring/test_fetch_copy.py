@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,6 +63,17 @@ def test_what_the_store_has_lost_is_named(store: GcsServer, tmp_path: Path) -> N
         with pytest.raises(BadFile, match=why):
             fetch_copy(place() / STEP, tmp_path / "here" / STEP)
         assert not (tmp_path / "here" / STEP).exists()
+
+
+def test_without_room_nothing_is_fetched(store: GcsServer, tmp_path: Path) -> None:
+    path = save(tmp_path / "disk", 4)
+    tree = json.loads((path / MANIFEST).read_text())
+    tree["files"]["config.json"]["size"] = 10**18
+    (path / MANIFEST).write_text(json.dumps(tree))
+    put_directory(store, path, f"run/{STEP}")
+    with pytest.raises(OSError, match=r"bytes are needed and \d+ are free; make room"):
+        fetch_copy(place() / STEP, tmp_path / "here" / STEP)
+    assert kept(tmp_path / "here") == [f".tmp-fetched-{STEP}"]
 
 
 def test_what_breaks_off_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,5 +90,7 @@ def _refuse_words(scheme: str, words: list[str]) -> None:
     if len(words) < len(needed) or not all(words[: len(needed)]):
         raise BadRequest(f"{place} names no {needed[-1]}; write {scheme}://{'/'.join(needed)}/...")
     odd = next((word for word in words if word in ("", ".", "..") or _CONTROL.search(word)), None)
+    if odd is None and scheme == "az":  # which has no other names for directories
+        odd = next((word for word in words if "\\" in word), None)
     if odd is not None:
         raise BadRequest(f"{place!r:.200} has a part {odd!r}, which no object is named by")

@@ -6,6 +6,7 @@ directory under a name of its own, and the next one keeps the files in it that a
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -14,7 +15,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 from threading import Event
 
-from zerotools.core.errors import BadFile, BadRequest
+from zerotools.core.errors import BadFile
 from zerotools.io.files.open_source import FarSource
 from zerotools.io.files.regular import read_regular, source_file
 from zerotools.io.stores.store_path import StorePath
@@ -46,9 +47,8 @@ def fetch_copy(
 
     Raises:
         BadFile: an object is not what the manifest says of it, or changes meanwhile.
-        BadRequest: there is no room for it on the disk.
         HostUnreachable: the store does not answer.
-        OSError: the disk does not take it.
+        OSError: the disk does not take it, or has no room for it (ENOSPC).
     """
     entries = read_manifest(source)
     manifest = read_regular(source / MANIFEST, LARGEST_MANIFEST)
@@ -82,9 +82,10 @@ def _left(staging: Path, manifest: bytes, entries: Mapping[str, ManifestEntry]) 
 def _check_room(destination: Path, staging: Path, needed: int) -> None:
     free = shutil.disk_usage(staging).free
     if needed > free:
-        raise BadRequest(
-            f"{destination} needs {needed} bytes, and {free} are free on its disk; make room, or "
-            "name another output_dir"
+        raise OSError(
+            errno.ENOSPC,
+            f"{needed} bytes are needed and {free} are free; make room, or name another output_dir",
+            str(destination),
         )
 
 
