@@ -216,6 +216,7 @@ def _follow(
         cut_off = {name: {"why": CUT_OFF} for name, command in commands.items() if command}
         records.ended.write(record | cut_off)
     if plan.uploading and watch.stop_reason not in GOES_ON:  # the last checkpoint
+
         def until() -> bool:
             watch.progress.drain()  # the socket holds ten lines
             return watch.out_of_time()
