@@ -25,6 +25,7 @@ from zerotools.io.numeric.numpy_dtypes import (
     numpy_cast,
     numpy_dtype,
 )
+from zerotools.ops.execution.scaled_fill import fill_scaled, scaled_reads
 from zerotools.ops.execution.tiles import BoxPart, RangePart, Tile
 
 Losses = list[tuple[Key, CastLosses]]
@@ -75,6 +76,8 @@ def _reads(tile: Tile, room: int) -> Iterator[NeededRange]:
     for part in tile.parts:
         if isinstance(part, RangePart):
             yield from flat_reads(part.pieces, tile.source_dtype.itemsize)
+        elif part.scaled is not None:
+            yield from scaled_reads(part.scaled, part.box, room)
         else:
             types = (tile.source_dtype, tile.target_dtype)
             yield from box_reads(part.pieces, part.box, *types, room)
@@ -96,6 +99,8 @@ def _fill(
     types = (tile.source_dtype, tile.target_dtype)
     if isinstance(part, RangePart):
         return cast_flat(held, part.pieces, *types, raw, buffer, cast)
+    if part.scaled is not None:
+        return fill_scaled(held, part.key, part.scaled, part.box, types[1], raw, buffer, cast)
     return gather(held, part.pieces, part.box, *types, raw, buffer, cast)
 
 
