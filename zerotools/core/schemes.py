@@ -96,13 +96,16 @@ class PackedFours(Scheme):
 class CodedFours(Scheme):
     """bitsandbytes' nf4 and fp4: the flattened tensor of `shape`, two elements in a byte, high bits
     first. Each is code[index] x absmax of its block of `block` elements; with `nested_block` absmax
-    are bytes themselves: nested code[index] x nested absmax of their block, plus `offset`.
+    are bytes themselves: nested code[index] x nested absmax of their block, plus `offset`. With
+    `is_signed`, as of fp4, the high bit of an index is a sign: index 8 is -0.0, where the code has
+    0.0 and bitsandbytes' kernels do not ask it.
     """
 
     shape: tuple[int, ...]
     block: int
     nested_block: int = 0
     offset: float = 0.0
+    is_signed: bool = False
 
     @property
     def grain(self) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ bytes at once, or of a byte with two elements in it.
     fp8     value = payload x scale                        DeepSeek-V3, transformers, MXFP8
     NVFP4   value = E2M1 x (scale / global scale)          compressed-tensors; x global: ModelOpt
     nf4     value = code[index] x absmax                   bitsandbytes
-    quantised: s = 1 / amax x 448 of the block, 1 where that is 0; payload E4M3(value x s), scale 1 / s
+    s = 1 / amax x 448 of a block, 1 where amax is 0: payload = E4M3(value x s), scale = 1 / s
 """
 
 from __future__ import annotations
@@ -98,6 +98,9 @@ def _packed_fours(scheme: schemes.PackedFours, box: Box, inputs: Inputs) -> Arra
 def _coded_fours(scheme: schemes.CodedFours, box: Box, inputs: Inputs) -> Array:
     begin, end = scheme.hull(box)
     code = _floats(inputs[schemes.CODE], is_exponent=False)
+    if scheme.is_signed and code[8] == 0:
+        code = code.copy()
+        code[8] = -0.0
     scales = inputs[schemes.SCALES]
     first = begin // scheme.block
     if scheme.nested_block:

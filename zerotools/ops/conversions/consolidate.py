@@ -60,8 +60,8 @@ class Options:
     `dtype` is a key of `DTYPES` or of `RECIPES`, or "auto". `weights_from` is "masters" or
     "weights"; `format` is what the command line calls a format that is exported. `include`,
     `exclude` and the names of the model at `like` are compared with the names that `strip_prefix`
-    and `rename` (`REGEX=REPL`) make. With `adapter_only` the PEFT adapter is exported alone: that called `adapter_name`, with
-    the config at `adapter_config`; None of both where the run says it.
+    and `rename` (`REGEX=REPL`) make. With `adapter_only` the PEFT adapter is exported alone: that
+    called `adapter_name`, with the config at `adapter_config`; None of both where the run says it.
     """
 
     dtype: str = AUTO

@@ -48,7 +48,7 @@ def bits_and_bytes(
 ) -> QuantisedWeight | str | None:
     """As `eight_bits`. The JSON of a state is read from its file below `root`."""
     if tensor.dtype == dtypes.INT8 and key.name.endswith(".weight"):
-        return _int8(key, tensor, tensors)
+        return _int8(key, tensor, tensors, root)
     kind = next((k for k in _KINDS if Key(key.name + _STATE + k, key.role) in tensors), None)
     if kind is None:
         return None
@@ -61,7 +61,9 @@ def bits_and_bytes(
     return _fours(key, tensor, tensors, kind, state_key, state)
 
 
-def _int8(key: Key, tensor: Tensor, tensors: Mapping[Key, Tensor]) -> QuantisedWeight | str | None:
+def _int8(
+    key: Key, tensor: Tensor, tensors: Mapping[Key, Tensor], root: Path
+) -> QuantisedWeight | str | None:
     stem = key.name.removesuffix(".weight")
     scales, layout = Key(f"{stem}.SCB", key.role), Key(f"{key.name}_format", key.role)
     if scales not in tensors:
@@ -76,7 +78,14 @@ def _int8(key: Key, tensor: Tensor, tensors: Mapping[Key, Tensor]) -> QuantisedW
     scheme = BlockScaled(block, (0,), factor=_BY_127)
     inputs = {PAYLOAD: (key, tensor), SCALES: (scales, held)}
     beside = (layout,) if layout in tensors else ()
+    if beside and not _is_row_major(root, tensors[layout]):
+        return f"{key.name} has its rows in another order ({layout.name} is not 0, row)"
     return weight(key, "int8 of bitsandbytes", tensor.shape, scheme, inputs, beside)
+
+
+def _is_row_major(root: Path, layout: Tensor) -> bool:
+    """Whether the byte `weight_format` is 0, which is "row"."""
+    return layout.numel == 1 and _read(root, layout) == bytes(layout.dtype.itemsize)
 
 
 def _fours(
@@ -121,7 +130,7 @@ def _fours(
             )
         inputs[name] = (part, held)
     said = f"{kind} blocks of {block}" + (", scales quantised too" if is_nested else "")
-    scheme = CodedFours(shape, block, nested_block, offset)
+    scheme = CodedFours(shape, block, nested_block, offset, is_signed=kind == "fp4")
     return weight(key, said, shape, scheme, inputs, (state_key,))
 
 
@@ -137,14 +146,10 @@ def _state(root: Path, tensor: Tensor) -> dict[str, Any] | str:
             f"is {tensor.dtype} of shape {list(tensor.shape)}, and should be at most "
             f"{_LARGEST_STATE} bytes of JSON"
         )
-    chunks = list(tensor.chunks)
-    if len(chunks) != 1 or chunks[0].box.shape != tensor.shape:
-        return "is in several parts, and zerotools reads it whole"
     try:
-        with source_file(root / chunks[0].file) as source:
-            said: Any = json.loads(source.read(tensor.numel, chunks[0].offset))
-    except (ValueError, RecursionError, OSError):
-        return "is not JSON"
+        said: Any = json.loads(_read(root, tensor))
+    except (ValueError, RecursionError):
+        return "is not JSON in one piece"
     if not isinstance(said, dict):
         return "is not a table in JSON"
     shape, block = said.get("shape"), said.get("blocksize")
@@ -168,6 +173,18 @@ def _state(root: Path, tensor: Tensor) -> dict[str, Any] | str:
         "nested_blocksize": nested,
         "nested_offset": None if offset is None else float(offset),
     }
+
+
+def _read(root: Path, tensor: Tensor) -> bytes:
+    """The bytes of a small tensor; none where it is in several parts, or cannot be read."""
+    chunk = next(iter(tensor.chunks), None)
+    if chunk is None or chunk.box.shape != tensor.shape:
+        return b""
+    try:
+        with source_file(root / chunk.file) as source:
+            return source.read(tensor.numel * tensor.dtype.itemsize, chunk.offset)
+    except OSError:
+        return b""
 
 
 def _is_block(value: Any) -> bool:
