@@ -27,13 +27,13 @@ class Case:
     quantised: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     def write(self, root: Path) -> None:
-        """`NAME/checkpoint`, and the files of truth beside it."""
+        """`NAME/model`, and the files of truth beside it."""
         place = root / self.name
-        (place / "checkpoint").mkdir(parents=True)
-        _save(self.tensors, place / "checkpoint" / "model.safetensors")
+        (place / "model").mkdir(parents=True)
+        _save(self.tensors, place / "model" / "model.safetensors")
         config = {"model_type": "llama", "quantization_config": dict(self.settings)}
         text = json.dumps(config, indent=2) + "\n"
-        (place / "checkpoint" / "config.json").write_text(text)
+        (place / "model" / "config.json").write_text(text)
         for dtype, tensors in self.truth.items():
             _save(tensors, place / f"truth.{WORDS[dtype]}.safetensors")
         if self.plain:

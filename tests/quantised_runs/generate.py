@@ -1,4 +1,4 @@
-"""Make the golden cases of one library: `python -m tests.quantised_runs.generate LIBRARY --out DIR`.
+"""Make the golden cases of a library: `python -m tests.quantised_runs.generate LIBRARY --out DIR`.
 
 Run it with an interpreter that has the library: those of other libraries are not imported.
 """

@@ -32,10 +32,10 @@ def _export(source: Path, out: Path, dtype: str) -> None:
 @pytest.mark.parametrize("truth", TRUTHS, ids=_named)
 def test_values_are_those_of_the_library(truth: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    _export(truth.parent / "checkpoint", out, truth.suffixes[-2].removeprefix("."))
+    _export(truth.parent / "model", out, truth.suffixes[-2].removeprefix("."))
     found, expected = digests(out / "model.safetensors"), digests(truth)
     assert {name: found[name] for name in expected} == expected
-    kept = {"norm.weight"} & set(digests(truth.parent / "checkpoint" / "model.safetensors"))
+    kept = {"norm.weight"} & set(digests(truth.parent / "model" / "model.safetensors"))
     assert set(found) == set(expected) | kept
     assert "quantization_config" not in json.loads((out / "config.json").read_text())
 
@@ -46,7 +46,7 @@ def test_payload_and_scales_are_those_of_the_library(plain: Path, tmp_path: Path
     source.mkdir()
     (source / "model.safetensors").write_bytes(plain.read_bytes())
     (source / "config.json").write_text('{"model_type": "llama"}')
-    settings = json.loads((plain.parent / "checkpoint" / "config.json").read_text())
+    settings = json.loads((plain.parent / "model" / "config.json").read_text())
     method = settings["quantization_config"]["quant_method"]
     _export(source, tmp_path / "out", RECIPES[method])
     assert digests(tmp_path / "out" / "model.safetensors") == digests(

@@ -56,7 +56,7 @@ def kept_note(found: Quantisation) -> str:
         return f"every tensor keeps its type, because weights seem to be quantised: {error}"
     return (
         f"the weights stay quantised ({found.words()}), and every tensor keeps its type; "
-        "--dtype bf16 makes them plain"
+        "zerotools consolidate --dtype bf16 makes them plain"
     )
 
 

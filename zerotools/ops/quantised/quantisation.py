@@ -59,6 +59,19 @@ class Quantisation:
         """Whether anything of the checkpoint is quantised, or seems to be."""
         return bool(self.weights or self.faults or self.unknown or self.config is not None)
 
+    @property
+    def damage(self) -> tuple[tuple[str, str | None], ...]:
+        """Those of the faults that are of weights which are quantised for sure: a tensor of 8 bits
+        may be no weight, or be whole without scales."""
+        sure = bool(self.weights) or (self.config is not None and not self.is_denied)
+        return self.faults if sure else ()
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """What else there is to say."""
+        said = () if self.damage else tuple(message for message, _ in self.faults)
+        return said if self.unknown is None else (*said, self.unknown)
+
     def kinds(self) -> dict[str, tuple[int, int]]:
         """Tensors of each kind, and the tensors with their scales."""
         tensors = Counter(each.kind for each in self.weights.values())

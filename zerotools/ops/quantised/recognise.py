@@ -37,8 +37,12 @@ _EIGHT = frozenset({
     dtypes.FLOAT8_E4M3FN, dtypes.FLOAT8_E5M2, dtypes.FLOAT8_E4M3FNUZ, dtypes.FLOAT8_E5M2FNUZ,
     dtypes.FLOAT8_E8M0FNU,
 })  # fmt: skip
-_INTEGERS = frozenset({dtypes.INT8, dtypes.UINT8, dtypes.INT32})
-_PAYLOADS = (".weight", ".weight_packed", ".qweight", "_blocks")
+_INTEGERS = {
+    dtypes.INT8: (".weight", ".weight_packed", ".qweight", "_blocks"),
+    dtypes.UINT8: (".weight", ".weight_packed", ".qweight", "_blocks"),
+    dtypes.INT32: (".weight_packed", ".qweight"),
+}
+"""How names of payloads end, by their type."""
 _SCALES = (".weight_scale_inv", ".weight_scale", ".weight_scale_2", ".weight_global_scale",
            ".weight.absmax", ".SCB")  # fmt: skip
 _ACTIVATIONS = (
@@ -109,8 +113,8 @@ def _left_over(
 ) -> Iterator[tuple[str, str | None]]:
     """Payloads without scales, and scales without a payload."""
     for key, tensor in left.items():
-        is_payload = key.name.endswith(_PAYLOADS)
-        if tensor.dtype in _EIGHT or (tensor.dtype in _INTEGERS and is_payload):
+        is_payload = key.name.endswith(_INTEGERS.get(tensor.dtype, ()))
+        if tensor.dtype in _EIGHT or is_payload:
             if not key.name.endswith(_SCALES):
                 yield (
                     f"{key.name} is {tensor.dtype} and has no scales that zerotools knows: there "
