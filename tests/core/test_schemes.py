@@ -65,4 +65,5 @@ def test_a_box_of_a_flat_tensor_begins_at_a_byte(
     scheme = CodedFours((4, 5), 4)
     box = Box(start, shape)
     assert scheme.hull(box) == hull
-    assert hull[0] % 2 == 0 and hull[1] <= prod(scheme.shape)
+    assert hull[0] % 2 == 0
+    assert hull[1] <= prod(scheme.shape)

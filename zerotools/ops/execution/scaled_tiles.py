@@ -3,10 +3,10 @@ is read for two tiles."""
 
 from __future__ import annotations
 
-from math import prod
-
 from zerotools.core.boxes import Box
+from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadRequest
+from zerotools.core.scaled_cast import ScaledCast
 from zerotools.ops.execution.plan import Copy
 
 
@@ -22,24 +22,36 @@ def elements_of_tile(copy: Copy, most: int, buffer_bytes: int) -> int:
     """At most `most` elements: a multiple of the rows of a grain, if they fit.
 
     Raises:
-        BadRequest: one grain does not fit in a buffer with what it is made of.
+        BadRequest: as `check_buffer`.
     """
     assert copy.scaled is not None
-    tensor, box = copy.scaled.tensor, copy.target.box
-    grain = tensor.scheme.grain[-len(box.shape) :] if box.shape else ()
-    shape = tuple(map(min, grain, box.shape[len(box.shape) - len(grain) :]))
-    least = Box((0,) * len(box.shape), (1,) * (len(box.shape) - len(grain)) + shape)
+    tensor, shape = copy.scaled.tensor, copy.target.box.shape
+    check_buffer(copy.key, tensor, buffer_bytes)
+    grain = tensor.scheme.grain
+    if len(grain) < 2 or len(shape) < 2:
+        return most
+    rows = grain[-2] * shape[-1]
+    return most // rows * rows or most
+
+
+def check_buffer(key: Key, tensor: ScaledCast, buffer_bytes: int) -> None:
+    """
+    Raises:
+        BadRequest: one grain does not fit in a buffer of a worker with what it is made of.
+    """
+    shape = tensor.shape
+    grains = (1,) * (len(shape) - len(tensor.scheme.grain)) + tensor.scheme.grain
+    least = Box((0,) * len(shape), tuple(map(min, grains, shape)))
+    if least.is_empty:
+        return
     read = sum(
         part.numel * tensor.inputs[name].dtype.itemsize
         for name, part in tensor.scheme.needs(least).items()
     )
     if (needed := 8 * least.numel + read) > buffer_bytes:
+        block = "x".join(map(str, least.shape))
         raise BadRequest(
-            f"--max-memory is too small for {copy.key.name}: a block of {list(shape)} takes "
-            f"{needed} bytes, and a worker has buffers of {buffer_bytes}; give it more memory, or "
-            "take fewer --workers"
+            f"--max-memory is too small for {key.name}: a block of {block} takes {needed} bytes, "
+            f"and a worker has buffers of {buffer_bytes}; give it more memory, or take fewer "
+            "--workers"
         )
-    if len(grain) < 2 or len(box.shape) < 2:
-        return most
-    rows = grain[-2] * prod(box.shape[-1:])
-    return most // rows * rows or most

@@ -40,9 +40,7 @@ def eight_bits(
         return f"{key.name} has zero points, which zerotools does not read"
     held = tensors[scales]
     if held.dtype not in (*EXPONENTS, *FLOATS):
-        return (
-            f"{scales.name} is {held.dtype}, and scales are floats of 16 or 32 bits, or exponents"
-        )
+        return f"{scales.name} is {held.dtype}: scales are floats of 16 or 32 bits, or exponents"
     scheme = block_scheme(tensor.shape, held.shape, blocks, is_exponent=held.dtype in EXPONENTS)
     if scheme is None:
         return wrong_shape(key, tensor, scales, held, blocks)

@@ -83,7 +83,7 @@ def recognise(checkpoint: Checkpoint) -> Quantisation:
     else:
         activations = ()
     left = {key: t for key, t in rest.items() if key not in activations}
-    faults += [each for each in _left_over(left, config, tensors) if each[1] not in blamed]
+    faults += [each for each in _left_over(left, config, tensors, blamed) if each[1] not in blamed]
     faults += _taken_names(weights, tensors)
     unknown = None if config is None else _unknown(config)
     is_denied = False
@@ -110,6 +110,7 @@ def _left_over(
     left: Mapping[Key, Tensor],
     config: QuantisationConfig | None,
     tensors: Collection[Key],
+    blamed: Collection[str | None],
 ) -> Iterator[tuple[str, str | None]]:
     """Payloads without scales, and scales without a payload."""
     for key, tensor in left.items():
@@ -124,7 +125,7 @@ def _left_over(
         elif key.name.endswith(_SCALES):
             stem = next(key.name.removesuffix(s) for s in _SCALES if key.name.endswith(s))
             held = Key(f"{stem}.weight", key.role)
-            if config is not None or held in tensors:
+            if held.name not in blamed and (config is not None or held in tensors):
                 what = f"{left[held].dtype}" if held in left else "missing"
                 yield (
                     f"{key.name} holds scales, and {held.name}, whose they are, is {what}",
