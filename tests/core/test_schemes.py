@@ -33,13 +33,11 @@ def test_blocks_are_the_box_again_and_fit(data: st.DataObject) -> None:
     assert prove_cover(box.shape, moved) is None
     grains = (1,) * (len(box.shape) - len(cast.scheme.grain)) + cast.scheme.grain
     for part in parts:
-        needed = cast.scheme.needs(part)
-        read = sum(b.numel * cast.inputs[name].dtype.itemsize for name, b in needed.items())
         is_grain = all(
             -(-end // g) - a // g <= 1
             for a, end, g in zip(part.start, part.stop, grains, strict=True)
         )
-        assert is_grain or (part.numel <= largest and 8 * part.numel + read <= most)
+        assert is_grain or (part.numel <= largest and cast.bytes_of(part) <= most)
 
 
 def test_blocks_at_the_edges_are_smaller() -> None:

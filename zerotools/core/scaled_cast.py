@@ -32,6 +32,10 @@ class Scheme(ABC):
     def needs(self, box: Box) -> dict[str, Box]:
         """The block of each input, by its name, that the elements in `box` are made of."""
 
+    def work_bytes(self, box: Box) -> int:
+        """What computing the elements in `box` takes, beside the inputs."""
+        return 8 * box.numel
+
     @property
     def grain(self) -> tuple[int, ...]:
         """Boxes are cut at multiples of these alone, one for each of the last dimensions."""
@@ -51,9 +55,10 @@ class Scheme(ABC):
         grains = (1,) * (len(axes) - len(self.grain)) + self.grain
         for axis in axes:
             start, count, grain = box.start[axis], box.shape[axis], grains[axis]
-            middle = (start + count // 2 + grain - 1) // grain * grain
-            if start < middle < start + count:
-                return _split(box, axis, middle)
+            below = (start + count // 2) // grain * grain
+            for middle in (below, below + grain):
+                if start < middle < start + count:
+                    return _split(box, axis, middle)
         return None
 
 
@@ -69,19 +74,25 @@ class ScaledCast(Tensor):
 
     def blocks_within(self, box: Box, most: int, largest: int) -> Iterator[Box]:
         """`box` in blocks of at most `largest` elements that take `most` bytes with what they are
-        made of: 8 for each element, and the inputs; or of one grain."""
+        made of; or of one grain."""
         if box.is_empty:
             return
-        needed = self.scheme.needs(box)
-        read = sum(part.numel * self.inputs[name].dtype.itemsize for name, part in needed.items())
         halves = None
-        if box.numel > largest or 8 * box.numel + read > most:
+        if box.numel > largest or self.bytes_of(box) > most:
             halves = self.scheme.halves(box)
         if halves is None:
             yield box
             return
         for half in halves:
             yield from self.blocks_within(half, most, largest)
+
+    def bytes_of(self, box: Box) -> int:
+        """What computing the elements in `box` takes, with the inputs."""
+        read = sum(
+            part.numel * self.inputs[name].dtype.itemsize
+            for name, part in self.scheme.needs(box).items()
+        )
+        return read + self.scheme.work_bytes(box)
 
 
 def stored_tensors(tensor: Tensor) -> tuple[Tensor, ...]:

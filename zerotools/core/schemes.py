@@ -72,6 +72,9 @@ class PackedFours(Scheme):
     def grain(self) -> tuple[int, ...]:
         return (self.group, 1) if self.transposed else (self.group,)
 
+    def work_bytes(self, box: Box) -> int:
+        return 8 * PER_BYTE * self.needs(box)[PAYLOAD].numel
+
     def in_rows(self, box: Box) -> Box:
         """A box of the result in the order of the payload: its last dimension is packed."""
         return _exchanged(box) if self.transposed else box
@@ -111,6 +114,10 @@ class CodedFours(Scheme):
     def grain(self) -> tuple[int, ...]:
         return (PER_BYTE,)
 
+    def work_bytes(self, box: Box) -> int:
+        begin, end = self.hull(box)
+        return 8 * (end - begin)
+
     def hull(self, box: Box) -> tuple[int, int]:
         """The range of the flattened tensor from the first element of `box` to its last, from an
         even element on."""
@@ -145,6 +152,9 @@ class BlockQuantised(Scheme):
     block: tuple[int, ...]
     is_scales: bool
     is_exponent: bool = False
+
+    def work_bytes(self, box: Box) -> int:
+        return 16 * self.needs(box)[VALUES].numel
 
     @property
     def grain(self) -> tuple[int, ...]:

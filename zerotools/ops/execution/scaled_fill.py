@@ -68,10 +68,8 @@ def fill_scaled(
         try:
             values = values_of(tensor.scheme, block, arrays, tensor.dtype)
         except BadFile as error:
-            files = sorted({chunk.file for each in scaled.inputs.values() for chunk in each})
-            raise BadFile(
-                f"{files[0]}: {key.name} {error}, in {block}; take another copy"
-            ) from None
+            file = min(chunk.file for each in scaled.inputs.values() for chunk in each)
+            raise BadFile(f"{file}: {key.name} {error}, in {block}; take another copy") from None
         inside = block.relative_to(box)
         index: tuple[Any, ...] = tuple(map(slice, inside.start, inside.stop))
         place = out[(*index, ...)]

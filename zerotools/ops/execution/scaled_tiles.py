@@ -44,11 +44,7 @@ def check_buffer(key: Key, tensor: ScaledCast, buffer_bytes: int) -> None:
     least = Box((0,) * len(shape), tuple(map(min, grains, shape)))
     if least.is_empty:
         return
-    read = sum(
-        part.numel * tensor.inputs[name].dtype.itemsize
-        for name, part in tensor.scheme.needs(least).items()
-    )
-    if (needed := 8 * least.numel + read) > buffer_bytes:
+    if (needed := tensor.bytes_of(least)) > buffer_bytes:
         block = "x".join(map(str, least.shape))
         raise BadRequest(
             f"--max-memory is too small for {key.name}: a block of {block} takes {needed} bytes, "
