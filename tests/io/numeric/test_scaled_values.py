@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.core.scaled_casts import boxes_in, drawn_casts
+from tests.core.scaling.scaled_casts import boxes_in, drawn_casts
 from zerotools.core import dtypes
 from zerotools.core.boxes import Box
 from zerotools.core.errors import BadFile
-from zerotools.core.scaled_cast import ScaledCast
-from zerotools.core.schemes import (
+from zerotools.core.scaling.scaled_cast import ScaledCast
+from zerotools.core.scaling.schemes import (
     CODE,
     GLOBAL_SCALE,
     PAYLOAD,

@@ -17,11 +17,11 @@ from functools import cache
 
 import numpy as np
 
-from zerotools.core import schemes
 from zerotools.core.boxes import Box, row_major_strides
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile
-from zerotools.core.scaled_cast import Scheme
+from zerotools.core.scaling import schemes
+from zerotools.core.scaling.scaled_cast import Scheme
 from zerotools.io.numeric.e4m3 import to_e4m3
 from zerotools.io.numeric.numpy_dtypes import Array, numpy_dtype
 

@@ -33,7 +33,7 @@ from zerotools.ops.conversions.few_bits import (
 )
 from zerotools.ops.execution.execute import WriteReport
 from zerotools.ops.quantised.dequantise import refuse_split
-from zerotools.ops.quantised.quantise import RECIPES
+from zerotools.ops.quantised.quantise import QUANTISERS
 from zerotools.ops.quantised.recognise import recognise
 from zerotools.ops.sidecars.model_sidecar_choice import lacking_config, with_sidecars
 from zerotools.ops.weights.hub_names import hub_layout_of, on_hub_note, restored
@@ -57,7 +57,7 @@ DTYPES = dtypes.PRECISIONS
 class Options:
     """What `zerotools consolidate` was asked for.
 
-    `dtype` is a key of `DTYPES` or of `RECIPES`, or "auto". `weights_from` is "masters" or
+    `dtype` is a key of `DTYPES` or of `QUANTISERS`, or "auto". `weights_from` is "masters" or
     "weights"; `format` is what the command line calls a format that is exported. `include`,
     `exclude` and the names of the model at `like` are compared with the names that `strip_prefix`
     and `rename` (`REGEX=REPL`) make. With `adapter_only` the PEFT adapter is exported alone: that
@@ -155,7 +155,7 @@ def _prepare(
     quantisation = recognise(checkpoint)
     checkpoint, said = in_asked_values(checkpoint, quantisation, options.dtype)
     keeps_types = quantisation.is_there and options.dtype == AUTO
-    dtype, why = choose_dtype(checkpoint, AUTO if options.dtype in RECIPES else options.dtype)
+    dtype, why = choose_dtype(checkpoint, AUTO if options.dtype in QUANTISERS else options.dtype)
     weights, notes = _choose_weights(checkpoint, options, is_selected, like, table)
     types = like if options.dtype == AUTO else None
     described = describe(
@@ -169,7 +169,7 @@ def _prepare(
     if keeps_types:
         refuse_split(checkpoint, set(weights.tensors), quantisation)
     made = None
-    if options.dtype in RECIPES:
+    if options.dtype in QUANTISERS:
         made, described = in_few_bits(weights, described, quantisation, options.dtype)
         weights = made.weights
     write = WriteOptions(max_shard_bytes=options.max_shard_bytes)
@@ -211,7 +211,7 @@ def _check_adapter_options(options: Options) -> None:
 
 def _adapter_dtype(checkpoint: Checkpoint, asked: str) -> DType | None:
     """The type of an adapter: that of the run if it has 16 bits; None: as it is."""
-    if asked in RECIPES:
+    if asked in QUANTISERS:
         raise BadRequest(f"--dtype {asked} is for whole models; leave it out with --adapter-only")
     if asked != AUTO:
         return DTYPES[asked]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.dtypes import PRECISIONS, DType
 from zerotools.core.errors import Unsupported
-from zerotools.core.scaled_cast import ScaledCast
+from zerotools.core.scaling.scaled_cast import ScaledCast
 from zerotools.core.target import Target
 from zerotools.ops.quantised.dequantise import (
     dequantised,
@@ -15,7 +15,7 @@ from zerotools.ops.quantised.dequantise import (
     with_plain_config,
 )
 from zerotools.ops.quantised.quantisation import Quantisation
-from zerotools.ops.quantised.quantise import RECIPES, Quantised, quantised
+from zerotools.ops.quantised.quantise import QUANTISERS, Quantised, quantised
 from zerotools.ops.weights.rewrite import describe
 
 AUTO = "auto"
@@ -31,7 +31,7 @@ def in_asked_values(
         BadFile, Unsupported: values were asked for and cannot be made; or the config says that
             weights are quantised, and none is.
     """
-    if not found.is_there or dtype in RECIPES:
+    if not found.is_there or dtype in QUANTISERS:
         return checkpoint, []
     if dtype in PRECISIONS:
         return dequantised(checkpoint, found), dequantised_notes(found)

@@ -15,7 +15,7 @@ from zerotools.formats.format import Format
 from zerotools.ops.conversions.consolidate import DTYPES, cast_dtype, choose_dtype
 from zerotools.ops.conversions.few_bits import AUTO, in_few_bits, with_quantised_config
 from zerotools.ops.quantised.quantisation import Quantisation
-from zerotools.ops.quantised.quantise import RECIPES, Quantised
+from zerotools.ops.quantised.quantise import QUANTISERS, Quantised
 from zerotools.ops.weights.hub_names import hub_layout_of, keys_on_hub, on_hub_note, restored
 from zerotools.ops.weights.rewrite import describe
 from zerotools.ops.weights.selection import (
@@ -63,7 +63,7 @@ def weights_alone(
     table: FormatTable,
     found: Quantisation,
 ) -> WeightsAlone:
-    """The masters of `source`, in the type `dtype` of `DTYPES` or as one of `RECIPES` quantises
+    """The masters of `source`, in the type `dtype` of `DTYPES` or as one of `QUANTISERS` quantises
     them, or in their own where it is `KEEP`. `found` is what is quantised in the source.
 
     Raises:
@@ -74,7 +74,7 @@ def weights_alone(
     weights, said = resolve_aliases(chosen)
     notes = [*on_hub_note(layout), *said]
     made = None
-    if dtype in RECIPES:
+    if dtype in QUANTISERS:
         rest, why = choose_dtype(source, AUTO)
         notes += [why] if why else []
         described = describe(weights, lambda _, tensor: cast_dtype(tensor, rest))

@@ -19,7 +19,7 @@ from zerotools.core.checkpoint import Checkpoint, Chunk, ChunkBox, Key, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, BadRequest, Incomplete
 from zerotools.core.ranges import Range, chunk_locations, covering_ranges, match_ranges
-from zerotools.core.scaled_cast import ScaledCast
+from zerotools.core.scaling.scaled_cast import ScaledCast
 
 
 @dataclass(frozen=True, slots=True)

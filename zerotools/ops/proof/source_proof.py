@@ -12,7 +12,7 @@ from pathlib import Path
 from zerotools.core.checkpoint import Checkpoint, Stamp, Tensor
 from zerotools.core.errors import BadFile
 from zerotools.core.ranges import Ranges
-from zerotools.core.scaled_cast import stored_tensors
+from zerotools.core.scaling.scaled_cast import stored_tensors
 from zerotools.io.files.sources import Sources
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.verification.against import beside

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from zerotools.core import dtypes
 from zerotools.core.checkpoint import Key, Tensor
-from zerotools.core.schemes import PAYLOAD, SCALES, BlockScaled, scale_shape
+from zerotools.core.scaling.schemes import PAYLOAD, SCALES, BlockScaled, scale_shape
 from zerotools.ops.quantised.quantisation import QuantisedWeight, weight
 from zerotools.ops.quantised.quantisation_config import Blocks
 

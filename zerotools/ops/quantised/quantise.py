@@ -17,8 +17,8 @@ from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.counts import counted
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest
-from zerotools.core.scaled_cast import ScaledCast
-from zerotools.core.schemes import VALUES, BlockQuantised, scale_shape
+from zerotools.core.scaling.scaled_cast import ScaledCast
+from zerotools.core.scaling.schemes import VALUES, BlockQuantised, scale_shape
 from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.ops.quantised.quantisation import Quantisation
 from zerotools.ops.quantised.quantisation_config import model_type
@@ -34,7 +34,7 @@ _HEAD = "lm_head"
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Quantiser:
     """A way to quantise: a scale for each block, of `scales`, and the `settings` of the config."""
 
     title: str
@@ -43,14 +43,14 @@ class Recipe:
     settings: Mapping[str, object]
 
 
-RECIPES = {
-    FP8_BLOCK: Recipe(
+QUANTISERS = {
+    FP8_BLOCK: Quantiser(
         "fp8 blocks 128x128",
         (128, 128),
         dtypes.FLOAT32,
         {"quant_method": "fp8", "fmt": "e4m3", "scale_fmt": "float"},
     ),
-    MXFP8: Recipe(
+    MXFP8: Quantiser(
         "mxfp8 groups of 32",
         (1, 32),
         dtypes.UINT8,
@@ -71,12 +71,12 @@ class Quantised:
 
 
 def quantised(weights: Checkpoint, found: Quantisation, name: str) -> Quantised:
-    """The weights quantised by the recipe `name`.
+    """The weights quantised by the quantiser `name`.
 
     Raises:
         BadRequest: they are quantised already, no weight can be, or there is no config.json.
     """
-    recipe, path = RECIPES[name], weights.origin.path
+    quantiser, path = QUANTISERS[name], weights.origin.path
     if found.is_there:
         what = found.words() or str(found.error())
         raise BadRequest(
@@ -94,34 +94,34 @@ def quantised(weights: Checkpoint, found: Quantisation, name: str) -> Quantised:
             f"{config} says model_type {kind}, whose layers are no linear layers for transformers, "
             f"which quantises none of them; leave --dtype {name} out"
         )
-    tensors, kept, count = _tensors(weights, recipe)
+    tensors, kept, count = _tensors(weights, quantiser)
     if not count:
-        raise BadRequest(f"{path} has no matrix whose shape is a multiple of {_words(recipe)}")
+        raise BadRequest(f"{path} has no matrix whose shape is a multiple of {_words(quantiser)}")
     settings = {
-        **recipe.settings,
+        **quantiser.settings,
         "activation_scheme": "dynamic",
-        "weight_block_size": list(recipe.block),
+        "weight_block_size": list(quantiser.block),
         "modules_to_not_convert": kept,
     }
     note = (
-        f"quantised: {recipe.title}, {counted(count, 'tensor')}; "
+        f"quantised: {quantiser.title}, {counted(count, 'tensor')}; "
         f"{counted(len(weights.tensors) - count, 'tensor')} stay as they are (embeddings, head, "
-        f"routers, norms, and shapes that are no multiple of {_words(recipe)})"
+        f"routers, norms, and shapes that are no multiple of {_words(quantiser)})"
     )
     return Quantised(replace(weights, tensors=tensors), settings, note)
 
 
-def _words(recipe: Recipe) -> str:
-    return "x".join(map(str, recipe.block))
+def _words(quantiser: Quantiser) -> str:
+    return "x".join(map(str, quantiser.block))
 
 
-def _tensors(weights: Checkpoint, recipe: Recipe) -> tuple[dict[Key, Tensor], list[str], int]:
+def _tensors(weights: Checkpoint, quantiser: Quantiser) -> tuple[dict[Key, Tensor], list[str], int]:
     """The tensors, the modules that stay as they are, and how many are quantised."""
     tensors: dict[Key, Tensor] = {}
     kept: dict[str, None] = {_HEAD: None}
     count = 0
     for key, tensor in weights.tensors.items():
-        if not _is_linear(key, tensor, recipe.block):
+        if not _is_linear(key, tensor, quantiser.block):
             tensors[key] = tensor
             if len(tensor.shape) > 1:
                 kept[key.name.rpartition(".")[0] or key.name] = None
@@ -130,12 +130,12 @@ def _tensors(weights: Checkpoint, recipe: Recipe) -> tuple[dict[Key, Tensor], li
         shape, scales = tensor.shape, Key(key.name + _SUFFIX, key.role)
         if scales in weights.tensors:
             raise BadRequest(f"{scales.name} is there already, and would hold scales of {key.name}")
-        is_exponent = recipe.scales == dtypes.UINT8
+        is_exponent = quantiser.scales == dtypes.UINT8
         for part, dtype, size in (
             (key, dtypes.FLOAT8_E4M3FN, shape),
-            (scales, recipe.scales, scale_shape(shape, recipe.block)),
+            (scales, quantiser.scales, scale_shape(shape, quantiser.block)),
         ):
-            scheme = BlockQuantised(shape, recipe.block, part is scales, is_exponent)
+            scheme = BlockQuantised(shape, quantiser.block, part is scales, is_exponent)
             tensors[part] = ScaledCast(dtype, size, (), scheme, {VALUES: tensor})
     return tensors, list(kept), count
 

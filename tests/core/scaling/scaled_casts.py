@@ -8,8 +8,8 @@ from zerotools.core import dtypes
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Tensor
 from zerotools.core.dtypes import DType
-from zerotools.core.scaled_cast import ScaledCast, Scheme
-from zerotools.core.schemes import (
+from zerotools.core.scaling.scaled_cast import ScaledCast, Scheme
+from zerotools.core.scaling.schemes import (
     CODE,
     GLOBAL_SCALE,
     NESTED_CODE,

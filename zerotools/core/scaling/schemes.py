@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from zerotools.core.boxes import Box, row_major_strides
-from zerotools.core.scaled_cast import Scheme
+from zerotools.core.scaling.scaled_cast import Scheme
 
 PAYLOAD, SCALES, GLOBAL_SCALE = "payload", "scales", "global scale"
 CODE, NESTED_SCALES, NESTED_CODE = "code", "nested scales", "nested code"

@@ -8,10 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.core.scaled_casts import boxes_in, drawn_casts
+from tests.core.scaling.scaled_casts import boxes_in, drawn_casts
 from zerotools.core.boxes import Box, prove_cover
-from zerotools.core.scaled_cast import ScaledCast
-from zerotools.core.schemes import BlockScaled, CodedFours, PackedFours, blocks_of, scale_shape
+from zerotools.core.scaling.scaled_cast import ScaledCast
+from zerotools.core.scaling.schemes import (
+    BlockScaled,
+    CodedFours,
+    PackedFours,
+    blocks_of,
+    scale_shape,
+)
 
 
 @given(st.data())
