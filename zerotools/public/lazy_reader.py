@@ -149,8 +149,8 @@ def load_state_dict(
 
     `param` includes the buffers. `dtype` is for floating-point tensors of 16 bits or more; the
     others keep their type. With a `dtype` quantised weights are made plain, without one payloads
-    and scales are returned as they are. Tied names share one tensor. `framework` says whether torch tensors or
-    numpy arrays are returned.
+    and scales are returned as they are. Tied names share one tensor. `framework` says whether torch
+    tensors or numpy arrays are returned.
 
     Raises:
         BadRequest: there is nothing at `path`, no tensor of that role, or several models of which
