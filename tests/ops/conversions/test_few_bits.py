@@ -99,6 +99,9 @@ def test_a_type_that_is_not_asked_for_changes_nothing(quantised: Path, tmp_path:
 def test_scales_do_not_part_from_their_weight(quantised: Path, tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match=r"a.weight would be written without a.weight_scale_inv"):
         prepare(quantised, tmp_path / "out", Options(include=["*.weight"]))
+    renamed = Options(include=["x.weight"], rename=["^a=x"])
+    with pytest.raises(BadRequest, match=r"a.weight would be written without"):
+        prepare(quantised, tmp_path / "out", renamed)
     conversion = prepare(quantised, tmp_path / "out", Options(include=["a.weight"], dtype="fp32"))
     assert set(digests(_written(conversion) / "model.safetensors")) == {"a.weight"}
 

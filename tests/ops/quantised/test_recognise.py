@@ -181,6 +181,7 @@ UNKNOWN: dict[str, tuple[dict[str, Any], str]] = {
     "another format": (
         {**CT, "format": "pack-quantized"}, "the format 'pack-quantized' of compressed-tensors",
     ),
+    "rotated weights": ({**CT, "transform_config": {"config_groups": {}}}, "are rotated"),
     "another algorithm": ({"quant_method": "modelopt", "quant_algo": "W4A8"}, "'W4A8'"),
     "experts of 4 bits": ({**FP8, "expert_dtype": "fp4"}, "expert_dtype fp4"),
 }  # fmt: skip

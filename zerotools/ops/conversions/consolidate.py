@@ -167,7 +167,7 @@ def _prepare(
     elif why and not keeps_types:
         notes.append(why)
     if keeps_types:
-        refuse_split(checkpoint, set(weights.tensors), quantisation)
+        refuse_split(checkpoint, weights, quantisation)
     made = None
     if options.dtype in QUANTISERS:
         made, described = in_few_bits(weights, described, quantisation, options.dtype)

@@ -95,15 +95,17 @@ def refuse_quantised(checkpoint: Checkpoint) -> None:
         )
 
 
-def refuse_split(source: Checkpoint, kept: set[Key], found: Quantisation) -> None:
+def refuse_split(source: Checkpoint, kept: Checkpoint, found: Quantisation) -> None:
     """Refuse to leave out the scales of a payload that stays as it is, or the other way round.
+    `kept` has the tensors that are written, under any names.
 
     Raises:
         BadRequest: names both.
     """
+    written = set(map(id, kept.tensors.values()))
     for each in found.weights.values():
-        here = [part for part in each.parts if part in kept]
-        gone = [part for part in each.parts if part not in kept]
+        here = [part for part in each.parts if id(source.tensors[part]) in written]
+        gone = [part for part in each.parts if id(source.tensors[part]) not in written]
         if here and gone:
             raise BadRequest(
                 f"{here[0].name} would be written without {gone[0].name}, and they are one weight "

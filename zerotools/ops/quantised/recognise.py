@@ -159,6 +159,11 @@ def _unknown(config: QuantisationConfig) -> str | None:
                 f"{config.path} says the format {given!r:.60} of compressed-tensors, which "
                 f"zerotools does not read; it reads {', '.join(sorted(_FORMATS))}"
             )
+    if config.settings.get("transform_config"):
+        return (
+            f"{config.path} says a transform_config, by which weights are rotated, and zerotools "
+            "does not turn them back"
+        )
     if method == "modelopt" and config.settings.get("quant_algo") != "NVFP4":
         algorithm = config.settings.get("quant_algo")
         return f"{config.path} says quant_algo {algorithm!r:.60}, and zerotools reads NVFP4"
