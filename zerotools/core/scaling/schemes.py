@@ -40,6 +40,9 @@ class BlockScaled(Scheme):
     factor: float = 1.0
     is_exponent: bool = False
 
+    def work_bytes(self, box: Box) -> int:
+        return 6 * box.numel
+
     def needs(self, box: Box) -> dict[str, Box]:
         met = blocks_of(box, self.block)
         start = tuple(0 if axis is None else met.start[axis] for axis in self.axes)
