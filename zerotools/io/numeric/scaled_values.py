@@ -30,7 +30,7 @@ _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _LARGEST = 448.0
 _LARGEST_RECIPROCAL = 2.0**126
 """A larger one would be infinite, or have a reciprocal that is no normal number."""
-_STEP = 2**14
+_STEP = 2**13
 """Elements of a table that are looked up at once: numpy makes 8 bytes of each index."""
 
 

@@ -11,15 +11,13 @@ from zerotools.ops.execution.plan import Copy
 
 
 def is_wide(copy: Copy) -> bool:
-    """Whether larger tiles are read in longer runs, or read nothing twice."""
-    if copy.scaled is None:
-        return False
-    scheme = copy.scaled.tensor.scheme
-    return scheme.is_transposed or len(scheme.grain) > 1
+    """Whether larger tiles are read in longer runs."""
+    return copy.scaled is not None and copy.scaled.tensor.scheme.is_transposed
 
 
-def elements_of_tile(copy: Copy, most: int, buffer_bytes: int) -> int:
-    """At most `most` elements: a multiple of the rows of a grain, if they fit.
+def elements_of_tile(copy: Copy, most: int, wide: int, buffer_bytes: int) -> int:
+    """At most `most` elements, or `wide` where less has no whole row of grains: a multiple of the
+    rows of a grain, if they fit.
 
     Raises:
         BadRequest: as `check_buffer`.
@@ -31,7 +29,7 @@ def elements_of_tile(copy: Copy, most: int, buffer_bytes: int) -> int:
     if len(grain) < 2 or len(shape) < 2:
         return most
     rows = grain[-2] * shape[-1]
-    return most // rows * rows or most
+    return most // rows * rows or (rows if rows <= wide else most)
 
 
 def check_buffer(key: Key, tensor: ScaledCast, buffer_bytes: int) -> None:

@@ -89,7 +89,7 @@ def tiles_of(
         if isinstance(copy, Copy):
             scattered = any(not piece.chunk.is_contiguous for piece in copy.pieces)
             most = max(tile_bytes, wide_bytes) if scattered or is_wide(copy) else tile_bytes
-            yield from _box_tiles(copy, most)
+            yield from _box_tiles(copy, most, max(most, wide_bytes))
         else:
             if file not in joining:
                 joining[file] = _Joining(file, tile_bytes)
@@ -101,14 +101,14 @@ def tiles_of(
         yield from each.close()
 
 
-def _box_tiles(copy: Copy, tile_bytes: int) -> Iterator[Tile]:
+def _box_tiles(copy: Copy, tile_bytes: int, wide_bytes: int) -> Iterator[Tile]:
     """Tiles that fit in source and in target type."""
     widest = max(copy.source_dtype.itemsize, copy.target_dtype.itemsize)
     index = BoxIndex([piece.box for piece in copy.pieces])
     file, offset = copy.target.file, copy.target.offset
     most = tile_bytes // widest
     if copy.scaled is not None:
-        most = elements_of_tile(copy, most, tile_bytes)
+        most = elements_of_tile(copy, most, wide_bytes // widest, tile_bytes)
     for box in contiguous_boxes(copy.target.box, most):
         meeting = index.meeting(box)
         pieces = [ChunkBox(copy.pieces[position].chunk, common) for position, common in meeting]
