@@ -35,6 +35,8 @@ def test_blocks_are_the_box_again_and_fit(data: st.DataObject) -> None:
     box = data.draw(boxes_in(cast.shape))
     most, largest = data.draw(st.integers(1, 4000)), data.draw(st.integers(1, 200))
     parts = list(cast.blocks_within(box, most, largest))
+    wide = list(cast.blocks_to_read(box, most))
+    assert prove_cover(box.shape, [part.relative_to(box) for part in wide]) is None
     moved = [part.relative_to(box) for part in parts]
     assert prove_cover(box.shape, moved) is None
     grains = (1,) * (len(box.shape) - len(cast.scheme.grain)) + cast.scheme.grain
@@ -43,7 +45,7 @@ def test_blocks_are_the_box_again_and_fit(data: st.DataObject) -> None:
             -(-end // g) - a // g <= 1
             for a, end, g in zip(part.start, part.stop, grains, strict=True)
         )
-        assert is_grain or (part.numel <= largest and cast.bytes_of(part) <= most)
+        assert is_grain or (part.numel <= largest and cast.scheme.work_bytes(part) <= most)
 
 
 def test_blocks_at_the_edges_are_smaller() -> None:

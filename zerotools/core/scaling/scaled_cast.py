@@ -18,7 +18,7 @@ without their scales.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from zerotools.core.boxes import Box
@@ -72,27 +72,33 @@ class ScaledCast(Tensor):
     scheme: Scheme
     inputs: Mapping[str, Tensor]
 
+    def blocks_to_read(self, box: Box, most: int) -> Iterator[Box]:
+        """`box` in blocks whose inputs take `most` bytes, or of one grain."""
+        return self._cut(box, lambda part: self.bytes_read(part) <= most)
+
     def blocks_within(self, box: Box, most: int, largest: int) -> Iterator[Box]:
-        """`box` in blocks of at most `largest` elements that take `most` bytes with what they are
-        made of; or of one grain."""
+        """`box` in blocks of at most `largest` elements whose computing takes `most` bytes, or of
+        one grain."""
+
+        def fits(part: Box) -> bool:
+            return part.numel <= largest and self.scheme.work_bytes(part) <= most
+
+        return self._cut(box, fits)
+
+    def _cut(self, box: Box, fits: Callable[[Box], bool]) -> Iterator[Box]:
         if box.is_empty:
             return
-        halves = None
-        if box.numel > largest or self.bytes_of(box) > most:
-            halves = self.scheme.halves(box)
+        halves = None if fits(box) else self.scheme.halves(box)
         if halves is None:
             yield box
             return
         for half in halves:
-            yield from self.blocks_within(half, most, largest)
+            yield from self._cut(half, fits)
 
-    def bytes_of(self, box: Box) -> int:
-        """What computing the elements in `box` takes, with the inputs."""
-        read = sum(
-            part.numel * self.inputs[name].dtype.itemsize
-            for name, part in self.scheme.needs(box).items()
-        )
-        return read + self.scheme.work_bytes(box)
+    def bytes_read(self, box: Box) -> int:
+        """Of the inputs that the elements in `box` are made of."""
+        needed = self.scheme.needs(box)
+        return sum(part.numel * self.inputs[name].dtype.itemsize for name, part in needed.items())
 
 
 def stored_tensors(tensor: Tensor) -> tuple[Tensor, ...]:

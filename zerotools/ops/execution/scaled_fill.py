@@ -12,7 +12,7 @@ from zerotools.core.checkpoint import Chunk, ChunkBox, Key
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile
 from zerotools.io.files.open_files import HeldFiles, NeededRange
-from zerotools.io.numeric.gather import box_reads, gather
+from zerotools.io.numeric.gather import Scratch, box_reads, gather
 from zerotools.io.numeric.numpy_dtypes import (
     NO_LOSSES,
     Array,
@@ -27,12 +27,13 @@ from zerotools.ops.execution.plan import ScaledSource
 
 LARGEST_BLOCK = 2**17
 """Elements that are computed at once: their values stay in the cache of a processor."""
+_MOST_INPUTS = 2**23
 
 
-def scaled_reads(scaled: ScaledSource, box: Box, room: int) -> Iterator[NeededRange]:
-    """What `fill_scaled` reads, with a buffer of `room` bytes."""
+def scaled_reads(scaled: ScaledSource, box: Box, room: int, beside: int) -> Iterator[NeededRange]:
+    """What `fill_scaled` reads, with a buffer of `room` bytes and `beside` for the rest."""
     tensor = scaled.tensor
-    for block in tensor.blocks_within(box, room, LARGEST_BLOCK):
+    for block in tensor.blocks_to_read(box, _shares(beside)[0]):
         for name, needed in tensor.scheme.needs(block).items():
             dtype = tensor.inputs[name].dtype
             pieces = _pieces(scaled.inputs[name], needed)
@@ -46,35 +47,57 @@ def fill_scaled(
     box: Box,
     target_dtype: DType,
     raw: Array,
-    buffer: Array,
+    scratch: Scratch,
     cast: Cast,
 ) -> CastLosses:
     """Put the elements of `box` in row-major order into the bytes `raw`, cast to `target_dtype`.
-    `buffer` is for what is read, and as many bytes are taken beside it.
+    Inputs are read in blocks that are as large as they may be, and computed with in smaller ones.
 
     Raises:
         BadFile: scales that cannot be used, or values that cannot be quantised.
     """
     out = raw.view(numpy_dtype(target_dtype)).reshape(box.shape)
     losses, tensor = NO_LOSSES, scaled.tensor
-    for block in tensor.blocks_within(box, buffer.nbytes, LARGEST_BLOCK):
-        arrays: dict[str, Array] = {}
-        for name, needed in tensor.scheme.needs(block).items():
-            dtype = tensor.inputs[name].dtype
-            held = np.empty(needed.numel * dtype.itemsize, np.uint8)
-            pieces = _pieces(scaled.inputs[name], needed)
-            gather(files, pieces, needed, dtype, dtype, held, buffer, numpy_cast)
-            arrays[name] = held.view(numpy_dtype(dtype)).reshape(needed.shape)
-        try:
-            values = values_of(tensor.scheme, block, arrays, tensor.dtype)
-        except BadFile as error:
-            file = min(chunk.file for each in scaled.inputs.values() for chunk in each)
-            raise BadFile(f"{file}: {key.name} {error}, in {block}; take another copy") from None
-        inside = block.relative_to(box)
-        index: tuple[Any, ...] = tuple(map(slice, inside.start, inside.stop))
-        place = out[(*index, ...)]
-        losses += _put(place, values, cast)
+    most_read, most_work = _shares(scratch.beside)
+    for read in tensor.blocks_to_read(box, most_read):
+        whole = tensor.scheme.needs(read)
+        arrays = {
+            name: _gathered(files, scaled, name, part, scratch.read) for name, part in whole.items()
+        }
+        for block in tensor.blocks_within(read, most_work, LARGEST_BLOCK):
+            needed = tensor.scheme.needs(block)
+            parts = {
+                name: arrays[name][_inside(part, whole[name])] for name, part in needed.items()
+            }
+            try:
+                values = values_of(tensor.scheme, block, parts, tensor.dtype)
+            except BadFile as error:
+                file = min(chunk.file for each in scaled.inputs.values() for chunk in each)
+                raise BadFile(
+                    f"{file}: {key.name} {error}, in {block}; take another copy"
+                ) from None
+            losses += _put(out[(*_inside(block, box), ...)], values, cast)
     return losses
+
+
+def _shares(beside: int) -> tuple[int, int]:
+    """Of what may be taken, the bytes for inputs, and those for what is computed."""
+    half = beside // 2
+    return min(half, _MOST_INPUTS), half
+
+
+def _gathered(files: HeldFiles, scaled: ScaledSource, name: str, box: Box, buffer: Array) -> Array:
+    """The block `box` of an input."""
+    dtype = scaled.tensor.inputs[name].dtype
+    held = np.empty(box.numel * dtype.itemsize, np.uint8)
+    gather(files, _pieces(scaled.inputs[name], box), box, dtype, dtype, held, buffer, numpy_cast)
+    return held.view(numpy_dtype(dtype)).reshape(box.shape)
+
+
+def _inside(box: Box, outer: Box) -> tuple[Any, ...]:
+    """Where `box` lies in an array of `outer`."""
+    inner = box.relative_to(outer)
+    return tuple(map(slice, inner.start, inner.stop))
 
 
 def _put(place: Array, values: Array, cast: Cast) -> CastLosses:

@@ -42,7 +42,8 @@ def check_buffer(key: Key, tensor: ScaledCast, buffer_bytes: int) -> None:
     least = Box((0,) * len(shape), tuple(map(min, grains, shape)))
     if least.is_empty:
         return
-    if (needed := tensor.bytes_of(least)) > buffer_bytes:
+    needed = 2 * max(tensor.bytes_read(least), tensor.scheme.work_bytes(least))
+    if needed > buffer_bytes:
         block = "x".join(map(str, least.shape))
         raise BadRequest(
             f"--max-memory is too small for {key.name}: a block of {block} takes {needed} bytes, "
