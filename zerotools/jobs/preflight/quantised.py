@@ -25,6 +25,6 @@ def quantised(tensors: Iterable[tuple[Path, str, DType]], config: Mapping[str, A
             stated = f" (its config.json says {method})" if isinstance(method, str) else ""
             return (
                 f"model.path: {path}: {name} is {dtype}: quantised weights cannot be trained; take "
-                f"the model in 16 or 32 bits, which zerotools consolidate --dtype bf16 makes{stated}"
+                f"the model in 16 or 32 bits{stated}"
             )
     return None
