@@ -14,7 +14,7 @@ from tests.ops.quantised.models import FP8, fp8, fp8_tensors, plain, scales, wri
 from zerotools import formats
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.ops.conversions import convert
-from zerotools.ops.conversions.consolidate import Options, prepare, refuse_overflow
+from zerotools.ops.conversions.consolidate import Options, choose_dtype, prepare, refuse_overflow
 from zerotools.ops.conversions.conversion import Conversion, perform
 from zerotools.ops.conversions.in_parts import perform_part, prove_part
 from zerotools.ops.execution.parts.share import OutputPart
@@ -208,6 +208,18 @@ def test_masters_are_not_made_without_scales(quantised: Path, tmp_path: Path, to
 def test_an_adapter_is_not_quantised(model: Path, tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match=r"--dtype fp8-block is for whole models"):
         prepare(model, tmp_path / "out", Options(dtype="fp8-block", adapter_only=True))
+
+
+def test_the_checkpoint_is_named(tmp_path: Path) -> None:
+    source = write(tmp_path / "m", {"a.weight": fp8(4, 4)}, FP8)
+    with pytest.raises(BadFile) as caught:
+        prepare(source, tmp_path / "out", Options(dtype="bf16"))
+    assert str(caught.value).startswith(f"{source}: a.weight is float8_e4m3fn")
+
+
+def test_commands_that_do_not_quantise_say_so(model: Path) -> None:
+    with pytest.raises(BadRequest, match=r"--dtype mxfp8 is for consolidate, convert and serve"):
+        choose_dtype(formats.read(model), "mxfp8")
 
 
 def test_salvage_says_what_to_do_instead(quantised: Path) -> None:

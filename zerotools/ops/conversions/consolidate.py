@@ -259,7 +259,13 @@ def _useless_prefixes(checkpoint: Checkpoint, prefixes: Sequence[str]) -> list[s
 
 
 def choose_dtype(checkpoint: Checkpoint, asked: str) -> tuple[DType, str | None]:
-    """The type of the export's floating-point tensors, and a sentence where it was our choice."""
+    """The type of the export's floating-point tensors, and a sentence where it was our choice.
+
+    Raises:
+        BadRequest: weights should be quantised, by a command that does not do that.
+    """
+    if asked in QUANTISERS:
+        raise BadRequest(f"--dtype {asked} is for consolidate, convert and serve; take another")
     if asked != AUTO:
         return DTYPES[asked], None
     precision = checkpoint.origin.precision

@@ -45,7 +45,8 @@ def weight(
 class Quantisation:
     """`weights` by the key that each has without its scales, `activations` the scales of what is
     computed with them. `faults` are sentences on what is wrong, `unknown` says what zerotools does
-    not know. `is_denied`: the config says that weights are quantised, and none is."""
+    not know. `is_denied`: the config says that weights are quantised, and none is. `place` is the
+    path of the checkpoint."""
 
     weights: Mapping[Key, QuantisedWeight] = field(default_factory=dict)
     activations: tuple[Key, ...] = ()
@@ -53,6 +54,7 @@ class Quantisation:
     faults: tuple[tuple[str, str | None], ...] = ()
     unknown: str | None = None
     is_denied: bool = False
+    place: str = ""
 
     @property
     def is_there(self) -> bool:
@@ -93,5 +95,7 @@ class Quantisation:
             return Unsupported(self.unknown)
         if self.faults:
             more = f" (and {len(self.faults) - 1} more)" if len(self.faults) > 1 else ""
-            return BadFile(f"{self.faults[0][0]}{more}")
+            message = self.faults[0][0]
+            where = "" if self.place in message else f"{self.place}: "
+            return BadFile(f"{where}{message}{more}")
         return None

@@ -103,12 +103,12 @@ def quantised(weights: Checkpoint, found: Quantisation, name: str) -> Quantised:
         "weight_block_size": list(quantiser.block),
         "modules_to_not_convert": kept,
     }
-    left = counted(len(weights.tensors) - count, "tensor")
-    note = (
-        f"quantised: {quantiser.title}, {counted(count, 'tensor')}; left as they are: {left} "
-        "(embeddings, head, routers, norms, biases, and shapes that are no multiple of "
-        f"{_words(quantiser)})"
-    )
+    note = f"quantised: {quantiser.title}, {counted(count, 'tensor')}"
+    if left := len(weights.tensors) - count:
+        note += (
+            f"; left as they are: {counted(left, 'tensor')} (embeddings, head, routers, norms, "
+            f"biases, and shapes that are no multiple of {_words(quantiser)})"
+        )
     return Quantised(replace(weights, tensors=tensors), settings, note)
 
 

@@ -97,7 +97,8 @@ def recognise(checkpoint: Checkpoint) -> Quantisation:
         ))  # fmt: skip
     elif config is not None and unknown is None:
         faults += _other_kinds(config, weights)
-    return Quantisation(weights, activations, config, tuple(faults), unknown, is_denied)
+    place = str(checkpoint.origin.path)
+    return Quantisation(weights, activations, config, tuple(faults), unknown, is_denied, place)
 
 
 def _may_be_payload(key: Key, tensor: Tensor) -> bool:
