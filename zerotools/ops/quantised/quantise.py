@@ -3,7 +3,7 @@ config says of them.
 
 As transformers' own fp8 quantiser does it (`integrations/finegrained_fp8.py`, `Fp8Quantize`): the
 matrices of linear layers whose shape the blocks divide. Embeddings, the head, routers, norms and
-biases stay as they are; the config lists their modules, for transformers and vLLM alike.
+biases stay as they are; the config lists the modules of those that are matrices.
 """
 
 from __future__ import annotations
