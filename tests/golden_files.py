@@ -37,12 +37,16 @@ def digests(path: Path) -> dict[str, tuple[str, tuple[int, ...], str]]:
 
 
 def every_checkpoint() -> list[Path]:
-    """All of them: of cases with a truth the directory `checkpoint`, else what a program wrote."""
+    """All of them: of cases with a truth the directory `checkpoint`, else what a program wrote.
+    Those with a directory `model` are quantised weights, and of no run."""
     cases = sorted(GOLDEN.glob("*/*/checkpoint"))
     files = {case.parent for case in cases}
     others = (
         path
         for path in sorted(GOLDEN.glob("*/*"))
-        if path.is_dir() and path not in files and not path.parent.name.startswith("datasets-")
+        if path.is_dir()
+        and path not in files
+        and not path.parent.name.startswith("datasets-")
+        and not (path / "model").is_dir()
     )
     return [*cases, *others]

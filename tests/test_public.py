@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -17,7 +18,7 @@ import zerotools
 from tests.formats.deepspeed.damaging import copied
 from tests.formats.deepspeed.reading.test_consistency import poke
 from tests.formats.torchfile.saving import Saved
-from tests.golden_files import GOLDEN, JOB
+from tests.golden_files import GOLDEN, JOB, digests
 from tests.ops.exports import masters, model, noise
 from zerotools import public
 
@@ -219,3 +220,14 @@ def test_thin_is_planned_and_then_carried_out(tmp_path: Path) -> None:
     assert zerotools.thin(again, socket=tmp_path / "nobody.sock").checked is None
     with pytest.raises(zerotools.BadFile, match="changed while it was read: it is gone"):
         zerotools.thin(plan, socket=tmp_path / "nobody.sock")
+
+
+def test_quantised_weights_are_plain_in_a_type_and_as_they_are_without(tmp_path: Path) -> None:
+    case = GOLDEN / "transformers-5.23.0" / "fp8-blocks"
+    plain = zerotools.load_state_dict(case / "model", dtype="bf16", framework="numpy")
+    expected = digests(case / "truth.bf16.safetensors")["a.weight"]
+    assert set(plain) == {"a.weight", "norm.weight"}
+    assert hashlib.sha256(plain["a.weight"].tobytes()).hexdigest() == expected[2]
+    stored = zerotools.load_state_dict(case / "model", framework="numpy")
+    assert stored["a.weight"].dtype.name == "float8_e4m3fn"
+    assert stored["a.weight_scale_inv"].shape == (2, 1)

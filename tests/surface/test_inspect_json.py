@@ -18,6 +18,7 @@ CHECKPOINTS = [
     GOLDEN / "deepspeed-0.19.8/z2-fp16-w2/checkpoint",
     GOLDEN / "deepspeed-0.19.8/universal-z2-bf16-w3/checkpoint",
     GOLDEN / "torch-2.13.0/fsdp2-torchtitan-w2/checkpoint",
+    GOLDEN / "bitsandbytes-0.50.2/nf4/model",
 ]
 TYPES = {
     "string": str,

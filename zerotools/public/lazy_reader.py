@@ -148,8 +148,9 @@ def load_state_dict(
     """All tensors of a role by name, in memory: what `model.load_state_dict` takes.
 
     `param` includes the buffers. `dtype` is for floating-point tensors of 16 bits or more; the
-    others keep their type. Tied names share one tensor. `framework` says whether torch tensors or
-    numpy arrays are returned.
+    others keep their type. With a `dtype` quantised weights are made plain, without one payloads
+    and scales are returned as they are. Tied names share one tensor. `framework` says whether torch
+    tensors or numpy arrays are returned.
 
     Raises:
         BadRequest: there is nothing at `path`, no tensor of that role, or several models of which
@@ -160,14 +161,19 @@ def load_state_dict(
     """
     from zerotools.ops.conversions.conversion import refuse_blocked, refuse_damaged_files
     from zerotools.ops.execution.load_arrays import load
+    from zerotools.ops.quantised.dequantise import dequantised
+    from zerotools.ops.quantised.recognise import recognise
 
     reader = open(path, tag=tag, layout=layout, section=section)
     formats.require_model(reader.checkpoint)
     refuse_blocked(reader.checkpoint)
+    chosen = _named(dtype)
+    if chosen is not None and role == "param":
+        found = recognise(reader.checkpoint)
+        reader = Reader(dequantised(reader.checkpoint, found)) if found.is_there else reader
     names = {name: reader[name] for name in reader} if role == "param" else _of_role(reader, role)
     if not names:
         raise BadRequest(f"{path} has no tensors of role {role}")
-    chosen = _named(dtype)
     dtypes = {
         entry.key: chosen if chosen is not None and _is_retyped(entry.dtype) else entry.dtype
         for entry in names.values()

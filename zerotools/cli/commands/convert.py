@@ -32,6 +32,7 @@ from zerotools.ops.conversions.to_job import JOB, prepare_job
 from zerotools.ops.conversions.weights_alone import KEEP
 from zerotools.ops.execution.execute import WriteReport
 from zerotools.ops.execution.parts.share import OutputPart
+from zerotools.ops.quantised.quantise import QUANTISERS
 
 _PATH = CheckpointPath()
 
@@ -62,7 +63,7 @@ _PATH = CheckpointPath()
 )
 @click.option(
     "--dtype",
-    type=click.Choice([KEEP, *DTYPES]),
+    type=click.Choice([KEEP, *DTYPES, *QUANTISERS]),
     help="Type of the floating-point weights (safetensors). Default: keep.",
 )
 @click.option(

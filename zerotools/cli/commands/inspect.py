@@ -123,6 +123,7 @@ def _facts(inspection: Inspection) -> list[str]:
             ("world size", known(origin.world_size)),
             ("parameters", _parameters(inspection.run)),
             ("types", _types(inspection.run)),
+            ("quantised", inspection.quantisation.words()),
             ("optimizer", _optimizer(inspection.run)),
             ("loss scaler", _scaler(inspection.run)),
             ("skipped steps", known(inspection.run.training.skipped or None)),

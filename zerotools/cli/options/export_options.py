@@ -8,16 +8,19 @@ import click
 
 from zerotools.cli.options.sizes import ByteSize
 from zerotools.ops.conversions.consolidate import DTYPES, Options, exported_formats
+from zerotools.ops.conversions.few_bits import AUTO
+from zerotools.ops.quantised.quantise import QUANTISERS
 from zerotools.ops.weights.selection import MASTERS, WEIGHTS
 
 Command = Callable[..., int | None]
 
 dtype_option = click.option(
     "--dtype",
-    type=click.Choice(["auto", *DTYPES]),
-    default="auto",
+    type=click.Choice([AUTO, *DTYPES, *QUANTISERS]),
+    default=AUTO,
     show_default=True,
-    help="Type of the floating-point weights; auto is the 16-bit type of the run.",
+    help="Type of the floating-point weights; auto is the 16-bit type of the run, and leaves "
+    "quantised weights as they are.",
 )
 
 

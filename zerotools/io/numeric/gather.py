@@ -45,6 +45,11 @@ class Scratch:
         self.read = np.empty(read_bytes, dtype=np.uint8)
         self._wide_bytes = wide_bytes
 
+    @property
+    def beside(self) -> int:
+        """Bytes that a worker may take beside these buffers."""
+        return max(self.read.nbytes, self._wide_bytes)
+
     def hold(self, nbytes: int) -> Array:
         """The bytes of a tile, whose values are not set."""
         if nbytes > self.tile.nbytes:

@@ -24,7 +24,17 @@ from zerotools.io.files.regular import read_user_file
 from zerotools.io.files.sources import recording
 from zerotools.ops.conversions.adapter_export import prepare_adapter
 from zerotools.ops.conversions.conversion import Conversion
+from zerotools.ops.conversions.few_bits import (
+    AUTO,
+    in_asked_values,
+    in_few_bits,
+    refuse_bare_casts,
+    with_quantised_config,
+)
 from zerotools.ops.execution.execute import WriteReport
+from zerotools.ops.quantised.dequantise import refuse_split
+from zerotools.ops.quantised.quantise import QUANTISERS
+from zerotools.ops.quantised.recognise import recognise
 from zerotools.ops.sidecars.model_sidecar_choice import lacking_config, with_sidecars
 from zerotools.ops.weights.hub_names import hub_layout_of, on_hub_note, restored
 from zerotools.ops.weights.lora_merge import merge_adapters
@@ -47,14 +57,14 @@ DTYPES = dtypes.PRECISIONS
 class Options:
     """What `zerotools consolidate` was asked for.
 
-    `dtype` is a key of `DTYPES`, or "auto". `weights_from` is "masters" or "weights"; `format` is
-    what the command line calls a format that is exported. `include`, `exclude` and the names of the
-    model at `like` are compared with the names that `strip_prefix` and `rename` (`REGEX=REPL`)
-    make. With `adapter_only` the PEFT adapter is exported alone: that called `adapter_name`, with
-    the config at `adapter_config`; None of both where the run says it.
+    `dtype` is a key of `DTYPES` or of `QUANTISERS`, or "auto". `weights_from` is "masters" or
+    "weights"; `format` is what the command line calls a format that is exported. `include`,
+    `exclude` and the names of the model at `like` are compared with the names that `strip_prefix`
+    and `rename` (`REGEX=REPL`) make. With `adapter_only` the PEFT adapter is exported alone: that
+    called `adapter_name`, with the config at `adapter_config`; None of both where the run says it.
     """
 
-    dtype: str = "auto"
+    dtype: str = AUTO
     max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES
     weights_from: str = MASTERS
     strip_prefix: Sequence[str] = ()
@@ -142,18 +152,32 @@ def _prepare(
     checkpoint = checkpoint if merged is None else merged.checkpoint
     beside = like.model_sidecars if like is not None else {}
     checkpoint, found = with_sidecars(checkpoint, config_dir, beside)
-    dtype, why = choose_dtype(checkpoint, options.dtype)
+    quantisation = recognise(checkpoint)
+    checkpoint, said = in_asked_values(checkpoint, quantisation, options.dtype)
+    keeps_types = quantisation.is_there and options.dtype == AUTO
+    dtype, why = choose_dtype(checkpoint, AUTO if options.dtype in QUANTISERS else options.dtype)
     weights, notes = _choose_weights(checkpoint, options, is_selected, like, table)
-    types = like if options.dtype == "auto" else None
-    described = describe(weights, lambda key, tensor: _exported_dtype(key, tensor, dtype, types))
+    types = like if options.dtype == AUTO else None
+    described = describe(
+        weights,
+        lambda key, tensor: _exported_dtype(key, tensor, None if keeps_types else dtype, types),
+    )
     if like is not None:
         check_against(described, like)
-    elif why:
+    elif why and not keeps_types:
         notes.append(why)
+    if keeps_types:
+        refuse_split(checkpoint, weights, quantisation)
+    made = None
+    if options.dtype in QUANTISERS:
+        made, described = in_few_bits(weights, described, quantisation, options.dtype)
+        weights = made.weights
     write = WriteOptions(max_shard_bytes=options.max_shard_bytes)
     target = form.export(described, destination, write)
-    notes = [*notes, *found, *target.notes]
+    target = with_quantised_config(target, weights, quantisation, made, options.dtype)
+    notes = [*notes, *said, *found, *target.notes]
     lacking = lacking_config(weights, target)
+    refuse_bare_casts(weights, target, quantisation)
     conversion = Conversion(weights, target, tuple(notes), request, lacking=lacking, table=table)
     if merged is None:
         return conversion
@@ -187,7 +211,9 @@ def _check_adapter_options(options: Options) -> None:
 
 def _adapter_dtype(checkpoint: Checkpoint, asked: str) -> DType | None:
     """The type of an adapter: that of the run if it has 16 bits; None: as it is."""
-    if asked != "auto":
+    if asked in QUANTISERS:
+        raise BadRequest(f"--dtype {asked} is for whole models; leave it out with --adapter-only")
+    if asked != AUTO:
         return DTYPES[asked]
     precision = checkpoint.origin.precision
     return precision if precision in SIXTEEN_BIT else None
@@ -233,8 +259,14 @@ def _useless_prefixes(checkpoint: Checkpoint, prefixes: Sequence[str]) -> list[s
 
 
 def choose_dtype(checkpoint: Checkpoint, asked: str) -> tuple[DType, str | None]:
-    """The type of the export's floating-point tensors, and a sentence where it was our choice."""
-    if asked != "auto":
+    """The type of the export's floating-point tensors, and a sentence where it was our choice.
+
+    Raises:
+        BadRequest: weights should be quantised, by a command that does not do that.
+    """
+    if asked in QUANTISERS:
+        raise BadRequest(f"--dtype {asked} is for consolidate, convert and serve; take another")
+    if asked != AUTO:
         return DTYPES[asked], None
     precision = checkpoint.origin.precision
     if precision in SIXTEEN_BIT:
@@ -250,8 +282,9 @@ def choose_dtype(checkpoint: Checkpoint, asked: str) -> tuple[DType, str | None]
     return dtypes.BFLOAT16, f"--dtype auto chose bf16: {reason}"
 
 
-def _exported_dtype(key: Key, tensor: Tensor, dtype: DType, like: Reference | None) -> DType:
-    chosen = cast_dtype(tensor, dtype)
+def _exported_dtype(key: Key, tensor: Tensor, dtype: DType | None, like: Reference | None) -> DType:
+    """With None as a type each keeps its own."""
+    chosen = tensor.dtype if dtype is None else cast_dtype(tensor, dtype)
     return chosen if like is None else like.dtype_for(key.name, tensor.dtype, chosen)
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from zerotools.core.checkpoint import Checkpoint, Key, Stamp
 from zerotools.core.dtypes import FLOAT16, FLOAT32
 from zerotools.core.errors import BadFile, BadRequest
+from zerotools.core.scaling.scaled_cast import stored_tensors
 from zerotools.core.target import Target
 from zerotools.formats import FORMATS, FormatTable, format_of
 from zerotools.io.files.open_source import RemotePath
@@ -79,8 +80,8 @@ class Conversion:
     @property
     def bytes_to_read(self) -> int:
         """Tensor data to read, each element once."""
-        tensors = self.target.checkpoint.tensors
-        return sum(self.source.tensors[key].nbytes for key in tensors)
+        tensors = (self.source.tensors[key] for key in self.target.checkpoint.tensors)
+        return sum(part.nbytes for tensor in tensors for part in stored_tensors(tensor))
 
 
 @dataclass(frozen=True)
@@ -221,7 +222,8 @@ def refuse_damaged_files(checkpoint: Checkpoint, keys: Iterable[Key]) -> None:
         BadFile: a problem of the checkpoint names a file that holds one of them.
     """
     problems = {p.file: p for p in checkpoint.problems if p.file is not None}
-    chunks = (chunk for key in keys if problems for chunk in checkpoint.tensors[key].chunks)
+    parts = (part for key in keys if problems for part in stored_tensors(checkpoint.tensors[key]))
+    chunks = (chunk for part in parts for chunk in part.chunks)
     files = (chunk.file for chunk in chunks if not chunk.box.is_empty)
     found = next((problems[file] for file in files if file in problems), None)
     if found is not None:

@@ -19,10 +19,13 @@ from zerotools.io.files.regular import read_user_file
 from zerotools.io.files.sources import recording
 from zerotools.io.output.plain_files import carried_file
 from zerotools.ops.conversions.conversion import Conversion, Unchanged, with_target_sources
+from zerotools.ops.conversions.few_bits import in_asked_values, refuse_bare_casts
 from zerotools.ops.conversions.optimizer_options import NAMES, RequestedHyperparameters, completed
 from zerotools.ops.conversions.reshard import resharded
 from zerotools.ops.conversions.weights_alone import KEEP, weights_alone
 from zerotools.ops.conversions.world_size import check_world_size
+from zerotools.ops.quantised.quantisation import Quantisation
+from zerotools.ops.quantised.recognise import recognise
 from zerotools.ops.sidecars.left_behind import left_behind, undeclared_losses
 from zerotools.ops.sidecars.model_sidecar_choice import (
     lacking_config,
@@ -111,8 +114,10 @@ def _prepare(
         return replace(done, target=_with_sidecars(done.target, given))
     formats.require_model(source)
     read_by.check_weights(source)
+    quantisation = recognise(source)
+    source, values_said = in_asked_values(source, quantisation, request.options.get(DTYPE, KEEP))
     training, notes = _training(source, request)
-    target = _with_sidecars(_lay_out(source, training, request), given)
+    target = _with_sidecars(_lay_out(source, training, request, quantisation), given)
     beside, left = left_behind(source, target, table)
     known = {dropped.what for dropped in target.dropped}
     more = [
@@ -120,10 +125,13 @@ def _prepare(
         *(d for d in beside if d.what not in known),
     ]
     target = replace(target, dropped=(*target.dropped, *more, *read_by.never_written(source)))
-    notes = [*source.origin.notes, *notes, *target.notes, *_weights_only(form, source), *left]
+    notes = [*source.origin.notes, *values_said, *notes, *target.notes]
+    notes += [*_weights_only(form, source), *left]
     lacking = None if form.holds_state else lacking_config(source, target)
+    whole = with_target_sources(source, target)
+    refuse_bare_casts(whole, target, quantisation)
     return Conversion(
-        with_target_sources(source, target),
+        whole,
         target,
         (*notes, *found),
         request.text,
@@ -132,12 +140,16 @@ def _prepare(
     )
 
 
-def _lay_out(source: Checkpoint, training: TrainingState, request: _Request) -> Target:
+def _lay_out(
+    source: Checkpoint, training: TrainingState, request: _Request, found: Quantisation
+) -> Target:
     form, options = request.form, request.writing
     if form.holds_state:
         return form.lay_out(source, training, request.destination, options)
-    chosen = weights_alone(source, training, form, request.options.get(DTYPE, KEEP), request.table)
+    dtype = request.options.get(DTYPE, KEEP)
+    chosen = weights_alone(source, training, form, dtype, request.table, found)
     target = form.lay_out(chosen.described, training, request.destination, options)
+    target = chosen.configured(target)
     return replace(
         target,
         notes=(*target.notes, *chosen.notes),

@@ -29,6 +29,7 @@ from zerotools.ops.foreign.check import check_state, kind_of, weights_of
 from zerotools.ops.foreign.names import WantedModel, with_job_names
 from zerotools.ops.foreign.notes import unknown
 from zerotools.ops.foreign.run import ForeignRun, read_run
+from zerotools.ops.quantised.dequantise import refuse_quantised
 from zerotools.ops.sidecars.left_behind import left_behind
 from zerotools.ops.sidecars.model_sidecar_choice import requested_sidecars
 from zerotools.runs.foreign_record import foreign_record
@@ -91,6 +92,7 @@ def _prepare(
             "number of ranks"
         )
     formats.format_of(run.checkpoint).check_weights(run.checkpoint)
+    refuse_quantised(run.checkpoint)
     run, notes = _completed(_named(run, options), options)
     source = run.checkpoint
     if config_dir is not None:

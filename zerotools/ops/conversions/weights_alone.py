@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.dropping import extra_roles, state_words
 from zerotools.core.dtypes import FLOAT32
-from zerotools.core.target import Dropped
+from zerotools.core.target import Dropped, Target
 from zerotools.core.training import TrainingState
 from zerotools.formats import FormatTable
 from zerotools.formats.format import Format
-from zerotools.ops.conversions.consolidate import DTYPES, cast_dtype
+from zerotools.ops.conversions.consolidate import DTYPES, cast_dtype, choose_dtype
+from zerotools.ops.conversions.few_bits import AUTO, in_few_bits, with_quantised_config
+from zerotools.ops.quantised.quantisation import Quantisation
+from zerotools.ops.quantised.quantise import QUANTISERS, Quantised
 from zerotools.ops.weights.hub_names import hub_layout_of, keys_on_hub, on_hub_note, restored
 from zerotools.ops.weights.rewrite import describe
 from zerotools.ops.weights.selection import (
@@ -30,13 +33,21 @@ KEEP = "keep"
 @dataclass(frozen=True)
 class WeightsAlone:
     """`described` are the weights in the types that are written, `weights` the same as they lie in
-    the source; `keys` has the keys that they get, where those of the source are others."""
+    the source; `keys` has the keys that they get, where those of the source are others. `made` is
+    how they were quantised, of what was `found` in the source."""
 
     described: Checkpoint
     weights: Checkpoint
     notes: list[str]
     dropped: list[Dropped]
     keys: dict[Key, tuple[Key, ...]]
+    dtype: str
+    found: Quantisation
+    made: Quantised | None = None
+
+    def configured(self, target: Target) -> Target:
+        """`target` with a config.json that says how its weights are."""
+        return with_quantised_config(target, self.weights, self.found, self.made, self.dtype)
 
     def new_sources(self, source: Checkpoint) -> dict[Key, Tensor]:
         """Those that the source has under another key."""
@@ -45,9 +56,15 @@ class WeightsAlone:
 
 
 def weights_alone(
-    source: Checkpoint, training: TrainingState, form: Format, dtype: str, table: FormatTable
+    source: Checkpoint,
+    training: TrainingState,
+    form: Format,
+    dtype: str,
+    table: FormatTable,
+    found: Quantisation,
 ) -> WeightsAlone:
-    """The masters of `source`, in the type `dtype` of `DTYPES`, or in their own where it is `KEEP`.
+    """The masters of `source`, in the type `dtype` of `DTYPES` or as one of `QUANTISERS` quantises
+    them, or in their own where it is `KEEP`. `found` is what is quantised in the source.
 
     Raises:
         BadRequest: it has no weights.
@@ -56,13 +73,21 @@ def weights_alone(
     chosen = choose_names(restored(held, layout), matcher((), ()))
     weights, said = resolve_aliases(chosen)
     notes = [*on_hub_note(layout), *said]
-    if dtype == KEEP:
+    made = None
+    if dtype in QUANTISERS:
+        rest, why = choose_dtype(source, AUTO)
+        notes += [why] if why else []
+        described = describe(weights, lambda _, tensor: cast_dtype(tensor, rest))
+        made, described = in_few_bits(weights, described, found, dtype)
+        weights = made.weights
+    elif dtype == KEEP:
         described = describe(weights, lambda _, tensor: tensor.dtype)
         notes += _masters_note(training, described)
     else:
         described = describe(weights, lambda _, tensor: cast_dtype(tensor, DTYPES[dtype]))
     dropped = [*_beside_weights(source, training, form), *_told_no_more(chosen, source, form)]
-    return WeightsAlone(described, weights, notes, dropped, keys_on_hub(held, layout))
+    keys = keys_on_hub(held, layout)
+    return WeightsAlone(described, weights, notes, dropped, keys, dtype, found, made)
 
 
 def _masters_note(training: TrainingState, written: Checkpoint) -> list[str]:

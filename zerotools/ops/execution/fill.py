@@ -25,6 +25,7 @@ from zerotools.io.numeric.numpy_dtypes import (
     numpy_cast,
     numpy_dtype,
 )
+from zerotools.ops.execution.scaled_fill import fill_scaled, scaled_reads
 from zerotools.ops.execution.tiles import BoxPart, RangePart, Tile
 
 Losses = list[tuple[Key, CastLosses]]
@@ -46,10 +47,10 @@ def fill(
     raw = scratch.hold(tile.nbytes)
     is_cast = tile.source_dtype != tile.target_dtype
     with files.holding() as own_files:
-        held = own_files.with_bytes(lambda: _reads(tile, scratch.read.nbytes))
+        held = own_files.with_bytes(lambda: _reads(tile, scratch))
         if is_cast or isinstance(tile.parts[0], BoxPart):
             found = [
-                (part.key, _fill(held, part, tile, own, scratch.read, cast))
+                (part.key, _fill(held, part, tile, own, scratch, cast))
                 for part, own in _shares(tile, raw)
             ]
         else:
@@ -70,11 +71,14 @@ def of_weights(tile: Tile, losses: Losses) -> Losses:
     return [(key, replace(lost, nans=0, infinities=0)) for key, lost in losses]
 
 
-def _reads(tile: Tile, room: int) -> Iterator[NeededRange]:
-    """What is read for a tile, with a buffer of `room` bytes."""
+def _reads(tile: Tile, scratch: Scratch) -> Iterator[NeededRange]:
+    """What is read for a tile, with the buffers of `scratch`."""
+    room = scratch.read.nbytes
     for part in tile.parts:
         if isinstance(part, RangePart):
             yield from flat_reads(part.pieces, tile.source_dtype.itemsize)
+        elif part.scaled is not None:
+            yield from scaled_reads(part.scaled, part.box, room, scratch.beside)
         else:
             types = (tile.source_dtype, tile.target_dtype)
             yield from box_reads(part.pieces, part.box, *types, room)
@@ -91,11 +95,13 @@ def _shares(tile: Tile, raw: Array) -> Iterator[tuple[BoxPart | RangePart, Array
 
 
 def _fill(
-    held: HeldFiles, part: BoxPart | RangePart, tile: Tile, raw: Array, buffer: Array, cast: Cast
+    held: HeldFiles, part: BoxPart | RangePart, tile: Tile, raw: Array, scratch: Scratch, cast: Cast
 ) -> CastLosses:
-    types = (tile.source_dtype, tile.target_dtype)
+    types, buffer = (tile.source_dtype, tile.target_dtype), scratch.read
     if isinstance(part, RangePart):
         return cast_flat(held, part.pieces, *types, raw, buffer, cast)
+    if part.scaled is not None:
+        return fill_scaled(held, part.key, part.scaled, part.box, types[1], raw, scratch, cast)
     return gather(held, part.pieces, part.box, *types, raw, buffer, cast)
 
 

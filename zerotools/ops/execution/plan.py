@@ -10,7 +10,7 @@ FSDP2, one walk along both proves the covers and finds the pieces; else boxes ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,17 +19,27 @@ from zerotools.core.checkpoint import Checkpoint, Chunk, ChunkBox, Key, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, BadRequest, Incomplete
 from zerotools.core.ranges import Range, chunk_locations, covering_ranges, match_ranges
+from zerotools.core.scaling.scaled_cast import ScaledCast
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledSource:
+    """What computes elements, and the chunks of each of its inputs, which cover that."""
+
+    tensor: ScaledCast
+    inputs: Mapping[str, tuple[Chunk, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Fill one target chunk: `pieces` are disjoint and cover its box."""
+    """Fill one target chunk: `pieces` are disjoint and cover its box, or `scaled` computes it."""
 
     key: Key
     target: Chunk
     source_dtype: DType
     target_dtype: DType
     pieces: tuple[ChunkBox, ...]
+    scaled: ScaledSource | None = None
 
     @property
     def nbytes(self) -> int:
@@ -62,6 +72,9 @@ def plan(source: Checkpoint, target: Checkpoint) -> Iterator[Copy | RangeCopy]:
     for key, target_tensor in target.tensors.items():
         tensor = _find(source, key, target_tensor)
         goal = prove_target(key, target_tensor, target)
+        if isinstance(tensor, ScaledCast):
+            yield from _scaled_copies(key, tensor, source, target_tensor)
+            continue
         ranges = None if goal is None else covering_ranges(tensor, source.files)
         if goal is None or ranges is None:
             yield from _box_copies(key, tensor, source, target_tensor)
@@ -110,6 +123,34 @@ def _box_copies(
         yield Copy(key, chunk, tensor.dtype, target_tensor.dtype, pieces)
 
 
+def _scaled_copies(
+    key: Key, tensor: ScaledCast, source: Checkpoint, target_tensor: Tensor
+) -> Iterator[Copy]:
+    scaled = ScaledSource(tensor, _prove_scaled(key, tensor, source))
+    for chunk in target_tensor.chunks:
+        if not chunk.box.is_empty:
+            yield Copy(key, chunk, tensor.dtype, target_tensor.dtype, (), scaled)
+
+
+def _prove_scaled(key: Key, tensor: ScaledCast, source: Checkpoint) -> dict[str, tuple[Chunk, ...]]:
+    """The chunks of each input, proved to cover it, and to have all that the tensor is made of.
+
+    Raises:
+        Incomplete, BadFile: as `distinct_chunks`; or an input has another shape than is needed.
+    """
+    found = {}
+    needed = {} if tensor.numel == 0 else tensor.scheme.needs(Box.whole(tensor.shape))
+    for name, box in needed.items():
+        part = tensor.inputs[name]
+        if box != Box.whole(part.shape):
+            raise BadFile(
+                f"{source.origin.path}: the {name} of {key} have shape {list(part.shape)}, and its "
+                f"shape {list(tensor.shape)} needs {list(box.shape)}"
+            )
+        found[name] = tuple(distinct_chunks(key, part, source))
+    return found
+
+
 def prove_source(key: Key, tensor: Tensor, source: Checkpoint) -> int:
     """Check that the chunks cover the tensor exactly, and lie inside their files.
 
@@ -119,6 +160,9 @@ def prove_source(key: Key, tensor: Tensor, source: Checkpoint) -> int:
         Incomplete: a hole, or a chunk that ends behind its file.
         BadFile: an overlap, or a chunk outside the tensor.
     """
+    if isinstance(tensor, ScaledCast):
+        _prove_scaled(key, tensor, source)
+        return tensor.numel
     if covering_ranges(tensor, source.files) is not None:
         return tensor.numel
     distinct_chunks(key, tensor, source)

@@ -14,7 +14,8 @@ from zerotools.core.boxes import Box, BoxIndex, contiguous_boxes
 from zerotools.core.checkpoint import ChunkBox, Key
 from zerotools.core.dtypes import DType
 from zerotools.core.ranges import Range
-from zerotools.ops.execution.plan import Copy, RangeCopy
+from zerotools.ops.execution.plan import Copy, RangeCopy, ScaledSource
+from zerotools.ops.execution.scaled_tiles import elements_of_tile, is_wide
 
 WIDEST_ITEM_BYTES = 16
 MAX_PIECES = 128
@@ -23,11 +24,13 @@ each output file, and a run has thousands."""
 
 
 class BoxPart(NamedTuple):
-    """A block of a tensor that is contiguous in its target file, and the pieces that cover it."""
+    """A block of a tensor that is contiguous in its target file, and the pieces that cover it, or
+    what computes it."""
 
     key: Key
     box: Box
     pieces: Sequence[ChunkBox]
+    scaled: ScaledSource | None = None
 
 
 class RangePart(NamedTuple):
@@ -84,9 +87,9 @@ def tiles_of(
     for copy in copies:
         file = copy.target.file
         if isinstance(copy, Copy):
-            is_wide = any(not piece.chunk.is_contiguous for piece in copy.pieces)
-            most = max(tile_bytes, wide_bytes) if is_wide else tile_bytes
-            yield from _box_tiles(copy, most)
+            scattered = any(not piece.chunk.is_contiguous for piece in copy.pieces)
+            most = max(tile_bytes, wide_bytes) if scattered or is_wide(copy) else tile_bytes
+            yield from _box_tiles(copy, most, max(most, wide_bytes))
         else:
             if file not in joining:
                 joining[file] = _Joining(file, tile_bytes)
@@ -98,16 +101,19 @@ def tiles_of(
         yield from each.close()
 
 
-def _box_tiles(copy: Copy, tile_bytes: int) -> Iterator[Tile]:
+def _box_tiles(copy: Copy, tile_bytes: int, wide_bytes: int) -> Iterator[Tile]:
     """Tiles that fit in source and in target type."""
     widest = max(copy.source_dtype.itemsize, copy.target_dtype.itemsize)
     index = BoxIndex([piece.box for piece in copy.pieces])
     file, offset = copy.target.file, copy.target.offset
-    for box in contiguous_boxes(copy.target.box, tile_bytes // widest):
+    most = tile_bytes // widest
+    if copy.scaled is not None:
+        most = elements_of_tile(copy, most, wide_bytes // widest, tile_bytes)
+    for box in contiguous_boxes(copy.target.box, most):
         meeting = index.meeting(box)
         pieces = [ChunkBox(copy.pieces[position].chunk, common) for position, common in meeting]
         nbytes = box.numel * copy.target_dtype.itemsize
-        part = BoxPart(copy.key, box, pieces)
+        part = BoxPart(copy.key, box, pieces, copy.scaled)
         yield Tile(file, offset, nbytes, copy.source_dtype, copy.target_dtype, (part,))
         offset += nbytes
 

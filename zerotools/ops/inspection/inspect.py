@@ -6,15 +6,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
-from zerotools.core.errors import BadFile, Incomplete, Unsupported
+from zerotools.core.errors import BadFile, Incomplete, Unsupported, ZerotoolsError
 from zerotools.core.training import TrainingState
 from zerotools.formats import FORMATS, FormatTable, training_of
 from zerotools.ops.execution.plan import prove_source, stored_elements
 from zerotools.ops.inspection.run_summary import RunSummary, summarize, training_to_json
+from zerotools.ops.quantised.quantisation import Quantisation
+from zerotools.ops.quantised.recognise import recognise
 
 SCHEMA = "zerotools.inspect/1"
 
@@ -45,12 +47,14 @@ class Inspection:
     run: RunSummary
     incomplete: tuple[Key, ...] = ()
     training_notes: tuple[str, ...] = ()
+    quantisation: Quantisation = field(default_factory=Quantisation)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences for the user."""
         origin = self.checkpoint.origin
         said = (*origin.notes, origin.question, origin.refusal, *self.training_notes)
+        said = (*said, *self.quantisation.doubts)
         return tuple(note for note in said if note)
 
     @property
@@ -86,15 +90,33 @@ def inspect(checkpoint: Checkpoint, table: FormatTable = FORMATS) -> Inspection:
     """Summarise, and prove that every tensor is whole. Reads no tensor data but single numbers."""
     proof = prove(checkpoint)
     training, problems, notes = _training_of(checkpoint, table, proof.problems)
+    quantisation = _quantisation_of(checkpoint)
+    faults = (Problem(message, tensor=name) for message, name in quantisation.damage)
+    run = summarize(checkpoint, training)
     return Inspection(
         checkpoint,
         tuple(_roles(checkpoint)),
-        (*proof.problems, *problems),
+        (*proof.problems, *problems, *faults),
         proof.claimed_bytes,
-        summarize(checkpoint, training),
+        replace(run, parameters=run.parameters + _hidden_elements(checkpoint, quantisation)),
         proof.incomplete,
         notes,
+        quantisation,
     )
+
+
+def _quantisation_of(checkpoint: Checkpoint) -> Quantisation:
+    try:
+        return recognise(checkpoint)
+    except (ZerotoolsError, OSError) as error:
+        return Quantisation(unknown=f"what config.json says of quantised weights is lost: {error}")
+
+
+def _hidden_elements(checkpoint: Checkpoint, found: Quantisation) -> int:
+    """Elements that quantised weights have beyond those of their payloads and scales."""
+    parts = [part for each in found.weights.values() for part in (*each.parts, *each.beside)]
+    stored = sum(checkpoint.tensors[key].numel for key in (*parts, *found.activations))
+    return sum(each.tensor.numel for each in found.weights.values()) - stored
 
 
 @dataclass(frozen=True)
@@ -178,6 +200,10 @@ def to_json(inspection: Inspection, *, chunks: bool = False) -> dict[str, Any]:
                 "dtypes": list(role.dtypes),
             }
             for role in inspection.roles
+        ],
+        "quantised": [
+            {"kind": kind, "tensors": tensors, "scales": scales}
+            for kind, (tensors, scales) in inspection.quantisation.kinds().items()
         ],
         "unclaimed_bytes": inspection.unclaimed_bytes,
         "files": [{"name": name, "bytes": size} for name, size in checkpoint.files.items()],

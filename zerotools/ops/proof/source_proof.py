@@ -12,6 +12,7 @@ from pathlib import Path
 from zerotools.core.checkpoint import Checkpoint, Stamp, Tensor
 from zerotools.core.errors import BadFile
 from zerotools.core.ranges import Ranges
+from zerotools.core.scaling.scaled_cast import stored_tensors
 from zerotools.io.files.sources import Sources
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.verification.against import beside
@@ -43,9 +44,10 @@ def prove_source(
     """
     wanted = set(keys)
     tensors = {key: tensor for key, tensor in source.tensors.items() if key in wanted}
+    stored = [part for tensor in tensors.values() for part in stored_tensors(tensor)]
     _check_job_manifests(source, stamps)
     _check_digests(source, stamps, budget)
-    _check_records(source, tensors.values(), budget)
+    _check_records(source, stored, budget)
     sources = Sources(source.stamps)
     for _, difference in differing_replicas(source, tensors, budget, sources):
         raise BadFile(f"{difference}; {_ADVICE}")

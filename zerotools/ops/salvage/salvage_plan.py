@@ -14,6 +14,7 @@ from zerotools.formats.format import DEFAULT_MAX_SHARD_BYTES, WriteOptions
 from zerotools.io.files.json_file import read_json
 from zerotools.ops.conversions.consolidate import cast_dtype, choose_dtype, exported_formats
 from zerotools.ops.conversions.conversion import Conversion
+from zerotools.ops.quantised.dequantise import refuse_quantised
 from zerotools.ops.salvage.examine import Examined
 from zerotools.ops.salvage.filled_weights import FilledWeight, Part, fill, joined
 from zerotools.ops.salvage.mixed_types import in_pieces
@@ -211,6 +212,7 @@ def _exported(
     sound, unread = _sound_sidecars(examined.checkpoint)
     checkpoint, found = with_sidecars(sound, config_dir, beside)
     checkpoint, _ = _sound_sidecars(checkpoint)  # it looks around for what is left out
+    refuse_quantised(checkpoint)
     dtype, why = choose_dtype(checkpoint, options.dtype)
     files = {**own.masters.files, **({} if other is None else other.files)}
     source = replace(

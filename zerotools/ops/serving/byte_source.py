@@ -28,6 +28,7 @@ from threading import Lock, Semaphore, local
 
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.errors import BadFile, BadRequest
+from zerotools.core.scaling.scaled_cast import ScaledCast
 from zerotools.core.target import CarriedBytes, Target
 from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.files.regular import source_file
@@ -39,6 +40,7 @@ from zerotools.ops.execution.fill import Losses, fill, of_weights
 from zerotools.ops.execution.parts.clip import clip
 from zerotools.ops.execution.parts.share import ByteRange, Extent, extents
 from zerotools.ops.execution.plan import Copy, RangeCopy, plan
+from zerotools.ops.execution.scaled_tiles import check_buffer
 from zerotools.ops.execution.tiles import Tile, tiles_of
 from zerotools.ops.execution.workers import MemoryBudget
 
@@ -116,6 +118,9 @@ class ByteSource:
         sources = Sources(conversion.stamps)
         sources.check()
         prove(conversion)
+        for key in conversion.target.checkpoint.tensors:
+            if isinstance(tensor := conversion.source.tensors[key], ScaledCast):
+                check_buffer(key, tensor, self._piece)
         with self._stack as stack:
             stack.enter_context(conversion.sums())
             self._reads = stack.enter_context(OpenFiles(conversion.source.root, sources=sources))

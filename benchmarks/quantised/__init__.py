@@ -1,0 +1,1 @@
+"""Quantised weights made plain, and plain ones quantised."""

@@ -1,0 +1,1 @@
+"""Libraries of quantised weights, which make golden cases and judge what zerotools makes."""

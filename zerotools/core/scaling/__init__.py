@@ -1,0 +1,1 @@
+"""Tensors that are computed of others: which scales belong to which elements."""

@@ -1,0 +1,188 @@
+"""The schemes of quantised weights: which scales belong to which elements. Geometry alone.
+
+Sources: DeepSeek-V3 `inference/kernel.py` (`weight_dequant`), OCP Microscaling Formats (MX) v1.0,
+transformers `integrations/mxfp4.py` (`convert_moe_packed_tensors`), compressed-tensors
+`quantization/lifecycle/forward_helpers.py`, bitsandbytes `functional.py` (`QuantState`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zerotools.core.boxes import Box, row_major_strides
+from zerotools.core.scaling.scaled_cast import Scheme
+
+PAYLOAD, SCALES, GLOBAL_SCALE = "payload", "scales", "global scale"
+CODE, NESTED_SCALES, NESTED_CODE = "code", "nested scales", "nested code"
+VALUES = "values"
+PER_BYTE = 2
+"""Elements of 4 bits in a byte."""
+
+
+def blocks_of(box: Box, block: tuple[int, ...]) -> Box:
+    """The blocks of shape `block` that a box meets, counted in blocks."""
+    start = tuple(a // b for a, b in zip(box.start, block, strict=True))
+    stop = (-(-end // b) for end, b in zip(box.stop, block, strict=True))
+    return Box(start, tuple(b - a for a, b in zip(start, stop, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class BlockScaled(Scheme):
+    """payload x scale: one scale for each block of shape `block`; blocks at the edges are smaller.
+
+    `axes` has for each dimension of the scales the dimension of the weight that it follows, None
+    for one of length 1 that follows none: (0, None) of scales (R, 1) for each row. `factor` is
+    multiplied, too. With `is_exponent` scales are bytes e that mean 2 ** (e - 127).
+    """
+
+    block: tuple[int, ...]
+    axes: tuple[int | None, ...]
+    factor: float = 1.0
+    is_exponent: bool = False
+
+    def work_bytes(self, box: Box) -> int:
+        return 6 * box.numel
+
+    def needs(self, box: Box) -> dict[str, Box]:
+        met = blocks_of(box, self.block)
+        start = tuple(0 if axis is None else met.start[axis] for axis in self.axes)
+        shape = tuple(1 if axis is None else met.shape[axis] for axis in self.axes)
+        return {PAYLOAD: box, SCALES: Box(start, shape)}
+
+
+@dataclass(frozen=True, slots=True)
+class PackedFours(Scheme):
+    """4-bit floats (E2M1), two in a byte of the payload, low bits first; one scale for each `group`
+    of a row.
+
+    Scales are exponents as of `BlockScaled`, or floats that are divided by a global scale, or
+    multiplied by it. Where `blocks` the payload has a dimension of its own for the bytes of a
+    group, and where `transposed` the last two dimensions of the result are exchanged: gpt-oss keeps
+    (experts, rows, groups, 16) of what the model calls (experts, columns, rows).
+    """
+
+    group: int
+    is_exponent: bool
+    is_divided: bool = False
+    blocks: bool = False
+    transposed: bool = False
+
+    @property
+    def is_transposed(self) -> bool:
+        return self.transposed
+
+    @property
+    def grain(self) -> tuple[int, ...]:
+        return (self.group, 1) if self.transposed else (self.group,)
+
+    def work_bytes(self, box: Box) -> int:
+        return 8 * PER_BYTE * self.needs(box)[PAYLOAD].numel
+
+    def in_rows(self, box: Box) -> Box:
+        """A box of the result in the order of the payload: its last dimension is packed."""
+        return _exchanged(box) if self.transposed else box
+
+    def needs(self, box: Box) -> dict[str, Box]:
+        rows = self.in_rows(box)
+        *start, first = rows.start
+        *shape, _ = rows.shape
+        packed = self.group // PER_BYTE
+        groups = blocks_of(rows, (*(1,) * len(start), self.group))
+        low, high = first // PER_BYTE, -(-rows.stop[-1] // PER_BYTE)
+        payload = Box((*start, low), (*shape, high - low))
+        if self.blocks:
+            payload = Box((*groups.start, 0), (*groups.shape, packed))
+        found = {PAYLOAD: payload, SCALES: groups}
+        if not self.is_exponent:
+            found[GLOBAL_SCALE] = Box((0,), (1,))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class CodedFours(Scheme):
+    """bitsandbytes' nf4 and fp4: the flattened tensor of `shape`, two elements in a byte, high bits
+    first. Each is code[index] x absmax of its block of `block` elements; with `nested_block` absmax
+    are bytes themselves: nested code[index] x nested absmax of their block, plus `offset`. With
+    `is_signed`, as of fp4, the high bit of an index is a sign: index 8 is -0.0, where the code has
+    0.0 and bitsandbytes' kernels do not ask it.
+    """
+
+    shape: tuple[int, ...]
+    block: int
+    nested_block: int = 0
+    offset: float = 0.0
+    is_signed: bool = False
+
+    @property
+    def grain(self) -> tuple[int, ...]:
+        return (PER_BYTE,)
+
+    def work_bytes(self, box: Box) -> int:
+        begin, end = self.hull(box)
+        return 8 * (end - begin)
+
+    def hull(self, box: Box) -> tuple[int, int]:
+        """The range of the flattened tensor from the first element of `box` to its last, from an
+        even element on."""
+        strides = row_major_strides(self.shape)
+        first = sum(a * s for a, s in zip(box.start, strides, strict=True))
+        last = sum((a - 1) * s for a, s in zip(box.stop, strides, strict=True))
+        return first // PER_BYTE * PER_BYTE, last + 1
+
+    def needs(self, box: Box) -> dict[str, Box]:
+        begin, end = self.hull(box)
+        payload = _flat(begin // PER_BYTE, -(-end // PER_BYTE))
+        scales = _flat(begin // self.block, -(-end // self.block))
+        found = {
+            PAYLOAD: Box((*payload.start, 0), (*payload.shape, 1)),
+            SCALES: scales,
+            CODE: _flat(0, 16),
+        }
+        if self.nested_block:
+            (low,), (high,) = scales.start, scales.stop
+            found[NESTED_SCALES] = _flat(low // self.nested_block, -(-high // self.nested_block))
+            found[NESTED_CODE] = _flat(0, 256)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class BlockQuantised(Scheme):
+    """The other way: a payload of 8-bit floats, or the scales of its blocks where `is_scales`, made
+    of values of `shape`. With `is_exponent` scales are powers of two, and bytes as of
+    `BlockScaled`."""
+
+    shape: tuple[int, ...]
+    block: tuple[int, ...]
+    is_scales: bool
+    is_exponent: bool = False
+
+    def work_bytes(self, box: Box) -> int:
+        return 16 * self.needs(box)[VALUES].numel
+
+    @property
+    def grain(self) -> tuple[int, ...]:
+        return () if self.is_scales else self.block
+
+    def needs(self, box: Box) -> dict[str, Box]:
+        met = box if self.is_scales else blocks_of(box, self.block)
+        start = tuple(a * b for a, b in zip(met.start, self.block, strict=True))
+        stop = tuple(
+            min(end * b, size)
+            for end, b, size in zip(met.stop, self.block, self.shape, strict=True)
+        )
+        return {VALUES: Box(start, tuple(b - a for a, b in zip(start, stop, strict=True)))}
+
+
+def scale_shape(shape: tuple[int, ...], block: tuple[int, ...]) -> tuple[int, ...]:
+    """One scale for each block, also for the smaller ones at the edges."""
+    return tuple(-(-size // b) for size, b in zip(shape, block, strict=True))
+
+
+def _flat(begin: int, end: int) -> Box:
+    return Box((begin,), (end - begin,))
+
+
+def _exchanged(box: Box) -> Box:
+    *start, row, column = box.start
+    *shape, rows, columns = box.shape
+    return Box((*start, column, row), (*shape, columns, rows))

@@ -1,0 +1,101 @@
+"""Weights of 8 bits with one scale for each block, group, row or tensor: value = payload x scale.
+
+    NAME             float8_e4m3fn, float8_e5m2 or int8
+    NAME_scale_inv   DeepSeek-V3, transformers' fp8; uint8 or float8_e8m0fnu: exponents (MXFP8)
+    NAME_scale       compressed-tensors (float-quantized, int-quantized, mxfp8-quantized)
+
+Which block a scale is for is in the config, else in the two shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from zerotools.core import dtypes
+from zerotools.core.checkpoint import Key, Tensor
+from zerotools.core.scaling.schemes import PAYLOAD, SCALES, BlockScaled, scale_shape
+from zerotools.ops.quantised.quantisation import QuantisedWeight, weight
+from zerotools.ops.quantised.quantisation_config import Blocks
+
+PAYLOADS = {dtypes.FLOAT8_E4M3FN: "fp8", dtypes.FLOAT8_E5M2: "fp8 e5m2", dtypes.INT8: "int8"}
+EXPONENTS = (dtypes.UINT8, dtypes.FLOAT8_E8M0FNU)
+FLOATS = (dtypes.FLOAT32, dtypes.BFLOAT16, dtypes.FLOAT16)
+SUFFIXES = ("_scale_inv", "_scale")
+USUAL_BLOCKS: Blocks = ((128, 128), (1, 32))
+
+
+def eight_bits(
+    key: Key, tensor: Tensor, tensors: Mapping[Key, Tensor], blocks: Blocks
+) -> QuantisedWeight | str | None:
+    """The weight whose payload `key` is, or what is wrong with it; None where it is none of these.
+    `blocks` are those that the config names.
+    """
+    if tensor.dtype not in PAYLOADS:
+        return None
+    found = (Key(key.name + suffix, key.role) for suffix in SUFFIXES)
+    scales = next((each for each in found if each in tensors), None)
+    if scales is None:
+        return None
+    if Key(f"{key.name}_zero_point", key.role) in tensors:
+        return f"{key.name} has zero points, which zerotools does not read"
+    held = tensors[scales]
+    if held.dtype not in (*EXPONENTS, *FLOATS):
+        return f"{scales.name} is {held.dtype}: scales are floats of 16 or 32 bits, or exponents"
+    scheme = block_scheme(tensor.shape, held.shape, blocks, is_exponent=held.dtype in EXPONENTS)
+    if scheme is None:
+        return wrong_shape(key, tensor, scales, held, blocks)
+    inputs = {PAYLOAD: (key, tensor), SCALES: (scales, held)}
+    kind = f"{_word(tensor, scheme)} {_extent(scheme, tensor.shape)}"
+    return weight(key, kind, tensor.shape, scheme, inputs)
+
+
+def block_scheme(
+    shape: tuple[int, ...], scales: tuple[int, ...], blocks: Blocks, *, is_exponent: bool
+) -> BlockScaled | None:
+    """Which block each of the scales is for."""
+    whole = tuple(max(1, size) for size in shape)
+    if all(size == 1 for size in scales):
+        return BlockScaled(whole, (None,) * len(scales), is_exponent=is_exponent)
+    if scales == shape[:1] and len(shape) == 2:
+        return BlockScaled((1, whole[1]), (0,), is_exponent=is_exponent)
+    if len(scales) != len(shape):
+        return None
+    axes = tuple(range(len(shape)))
+    named = [block for block in blocks or USUAL_BLOCKS if len(block) <= len(shape)]
+    tried = [(1,) * (len(shape) - len(block)) + block for block in named]
+    if all(count in (1, size) for count, size in zip(scales, shape, strict=True)):
+        tried.append(tuple(1 if n == size else size for n, size in zip(scales, whole, strict=True)))
+    if not blocks and all(n and not size % n for n, size in zip(scales, shape, strict=True)):
+        tried.append(tuple(max(1, size // n) for n, size in zip(scales, shape, strict=True)))
+    fitting = next((block for block in tried if scale_shape(shape, block) == scales), None)
+    return None if fitting is None else BlockScaled(fitting, axes, is_exponent=is_exponent)
+
+
+def wrong_shape(key: Key, tensor: Tensor, scales: Key, held: Tensor, blocks: Blocks) -> str:
+    """The sentence that says both shapes."""
+    tried = [each for each in blocks or USUAL_BLOCKS if len(each) == len(tensor.shape)]
+    needed = " or ".join(
+        f"{list(scale_shape(tensor.shape, block))} in blocks of {'x'.join(map(str, block))}"
+        for block in tried
+    )
+    return (
+        f"{scales.name} has shape {list(held.shape)}, and {key.name} of shape "
+        f"{list(tensor.shape)} needs {needed or 'one for each row, or one'}"
+    )
+
+
+def _word(tensor: Tensor, scheme: BlockScaled) -> str:
+    if scheme.is_exponent and tensor.dtype == dtypes.FLOAT8_E4M3FN and scheme.block[-1] == 32:
+        return "mxfp8"
+    return PAYLOADS[tensor.dtype]
+
+
+def _extent(scheme: BlockScaled, shape: tuple[int, ...]) -> str:
+    if all(axis is None for axis in scheme.axes):
+        return "with one scale for each tensor"
+    *rows, columns = scheme.block
+    if columns >= shape[-1] and all(row == 1 for row in rows):
+        return "with one scale for each row"
+    if all(row == 1 for row in rows):
+        return f"groups of {columns}"
+    return f"blocks {'x'.join(map(str, scheme.block[-2:]))}"

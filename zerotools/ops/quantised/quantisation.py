@@ -1,0 +1,101 @@
+"""What is quantised in a checkpoint, and what is wrong with it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from zerotools.core.checkpoint import Key, Tensor
+from zerotools.core.counts import counted
+from zerotools.core.dtypes import FLOAT32
+from zerotools.core.errors import BadFile, Unsupported, ZerotoolsError
+from zerotools.core.scaling.scaled_cast import ScaledCast, Scheme
+from zerotools.ops.quantised.quantisation_config import QuantisationConfig
+
+
+@dataclass(frozen=True)
+class QuantisedWeight:
+    """A weight that is a payload and scales. `kind` says what it is in words ("fp8 blocks
+    128x128"), `parts` are the tensors of the checkpoint that it is made of, the payload first, and
+    `beside` those that are for nothing else and that no value depends on."""
+
+    key: Key
+    kind: str
+    tensor: ScaledCast
+    parts: tuple[Key, ...]
+    beside: tuple[Key, ...] = ()
+
+
+def weight(
+    key: Key,
+    kind: str,
+    shape: tuple[int, ...],
+    scheme: Scheme,
+    inputs: Mapping[str, tuple[Key, Tensor]],
+    beside: tuple[Key, ...] = (),
+) -> QuantisedWeight:
+    """A weight of `shape` under `key`; `inputs` has the key and tensor of each input."""
+    tensors = {name: tensor for name, (_, tensor) in inputs.items()}
+    cast = ScaledCast(FLOAT32, shape, (), scheme, tensors)
+    return QuantisedWeight(key, kind, cast, tuple(part for part, _ in inputs.values()), beside)
+
+
+@dataclass(frozen=True)
+class Quantisation:
+    """`weights` by the key that each has without its scales, `activations` the scales of what is
+    computed with them. `faults` are sentences on what is wrong, `unknown` says what zerotools does
+    not know. `is_denied`: the config says that weights are quantised, and none is. `place` is the
+    path of the checkpoint."""
+
+    weights: Mapping[Key, QuantisedWeight] = field(default_factory=dict)
+    activations: tuple[Key, ...] = ()
+    config: QuantisationConfig | None = None
+    faults: tuple[tuple[str, str | None], ...] = ()
+    unknown: str | None = None
+    is_denied: bool = False
+    place: str = ""
+
+    @property
+    def is_there(self) -> bool:
+        """Whether anything of the checkpoint is quantised, or seems to be."""
+        return bool(self.weights or self.faults or self.unknown or self.config is not None)
+
+    @property
+    def damage(self) -> tuple[tuple[str, str | None], ...]:
+        """Those of the faults that are of weights which are quantised for sure: a tensor of 8 bits
+        may be no weight, or be whole without scales."""
+        sure = bool(self.weights) or (self.config is not None and not self.is_denied)
+        return self.faults if sure else ()
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """What else there is to say."""
+        said = () if self.damage else tuple(message for message, _ in self.faults)
+        return said if self.unknown is None else (*said, self.unknown)
+
+    def kinds(self) -> dict[str, tuple[int, int]]:
+        """Tensors of each kind, and the tensors with their scales."""
+        tensors = Counter(each.kind for each in self.weights.values())
+        scales: Counter[str] = Counter()
+        for each in self.weights.values():
+            scales[each.kind] += len(each.parts) - 1 + len(each.beside)
+        return {kind: (count, scales[kind]) for kind, count in tensors.items()}
+
+    def words(self) -> str:
+        """As "fp8 blocks 128x128, 210 tensors, with 210 tensors of scales"."""
+        return "; ".join(
+            f"{kind}, {counted(tensors, 'tensor')}, with {counted(scales, 'tensor')} of scales"
+            for kind, (tensors, scales) in self.kinds().items()
+        )
+
+    def error(self) -> ZerotoolsError | None:
+        """Why values cannot be made of these weights."""
+        if self.unknown is not None:
+            return Unsupported(self.unknown)
+        if self.faults:
+            more = f" (and {len(self.faults) - 1} more)" if len(self.faults) > 1 else ""
+            message = self.faults[0][0]
+            where = "" if self.place in message else f"{self.place}: "
+            return BadFile(f"{where}{message}{more}")
+        return None

@@ -1,0 +1,127 @@
+"""`quantization_config` of a config.json: what method it names, and the file without it or with
+another.
+
+Sources: transformers `utils/quantization_config.py` and `quantizers/auto.py`, compressed-tensors
+`quantization/quant_config.py`, ModelOpt's exported config.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.errors import BadFile
+from zerotools.io.files.json_file import read_json
+from zerotools.io.huggingface.config_json import LARGEST_CONFIG
+
+KEYS = ("quantization_config", "compression_config")
+Blocks = tuple[tuple[int, ...], ...]
+_MOST_GROUPS = 1000
+
+
+@dataclass(frozen=True)
+class QuantisationConfig:
+    """`method` is None where the config names none; `settings` is the whole table."""
+
+    path: Path
+    method: str | None
+    settings: Mapping[str, Any]
+
+    @property
+    def said(self) -> str:
+        """As "config.json says quant_method fp8"."""
+        return f"{self.path} says quant_method {self.method!r:.60}"
+
+    def blocks(self) -> Blocks:
+        """The shapes of blocks that the config names."""
+        return tuple(dict.fromkeys(self._blocks()))
+
+    def _blocks(self) -> Iterator[tuple[int, ...]]:
+        yield from _block(self.settings.get("weight_block_size"))
+        groups = self.settings.get("config_groups")
+        values = list(groups.values())[:_MOST_GROUPS] if isinstance(groups, Mapping) else []
+        for group in values:
+            weights = group.get("weights") if isinstance(group, Mapping) else None
+            if isinstance(weights, Mapping):
+                yield from _block(weights.get("block_structure"))
+                yield from _block([1, weights.get("group_size")])
+
+
+def _block(value: Any) -> Iterator[tuple[int, ...]]:
+    is_pair = isinstance(value, list) and len(value) == 2
+    if is_pair and all(type(n) is int and 0 < n < 2**31 for n in value):
+        yield tuple(value)
+
+
+def quantisation_config(path: Path | None) -> QuantisationConfig | None:
+    """What the config.json at `path` says of quantised weights; None where it says nothing.
+
+    Raises:
+        BadFile: it cannot be read, or says something else than a table.
+    """
+    config = None if path is None else _read(path)
+    if path is None or config is None:
+        return None
+    for table in _tables(config):
+        for key in KEYS:
+            settings = table.get(key)
+            if settings is None or settings == {}:
+                continue
+            if not isinstance(settings, dict):
+                raise BadFile(f"{path}: {key} is not a table, but {settings!r:.60}")
+            return QuantisationConfig(path, _method(settings), settings)
+    return None
+
+
+def _method(settings: Mapping[str, Any]) -> str | None:
+    if settings.get("load_in_8bit") is True or settings.get("load_in_4bit") is True:
+        return "bitsandbytes"
+    method = settings.get("quant_method")
+    return method if isinstance(method, str) else None
+
+
+def config_text(path: Path, settings: Mapping[str, Any] | None, text: bytes | None) -> bytes | None:
+    """The config.json at `path`, or `text` if that is what becomes of it, with `settings` as its
+    only quantization_config, or without any; None where it is no table.
+
+    Raises:
+        BadFile: it cannot be read.
+    """
+    config: Any = _read(path) if text is None else json.loads(text)
+    if config is None:
+        return None
+    for table in _tables(config):
+        for key in KEYS:
+            table.pop(key, None)
+    if settings is not None:
+        config["quantization_config"] = dict(settings)
+    return (json.dumps(config, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def model_type(path: Path) -> str | None:
+    """The `model_type` of a config.json.
+
+    Raises:
+        BadFile: it cannot be read.
+    """
+    found = (_read(path) or {}).get("model_type")
+    return found if isinstance(found, str) else None
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        config: Any = read_json(path, LARGEST_CONFIG)
+    except (ValueError, RecursionError):
+        return None
+    return config if isinstance(config, dict) else None
+
+
+def _tables(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The config, and those of the models in it."""
+    yield config
+    for key, value in config.items():
+        if key.endswith("_config") and key not in KEYS and isinstance(value, dict):
+            yield from _tables(value)

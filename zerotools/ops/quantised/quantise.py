@@ -1,0 +1,152 @@
+"""Weights as fp8 or MXFP8 with scales, for serving: which ones, under which names, and what the
+config says of them.
+
+As transformers' own fp8 quantiser does it (`integrations/finegrained_fp8.py`, `Fp8Quantize`): the
+matrices of linear layers whose shape the blocks divide. Embeddings, the head, routers, norms and
+biases stay as they are; the config lists the modules of those that are matrices.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from zerotools.core import dtypes
+from zerotools.core.checkpoint import Checkpoint, Key, Tensor
+from zerotools.core.counts import counted
+from zerotools.core.dtypes import DType
+from zerotools.core.errors import BadRequest
+from zerotools.core.scaling.scaled_cast import ScaledCast
+from zerotools.core.scaling.schemes import VALUES, BlockQuantised, scale_shape
+from zerotools.io.huggingface.model_sidecars import CONFIG
+from zerotools.ops.quantised.quantisation import Quantisation
+from zerotools.ops.quantised.quantisation_config import model_type
+
+FP8_BLOCK, MXFP8 = "fp8-block", "mxfp8"
+_WEIGHT, _SUFFIX = ".weight", "_scale_inv"
+_KEPT = re.compile(r"(^|\.)(lm_head|wte|wpe|gate|router|shared_expert_gate|[^.]*embed[^.]*|"
+                   r"[^.]*norm[^.]*|score|classifier|v_head)\.")  # fmt: skip
+_TRANSPOSED = ("gpt2", "openai-gpt", "imagegpt")
+"""Their linear layers keep weights the other way round, and transformers quantises none of them."""
+_FLOATS = (dtypes.BFLOAT16, dtypes.FLOAT16, dtypes.FLOAT32)
+_HEAD = "lm_head"
+
+
+@dataclass(frozen=True)
+class Quantiser:
+    """A way to quantise: a scale for each block, of `scales`, and the `settings` of the config."""
+
+    title: str
+    block: tuple[int, int]
+    scales: DType
+    settings: Mapping[str, object]
+
+
+QUANTISERS = {
+    FP8_BLOCK: Quantiser(
+        "fp8 blocks 128x128",
+        (128, 128),
+        dtypes.FLOAT32,
+        {"quant_method": "fp8", "fmt": "e4m3", "scale_fmt": "float"},
+    ),
+    MXFP8: Quantiser(
+        "mxfp8 groups of 32",
+        (1, 32),
+        dtypes.UINT8,
+        {"quant_method": "mxfp8", "fmt": "e4m3", "scale_fmt": "ue8m0"},
+    ),
+}
+"""By what `--dtype` calls them."""
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """`weights` with payloads and scales in place of matrices, the config's `settings`, and what to
+    tell the user."""
+
+    weights: Checkpoint
+    settings: dict[str, object]
+    note: str
+
+
+def quantised(weights: Checkpoint, found: Quantisation, name: str) -> Quantised:
+    """The weights quantised by the quantiser `name`.
+
+    Raises:
+        BadRequest: they are quantised already, no weight can be, or there is no config.json.
+    """
+    quantiser, path = QUANTISERS[name], weights.origin.path
+    if found.is_there:
+        what = found.words() or str(found.error())
+        raise BadRequest(
+            f"{path} is quantised already ({what}); write it with --dtype bf16 first, and quantise "
+            "the output"
+        )
+    config = weights.model_sidecars.get(CONFIG)
+    if config is None:
+        raise BadRequest(
+            f"--dtype {name} needs the model's {CONFIG}, in which it says how the weights are "
+            f"quantised; pass --config-dir DIR"
+        )
+    if (kind := model_type(config)) in _TRANSPOSED:
+        raise BadRequest(
+            f"{config} says model_type {kind}, whose layers are no linear layers for transformers, "
+            f"which quantises none of them; leave --dtype {name} out"
+        )
+    tensors, kept, count = _tensors(weights, quantiser)
+    if not count:
+        raise BadRequest(f"{path} has no matrix whose shape is a multiple of {_words(quantiser)}")
+    settings = {
+        **quantiser.settings,
+        "activation_scheme": "dynamic",
+        "weight_block_size": list(quantiser.block),
+        "modules_to_not_convert": kept,
+    }
+    note = f"quantised: {quantiser.title}, {counted(count, 'tensor')}"
+    if left := len(weights.tensors) - count:
+        note += (
+            f"; left as they are: {counted(left, 'tensor')} (embeddings, head, routers, norms, "
+            f"biases, and shapes that are no multiple of {_words(quantiser)})"
+        )
+    return Quantised(replace(weights, tensors=tensors), settings, note)
+
+
+def _words(quantiser: Quantiser) -> str:
+    return "x".join(map(str, quantiser.block))
+
+
+def _tensors(weights: Checkpoint, quantiser: Quantiser) -> tuple[dict[Key, Tensor], list[str], int]:
+    """The tensors, the modules that stay as they are, and how many are quantised."""
+    tensors: dict[Key, Tensor] = {}
+    kept: dict[str, None] = {_HEAD: None}
+    count = 0
+    for key, tensor in weights.tensors.items():
+        if not _is_linear(key, tensor, quantiser.block):
+            tensors[key] = tensor
+            if len(tensor.shape) > 1:
+                kept[key.name.rpartition(".")[0] or key.name] = None
+            continue
+        count += 1
+        shape, scales = tensor.shape, Key(key.name + _SUFFIX, key.role)
+        if scales in weights.tensors:
+            raise BadRequest(f"{scales.name} is there already, and would hold scales of {key.name}")
+        is_exponent = quantiser.scales == dtypes.UINT8
+        for part, dtype, size in (
+            (key, dtypes.FLOAT8_E4M3FN, shape),
+            (scales, quantiser.scales, scale_shape(shape, quantiser.block)),
+        ):
+            scheme = BlockQuantised(shape, quantiser.block, part is scales, is_exponent)
+            tensors[part] = ScaledCast(dtype, size, (), scheme, {VALUES: tensor})
+    return tensors, list(kept), count
+
+
+def _is_linear(key: Key, tensor: Tensor, block: tuple[int, int]) -> bool:
+    return (
+        key.role == "param"
+        and key.name.endswith(_WEIGHT)
+        and _KEPT.search(key.name) is None
+        and tensor.dtype in _FLOATS
+        and len(tensor.shape) == 2
+        and all(size and not size % of for size, of in zip(tensor.shape, block, strict=True))
+    )
