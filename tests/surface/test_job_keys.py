@@ -131,6 +131,7 @@ DEEPSPEED: list[dict[str, Any]] = [
         },
         "optimizer": {"type": "SGD", "params": {"momentum": 0.5}},
     },
+    {"optimizer": {"type": "Muon", "params": {"lr": 1e-3, "muon_lr": 0.02}}},
 ]
 
 

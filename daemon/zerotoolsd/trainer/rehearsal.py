@@ -44,6 +44,7 @@ def rehearse(spec: JobSpec) -> list[str]:
     from zerotoolsd.trainer.model.attention import check_attention
     from zerotoolsd.trainer.model.kept_fp32 import apart, cast_note, kept_in_fp32
     from zerotoolsd.trainer.model.lora import refuse_two_types
+    from zerotoolsd.trainer.model.matrices import check_matrices
     from zerotoolsd.trainer.model.meta_model import check_fit, draw, read_config
     from zerotoolsd.trainer.model.pretrained import match
 
@@ -55,6 +56,7 @@ def rehearse(spec: JobSpec) -> list[str]:
     meta_model = draw(config, spec.lora)
     if spec.engine == "torch":
         refuse_two_types(memory_layout_of(spec))
+    check_matrices(spec.train, meta_model.model)
     check_attention(spec, meta_model.model)
     check_alike_on_ranks(meta_model.model, spec.all_ranks, spec.engine)
     check_decoder_start(meta_model.model)

@@ -208,7 +208,17 @@ def test_a_bare_python_is_looked_up() -> None:
             'train.betas = [0.9, 0.98]: cannot be used in a train.optimizer = "adafactor" job',
         ),
         ({"train__momentum": 1.0}, "train.momentum = 1.0: must be less than 1"),
-        ({"train__optimizer": "adam"}, '"adamw", "sgd", "adafactor"; did you mean "adamw"?'),
+        ({"train__optimizer": "moun"}, '"sgd", "adafactor", "muon"; did you mean "muon"?'),
+        ({"train__optimizer": "adamw_hf"}, '"adafactor", "muon"; did you mean "adamw"?'),
+        (
+            {"train__muon_learning_rate": 0.02},
+            "train.muon_learning_rate = 0.02: cannot be used in a "
+            'train.optimizer = "adamw" job; leave it out, or set "muon"',
+        ),
+        (
+            {"train__optimizer": "muon", "train__muon_momentum": 1.0},
+            "train.muon_momentum = 1.0: must be less than 1",
+        ),
         ({"train__betas": [0.9]}, "train.betas = [0.9]: must be two numbers in [0, 1)"),
         ({"train__betas": [0.9, 1]}, "must be two numbers in [0, 1)"),
     ],

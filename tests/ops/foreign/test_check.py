@@ -67,7 +67,7 @@ def test_a_buffer_of_the_model_is_needed_too() -> None:
         (
             made(options={**ADAM, "decoupled_weight_decay": False}),
             "adamw",
-            "Adam, whose weight decay is a part of the gradient; a job cannot train with that",
+            'was trained with adam; set train.optimizer = "adam"',
         ),
         (made(options={"lr": 1}, roles=("exp_avg",), optimizer="Lion"), "adamw", "with Lion"),
         (made(options={"lr": 1}, roles=("sum",)), "adamw", "an optimizer that keeps sum"),
@@ -93,6 +93,12 @@ def test_another_optimizer_is_refused(run: Any, job: str, said: str) -> None:
 def test_adam_without_weight_decay_is_adamw_without_weight_decay() -> None:
     options = {**ADAM, "decoupled_weight_decay": False, "weight_decay": 0.0}
     assert check_state(made(options=options), WANTED, "adamw").kind == "adamw"
+    assert check_state(made(options=options), WANTED, "adam").kind == "adam"
+
+
+def test_state_of_adam_with_a_decay_is_for_adam() -> None:
+    options = {**ADAM, "decoupled_weight_decay": False}
+    assert check_state(made(options=options), WANTED, "adam").kind == "adam"
 
 
 def test_what_was_frozen_there_cannot_be_gone_on_with() -> None:

@@ -51,7 +51,9 @@ _CONFIGS = ("job", "deepspeed", "accelerate")
 )
 @click.option("--precision", type=click.Choice(("bf16", "fp16", "fp32")), help="[default: bf16]")
 @click.option(
-    "--optimizer", type=click.Choice(("adamw", "sgd", "adafactor")), help="[default: adamw]"
+    "--optimizer",
+    type=click.Choice(("adamw", "adam", "sgd", "adafactor", "muon")),
+    help="[default: adamw]",
 )
 @click.option(
     "--engine", type=click.Choice(("torch", "deepspeed")), help="Who trains.  [default: torch]"

@@ -67,7 +67,7 @@ VALUES: Mapping[str, str] = {
     **dict.fromkeys(("float16", "half", "fp-16", "16"), "fp16"),
     **dict.fromkeys(("bfloat16", "bf-16", "brain"), "bf16"),
     **dict.fromkeys(("float32", "float", "full", "single", "32", "no"), "fp32"),
-    **dict.fromkeys(("adam", "adamw_torch", "adamw_hf", "fusedadam"), "adamw"),
+    **dict.fromkeys(("adamw_torch", "adamw_hf", "fusedadam"), "adamw"),
     **dict.fromkeys(("host", "ram"), "cpu"),
     **dict.fromkeys(("ssd", "nvme"), "disk"),
 }

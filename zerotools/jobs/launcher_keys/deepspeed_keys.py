@@ -103,6 +103,8 @@ KEYS: dict[str, ConfigKey] = {
         "optimizer.params.eps",
         "optimizer.params.weight_decay",
         "optimizer.params.momentum",
+        "optimizer.params.muon_lr",
+        "optimizer.params.adam_lr",
         "scheduler.params.warmup_min_lr",
         "scheduler.params.warmup_max_lr",
         "scheduler.params.warmup_min_ratio",
@@ -150,6 +152,11 @@ KEYS: dict[str, ConfigKey] = {
         ValueKind.ANY,
         KeyAction.TUNING,
         "the engine torch has its own AdamW; the default decay is torch's",
+    ),
+    "optimizer.params.ns_method": ConfigKey(
+        ValueKind.TEXT,
+        KeyAction.TUNING,
+        "the engine torch iterates on the matrix itself, in bf16, as torch's Muon does",
     ),
     **_all(
         ValueKind.BOOL,
@@ -232,6 +239,7 @@ KEYS: dict[str, ConfigKey] = {
         "optimizer.params.nesterov",
         "optimizer.params.dampening",
         "optimizer.params.freeze_step",
+        "optimizer.params.per_head_muon",
         "bf16.bf16_master_weights_and_grads",
         "bf16.bf16_optimizer_states",
         "fp16.fp16_master_weights_and_grads",
@@ -254,6 +262,10 @@ OPTIMIZER_DEFAULTS: dict[str, dict[str, Any]] = {
 }
 """Keys of `optimizer.params` that a job has too, by the job's name of the optimizer, and what each
 is without: deepspeed/ops/adam/fused_adam.py; SGD is torch's."""
+MUON_DEFAULTS: dict[str, Any] = {"betas": [0.9, 0.95], "eps": 1e-10, "weight_decay": 0.0}
+MUON_RATES = {"muon_lr": 0.02, "adam_lr": 3e-4}
+"""The same of Muon, and the learning rates of its two halves without `lr`; its momentum is 0.95:
+deepspeed/runtime/zero/muon/original_muon.py."""
 TORCH_ADAM_DECAY = 0.01
 """The default decay of torch's own AdamW, which `torch_adam` asks for. torch/optim/adamw.py."""
 

@@ -31,6 +31,11 @@ def check_deepspeed(spec: JobSpec) -> Iterator[str]:
     if config is None:
         yield 'engine = "deepspeed": needs deepspeed.config, DeepSpeed\'s JSON (or a table)'
     yield from _check_torch_only(spec)
+    if spec.train.optimizer in ("adam", "muon"):
+        yield (
+            f'train.optimizer = "{spec.train.optimizer}": only engine = "torch" has it; leave it '
+            "out, and set optimizer in deepspeed.config"
+        )
     if spec.train.stop_after_nan > 1:
         yield (
             f"train.stop_after_nan = {spec.train.stop_after_nan}: DeepSpeed updates the weights "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from zerotools.core.loss_size import CUT
@@ -10,7 +10,8 @@ from zerotools.jobs.binding.bind import show
 from zerotools.jobs.binding.declaration import key
 
 PRECISIONS = ("fp32", "bf16", "fp16")
-OPTIMIZERS = ("adamw", "sgd", "adafactor")
+OPTIMIZERS = ("adamw", "adam", "sgd", "adafactor", "muon")
+MUON_SCALES = ("match_rms_adamw", "original")
 DECAY_RULES = ("names", "shapes")
 SCHEDULES = ("cosine", "linear", "constant", "wsd")
 
@@ -111,8 +112,10 @@ class TrainSpec:
         accelerate="dynamo_config",
     )
     optimizer: str = key(
-        "What updates the weights. Adafactor keeps one number per row and column of a matrix, "
-        "AdamW two per element.",
+        "What updates the weights. AdamW keeps two numbers per element; Adam too, and its weight "
+        "decay is added to the gradient. Adafactor keeps one per row and column of a matrix. Muon "
+        "keeps one per element of a matrix; embeddings, the head and weights of other than two "
+        "dimensions are AdamW's.",
         default="adamw",
         allowed=OPTIMIZERS,
         deepspeed="optimizer.type",
@@ -155,7 +158,8 @@ class TrainSpec:
         deepspeed="scheduler.params.cos_min_ratio",
     )
     weight_decay: float = key(
-        "Decay of the weights that `decay_by` says: AdamW's own, or added to SGD's gradient.",
+        "Decay of the weights that `decay_by` says: AdamW's and Muon's own, or added to the "
+        "gradient of SGD and Adam.",
         default=0.1,
         minimum=0,
         deepspeed="optimizer.params.weight_decay",
@@ -175,10 +179,39 @@ class TrainSpec:
         minimum=0,
         deepspeed="optimizer.params.momentum",
     )
-    betas: tuple[float, ...] = key(
-        "AdamW's betas.", default=(0.9, 0.95), deepspeed="optimizer.params.betas"
+    muon_learning_rate: float | None = key(
+        "Peak learning rate of the matrices that Muon updates; `schedule` and `warmup_steps` hold "
+        "for it in proportion. Default: `learning_rate`.",
+        default=None,
+        stored_default=None,
+        above=0,
+        engine="torch",
+        deepspeed="optimizer.params.muon_lr",
     )
-    eps: float = key("AdamW's epsilon.", default=1e-8, above=0, deepspeed="optimizer.params.eps")
+    muon_momentum: float = key(
+        "Muon's (Nesterov) momentum, below 1.",
+        default=0.95,
+        stored_default=0.95,
+        minimum=0,
+        engine="torch",
+        imported=False,
+    )
+    muon_scale: str = key(
+        "What Muon multiplies the learning rate of a matrix of A rows and B columns by: "
+        "`match_rms_adamw`, 0.2 sqrt(max(A, B)), so that AdamW's learning rate fits both; "
+        "`original`, sqrt(max(1, A / B)).",
+        default="match_rms_adamw",
+        stored_default="match_rms_adamw",
+        allowed=MUON_SCALES,
+        engine="torch",
+        imported=False,
+    )
+    betas: tuple[float, ...] = key(
+        "Betas of AdamW and Adam.", default=(0.9, 0.95), deepspeed="optimizer.params.betas"
+    )
+    eps: float = key(
+        "Epsilon of AdamW and Adam.", default=1e-8, above=0, deepspeed="optimizer.params.eps"
+    )
     max_grad_norm: float = key(
         "Gradients are clipped to this global norm; 0 switches clipping off.",
         default=1.0,
@@ -252,8 +285,9 @@ def check_length(train: TrainSpec) -> Iterator[str]:
 
 
 def _check_decay(train: TrainSpec) -> Iterator[str]:
-    if train.momentum >= 1:
-        yield f"train.momentum = {train.momentum}: must be less than 1"
+    for name in ("momentum", "muon_momentum"):
+        if getattr(train, name) >= 1:
+            yield f"train.{name} = {getattr(train, name)}: must be less than 1"
     if train.decay_steps is not None and train.schedule != "wsd":
         yield (
             f"train.decay_steps = {train.decay_steps}: cannot be used in a "
@@ -261,13 +295,24 @@ def _check_decay(train: TrainSpec) -> Iterator[str]:
         )
 
 
+_OWNERS: Mapping[str, tuple[str, ...]] = {
+    "momentum": ("sgd",),
+    "betas": ("adamw", "adam", "muon"),
+    "eps": ("adamw", "adam", "muon"),
+    "muon_learning_rate": ("muon",),
+    "muon_momentum": ("muon",),
+    "muon_scale": ("muon",),
+}
+"""The optimizers of engine `torch` that have a key."""
+
+
 def check_optimizer(train: TrainSpec) -> Iterator[str]:
     """Keys of another optimizer than the one of engine `torch`."""
     unset = TrainSpec(batch_size=train.batch_size)
-    for owner, name in (("sgd", "momentum"), ("adamw", "betas"), ("adamw", "eps")):
+    for name, owners in _OWNERS.items():
         value = getattr(train, name)
-        if train.optimizer != owner and value != getattr(unset, name):
+        if train.optimizer not in owners and value != getattr(unset, name):
             yield (
                 f"train.{name} = {show(value)}: cannot be used in a "
-                f'train.optimizer = "{train.optimizer}" job; leave it out, or set "{owner}"'
+                f'train.optimizer = "{train.optimizer}" job; leave it out, or set "{owners[0]}"'
             )

@@ -32,7 +32,7 @@ def with_adapters(model: ModelShape, rank: int, targets: Sequence[str] = ()) -> 
         said = "adapters are not counted, as the names of the model's layers are not known"
         return replace(model, parameters=frozen, notes=(*model.notes, said))
     adapters = tuple(
-        Parameter(shape, block=str(layer))
+        Parameter(shape, block=str(layer), is_hidden=True)
         for layer in range(architecture.layers)
         for shape in _adapters(architecture, rank, tuple(targets))
     )

@@ -148,7 +148,9 @@ class Architecture:
         found = [Parameter(shape) for shape in self._outside()]
         shapes = list(self._block())
         for layer in range(self.layers):
-            found += [Parameter(shape, block=str(layer)) for shape in shapes]
+            found += [
+                Parameter(shape, block=str(layer), is_hidden=len(shape) == 2) for shape in shapes
+            ]
         return found
 
     def _outside(self) -> Iterator[tuple[int, ...]]:

@@ -168,7 +168,9 @@ def of_count(text: str) -> ModelShape:
     assert architecture is not None
     each, rest = divmod(count - outside, layers)
     parameters = [Parameter((_VOCABULARY, hidden))] * (1 if tied else 2)
-    parameters += [Parameter((each,), block=str(layer)) for layer in range(layers)]
+    parameters += [
+        Parameter((each,), block=str(layer), is_hidden=True) for layer in range(layers)
+    ]
     if rest:
         parameters.append(Parameter((rest,)))
     said = (
@@ -213,7 +215,9 @@ def _named(shapes: Mapping[str, tuple[int, ...]]) -> tuple[Parameter, ...]:
     found = []
     for name, shape in shapes.items():
         block = _BLOCK.match(name)
-        found.append(Parameter(shape or (1,), block=block[1] if block else None))
+        is_hidden = len(shape) == 2 and block is not None
+        where = None if block is None else block[1]
+        found.append(Parameter(shape or (1,), block=where, is_hidden=is_hidden))
     return tuple(found)
 
 

@@ -40,12 +40,14 @@ _FULL = ITEM_BYTES["fp32"]
 @dataclass(frozen=True)
 class Parameter:
     """One parameter; those of a `block` are gathered together, and those of none with the model.
-    One `in_fp32` is computed with in fp32, whatever the others are."""
+    One `in_fp32` is computed with in fp32, whatever the others are. Muon updates one that
+    `is_hidden`, a matrix other than embeddings and head."""
 
     shape: tuple[int, ...]
     is_trained: bool = True
     block: str | None = None
     in_fp32: bool = False
+    is_hidden: bool = False
 
     def width(self, dtype: str) -> int:
         """Bytes of an element where those of others are `dtype`."""
@@ -113,9 +115,9 @@ def torch_engine_state(parameters: Sequence[Parameter], layout: MemoryLayout) ->
 
 def _alike(parameters: Iterable[Parameter]) -> Iterator[tuple[Parameter, int]]:
     """Parameters that take the same memory, once, and how many there are: blocks are alike."""
-    counts = Counter((p.shape, p.is_trained, p.in_fp32) for p in parameters)
-    for (shape, is_trained, in_fp32), times in counts.items():
-        yield Parameter(shape, is_trained, in_fp32=in_fp32), times
+    counts = Counter((p.shape, p.is_trained, p.in_fp32, p.is_hidden) for p in parameters)
+    for (shape, is_trained, in_fp32, is_hidden), times in counts.items():
+        yield Parameter(shape, is_trained, in_fp32=in_fp32, is_hidden=is_hidden), times
 
 
 def _gradients(parameter: Parameter, whole: int, own: int, layout: MemoryLayout) -> State:
@@ -193,8 +195,10 @@ def _moments(parameter: Parameter, ranks: int, layout: MemoryLayout) -> int:
     """fp32 bytes that the optimizer keeps of what one of `ranks` updates, its step count aside."""
     own = parameter.rows(ranks)
     match layout.optimizer:
-        case "adamw":
+        case "adamw" | "adam":
             values = 2 * own
+        case "muon":
+            values = own if parameter.is_hidden else 2 * own
         case "sgd":
             values = own if layout.has_momentum else 0
         case _:

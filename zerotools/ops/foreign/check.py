@@ -14,10 +14,11 @@ from zerotools.ops.foreign.names import WantedModel
 from zerotools.ops.foreign.run import ForeignRun
 
 _LISTED = 3
-_KINDS = {"AdamW": "adamw", "SGD": "sgd", "Adafactor": "adafactor"}
+_KINDS = {"AdamW": "adamw", "Adam": "adam", "SGD": "sgd", "Adafactor": "adafactor"}
 """The optimizers of jobs, by their classes in torch."""
 STATE_ROLES: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "adamw": (("exp_avg", "exp_avg_sq"),),
+    "adam": (("exp_avg", "exp_avg_sq"),),
     "sgd": (("momentum_buffer",), ()),
     "adafactor": (("row_var", "col_var"), ("variance",)),
 }
@@ -101,6 +102,8 @@ def check_state(run: ForeignRun, wanted: WantedModel, optimizer: str) -> FoundSt
             the job trains.
     """
     kind = kind_of(run)
+    if kind == "adamw" and optimizer == "adam" and not _decays(run):
+        kind = optimizer
     if kind != optimizer or kind not in STATE_ROLES:
         known = kind in STATE_ROLES
         do = f'set train.optimizer = "{kind}"' if known else "a job cannot train with that"
@@ -171,12 +174,13 @@ def kind_of(run: ForeignRun) -> str:
         if roles == {"momentum_buffer"}:
             return "sgd"
         return run.training.optimizer or f"an optimizer that keeps {_listed(sorted(roles))}"
-    decays = any(group.options.get("weight_decay") for group in run.training.groups)
-    if found.name == "Adam" and not decays:
+    if found.name == "Adam" and not _decays(run):
         return "adamw"  # the two differ in how they decay weights alone
-    if found.name == "Adam":
-        return "Adam, whose weight decay is a part of the gradient"
     return _KINDS.get(found.name, found.name)
+
+
+def _decays(run: ForeignRun) -> bool:
+    return any(group.options.get("weight_decay") for group in run.training.groups)
 
 
 def _check_roles(run: ForeignRun, kind: str, state: Mapping[str, Mapping[str, Tensor]]) -> None:

@@ -144,7 +144,7 @@ def _wanted(meta_model: MetaModel) -> WantedModel:
 
 
 def _job_optimizer(train: TrainSpec, decayed: frozenset[str], step: int) -> JobOptimizer:
-    adam, sgd = train.optimizer == "adamw", train.optimizer == "sgd"
+    adam, sgd = train.optimizer in ("adamw", "adam"), train.optimizer == "sgd"
     return JobOptimizer(
         lr=None if train.steps is None else learning_rate(train, step),
         weight_decay=train.weight_decay,

@@ -27,6 +27,7 @@ from zerotoolsd.trainer.model.decay import decayed_names
 from zerotoolsd.trainer.model.initial import initialise
 from zerotoolsd.trainer.model.kept_fp32 import kept_in_fp32
 from zerotoolsd.trainer.model.lora import refuse_two_types
+from zerotoolsd.trainer.model.matrices import matrices_of
 from zerotoolsd.trainer.model.meta_model import MetaModel, checkpoint_activations
 from zerotoolsd.trainer.model.pretrained import Pretrained
 from zerotoolsd.trainer.model.sharding import REPLICATE, shard
@@ -65,7 +66,8 @@ def build(
     masters = MasterWeights(parameters, memory, layout) if layout.has_masters else None
     update_path: UpdatePath = masters or _update_path(parameters, layout, group.device)
     decayed = decayed_names(meta_model.model, spec.train.decay_by, record)
-    optimizer = make_optimizer(update_path, spec.train, memory.state, decayed)
+    matrices = matrices_of(meta_model.model)
+    optimizer = make_optimizer(update_path, spec.train, memory.state, decayed, matrices)
     live = LiveState(model, layout, optimizer, memory, SeparateExperts(model), masters)
     _fill(live, spec, meta_model, pretrained, resumes=record is not None)
     model.train()

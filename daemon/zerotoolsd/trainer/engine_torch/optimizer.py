@@ -12,20 +12,32 @@ from torch.distributed.tensor import DTensor
 from zerotools.core.memory_layout import MOMENTS
 from zerotools.jobs.tables.train import TrainSpec
 from zerotools.runs.record import OptimizerGroup, OptimizerRecord
-from zerotoolsd.trainer.engine_torch import adafactor
-from zerotoolsd.trainer.engine_torch.gradients import Reduction, UpdatePath, clipping, local
+from zerotoolsd.trainer.engine_torch import adafactor, muon
+from zerotoolsd.trainer.engine_torch.gradients import UpdatePath, clipping, local
 from zerotoolsd.trainer.memory.tiers import MemoryTier
 from zerotoolsd.trainer.model.sharding import wrap
 
 OPTIONS = ("betas", "eps", "momentum")
+_RATIO = "rate_ratio"
+"""Of a param group: its learning rate, divided by the run's."""
 
 
 @dataclass(frozen=True)
 class UpdateBucket:
-    """Weights that are updated at once, and torch's optimizer of them."""
+    """Weights that are updated at once, and torch's optimizers of them: Muon's have two."""
 
     names: tuple[str, ...]
-    torch: torch.optim.Optimizer
+    torch: tuple[torch.optim.Optimizer, ...]
+
+    @property
+    def groups(self) -> list[dict[str, Any]]:
+        """The param groups of all of them."""
+        return [group for optimizer in self.torch for group in optimizer.param_groups]
+
+    def state(self, weight: nn.Parameter) -> dict[str, torch.Tensor]:
+        """What is kept of a weight, by its sort."""
+        found = (optimizer.state[weight] for optimizer in self.torch if weight in optimizer.state)
+        return next(found, {})
 
 
 @dataclass(frozen=True)
@@ -46,10 +58,11 @@ class ShardedOptimizer:
         `max_norm` (0: not), both without the loss scale; all ranks call it together."""
         factor = clipping(norm, max_norm) / loss_scale
         for bucket in self.buckets:
-            for group in bucket.torch.param_groups:
-                group["lr"] = rate
+            for group in bucket.groups:
+                group["lr"] = rate * group[_RATIO]
             self.update_path.fetch(bucket.names, factor)
-            bucket.torch.step()
+            for optimizer in bucket.torch:
+                optimizer.step()
             self.update_path.store(bucket.names)
         self.update_path.finish()
 
@@ -63,17 +76,18 @@ class ShardedOptimizer:
             f"{name}.{role}": tensor
             for bucket in self.buckets
             for name in bucket.names
-            for role, tensor in bucket.torch.state[self.update_path.weights[name]].items()
+            for role, tensor in bucket.state(self.update_path.weights[name]).items()
         }
 
     def describe(self) -> OptimizerRecord:
         """The groups by parameter name, for the checkpoint's record."""
         names = {weight: name for name, weight in self.update_path.weights.items()}
-        found: dict[bool, tuple[dict[str, Any], list[str]]] = {}
+        found: dict[tuple[bool, bool], tuple[dict[str, Any], list[str]]] = {}
         for bucket in self.buckets:
-            for group in bucket.torch.param_groups:
+            for group in bucket.groups:
                 inner = [names[weight] for weight in group["params"]]
-                _, params = found.setdefault(inner[0] in self.decayed, (group, []))
+                sort = inner[0] in self.decayed, "momentum" in group
+                _, params = found.setdefault(sort, (group, []))
                 params += inner
         groups = (
             OptimizerGroup(
@@ -88,72 +102,95 @@ class ShardedOptimizer:
 
 
 def make_optimizer(
-    update_path: UpdatePath, train: TrainSpec, place: MemoryTier, decayed: frozenset[str]
-) -> ShardedOptimizer:
-    """What `train.optimizer` names, its state at `place`; the weights called `decayed` decay, the
-    others do not."""
-    buckets = [
-        _bucket(update_path, tuple(names), train, place, decayed)
-        for names in update_path.buckets()
-        if names
-    ]
-    return ShardedOptimizer(update_path, tuple(buckets), train.optimizer, decayed)
-
-
-def _bucket(
     update_path: UpdatePath,
-    names: tuple[str, ...],
     train: TrainSpec,
     place: MemoryTier,
     decayed: frozenset[str],
-) -> UpdateBucket:
-    weights = [update_path.weights[name] for name in names]
-    decays = {weight: name in decayed for name, weight in zip(names, weights, strict=True)}
-    groups = [
-        {"params": [p for p in weights if decays[p]], "weight_decay": train.weight_decay},
-        {"params": [p for p in weights if not decays[p]], "weight_decay": 0.0},
-    ]
-    optimizer = _optimizer(
-        [group for group in groups if group["params"]], train, update_path.reduction
-    )
-    # torch makes the state in the first step; asking for it earlier takes a step with zero
-    # gradients, which counts. Tensors that exist can be loaded into, and saved at step 0.
-    for weight in weights:
-        optimizer.state[weight] = _first_state(weight, train, place)
-    return UpdateBucket(names, optimizer)
+    matrices: frozenset[str] = frozenset(),
+) -> ShardedOptimizer:
+    """What `train.optimizer` names, its state at `place`; the weights called `decayed` decay, the
+    others do not. Of `"muon"`, those called `matrices` are Muon's."""
+    make = _Making(update_path, train, place, decayed, matrices)
+    buckets = [make.bucket(tuple(names)) for names in update_path.buckets() if names]
+    return ShardedOptimizer(update_path, tuple(buckets), train.optimizer, decayed)
 
 
-def _optimizer(
-    groups: list[dict[str, Any]], train: TrainSpec, reduction: Reduction
-) -> torch.optim.Optimizer:
-    if train.optimizer == "adafactor":
-        return adafactor.Adafactor(groups, reduction, lr=train.learning_rate)
-    if train.optimizer == "sgd":
-        # The fused one knows no DTensor.
-        return torch.optim.SGD(
-            groups, lr=train.learning_rate, momentum=train.momentum, foreach=True
+@dataclass(frozen=True)
+class _Making:
+    update_path: UpdatePath
+    train: TrainSpec
+    place: MemoryTier
+    decayed: frozenset[str]
+    matrices: frozenset[str]
+
+    def bucket(self, names: tuple[str, ...]) -> UpdateBucket:
+        is_muon = self.train.optimizer == "muon"
+        mine = [name for name in names if is_muon and name in self.matrices]
+        others = [name for name in names if not is_muon or name not in self.matrices]
+        found = [self._muon(self._groups(mine))] if mine else []
+        found += [self._optimizer(self._groups(others))] if others else []
+        for optimizer, own in zip(found, [each for each in (mine, others) if each], strict=True):
+            # torch makes the state in the first step; asking for it earlier takes a step with zero
+            # gradients, which counts. Tensors that exist can be loaded into, and saved at step 0.
+            for name in own:
+                weight = self.update_path.weights[name]
+                optimizer.state[weight] = self._first_state(weight, by_muon=own is mine)
+        return UpdateBucket(names, tuple(found))
+
+    def _groups(self, names: list[str]) -> list[dict[str, Any]]:
+        weights = self.update_path.weights
+        sorts = (True, self.train.weight_decay), (False, 0.0)
+        groups = [
+            {
+                "params": [weights[name] for name in names if (name in self.decayed) is decays],
+                "weight_decay": decay,
+                _RATIO: 1.0,
+            }
+            for decays, decay in sorts
+        ]
+        return [group for group in groups if group["params"]]
+
+    def _muon(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        train = self.train
+        rate = train.muon_learning_rate or train.learning_rate
+        return muon.Muon(
+            [{**group, _RATIO: rate / train.learning_rate} for group in groups],
+            self.update_path.reduction,
+            lr=rate,
+            momentum=train.muon_momentum,
+            scale=train.muon_scale,
         )
-    betas = (train.betas[0], train.betas[1])
-    return torch.optim.AdamW(groups, lr=train.learning_rate, betas=betas, eps=train.eps, fused=True)
 
+    def _optimizer(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        train = self.train
+        if train.optimizer == "adafactor":
+            return adafactor.Adafactor(groups, self.update_path.reduction, lr=train.learning_rate)
+        if train.optimizer == "sgd":
+            # The fused one knows no DTensor.
+            return torch.optim.SGD(
+                groups, lr=train.learning_rate, momentum=train.momentum, foreach=True
+            )
+        betas = (train.betas[0], train.betas[1])
+        kind = torch.optim.Adam if train.optimizer == "adam" else torch.optim.AdamW
+        return kind(groups, lr=train.learning_rate, betas=betas, eps=train.eps, fused=True)
 
-def _first_state(
-    weight: nn.Parameter, train: TrainSpec, place: MemoryTier
-) -> dict[str, torch.Tensor]:
-    if train.optimizer == "adafactor":
-        return adafactor.first_state(weight, place)
-    if train.optimizer == "sgd":
-        # Of no momentum torch makes a tensor, too, only to ignore it.
-        return {"momentum_buffer": _zeros(weight, place)} if train.momentum else {}
-    return {
-        "step": torch.zeros((), dtype=torch.float32, device=weight.device),
-        "exp_avg": _zeros(weight, place),
-        "exp_avg_sq": _zeros(weight, place),
-    }
+    def _first_state(self, weight: nn.Parameter, *, by_muon: bool) -> dict[str, torch.Tensor]:
+        train = self.train
+        if train.optimizer == "adafactor":
+            return adafactor.first_state(weight, self.place)
+        if by_muon:
+            return {"momentum_buffer": self._zeros(weight)}
+        if train.optimizer == "sgd":
+            # Of no momentum torch makes a tensor, too, only to ignore it.
+            return {"momentum_buffer": self._zeros(weight)} if train.momentum else {}
+        return {
+            "step": torch.zeros((), dtype=torch.float32, device=weight.device),
+            "exp_avg": self._zeros(weight),
+            "exp_avg_sq": self._zeros(weight),
+        }
 
-
-def _zeros(weight: nn.Parameter, place: MemoryTier) -> torch.Tensor:
-    memory = place.zeros(local(weight).shape, weight.dtype, MOMENTS)
-    if not isinstance(weight, DTensor):
-        return memory
-    return wrap(memory, weight.device_mesh, weight.placements, weight.shape)
+    def _zeros(self, weight: nn.Parameter) -> torch.Tensor:
+        memory = self.place.zeros(local(weight).shape, weight.dtype, MOMENTS)
+        if not isinstance(weight, DTensor):
+            return memory
+        return wrap(memory, weight.device_mesh, weight.placements, weight.shape)

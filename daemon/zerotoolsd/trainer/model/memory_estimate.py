@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from zerotools.core.loss_size import LossSize
 from zerotools.core.memory_layout import DEVICE, DISK, HOST, MemoryLayout
 from zerotools.ops.estimate.state import Parameter, bytes_at, gathered, loss_bytes, state_of
+from zerotoolsd.trainer.model.matrices import matrices_of
 from zerotoolsd.trainer.model.meta_model import MetaModel
 
 MIB = 1 << 20
@@ -16,10 +17,12 @@ def parameters_of(meta_model: MetaModel, kept: frozenset[str] = frozenset()) -> 
     """The parameters, each with the block that it is gathered with, those that are `kept` in fp32;
     tied ones once."""
     found = []
+    matrices = matrices_of(meta_model.model)
     for name, parameter in meta_model.model.named_parameters():
         block = next((b for b in meta_model.blocks if name.startswith(f"{b}.")), None)
         shape, in_fp32 = tuple(parameter.shape), name in kept
-        found.append(Parameter(shape, parameter.requires_grad, block, in_fp32))
+        trained, is_hidden = parameter.requires_grad, name in matrices
+        found.append(Parameter(shape, trained, block, in_fp32, is_hidden))
     return found
 
 

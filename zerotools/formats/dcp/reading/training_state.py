@@ -30,7 +30,7 @@ _STATE = re.compile(r"state\.(?P<name>.+)\.(?P<role>[^.]+)", re.S)
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _LONGEST_OPTION = 16
 _SCHEDULERS = ("lr_scheduler", "scheduler")
-_OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD"}
+_OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD", "muon": "Muon"}
 
 
 def training_of(checkpoint: Checkpoint) -> TrainingState:

@@ -1,4 +1,4 @@
-"""The `optimizer` and `scheduler` sections: AdamW, SGD, and the warm-ups of DeepSpeed."""
+"""The `optimizer` and `scheduler` sections: AdamW, Adam, SGD, Muon, and DeepSpeed's warm-ups."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from zerotools.jobs.imports.reading.report import KeyOutcome
 from zerotools.jobs.imports.reading.typed_keys import AUTO, ConfigValue
 from zerotools.jobs.launcher_keys.deepspeed_keys import (
     CLIPS_ELSEWHERE,
+    MUON_DEFAULTS,
+    MUON_RATES,
     OPTIMIZER_DEFAULTS,
     TORCH_ADAM_DECAY,
 )
@@ -20,11 +22,13 @@ from zerotools.jobs.launcher_keys.deepspeed_releases import release_text, remove
 RATE = "train.learning_rate"
 WARMUP = "train.warmup_steps"
 OPTIMIZER = "train.optimizer"
+MUON_RATE = "train.muon_learning_rate"
 _DIFFERS = {
     "weight_decay": "on all parameters but biases and norms, as Hugging Face's Trainer does it",
 }
 """What an optimizer here does otherwise, by the parameter in DeepSpeed's JSON."""
 _SCHEDULES = {"WarmupLR": "constant", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
+_SETS_RATES = ("WarmupLR", "WarmupDecayLR")
 _PARAMS = "scheduler.params"
 _WEIGHTS = "optimizer.params"
 _OWN_OF_TORCH = f"{_WEIGHTS}.torch_adam"
@@ -71,6 +75,9 @@ def read_optimizer(reading: ConfigReading) -> None:
     if name.lower() in ("adam", "adamw"):
         _read_adam(reading, kind, name.lower())
         return
+    if name.lower() == "muon" and reading.engine == "torch":
+        _read_muon(reading, kind)
+        return
     gone = removed_optimizer(name, reading.release)
     if gone is not None and reading.engine == "deepspeed":
         reading.findings.wrong.append(
@@ -80,7 +87,7 @@ def read_optimizer(reading: ConfigReading) -> None:
         return
     has = "" if gone is not None else '; engine = "deepspeed" supports it'
     reading.refuse(
-        kind, f"the engine torch supports only AdamW and SGD of DeepSpeed's optimizers{has}"
+        kind, f"the engine torch supports only Adam, AdamW, SGD and Muon of DeepSpeed's optimizers{has}"
     )
 
 
@@ -89,13 +96,13 @@ def _read_adam(reading: ConfigReading, kind: ConfigValue, name: str) -> None:
     coupled = name == "adam" and decoupled is not None and decoupled.value is False
     _resolve(reading, f"{_WEIGHTS}.weight_decay", "train.weight_decay")
     if coupled and decoupled is not None and reading.peek(f"{_WEIGHTS}.weight_decay"):
-        reading.refuse(
-            decoupled,
-            "adds the decay to the gradient, but the engine torch decays as AdamW does; remove it, "
-            'set weight_decay to 0, or train with engine = "deepspeed"',
-        )
         if reading.engine == "deepspeed":
+            reading.row(KeyOutcome.PASSED, decoupled)
             reading.row(KeyOutcome.PASSED, kind)
+            return
+        reading.map(kind, OPTIMIZER, "adam")
+        reading.row(KeyOutcome.MAPPED, decoupled, OPTIMIZER, "adds the decay to the gradient")
+        _parameters(reading, OPTIMIZER_DEFAULTS["adamw"])
         return
     why = "" if name == "adamw" or coupled else "DeepSpeed's Adam decays as AdamW does"
     reading.map(kind, OPTIMIZER, "adamw", why)
@@ -106,6 +113,35 @@ def _read_adam(reading: ConfigReading, kind: ConfigValue, name: str) -> None:
     of_torch = reading.peek(_OWN_OF_TORCH) not in (None, False, "") and not coupled
     changed = {"weight_decay": TORCH_ADAM_DECAY} if of_torch else {}
     _parameters(reading, OPTIMIZER_DEFAULTS["adamw"] | changed)
+
+
+def _read_muon(reading: ConfigReading, kind: ConfigValue) -> None:
+    reading.map(kind, OPTIMIZER, "muon", "as torch's Muon; its iterations are in bf16")
+    reading.default("optimizer.type", "train.muon_scale", "original", "DeepSpeed's Muon")
+    decoupled = reading.take(_DECOUPLED)
+    if decoupled is not None and decoupled.value is False:
+        reading.refuse(decoupled, "Muon's other half is AdamW here; remove it")
+    _muon_rates(reading)
+    _parameters(reading, MUON_DEFAULTS)
+    momentum = reading.take(f"{_WEIGHTS}.momentum")
+    if momentum is not None:
+        reading.map(momentum, "train.muon_momentum", momentum.value)
+
+
+def _muon_rates(reading: ConfigReading) -> None:
+    """`lr` is that of both halves, but for the one that has its own."""
+    _resolve(reading, f"{_WEIGHTS}.lr", RATE)
+    both = reading.take(f"{_WEIGHTS}.lr")
+    for name, key in (("adam_lr", RATE), ("muon_lr", MUON_RATE)):
+        own = reading.take(f"{_WEIGHTS}.{name}")
+        if own is not None and reading.peek("scheduler.type") in _SETS_RATES:
+            reading.refuse(own, "the scheduler gives all weights its warmup_max_lr; remove it")
+        elif own is not None:
+            reading.map(own, key, own.value)
+        elif both is not None:
+            reading.map(both, key, both.value)
+        else:
+            reading.default(f"{_WEIGHTS}.{name}", key, MUON_RATES[name])
 
 
 def _parameters(reading: ConfigReading, defaults: Mapping[str, Any]) -> None:

@@ -15,7 +15,7 @@ from zerotools.jobs.text.document import Document, Trail
 
 AUTO = "auto"
 TYPES = {
-    "optimizer": ("adam", "adamw", "sgd"),
+    "optimizer": ("adam", "adamw", "sgd", "muon"),
     "scheduler": ("warmuplr", "warmupdecaylr", "warmupcosinelr"),
 }
 """Types whose parameters are in the table of keys, in lower case."""
