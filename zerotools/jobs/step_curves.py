@@ -20,11 +20,14 @@ from typing import Any
 CurvePoints = dict[int, float]
 """A value for each step."""
 
+REWARDS = ("reward_chosen", "reward_rejected", "reward_margin", "reward_accuracy")
+"""What training on preferences reports beside its loss."""
 OF_STEPS: Mapping[str, str] = {
     "loss": "loss",
     "lr": "lr",
     "grad_norm": "grad_norm",
     "tokens_per_second": "tokens_per_second",
+    **{name: name for name in REWARDS},
     "host_bytes": "rss_bytes",
     "gpu_bytes": "gpu_peak_bytes",
     "time": "time",
@@ -37,6 +40,8 @@ OF_EVALUATIONS: Mapping[str, str] = {
     "rouge2": "rouge2",
     "rougeL": "rougeL",
     "bleu": "bleu",
+    "eval_reward_margin": "reward_margin",
+    "eval_reward_accuracy": "reward_accuracy",
     "eval_time": "time",
 }
 """The same of an evaluation's."""
@@ -60,6 +65,12 @@ class Curves:
     rouge2: CurvePoints = field(default_factory=dict)
     rougeL: CurvePoints = field(default_factory=dict)
     bleu: CurvePoints = field(default_factory=dict)
+    reward_chosen: CurvePoints = field(default_factory=dict)
+    reward_rejected: CurvePoints = field(default_factory=dict)
+    reward_margin: CurvePoints = field(default_factory=dict)
+    reward_accuracy: CurvePoints = field(default_factory=dict)
+    eval_reward_margin: CurvePoints = field(default_factory=dict)
+    eval_reward_accuracy: CurvePoints = field(default_factory=dict)
     eval_time: CurvePoints = field(default_factory=dict)
     not_finite: CurvePoints = field(default_factory=dict)
 

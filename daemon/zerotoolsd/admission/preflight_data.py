@@ -15,7 +15,7 @@ from pathlib import Path
 from zerotools.core.errors import BadFile
 from zerotools.jobs.datafiles.columnar_files import COLUMNAR, saved_files
 from zerotools.jobs.datafiles.documents import has_documents, read_documents
-from zerotools.jobs.datafiles.example_files import read_examples
+from zerotools.jobs.datafiles.example_files import read_records_of
 from zerotools.jobs.datafiles.token_files import read_token_header
 from zerotools.jobs.datafiles.utf8 import not_utf8
 from zerotools.jobs.tables.data import AUTO, COLUMNS, DataSpec, kind_of, patterns_of
@@ -146,6 +146,6 @@ def _check_text(path: Path, text: DataSpec) -> None:
 
 def _has_examples(spec: JobSpec, path: Path) -> bool:
     """Whether one of the first examples can be trained on, or there are more than are looked at."""
-    records = itertools.islice(read_examples(path, spec.data, MAX_BYTES), MAX_EXAMPLES)
+    records = itertools.islice(read_records_of(path, spec.data, MAX_BYTES), MAX_EXAMPLES)
     full = [not record.is_empty for record in records]
     return any(full) or len(full) == MAX_EXAMPLES or path.stat().st_size > MAX_BYTES

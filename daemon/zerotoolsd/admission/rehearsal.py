@@ -11,7 +11,7 @@ from typing import Any
 
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_to_dict
-from zerotools.jobs.tables.data import kind_of
+from zerotools.jobs.tables.data import ENCODED, kind_of
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.accounts.job_user import JobUser
 from zerotoolsd.accounts.rights import rights_of
@@ -74,7 +74,7 @@ async def rehearse(
 def reads_data(spec: JobSpec) -> bool:
     """Whether there is data that only the job's interpreter can look at: what goes through a
     tokenizer, and what pyarrow reads."""
-    return kind_of(spec.data) == "examples" or needs_pyarrow(spec)
+    return kind_of(spec.data) in ENCODED or needs_pyarrow(spec)
 
 
 def _write_all(file: Any, data: bytes) -> None:

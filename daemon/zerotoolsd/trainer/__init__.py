@@ -6,6 +6,7 @@ Imports go down only, in this order:
     entry, process, session       the rank as a process, and its life from first to last
     rehearsal                     what a rank would refuse, said before a job is queued
     starting, loop                the state at the start, and steps to the end
+    references                    what the start weights say of preferences
     engine_choice                 the engine that a job names
     leak_check                    whether tokens see what they must not
     checkpointing                 when the loop saves

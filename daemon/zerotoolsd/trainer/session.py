@@ -42,6 +42,7 @@ from zerotoolsd.trainer.rank.same_files import check_same_files
 from zerotoolsd.trainer.rank.settings import Rank, needed_by_others, read_spec, saved_before
 from zerotoolsd.trainer.rank.start_timing import Phases
 from zerotoolsd.trainer.rank.stop_request import StopRequest
+from zerotoolsd.trainer.references import ReferenceRun, as_json
 from zerotoolsd.trainer.reporting.out_of_memory import explained
 from zerotoolsd.trainer.reporting.reporter import Reporter
 from zerotoolsd.trainer.reporting.utilization import measure_by
@@ -166,6 +167,12 @@ def prepare(
     if data is None:
         data = _opened(reading, reporter, phases)
         engine.spec = spec = _counted(spec, data, start)
+    stop = StopRequest(run_dir, group.rank)
+    stop.listen()
+    if data.pairs:
+        reporter.prepares("computing the reference")
+        text = as_json(config.to_dict())
+        ReferenceRun(spec, text, engine, group, reporter, stop.asked).find(data, start)
     reporter.expect(spec.train.total_steps)
     if data.longest_read is not None:
         reporter.expect_state(predicted(loss_size_of(spec, config, data.longest_read)))
@@ -182,8 +189,6 @@ def prepare(
     checkpoints = make_checkpointing(
         spec, engine, group, reporter, add_files, before_commit, needed
     )
-    stop = StopRequest(run_dir, group.rank)
-    stop.listen()
     reporter.prepares("taking the first step")
     return TrainingRun(
         spec,

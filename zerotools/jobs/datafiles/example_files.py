@@ -78,6 +78,51 @@ def read_examples(path: Path, data: DataSpec, budget: int | None = None) -> Iter
         yield take(place, value)
 
 
+def read_records_of(path: Path, data: DataSpec, budget: int | None = None) -> Iterator[Record]:
+    """The examples in `path`; of preferences first the chosen and then the rejected answer of
+    each. Raises as `read_examples`."""
+    if not data.preferences:
+        yield from read_examples(path, data, budget)
+        return
+    for place, value in read_records(path, budget):
+        if not isinstance(value, Mapping):
+            raise BadFile(f"{place}: is {kind_in_words(value)}, not an object; {FORM}")
+        for name in ("chosen_column", "rejected_column"):
+            yield _answer(place, value, name, data)
+
+
+def _answer(place: str, tree: Mapping[str, Any], name: str, data: DataSpec) -> Record:
+    """One of the two answers of a preference, after its prompt."""
+    column_name, key = getattr(data, name), f"data.{name}"
+    prompt = column(place, tree, data.prompt_column, "data.prompt_column")
+    answer = column(place, tree, column_name, key)
+    system = _system(place, tree, data, None)
+    if not isinstance(answer, list):
+        found = TextExample(
+            place,
+            text_of(place, tree, data.prompt_column, "data.prompt_column"),
+            text_of(place, tree, column_name, key),
+            system=system,
+        )
+        if found.is_empty:
+            lost = column_name if found.prompt else data.prompt_column
+            raise BadFile(
+                f'{place}: "{lost}" is empty, and a preference has a prompt, a chosen and a '
+                "rejected answer; give it text, or leave the line out"
+            )
+        return found
+    asked = prompt if isinstance(prompt, list) else [{"role": USER, "content": prompt}]
+    found_turns = conversation_of(f'{place}: "{column_name}"', [*asked, *answer], system, None)
+    turns, count = found_turns.turns, len(answer)
+    learned = (False,) * (len(turns) - count) + found_turns.learned[len(turns) - count :]
+    if not turns or turns[-1]["role"] != ASSISTANT or not learned[-1]:
+        raise BadFile(
+            f'{place}: "{column_name}" does not end with an answer of the assistant; give it one, '
+            "or leave the line out"
+        )
+    return Conversation(place, turns, found_turns.tools, learned)
+
+
 def as_conversation(record: Record) -> Conversation:
     """An example as the turns of a chat; all answers are learned from."""
     if isinstance(record, Conversation):

@@ -10,7 +10,9 @@ from zerotools.jobs.binding.declaration import key
 
 BYTES = "bytes"
 """`tokenizer`: one token per byte."""
-KINDS = ("text", "tokens", "examples")
+KINDS = ("text", "tokens", "examples", "preferences")
+ENCODED = ("examples", "preferences")
+"""The kinds whose records go through a tokenizer one by one."""
 TOKEN_TYPES = ("uint16", "uint32", "int32", "int64")
 CHAT_TEMPLATE = ("auto", "on", "off")
 PROMPT_FIRST, SEPARATE = "prompt_first", "separate"
@@ -20,6 +22,14 @@ FORMATS = (AUTO, COLUMNS, MESSAGES, ALPACA)
 ALL, LAST = "all", "last"
 DOCUMENTS = (AUTO, "on", "off")
 PROMPT_COLUMN, RESPONSE_COLUMN = "prompt", "response"
+_OF_PREFERENCES = ("chosen_column", "rejected_column")
+_OF_BOTH = (
+    "prompt_column",
+    "system_column",
+    "max_source_length",
+    "max_target_length",
+    "chat_template",
+)
 SUM_TOLERANCE = 1e-4
 """Of weights that are written with few digits: 0.3333 three times is not 1."""
 STREAM_LENGTH = 256
@@ -46,7 +56,7 @@ _OF_TEXT = ("documents", "text_column")
 
 @dataclass(frozen=True, kw_only=True)
 class DataSpec:
-    """`[data]`: what it is trained on. One of `text`, `tokens` and `examples`."""
+    """`[data]`: what it is trained on. One of `text`, `tokens`, `examples` and `preferences`."""
 
     text: tuple[str, ...] = key(
         "Files of text: paths or glob patterns (`**` too), in sorted order. Plain UTF-8, or "
@@ -84,6 +94,16 @@ class DataSpec:
         default=(),
         path=True,
     )
+    preferences: tuple[str, ...] = key(
+        "Files of preferences, of the same kinds as those of `examples`: a prompt, the answer that "
+        "was chosen and one that was rejected, each a text, or turns of a conversation. The job "
+        "trains by DPO, as `[dpo]` says; a sequence of `train.batch_size` is then a pair. Paths or "
+        "patterns.",
+        default=(),
+        stored_default=(),
+        path=True,
+        engine="torch",
+    )
     format: str = key(
         'What an example is. `"columns"`: a prompt and a response in columns of their own. '
         '`"messages"`: a conversation in one column, of OpenAI\'s turns (`role`, `content`) or of '
@@ -94,8 +114,8 @@ class DataSpec:
         allowed=FORMATS,
     )
     mixture: tuple[float, ...] = key(
-        "Mixture weights, which add up to 1: one for each path or pattern of `text`, `tokens` or "
-        "`examples`. An epoch has as many sequences as all files together, and of each pattern "
+        "Mixture weights, which add up to 1: one for each path or pattern of `text`, `tokens`, "
+        "`examples` or `preferences`. An epoch has as many sequences as all files together, and of each pattern "
         "the share that its weight says: a small one comes several times.",
         default=(),
         stored_default=(),
@@ -104,6 +124,14 @@ class DataSpec:
     response_column: str = key(
         "The key of the response in an example. Only its tokens count in the loss.",
         default=RESPONSE_COLUMN,
+    )
+    chosen_column: str = key(
+        "The key of the chosen answer in a preference.", default="chosen", stored_default="chosen"
+    )
+    rejected_column: str = key(
+        "The key of the rejected answer in a preference.",
+        default="rejected",
+        stored_default="rejected",
     )
     input_column: str | None = key(
         "The key of further input, which is put below the prompt, after an empty line. Default: "
@@ -176,7 +204,8 @@ class DataSpec:
     )
     tokenizer: str | None = key(
         '`"bytes"` (one token per byte, ids 0 to 255) or the path of a Hugging Face tokenizer. '
-        'Default: `"bytes"` for `text`, and that of `model.path` for `examples`.',
+        'Default: `"bytes"` for `text`, and that of `model.path` for '
+        "`examples` and `preferences`.",
         default=None,
         path=True,
         words=(BYTES,),
@@ -209,7 +238,7 @@ def tokenizer_of(data: DataSpec, model_path: str | None) -> str | None:
         return data.tokenizer
     if kind == "text":
         return BYTES
-    return model_path if kind == "examples" else None
+    return model_path if kind in ENCODED else None
 
 
 def fixed_length(data: DataSpec, positions: int | None) -> int | None:
@@ -218,7 +247,7 @@ def fixed_length(data: DataSpec, positions: int | None) -> int | None:
     `positions` are those of the model, None where it has no limit; so are examples then, which
     cannot be packed without a `sequence_length`.
     """
-    if kind_of(data) != "examples":
+    if kind_of(data) not in ENCODED:
         return data.sequence_length or STREAM_LENGTH
     return longest_sequence(data, positions) if data.packing else None
 
@@ -232,12 +261,12 @@ def bounds_length(data: DataSpec) -> bool:
     """Whether the job says how long a sequence is at most. Else the model does by its positions,
     which few examples need."""
     stated = data.sequence_length is not None or data.truncation == SEPARATE
-    return kind_of(data) != "examples" or data.packing or stated
+    return kind_of(data) not in ENCODED or data.packing or stated
 
 
 def longest_sequence(data: DataSpec, positions: int | None) -> int | None:
     """The most tokens of a sequence that a model of so many `positions` reads; None: any number."""
-    if kind_of(data) != "examples":
+    if kind_of(data) not in ENCODED:
         return data.sequence_length or STREAM_LENGTH
     if data.truncation == SEPARATE and not data.packing:
         return (data.max_source_length or 0) + (data.max_target_length or 0)
@@ -248,7 +277,7 @@ def check_data(data: DataSpec) -> Iterator[str]:
     """What is wrong in `[data]`, other tables aside."""
     given = [kind for kind in KINDS if getattr(data, kind)]
     if not given:
-        yield "data: one of data.text, data.tokens and data.examples must name a file or pattern"
+        yield f"data: one of {', '.join(f'data.{kind}' for kind in KINDS)} must name a file or pattern"
     if len(given) > 1:
         names = " and ".join(f"data.{kind}" for kind in given)
         yield f"data: {names} cannot be combined; leave all but one out"
@@ -261,7 +290,9 @@ def check_data(data: DataSpec) -> Iterator[str]:
 def _check_unused(data: DataSpec, kind: str) -> Iterator[str]:
     """Keys that say something about another kind of data."""
     defaults = {item.name: item.default for item in fields(data)}
-    unused = [] if kind == "examples" else [f"data.{name}" for name in _OF_EXAMPLES]
+    both = _OF_BOTH if kind == "preferences" else ()
+    unused = [f"data.{name}" for name in _OF_EXAMPLES if kind != "examples" and name not in both]
+    unused += [f"data.{name}" for name in _OF_PREFERENCES if kind != "preferences"]
     unused += [] if kind == "text" else [f"data.{name}" for name in _OF_TEXT]
     unused += [] if kind == "tokens" else ["data.token_type"]
     for unused_key in unused:
@@ -292,11 +323,12 @@ def _check_mixture(data: DataSpec) -> Iterator[str]:
 def _check_kind(data: DataSpec, kind: str) -> Iterator[str]:
     if kind == "tokens" and data.tokenizer == BYTES:
         yield 'data.tokenizer = "bytes": cannot be combined with data.tokens; leave it out'
-    if kind != "examples":
+    if kind not in ENCODED:
         return
     if data.truncation == SEPARATE:
         yield from _check_separate(data)
-    yield from _check_format(data)
+    if kind == "examples":
+        yield from _check_format(data)
     columns = {name: value for name in _COLUMNS if (value := getattr(data, name)) is not None}
     if len(set(columns.values())) < len(columns):
         yield (

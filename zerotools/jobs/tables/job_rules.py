@@ -10,6 +10,7 @@ from zerotools.jobs.tables.checkpoint import check_checkpoint
 from zerotools.jobs.tables.data import BYTES, KINDS, check_data, kind_of, tokenizer_of
 from zerotools.jobs.tables.deepspeed_rules import check_deepspeed
 from zerotools.jobs.tables.elastic import check_sizes
+from zerotools.jobs.tables.dpo import DpoSpec
 from zerotools.jobs.tables.eval import check_eval
 from zerotools.jobs.tables.far_places import in_store
 from zerotools.jobs.tables.fp16 import Fp16Spec, check_fp16
@@ -167,10 +168,22 @@ def _check_data_with_others(spec: JobSpec) -> Iterator[str]:
             if PurePath(name).suffix != ".npy":
                 yield f"data.token_type: is missing; {name} does not name the type of its ids"
                 break
-    if given == ["examples"] and tokenizer_of(data, spec.model.path) in (None, BYTES):
+    if given in (["examples"], ["preferences"]) and (
+        tokenizer_of(data, spec.model.path) in (None, BYTES)
+    ):
         yield (
-            "data.tokenizer: data.examples needs the path of a Hugging Face tokenizer, because "
+            f"data.tokenizer: data.{given[0]} needs the path of a Hugging Face tokenizer, because "
             "there is no model.path to take one from"
+        )
+    if given == ["preferences"] and spec.train.router_bias_rate:
+        yield (
+            f"train.router_bias_rate = {spec.train.router_bias_rate}: cannot be used in a job with "
+            "data.preferences; leave it out"
+        )
+    if given and given != ["preferences"] and spec.dpo != DpoSpec():
+        yield (
+            f"dpo.beta = {spec.dpo.beta}: cannot be used in a job with data.{given[0]}; leave it "
+            "out, or name data.preferences"
         )
 
 

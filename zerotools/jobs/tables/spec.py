@@ -17,6 +17,7 @@ from zerotools.jobs.binding.durations import seconds_of
 from zerotools.jobs.tables.checkpoint import CheckpointSpec
 from zerotools.jobs.tables.data import DataSpec
 from zerotools.jobs.tables.deepspeed import DeepSpeedSpec
+from zerotools.jobs.tables.dpo import DpoSpec
 from zerotools.jobs.tables.eval import EvalSpec
 from zerotools.jobs.tables.fp16 import Fp16Spec
 from zerotools.jobs.tables.limits import LimitsSpec
@@ -198,6 +199,9 @@ class JobSpec:
     zero: ZeroSpec = key("What is sharded over the ranks.", factory=ZeroSpec)
     lora: LoraSpec = key(
         "Adapters to train instead of the weights.", factory=LoraSpec, imported=False
+    )
+    dpo: DpoSpec = key(
+        "How preferences are learned.", factory=DpoSpec, engine="torch", imported=False
     )
     eval: EvalSpec = key("How the model is evaluated.", factory=EvalSpec, imported=False)
     offload: OffloadSpec = key("What is kept off the GPU.", factory=OffloadSpec, engine="torch")

@@ -7,6 +7,7 @@ them.
 from __future__ import annotations
 
 import array
+import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
@@ -72,6 +73,15 @@ class Examples:
         if self._encoder_decoder:
             return Example(ids[:split], ids[split:])
         return Example(ids[:-1], np.where(marked[1:] >= SAID, ids[1:], IGNORED))
+
+    def digest(self) -> str:
+        """SHA-256 of what the model reads and is to say."""
+        found = hashlib.sha256()
+        for numbers in (self._ids, self._places):
+            found.update(f"{len(numbers)} ".encode())
+            for first in range(0, len(numbers), _AT_ONCE):
+                found.update(numbers.read(first, first + _AT_ONCE).tobytes())
+        return found.hexdigest()
 
     def predicted(self, number: int) -> int:
         """The tokens of the answers; of a causal model none that nothing stands before."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from zerotools.core.counts import counted
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.datafiles.example_files import Record, read_examples
+from zerotools.jobs.datafiles.example_files import Record, read_records_of
 from zerotools.jobs.tables.data import SEPARATE, DataSpec
 from zerotoolsd.trainer.data.encoding.encoded import Encoded
 from zerotoolsd.trainer.data.encoding.making import make_encoder
@@ -97,7 +97,7 @@ def prepare_examples(
         BadRequest: there is no example, nothing is left of any, or one is too long.
     """
     stats = ReadingStats()
-    records = (record for path in paths for record in read_examples(path, data))
+    records = (record for path in paths for record in read_records_of(path, data))
     examples = encode(records, tokenizer, data, reader, stats)
     write_examples(examples, destination, encoder_decoder=reader.encoder_decoder)
     check_stats(stats, paths, data, reader.positions)

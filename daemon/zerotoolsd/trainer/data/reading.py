@@ -14,6 +14,7 @@ from typing import Any
 from zerotools.core.counts import counted
 from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotools.jobs.tables.data import (
+    ENCODED,
     DataSpec,
     fixed_length,
     kind_of,
@@ -28,6 +29,7 @@ from zerotoolsd.trainer.data.corpus import ByteTokens, Tokens
 from zerotoolsd.trainer.data.examplestore import Examples
 from zerotoolsd.trainer.data.mixture import JoinedPools, MixedPools
 from zerotoolsd.trainer.data.packing import PackedSequences, plan_packs
+from zerotoolsd.trainer.data.preferences import PreferencePairs
 from zerotoolsd.trainer.data.preparing import ModelInput
 from zerotoolsd.trainer.data.sequences import ExamplePool, TokenWindows, hold_out
 from zerotoolsd.trainer.data.sources import ReadSource, SourceReader, sources_of, tokenizer_for
@@ -44,7 +46,8 @@ class TrainingData:
     """The global order of what is trained on, and what is evaluated on, if anything is.
 
     Every token id is below `vocabulary`, and a sequence may have `longest` tokens. The model reads
-    at most `longest_read` of one, where that is known. `notes` are lines for people.
+    at most `longest_read` of one, where that is known. `pairs` are the preferences of each source,
+    which wait for their references. `notes` are lines for people.
     """
 
     batches: Batches
@@ -53,6 +56,7 @@ class TrainingData:
     record: DataRecord
     longest: int
     longest_read: int | None = None
+    pairs: tuple[PreferencePairs, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -182,6 +186,7 @@ class DataReading:
             longest_sequence(spec.data, reader.positions)
             or max(source.longest for source in sources),
             None if spec.data.packing else self._longest_read(sources),
+            tuple(pool for pool in pools if isinstance(pool, PreferencePairs)),
             tuple(note for source in sources for note in source.notes) + mixed,
         )
 
@@ -190,9 +195,10 @@ class DataReading:
         return longest - (0 if self._files.reader.encoder_decoder else 1) if longest else None
 
     def _pool(self, source: ReadSource) -> ExamplePool:
-        if kind_of(self.spec.data) == "examples":
+        if kind_of(self.spec.data) in ENCODED:
             assert source.ids is not None
-            return Examples(source.ids, encoder_decoder=self._files.reader.encoder_decoder)
+            examples = Examples(source.ids, encoder_decoder=self._files.reader.encoder_decoder)
+            return PreferencePairs(examples) if self.spec.data.preferences else examples
         length = fixed_length(self.spec.data, self._files.reader.positions)
         assert length is not None
         return TokenWindows(_tokens_of(source), length, source.key)

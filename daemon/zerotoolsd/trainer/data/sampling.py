@@ -10,8 +10,8 @@ from typing import Any
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.datafiles.columnar_files import COLUMNAR
 from zerotools.jobs.datafiles.documents import has_documents, read_documents
-from zerotools.jobs.datafiles.example_files import read_examples
-from zerotools.jobs.tables.data import kind_of, patterns_of, tokenizer_of
+from zerotools.jobs.datafiles.example_files import read_records_of
+from zerotools.jobs.tables.data import ENCODED, kind_of, patterns_of, tokenizer_of
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.trainer.data.corpus import find_files
 from zerotoolsd.trainer.data.encoding.encoded import bare
@@ -42,7 +42,7 @@ def sample_data(spec: JobSpec, reader: ModelInput, check_fit: CheckFit) -> list[
     found = {key: _found(patterns, key) for key, patterns in shallow}
     if kind == "text":
         _look_at_documents(spec, itertools.chain.from_iterable(found.values()))
-    if kind != "examples":
+    if kind not in ENCODED:
         return []
     tokenizer = load_tokenizer(Path(tokenizer_of(spec.data, spec.model.path) or ""))
     return [
@@ -75,7 +75,7 @@ def _sampled(
 ) -> Iterator[str]:
     stats = ReadingStats()
     for path in paths:
-        records = itertools.islice(read_examples(path, spec.data, MAX_BYTES), MAX_EXAMPLES)
+        records = itertools.islice(read_records_of(path, spec.data, MAX_BYTES), MAX_EXAMPLES)
         for example in encode(records, tokenizer, spec.data, reader, stats):
             check_fit(1 + max(bare(example.marked), default=0))
     # Of a file of lines, the first may be longer than what is looked at.

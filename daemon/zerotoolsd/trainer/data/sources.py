@@ -29,7 +29,10 @@ from zerotoolsd.trainer.data.tokenizing import load_tokenizer, tokenize
 from zerotoolsd.trainer.data.tokenstream import largest_id
 
 IDS = "ids.u32"
-_OF_SOURCES = ("text", "tokens", "examples", "tokenizer", "mixture", "packing", "token_type")
+_OF_SOURCES = (
+    *("text", "tokens", "examples", "preferences"),
+    *("tokenizer", "mixture", "packing", "token_type"),
+)
 """Keys of `[data]` that the content says better, or that change no token."""
 _OF_TEXT = ("documents", "text_column")
 
@@ -165,7 +168,10 @@ class SourceReader:
         )
 
     def _said(self, source: Source, stats: ReadingStats) -> tuple[str, ...]:
-        note = f"{source.key}: {counted(stats.count, 'example')} of {stats.tokens} tokens"
+        what, count = "example", stats.count
+        if self.spec.data.preferences:
+            what, count = "pair", stats.count // 2
+        note = f"{source.key}: {counted(count, what)} of {stats.tokens} tokens"
         if stats.empty:
             note += f"; {stats.empty} more without a prompt or a response are left out"
         losses = stats.losses(self.spec.data, self.reader.positions)

@@ -33,6 +33,8 @@ def loss_size_of(spec: JobSpec, config: Any, longest: int | None = None) -> Loss
     sequences = train.micro_batch_size or train.batch_size // spec.all_ranks
     if spec.eval.files or spec.eval.fraction:
         sequences = max(sequences, spec.eval.batch_size or 1)
+    if spec.data.preferences:
+        sequences *= 2  # both answers of a pair
     why = _why_whole(spec, config)
     if why is not None and train.chunked_loss == "on":
         raise Unsupported(f'train.chunked_loss = "on": {why}; set it to "auto" or "off"')
@@ -48,6 +50,8 @@ def loss_size_of(spec: JobSpec, config: Any, longest: int | None = None) -> Loss
 def _why_whole(spec: JobSpec, config: Any) -> str | None:
     if config.is_encoder_decoder:
         return "it is for causal models, and this one has an encoder and a decoder"
+    if spec.data.preferences:
+        return "DPO needs what each answer of a pair comes to, and so the logits of all of it"
     if spec.engine == "deepspeed" and spec.zero.stage == GATHERING_STAGE:
         return (
             "at stage 3 DeepSpeed gathers the head for each part, and ranks that have fewer parts "

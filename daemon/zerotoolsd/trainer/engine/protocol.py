@@ -16,9 +16,33 @@ from zerotoolsd.trainer.rank.group import WorldGroup
 
 
 @dataclass(frozen=True)
+class Rewards:
+    """DPO's implicit rewards, `beta` times by how much the log-probability of an answer has risen
+    above the reference: of the `chosen` and the `rejected` answers, and how many pairs are `right`,
+    where the first is the larger. Sums over pairs, or means."""
+
+    chosen: float = 0.0
+    rejected: float = 0.0
+    right: float = 0.0
+
+    def sums(self) -> list[float]:
+        """As numbers to add up over ranks."""
+        return [self.chosen, self.rejected, self.right]
+
+    def fields(self) -> dict[str, float]:
+        """Means, by their names in metrics."""
+        return {
+            "reward_chosen": self.chosen,
+            "reward_rejected": self.rejected,
+            "reward_margin": self.chosen - self.rejected,
+            "reward_accuracy": self.right,
+        }
+
+
+@dataclass(frozen=True)
 class StepResult:
-    """`loss` is the mean over the tokens of the global batch, `stop` whether a rank was asked to.
-    `is_skipped` says that gradients overflowed at `loss_scale` and the weights are as they were,
+    """`loss` is the mean over the tokens (of preferences: the pairs) of the global batch, `stop`
+    whether a rank was asked to; `rewards` are the means over its pairs. `is_skipped` says that gradients overflowed at `loss_scale` and the weights are as they were,
     `skipped` counts such steps of the run."""
 
     loss: float
@@ -28,14 +52,17 @@ class StepResult:
     loss_scale: float | None = None
     is_skipped: bool = False
     skipped: int = 0
+    rewards: Rewards | None = None
 
 
 @dataclass(frozen=True)
 class LossSum:
-    """Losses of single tokens, summed, and how many they were."""
+    """Losses of single tokens, summed, and how many they were; of preferences: of pairs, with the
+    sums of their `rewards`."""
 
     loss: float
     tokens: int
+    rewards: Rewards | None = None
 
 
 class Engine(Protocol):
@@ -90,6 +117,15 @@ class Engine(Protocol):
             BadRequest: this engine does not take it.
             BadFile: it is damaged.
         """
+
+
+@runtime_checkable
+class ScoringEngine(Engine, Protocol):
+    """An engine that says how likely answers are."""
+
+    def log_probabilities(self, examples: Sequence[Example]) -> list[float]:
+        """Of each of this rank's `examples`, at least one, that of all that is to be said, without
+        dropout; nothing that is trained or saved changes."""
 
 
 @runtime_checkable

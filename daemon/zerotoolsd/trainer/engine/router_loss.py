@@ -111,6 +111,11 @@ def check_router_loss(spec: JobSpec, model: Any) -> None:
     """
     if router_loss_of(spec, model) is None:
         return
+    if spec.data.preferences:
+        raise Unsupported(
+            "train.router_loss = true: the loss of preferences has no place for that of a router; "
+            "set it to false"
+        )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         small = small_model(model.config)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch.distributed.fsdp import FSDPModule
 
 from zerotools.jobs.tables.spec import JobSpec
@@ -23,6 +24,11 @@ from zerotoolsd.trainer.engine.foreign_start import ForeignStart
 from zerotoolsd.trainer.engine.generating import generate
 from zerotoolsd.trainer.engine.loss_scale import after, initial, resumed
 from zerotoolsd.trainer.engine.objective import summed_loss
+from zerotoolsd.trainer.engine.preference_loss import (
+    are_preferences,
+    log_probabilities,
+    summed_preference_loss,
+)
 from zerotoolsd.trainer.engine.protocol import LossSum, StepResult
 from zerotoolsd.trainer.engine_torch.load_foreign import load_foreign
 from zerotoolsd.trainer.engine_torch.load_shards import load_shards
@@ -63,6 +69,7 @@ class TorchEngine:
             divergence=self._divergence,
             skipped=self.skipped,
             loss_scale=None if scale is None else scale.cur_scale,
+            beta=self.spec.dpo.beta,
         )
         self.skipped = outcome.skipped
         fixed = scale.cur_scale if scale is not None and not scale.dynamic else None
@@ -74,7 +81,17 @@ class TorchEngine:
     def evaluate(self, examples: Sequence[Example]) -> LossSum:
         """As `Engine.evaluate`."""
         with self._only_read() as model:
+            if are_preferences(examples):
+                return summed_preference_loss(
+                    model, examples, self.group.device, self.spec.dpo.beta
+                )
             return summed_loss(model, examples, self.group.device)
+
+    def log_probabilities(self, examples: Sequence[Example]) -> list[float]:
+        """As `ScoringEngine.log_probabilities`."""
+        with self._only_read() as model, torch.no_grad():
+            found: list[float] = log_probabilities(model, examples, self.group.device).tolist()
+            return found
 
     def generate(self, prompts: Sequence[list[int]], decoding: Decoding) -> list[list[int]]:
         """As `Engine.generate`."""

@@ -12,7 +12,8 @@ from zerotoolsd.trainer.data.sequences import RankBatch
 from zerotoolsd.trainer.engine.conditional import check_marks, mark
 from zerotoolsd.trainer.engine.divergence import DivergencePolicy
 from zerotoolsd.trainer.engine.objective import training_loss
-from zerotoolsd.trainer.engine.protocol import StepResult
+from zerotoolsd.trainer.engine.preference_loss import are_preferences, preference_loss
+from zerotoolsd.trainer.engine.protocol import Rewards, StepResult
 from zerotoolsd.trainer.engine.router_bias import moved_by
 from zerotoolsd.trainer.engine.schedule import learning_rate
 from zerotoolsd.trainer.engine_torch.accumulation import before_micro_batch
@@ -31,6 +32,7 @@ def train_step(
     divergence: DivergencePolicy,
     skipped: int = 0,
     loss_scale: float | None = None,
+    beta: float = 0.0,
 ) -> StepResult:
     """Optimizer step `step`, counted from 0, on this rank's `share`.
 
@@ -38,7 +40,8 @@ def train_step(
     finite on any rank mean, `divergence` says on all.
 
     The loss is the mean over the tokens of the global batch: each piece counts by its tokens, and
-    by the number of ranks too, as the sharding averages gradients over these.
+    by the number of ranks too, as the sharding averages gradients over these. Of preferences it
+    is the mean over the pairs, by DPO with `beta`.
 
     Raises:
         Diverged: as `divergence` decides; the weights are as they were.
@@ -49,11 +52,16 @@ def train_step(
     pieces = [examples[first : first + micro] for first in range(0, len(examples), micro)]
     weight = group.rank.world_size / max(1, share.predicted)
     loss = torch.zeros((), dtype=torch.float32, device=group.device)
+    rewards = torch.zeros(3, dtype=torch.float32, device=group.device)
     for number, piece in enumerate(pieces):
         before_micro_batch(live.model, live.layout, is_last=number == len(pieces) - 1)
-        part = training_loss(
-            live.model, piece, group.device, weight=weight, router_weight=1 / len(pieces)
-        )
+        if are_preferences(piece):
+            part, sums = preference_loss(live.model, piece, group.device, beta)
+            part, rewards = part * weight, rewards + sums
+        else:
+            part = training_loss(
+                live.model, piece, group.device, weight=weight, router_weight=1 / len(pieces)
+            )
         (part if loss_scale is None else part * loss_scale).backward()
         loss += part.detach()
     live.optimizer.update_path.forget(live.experts.untaken(group))
@@ -64,10 +72,11 @@ def train_step(
     asked = stop_asked()
     overflow = not math.isfinite(grad_norm)
     own = mark(live.optimizer.update_path.received())
-    total, stops, overflows, *marks = group.total(
+    total, stops, overflows, *rest = group.total(
         [float(loss), float(asked), float(overflow), float(own), float(own * own)]
+        + rewards.tolist()
     )
-    check_marks(marks, group.rank.world_size, step)
+    check_marks(rest[:2], group.rank.world_size, step)
     mean = total / group.rank.world_size
     worst_norm = math.nan if overflows and not overflow else grad_norm
     skip = divergence.skips(step, mean, worst_norm, scaled=loss_scale is not None)
@@ -81,4 +90,7 @@ def train_step(
     bias = moved_by(live.model)
     if bias is not None:
         bias.step(skipped=skip)
-    return StepResult(mean, grad_norm, rate, stops > 0, loss_scale, skip, skipped + skip)
+    means = None
+    if are_preferences(examples):
+        means = Rewards(*(each / max(1, share.predicted) for each in rest[2:]))
+    return StepResult(mean, grad_norm, rate, stops > 0, loss_scale, skip, skipped + skip, means)

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.trainer.data.preferences import Preference
 from zerotoolsd.trainer.data.sequences import Example, ExamplePool
-from zerotoolsd.trainer.engine.protocol import Engine
+from zerotoolsd.trainer.engine.protocol import Engine, Rewards
 from zerotoolsd.trainer.evaluation.predictions import Predicted, Predictions, make_predictions
 from zerotoolsd.trainer.model.meta_model import MetaModel
 from zerotoolsd.trainer.rank.group import WorldGroup
@@ -20,18 +21,22 @@ LARGEST_EXPONENT = 700.0
 
 @dataclass(frozen=True)
 class Evaluated:
-    """`loss` is the mean over all `tokens` of all `sequences`; `predicted` what generating came
-    to, where the job asks for it."""
+    """`loss` is the mean over all `tokens` of all `sequences`, or over pairs of answers, with the
+    means of their `rewards`; `predicted` what generating came to, where the job asks for it."""
 
     loss: float
     sequences: int
     tokens: int
     seconds: float
     predicted: Predicted | None = None
+    rewards: Rewards | None = None
 
     @property
     def perplexity(self) -> float | None:
-        """e to the power of the loss; None where that is not a finite number."""
+        """e to the power of the loss; None where that is not a finite number, or it is a loss of
+        preferences, which is no likelihood of text."""
+        if self.rewards is not None:
+            return None
         is_small = math.isfinite(self.loss) and self.loss < LARGEST_EXPONENT
         return math.exp(self.loss) if is_small else None
 
@@ -67,19 +72,23 @@ class Evaluation:
         """Evaluate after step `step`; all ranks call it together. `alive` is called after each
         batch. What takes long, to generate, is left out where `stop_asked` says yes on any rank."""
         started = time.monotonic()
-        loss, tokens = 0.0, 0
+        loss, tokens, rewards = 0.0, 0, [0.0] * 3
+        of_pairs = isinstance(self.pool.example(0), Preference)
         for examples in self._batches(group.rank.index, group.rank.world_size):
             summed = engine.evaluate(examples)
             loss += summed.loss
             tokens += summed.tokens
+            if summed.rewards is not None:
+                rewards = [a + b for a, b in zip(rewards, summed.rewards.sums(), strict=True)]
             alive()
-        total, count = group.total([loss, float(tokens)])
+        total, count, *sums = group.total([loss, float(tokens), *rewards])
         seconds = time.monotonic() - started
         predicted = None
         if self.predictions is not None:
             predicted = self.predictions.run(engine, group, step, alive, stop_asked)
         mean = total / max(1.0, count)
-        return Evaluated(mean, self.sequences, int(count), seconds, predicted)
+        means = Rewards(*(each / max(1.0, count) for each in sums)) if of_pairs else None
+        return Evaluated(mean, self.sequences, int(count), seconds, predicted, means)
 
     def _batches(self, rank: int, world_size: int) -> Iterator[list[Example]]:
         """The batches of a rank: equally many on each, as every forward pass takes them all."""

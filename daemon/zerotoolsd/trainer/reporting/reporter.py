@@ -21,7 +21,7 @@ from zerotoolsd.supervisor.heartbeats.rank_phases import (
 )
 from zerotoolsd.trainer.checkpoints.saving import Saved
 from zerotoolsd.trainer.engine.foreign_start import ForeignStart
-from zerotoolsd.trainer.engine.protocol import StepResult
+from zerotoolsd.trainer.engine.protocol import Rewards, StepResult
 from zerotoolsd.trainer.evaluation.evaluating import Evaluated
 from zerotoolsd.trainer.model.memory_estimate import Prediction
 from zerotoolsd.trainer.rank.notify import Notifier, resident_bytes
@@ -134,6 +134,7 @@ class Reporter:
             "grad_norm": outcome.grad_norm,
             "lr": outcome.learning_rate,
             **({} if scale is None else {"loss_scale": scale, "skipped_steps": outcome.skipped}),
+            **({} if outcome.rewards is None else outcome.rewards.fields()),
             "tokens_per_second": rate,
             "step_seconds": seconds,
             **({} if mfu is None else {"mfu": mfu}),
@@ -152,6 +153,8 @@ class Reporter:
         gpu = "" if peak is None else f"  gpu {peak / GIB:.2f} GiB"
         used = "" if mfu is None else f"MFU {mfu:.1%}  "
         scaled = "" if scale is None else f"scale {scale:g}  "
+        if outcome.rewards is not None:
+            scaled += f"{_of_rewards(outcome.rewards)}  "
         self.say(
             f"step {step}/{self._steps}  loss {outcome.loss:.4f}  lr {outcome.learning_rate:.2e}  "
             f"grad {outcome.grad_norm:.3f}  {scaled}{rate:,.0f} tokens/s  {used}"
@@ -173,18 +176,15 @@ class Reporter:
                 sequences=found.sequences,
                 tokens=found.tokens,
                 seconds=found.seconds,
+                **({} if found.rewards is None else found.rewards.fields()),
                 **({} if predicted is None else predicted.fields()),
             )
-        perplexity = "too large" if found.perplexity is None else f"{found.perplexity:.4f}"
-        self.say(
-            f"evaluated step {step}: loss {found.loss:.4f}  perplexity {perplexity}  "
-            f"({counted(found.sequences, 'sequence')}, {found.tokens} tokens, "
-            f"{found.seconds:.2f} s)"
-        )
+        self.say(f"evaluated step {step}: loss {found.loss:.4f}  {_of_evaluation(found)}")
         if predicted is not None:
             self.say(f"predicted step {step}: {predicted}")
         scores = {} if predicted is None else predicted.scores.values()
-        measured = {"loss": found.loss, "perplexity": found.perplexity, **scores}
+        rewards = {} if found.rewards is None else found.rewards.fields()
+        measured = {"loss": found.loss, "perplexity": found.perplexity, **rewards, **scores}
         self._write(step, {f"eval_{name}": value for name, value in measured.items()})
 
     def _write(self, step: int, fields: dict[str, Any]) -> None:
@@ -283,6 +283,22 @@ class Reporter:
     def event(self, name: str, **fields: Any) -> None:
         """Any other event, from this rank."""
         self._notifier.event(name, **fields)
+
+
+def _of_rewards(rewards: Rewards) -> str:
+    margin = rewards.chosen - rewards.rejected
+    return f"margin {margin:.3f}  accuracy {rewards.right:.0%}"
+
+
+def _of_evaluation(found: Evaluated) -> str:
+    if found.rewards is not None:
+        took = f"{counted(found.sequences, 'pair')}, {found.seconds:.2f} s"
+        return f"{_of_rewards(found.rewards)}  ({took})"
+    perplexity = "too large" if found.perplexity is None else f"{found.perplexity:.4f}"
+    return (
+        f"perplexity {perplexity}  ({counted(found.sequences, 'sequence')}, {found.tokens} tokens, "
+        f"{found.seconds:.2f} s)"
+    )
 
 
 def _why_skipped(outcome: StepResult) -> str:

@@ -3,8 +3,8 @@
 
 import { isNumber } from "./format.js";
 
-const OF_STEPS = { loss: "loss", lr: "lr", grad_norm: "grad_norm", tokens_per_second: "tokens_per_second", host_bytes: "rss_bytes", gpu_bytes: "gpu_peak_bytes", time: "time" };
-const OF_EVALUATIONS = { eval_loss: "loss", perplexity: "perplexity", rouge1: "rouge1", rouge2: "rouge2", rougeL: "rougeL", bleu: "bleu", eval_time: "time" };
+const OF_STEPS = { loss: "loss", lr: "lr", grad_norm: "grad_norm", tokens_per_second: "tokens_per_second", reward_chosen: "reward_chosen", reward_rejected: "reward_rejected", reward_margin: "reward_margin", reward_accuracy: "reward_accuracy", host_bytes: "rss_bytes", gpu_bytes: "gpu_peak_bytes", time: "time" };
+const OF_EVALUATIONS = { eval_loss: "loss", perplexity: "perplexity", rouge1: "rouge1", rouge2: "rouge2", rougeL: "rougeL", bleu: "bleu", eval_reward_margin: "reward_margin", eval_reward_accuracy: "reward_accuracy", eval_time: "time" };
 
 /** Take the next `records` of `attempt` of `job`, the newest one, into `curves`. From its first step
  * on it takes the place of what was there; what it says of a step once more is added to that step.

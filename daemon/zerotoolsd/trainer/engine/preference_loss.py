@@ -1,0 +1,67 @@
+"""DPO: the loss of pairs of answers, of which one was chosen.
+
+With p the log-probability of an answer, summed over its tokens, and r that of the start weights:
+
+    reward = beta (p - r)          loss = -log sigmoid(reward of chosen - reward of rejected)
+
+    beta 0.1:  chosen -12 (was -14), rejected -20 (was -15)
+               rewards 0.2 and -0.5, loss -log sigmoid(0.7) = 0.403
+
+Source: Rafailov et al. 2023, equation 7; TRL's `loss_type="sigmoid"`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeGuard
+
+import torch
+from torch.nn import functional
+
+from zerotoolsd.trainer.data.collating import collate
+from zerotoolsd.trainer.data.preferences import Preference
+from zerotoolsd.trainer.data.sequences import IGNORED, Example
+from zerotoolsd.trainer.engine.protocol import LossSum, Rewards
+
+
+def are_preferences(examples: Sequence[Example]) -> TypeGuard[Sequence[Preference]]:
+    """Whether these are pairs; all of a job are, or none."""
+    return bool(examples) and isinstance(examples[0], Preference)
+
+
+def log_probabilities(
+    model: Any, examples: Sequence[Example], device: torch.device
+) -> torch.Tensor:
+    """Of each of `examples`, that of all that is to be said, fp32, `[examples]`."""
+    arguments, labels = collate(model, examples, device)
+    logits = model(**arguments, use_cache=False).logits.float()
+    each = functional.cross_entropy(
+        logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORED, reduction="none"
+    )
+    return -each.view(labels.shape).sum(dim=1)
+
+
+def preference_loss(
+    model: Any, pairs: Sequence[Preference], device: torch.device, beta: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(the losses of `pairs`, summed; the sums of `Rewards`, `[3]`), of those that count. All ranks
+    call it together."""
+    answers = [*pairs, *(pair.rejected for pair in pairs)]
+    found = log_probabilities(model, answers, device).view(2, len(pairs))
+    reference = torch.tensor([pair.reference for pair in pairs], device=device).T
+    counts = torch.tensor([pair.counts for pair in pairs], device=device)
+    rewards = beta * (found - reference)
+    losses = -functional.logsigmoid(rewards[0] - rewards[1])
+    rewards = rewards.detach()
+    right = (rewards[0] > rewards[1]).float()
+    sums = torch.stack([(each * counts).sum() for each in (*rewards, right)])
+    return (losses * counts).sum(), sums
+
+
+def summed_preference_loss(
+    model: Any, pairs: Sequence[Preference], device: torch.device, beta: float
+) -> LossSum:
+    """The same, and how many count. Keeps nothing for a backward pass."""
+    with torch.no_grad():
+        loss, sums = preference_loss(model, pairs, device, beta)
+    return LossSum(float(loss), sum(pair.counts for pair in pairs), Rewards(*sums.tolist()))

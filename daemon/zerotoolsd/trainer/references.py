@@ -1,0 +1,205 @@
+"""What the start weights say of the answers of a job's preferences: computed once, by all ranks,
+and kept in the output directory, so that no second model is in memory and a restart has them.
+
+    <output_dir>/reference/weights                    which weights the run began with
+    <output_dir>/reference/<data>-<weights>.f32       two fp32 numbers for each pair, in order
+    <output_dir>/reference/<data>-<weights>.draft     the same, as far as an attempt has come
+
+`<data>` follows from all tokens that the model reads and is to say, and so from data, tokenizer and
+lengths. A run that goes on has the weights of its step alone: its references must be there. One
+that goes on from a checkpoint of another run with preferences takes that run's along.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.jobs.tables.spec import JobSpec
+from zerotools.runs.file_names import MANIFEST
+from zerotoolsd.trainer.checkpoints.resuming import ResumePoint
+from zerotoolsd.trainer.data.cache.fingerprint import content_of
+from zerotoolsd.trainer.data.preferences import PreferencePairs, References
+from zerotoolsd.trainer.data.reading import TrainingData
+from zerotoolsd.trainer.engine.protocol import Engine, ScoringEngine
+from zerotoolsd.trainer.rank.group import WorldGroup
+from zerotoolsd.trainer.reporting.reporter import Reporter
+
+DIRECTORY, WEIGHTS = "reference", "weights"
+_PAIR_BYTES = 8
+_SHORT = 32
+_WEIGHT_FILES = (".safetensors", ".bin")
+
+
+@dataclass
+class ReferenceRun:
+    """The references of one run; all ranks call each method together."""
+
+    spec: JobSpec
+    config: str
+    """The model's configuration, as JSON."""
+    engine: Engine
+    group: WorldGroup
+    reporter: Reporter
+    stop_asked: Callable[[], bool]
+
+    def find(self, data: TrainingData, start: ResumePoint | None) -> None:
+        """Give all pairs of `data` their references; the engine has the weights of `start`. A stop
+        that was asked for leaves them without, and the next attempt goes on from there.
+
+        Raises:
+            BadRequest: they are to be there, and are not; or cannot be written.
+            BadFile: they are damaged.
+        """
+        if not data.pairs:
+            return
+        begins = start is None or not _is_in(start.path, self.directory.parent)
+        weights, is_given = self.group.decided_by_rank_zero(lambda: self._weights(start, begins))
+        for pairs in data.pairs:
+            name = self.group.decided_by_rank_zero(pairs.digest)[:_SHORT]
+            path = self.directory / f"{name}-{weights[:_SHORT]}.f32"
+            if not self.group.decided_by_rank_zero(path.exists):
+                if is_given:
+                    raise BadRequest(_gone(self.directory))
+                if not self._compute(pairs, path):
+                    return
+            pairs.known(_read(path, len(pairs)))
+
+    @property
+    def directory(self) -> Path:
+        """Where they are kept."""
+        return Path(self.spec.output_dir or "") / DIRECTORY
+
+    def _weights(self, start: ResumePoint | None, begins: bool) -> tuple[str, bool]:
+        """(which weights the references are of, whether they must be there already)."""
+        try:
+            return self._known_weights(start, begins)
+        except OSError as error:
+            raise BadRequest(
+                f"{error.filename or self.directory}: the reference log-probabilities cannot be "
+                f"kept: {error.strerror}"
+            ) from None
+
+    def _known_weights(self, start: ResumePoint | None, begins: bool) -> tuple[str, bool]:
+        note = self.directory / WEIGHTS
+        if not begins:
+            if not note.exists():
+                raise BadRequest(_gone(self.directory))
+            return note.read_text("ascii"), True
+        self.directory.mkdir(parents=True, exist_ok=True)
+        before = None if start is None else start.path.parent / DIRECTORY
+        if before is not None and (before / WEIGHTS).exists():
+            for path in (*before.glob("*.f32"), before / WEIGHTS):
+                shutil.copyfile(path, self.directory / path.name)
+            return note.read_text("ascii"), True
+        found = self._digest(start)
+        note.write_text(found, "ascii")
+        return found, False
+
+    def _digest(self, start: ResumePoint | None) -> str:
+        spec, found = self.spec, hashlib.sha256(self.config.encode())
+        found.update(f" {spec.train.precision}".encode())
+        if start is not None:
+            paths = [start.path / MANIFEST]
+            if not paths[0].exists():
+                paths = sorted(path for path in start.path.rglob("*") if path.is_file())
+        elif spec.model.path is not None:
+            directory = Path(spec.model.path)
+            paths = sorted(p for p in directory.iterdir() if p.suffix in _WEIGHT_FILES)
+        else:
+            paths = []
+            found.update(f" {spec.seed}".encode())
+        for path in paths:
+            found.update(content_of(path, self.directory / "stamps").encode())
+        return found.hexdigest()
+
+    def _compute(self, pairs: PreferencePairs, path: Path) -> bool:
+        """Write the references of `pairs`, or of those that are left of a draft; whether that came
+        to an end."""
+        assert isinstance(self.engine, ScoringEngine)
+        draft, ranks = path.with_suffix(".draft"), self.group.rank.world_size
+        size = self.spec.train.micro_batch_size or max(1, self.spec.train.batch_size // ranks)
+        begin = self.group.decided_by_rank_zero(lambda: _done(draft, size))
+        self.reporter.say(
+            f"computing the reference log-probabilities of {len(pairs) - begin} pairs of "
+            f"{len(pairs)}"
+        )
+        for first in range(begin, len(pairs), size * ranks):
+            own = first + self.group.rank.index * size
+            numbers = range(own, min(own + size, len(pairs)))
+            mine = self._of(pairs, numbers)
+            everyone = self.group.gathered((mine, self.stop_asked()))
+            rows = [row for found, _ in everyone for row in found]
+            self.group.decided_by_rank_zero(lambda rows=rows: _append(draft, rows))  # type: ignore[misc]
+            self.reporter.alive()
+            self.group.pulse.beat()
+            if any(asked for _, asked in everyone):
+                return False
+        self.group.decided_by_rank_zero(lambda: _settle(draft, path))
+        return True
+
+    def _of(self, pairs: PreferencePairs, numbers: range) -> list[tuple[float, float]]:
+        """Those of some pairs; a rank that has none takes part in the forward pass."""
+        assert isinstance(self.engine, ScoringEngine)
+        chosen = [pairs.example(number) for number in numbers] or [pairs.example(0)]
+        found = self.engine.log_probabilities([*chosen, *(pair.rejected for pair in chosen)])
+        count = len(chosen)
+        return list(zip(found[:count], found[count:], strict=True))[: len(numbers)]
+
+
+def _is_in(path: Path, directory: Path) -> bool:
+    return path.resolve().is_relative_to(directory.resolve())
+
+
+def _gone(directory: Path) -> str:
+    return (
+        f"{directory}: has no reference log-probabilities for this data: the data, the tokenizer or "
+        "the lengths have changed since the run began, or files were removed; put them back, or "
+        "begin a new run, with model.path and another output_dir"
+    )
+
+
+def _done(draft: Path, size: int) -> int:
+    """How many pairs a draft has, in whole batches; what is more is cut off."""
+    if not draft.exists():
+        return 0
+    done = draft.stat().st_size // _PAIR_BYTES // size * size
+    os.truncate(draft, done * _PAIR_BYTES)
+    return done
+
+
+def _append(draft: Path, rows: list[tuple[float, float]]) -> None:
+    try:
+        with draft.open("ab") as file:
+            file.write(np.asarray(rows, "<f4").tobytes())
+    except OSError as error:
+        raise BadRequest(f"{draft} cannot be written: {error.strerror}") from None
+
+
+def _settle(draft: Path, path: Path) -> None:
+    with draft.open("rb+") as file:
+        os.fsync(file.fileno())
+    draft.replace(path)
+
+
+def _read(path: Path, count: int) -> References:
+    found = np.fromfile(path, "<f4")
+    if found.size != 2 * count or not np.isfinite(found).all():
+        raise BadFile(
+            f"{path}: has {found.size} numbers, and {count} pairs have {2 * count}, all finite: "
+            "it is damaged; remove it, and begin the run again"
+        )
+    return found.reshape(count, 2).astype(np.float32)
+
+
+def as_json(config: object) -> str:
+    """A model's configuration as text that is the same for the same model."""
+    return json.dumps(config, sort_keys=True, default=str)

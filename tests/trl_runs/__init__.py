@@ -1,0 +1,1 @@
+"""Runs of TRL, whose losses are kept in `tests/golden/trl-VERSION`."""

@@ -1,0 +1,22 @@
+"""`[dpo]`: learning which of two answers is preferred."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zerotools.jobs.binding.declaration import key
+
+
+@dataclass(frozen=True, kw_only=True)
+class DpoSpec:
+    """`[dpo]`: direct preference optimisation, for a job with `data.preferences`. What the start
+    weights say of each answer is the reference; it is computed once, before the first step."""
+
+    beta: float = key(
+        "How strongly the model is kept to the reference: the loss of a pair is `-log sigmoid(beta "
+        "d)`, where d is by how much the log-probability of the chosen answer has risen more than "
+        "that of the rejected one.",
+        default=0.1,
+        stored_default=0.1,
+        above=0,
+    )
