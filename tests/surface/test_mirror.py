@@ -21,6 +21,7 @@ OF_NO_ROOM = {
     "foreign_runs": "programs that train, which make golden cases",
     "torch_runs": "torch itself, which makes golden cases",
     "quantised_runs": "libraries of quantised weights, which make golden cases",
+    "trl_runs": "TRL itself, which makes golden cases",
     "docs": "documents, whose commands are run",
     "formats/toy": "a format that is not shipped, which lies there as a whole",
     "golden": "files of real runs",

@@ -1,7 +1,7 @@
 """DPO by TRL on a tiny model: a golden case for DPO by a job.
 
-`python -m tests.trl_runs.generate OUT`, in an environment with trl (1.16) and its torch alone, from
-the root of the repository. Writes OUT/model (weights, config, tokenizer), OUT/preferences.jsonl, and
+`python -m tests.trl_runs.generate OUT`, in an environment with trl (1.16) and its torch, from the
+root of the repository. Writes OUT/model (weights, config, tokenizer), OUT/preferences.jsonl, and
 OUT/truth.json: what TRL's trainer logged for each step.
 
 TRL takes the pairs in the order in which a job takes them.
@@ -18,7 +18,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "daemon"))
 
-from zerotoolsd.trainer.data.shuffle import Shuffle  # noqa: E402
+from zerotoolsd.trainer.data.shuffle import Shuffle
 
 SEED, PAIRS, BATCH, STEPS, BETA, RATE = 7, 18, 6, 6, 0.2, 5e-3
 MODEL = {

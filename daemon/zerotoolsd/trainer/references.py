@@ -46,7 +46,7 @@ class ReferenceRun:
     spec: JobSpec
     config: str
     """The model's configuration, as JSON."""
-    engine: Engine
+    engine: Engine | ScoringEngine
     group: WorldGroup
     reporter: Reporter
     stop_asked: Callable[[], bool]
@@ -161,8 +161,8 @@ def _is_in(path: Path, directory: Path) -> bool:
 
 def _gone(directory: Path) -> str:
     return (
-        f"{directory}: has no reference log-probabilities for this data: the data, the tokenizer or "
-        "the lengths have changed since the run began, or files were removed; put them back, or "
+        f"{directory}: has no reference log-probabilities for this data: the data, the tokenizer "
+        "or the lengths have changed since the run began, or files were removed; put them back, or "
         "begin a new run, with model.path and another output_dir"
     )
 

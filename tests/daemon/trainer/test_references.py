@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.daemon.trainer.data.test_preferences import pairs_in
 from tests.daemon.trainer.several import Runs, run_all
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.jobs.tables.model import ModelSpec
+from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.tables.train import TrainSpec
 from zerotools.runs import checkpoint_dirs
 
 pytestmark = [pytest.mark.torch, pytest.mark.dear(25, "three numbers of ranks")]
@@ -123,6 +128,98 @@ def test_pieces_are_added_up_and_held_out_pairs_evaluated(by_ranks: dict[int, Ru
     assert evaluated["rewards"]["chosen"] > evaluated["rewards"]["rejected"] + 0.3
     assert evaluated["rewards"]["right"] > 0.7
     assert 0 < evaluated["loss"] < 0.6
+
+
+class Lone:
+    """A rank that has no others."""
+
+    rank = SimpleNamespace(index=0, world_size=1)
+    pulse = SimpleNamespace(beat=lambda: None)
+
+    def decided_by_rank_zero(self, decide: Any) -> Any:
+        return decide()
+
+    def gathered(self, value: Any) -> list[Any]:
+        return [value]
+
+
+class Scorer:
+    """Says of an answer how long it is, until `most` pairs were asked for."""
+
+    def __init__(self, most: int = 99) -> None:
+        self.most, self.asked = most, 0
+
+    def log_probabilities(self, examples: Any) -> list[float]:
+        self.asked += len(examples) // 2
+        return [-float(len(each.inputs)) for each in examples]
+
+    def is_over(self) -> bool:
+        return self.asked >= self.most
+
+
+def reference_run(out: Path, scorer: Any, **train: Any) -> Any:
+    from zerotoolsd.trainer.references import ReferenceRun
+
+    spec = JobSpec(
+        output_dir=str(out),
+        model=ModelSpec(path=str(GOLDEN / "model")),
+        train=TrainSpec(batch_size=2, **train),
+    )
+    said = SimpleNamespace(say=lambda text: None, alive=lambda: None)
+    return ReferenceRun(spec, "{}", scorer, Lone(), said, scorer.is_over)  # type: ignore[arg-type]
+
+
+def data_of(path: Path, count: int) -> Any:
+    answers = [([5] * (1 + n % 7), [6] * (1 + n % 3)) for n in range(2 * count)]
+    return SimpleNamespace(pairs=(pairs_in(path, answers),))
+
+
+def test_what_was_begun_is_gone_on_with(tmp_path: Path) -> None:
+    data, out = data_of(tmp_path / "ids", 7), tmp_path / "out"
+    first = Scorer(most=4)
+    reference_run(out, first).find(data, None)
+    [draft] = (out / "reference").glob("*.draft")
+    assert (first.asked, draft.stat().st_size) == (4, 4 * 8)
+    with draft.open("ab") as file:
+        file.write(b"half")
+    second = Scorer()
+    reference_run(out, second).find(data, None)
+    assert second.asked == 3
+    assert [path.suffix for path in sorted((out / "reference").glob("*-*"))] == [".f32"]
+    third = Scorer()
+    reference_run(out, third).find(data, None)
+    assert third.asked == 0
+    [pairs] = data.pairs
+    for number in range(7):
+        pair = pairs.example(number)
+        assert pair.reference == (-len(pair.inputs), -len(pair.rejected.inputs))
+
+
+def test_other_weights_or_data_have_references_of_their_own(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for number, (count, train) in enumerate([(3, {}), (4, {}), (3, {"precision": "fp32"})], 1):
+        scorer = Scorer()
+        reference_run(out, scorer, **train).find(data_of(tmp_path / str(number), count), None)
+        assert scorer.asked == count
+        assert len(list((out / "reference").glob("*.f32"))) == number
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_run_that_was_begun_is_not_given_other_references(tmp_path: Path, is_there: bool) -> None:
+    out, start = tmp_path / "out", SimpleNamespace(path=tmp_path / "out" / "step-00000003")
+    if is_there:
+        reference_run(out, Scorer()).find(data_of(tmp_path / "before", 3), None)
+    with pytest.raises(BadRequest, match=r"reference: has no reference log-probabilities for this"):
+        reference_run(out, Scorer()).find(data_of(tmp_path / "now", 4), start)
+
+
+def test_damaged_references_are_refused(tmp_path: Path) -> None:
+    out, data = tmp_path / "out", data_of(tmp_path / "ids", 3)
+    reference_run(out, Scorer()).find(data, None)
+    [path] = (out / "reference").glob("*.f32")
+    path.write_bytes(path.read_bytes()[:-4])
+    with pytest.raises(BadFile, match="has 5 numbers, and 3 pairs have 6"):
+        reference_run(out, Scorer()).find(data, None)
 
 
 @pytest.mark.parametrize("ranks", STAGES_ON)

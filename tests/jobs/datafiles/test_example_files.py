@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerotools.core.errors import BadFile
-from zerotools.jobs.datafiles.example_files import TextExample, read_examples
+from zerotools.jobs.datafiles.example_files import TextExample, read_examples, read_records_of
 from zerotools.jobs.datafiles.json_objects import PIECE, read_objects
 from zerotools.jobs.tables.data import DataSpec
 
@@ -130,3 +130,73 @@ def test_a_budget_ends_in_silence(tmp_path: Path, form: str) -> None:
 def test_a_file_that_is_not_there_or_closed_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadFile, match=r"nowhere cannot be read: No such file"):
         read(tmp_path / "nowhere")
+
+
+def preferences(path: Path, *rows: Any) -> list[Any]:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return list(read_records_of(path, DataSpec(preferences=(str(path),))))
+
+
+def test_a_preference_is_its_chosen_and_then_its_rejected_answer(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.jsonl"
+    found = preferences(path, {"prompt": "p", "chosen": "c", "rejected": "r"})
+    assert [(each.prompt, each.response) for each in found] == [("p", "c"), ("p", "r")]
+    user, good, bad = (
+        {"role": role, "content": text}
+        for role, text in (("user", "p"), ("assistant", "c"), ("assistant", "r"))
+    )
+    for prompt in ([user], "p"):
+        turns = preferences(path, {"prompt": prompt, "chosen": [good], "rejected": [bad]})
+        assert [each.turns for each in turns] == [(user, good), (user, bad)]
+        assert {each.learned for each in turns} == {(False, True)}
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (
+            {"prompt": "p", "chosen": "c"},
+            ', line 2: there is no column "rejected" (data.rejected_column); it has prompt, chosen',
+        ),
+        (
+            {"prompt": "p", "chosen": "c", "rejected": ""},
+            ', line 2: "rejected" is empty, and a preference has a prompt, a chosen and a rejected '
+            "answer; give it text, or leave the line out",
+        ),
+        ({"prompt": "p", "chosen": "c", "rejected": None}, ', line 2: "rejected" is empty,'),
+        ({"prompt": "", "chosen": "c", "rejected": "r"}, ', line 2: "prompt" is empty'),
+        (
+            {"prompt": "p", "chosen": "c", "rejected": 3},
+            ', line 2: "rejected" is a number, not text',
+        ),
+        (
+            {"prompt": "p", "chosen": "c", "rejected": [{"role": "user", "content": "r"}]},
+            ', line 2: "rejected": the conversation has no turn of the assistant',
+        ),
+        (
+            {
+                "prompt": [{"role": "assistant", "content": "p"}],
+                "chosen": "c",
+                "rejected": [{"role": "user", "content": "r"}],
+            },
+            ', line 2: "prompt" is a list, not text',
+        ),
+        (
+            {
+                "prompt": [{"role": "assistant", "content": "p"}],
+                "chosen": [{"role": "assistant", "content": "c"}],
+                "rejected": [{"role": "user", "content": "r"}],
+            },
+            ', line 2: "rejected" does not end with an answer of the assistant',
+        ),
+        ({"prompt": "p", "chosen": "c", "rejected": []}, ', line 2: "rejected"'),
+        ("text", ", line 2: is text, not an object"),
+    ],
+)
+def test_a_preference_without_an_answer_is_named_with_its_line(
+    tmp_path: Path, row: Any, said: str
+) -> None:
+    path = tmp_path / "pairs.jsonl"
+    with pytest.raises(BadFile) as info:
+        preferences(path, {"prompt": "p", "chosen": "c", "rejected": "r"}, row)
+    assert str(info.value).removeprefix(str(path)).startswith(said)

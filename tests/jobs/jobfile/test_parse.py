@@ -138,7 +138,7 @@ def test_a_bare_python_is_looked_up() -> None:
         ({"data__text": ["/a", 3]}, "entry 1 (3) must be a string"),
         (
             {"data__text": []},
-            "data: one of data.text, data.tokens and data.examples must name",
+            "data: one of data.text, data.tokens, data.examples and data.preferences must",
         ),
         ({"data__text": ["/a\0"]}, "must not contain a NUL"),
         ({"name": "\ud800"}, "must be valid Unicode text"),
@@ -208,6 +208,19 @@ def test_a_bare_python_is_looked_up() -> None:
             'train.betas = [0.9, 0.98]: cannot be used in a train.optimizer = "adafactor" job',
         ),
         ({"train__momentum": 1.0}, "train.momentum = 1.0: must be less than 1"),
+        (
+            {"dpo": {"beta": 0.3}},
+            "dpo.beta = 0.3: cannot be used in a job with data.text; leave it out, or name "
+            "data.preferences",
+        ),
+        (
+            {"data": {"preferences": ["/p.jsonl"]}},
+            "data.tokenizer: data.preferences needs the path of a Hugging Face tokenizer",
+        ),
+        (
+            {"data": {"preferences": ["/p.jsonl"], "tokenizer": "/t"}, "engine": "deepspeed"},
+            'data.preferences: only engine = "torch" has it',
+        ),
         ({"train__optimizer": "moun"}, '"sgd", "adafactor", "muon"; did you mean "muon"?'),
         ({"train__optimizer": "adamw_hf"}, '"adafactor", "muon"; did you mean "adamw"?'),
         (

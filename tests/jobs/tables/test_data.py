@@ -21,6 +21,10 @@ EXAMPLES = {"examples": ("/a.json", "/b.json")}
         ({**EXAMPLES, "format": "messages", "prompt_column": "q"}, "data.prompt_column = "),
         ({**EXAMPLES, "format": "columns", "tools_column": "t"}, "data.tools_column = "),
         ({**EXAMPLES, "input_column": "response"}, "must differ, and are"),
+        ({"preferences": ("/a",), "packing": True}, "data.packing = true: cannot be combined with"),
+        ({"preferences": ("/a",), "loss_on": "last"}, "cannot be combined with data.preferences"),
+        ({**EXAMPLES, "chosen_column": "c"}, "cannot be combined with data.examples"),
+        ({"preferences": ("/a",), "chosen_column": "rejected"}, "must differ, and are"),
         ({"text": ("/a",), "loss_on": "last"}, 'data.loss_on = "last": cannot be combined with'),
         ({**EXAMPLES, "documents": "on"}, 'data.documents = "on": cannot be combined with'),
         (

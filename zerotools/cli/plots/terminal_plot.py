@@ -53,6 +53,8 @@ def charts(
     ] = [
         ("loss", lambda curves: curves.loss, render.loss, None),
         ("loss of evaluations", lambda curves: curves.eval_loss, render.loss, None),
+        ("margin of rewards", lambda curves: curves.reward_margin, render.loss, None),
+        ("accuracy of rewards", lambda curves: curves.reward_accuracy, render.loss, 0.0),
         ("host memory of rank 0", lambda curves: curves.host_bytes, render.size, 0.0),
         ("GPU memory, peak so far", lambda curves: curves.gpu_bytes, render.size, 0.0),
     ]

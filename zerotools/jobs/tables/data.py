@@ -115,8 +115,8 @@ class DataSpec:
     )
     mixture: tuple[float, ...] = key(
         "Mixture weights, which add up to 1: one for each path or pattern of `text`, `tokens`, "
-        "`examples` or `preferences`. An epoch has as many sequences as all files together, and of each pattern "
-        "the share that its weight says: a small one comes several times.",
+        "`examples` or `preferences`. An epoch has as many sequences as all files together, and of "
+        "each pattern the share that its weight says: a small one comes several times.",
         default=(),
         stored_default=(),
     )
@@ -277,7 +277,10 @@ def check_data(data: DataSpec) -> Iterator[str]:
     """What is wrong in `[data]`, other tables aside."""
     given = [kind for kind in KINDS if getattr(data, kind)]
     if not given:
-        yield f"data: one of {', '.join(f'data.{kind}' for kind in KINDS)} must name a file or pattern"
+        yield (
+            "data: one of data.text, data.tokens, data.examples and data.preferences must name a "
+            "file or pattern"
+        )
     if len(given) > 1:
         names = " and ".join(f"data.{kind}" for kind in given)
         yield f"data: {names} cannot be combined; leave all but one out"
@@ -329,7 +332,9 @@ def _check_kind(data: DataSpec, kind: str) -> Iterator[str]:
         yield from _check_separate(data)
     if kind == "examples":
         yield from _check_format(data)
-    columns = {name: value for name in _COLUMNS if (value := getattr(data, name)) is not None}
+    of_pairs = ("prompt_column", "system_column", *_OF_PREFERENCES)
+    names = of_pairs if kind == "preferences" else _COLUMNS
+    columns = {name: value for name in names if (value := getattr(data, name)) is not None}
     if len(set(columns.values())) < len(columns):
         yield (
             f"data: {', '.join(columns)} must differ, and are "

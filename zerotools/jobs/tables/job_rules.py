@@ -9,8 +9,8 @@ from pathlib import PurePath
 from zerotools.jobs.tables.checkpoint import check_checkpoint
 from zerotools.jobs.tables.data import BYTES, KINDS, check_data, kind_of, tokenizer_of
 from zerotools.jobs.tables.deepspeed_rules import check_deepspeed
-from zerotools.jobs.tables.elastic import check_sizes
 from zerotools.jobs.tables.dpo import DpoSpec
+from zerotools.jobs.tables.elastic import check_sizes
 from zerotools.jobs.tables.eval import check_eval
 from zerotools.jobs.tables.far_places import in_store
 from zerotools.jobs.tables.fp16 import Fp16Spec, check_fp16

@@ -168,9 +168,7 @@ def of_count(text: str) -> ModelShape:
     assert architecture is not None
     each, rest = divmod(count - outside, layers)
     parameters = [Parameter((_VOCABULARY, hidden))] * (1 if tied else 2)
-    parameters += [
-        Parameter((each,), block=str(layer), is_hidden=True) for layer in range(layers)
-    ]
+    parameters += [Parameter((each,), block=str(layer), is_hidden=True) for layer in range(layers)]
     if rest:
         parameters.append(Parameter((rest,)))
     said = (

@@ -5,7 +5,7 @@ The store of examples has the chosen and the rejected answer of each pair, one a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ class Preference(Example):
     """The chosen answer of a pair, and with it the rejected one; `reference` has what the start
     weights say of both."""
 
-    rejected: Example = Example((), ())
+    rejected: Example = field(default_factory=lambda: Example((), ()))
     reference: tuple[float, float] = (0.0, 0.0)
 
     @property

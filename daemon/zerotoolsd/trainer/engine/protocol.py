@@ -41,9 +41,10 @@ class Rewards:
 
 @dataclass(frozen=True)
 class StepResult:
-    """`loss` is the mean over the tokens (of preferences: the pairs) of the global batch, `stop`
-    whether a rank was asked to; `rewards` are the means over its pairs. `is_skipped` says that gradients overflowed at `loss_scale` and the weights are as they were,
-    `skipped` counts such steps of the run."""
+    """`loss` is the mean over the tokens of the global batch, or over the pairs of preferences,
+    whose mean `rewards` are said; `stop` says whether a rank was asked to. `is_skipped` says that
+    gradients overflowed at `loss_scale` and the weights are as they were, `skipped` counts such
+    steps of the run."""
 
     loss: float
     grad_norm: float
@@ -120,7 +121,7 @@ class Engine(Protocol):
 
 
 @runtime_checkable
-class ScoringEngine(Engine, Protocol):
+class ScoringEngine(Protocol):
     """An engine that says how likely answers are."""
 
     def log_probabilities(self, examples: Sequence[Example]) -> list[float]:

@@ -27,16 +27,16 @@ class UpdateBucket:
     """Weights that are updated at once, and torch's optimizers of them: Muon's have two."""
 
     names: tuple[str, ...]
-    torch: tuple[torch.optim.Optimizer, ...]
+    optimizers: tuple[torch.optim.Optimizer, ...]
 
     @property
     def groups(self) -> list[dict[str, Any]]:
         """The param groups of all of them."""
-        return [group for optimizer in self.torch for group in optimizer.param_groups]
+        return [group for optimizer in self.optimizers for group in optimizer.param_groups]
 
     def state(self, weight: nn.Parameter) -> dict[str, torch.Tensor]:
         """What is kept of a weight, by its sort."""
-        found = (optimizer.state[weight] for optimizer in self.torch if weight in optimizer.state)
+        found = (each.state[weight] for each in self.optimizers if weight in each.state)
         return next(found, {})
 
 
@@ -61,7 +61,7 @@ class ShardedOptimizer:
             for group in bucket.groups:
                 group["lr"] = rate * group[_RATIO]
             self.update_path.fetch(bucket.names, factor)
-            for optimizer in bucket.torch:
+            for optimizer in bucket.optimizers:
                 optimizer.step()
             self.update_path.store(bucket.names)
         self.update_path.finish()

@@ -73,8 +73,14 @@ def train_step(
     overflow = not math.isfinite(grad_norm)
     own = mark(live.optimizer.update_path.received())
     total, stops, overflows, *rest = group.total(
-        [float(loss), float(asked), float(overflow), float(own), float(own * own)]
-        + rewards.tolist()
+        [
+            float(loss),
+            float(asked),
+            float(overflow),
+            float(own),
+            float(own * own),
+            *rewards.tolist(),
+        ]
     )
     check_marks(rest[:2], group.rank.world_size, step)
     mean = total / group.rank.world_size

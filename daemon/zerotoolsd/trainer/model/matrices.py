@@ -1,4 +1,4 @@
-"""Which weights Muon updates: those of two dimensions that are neither an embedding nor the head."""
+"""Which weights Muon updates: matrices that are neither an embedding nor the head."""
 
 from __future__ import annotations
 

@@ -86,9 +86,8 @@ def read_optimizer(reading: ConfigReading) -> None:
         )
         return
     has = "" if gone is not None else '; engine = "deepspeed" supports it'
-    reading.refuse(
-        kind, f"the engine torch supports only Adam, AdamW, SGD and Muon of DeepSpeed's optimizers{has}"
-    )
+    supported = "the engine torch supports only Adam, AdamW, SGD and Muon of DeepSpeed's optimizers"
+    reading.refuse(kind, supported + has)
 
 
 def _read_adam(reading: ConfigReading, kind: ConfigValue, name: str) -> None:

@@ -13,13 +13,15 @@ const MOST_POINTS = 3 * POINTS;
 const FOLLOW_MS = 2000;
 const MOST_OTHERS = 7;
 const SMALL = [
+  ["reward_margin", "Margin of rewards", measure],
+  ["reward_accuracy", "Accuracy of rewards", measure],
   ["lr", "Learning rate", measure],
   ["grad_norm", "Gradient norm", measure],
   ["tokens_per_second", "Tokens per second", count],
   ["gpu_bytes", "Memory of rank 0 on its GPU", bytes],
   ["host_bytes", "Memory of rank 0 on the host", bytes],
 ];
-const EVALS = [["perplexity", "Perplexity"], ["rouge1", "ROUGE-1"], ["rougeL", "ROUGE-L"], ["bleu", "BLEU"]];
+const EVALS = [["perplexity", "Perplexity"], ["rouge1", "ROUGE-1"], ["rougeL", "ROUGE-L"], ["bleu", "BLEU"], ["eval_reward_margin", "Margin of rewards, evaluated"], ["eval_reward_accuracy", "Accuracy of rewards, evaluated"]];
 
 export class CurvesPart {
   #view;
