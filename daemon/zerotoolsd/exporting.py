@@ -13,14 +13,15 @@ from pathlib import Path
 
 
 def export(output_dir: Path, dtype: str) -> Path:
-    """Export the newest whole checkpoint of `output_dir`; where it is.
+    """Export the newest whole checkpoint of `output_dir` in `dtype`, a
+    `checkpoint.export_on_finish`; where it is.
 
     Raises:
         ZerotoolsError: there is no checkpoint, it is damaged, weights do not fit in fp16, or there
             is no room.
     """
     from zerotools.core.errors import BadFile
-    from zerotools.jobs.tables.checkpoint import EXPORT
+    from zerotools.jobs.tables.checkpoint import ADAPTER, EXPORT
     from zerotools.ops.conversions.consolidate import Options, prepare, refuse_overflow
     from zerotools.ops.conversions.conversion import perform
     from zerotools.ops.execution.execute import WriteReport
@@ -34,7 +35,8 @@ def export(output_dir: Path, dtype: str) -> Path:
     def check(report: WriteReport) -> None:
         refuse_overflow(report, 'set checkpoint.export_on_finish = "bf16" or "fp32"')
 
-    conversion = prepare(newest, output_dir / EXPORT, Options(dtype=dtype))
+    options = Options(adapter_only=True) if dtype == ADAPTER else Options(dtype=dtype)
+    conversion = prepare(newest, output_dir / EXPORT, options)
     perform(conversion, budget=MemoryBudget(1 << 30), overwrite=True, check=check)
     return conversion.destination
 

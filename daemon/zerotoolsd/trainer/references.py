@@ -117,6 +117,8 @@ class ReferenceRun:
         else:
             paths = []
             found.update(f" {spec.seed}".encode())
+        if spec.lora.path is not None:
+            paths += sorted(Path(spec.lora.path).glob("adapter_*"))
         for path in paths:
             found.update(content_of(path, self.directory / "stamps").encode())
         return found.hexdigest()

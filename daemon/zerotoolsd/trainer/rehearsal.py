@@ -35,6 +35,7 @@ def rehearse(spec: JobSpec) -> list[str]:
     from zerotoolsd.trainer.data.collating import check_decoder_start
     from zerotoolsd.trainer.data.reading import model_input_of, positions_of
     from zerotoolsd.trainer.data.sampling import sample_data
+    from zerotoolsd.trainer.engine.adapter_start import read_adapter
     from zerotoolsd.trainer.engine.conditional import check_alike_on_ranks
     from zerotoolsd.trainer.engine.foreign_start import adopt
     from zerotoolsd.trainer.engine.loss_choice import check_cut
@@ -54,6 +55,8 @@ def rehearse(spec: JobSpec) -> list[str]:
         length = fixed_length(spec.data, positions_of(config))
         check_fit(config, vocabulary, length or stated_length(spec.data))
     meta_model = draw(config, spec.lora)
+    if spec.lora.path is not None and spec.resume_from is None:
+        read_adapter(spec.lora, meta_model.model)
     if spec.engine == "torch":
         refuse_two_types(memory_layout_of(spec))
     check_matrices(spec.train, meta_model.model)

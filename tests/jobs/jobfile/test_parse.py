@@ -209,6 +209,15 @@ def test_a_bare_python_is_looked_up() -> None:
         ),
         ({"train__momentum": 1.0}, "train.momentum = 1.0: must be less than 1"),
         (
+            {"checkpoint": {"export_on_finish": "adapter"}},
+            'checkpoint.export_on_finish = "adapter": the job trains no adapters; set lora.rank, '
+            'or export the model as "bf16"',
+        ),
+        (
+            {"lora": {"path": "/adapter"}},
+            "lora.rank: is missing",
+        ),
+        (
             {"dpo": {"beta": 0.3}},
             "dpo.beta = 0.3: cannot be used in a job with data.text; leave it out, or name "
             "data.preferences",

@@ -9,7 +9,8 @@ from zerotools.jobs.binding.declaration import key
 from zerotools.jobs.tables.far_places import why_not_written
 
 BEST = ("eval_loss", "loss")
-EXPORTS = ("bf16", "fp16", "fp32")
+ADAPTER = "adapter"
+EXPORTS = ("bf16", "fp16", "fp32", ADAPTER)
 EXPORT = "export"
 """The directory of `export_on_finish`, in the output directory."""
 
@@ -73,7 +74,8 @@ class CheckpointSpec:
     )
     export_on_finish: str | None = key(
         "When all steps are done, the model is written to `export` in the output directory in this "
-        "type: safetensors with config and tokenizer, for `from_pretrained`. It uses no GPU. "
+        "type: safetensors with config and tokenizer, for `from_pretrained`. `adapter` writes the "
+        "adapters of `[lora]` alone, for `PeftModel.from_pretrained`. It uses no GPU. "
         "If it fails, the job has still succeeded.",
         default=None,
         allowed=EXPORTS,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import PurePath
 
-from zerotools.jobs.tables.checkpoint import check_checkpoint
+from zerotools.jobs.tables.checkpoint import ADAPTER, check_checkpoint
 from zerotools.jobs.tables.data import BYTES, KINDS, check_data, kind_of, tokenizer_of
 from zerotools.jobs.tables.deepspeed_rules import check_deepspeed
 from zerotools.jobs.tables.dpo import DpoSpec
@@ -243,6 +243,11 @@ def _check_checkpoints(spec: JobSpec) -> Iterator[str]:
         yield (
             "checkpoint.asynchronous = true: would copy to host memory what offload.optimizer = "
             '"disk" keeps out of it; leave one of them out'
+        )
+    if spec.checkpoint.export_on_finish == ADAPTER and spec.lora.rank is None:
+        yield (
+            f'checkpoint.export_on_finish = "{ADAPTER}": the job trains no adapters; set '
+            'lora.rank, or export the model as "bf16"'
         )
     if spec.checkpoint.best == "eval_loss":
         yield from _check_evaluated(spec)

@@ -34,6 +34,16 @@ class LoraSpec:
         default=(),
     )
 
+    path: str | None = key(
+        "The directory of an adapter that peft saved (`adapter_config.json` and "
+        "`adapter_model.safetensors`), whose values training begins with; its rank, scale and "
+        "layers must be those of this table. Default: adapters that do nothing yet.",
+        default=None,
+        stored_default=None,
+        path=True,
+        engine="torch",
+    )
+
     @property
     def scale(self) -> float:
         """How often an adapter is added to its weight."""

@@ -12,6 +12,7 @@ from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.memory_layout import DISK, MemoryLayout
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.runs.record import JobRecord
+from zerotoolsd.trainer.engine.adapter_start import fill_adapter, read_adapter
 from zerotoolsd.trainer.engine.conditional import SeparateExperts, separate_experts
 from zerotoolsd.trainer.engine.loss_choice import cut_loss, loss_size_of
 from zerotoolsd.trainer.engine.router_bias import move_router_bias
@@ -121,4 +122,6 @@ def _fill(
     if pretrained is not None:
         targets = {**live.parameters, **persistent_buffers(live.model)}
         load_weights(targets, meta_model.aliases, pretrained)
+    if spec.lora.path is not None:
+        fill_adapter(read_adapter(spec.lora, meta_model.model), live.parameters)
     live.copy_to_model()

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import torch
-from torch.distributed.tensor import DTensor
 
-from zerotools.core.boxes import Box
-from zerotools.core.checkpoint import Key, Tensor
+from zerotools.core.checkpoint import Key
 from zerotools.ops.foreign.check import weights_of
 from zerotoolsd.trainer.engine.foreign_start import ForeignStart
 from zerotoolsd.trainer.engine_torch.state import LiveState
-from zerotoolsd.trainer.model.box_reader import BoxReader
-from zerotoolsd.trainer.model.sharding import local_part
+from zerotoolsd.trainer.model.box_reader import BoxReader, fill_shard
 from zerotoolsd.trainer.model.weights import load_weights, persistent_buffers
 
 
@@ -28,22 +25,12 @@ def load_foreign(live: LiveState, start: ForeignStart) -> None:
             load_weights(targets, start.record.aliases, start.pretrained)
         else:
             for name, tensor in targets.items():
-                _fill(tensor, weights[name], tensors[weights[name]], reader)
+                fill_shard(tensor, weights[name], tensors[weights[name]], reader)
         for flat, tensor in live.optimizer.state().items():
             name, _, role = flat.rpartition(".")
             if role == "step":
                 tensor.fill_(float(start.updates_of(name)))
             elif name not in start.state.fresh:
                 key = Key(name, role)
-                _fill(tensor, key, tensors[key], reader)
+                fill_shard(tensor, key, tensors[key], reader)
     live.copy_to_model()
-
-
-def _fill(tensor: torch.Tensor, key: Key, stored: Tensor, reader: BoxReader) -> None:
-    if not isinstance(tensor, DTensor):
-        reader.fill(tensor, key, stored, Box.whole(tuple(tensor.shape)))
-        return
-    local, kept = local_part(tensor)
-    if local.numel():
-        box = Box(tuple(part.start for part in kept), tuple(local.shape))
-        reader.fill(local, key, stored, box)

@@ -13,14 +13,30 @@ from pathlib import Path
 from types import TracebackType
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from zerotools.core.boxes import Box, row_major_strides
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Tensor
 from zerotools.core.errors import BadFile
 from zerotools.io.files.regular import open_regular
 from zerotools.ops.execution.plan import distinct_chunks
+from zerotoolsd.trainer.model.sharding import local_part
 
 PIECE_BYTES = 64 << 20
+
+
+def fill_shard(tensor: torch.Tensor, key: Key, stored: Tensor, reader: BoxReader) -> None:
+    """Give what this rank has of `tensor` the values of `stored`, which has its whole shape.
+
+    Raises as `BoxReader.fill`.
+    """
+    if not isinstance(tensor, DTensor):
+        reader.fill(tensor, key, stored, Box.whole(tuple(tensor.shape)))
+        return
+    local, kept = local_part(tensor)
+    if local.numel():
+        box = Box(tuple(part.start for part in kept), tuple(local.shape))
+        reader.fill(local, key, stored, box)
 
 
 class BoxReader(AbstractContextManager["BoxReader"]):
