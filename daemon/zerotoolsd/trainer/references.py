@@ -27,7 +27,7 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotools.runs.file_names import MANIFEST
 from zerotoolsd.trainer.checkpoints.resuming import ResumePoint
 from zerotoolsd.trainer.data.cache.fingerprint import content_of
-from zerotoolsd.trainer.data.preferences import PreferencePairs, References
+from zerotoolsd.trainer.data.examplestore import PreferencePairs, References
 from zerotoolsd.trainer.data.reading import TrainingData
 from zerotoolsd.trainer.engine.protocol import Engine, ScoringEngine
 from zerotoolsd.trainer.rank.group import WorldGroup

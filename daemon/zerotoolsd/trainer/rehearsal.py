@@ -45,8 +45,8 @@ def rehearse(spec: JobSpec) -> list[str]:
     from zerotoolsd.trainer.model.attention import check_attention
     from zerotoolsd.trainer.model.kept_fp32 import apart, cast_note, kept_in_fp32
     from zerotoolsd.trainer.model.lora import refuse_two_types
-    from zerotoolsd.trainer.model.matrices import check_matrices
     from zerotoolsd.trainer.model.meta_model import check_fit, draw, read_config
+    from zerotoolsd.trainer.model.optimizer_groups import check_matrices
     from zerotoolsd.trainer.model.pretrained import match
 
     config = read_config(spec.model)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.daemon.trainer.data.test_preferences import pairs_in
+from tests.daemon.trainer.data.test_examplestore import pairs_in
 from tests.daemon.trainer.several import Runs, run_all
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.jobs.tables.model import ModelSpec

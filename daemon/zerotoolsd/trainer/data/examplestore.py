@@ -1,7 +1,8 @@
 """Tokenised examples in two files: the ids one after the other, and where each example's lie.
 
 Rank 0 writes both as it reads the text, so that memory does not grow with the data; all ranks read
-them.
+them. Of preferences the store has the chosen and the rejected answer of each pair, one after the
+other.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ from __future__ import annotations
 import array
 import hashlib
 from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from zerotools.io.numeric.number_file import NumberFile
 from zerotoolsd.trainer.data.encoding.encoded import SAID, Encoded
@@ -26,6 +29,9 @@ _AT_ONCE = 1 << 22
 _FIELDS = 4
 """An example's place: its first id, how many ids it has, how many of them are the source, and how
 many the model is to say."""
+
+References = npt.NDArray[np.float32]
+"""Of each pair, the log-probabilities of the chosen and the rejected answer; shape [pairs, 2]."""
 
 
 def write_examples(examples: Iterable[Encoded], path: Path, *, encoder_decoder: bool) -> int:
@@ -90,6 +96,61 @@ class Examples:
     def size(self, number: int) -> int:
         """The tokens that go through the model."""
         return self._place(number)[1] - (0 if self._encoder_decoder else 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Preference(Example):
+    """The chosen answer of a pair, and with it the rejected one; `reference` has what the start
+    weights say of both."""
+
+    rejected: Example = field(default_factory=lambda: Example((), ()))
+    reference: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def counts(self) -> bool:
+        """Whether there is anything to say."""
+        return any(number != IGNORED for number in self.targets)
+
+    def silent(self) -> Preference:
+        """The same, with nothing to say."""
+        targets = np.full(len(self.targets), IGNORED)
+        return replace(self, targets=targets, rejected=self.rejected.silent())
+
+
+class PreferencePairs:
+    """The pairs of a source. They have references once these are `known`."""
+
+    def __init__(self, examples: Examples) -> None:
+        self._examples = examples
+        self._references: References | None = None
+
+    def __len__(self) -> int:
+        return len(self._examples) // 2
+
+    def known(self, references: References) -> None:
+        """Take the references of all pairs."""
+        assert references.shape == (len(self), 2)
+        self._references = references
+
+    def example(self, number: int) -> Preference:
+        """The pair of that number."""
+        chosen, rejected = (self._examples.example(2 * number + which) for which in (0, 1))
+        reference = (0.0, 0.0)
+        if self._references is not None:
+            reference = (float(self._references[number, 0]), float(self._references[number, 1]))
+        return Preference(chosen.inputs, chosen.targets, (), rejected, reference)
+
+    def predicted(self, number: int) -> int:
+        """A pair is one of those that the loss is the mean of."""
+        return 1
+
+    def size(self, number: int) -> int:
+        """The tokens of both answers, each with its prompt."""
+        return self._examples.size(2 * number) + self._examples.size(2 * number + 1)
+
+    def digest(self) -> str:
+        """As `Examples.digest`: data, tokenizer and lengths decide it together."""
+        return self._examples.digest()
 
 
 def vocabulary_in(path: Path) -> int:

@@ -26,10 +26,9 @@ from zerotools.runs.record import DataRecord
 from zerotoolsd.trainer.data.batches import Batches
 from zerotoolsd.trainer.data.cache.tokencache import cache_from
 from zerotoolsd.trainer.data.corpus import ByteTokens, Tokens
-from zerotoolsd.trainer.data.examplestore import Examples
+from zerotoolsd.trainer.data.examplestore import Examples, PreferencePairs
 from zerotoolsd.trainer.data.mixture import JoinedPools, MixedPools
 from zerotoolsd.trainer.data.packing import PackedSequences, plan_packs
-from zerotoolsd.trainer.data.preferences import PreferencePairs
 from zerotoolsd.trainer.data.preparing import ModelInput
 from zerotoolsd.trainer.data.sequences import ExamplePool, TokenWindows, hold_out
 from zerotoolsd.trainer.data.sources import ReadSource, SourceReader, sources_of, tokenizer_for

@@ -28,8 +28,8 @@ from zerotools.ops.foreign.run import ForeignRun, read_run
 from zerotools.runs.foreign_record import foreign_record
 from zerotools.runs.record import JobRecord, ModelRecord
 from zerotoolsd.trainer.engine.schedule import learning_rate
-from zerotoolsd.trainer.model.decay import decayed_names
 from zerotoolsd.trainer.model.meta_model import MetaModel
+from zerotoolsd.trainer.model.optimizer_groups import decayed_names
 from zerotoolsd.trainer.model.pretrained import OtherShapes, Pretrained, hub_layout, match
 from zerotoolsd.trainer.model.weights import persistent_buffers
 

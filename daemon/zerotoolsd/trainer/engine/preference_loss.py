@@ -19,7 +19,7 @@ import torch
 from torch.nn import functional
 
 from zerotoolsd.trainer.data.collating import collate
-from zerotoolsd.trainer.data.preferences import Preference
+from zerotoolsd.trainer.data.examplestore import Preference
 from zerotoolsd.trainer.data.sequences import IGNORED, Example
 from zerotoolsd.trainer.engine.protocol import LossSum, Rewards
 

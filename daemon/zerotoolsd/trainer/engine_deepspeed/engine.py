@@ -36,9 +36,9 @@ from zerotoolsd.trainer.engine_deepspeed.place import (
     refused_by_deepspeed,
 )
 from zerotoolsd.trainer.engine_deepspeed.record import groups_of, loss_scale_of
-from zerotoolsd.trainer.model.decay import decayed_names
 from zerotoolsd.trainer.model.kept_fp32 import kept_in_fp32
 from zerotoolsd.trainer.model.meta_model import MetaModel, checkpoint_activations
+from zerotoolsd.trainer.model.optimizer_groups import decayed_names
 from zerotoolsd.trainer.model.pretrained import Pretrained
 from zerotoolsd.trainer.rank.group import WorldGroup
 from zerotoolsd.trainer.reporting.reporter import Reporter

@@ -3,7 +3,7 @@
 building                      the model and optimizer, with their memory and first values
 engine, step                  what the loop drives, and one optimizer step
 disk_check                    room on disk, before anything is built
-optimizer, adafactor, muon    what updates the weights
+optimizer, update_rules        what updates the weights
 gradients, partition          from gradients to the optimizer and back, at stage 1 by rows
 masters, copy_stream          fp32 masters apart from the weights: offload, and stage 1
 state                         the tensors of a checkpoint

@@ -24,12 +24,11 @@ from zerotoolsd.trainer.engine_torch.optimizer import make_optimizer
 from zerotoolsd.trainer.engine_torch.partition import RowPartition
 from zerotoolsd.trainer.engine_torch.state import LiveState
 from zerotoolsd.trainer.memory.tiers import make_memory
-from zerotoolsd.trainer.model.decay import decayed_names
 from zerotoolsd.trainer.model.initial import initialise
 from zerotoolsd.trainer.model.kept_fp32 import kept_in_fp32
 from zerotoolsd.trainer.model.lora import refuse_two_types
-from zerotoolsd.trainer.model.matrices import matrices_of
 from zerotoolsd.trainer.model.meta_model import MetaModel, checkpoint_activations
+from zerotoolsd.trainer.model.optimizer_groups import decayed_names, matrices_of
 from zerotoolsd.trainer.model.pretrained import Pretrained
 from zerotoolsd.trainer.model.sharding import REPLICATE, shard
 from zerotoolsd.trainer.model.weights import load_weights, persistent_buffers, values_by_rule

@@ -12,8 +12,8 @@ from torch.distributed.tensor import DTensor
 from zerotools.core.memory_layout import MOMENTS
 from zerotools.jobs.tables.train import TrainSpec
 from zerotools.runs.record import OptimizerGroup, OptimizerRecord
-from zerotoolsd.trainer.engine_torch import adafactor, muon
 from zerotoolsd.trainer.engine_torch.gradients import UpdatePath, clipping, local
+from zerotoolsd.trainer.engine_torch.update_rules import adafactor, muon
 from zerotoolsd.trainer.memory.tiers import MemoryTier
 from zerotoolsd.trainer.model.sharding import wrap
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.trainer.data.preferences import Preference
+from zerotoolsd.trainer.data.examplestore import Preference
 from zerotoolsd.trainer.data.sequences import Example, ExamplePool
 from zerotoolsd.trainer.engine.protocol import Engine, Rewards
 from zerotoolsd.trainer.evaluation.predictions import Predicted, Predictions, make_predictions

@@ -34,7 +34,7 @@ class Uniform:
 def test_it_is_that_of_the_formula() -> None:
     import torch
 
-    from zerotoolsd.trainer.data.preferences import Preference
+    from zerotoolsd.trainer.data.examplestore import Preference
     from zerotoolsd.trainer.engine.preference_loss import summed_preference_loss
 
     model = Uniform([0.5, 0.25, 0.125, 0.125])

@@ -1,18 +1,22 @@
-"""Which parameters the weight decay is for.
+"""Which parameters share what of the optimizer: those that decay, and those that Muon updates.
 
 By `"names"` it is transformers' rule, `Trainer.get_decay_parameter_names` of 5.23: all but the
 parameters of torch's own LayerNorms, and those whose name says that they are a bias or of a norm.
 By `"shapes"` it is the rule of earlier versions: all of two or more dimensions. A run that
-goes on keeps the groups that its checkpoint's record has.
+goes on keeps the groups that its checkpoint's record has. Muon updates matrices that are neither
+an embedding nor the head.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from torch import nn
 
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.tables.train import TrainSpec
 from zerotools.runs.record import JobRecord, OptimizerGroup
 
 _UNDECAYED = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)")
@@ -31,12 +35,13 @@ def decayed_names(model: nn.Module, rule: str, record: JobRecord | None = None) 
 
 
 def _recorded(groups: Sequence[OptimizerGroup]) -> frozenset[str] | None:
-    """None where the record does not tell: without names, or one group that does not decay, which
-    may be of either sort. Of two that do not, the first has the weights."""
+    """None where the record does not tell: without names, or one group (of each optimizer) that
+    does not decay, which may be of either sort. Of two that do not, the first has the weights."""
     if not groups or not all(group.params for group in groups):
         return None
     decaying = [group for group in groups if group.weight_decay]
-    if not decaying and len(groups) == 1:
+    is_mixed = len({group.momentum is None for group in groups}) > 1  # Muon's and AdamW's
+    if not decaying and (len(groups) == 1 or is_mixed):
         return None
     return frozenset(name for group in decaying or groups[:1] for name in group.params)
 
@@ -48,3 +53,34 @@ def _by_names(module: nn.Module) -> Iterator[str]:
             found = (f"{prefix}.{name}" for name in _by_names(child))
             yield from (name for name in found if not _UNDECAYED.search(name.lower()))
     yield from (name for name in module._parameters if not _UNDECAYED.search(name.lower()))
+
+
+def tables_of(model: Any) -> frozenset[str]:
+    """Names of the embeddings and of the head; a tied weight has its first name."""
+    modules = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    modules += [] if head is None else [head]
+    weights = {id(weight) for module in modules for weight in module.parameters(recurse=False)}
+    return frozenset(name for name, p in model.named_parameters() if id(p) in weights)
+
+
+def matrices_of(model: Any) -> frozenset[str]:
+    """Names of the weights of `model` that Muon updates."""
+    tables = tables_of(model)
+    return frozenset(
+        name
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad and parameter.dim() == 2 and name not in tables
+    )
+
+
+def check_matrices(train: TrainSpec, model: Any) -> None:
+    """
+    Raises:
+        BadRequest: Muon is asked for, and would update nothing.
+    """
+    if train.optimizer == "muon" and not matrices_of(model):
+        raise BadRequest(
+            'train.optimizer = "muon": the model trains no matrix, embeddings and the head aside, '
+            'for Muon to update; set "adamw"'
+        )

@@ -53,7 +53,7 @@ def test_steps_are_those_of_torch() -> None:
 def test_it_keeps_a_number_per_row_and_column() -> None:
     import torch
 
-    from zerotoolsd.trainer.engine_torch.adafactor import first_state
+    from zerotoolsd.trainer.engine_torch.update_rules.adafactor import first_state
     from zerotoolsd.trainer.memory.tiers import make_memory
 
     place = make_memory(torch.device("cpu")).device

@@ -1,0 +1,1 @@
+"""What updates weights of which a rank has rows, where torch takes each to be whole."""
