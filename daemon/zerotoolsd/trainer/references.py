@@ -6,8 +6,8 @@ and kept in the output directory, so that no second model is in memory and a res
     <output_dir>/reference/<data>-<weights>.draft     the same, as far as an attempt has come
 
 `<data>` follows from all tokens that the model reads and is to say, and so from data, tokenizer and
-lengths. A run that goes on has the weights of its step alone: its references must be there. One
-that goes on from a checkpoint of another run with preferences takes that run's along.
+lengths. Each checkpoint has a copy of the directory. For a run that goes on has the weights of its
+step alone: its references come from the checkpoint, whichever run saved that, and must be there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,16 +51,19 @@ class ReferenceRun:
     reporter: Reporter
     stop_asked: Callable[[], bool]
 
-    def find(self, data: TrainingData, start: ResumePoint | None) -> None:
+    def find(self, data: TrainingData, start: ResumePoint | None) -> tuple[Path, ...]:
         """Give all pairs of `data` their references; the engine has the weights of `start`. A stop
         that was asked for leaves them without, and the next attempt goes on from there.
+
+        Returns the files that checkpoints are to have a copy of.
 
         Raises:
             BadRequest: they are to be there, and are not; or cannot be written.
             BadFile: they are damaged.
         """
         if not data.pairs:
-            return
+            return ()
+        files = [self.directory / WEIGHTS]
         begins = start is None or not _is_in(start.path, self.directory.parent)
         weights, is_given = self.group.decided_by_rank_zero(lambda: self._weights(start, begins))
         for pairs in data.pairs:
@@ -70,8 +73,10 @@ class ReferenceRun:
                 if is_given:
                     raise BadRequest(_gone(self.directory))
                 if not self._compute(pairs, path):
-                    return
+                    return ()
             pairs.known(_read(path, len(pairs)))
+            files.append(path)
+        return tuple(files)
 
     @property
     def directory(self) -> Path:
@@ -90,15 +95,14 @@ class ReferenceRun:
 
     def _known_weights(self, start: ResumePoint | None, begins: bool) -> tuple[str, bool]:
         note = self.directory / WEIGHTS
-        if not begins:
-            if not note.exists():
-                raise BadRequest(_gone(self.directory))
-            return note.read_text("ascii"), True
         self.directory.mkdir(parents=True, exist_ok=True)
-        before = None if start is None else start.path.parent / DIRECTORY
-        if before is not None and (before / WEIGHTS).exists():
-            for path in (*before.glob("*.f32"), before / WEIGHTS):
+        saved = None if start is None else start.path / DIRECTORY
+        if saved is not None and (saved / WEIGHTS).exists():
+            for path in saved.iterdir():
                 shutil.copyfile(path, self.directory / path.name)
+        elif not begins and not note.exists():
+            raise BadRequest(_gone(self.directory))
+        if not begins or (saved is not None and saved.exists()):
             return note.read_text("ascii"), True
         found = self._digest(start)
         note.write_text(found, "ascii")
@@ -200,6 +204,14 @@ def _read(path: Path, count: int) -> References:
             "it is damaged; remove it, and begin the run again"
         )
     return found.reshape(count, 2).astype(np.float32)
+
+
+def add_references(files: Sequence[Path], staging: Path) -> None:
+    """Put a copy of `files` into a checkpoint."""
+    if files:
+        (staging / DIRECTORY).mkdir()
+    for path in files:
+        shutil.copyfile(path, staging / DIRECTORY / path.name)
 
 
 def as_json(config: object) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -42,7 +42,7 @@ from zerotoolsd.trainer.rank.same_files import check_same_files
 from zerotoolsd.trainer.rank.settings import Rank, needed_by_others, read_spec, saved_before
 from zerotoolsd.trainer.rank.start_timing import Phases
 from zerotoolsd.trainer.rank.stop_request import StopRequest
-from zerotoolsd.trainer.references import ReferenceRun, as_json
+from zerotoolsd.trainer.references import ReferenceRun, add_references, as_json
 from zerotoolsd.trainer.reporting.out_of_memory import explained
 from zerotoolsd.trainer.reporting.reporter import Reporter
 from zerotoolsd.trainer.reporting.utilization import measure_by
@@ -169,10 +169,12 @@ def prepare(
         engine.spec = spec = _counted(spec, data, start)
     stop = StopRequest(run_dir, group.rank)
     stop.listen()
+    references: tuple[Path, ...] = ()
     if data.pairs:
         reporter.prepares("computing the reference")
         text = as_json(config.to_dict())
-        ReferenceRun(spec, text, engine, group, reporter, stop.asked).find(data, start)
+        run = ReferenceRun(spec, text, engine, group, reporter, stop.asked)
+        references = run.find(data, start)
     reporter.expect(spec.train.total_steps)
     if data.longest_read is not None:
         reporter.expect_state(predicted(loss_size_of(spec, config, data.longest_read)))
@@ -184,7 +186,7 @@ def prepare(
     if start is not None:
         warn_of_changes(spec, data, start, meta_model, reporter)
         phases.done("resume")
-    add_files = partial(_add_files, spec, meta_model)
+    add_files = partial(_add_files, spec, meta_model, references)
     needed = needed_by_others(run_dir)
     checkpoints = make_checkpointing(
         spec, engine, group, reporter, add_files, before_commit, needed
@@ -255,7 +257,10 @@ def _metrics(spec: JobSpec, stack: ExitStack) -> Metrics:
     return metrics
 
 
-def _add_files(spec: JobSpec, meta_model: MetaModel, staging: Path) -> None:
+def _add_files(
+    spec: JobSpec, meta_model: MetaModel, references: Sequence[Path], staging: Path
+) -> None:
+    add_references(references, staging)
     meta_model.config.save_pretrained(staging)
     for name, path in sidecars_of(spec).items():
         shutil.copyfile(path, staging / name)

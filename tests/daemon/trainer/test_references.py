@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -211,6 +212,37 @@ def test_a_run_that_was_begun_is_not_given_other_references(tmp_path: Path, is_t
         reference_run(out, Scorer()).find(data_of(tmp_path / "before", 3), None)
     with pytest.raises(BadRequest, match=r"reference: has no reference log-probabilities for this"):
         reference_run(out, Scorer()).find(data_of(tmp_path / "now", 4), start)
+
+
+def test_a_checkpoint_brings_them_where_the_directory_is_lost(
+    by_ranks: dict[int, Runs], tmp_path: Path
+) -> None:
+    saved = by_ranks[1].checkpoint("stage-0", 3)
+    checkpoint_dirs.check(saved)
+    out = tmp_path / "out"
+    copied = shutil.copytree(saved, out / saved.name)
+    lines = (GOLDEN / "preferences.jsonl").read_text().splitlines()
+    data = SimpleNamespace(pairs=(Known(len(lines), saved),))
+    files = reference_run(out, Scorer(most=0)).find(data, SimpleNamespace(path=copied))
+    assert [path.name for path in files] == ["weights", reference_of(by_ranks[1], "stage-0").name]
+    assert all(path.parent == out / "reference" for path in files)
+
+
+class Known:
+    """Pairs whose tokens are those of a checkpoint's data."""
+
+    def __init__(self, count: int, checkpoint: Path) -> None:
+        self.count = count
+        [self.file] = (checkpoint / "reference").glob("*.f32")
+
+    def __len__(self) -> int:
+        return self.count
+
+    def digest(self) -> str:
+        return self.file.name.split("-")[0]
+
+    def known(self, references: Any) -> None:
+        assert references.tobytes() == self.file.read_bytes()
 
 
 def test_damaged_references_are_refused(tmp_path: Path) -> None:
