@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 
+from harness.launching import job
 from tests.daemon.trainer.data.test_examplestore import pairs_in
+from tests.daemon.trainer.finetuning import write_lines
 from tests.daemon.trainer.several import Runs, run_all
-from zerotools.core.errors import BadFile, BadRequest
+from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
+from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.tables.model import ModelSpec
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.jobs.tables.train import TrainSpec
@@ -252,6 +255,37 @@ def test_damaged_references_are_refused(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-4])
     with pytest.raises(BadFile, match="has 5 numbers, and 3 pairs have 6"):
         reference_run(out, Scorer()).find(data, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"model": {"vocab_size": 100}},
+            "the data takes 259 token ids and the model's vocab_size is 100: raise vocab_size",
+        ),
+        ({"rows": [{"prompt": "p", "chosen": "c"}]}, 'line 1: there is no column "rejected"'),
+        ({"train": {"chunked_loss": "on"}}, 'train.chunked_loss = "on": DPO needs what each'),
+    ],
+)
+def test_it_is_refused_before_it_is_queued(
+    tmp_path: Path, text: Path, changes: dict[str, Any], said: str
+) -> None:
+    from zerotoolsd.trainer.rehearsal import rehearse
+
+    config = {
+        **json.loads((GOLDEN / "model" / "config.json").read_text()),
+        **changes.get("model", {}),
+    }
+    tree = dpo_job(0, train=changes.get("train", {}))
+    tree["model"] = {"config": config}
+    tree["data"]["tokenizer"] = str(GOLDEN / "model")
+    if "rows" in changes:
+        path = write_lines(tmp_path / "pairs.jsonl", changes["rows"])
+        tree["data"]["preferences"] = [str(path)]
+    with pytest.raises(ZerotoolsError) as error:
+        rehearse(job_from_dict(job(text, **tree), source="job.toml"))
+    assert said in str(error.value)
 
 
 @pytest.mark.parametrize("ranks", STAGES_ON)

@@ -62,13 +62,15 @@ def micro_batch_of(spec: JobSpec, model: ModelShape) -> MicroBatch | None:
         return None
     train = spec.train
     attention = EAGER if spec.model.attention == EAGER else "sdpa"
+    whole = bool(spec.data.preferences) or (spec.engine == "deepspeed" and spec.zero.stage == 3)
+    batch = train.micro_batch_size or max(1, train.batch_size // spec.all_ranks)
     return MicroBatch(
-        train.micro_batch_size or max(1, train.batch_size // spec.all_ranks),
+        2 * batch if spec.data.preferences else batch,  # both answers of a pair
         sequence,
         train.precision,
         train.activation_checkpointing,
         attention,
-        "off" if spec.engine == "deepspeed" and spec.zero.stage == 3 else train.chunked_loss,
+        "off" if whole else train.chunked_loss,
     )
 
 
