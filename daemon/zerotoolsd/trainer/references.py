@@ -186,6 +186,8 @@ def _append(draft: Path, rows: list[tuple[float, float]]) -> None:
     try:
         with draft.open("ab") as file:
             file.write(np.asarray(rows, "<f4").tobytes())
+            file.flush()
+            os.fsync(file.fileno())  # a file that a power cut has lengthened may be filled with 0
     except OSError as error:
         raise BadRequest(f"{draft} cannot be written: {error.strerror}") from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,8 @@ MOVED = (
     "stage 3, experts with a loss of their router",
     "stage 2, experts with a moved bias, accumulated",
     "stage 2, Adafactor",
+    "stage 1, Muon",
+    "stage 3, preferences, accumulated",
 )
 """Those that go on at other stages and numbers of ranks. Dropout is drawn by each rank."""
 
@@ -115,7 +118,31 @@ def ways(texts: list[str], setting: Setting, spill: Path) -> dict[str, Changes]:
         "stage 3, saved beside training": _way(3, checkpoint={"every": 7, "asynchronous": True}),
         "stage 2, Adafactor": _way(2, {"optimizer": "adafactor"}),
         "stage 1, SGD": _way(1, {"optimizer": "sgd"}),
+        "stage 1, Muon": _way(1, {"optimizer": "muon", "muon_learning_rate": 0.01}),
+        "stage 3, Muon, bf16, optimizer on the host": _way(
+            3, {**half, "optimizer": "muon"}, offload={"optimizer": "cpu"}
+        ),
+        "stage 3, preferences, accumulated": _way(
+            3,
+            PIECES,
+            model={"path": str(setting.model)},
+            data={"text": [], "preferences": [str(_pairs(setting.examples))]},
+            dpo={"beta": 0.3},
+            eval={"fraction": 0.1, "every": 5},
+        ),
     }
+
+
+def _pairs(examples: Path) -> Path:
+    """Preferences of these examples: an answer, and the same backwards."""
+    path = examples.with_name("pairs.jsonl")
+    with path.open("w", encoding="utf-8") as file:
+        for line in examples.read_text("utf-8").splitlines():
+            row = json.loads(line)
+            answer = row["response"]
+            pair = {"prompt": row["prompt"], "chosen": answer, "rejected": answer[::-1]}
+            file.write(json.dumps(pair) + "\n")
+    return path
 
 
 def tree_of(changes: Mapping[str, Any], text: Path, steps: int) -> dict[str, Any]:

@@ -25,7 +25,7 @@ STAGES_ON = {
     1: STAGES if FULL else (0,),
 }
 """Muon's, by the number of ranks. What 3 ranks have that 2 have not are rows that do not divide,
-ranks without rows and, at the end, fewer matrices than ranks."""
+of adapters ranks without rows and, at the end, fewer matrices than ranks."""
 STEPS = 4
 RATE, OF_MUON = 1e-2, 2e-2
 ROUNDING = {"muon": 2e-5, "adam": 2e-6}
@@ -49,6 +49,8 @@ def jobs_on(runs: Path, model: Path, ranks: int) -> dict[str, dict[str, Any]]:
     adam = {"optimizer": "adam", "muon_learning_rate": None}
     last = STAGES_ON[ranks][-1]
     jobs["adam"] = muon_job(model, last, train=adam, checkpoint={"every": 2})
+    lora = {"rank": 2, "target_modules": ["q_proj", "down_proj"]}
+    jobs["adapters"] = muon_job(model, last, lora=lora)
     jobs["host"] = muon_job(model, last, offload={"optimizer": "cpu"})
     return jobs
 
@@ -147,6 +149,15 @@ def test_losses_are_those_of_a_plain_loop(
         names = ["adam"] if kind == "adam" else [f"muon-{stage}" for stage in STAGES_ON[ranks]]
         for name in [*names, *(["host"] if kind == "muon" else [])]:
             assert runs.losses(name) == pytest.approx(wanted, rel=ROUNDING[kind]), (ranks, name)
+
+
+@pytest.mark.peft
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_matrices_of_fewer_rows_than_ranks_are_updated(
+    by_ranks: dict[int, Runs], ranks: int
+) -> None:
+    wanted = pytest.approx(by_ranks[1].losses("adapters"), rel=ROUNDING["muon"])
+    assert by_ranks[ranks].losses("adapters") == wanted
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
