@@ -130,6 +130,71 @@ class TestRightRefusals:
         assert passed.deepspeed is not None
         assert passed.deepspeed["optimizer"]["params"].items() >= params.items()
 
+    @pytest.mark.parametrize(
+        ("params", "wanted"),
+        [
+            (
+                {"lr": 1e-3, "muon_lr": 0.02, "momentum": 0.9, "weight_decay": 0.1},
+                {
+                    "learning_rate": 1e-3,
+                    "muon_learning_rate": 0.02,
+                    "muon_momentum": 0.9,
+                    "weight_decay": 0.1,
+                },
+            ),
+            (
+                {"lr": 0.02, "adam_lr": 1e-3, "betas": [0.8, 0.9], "ns_method": "gram"},
+                {"learning_rate": 1e-3, "muon_learning_rate": 0.02, "betas": (0.8, 0.9)},
+            ),
+            (
+                {},
+                {
+                    "learning_rate": 3e-4,
+                    "muon_learning_rate": 0.02,
+                    "betas": (0.9, 0.95),
+                    "eps": 1e-10,
+                    "weight_decay": 0.0,
+                },
+            ),
+        ],
+    )
+    def test_muon_has_two_learning_rates(
+        self, params: dict[str, Any], wanted: dict[str, Any]
+    ) -> None:
+        config = json.dumps({"optimizer": {"type": "Muon", "params": params}})
+        imported = ds_text(config, a_job(JOB + "batch_size = 8\n"))
+        assert imported.problem is None
+        assert imported.spec is not None
+        train = imported.spec.train
+        assert (train.optimizer, train.muon_scale) == ("muon", "original")
+        assert {name: getattr(train, name) for name in wanted} == wanted
+        passed = ds_text(config, self.ENGINE)
+        assert passed.problem is None
+        assert passed.deepspeed is not None
+        assert passed.deepspeed["optimizer"]["type"] == "Muon"
+
+    def test_muon_beside_a_scheduler_has_its_learning_rate(self) -> None:
+        scheduler = {
+            "type": "WarmupLR",
+            "params": {"warmup_max_lr": 1e-3, "warmup_num_steps": 2, "warmup_type": "linear"},
+        }
+        config = {"optimizer": {"type": "Muon", "params": {"lr": 1e-3}}, "scheduler": scheduler}
+        job = a_job(JOB + "batch_size = 8\n")
+        train = ds_text(json.dumps(config), job).tree["train"]
+        assert train["learning_rate"] == 1e-3
+        assert "muon_learning_rate" not in train
+        config["optimizer"]["params"]["muon_lr"] = 0.02  # type: ignore[index]
+        assert "the scheduler gives all weights its warmup_max_lr; remove it" in said(
+            ds_text(json.dumps(config), job)
+        )
+
+    @pytest.mark.parametrize("key", ["per_head_muon", "adam_w_mode"])
+    def test_muon_in_other_forms_is_refused(self, key: str) -> None:
+        params = {"lr": 1e-3, key: key == "per_head_muon"}
+        config = {"optimizer": {"type": "Muon", "params": params}}
+        imported = ds_text(json.dumps(config), a_job(JOB + "batch_size = 8\n"))
+        assert f"optimizer.params.{key} = " in said(imported)
+
     def test_clipping_in_the_optimizer_says_where_it_belongs(self) -> None:
         config = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "max_grad_norm": 0.3}}}
         for job in (self.ENGINE, a_job(JOB + "batch_size = 8\n")):

@@ -131,10 +131,13 @@ def _muon_rates(reading: ConfigReading) -> None:
     """`lr` is that of both halves, but for the one that has its own."""
     _resolve(reading, f"{_WEIGHTS}.lr", RATE)
     both = reading.take(f"{_WEIGHTS}.lr")
+    is_one = reading.peek("scheduler.type") in _SETS_RATES
     for name, key in (("adam_lr", RATE), ("muon_lr", MUON_RATE)):
         own = reading.take(f"{_WEIGHTS}.{name}")
-        if own is not None and reading.peek("scheduler.type") in _SETS_RATES:
+        if own is not None and is_one:
             reading.refuse(own, "the scheduler gives all weights its warmup_max_lr; remove it")
+        elif is_one and key == MUON_RATE:
+            continue  # as `train.learning_rate`, which the scheduler says
         elif own is not None:
             reading.map(own, key, own.value)
         elif both is not None:
