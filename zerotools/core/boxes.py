@@ -50,9 +50,15 @@ class Box:
 
     def intersect(self, other: Box) -> Box | None:
         """The common block, or None where the two share no element."""
-        start = tuple(map(max, self.start, other.start))
-        shape = tuple(min(a, b) - s for a, b, s in zip(self.stop, other.stop, start, strict=True))
-        return Box(start, shape) if all(n > 0 for n in shape) else None
+        start, shape = [], []
+        for a, n, b, m in zip(self.start, self.shape, other.start, other.shape, strict=True):
+            first = a if a > b else b
+            count = (a + n if a + n < b + m else b + m) - first
+            if count <= 0:
+                return None
+            start.append(first)
+            shape.append(count)
+        return Box(tuple(start), tuple(shape))
 
     def contains(self, other: Box) -> bool:
         """Whether every element of `other` is in this box."""

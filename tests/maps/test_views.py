@@ -1,0 +1,78 @@
+"""Views against numpy, and their inverses against the arrays that they were made of."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from tests.maps.viewed import filled, made_views, numbered, viewed
+from zerotools.core.boxes import prove_cover
+from zerotools.maps.views import (
+    View,
+    inverses,
+    item,
+    joined,
+    narrowed,
+    padded,
+    stacked,
+    transposed,
+    whole,
+)
+
+
+def test_joins_cuts_and_stacks_as_numpy_does() -> None:
+    a, b = numbered((3, 4), (2, 4))
+    both = joined([whole(0, a.shape), whole(1, b.shape)], 0)
+    assert (viewed(both, [a, b]) == np.concatenate([a, b])).all()
+    assert (viewed(narrowed(both, 0, 2, 2), [a, b]) == np.concatenate([a, b])[2:4]).all()
+    assert (viewed(narrowed(both, 1, 1, 2, 2), [a, b]) == np.concatenate([a, b])[:, 1::2]).all()
+    pile = stacked([whole(0, a.shape), whole(0, a.shape)])
+    assert (viewed(pile, [a]) == np.stack([a, a])).all()
+    assert (viewed(item(pile, 1), [a]) == a).all()
+    assert (viewed(transposed(pile, 0, 2), [a]) == np.stack([a, a]).transpose(2, 1, 0)).all()
+
+
+def test_padding_repeats_the_last_row_and_is_not_inverted() -> None:
+    (a,) = numbered((3, 2))
+    view = padded(whole(0, a.shape), 5)
+    assert (viewed(view, [a]) == a[[0, 1, 2, 2, 2]]).all()
+    (pieces,) = inverses(view, [2])
+    assert (filled(a.shape, pieces, [viewed(view, [a])]) == a).all()
+    assert padded(view, 5) is view
+
+
+def test_the_rows_of_rope_are_as_few_pieces_as_can_be() -> None:
+    """Eight rows of two heads: pairs of rows one way, and halves of heads the other."""
+    rows = whole(0, (8, 3))
+    view = joined([narrowed(rows, 0, 4 * head + i, 2, 2) for head in range(2) for i in range(2)], 0)
+    assert [piece.box.shape for piece in view.pieces] == [(2, 3)] * 4
+    (pieces,) = inverses(view, [2])
+    assert sorted((piece.box.start[0], piece.steps[0]) for piece in pieces) == [
+        (0, 2), (2, 2), (4, 2), (6, 2),
+    ]  # fmt: skip
+
+
+@settings(max_examples=80, deadline=None)
+@given(made_views())
+def test_a_chain_is_what_numpy_makes_and_its_inverse_gives_back_every_source(
+    made: tuple[View, list[tuple[int, ...]], np.ndarray],
+) -> None:
+    view, shapes, array = made
+    arrays = numbered(*shapes)
+    assert view.shape == array.shape
+    assert (viewed(view, arrays) == array).all()
+    assert prove_cover(view.shape, [piece.box for piece in view.pieces]) is None
+    for source, shape, pieces in zip(
+        arrays, shapes, inverses(view, [2] * len(shapes)), strict=True
+    ):
+        assert prove_cover(shape, [piece.box for piece in pieces]) is None
+        assert (filled(shape, pieces, [array]) == source).all()
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_a_narrowed_view_of_many_pieces_takes_from_those_that_it_meets(first: int) -> None:
+    a, b, c = numbered((2, 1), (1, 1), (3, 1))
+    view = joined([whole(n, each.shape) for n, each in enumerate((a, b, c))], 0)
+    taken = narrowed(view, 0, first, 2, 3)
+    assert (viewed(taken, [a, b, c]) == np.concatenate([a, b, c])[[first, first + 3]]).all()

@@ -1,0 +1,255 @@
+"""Views: tensors made of strided blocks of other tensors. Bits are moved, and none is computed.
+
+Renaming, joining, cutting, stacking, transposing, permuting rows and padding with copies of a row
+all make such views, and so do chains of them. A piece of a view is a box of it, and a walk through
+one source: where the box begins there, and how far one index along each dimension of the box goes
+along which dimension of the source.
+
+For example two heads of four rows whose halves become pairs. Row 4h + 2i + j of the view is row
+4h + 2j + i of the source, so the view has four pieces of two rows, of a step of 2 in the source:
+
+    rows of the view       0 1 | 2 3 | 4 5 | 6 7
+    rows of the source     0 2 | 1 3 | 4 6 | 5 7
+
+The inverse is made of the same pieces, seen from the source: there, too, rows that follow one
+another in equal steps become one piece. A source is used whole, and once, exactly when the boxes of
+its inverse cover it (`boxes.prove_cover`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+from zerotools.core.boxes import Box
+
+
+@dataclass(frozen=True, slots=True)
+class ViewPiece:
+    """`box` of a view, filled from source number `source`, whose element `start` is its first.
+
+    One index along dimension d of the box goes `steps[d]` (at least 1) along dimension `dims[d]`
+    of the source; where `dims[d]` is -1 it goes nowhere, so that elements are repeated. A piece
+    with `is_padding` repeats elements that another piece has.
+    """
+
+    box: Box
+    source: int
+    start: tuple[int, ...]
+    dims: tuple[int, ...]
+    steps: tuple[int, ...]
+    is_padding: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A tensor of `shape`, made of pieces that cover it and do not overlap."""
+
+    shape: tuple[int, ...]
+    pieces: tuple[ViewPiece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorView:
+    """A view of tensors: `names` has that of each source, by its number."""
+
+    view: View
+    names: tuple[str, ...]
+
+
+def whole(source: int, shape: tuple[int, ...]) -> View:
+    """The whole of source number `source`, as it is."""
+    dims = tuple(range(len(shape)))
+    start, steps = (0,) * len(shape), (1,) * len(shape)
+    return View(shape, (ViewPiece(Box.whole(shape), source, start, dims, steps),))
+
+
+def narrowed(view: View, dim: int, first: int, count: int, step: int = 1) -> View:
+    """`count` indices along `dim` from `first` on, `step` apart."""
+    shape = (*view.shape[:dim], count, *view.shape[dim + 1 :])
+    pieces = tuple(_narrowed_pieces(view.pieces, dim, first, count, step))
+    return View(shape, pieces)
+
+
+def _narrowed_pieces(
+    pieces: Iterable[ViewPiece], dim: int, first: int, count: int, step: int
+) -> Iterator[ViewPiece]:
+    for piece in pieces:
+        begin, size = piece.box.start[dim], piece.box.shape[dim]
+        low = max(0, -((first - begin) // step))  # the first index that is not before the piece
+        high = min(count, -((first - begin - size) // step))
+        if low < high:
+            inside = first + low * step - begin
+            yield _cut(piece, dim, inside, high - low, step, low)
+
+
+def _cut(piece: ViewPiece, dim: int, inside: int, count: int, step: int, place: int) -> ViewPiece:
+    """`count` indices of a piece along `dim` from `inside` on, put at `place` of the view."""
+    start, along = list(piece.start), piece.dims[dim]
+    if along >= 0:
+        start[along] += inside * piece.steps[dim]
+    box = Box(_with(piece.box.start, dim, place), _with(piece.box.shape, dim, count))
+    steps = _with(piece.steps, dim, piece.steps[dim] * step)
+    return replace(piece, box=box, start=tuple(start), steps=steps)
+
+
+def _with(values: tuple[int, ...], dim: int, value: int) -> tuple[int, ...]:
+    return (*values[:dim], value, *values[dim + 1 :])
+
+
+def joined(views: Sequence[View], dim: int) -> View:
+    """The views one behind another along `dim`."""
+    pieces, at = [], 0
+    for view in views:
+        for piece in view.pieces:
+            start = _with(piece.box.start, dim, piece.box.start[dim] + at)
+            pieces.append(replace(piece, box=Box(start, piece.box.shape)))
+        at += view.shape[dim]
+    return View(_with(views[0].shape, dim, at), tuple(pieces))
+
+
+def stacked(views: Sequence[View]) -> View:
+    """The views along a new first dimension."""
+    pieces = [
+        replace(
+            piece,
+            box=Box((number, *piece.box.start), (1, *piece.box.shape)),
+            dims=(-1, *piece.dims),
+            steps=(1, *piece.steps),
+        )
+        for number, view in enumerate(views)
+        for piece in view.pieces
+    ]
+    return View((len(views), *views[0].shape), tuple(pieces))
+
+
+def item(view: View, index: int) -> View:
+    """What the view has at `index` of its first dimension."""
+    pieces = [
+        replace(
+            piece,
+            box=Box(piece.box.start[1:], piece.box.shape[1:]),
+            dims=piece.dims[1:],
+            steps=piece.steps[1:],
+        )
+        for piece in narrowed(view, 0, index, 1).pieces
+    ]
+    return View(view.shape[1:], tuple(pieces))
+
+
+def transposed(view: View, first: int, second: int) -> View:
+    """The view with two dimensions exchanged."""
+    order = list(range(len(view.shape)))
+    order[first], order[second] = second, first
+
+    def moved(values: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(values[dim] for dim in order)
+
+    pieces = [
+        replace(
+            piece,
+            box=Box(moved(piece.box.start), moved(piece.box.shape)),
+            dims=moved(piece.dims),
+            steps=moved(piece.steps),
+        )
+        for piece in view.pieces
+    ]
+    return View(moved(view.shape), tuple(pieces))
+
+
+def padded(view: View, rows: int) -> View:
+    """The view with `rows` in its first dimension: those behind its own repeat its last row."""
+    more = rows - view.shape[0]
+    if more <= 0:
+        return view
+    last = narrowed(view, 0, view.shape[0] - 1, 1)
+    pieces = [
+        replace(
+            piece,
+            box=Box((view.shape[0], *piece.box.start[1:]), (more, *piece.box.shape[1:])),
+            dims=(-1, *piece.dims[1:]),
+            is_padding=True,
+        )
+        for piece in last.pieces
+    ]
+    return View((rows, *view.shape[1:]), (*view.pieces, *pieces))
+
+
+def inverses(view: View, ranks: Sequence[int]) -> list[tuple[ViewPiece, ...]]:
+    """For each source, of so many dimensions, the pieces of it that are in `view`.
+
+    Their boxes are in the source, and their `source` is 0, the view itself. What the view repeats
+    as padding is left out.
+    """
+    found: list[list[ViewPiece]] = [[] for _ in ranks]
+    uneven: list[set[int]] = [set() for _ in ranks]
+    for piece in view.pieces:
+        if not piece.is_padding:
+            found[piece.source] += _seen_from_source(piece, ranks[piece.source])
+            uneven[piece.source] |= {
+                along
+                for along, step, count in zip(piece.dims, piece.steps, piece.box.shape, strict=True)
+                if step > 1 and count > 1
+            }
+    for number, dims in enumerate(uneven):
+        for dim in sorted(dims):
+            found[number] = _merged(found[number], dim)
+    return [tuple(pieces) for pieces in found]
+
+
+def _seen_from_source(piece: ViewPiece, rank: int) -> Iterator[ViewPiece]:
+    """The piece as boxes of its source: one for all indices of step 1, else one for each."""
+    dims, shape = [-1] * rank, [1] * rank
+    apart: list[int] = []
+    for dim, (along, count) in enumerate(zip(piece.dims, piece.box.shape, strict=True)):
+        if along < 0:
+            continue
+        dims[along] = dim
+        if piece.steps[dim] == 1 or count == 1:
+            shape[along] = count
+        else:
+            apart.append(dim)
+    for indices in product(*(range(piece.box.shape[dim]) for dim in apart)):
+        start, there = list(piece.start), list(piece.box.start)
+        for dim, index in zip(apart, indices, strict=True):
+            start[piece.dims[dim]] += index * piece.steps[dim]
+            there[dim] += index
+        box = Box(tuple(start), tuple(shape))
+        yield ViewPiece(box, 0, tuple(there), tuple(dims), (1,) * rank)
+
+
+def _merged(pieces: Sequence[ViewPiece], dim: int) -> list[ViewPiece]:
+    """Pieces of one index along `dim` joined where they follow one another in equal steps."""
+    rows: dict[object, list[ViewPiece]] = {}
+    done: list[ViewPiece] = []
+    for piece in pieces:
+        along = piece.dims[dim]
+        if piece.box.shape[dim] != 1 or along < 0:
+            done.append(piece)
+            continue
+        there = _with(piece.start, along, 0)
+        rest = (_with(piece.box.start, dim, 0), piece.box.shape, there, piece.dims, piece.steps)
+        rows.setdefault(rest, []).append(piece)
+    for alike in rows.values():
+        done += _runs(sorted(alike, key=lambda each: each.box.start[dim]), dim)
+    return done
+
+
+def _runs(rows: list[ViewPiece], dim: int) -> Iterator[ViewPiece]:
+    """Rows in order, as few pieces: each of rows without a gap, in one step through the view."""
+    along = rows[0].dims[dim]
+    at = 0
+    while at < len(rows):
+        first, end, step = rows[at], at + 1, 0
+        while end < len(rows):
+            before, after = rows[end - 1], rows[end]
+            went = after.start[along] - before.start[along]
+            if after.box.start[dim] != before.box.start[dim] + 1 or went < 1:
+                break
+            if step and went != step:
+                break
+            step, end = went, end + 1
+        box = Box(first.box.start, _with(first.box.shape, dim, end - at))
+        yield replace(first, box=box, steps=_with(first.steps, dim, step or 1))
+        at = end
