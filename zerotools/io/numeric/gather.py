@@ -3,13 +3,14 @@
 What is written with one call is gathered in one buffer. Ranges of a flattened tensor are read as
 they lie, those that are neighbours in their file at once. For a block of a tensor, the smallest
 file range that holds it is read in one call, as long as that is not mostly gaps; else its runs are
-read into one buffer, and put in order there together. Elements are picked by strides, never assumed
+read into one buffer, and put in order there together. Pieces that lie near to one another are read
+together (`lattices`). Elements are picked by strides, never assumed
 to be aligned in the file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -20,6 +21,8 @@ from zerotools.core.checkpoint import Chunk, ChunkBox
 from zerotools.core.dtypes import DType
 from zerotools.core.ranges import Range
 from zerotools.io.files.open_files import HeldFiles, NeededRange
+from zerotools.io.numeric.cache_copy import cast_ordered
+from zerotools.io.numeric.lattices import lattices, near_pieces
 from zerotools.io.numeric.numpy_dtypes import (
     NO_LOSSES,
     Array,
@@ -60,7 +63,7 @@ class Scratch:
 
 def gather(
     files: HeldFiles,
-    pieces: Iterable[ChunkBox],
+    pieces: Sequence[ChunkBox],
     box: Box,
     source_dtype: DType,
     target_dtype: DType,
@@ -74,24 +77,32 @@ def gather(
     """
     out = raw.view(numpy_dtype(target_dtype)).reshape(box.shape)
     losses = NO_LOSSES
-    for piece in pieces:
+    together, alone = near_pieces(pieces, source_dtype, WORTHWHILE_GAP_BYTES, buffer.nbytes)
+    for near in together:
+        files.read_into(near.file, near.begin, buffer[: near.end - near.begin].data)
+        for part, whole in lattices(near, source_dtype, buffer, out, box):
+            losses += cast_ordered(part, whole, cast)
+    for piece in alone:
         if piece.box == box and source_dtype == target_dtype and _is_dense(piece, box):
             files.read_into(piece.chunk.file, _first_byte(piece, source_dtype), raw.data)
             continue
-        for block, values in _read_blocks(files, piece, source_dtype, buffer):
-            losses += cast_into(_view(out, block.relative_to(box)), values, cast)
+        for block, whole in _read_blocks(files, piece, source_dtype, buffer):
+            losses += cast_ordered(_view(out, block.relative_to(box)), whole, cast)
     return losses
 
 
 def box_reads(
-    pieces: Iterable[ChunkBox],
+    pieces: Sequence[ChunkBox],
     box: Box,
     source_dtype: DType,
     target_dtype: DType,
     room: int,
 ) -> Iterator[NeededRange]:
     """What `gather` reads, with a buffer of `room` bytes."""
-    for piece in pieces:
+    together, alone = near_pieces(pieces, source_dtype, WORTHWHILE_GAP_BYTES, room)
+    for near in together:
+        yield NeededRange(near.file, near.begin, near.end)
+    for piece in alone:
         if piece.box == box and source_dtype == target_dtype and _is_dense(piece, box):
             begin = _first_byte(piece, source_dtype)
             yield NeededRange(piece.chunk.file, begin, begin + box.numel * source_dtype.itemsize)

@@ -53,10 +53,10 @@ class LocatedTensor:
             gather_flat(files, self._pieces(block), self.dtype.itemsize, raw.data)
             return
         assert block.box is not None, "only a tensor of ranges has blocks that are no boxes"
-        pieces = (
+        pieces = [
             ChunkBox(self._chunks[position], common)
             for position, common in self._index.meeting(block.box)
-        )
+        ]
         gather(files, pieces, block.box, self.dtype, self.dtype, raw, buffer, numpy_cast)
 
     def _pieces(self, block: Block) -> Iterator[Range]:
