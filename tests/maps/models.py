@@ -1,0 +1,96 @@
+"""Tiny models of transformers with random weights, one for each kind of model that a map is for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+_SMALL: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "vocab_size": 100,
+    "max_position_embeddings": 64,
+    "tie_word_embeddings": False,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+_EXPERTS: dict[str, Any] = {
+    "moe_intermediate_size": 16,
+    "num_experts_per_tok": 2,
+}
+_LATENT: dict[str, Any] = {
+    **_EXPERTS,
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 12,
+    "n_routed_experts": 4,
+    "n_shared_experts": 2,
+    "first_k_dense_replace": 1,
+    "n_group": 1,
+    "topk_group": 1,
+}
+CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {}),
+    "llama-biased": ("llama", {"attention_bias": True, "mlp_bias": True}),
+    "llama-tied": ("llama", {"tie_word_embeddings": True, "num_key_value_heads": 4}),
+    "mistral": ("mistral", {}),
+    "qwen2": ("qwen2", {"num_key_value_heads": 1}),
+    "qwen3": ("qwen3", {"head_dim": 12}),
+    "gemma2": ("gemma2", {"tie_word_embeddings": True}),
+    "gemma3": ("gemma3_text", {"tie_word_embeddings": True, "head_dim": 12}),
+    "phi3": ("phi3", {}),
+    "mixtral": ("mixtral", {"num_local_experts": 4}),
+    "qwen2-moe": (
+        "qwen2_moe",
+        {**_EXPERTS, "num_experts": 4, "shared_expert_intermediate_size": 20},
+    ),
+    "qwen3-moe": ("qwen3_moe", {**_EXPERTS, "num_experts": 4, "mlp_only_layers": []}),
+    "qwen3-moe-mixed": ("qwen3_moe", {**_EXPERTS, "num_experts": 4, "mlp_only_layers": [0]}),
+    "deepseek-v2": ("deepseek_v2", {**_LATENT, "q_lora_rank": None}),
+    "deepseek-v3": ("deepseek_v3", {**_LATENT, "q_lora_rank": 20}),
+    "glm4-moe": (
+        "glm4_moe",
+        {
+            **_EXPERTS,
+            "n_routed_experts": 4,
+            "n_shared_experts": 1,
+            "first_k_dense_replace": 1,
+            "attention_bias": True,
+            "use_qk_norm": True,
+            "n_group": 1,
+            "topk_group": 1,
+        },
+    ),
+    "gpt-oss": ("gpt_oss", {"num_local_experts": 4, "num_experts_per_tok": 2}),
+}
+"""The `model_type` of each, and what its config has beside or instead of `_SMALL`."""
+
+
+def made(name: str) -> Any:
+    """The model, in float32; no two of its elements are likely to be equal."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    kind, own = CONFIGS[name]
+    torch.manual_seed(sorted(CONFIGS).index(name))
+    config = AutoConfig.for_model(kind, **{**_SMALL, **own})
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    with torch.no_grad():
+        for value in model.state_dict().values():
+            if value.is_floating_point():
+                value.copy_(torch.rand(value.shape) / 8)
+    return model.eval()
+
+
+def saved(name: str, folder: Path) -> Any:
+    """The model, written by `save_pretrained` into `folder`."""
+    model = made(name)
+    model.save_pretrained(folder)
+    return model

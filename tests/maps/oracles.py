@@ -1,0 +1,199 @@
+"""What other programs make of a model's state dict, written down from their formulas with numpy.
+
+Meta and torchtitan: rows of each head from halves to pairs, `view(heads, 2, rows / 2, columns)
+.transpose(1, 2)` (torchtitan `models/llama3/state_dict_adapter.py`, transformers'
+`convert_llama_weights_to_hf.py` the other way round). Megatron-Core: the rows of QKV are
+(groups, heads / groups + 2, head); gate lies before up; experts are stacked (`megatron.core`
+`transformer/attention.py`, `mlp.py`, `moe/experts.py`). gpt-oss: gate and up of an expert are every
+second row of the transposed weight (Megatron-Bridge `models/gpt_oss/gpt_oss_bridge.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+Arrays = dict[str, np.ndarray]
+
+
+def meta(state: Mapping[str, np.ndarray], config: Any) -> Arrays:
+    """The state dict as Meta's consolidated.00.pth has it."""
+    names = {
+        "self_attn.v_proj": "attention.wv",
+        "self_attn.o_proj": "attention.wo",
+        "mlp.gate_proj": "feed_forward.w1",
+        "mlp.down_proj": "feed_forward.w2",
+        "mlp.up_proj": "feed_forward.w3",
+        "input_layernorm": "attention_norm",
+        "post_attention_layernorm": "ffn_norm",
+    }
+    made: Arrays = {}
+    for name, value in state.items():
+        if name == "lm_head.weight":
+            made["output.weight"] = value
+        elif name == "model.embed_tokens.weight":
+            made["tok_embeddings.weight"] = value
+        elif name == "model.norm.weight":
+            made["norm.weight"] = value
+        else:
+            _, _, layer, rest = name.split(".", 3)
+            kind = rest.removesuffix(".weight")
+            if kind in ("self_attn.q_proj", "self_attn.k_proj"):
+                is_q = kind == "self_attn.q_proj"
+                heads = config.num_attention_heads if is_q else config.num_key_value_heads
+                new = "attention.wq" if is_q else "attention.wk"
+                made[f"layers.{layer}.{new}.weight"] = _in_pairs(value, heads)
+            else:
+                made[f"layers.{layer}.{names[kind]}.weight"] = value
+    return made
+
+
+def _in_pairs(value: np.ndarray, heads: int) -> np.ndarray:
+    rows, columns = value.shape
+    halves = value.reshape(heads, 2, rows // heads // 2, columns)
+    return halves.transpose(0, 2, 1, 3).reshape(rows, columns)
+
+
+_DENSE = {
+    "self_attn.o_proj": "self_attention.linear_proj",
+    "self_attn.q_norm": "self_attention.q_layernorm",
+    "self_attn.k_norm": "self_attention.k_layernorm",
+    "self_attn.q_proj": "self_attention.linear_q_proj",
+    "self_attn.q_a_proj": "self_attention.linear_q_down_proj",
+    "self_attn.q_b_proj": "self_attention.linear_q_up_proj",
+    "self_attn.kv_a_proj_with_mqa": "self_attention.linear_kv_down_proj",
+    "self_attn.kv_b_proj": "self_attention.linear_kv_up_proj",
+    "mlp.down_proj": "mlp.linear_fc2",
+    "mlp.gate_up_proj": "mlp.linear_fc1",
+    "mlp.gate": "mlp.router",
+    "mlp.router": "mlp.router",
+    "block_sparse_moe.gate": "mlp.router",
+    "mlp.shared_expert.down_proj": "mlp.shared_experts.linear_fc2",
+    "mlp.shared_experts.down_proj": "mlp.shared_experts.linear_fc2",
+}
+"""Modules that are only renamed."""
+_NAMES = {
+    "self_attn.q_a_layernorm.weight": "self_attention.linear_q_up_proj.layer_norm_weight",
+    "self_attn.kv_a_layernorm.weight": "self_attention.linear_kv_up_proj.layer_norm_weight",
+    "self_attn.sinks": "self_attention.core_attention.softmax_offset",
+    "mlp.gate.e_score_correction_bias": "mlp.router.expert_bias",
+    "mlp.shared_expert_gate.weight": "mlp.shared_experts.gate_weight",
+}
+
+
+def megatron(state: Mapping[str, np.ndarray], config: Any) -> Arrays:
+    """The state dict under Megatron-Core's names, layer by layer, without padding."""
+    made: Arrays = {"decoder.final_layernorm.weight": state["model.norm.weight"]}
+    made["embedding.word_embeddings.weight"] = state["model.embed_tokens.weight"]
+    if "lm_head.weight" in state:
+        made["output_layer.weight"] = state["lm_head.weight"]
+    for number in range(config.num_hidden_layers):
+        prefix = f"model.layers.{number}."
+        own = {n.removeprefix(prefix): v for n, v in state.items() if n.startswith(prefix)}
+        layer = _layer(own, config)
+        made |= {f"decoder.layers.{number}.{name}": value for name, value in layer.items()}
+    return made
+
+
+def _layer(own: Arrays, config: Any) -> Arrays:
+    made: Arrays = {}
+    is_latent = "self_attn.kv_b_proj.weight" in own
+    for name, value in own.items():
+        module, _, kind = name.rpartition(".")
+        fused_q = module == "self_attn.q_proj" and not is_latent
+        if name in _NAMES:
+            made[_NAMES[name]] = value
+        elif module in _DENSE and not fused_q:
+            made[f"{_DENSE[module]}.{kind}"] = value
+    made |= _norms(own, is_latent=is_latent)
+    if not is_latent:
+        for kind in ("weight", "bias"):
+            made |= _attention(own, config, kind)
+    for gate, new in (
+        ("mlp.", "mlp."),
+        ("mlp.shared_expert.", "mlp.shared_experts."),
+        ("mlp.shared_experts.", "mlp.shared_experts."),
+    ):
+        for kind in ("weight", "bias"):
+            if f"{gate}gate_proj.{kind}" in own:
+                both = [own[f"{gate}gate_proj.{kind}"], own[f"{gate}up_proj.{kind}"]]
+                made[f"{new}linear_fc1.{kind}"] = np.concatenate(both)
+    return made | _experts(own)
+
+
+def _norms(own: Arrays, *, is_latent: bool) -> Arrays:
+    has_experts = any("experts" in name for name in own)
+    first = "input_layernorm.weight" if is_latent else "self_attention.linear_qkv.layer_norm_weight"
+    before = "pre_mlp_layernorm.weight" if has_experts else "mlp.linear_fc1.layer_norm_weight"
+    made = {first: own["input_layernorm.weight"]}
+    after = own["post_attention_layernorm.weight"]
+    if "pre_feedforward_layernorm.weight" not in own:
+        return made | {before: after}
+    return made | {
+        "self_attention.linear_proj.post_layernorm.weight": after,
+        before: own["pre_feedforward_layernorm.weight"],
+        "mlp.linear_fc2.post_layernorm.weight": own["post_feedforward_layernorm.weight"],
+    }
+
+
+def _attention(own: Arrays, config: Any, kind: str) -> Arrays:
+    groups, heads = config.num_key_value_heads, config.num_attention_heads
+    if f"self_attn.qkv_proj.{kind}" in own:
+        fused = own[f"self_attn.qkv_proj.{kind}"]
+        size = fused.shape[0] // (heads + 2 * groups)
+        q, k, v = np.split(fused, [heads * size, (heads + groups) * size])
+    elif f"self_attn.q_proj.{kind}" in own:
+        q, k, v = (own[f"self_attn.{letter}_proj.{kind}"] for letter in "qkv")
+    else:
+        return {}
+    size = k.shape[0] // groups
+    rows = [
+        each.reshape(groups, -1, size, *each.shape[1:]) for each in (q, k, v)
+    ]  # (groups, heads of the group, head, columns)
+    joined = np.concatenate(rows, 1).reshape(-1, *q.shape[1:])
+    return {f"self_attention.linear_qkv.{kind}": joined}
+
+
+def _experts(own: Arrays) -> Arrays:
+    new = "mlp.experts.experts.linear_"
+    if "mlp.experts.gate_up_proj_bias" in own:
+        weight = own["mlp.experts.gate_up_proj"].transpose(0, 2, 1)
+        bias = own["mlp.experts.gate_up_proj_bias"]
+        return {
+            f"{new}fc1.weight": np.concatenate([weight[:, ::2], weight[:, 1::2]], 1),
+            f"{new}fc1.bias": np.concatenate([bias[:, ::2], bias[:, 1::2]], 1),
+            f"{new}fc2.weight": own["mlp.experts.down_proj"].transpose(0, 2, 1),
+            f"{new}fc2.bias": own["mlp.experts.down_proj_bias"],
+        }
+    for prefix, gate, up, down in (
+        ("mlp.experts.", "gate_proj", "up_proj", "down_proj"),
+        ("block_sparse_moe.experts.", "w1", "w3", "w2"),
+    ):
+        count = sum(name.startswith(prefix) and name.endswith(f"{down}.weight") for name in own)
+        if count:
+
+            def of(kind: str, number: int, prefix: str = prefix) -> np.ndarray:
+                return own[f"{prefix}{number}.{kind}.weight"]
+
+            both = [np.concatenate([of(gate, n), of(up, n)]) for n in range(count)]
+            return {
+                f"{new}fc1.weight": np.stack(both),
+                f"{new}fc2.weight": np.stack([of(down, n) for n in range(count)]),
+            }
+    return {}
+
+
+def stacked(layers: Arrays, count: int) -> Arrays:
+    """Layers along a new first dimension, under names without their number, as a uniform torch_dist
+    has them."""
+    made: Arrays = {}
+    for name, value in layers.items():
+        if name.startswith("decoder.layers."):
+            rest = name.split(".", 3)[3]
+            each = [layers[f"decoder.layers.{number}.{rest}"] for number in range(count)]
+            made[f"decoder.layers.{rest}"] = np.stack(each)
+        else:
+            made[name] = value
+    return made

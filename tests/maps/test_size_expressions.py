@@ -1,0 +1,61 @@
+"""Numbers and conditions over config.json."""
+
+from __future__ import annotations
+
+import pytest
+
+from zerotools.core.errors import BadRequest
+from zerotools.maps.size_expressions import size_of, value_of
+
+NAMES = {"a": 6, "b": 4, "kind": "toy", "none": None, "list": [1, 3]}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("a * b - 2", 22),
+        ("a // b + a % b", 3),
+        ("-a + 7", 1),
+        ("none or b", 4),
+        ("gone or none or 3", 3),
+        ("not gone and a == 6", True),
+        ("kind in ['toy', 'other']", True),
+        ("2 not in list", True),
+        ("2 in gone", False),
+        ("gone == None", True),
+        ("a if kind == 'toy' else b", 6),
+        ("3 < b <= 4", True),
+        ("gone", None),
+    ],
+)
+def test_an_expression_is_what_python_makes_of_it(text: str, value: object) -> None:
+    assert value_of(text, NAMES) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("gone * 2", "config.json has no gone"),
+        ("a // 0", "cannot be computed"),
+        ("kind + 1", "which are not whole numbers"),
+        ("kind * 1000000000000", "which are not whole numbers"),
+        ("kind % a", "which are not whole numbers"),
+        ("a < kind", "cannot be computed"),
+        ("kind", "must be a whole number"),
+        ("a == 6", "must be a whole number"),
+        ("-a", "must be a whole number"),
+        ("a * 10000000000000000", "must be a whole number"),
+    ],
+)
+def test_what_is_no_size_is_refused(text: str, said: str) -> None:
+    with pytest.raises(BadRequest, match=said):
+        size_of(text, NAMES)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a.b", "f(a)", "[a for a in b]", "lambda: 1", "a ** b", "a @ b", "1 +", "a[0]", "x := 1"],
+)
+def test_nothing_else_of_python_is_understood(text: str) -> None:
+    with pytest.raises(ValueError, match=r"maps do not take|is not an expression"):
+        value_of(text, NAMES)

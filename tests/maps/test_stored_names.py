@@ -1,0 +1,77 @@
+"""Names on disk: of other versions, of all layers in one, and what is no weight."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.maps.small_maps import CONFIG, changed
+from zerotools.core.errors import BadRequest
+from zerotools.maps.geometry import Shape
+from zerotools.maps.model_layout import ModelLayout, layout_of_model
+from zerotools.maps.stored_names import stored_names, written_views
+
+
+def layout(*changes: tuple[str, str], **config: object) -> ModelLayout:
+    given = {"vocab_multiple": 1}
+    return layout_of_model(changed(*changes), "other", {**CONFIG, **config}, given)
+
+
+def held_by(made: ModelLayout) -> dict[str, Shape]:
+    return {name: view.view.shape for name, view in written_views(made).items()}
+
+
+def test_equal_layers_are_written_in_one_and_read_again() -> None:
+    made = layout()
+    held = held_by(made)
+    assert held["block.q"] == (2, 4, 4)
+    assert held["block.experts"] == (2, 3, 4, 3)
+    stored = stored_names(made, held)
+    assert not stored.faults
+    assert set(stored.views) == set(made.tensors)
+
+
+def test_layers_that_differ_are_written_one_by_one() -> None:
+    made = layout(('"hidden if biased"', '"hidden if i == 0"'))
+    assert "block.0.q" in held_by(made)
+    assert "block.0.bias" in held_by(made)
+    assert not stored_names(made, held_by(made)).faults
+
+
+def test_both_ways_to_store_layers_are_read() -> None:
+    made = layout()
+    assert not stored_names(made, made.tensors).faults
+
+
+def test_another_name_is_taken_and_two_for_one_tensor_are_refused() -> None:
+    made = layout()
+    held = dict(made.tensors)
+    held["block.1.query"] = held.pop("block.1.q")
+    assert not stored_names(made, held).faults
+    held["block.1.q"] = held["block.1.query"]
+    with pytest.raises(BadRequest, match=r"fits two ways: the checkpoint has both block.1.q and"):
+        stored_names(made, held)
+
+
+def test_what_does_not_match_is_said() -> None:
+    made = layout()
+    held = dict(made.tensors)
+    del held["block.0.kv"]
+    held |= {"stray": (1,), "block.0.inv_freq": (2,), "top.in": (11, 4)}
+    stored = stored_names(made, held)
+    assert stored.missing == ("block.0.kv",)
+    assert stored.unknown == ("stray",)
+    assert stored.ignored == ("block.0.inv_freq",)
+    assert stored.wrong == (("top.in", (11, 4), (10, 4)),)
+
+
+def test_a_tensor_of_other_layers_than_config_says_is_wrong() -> None:
+    held = held_by(layout(num_layers=3))
+    stored = stored_names(layout(), held)
+    assert ("block.q", (3, 4, 4), (2, 4, 4)) in stored.wrong
+
+
+def test_an_optional_tensor_may_be_missing() -> None:
+    made = layout(tied=True)
+    held = held_by(made)
+    del held["top.out"]
+    assert not stored_names(made, held).faults

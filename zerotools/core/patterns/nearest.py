@@ -1,0 +1,14 @@
+"""The word that somebody may have meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+_LONGEST = 200
+
+
+def nearest_of(word: str, known: Iterable[str]) -> str:
+    """The most similar of `known`, however little that is; empty where there is none."""
+    found = get_close_matches(word[:_LONGEST], list(known), n=1, cutoff=0.0)
+    return found[0] if found else ""

@@ -1,0 +1,206 @@
+"""Views that tensor expressions make, once the indices and sizes are known.
+
+Layers are alike: they differ in names alone. So an expression is bound to shapes and sizes first,
+its tensors numbered, and what is equal then is made and proved once (`view_of`, `inverses_of`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from zerotools.core.errors import BadRequest
+from zerotools.maps.views import (
+    View,
+    ViewPiece,
+    inverses,
+    item,
+    joined,
+    narrowed,
+    padded,
+    stacked,
+    transposed,
+    whole,
+)
+
+Shape = tuple[int, ...]
+_MOST_BLOCKS = 2**16
+_MOST_ROWS = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class BoundTensor:
+    """Tensor number `number` of an expression, of `shape`."""
+
+    number: int
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class BoundOperation:
+    """An operation whose sizes are numbers."""
+
+    word: str
+    parts: tuple[BoundExpression, ...]
+    sizes: tuple[int, ...]
+
+
+BoundExpression = BoundTensor | BoundOperation
+
+
+@lru_cache(maxsize=1024)
+def view_of(bound: BoundExpression) -> View:
+    """The view that the expression is.
+
+    Raises:
+        BadRequest: its shapes and sizes do not fit together.
+    """
+    if isinstance(bound, BoundTensor):
+        return whole(bound.number, bound.shape)
+    return _MADE[bound.word]([view_of(part) for part in bound.parts], bound.sizes)
+
+
+@lru_cache(maxsize=1024)
+def inverses_of(bound: BoundExpression) -> tuple[tuple[ViewPiece, ...], ...]:
+    """The pieces of each tensor of the expression that the view has."""
+    shapes = dict(_shapes(bound))
+    ranks = [len(shapes[number]) for number in range(len(shapes))]
+    return tuple(inverses(view_of(bound), ranks))
+
+
+def _shapes(bound: BoundExpression) -> list[tuple[int, Shape]]:
+    if isinstance(bound, BoundTensor):
+        return [(bound.number, bound.shape)]
+    return [each for part in bound.parts for each in _shapes(part)]
+
+
+def _dim(view: View, dim: int, word: str) -> int:
+    if dim >= len(view.shape):
+        raise BadRequest(f"{word} has no dimension {dim} in a tensor of shape {list(view.shape)}")
+    return dim
+
+
+def _concat(views: Sequence[View], sizes: Sequence[int]) -> View:
+    dim = _dim(views[0], sizes[0], "concat")
+    _check_alike("concat", views, dim)
+    return joined(views, dim)
+
+
+def _check_alike(word: str, views: Sequence[View], dim: int) -> None:
+    """That the shapes are the same but for `dim`; -1 for all of it."""
+
+    def others(shape: Shape) -> Shape:
+        return shape if dim < 0 else (*shape[:dim], -1, *shape[dim + 1 :])
+
+    first = views[0].shape
+    for view in views:
+        if others(view.shape) != others(first):
+            raise BadRequest(
+                f"{word} cannot join shapes {list(first)} and {list(view.shape)}, which differ in "
+                "another dimension"
+            )
+
+
+def _part(views: Sequence[View], sizes: Sequence[int]) -> View:
+    dim, begin, end = _dim(views[0], sizes[0], "part"), sizes[1], sizes[2]
+    if not begin <= end <= views[0].shape[dim]:
+        raise BadRequest(
+            f"part takes [{begin}, {end}) of dimension {dim}, which has {views[0].shape[dim]}"
+        )
+    return narrowed(views[0], dim, begin, end - begin)
+
+
+def _every(views: Sequence[View], sizes: Sequence[int]) -> View:
+    dim, first, step = _dim(views[0], sizes[0], "every"), sizes[1], sizes[2]
+    if not step or first >= step:
+        raise BadRequest(f"every begins at {first} and goes on by {step}: it must begin below that")
+    return narrowed(views[0], dim, first, -((first - views[0].shape[dim]) // step), step)
+
+
+def _stack(views: Sequence[View], sizes: Sequence[int]) -> View:
+    _check_alike("stack", views, -1)
+    return stacked(views)
+
+
+def _item(views: Sequence[View], sizes: Sequence[int]) -> View:
+    count = views[0].shape[_dim(views[0], 0, "item")]
+    if sizes[0] >= count:
+        raise BadRequest(f"item takes number {sizes[0]} of {count}")
+    return item(views[0], sizes[0])
+
+
+def _transpose(views: Sequence[View], sizes: Sequence[int]) -> View:
+    first, second = (_dim(views[0], size, "transpose") for size in sizes)
+    return transposed(views[0], first, second)
+
+
+def _blocks(view: View, word: str, count: int, multiple: int) -> int:
+    """Rows of each of `count` equal blocks, which are a multiple of `multiple`."""
+    rows = view.shape[_dim(view, 0, word)]
+    if count > _MOST_BLOCKS or rows > _MOST_ROWS:
+        raise BadRequest(f"{word} cuts {rows} rows into {count} blocks, which is no real model's")
+    if not count or rows % (count * multiple):
+        raise BadRequest(
+            f"{word} cuts {rows} rows into {count} equal blocks"
+            + (f" of an even number of rows: {rows} is not a multiple of {2 * count}"
+               if multiple == 2 else f": {rows} is not a multiple of {count}")
+        )  # fmt: skip
+    return rows // count
+
+
+def _pairs(views: Sequence[View], sizes: Sequence[int]) -> View:
+    view, heads = views[0], sizes[0]
+    rows = _blocks(view, "pairs", heads, 2)
+    both = [
+        narrowed(view, 0, head * rows + number, 2, rows // 2)
+        for head in range(heads)
+        for number in range(rows // 2)
+    ]
+    return joined(both, 0)
+
+
+def _halves(views: Sequence[View], sizes: Sequence[int]) -> View:
+    view, heads = views[0], sizes[0]
+    rows = _blocks(view, "halves", heads, 2)
+    both = [
+        narrowed(view, 0, head * rows + half, rows // 2, 2)
+        for head in range(heads)
+        for half in range(2)
+    ]
+    return joined(both, 0)
+
+
+def _interleave(views: Sequence[View], sizes: Sequence[int]) -> View:
+    _check_alike("interleave", views, 0)
+    each = [_blocks(view, "interleave", sizes[0], 1) for view in views]
+    blocks = [
+        narrowed(view, 0, group * rows, rows)
+        for group in range(sizes[0])
+        for view, rows in zip(views, each, strict=True)
+    ]
+    return joined(blocks, 0)
+
+
+def padded_rows(rows: int, multiple: int) -> int:
+    """`rows`, up to the next multiple."""
+    return -(-rows // multiple) * multiple
+
+
+def _pad(views: Sequence[View], sizes: Sequence[int]) -> View:
+    """The size is how many rows there are in the end."""
+    return padded(views[0], sizes[0])
+
+
+_MADE: Mapping[str, Callable[[Sequence[View], Sequence[int]], View]] = {
+    "concat": _concat,
+    "part": _part,
+    "every": _every,
+    "stack": _stack,
+    "item": _item,
+    "transpose": _transpose,
+    "pairs": _pairs,
+    "halves": _halves,
+    "interleave": _interleave,
+    "pad": _pad,
+}

@@ -1,0 +1,127 @@
+"""Which layout of a map a checkpoint has, by the names and shapes of its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from zerotools.core.counts import counted
+from zerotools.core.errors import BadRequest
+from zerotools.core.patterns.nearest import nearest_of
+from zerotools.maps.geometry import Shape
+from zerotools.maps.map_file import HUB, FamilyMap
+from zerotools.maps.model_layout import ModelLayout, layout_of_model
+from zerotools.maps.stored_names import StoredNames, rows_of, stored_names
+
+_MOST_NAMED = 3
+
+
+@dataclass(frozen=True)
+class FoundLayout:
+    """A layout, and how the checkpoint has it."""
+
+    layout: ModelLayout
+    stored: StoredNames
+
+
+def found_in(
+    family: FamilyMap,
+    name: str,
+    config: Mapping[str, Any],
+    given: Mapping[str, Any],
+    held: Mapping[str, Shape],
+) -> FoundLayout:
+    """The layout `name` in a checkpoint of tensors `held`, whether it is all there or not.
+
+    Raises:
+        BadRequest: as `layout_of_model` and `stored_names`; or rows of the vocabulary that are not
+            padding.
+    """
+    layout = layout_of_model(family, name, config, given)
+    if name != HUB:
+        rows = rows_of(layout, held)
+        layout = layout_of_model(family, name, config, given, rows)
+    return FoundLayout(layout, stored_names(layout, held))
+
+
+def detected(
+    family: FamilyMap,
+    config: Mapping[str, Any],
+    given: Mapping[str, Any],
+    held: Mapping[str, Shape],
+) -> FoundLayout:
+    """The layout that the checkpoint has whole.
+
+    Raises:
+        BadRequest: it has none, and the message says what the nearest lacks; or several that are
+            not the same.
+    """
+    tried: list[FoundLayout] = []
+    refused: dict[str, BadRequest] = {}
+    for name in (HUB, *family.layouts):
+        try:
+            tried.append(found_in(family, name, config, given, held))
+        except BadRequest as error:
+            refused[name] = error
+    fitting = [each for each in tried if not each.stored.faults]
+    named = {each.layout.layout.same_as or each.layout.name for each in fitting}
+    if len(named) == 1:
+        return fitting[0]
+    if fitting:
+        raise BadRequest(
+            f"the tensors fit the layouts {' and '.join(sorted(named))} of the map {family.name}; "
+            "say which by --map-from"
+        )
+    likely = [name for name in refused if _is_meant(family, name, held)]
+    if likely:
+        raise refused[likely[0]]
+    if not tried:
+        raise next(iter(refused.values()))
+    check_whole(min(tried, key=lambda each: each.stored.faults), family)
+    raise AssertionError("a layout without faults was not taken")
+
+
+def _is_meant(family: FamilyMap, name: str, held: Mapping[str, Shape]) -> bool:
+    """Whether the names without an index are those of the layout."""
+    if name == HUB:
+        return False
+    layout = family.layouts[name]
+    tensors = family.layouts[layout.same_as or name].tensors
+    plain = [each for each in tensors if "{" not in each]
+    return any(each in held and each not in family.hub for each in plain)
+
+
+def check_whole(found: FoundLayout, family: FamilyMap) -> None:
+    """Refuse a checkpoint that lacks tensors of the layout, or has others.
+
+    Raises:
+        BadRequest: the first of each are named, and the shapes that disagree.
+    """
+    layout, stored = found.layout, found.stored
+    where = f"the layout {layout.name} of the map {family.name}"
+    if stored.wrong:
+        name, shape, expected = stored.wrong[0]
+        raise BadRequest(
+            f"{name} has shape {list(shape)}, and config.json gives it {list(expected)} in "
+            f"{where}; give the config.json of this model"
+        )
+    said = []
+    if stored.missing:
+        said.append(f"{counted(len(stored.missing), 'tensor')} missing ({_some(stored.missing)})")
+    if stored.unknown:
+        near = nearest_of(stored.unknown[0], layout.tensors)
+        said.append(
+            f"{counted(len(stored.unknown), 'tensor')} unknown ({_some(stored.unknown)}; the "
+            f"nearest to the first is {near})"
+        )
+    if said:
+        raise BadRequest(
+            f"the checkpoint does not have {where}: {' and '.join(said)}; give the config.json of "
+            "this model, or a map that has these names, by --map FILE"
+        )
+
+
+def _some(names: tuple[str, ...]) -> str:
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + more

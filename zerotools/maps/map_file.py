@@ -1,0 +1,262 @@
+"""One file of a layout map: a family of models, and the layouts that its weights come in.
+
+    model_types = ["llama"]                   config.json's `model_type`
+    [short]      L = "model.layers.{i}"       what `$L` in names stands for
+    [sizes]      hidden = "hidden_size"       numbers by which shapes are said, in order
+    [indices]    i = "layers"                 how many there are of what `{i}` counts
+    [hf]         "NAME" = "hidden, hidden if CONDITION"
+    [optional]   "NAME" = "CONDITION"         tensors of [hf] that may be there or not
+    [layouts.X]  about, if, ignored, stacked, same_as, keep; tensors, also, ties
+
+`tensors` says what each tensor of the layout is made of (`tensor_expressions`), and perhaps `if`
+when it is there; with `keep` all that no rule takes stay as the Hub has them. `also` has other
+names under which a tensor may lie on disk, `ties` which names have the same values where
+config.json ties the embeddings, `ignored` names (with `*`) that are no weights, `stacked` the index
+along which the layout stacks its tensors where all layers are alike, `same_as` another layout that
+this one equals.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from zerotools.core.errors import BadRequest
+from zerotools.core.patterns.nearest import nearest_of
+from zerotools.maps.size_expressions import names_in as size_names
+from zerotools.maps.size_expressions import parsed
+from zerotools.maps.tensor_expressions import (
+    TensorExpression,
+    indices_of,
+    names_in,
+    parse,
+    sizes_in,
+)
+
+HUB = "hf"
+"""The layout of the Hub, in which every other is said."""
+_KEYS = ("about", "model_types", "short", "sizes", "indices", HUB, "optional", "layouts")
+LAYOUT_KEYS = (
+    "about", "if", "ignored", "stacked", "same_as", "keep", "tensors", "also", "ties",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyTensor:
+    """A tensor of the Hub: its shape, one expression for each dimension, and when it is there."""
+
+    shape: tuple[str, ...]
+    condition: str = "True"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRule:
+    """What a tensor of a layout is made of, and when it is there."""
+
+    expression: TensorExpression
+    condition: str = "True"
+
+
+@dataclass(frozen=True, slots=True)
+class MapLayout:
+    """How one program arranges the tensors of the family; see the head of the file."""
+
+    name: str
+    about: str = ""
+    condition: str = "True"
+    ignored: tuple[str, ...] = ()
+    stacked: str | None = None
+    same_as: str | None = None
+    keep: bool = False
+    tensors: Mapping[str, TensorRule] = field(default_factory=dict)
+    also: Mapping[str, str] = field(default_factory=dict)
+    ties: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyMap:
+    """One file: a family of models."""
+
+    name: str
+    about: str
+    model_types: tuple[str, ...]
+    sizes: Mapping[str, str]
+    indices: Mapping[str, str]
+    hub: Mapping[str, FamilyTensor]
+    optional: Mapping[str, str]
+    layouts: Mapping[str, MapLayout]
+
+    def said_by(self) -> set[str]:
+        """The names by which sizes and conditions are said."""
+        texts = [*self.sizes.values(), *self.indices.values(), *self.optional.values()]
+        for tensor in self.hub.values():
+            texts += (*tensor.shape, tensor.condition)
+        for layout in self.layouts.values():
+            texts.append(layout.condition)
+            for rule in layout.tensors.values():
+                texts += (*sizes_in(rule.expression), rule.condition)
+        return {*self.sizes, *(name for text in texts for name in size_names(text))}
+
+
+def read_map(text: bytes, name: str) -> FamilyMap:
+    """The map that `text` is; `name` says where it comes from.
+
+    Raises:
+        BadRequest: it is not TOML, or a key, a word or a name in it is not known; the message has
+            the line, and the nearest that is known.
+    """
+    try:
+        source = text.decode()
+        tree = tomllib.loads(source)
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise BadRequest(f"{name} is not TOML: {error!s:.200}") from None
+    return _MapReader(source, name).family(tree)
+
+
+class _MapReader:
+    """Checks each part of a tree, and says the line of what is wrong."""
+
+    def __init__(self, text: str, name: str) -> None:
+        self._lines = text.splitlines()
+        self._name = name
+        self._short: dict[str, str] = {}
+
+    def family(self, tree: Mapping[str, Any]) -> FamilyMap:
+        self._known(tree, _KEYS, "the map")
+        for key in ("model_types", "sizes", "indices", HUB, "layouts"):
+            if key not in tree:
+                raise BadRequest(f"{self._name} has no {key}, which a map needs")
+        self._short = {f"${key}": text for key, text in self._texts(tree, "short").items()}
+        indices = self._texts(tree, "indices")
+        for name, size in {**self._texts(tree, "sizes"), **indices}.items():
+            self._expression(name, size)
+        hub = {key: self._hub(key, text) for key, text in self._texts(tree, HUB).items()}
+        self._known_indices(hub, indices)
+        optional = self._texts(tree, "optional")
+        for key, condition in optional.items():
+            self._known([key], hub, "[optional]")
+            self._expression(key, condition)
+        layouts = self._table(tree, "layouts")
+        found = {key: self._layout(key, layouts[key], hub, indices) for key in layouts}
+        for key, layout in found.items():
+            if layout.same_as is not None and layout.same_as not in found:
+                self._fail(key, f"layout {key} is same_as {layout.same_as}, which is none")
+        return FamilyMap(
+            name=self._name.rsplit("/", 1)[-1].removesuffix(".toml"),
+            about=str(tree.get("about", "")),
+            model_types=self._list(tree, "model_types"),
+            sizes=self._texts(tree, "sizes"),
+            indices=indices,
+            hub=hub,
+            optional=optional,
+            layouts=found,
+        )
+
+    def _hub(self, key: str, text: str) -> FamilyTensor:
+        shape, _, condition = text.partition(" if ")
+        sizes = tuple(size.strip() for size in shape.split(",") if size.strip())
+        condition = condition.strip() or "True"
+        for each in (*sizes, condition):
+            self._expression(key, each)
+        return FamilyTensor(sizes, condition)
+
+    def _layout(
+        self, name: str, tree: Any, hub: Mapping[str, FamilyTensor], indices: Mapping[str, str]
+    ) -> MapLayout:
+        if not isinstance(tree, dict):
+            self._fail(name, f"layouts.{name} is not a table")
+        if name == HUB:
+            self._fail(name, f"{HUB} is the layout of [{HUB}], and has no table of its own")
+        self._known(tree, LAYOUT_KEYS, f"layouts.{name}")
+        condition = str(tree.get("if", "True"))
+        self._expression(name, condition)
+        tensors = {
+            key: self._tensor(key, text, hub) for key, text in self._texts(tree, "tensors").items()
+        }
+        self._known_indices(tensors, indices)
+        also, ties = self._texts(tree, "also"), self._texts(tree, "ties")
+        for key, meant in (*also.items(), *ties.items()):
+            self._known([meant], tensors, f"the tensors of layouts.{name}")
+            if sorted(indices_of(key)) != sorted(indices_of(meant)):
+                self._fail(key, f"{key} and {meant} have different indices")
+        stacked = tree.get("stacked")
+        if stacked is not None:
+            self._known([str(stacked)], indices, "[indices]")
+        return MapLayout(
+            name=name,
+            about=str(tree.get("about", "")),
+            condition=condition,
+            ignored=self._list(tree, "ignored"),
+            stacked=stacked,
+            same_as=tree.get("same_as"),
+            keep=tree.get("keep") is True,
+            tensors=tensors,
+            also=also,
+            ties=ties,
+        )
+
+    def _tensor(self, key: str, text: str, hub: Mapping[str, FamilyTensor]) -> TensorRule:
+        made, _, condition = text.partition(" if ")
+        condition = condition.strip() or "True"
+        self._expression(key, condition)
+        try:
+            found = parse(made)
+        except ValueError as error:
+            self._fail(key, f"{key}: {error}")
+        self._known(names_in(found), hub, f"[{HUB}]")
+        return TensorRule(found, condition)
+
+    def _known_indices(self, names: Any, indices: Mapping[str, str]) -> None:
+        for name in names:
+            for index in indices_of(name):
+                if index not in indices:
+                    self._fail(name, f"{name} has the index {{{index}}}, not in [indices]")
+
+    def _expression(self, key: str, text: str) -> None:
+        try:
+            parsed(text)
+        except ValueError as error:
+            self._fail(key, f"{key}: {error}")
+
+    def _known(self, keys: Any, known: Any, where: str) -> None:
+        for key in keys:
+            if key not in known:
+                near = nearest_of(key, known)
+                self._fail(key, f"{key} is not known in {where}; the nearest is {near}")
+
+    def _table(self, tree: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+        found = tree.get(key, {})
+        if not isinstance(found, dict):
+            self._fail(key, f"{key} is not a table")
+        return found
+
+    def _texts(self, tree: Mapping[str, Any], key: str) -> dict[str, str]:
+        found = self._table(tree, key)
+        for name, value in found.items():
+            if not isinstance(value, str | int) or isinstance(value, bool):
+                self._fail(name, f"{name} is {value!r:.60}, and must be text in quotes")
+        return {self._full(name): self._full(str(value)) for name, value in found.items()}
+
+    def _full(self, text: str) -> str:
+        """The text with what abbreviations stand for."""
+        for word, meant in self._short.items():
+            text = text.replace(word, meant)
+        return text
+
+    def _list(self, tree: Mapping[str, Any], key: str) -> tuple[str, ...]:
+        found = tree.get(key, [])
+        if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+            self._fail(key, f"{key} must be a list of words")
+        return tuple(found)
+
+    def _fail(self, key: str, said: str) -> NoReturn:
+        raise BadRequest(f"{self._name}, line {self._line(key)}: {said}")
+
+    def _line(self, key: str) -> int:
+        wanted = re.compile(rf"(?<![\w.]){re.escape(key)}(?![\w.])")
+        lines = enumerate(map(self._full, self._lines), 1)
+        found = (number for number, line in lines if wanted.search(line))
+        return next(found, 1)

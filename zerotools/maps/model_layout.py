@@ -1,0 +1,378 @@
+"""A layout of one model: the tensors of both sides with their shapes, and how each makes the other.
+
+The other way round is derived: the pieces of every tensor of the Hub that the layout has must cover
+it, each element once. That proves that the layout loses nothing and repeats nothing but padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import product
+from math import prod
+from typing import Any
+
+from zerotools.core.boxes import Hole, Overlap, prove_cover
+from zerotools.core.errors import BadRequest
+from zerotools.core.patterns.nearest import nearest_of
+from zerotools.maps.geometry import (
+    BoundExpression,
+    BoundOperation,
+    BoundTensor,
+    Shape,
+    inverses_of,
+    padded_rows,
+    view_of,
+)
+from zerotools.maps.map_file import HUB, FamilyMap, MapLayout
+from zerotools.maps.size_expressions import named_value, size_of, value_of
+from zerotools.maps.tensor_expressions import (
+    Operation,
+    TensorExpression,
+    TensorName,
+    indices_of,
+    with_indices,
+)
+from zerotools.maps.views import TensorView, View, ViewPiece, whole
+
+MULTIPLE = "vocab_multiple"
+USUAL_MULTIPLE = 128
+"""Megatron's `--make-vocab-size-divisible-by`."""
+_MOST_TENSORS = 2_000_000
+_TENSOR_PARALLEL = (1, 2, 4, 8, 16, 32, 64)
+
+
+@dataclass(frozen=True)
+class ModelLayout:
+    """One layout of a model. `tensors` and `hub` are the shapes of both sides, by name; `of_hub`
+    says what each of `tensors` is made of, `to_hub` what each of `hub` is. `optional` are names of
+    either side that may be missing. `places` has, for each of `tensors`, its pattern in the map and
+    its indices. `padded` are the rows of tensors that have more than the Hub's."""
+
+    family: FamilyMap
+    layout: MapLayout
+    hub: Mapping[str, Shape]
+    tensors: Mapping[str, Shape]
+    of_hub: Mapping[str, TensorView]
+    to_hub: Mapping[str, TensorView]
+    optional: frozenset[str]
+    places: Mapping[str, tuple[str, Mapping[str, int]]] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
+    padded: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.layout.name
+
+
+@dataclass(frozen=True)
+class MapSizes:
+    """What shapes are said by: config.json, the arguments, and the map's own sizes of both."""
+
+    values: Mapping[str, Any]
+    counts: Mapping[str, int]
+
+    @classmethod
+    def of(cls, family: FamilyMap, config: Mapping[str, Any], given: Mapping[str, Any]) -> MapSizes:
+        """Raises BadRequest: something is said nowhere, or an argument is for nothing."""
+        known = {*family.said_by(), MULTIPLE}
+        useless = next((name for name in given if name not in known), None)
+        if useless is not None:
+            raise BadRequest(
+                f"the map {family.name} has no {useless}, which --map-arg gives; the nearest is "
+                f"{nearest_of(useless, known)}"
+            )
+        text = config.get("text_config")
+        plain = {**config, **text} if isinstance(text, dict) else dict(config)
+        names = {**plain, MULTIPLE: USUAL_MULTIPLE, **given}
+        for name, size in family.sizes.items():
+            names[name] = given.get(name, named_value(size, names))
+        counts = {name: size_of(size, names) for name, size in family.indices.items()}
+        return cls({**names, "is_multiple_given": MULTIPLE in given}, counts)
+
+
+def layout_of_model(
+    family: FamilyMap,
+    name: str,
+    config: Mapping[str, Any],
+    given: Mapping[str, Any] | None = None,
+    rows: Mapping[str, int] | None = None,
+) -> ModelLayout:
+    """The layout `name` of the model that config.json describes.
+
+    `given` are arguments, which go before config.json. `rows` are those that padded tensors have
+    in a checkpoint.
+
+    Raises:
+        BadRequest: the map is not for this model, its sizes do not fit, or it is not total: a
+            tensor of the Hub is in no tensor of the layout, in part, or twice.
+    """
+    sizes = MapSizes.of(family, config, given or {})
+    hub, optional = _hub_shapes(family, sizes)
+    if name == HUB:
+        return _plain(family, hub, optional, sizes)
+    layout = family.layouts[name]
+    if layout.same_as is not None:
+        base = family.layouts[layout.same_as]
+        layout = replace(base, name=name, about=layout.about, same_as=layout.same_as)
+    if not value_of(layout.condition, sizes.values):
+        raise BadRequest(
+            f"the layout {name} of the map {family.name} is for models of which "
+            f"{layout.condition}; config.json says otherwise"
+        )
+    return _Maker(family, layout, sizes, hub, optional, rows or {}).made()
+
+
+def _plain(
+    family: FamilyMap, hub: Mapping[str, Shape], optional: frozenset[str], sizes: MapSizes
+) -> ModelLayout:
+    views = {name: TensorView(whole(0, shape), (name,)) for name, shape in hub.items()}
+    about = "as the Hub has it, and save_pretrained writes it"
+    ignored = ("*.rotary_emb.inv_freq",)
+    layout = MapLayout(HUB, about, ignored=ignored)
+    return ModelLayout(family, layout, hub, hub, views, views, optional, counts=sizes.counts)
+
+
+def _hub_shapes(family: FamilyMap, sizes: MapSizes) -> tuple[dict[str, Shape], frozenset[str]]:
+    found: dict[str, Shape] = {}
+    optional = set()
+    for pattern, tensor in family.hub.items():
+        for indices in _all_indices(pattern, sizes):
+            names = {**sizes.values, **indices}
+            if not value_of(tensor.condition, names):
+                continue
+            name = with_indices(pattern, indices)
+            found[name] = tuple(size_of(size, names) for size in tensor.shape)
+            if pattern in family.optional and value_of(family.optional[pattern], names):
+                optional.add(name)
+    return found, frozenset(optional)
+
+
+def _all_indices(pattern: str, sizes: MapSizes) -> Iterator[dict[str, int]]:
+    names = indices_of(pattern)
+    count = prod(sizes.counts[name] for name in names)
+    if count > _MOST_TENSORS:
+        raise BadRequest(f"config.json says {count} tensors {pattern}, more than any model has")
+    for values in product(*(range(sizes.counts[name]) for name in names)):
+        yield dict(zip(names, values, strict=True))
+
+
+class _Absent(Exception):
+    """The model has none of the tensors, or lacks one of them: `name`."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+@dataclass
+class _Maker:
+    family: FamilyMap
+    layout: MapLayout
+    sizes: MapSizes
+    hub: Mapping[str, Shape]
+    optional: frozenset[str]
+    rows: Mapping[str, int]
+    bound: dict[str, tuple[BoundExpression, tuple[str, ...]]] = field(default_factory=dict)
+    places: dict[str, tuple[str, Mapping[str, int]]] = field(default_factory=dict)
+    padded: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def made(self) -> ModelLayout:
+        for pattern, rule in self.layout.tensors.items():
+            for indices in _all_indices(pattern, self.sizes):
+                if value_of(rule.condition, {**self.sizes.values, **indices}):
+                    self._bind(pattern, rule.expression, indices)
+        if self.layout.keep:
+            self._keep()
+        of_hub = {name: TensorView(self._view(name), names) for name, (_, names) in
+                  self.bound.items()}  # fmt: skip
+        optional = {
+            name
+            for name, (_, names) in self.bound.items()
+            if all(each in self.optional for each in names)
+        }
+        return ModelLayout(
+            family=self.family,
+            layout=self.layout,
+            hub=self.hub,
+            tensors={name: view.view.shape for name, view in of_hub.items()},
+            of_hub=of_hub,
+            to_hub=self._to_hub(),
+            optional=self.optional | optional,
+            places=self.places,
+            counts=self.sizes.counts,
+            padded=self.padded,
+        )
+
+    def _view(self, name: str) -> View:
+        try:
+            return view_of(self.bound[name][0])
+        except BadRequest as error:
+            raise BadRequest(f"{name} of the map {self.family.name}: {error}") from None
+
+    def _bind(self, pattern: str, expression: TensorExpression, indices: Mapping[str, int]) -> None:
+        name = with_indices(pattern, indices)
+        if name in self.bound:
+            first = self.places[name][0]
+            raise BadRequest(f"{name} fits two ways: the rules {first} and {pattern} both make it")
+        binding = _Binding(self, name, indices)
+        try:
+            made = binding.bind(expression, {})
+        except _Absent as lacking:
+            there = next((each for each in binding.names if each in self.hub), None)
+            if there is None:
+                return
+            raise BadRequest(
+                f"{name} is made of {there}, which config.json says, and of {lacking.name}, which "
+                f"it says is not there: the map {self.family.name} does not fit"
+            ) from None
+        self.bound[name] = made, tuple(binding.names)
+        self.places[name] = pattern, indices
+
+    def _keep(self) -> None:
+        taken = {name for _, names in self.bound.values() for name in names}
+        for name in self.hub:
+            if name not in taken:
+                self._bind(name, TensorName(name), {})
+
+    def _to_hub(self) -> dict[str, TensorView]:
+        parts: dict[str, list[tuple[tuple[ViewPiece, ...], str]]] = {}
+        for name, (bound, names) in self.bound.items():
+            self._view(name)
+            for pieces, each in zip(inverses_of(bound), names, strict=True):
+                parts.setdefault(each, []).append((pieces, name))
+        return {name: self._hub_view(name, parts.get(name, [])) for name in self.hub}
+
+    def _hub_view(
+        self, name: str, parts: Sequence[tuple[tuple[ViewPiece, ...], str]]
+    ) -> TensorView:
+        names = tuple(each for _, each in parts)
+        if not parts:
+            near = ", ".join(list(self.bound)[:1])
+            raise BadRequest(
+                f"the layout {self.layout.name} of the map {self.family.name} is not total: no "
+                f"rule takes {name}, so it would be lost (the first rule makes {near})"
+            )
+        found = _proved(tuple(pieces for pieces, _ in parts), self.hub[name])
+        if isinstance(found, Hole):
+            raise BadRequest(
+                f"the layout {self.layout.name} of the map {self.family.name} is not invertible: "
+                f"{found.missing} elements of {name}, the first in {found.box}, are in none of "
+                f"{', '.join(names)}"
+            )
+        if isinstance(found, Overlap):
+            rules = " and ".join(dict.fromkeys(self.places[each][0] for each in names))
+            raise BadRequest(
+                f"the layout {self.layout.name} of the map {self.family.name} is not invertible: "
+                f"{found.second} of {name} is in two places, by the rules {rules}"
+            )
+        return TensorView(found, names)
+
+
+@lru_cache(maxsize=1024)
+def _proved(parts: tuple[tuple[ViewPiece, ...], ...], shape: Shape) -> View | Hole | Overlap:
+    """The pieces as a view, if they cover `shape` and do not overlap. Equal boxes overlap too."""
+    pieces = tuple(
+        replace(piece, source=number) for number, part in enumerate(parts) for piece in part
+    )
+    seen = {}
+    for piece in pieces:
+        if piece.box in seen and not piece.box.is_empty:
+            return Overlap(piece.box, piece.box)
+        seen[piece.box] = piece
+    try:
+        fault = prove_cover(shape, list(seen))
+    except ValueError:
+        fault = Hole(pieces[0].box, 0)
+    return View(shape, pieces) if fault is None else fault
+
+
+@dataclass
+class _Binding:
+    """Makes numbers of the sizes of one expression, and notes its tensors."""
+
+    maker: _Maker
+    target: str
+    indices: Mapping[str, int]
+    names: dict[str, int] = field(default_factory=dict)
+
+    def bind(self, expression: TensorExpression, more: Mapping[str, int]) -> BoundExpression:
+        indices = {**self.indices, **more}
+        if isinstance(expression, TensorName):
+            return self._tensor(expression.pattern, indices)
+        if expression.word == "stack":
+            return self._stack(expression, more)
+        if expression.word == "pad":
+            return self._pad(expression, more)
+        parts = self._parts(expression, more)
+        sizes = tuple(self._size(size, indices) for size in expression.sizes)
+        return BoundOperation(expression.word, parts, sizes)
+
+    def _parts(self, expression: Operation, more: Mapping[str, int]) -> tuple[BoundExpression, ...]:
+        found: list[BoundExpression] = []
+        absent: _Absent | None = None
+        for each in expression.tensors:  # all are asked, so that `names` has what is there
+            try:
+                found.append(self.bind(each, more))
+            except _Absent as error:
+                absent = error
+        if absent is not None:
+            raise absent
+        return tuple(found)
+
+    def _tensor(self, pattern: str, indices: Mapping[str, int]) -> BoundTensor:
+        lacking = [name for name in indices_of(pattern) if name not in indices]
+        if lacking:
+            raise BadRequest(
+                f"{self.target}: {pattern} has the index {lacking[0]}, which neither the name nor "
+                "a stack(...) has"
+            )
+        name = with_indices(pattern, indices)
+        if name not in self.maker.hub:
+            raise _Absent(name)
+        number = self.names.setdefault(name, len(self.names))
+        return BoundTensor(number, self.maker.hub[name])
+
+    def _size(self, text: str, indices: Mapping[str, int]) -> int:
+        try:
+            return size_of(text, {**self.maker.sizes.values, **indices})
+        except BadRequest as error:
+            raise BadRequest(f"{self.target}: {error}") from None
+
+    def _stack(self, expression: Operation, more: Mapping[str, int]) -> BoundOperation:
+        index = expression.sizes[0]
+        count = self.maker.sizes.counts.get(index)
+        if count is None or count > _MOST_TENSORS:
+            raise BadRequest(f"{self.target}: stack takes an index, and {index} is {count}")
+        parts = [
+            self.bind(expression.tensors[0], {**more, index: number}) for number in range(count)
+        ]
+        if not parts:
+            raise _Absent(f"any of index {index}")
+        return BoundOperation("stack", tuple(parts), ())
+
+    def _pad(self, expression: Operation, more: Mapping[str, int]) -> BoundOperation:
+        part = self._parts(expression, more)[0]
+        rows = view_of(part).shape[0]
+        multiple = max(1, self._size(expression.sizes[0], {**self.indices, **more}))
+        there = self.maker.rows.get(self.target)
+        if there is None:
+            there = padded_rows(rows, multiple)
+        else:
+            _check_padding(self.target, rows, there, multiple, self.maker.sizes)
+        if there != rows:
+            self.maker.padded[self.target] = (there, rows)
+        return BoundOperation("pad", (part,), (there,))
+
+
+def _check_padding(name: str, rows: int, there: int, multiple: int, sizes: MapSizes) -> None:
+    """That what a checkpoint has more than the model's `rows` is padding."""
+    if there == rows:
+        return
+    tried = (1,) if sizes.values["is_multiple_given"] else _TENSOR_PARALLEL
+    if there not in {padded_rows(rows, multiple * ranks) for ranks in tried}:
+        raise BadRequest(
+            f"{name} has {there} rows and config.json a vocabulary of {rows}: padding to a "
+            f"multiple of {multiple} gives {padded_rows(rows, multiple)}, so {abs(there - rows)} "
+            f"rows are not padding; correct vocab_size, or give --map-arg {MULTIPLE}=NUMBER"
+        )

@@ -1,0 +1,73 @@
+"""The maps that come with zerotools, and which one fits a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.core.patterns.nearest import nearest_of
+from zerotools.maps.map_file import FamilyMap, read_map
+
+_FOLDER = "families"
+_SUFFIX = ".toml"
+
+
+@cache
+def shipped_maps() -> Mapping[str, FamilyMap]:
+    """All maps by name, in order of their names."""
+    folder = files(__package__) / _FOLDER
+    found = sorted(each.name for each in folder.iterdir() if each.name.endswith(_SUFFIX))
+    maps = (read_map((folder / name).read_bytes(), name) for name in found)
+    return {each.name: each for each in maps}
+
+
+def shipped_map(name: str) -> FamilyMap:
+    """The map `name`.
+
+    Raises:
+        BadRequest: there is none; the nearest is named.
+    """
+    found = shipped_maps().get(name)
+    if found is None:
+        near = nearest_of(name, shipped_maps())
+        raise BadRequest(f"there is no map {name}; the nearest is {near} (zerotools maps list)")
+    return found
+
+
+def map_of_model(config: Mapping[str, Any]) -> FamilyMap:
+    """The map for the model that config.json describes.
+
+    Raises:
+        BadRequest: config.json does not say its `model_type`.
+        Unsupported: there is no map for it; the nearest is named.
+    """
+    kind = config.get("model_type")
+    if not isinstance(kind, str):
+        raise BadRequest("config.json has no model_type, by which a map is chosen: give --map")
+    known = {each: family for family in shipped_maps().values() for each in family.model_types}
+    if kind in known:
+        return known[kind]
+    near = nearest_of(kind, known)
+    raise Unsupported(
+        f"no map is for models of type {kind}; the nearest is {near}, of the map "
+        f"{known[near].name}: copy it (zerotools maps show {known[near].name} --toml), change it, "
+        "and give it by --map FILE"
+    )
+
+
+def check_layout(family: FamilyMap, name: str, *, hub: str) -> None:
+    """Raises BadRequest: the map has no layout `name`; the nearest is named."""
+    known = [hub, *family.layouts]
+    if name not in known:
+        raise BadRequest(
+            f"the map {family.name} has no layout {name}; the nearest is "
+            f"{nearest_of(name, known)} (it has {', '.join(known)})"
+        )
+
+
+def source_of(name: str) -> str:
+    """The text of a shipped map."""
+    return (files(__package__) / _FOLDER / f"{name}{_SUFFIX}").read_text("utf-8")

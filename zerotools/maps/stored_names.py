@@ -1,0 +1,148 @@
+"""Names under which the tensors of a layout may lie on disk, and those of all layers in one.
+
+A map has one name for each tensor of each layer. Programs have written others in other versions
+(`also`), and Megatron stacks the tensors of equal layers along a new first dimension, under the
+name without the number of the layer. Both are views, before the map's own and behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from zerotools.core.errors import BadRequest
+from zerotools.maps.geometry import Shape
+from zerotools.maps.model_layout import ModelLayout
+from zerotools.maps.tensor_expressions import with_indices
+from zerotools.maps.views import TensorView, item, stacked, whole
+
+
+@dataclass(frozen=True)
+class StoredNames:
+    """How a checkpoint with these names has a layout: `views` makes the layout's tensors of them.
+    `missing` are names of the layout that nothing makes, `unknown` those of the checkpoint that
+    make nothing, `ignored` those that the layout says are no weights, `wrong` what is in another
+    shape: the name, the shape there, and that of config.json."""
+
+    views: Mapping[str, TensorView]
+    missing: tuple[str, ...]
+    unknown: tuple[str, ...]
+    ignored: tuple[str, ...]
+    wrong: tuple[tuple[str, Shape, Shape], ...]
+
+    @property
+    def faults(self) -> int:
+        return len(self.missing) + len(self.unknown) + len(self.wrong)
+
+
+def stored_names(layout: ModelLayout, held: Mapping[str, Shape]) -> StoredNames:
+    """How a checkpoint of tensors `held` has the layout.
+
+    Raises:
+        BadRequest: one tensor of the layout is there under two names.
+    """
+    ignored = {name for name in held if _is_ignored(layout, name)}
+    found: dict[str, tuple[str, int | None]] = {}
+    used: set[str] = set()
+    for name in layout.tensors:
+        for place in _places(layout, name):
+            if place[0] not in held or place[0] in ignored:
+                continue
+            used.add(place[0])
+            if name in found:
+                raise BadRequest(
+                    f"{name} of the layout {layout.name} fits two ways: the checkpoint has both "
+                    f"{found[name][0]} and {place[0]}"
+                )
+            found[name] = place
+    views: dict[str, TensorView] = {}
+    wrong: list[tuple[str, Shape, Shape]] = []
+    for name, (stored, number) in found.items():
+        shape, own = held[stored], layout.tensors[name]
+        expected = own if number is None else (_count(layout), *own)
+        if shape != expected:
+            if all(stored != each for each, _, _ in wrong):
+                wrong.append((stored, shape, expected))
+            continue
+        view = whole(0, shape)
+        views[name] = TensorView(view if number is None else item(view, number), (stored,))
+    missing = (name for name in layout.tensors if name not in found)
+    return StoredNames(
+        views=views,
+        missing=tuple(name for name in missing if name not in layout.optional),
+        unknown=tuple(name for name in held if name not in used and name not in ignored),
+        ignored=tuple(sorted(ignored)),
+        wrong=tuple(wrong),
+    )
+
+
+def rows_of(layout: ModelLayout, held: Mapping[str, Shape]) -> dict[str, int]:
+    """Rows that the checkpoint's tensors have, under the layout's names that may be padded."""
+    found = {}
+    for name in layout.tensors:
+        shape = held.get(name)
+        if shape:
+            found[name] = shape[0]
+    return found
+
+
+def written_views(layout: ModelLayout) -> dict[str, TensorView]:
+    """The layout's tensors as they are written: of all layers in one, where the layout does that
+    and all layers are alike."""
+    index = layout.layout.stacked
+    if index is None or not _is_uniform(layout, index):
+        return {
+            name: TensorView(whole(0, shape), (name,)) for name, shape in layout.tensors.items()
+        }
+    found: dict[str, list[str]] = {}
+    for name, (pattern, indices) in layout.places.items():
+        found.setdefault(_stacked_name(pattern, index, indices), []).append(name)
+    views = {}
+    for new, names in found.items():
+        shape = layout.tensors[names[0]]
+        if len(names) == 1 and new == names[0]:
+            views[new] = TensorView(whole(0, shape), (new,))
+        else:
+            parts = [whole(number, shape) for number in range(len(names))]
+            views[new] = TensorView(stacked(parts), tuple(names))
+    return views
+
+
+def _is_ignored(layout: ModelLayout, name: str) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in layout.layout.ignored)
+
+
+def _count(layout: ModelLayout) -> int:
+    index = layout.layout.stacked
+    return layout.counts[index] if index is not None else 0
+
+
+def _places(layout: ModelLayout, name: str) -> Iterator[tuple[str, int | None]]:
+    """The names under which a tensor may lie, and its number in one that is stacked."""
+    if name not in layout.places:
+        yield name, None
+        return
+    pattern, indices = layout.places[name]
+    index = layout.layout.stacked
+    also = [other for other, meant in layout.layout.also.items() if meant == pattern]
+    for each in (pattern, *also):
+        yield with_indices(each, indices), None
+        if index is not None and index in indices:
+            yield _stacked_name(each, index, indices), indices[index]
+
+
+def _stacked_name(pattern: str, index: str, indices: Mapping[str, int]) -> str:
+    return with_indices(pattern.replace(f".{{{index}}}", ""), indices)
+
+
+def _is_uniform(layout: ModelLayout, index: str) -> bool:
+    """Whether every kind of tensor is in every layer, in the same shape."""
+    kinds: dict[str, list[Shape]] = {}
+    for name, (pattern, indices) in layout.places.items():
+        if index in indices:
+            kinds.setdefault(_stacked_name(pattern, index, indices), []).append(
+                layout.tensors[name]
+            )
+    count = layout.counts[index]
+    return all(len(shapes) == count and len(set(shapes)) == 1 for shapes in kinds.values())
