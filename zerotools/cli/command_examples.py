@@ -21,6 +21,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "zerotools consolidate zero3-run model --dtype bf16 --verify",
         "zerotools consolidate run.pt model --strip-prefix module.",
         "zerotools consolidate lora-run adapter --adapter-only",
+        "zerotools consolidate zero3-run for-megatron --map-to megatron",
     ),
     "reshard": (
         "zerotools reshard runs/tiny for-three --world-size 3",
@@ -29,6 +30,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "convert": (
         "zerotools convert zero3-run as-dcp --to dcp",
         "zerotools convert runs/tiny universal --to universal --dry-run",
+    ),
+    "maps": (
+        "zerotools maps list",
+        "zerotools maps show llama --config model/config.json",
+        "zerotools maps check llama zero3-run --config model/config.json",
     ),
     "verify": (
         "zerotools verify runs/tiny",

@@ -42,6 +42,11 @@ COMMANDS: dict[str, CommandEntry] = {
     "convert": CommandEntry(
         "zerotools.cli.commands.convert", CHECKPOINTS, "Rewrite a checkpoint in another format."
     ),
+    "maps": CommandEntry(
+        "zerotools.cli.commands.maps",
+        CHECKPOINTS,
+        "Show how other programs arrange the same weights.",
+    ),
     "verify": CommandEntry(
         "zerotools.cli.commands.verify", CHECKPOINTS, "Check whether a checkpoint is whole."
     ),

@@ -17,6 +17,7 @@ from zerotools.cli.options.export_options import (
     name_options,
     weights_from_option,
 )
+from zerotools.cli.options.map_options import map_options
 from zerotools.cli.options.part_options import part_options
 from zerotools.cli.options.shared import (
     config_dir_option,
@@ -30,6 +31,7 @@ from zerotools.ops.conversions.consolidate import (
     refuse_overflow,
 )
 from zerotools.ops.execution.parts.share import OutputPart
+from zerotools.ops.weights.layout_mapping import MapRequest
 
 
 @click.command("consolidate")
@@ -64,6 +66,7 @@ from zerotools.ops.execution.parts.share import OutputPart
 @click.option("--adapter-name", metavar="NAME", help="Which adapter, if the run has several.")
 @keep_aliases_option
 @allow_overflow_option
+@map_options
 @conversion_options
 @part_options
 def command(
@@ -87,6 +90,7 @@ def command(
     adapter_name: str | None,
     keep_aliases: bool,
     allow_overflow: bool,
+    mapping: MapRequest | None,
     how: Writing,
     part: OutputPart | None,
 ) -> None:
@@ -109,6 +113,7 @@ def command(
         adapter_only=adapter_only,
         adapter_config=adapter_config,
         adapter_name=adapter_name,
+        mapping=mapping,
     )
     carry_out(
         prepare(

@@ -15,6 +15,7 @@ from zerotools.cli.options.conversion_options import (
     say_unchanged,
 )
 from zerotools.cli.options.deepspeed_options import zero_options
+from zerotools.cli.options.map_options import map_options
 from zerotools.cli.options.part_options import part_options
 from zerotools.cli.options.shared import (
     config_dir_option,
@@ -23,6 +24,7 @@ from zerotools.cli.options.shared import (
     tag_option,
 )
 from zerotools.cli.options.sizes import ByteSize
+from zerotools.core.errors import BadRequest
 from zerotools.formats.dcp.writing.naming_styles import STYLES
 from zerotools.formats.format import WriteOptions
 from zerotools.ops.conversions.consolidate import DTYPES, refuse_overflow
@@ -33,6 +35,7 @@ from zerotools.ops.conversions.weights_alone import KEEP
 from zerotools.ops.execution.execute import WriteReport
 from zerotools.ops.execution.parts.share import OutputPart
 from zerotools.ops.quantised.quantise import QUANTISERS
+from zerotools.ops.weights.layout_mapping import MapRequest
 
 _PATH = CheckpointPath()
 
@@ -90,6 +93,7 @@ _PATH = CheckpointPath()
     "(deepspeed, job).",
 )
 @click.option("--force", is_flag=True, help="Rewrite even if nothing changes.")
+@map_options
 @conversion_options
 @part_options
 def command(
@@ -102,6 +106,7 @@ def command(
     config_dir: Path | None,
     settings: WriteOptions,
     force: bool,
+    mapping: MapRequest | None,
     how: Writing,
     part: OutputPart | None,
     **given: Any,
@@ -113,6 +118,11 @@ def command(
     """
     given |= {name: getattr(settings, name) for name in settings.given()}
     options = {name: value for name, value in given.items() if value is not None}
+    if to == JOB and mapping is not None:
+        raise BadRequest(
+            "--map-to is not for --to job, as a job knows its model's own layout: convert with "
+            "--map-to first, and convert that to a job"
+        )
     if to == JOB:
         read = {"tag": tag, "layout": layout, "section": section}
         for_job = prepare_job(path, out, options, config_dir=config_dir, **read)
@@ -128,6 +138,7 @@ def command(
         section=section,
         config_dir=config_dir,
         force=force,
+        mapping=mapping,
     )
     if isinstance(prepared, Unchanged):
         say_unchanged(prepared, as_json=how.as_json)

@@ -29,6 +29,7 @@ from zerotools.ops.conversions.few_bits import (
     in_asked_values,
     in_few_bits,
     refuse_bare_casts,
+    refuse_quantising,
     with_quantised_config,
 )
 from zerotools.ops.execution.execute import WriteReport
@@ -37,6 +38,7 @@ from zerotools.ops.quantised.quantise import QUANTISERS
 from zerotools.ops.quantised.recognise import recognise
 from zerotools.ops.sidecars.model_sidecar_choice import lacking_config, with_sidecars
 from zerotools.ops.weights.hub_names import hub_layout_of, on_hub_note, restored
+from zerotools.ops.weights.layout_mapping import MapRequest, mapped
 from zerotools.ops.weights.lora_merge import merge_adapters
 from zerotools.ops.weights.reference_model import Reference, check_against, read_reference
 from zerotools.ops.weights.renaming import namer, parse_rule
@@ -59,9 +61,10 @@ class Options:
 
     `dtype` is a key of `DTYPES` or of `QUANTISERS`, or "auto". `weights_from` is "masters" or
     "weights"; `format` is what the command line calls a format that is exported. `include`,
-    `exclude` and the names of the model at `like` are compared with the names that `strip_prefix`
-    and `rename` (`REGEX=REPL`) make. With `adapter_only` the PEFT adapter is exported alone: that
-    called `adapter_name`, with the config at `adapter_config`; None of both where the run says it.
+    `exclude` and the names of the model at `like` are compared with the names that `strip_prefix`,
+    `rename` (`REGEX=REPL`) and then `mapping`, which puts tensors into another layout, make. With
+    `adapter_only` the PEFT adapter is exported alone: that called `adapter_name`, with the config
+    at `adapter_config`; None of both where the run says it.
     """
 
     dtype: str = AUTO
@@ -77,11 +80,13 @@ class Options:
     adapter_only: bool = False
     adapter_config: Path | None = None
     adapter_name: str | None = None
+    mapping: MapRequest | None = None
 
 
 # What shapes a whole model, and no adapter.
 _OF_MODELS = (
     "max_shard_bytes", "strip_prefix", "rename", "include", "exclude", "like", "keep_aliases",
+    "mapping",
 )  # fmt: skip
 
 
@@ -112,6 +117,7 @@ def prepare(
             section,
             config_dir,
             read_user_file(layout) if layout is not None else None,
+            options.mapping.text if options.mapping is not None else None,
         )
         conversion = _prepare(checkpoint, destination, options, config_dir, repr(asked), table)
     return replace(conversion, stamps=sources.stamps, command="consolidate")
@@ -236,6 +242,11 @@ def _choose_weights(
     weights = weights_from(checkpoint, options.weights_from)
     layout = hub_layout_of(checkpoint, table)
     weights = rename(restored(weights, layout), new_name)
+    mapped_notes: tuple[str, ...] = ()
+    if options.mapping is not None:
+        refuse_quantising(options.dtype)
+        found = mapped(weights, options.mapping)
+        weights, mapped_notes = found.checkpoint, found.notes
     weights = choose_names(weights, is_selected)
     if not weights.tensors:
         roles = sorted({key.role for key in checkpoint.tensors})
@@ -245,7 +256,8 @@ def _choose_weights(
         )
     weights, said = resolve_aliases(weights, keep=options.keep_aliases, like=like)
     useless = _useless_prefixes(checkpoint, options.strip_prefix)
-    return weights, [*checkpoint.origin.notes, *on_hub_note(layout), *useless, *said]
+    notes = [*checkpoint.origin.notes, *on_hub_note(layout), *useless, *mapped_notes, *said]
+    return weights, notes
 
 
 def _useless_prefixes(checkpoint: Checkpoint, prefixes: Sequence[str]) -> list[str]:

@@ -19,7 +19,11 @@ from zerotools.io.files.regular import read_user_file
 from zerotools.io.files.sources import recording
 from zerotools.io.output.plain_files import carried_file
 from zerotools.ops.conversions.conversion import Conversion, Unchanged, with_target_sources
-from zerotools.ops.conversions.few_bits import in_asked_values, refuse_bare_casts
+from zerotools.ops.conversions.few_bits import (
+    in_asked_values,
+    refuse_bare_casts,
+    refuse_quantising,
+)
 from zerotools.ops.conversions.optimizer_options import NAMES, RequestedHyperparameters, completed
 from zerotools.ops.conversions.reshard import resharded
 from zerotools.ops.conversions.weights_alone import KEEP, weights_alone
@@ -32,6 +36,7 @@ from zerotools.ops.sidecars.model_sidecar_choice import (
     requested_sidecars,
     with_sidecars,
 )
+from zerotools.ops.weights.layout_mapping import MapRequest, mapped, mapped_training
 
 DTYPE, ORDER = "dtype", "order"
 
@@ -45,6 +50,7 @@ class _Request:
     destination: Path
     options: Mapping[str, Any]
     text: str
+    mapping: MapRequest | None = None
 
     @property
     def writing(self) -> WriteOptions:
@@ -69,6 +75,7 @@ def prepare(
     section: str | None = None,
     config_dir: Path | None = None,
     force: bool = False,
+    mapping: MapRequest | None = None,
     table: FormatTable = FORMATS,
 ) -> Conversion | Unchanged:
     """Lay the checkpoint at `path` out in the format `to`; nothing is written.
@@ -76,7 +83,8 @@ def prepare(
     `options` are those that the user gave, by name. `config_dir` has config.json and the
     tokenizer, for sources that lack them. A checkpoint that is of that format already is
     resharded, with all that it holds; with `force` also where nothing changes. `section` takes one
-    of several models.
+    of several models. `mapping` puts the tensors into another layout, and those of the optimizer
+    with them; then a checkpoint of that format is written anew, too.
 
     Raises:
         BadRequest: `path` does not exist; an option that the target does not take; or what the
@@ -90,8 +98,9 @@ def prepare(
         source = formats.read_any(path, tag=tag, layout=layout, section=section, table=table)
         formats.require_readable(source)
         rules = layout and read_user_file(layout)
-        text = repr((to, sorted(options.items()), tag, rules, section, config_dir))
-        request = _Request(table, form, destination, options, text)
+        asked = mapping and mapping.text
+        text = repr((to, sorted(options.items()), tag, rules, section, config_dir, asked))
+        request = _Request(table, form, destination, options, text, mapping)
         whole = section is None and "style" not in options
         done = _prepare(source, request, config_dir, force=force, keeps_all=whole)
     return done if isinstance(done, Unchanged) else replace(done, stamps=sources.stamps)
@@ -107,7 +116,7 @@ def _prepare(
     if not form.holds_state:
         source, found = with_sidecars(source, config_dir, {})
     read_by = formats.format_of(source, table)
-    if form.reshards and read_by is form and keeps_all:
+    if form.reshards and read_by is form and keeps_all and request.mapping is None:
         done = _resharded(source, request, force=force)
         if isinstance(done, Unchanged):
             return done
@@ -117,14 +126,21 @@ def _prepare(
     quantisation = recognise(source)
     source, values_said = in_asked_values(source, quantisation, request.options.get(DTYPE, KEEP))
     training, notes = _training(source, request)
+    read = source
+    if request.mapping is not None:
+        refuse_quantising(request.options.get(DTYPE, KEEP))
+        made = mapped(source, request.mapping)
+        if made.is_changed:
+            training = mapped_training(source, training, made.origins)
+        source, notes = made.checkpoint, [*notes, *made.notes]
     target = _with_sidecars(_lay_out(source, training, request, quantisation), given)
-    beside, left = left_behind(source, target, table)
+    beside, left = left_behind(read, target, table)
     known = {dropped.what for dropped in target.dropped}
     more = [
         *undeclared_losses(source, training.scalars, target),
         *(d for d in beside if d.what not in known),
     ]
-    target = replace(target, dropped=(*target.dropped, *more, *read_by.never_written(source)))
+    target = replace(target, dropped=(*target.dropped, *more, *read_by.never_written(read)))
     notes = [*source.origin.notes, *values_said, *notes, *target.notes]
     notes += [*_weights_only(form, source), *left]
     lacking = None if form.holds_state else lacking_config(source, target)

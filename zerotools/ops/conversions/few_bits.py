@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.dtypes import PRECISIONS, DType
-from zerotools.core.errors import Unsupported
+from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.scaling.scaled_cast import ScaledCast
 from zerotools.core.target import Target
 from zerotools.ops.quantised.dequantise import (
@@ -54,6 +54,16 @@ def in_few_bits(
         return tensor.dtype if isinstance(tensor, ScaledCast) else described.tensors[key].dtype
 
     return made, describe(made.weights, type_of)
+
+
+def refuse_quantising(dtype: str) -> None:
+    """Raises BadRequest: weights that get another layout are to be quantised, too, in ways that
+    other programs do not know."""
+    if dtype in QUANTISERS:
+        raise BadRequest(
+            f"--dtype {dtype} quantises as transformers does, and --map-to is for layouts of "
+            "others: map into hf first, and quantise that"
+        )
 
 
 def refuse_bare_casts(source: Checkpoint, target: Target, found: Quantisation) -> None:

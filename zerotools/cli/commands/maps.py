@@ -1,0 +1,239 @@
+"""`zerotools maps`: layouts of programs that train or serve models, and which a checkpoint has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from zerotools import formats
+from zerotools.cli.options.checkpoint_path import CheckpointPath
+from zerotools.cli.options.map_options import map_arg_option, map_arguments
+from zerotools.cli.options.shared import json_option, section_option, tag_option
+from zerotools.cli.output import render
+from zerotools.core.counts import counted
+from zerotools.core.errors import EXIT_DIFFERENCES, BadRequest
+from zerotools.io.files.sources import recording
+from zerotools.maps.map_file import HUB, FamilyMap
+from zerotools.maps.model_layout import layout_of_model
+from zerotools.maps.shipped import check_layout, shipped_maps, source_of
+from zerotools.ops.weights.layout_mapping import config_of
+from zerotools.ops.weights.map_checks import (
+    LayoutCheck,
+    check_layouts,
+    made_tensors,
+    named_map,
+    nearest_of_all,
+)
+
+_PATH = CheckpointPath()
+_MOST_NAMED = 10
+
+
+@click.command("maps")
+@click.argument("action", type=click.Choice(["list", "show", "check"]))
+@click.argument("map_name", metavar="[MAP]", required=False)
+@click.argument("checkpoint", type=_PATH, required=False)
+@click.option(
+    "--config",
+    type=_PATH,
+    metavar="FILE|DIR",
+    help="The model's config.json, or a directory that has it.",
+)
+@click.option("--layout", "layout_name", metavar="LAYOUT", help="Show this layout alone.")
+@click.option("--toml", is_flag=True, help="Print the file of a map, to be copied and changed.")
+@tag_option
+@section_option
+@map_arg_option
+@json_option
+def command(
+    action: str,
+    map_name: str | None,
+    checkpoint: Path | None,
+    config: Path | None,
+    layout_name: str | None,
+    toml: bool,
+    tag: str | None,
+    section: str | None,
+    map_args: tuple[str, ...],
+    as_json: bool,
+) -> int | None:
+    """List the layout maps, show one, or check one.
+
+    MAP is the name of a map or a file; without it, that for the model of --config. `show` prints
+    every tensor of each layout, and what of the Hub it is made of, with shapes. `check` proves that
+    each layout is total and invertible for the model, and shows what of CHECKPOINT does not match;
+    the exit status is 1 where it has no layout of the map.
+    """
+    if action == "list":
+        _list(as_json=as_json)
+        return None
+    if toml:
+        if map_name is None:
+            raise BadRequest("--toml prints the file of a map: say which")
+        click.echo(source_of(named_map(map_name, None).name), nl=False)
+        return None
+    sizes = None if config is None else _config(config)
+    given = map_arguments(map_args)
+    family = named_map(map_name, sizes)
+    if layout_name is not None:
+        check_layout(family, layout_name, hub=HUB)
+    if action == "show":
+        _show(family, layout_name, sizes, given, as_json=as_json)
+        return None
+    if sizes is None:
+        raise BadRequest("maps check needs --config FILE, the config.json of the model")
+    read = None
+    if checkpoint is not None:
+        with recording():
+            read = formats.read_any(checkpoint, tag=tag, section=section)
+    checks = check_layouts(family, sizes, given, read)
+    if layout_name is not None:
+        checks = [each for each in checks if each.name == layout_name]
+    fits = any(each.fits for each in checks)
+    _print_checks(family, checks, checkpoint, as_json=as_json)
+    return None if fits else EXIT_DIFFERENCES
+
+
+def _config(path: Path) -> dict[str, Any]:
+    file = path / "config.json" if path.is_dir() else path
+    return config_of(file, path)
+
+
+def _list(*, as_json: bool) -> None:
+    if as_json:
+        render.print_json(
+            {
+                "schema": "zerotools.maps/1",
+                "maps": [_family_json(family) for family in shipped_maps().values()],
+            }
+        )
+        return
+    for family in shipped_maps().values():
+        click.echo(f"{family.name}  {family.about}")
+        click.echo(f"  for model_type {', '.join(family.model_types)}")
+        click.echo(f"  {HUB}  as the Hub has it")
+        for layout in family.layouts.values():
+            click.echo(f"  {layout.name}  {layout.about}")
+
+
+def _family_json(family: FamilyMap) -> dict[str, Any]:
+    layouts = {HUB: "as the Hub has it", **{n: each.about for n, each in family.layouts.items()}}
+    return {
+        "name": family.name,
+        "about": family.about,
+        "model_types": list(family.model_types),
+        "layouts": layouts,
+    }
+
+
+def _show(
+    family: FamilyMap,
+    layout_name: str | None,
+    config: dict[str, Any] | None,
+    given: dict[str, int | bool],
+    *,
+    as_json: bool,
+) -> None:
+    if config is None:
+        raise BadRequest(
+            "maps show needs --config FILE, the config.json of the model; --toml prints the map"
+        )
+    names = [layout_name] if layout_name is not None else list(family.layouts)
+    shown: dict[str, Any] = {}
+    for name in names:
+        try:
+            made = made_tensors(layout_of_model(family, name, config, given))
+        except BadRequest as error:
+            if layout_name is not None:
+                raise
+            shown[name] = str(error)
+            continue
+        shown[name] = made
+    if as_json:
+        render.print_json({"schema": "zerotools.maps/1", "map": family.name, "layouts": {
+            name: made if isinstance(made, str) else [
+                {"name": each.name, "shape": list(each.shape),
+                 "of": [{"name": n, "shape": list(s)} for n, s in each.parts]}
+                for each in made
+            ]
+            for name, made in shown.items()
+        }})  # fmt: skip
+        return
+    for name, made in shown.items():
+        click.echo(f"{name}: {family.layouts[name].about if name in family.layouts else HUB}")
+        if isinstance(made, str):
+            click.echo(f"  {made}")
+            continue
+        for each in made:
+            click.echo(f"  {render.clean(each.name)} {list(each.shape)}")
+            for part, shape in each.parts[:_MOST_NAMED]:
+                click.echo(f"    {render.clean(part)} {list(shape)}")
+            if len(each.parts) > _MOST_NAMED:
+                click.echo(f"    and {len(each.parts) - _MOST_NAMED} more")
+
+
+def _print_checks(
+    family: FamilyMap, checks: list[LayoutCheck], checkpoint: Path | None, *, as_json: bool
+) -> None:
+    if as_json:
+        render.print_json(
+            {
+                "schema": "zerotools.maps/1",
+                "map": family.name,
+                "checkpoint": None if checkpoint is None else str(checkpoint),
+                "layouts": [_check_json(each, checkpoint) for each in checks],
+            }
+        )
+        return
+    click.echo(f"{family.name}  {family.about}")
+    nearest = None if checkpoint is None else nearest_of_all(checks)
+    for each in checks:
+        click.echo(f"  {each.name}: {_verdict(each, checkpoint)}")
+        if each is nearest:
+            _print_names("missing", each.missing)
+            _print_names("unknown", each.unknown)
+            for name, shape, expected in each.wrong[:_MOST_NAMED]:
+                click.echo(
+                    f"    {render.clean(name)} has shape {list(shape)}, and config.json gives it "
+                    f"{list(expected)}"
+                )
+
+
+def _verdict(check: LayoutCheck, checkpoint: Path | None) -> str:
+    if check.refusal is not None:
+        return check.refusal
+    tensors = counted(check.tensors, "tensor")
+    if checkpoint is None:
+        return f"{tensors}, total and invertible"
+    if check.fits:
+        ignored = f"; {len(check.ignored)} are no weights" if check.ignored else ""
+        return f"the checkpoint has it: {tensors}{ignored}"
+    return (
+        f"{len(check.missing)} of {tensors} missing, {len(check.unknown)} unknown, "
+        f"{len(check.wrong)} of another shape"
+    )
+
+
+def _print_names(word: str, names: tuple[str, ...]) -> None:
+    for name in names[:_MOST_NAMED]:
+        click.echo(f"    {word}: {render.clean(name)}")
+    if len(names) > _MOST_NAMED:
+        click.echo(f"    {word}: {len(names) - _MOST_NAMED} more")
+
+
+def _check_json(check: LayoutCheck, checkpoint: Path | None) -> dict[str, Any]:
+    return {
+        "name": check.name,
+        "tensors": check.tensors,
+        "refusal": check.refusal,
+        "fits": check.fits if checkpoint is not None else None,
+        "missing": list(check.missing),
+        "unknown": list(check.unknown),
+        "ignored": list(check.ignored),
+        "wrong": [
+            {"name": name, "shape": list(shape), "expected": list(expected)}
+            for name, shape, expected in check.wrong
+        ],
+    }

@@ -1,0 +1,355 @@
+"""A checkpoint in the layout of another program, with the state of its optimizer.
+
+What a map moves of the weights it moves of every tensor of the same shape: masters, 16-bit copies,
+moments. A number, such as a step, goes to each tensor that its parameter is in, where all that
+become one have the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.checkpoint import Checkpoint, Key, Tensor
+from zerotools.core.counts import counted
+from zerotools.core.dropping import LOOSE
+from zerotools.core.errors import BadFile, BadRequest, Unsupported
+from zerotools.core.training import ParamGroup, Scalar, TrainingState
+from zerotools.io.files.json_file import read_json
+from zerotools.io.files.regular import read_user_file
+from zerotools.io.huggingface.config_json import LARGEST_CONFIG
+from zerotools.io.huggingface.model_sidecars import CONFIG
+from zerotools.maps.geometry import Shape
+from zerotools.maps.layout_choice import FoundLayout, check_whole, detected, found_in
+from zerotools.maps.map_file import HUB, FamilyMap, read_map
+from zerotools.maps.model_layout import ModelLayout, layout_of_model
+from zerotools.maps.shipped import check_layout, map_of_model
+from zerotools.maps.stored_names import written_views
+from zerotools.maps.views import TensorView
+from zerotools.ops.weights.rearrange import rearranged
+
+_WEIGHTS = ("param16", "buffer", "param")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MapRequest:
+    """The layout `to` that is asked for. `source` is that of the checkpoint, None: it is detected;
+    `file` has a map, None: one that zerotools has; `arguments` go before config.json."""
+
+    to: str
+    source: str | None = None
+    file: Path | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """All that was asked for, the words of the map's file too."""
+        words = None if self.file is None else read_user_file(self.file)
+        return repr((self.to, self.source, words, sorted(self.arguments.items())))
+
+
+@dataclass(frozen=True)
+class MappedCheckpoint:
+    """A checkpoint in another layout. `origins` has the tensors that each name is made of."""
+
+    checkpoint: Checkpoint
+    notes: tuple[str, ...]
+    origins: Mapping[str, tuple[str, ...]]
+    is_changed: bool = True
+
+
+def config_of(path: Path | None, where: Path) -> dict[str, Any]:
+    """config.json of a model, as `with_sidecars` found it.
+
+    Raises:
+        BadRequest: there is none.
+        BadFile: it is not a JSON object.
+    """
+    if path is None:
+        raise BadRequest(
+            f"{where} has no {CONFIG}, by which a layout map knows the sizes of the model: give "
+            "--config-dir DIR"
+        )
+    try:
+        config: Any = read_json(path, LARGEST_CONFIG)
+    except OSError as error:
+        raise BadFile(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        config = None
+    if not isinstance(config, dict):
+        raise BadFile(f"{path} is not a JSON object")
+    return config
+
+
+def chosen_map(file: Path | None, config: Mapping[str, Any]) -> FamilyMap:
+    """The map in `file`, or the one of zerotools for this model.
+
+    Raises:
+        BadRequest: the file cannot be read, or is not a map.
+        Unsupported: no map is for the model.
+    """
+    if file is None:
+        return map_of_model(config)
+    return read_map(read_user_file(file), str(file))
+
+
+def mapped(checkpoint: Checkpoint, request: MapRequest) -> MappedCheckpoint:
+    """`checkpoint` in the layout that is asked for; no byte is read.
+
+    Raises:
+        BadRequest: there is no config.json, or it contradicts the tensors; the checkpoint has no
+            layout of the map, or several; or parts of one tensor have different state.
+        Unsupported: there is no map for the model, or state that cannot be moved with its weight.
+        BadFile: config.json is damaged.
+    """
+    config = config_of(checkpoint.model_sidecars.get(CONFIG), checkpoint.origin.path)
+    family = chosen_map(request.file, config)
+    for name in (request.to, request.source):
+        if name is not None:
+            check_layout(family, name, hub=HUB)
+    checkpoint, found = _found(family, request, config, checkpoint)
+    held = shapes_of(checkpoint)
+    target = layout_of_model(family, request.to, config, request.arguments)
+    said = [] if request.source else [f"the tensors have the layout {found.layout.name}"]
+    said[:] = [f"{text} of the map {family.name}" for text in said]
+    if _is_same(found, target):
+        note = f"the checkpoint has the layout {target.name} already: its tensors stay as they are"
+        same = {key.name: (key.name,) for key in checkpoint.tensors}
+        return MappedCheckpoint(replace(checkpoint, native=None), (note,), same, is_changed=False)
+    stages = [found.stored.views]
+    stages += [] if found.layout.name == HUB else [found.layout.to_hub]
+    stages += [] if target.name == HUB else [target.of_hub]
+    stages.append(written_views(target))
+    origins = _origins(stages)
+    plain, rest = _apart(checkpoint, held, found, origins)
+    for views in stages:
+        plain = rearranged(plain, views)
+    tensors = {**plain.tensors, **rest}
+    aliases = _aliases(checkpoint, found.layout, target, tensors)
+    made = replace(checkpoint, tensors=tensors, aliases=aliases, native=None)
+    notes = (*said, *_padding_notes(found, target), *_ignored_notes(found))
+    return MappedCheckpoint(made, notes, origins)
+
+
+def shapes_of(checkpoint: Checkpoint) -> dict[str, Shape]:
+    """The shapes of all weights and buffers, by name."""
+    held: dict[str, Shape] = {}
+    for role in _WEIGHTS:
+        held |= {k.name: t.shape for k, t in checkpoint.tensors.items() if k.role == role}
+    return held
+
+
+def _found(
+    family: FamilyMap, request: MapRequest, config: Mapping[str, Any], checkpoint: Checkpoint
+) -> tuple[Checkpoint, FoundLayout]:
+    """The layout of the checkpoint. Where a tied name is one that the layout needs, because
+    config.json does not tie it, the checkpoint gets its tensor under that name, too."""
+
+    def look(which: Checkpoint) -> FoundLayout:
+        held = shapes_of(which)
+        if request.source is None:
+            return detected(family, config, request.arguments, held)
+        found = found_in(family, request.source, config, request.arguments, held)
+        check_whole(found, family)
+        return found
+
+    try:
+        return checkpoint, look(checkpoint)
+    except BadRequest as refused:
+        if not checkpoint.aliases:
+            raise
+        untied = _untied(checkpoint)
+        try:
+            return untied, look(untied)
+        except BadRequest:
+            raise refused from None
+
+
+def _untied(checkpoint: Checkpoint) -> Checkpoint:
+    """With the weights of tied names under each name."""
+    tensors = dict(checkpoint.tensors)
+    for alias, name in checkpoint.aliases.items():
+        for role in _WEIGHTS:
+            if Key(name, role) in checkpoint.tensors:
+                tensors[Key(alias, role)] = checkpoint.tensors[Key(name, role)]
+    return replace(checkpoint, tensors=tensors, aliases={})
+
+
+def _is_same(found: FoundLayout, target: ModelLayout) -> bool:
+    ours, wanted = found.layout.layout, target.layout
+    return (ours.same_as or ours.name) == (wanted.same_as or wanted.name)
+
+
+def _origins(stages: list[Mapping[str, TensorView]]) -> dict[str, tuple[str, ...]]:
+    """The checkpoint's tensors of which each is made, also of those that it does not have."""
+    origins: dict[str, tuple[str, ...]] = {}
+    for number, views in enumerate(stages):
+        origins = {
+            name: tuple(
+                dict.fromkeys(
+                    old
+                    for each in view.names
+                    for old in (origins.get(each, ()) if number else (each,))
+                )
+            )
+            for name, view in views.items()
+        }
+    return origins
+
+
+def _apart(
+    checkpoint: Checkpoint,
+    held: Mapping[str, Shape],
+    found: FoundLayout,
+    origins: Mapping[str, tuple[str, ...]],
+) -> tuple[Checkpoint, dict[Key, Tensor]]:
+    """What lies as the weights do, and the rest under its new names: numbers, and loose tensors.
+
+    Raises:
+        BadRequest: state of a weight that the checkpoint does not have.
+        Unsupported: state of another shape, of weights that are not only renamed.
+    """
+    plain: dict[Key, Tensor] = {}
+    rest: dict[Key, Tensor] = {}
+    new_names: dict[str, list[str]] = {}
+    for new, olds in origins.items():
+        for old in olds:
+            new_names.setdefault(old, []).append(new)
+    for key, tensor in checkpoint.tensors.items():
+        if key.role == LOOSE:
+            rest[key] = tensor
+        elif key.name in found.stored.ignored:
+            continue
+        elif key.name not in held:
+            raise BadRequest(
+                f"{checkpoint.origin.path} has {key}, and no weight {key.name}: a map moves state "
+                "with its weight"
+            )
+        elif tensor.shape == held[key.name]:
+            plain[key] = tensor
+        else:
+            for new in new_names.get(key.name, ()):
+                if tensor.numel != 1 and (len(origins[new]) > 1 or len(new_names[key.name]) > 1):
+                    raise Unsupported(
+                        f"{checkpoint.origin.path}: {key} has shape {list(tensor.shape)} and its "
+                        f"weight {list(held[key.name])}, so it cannot be moved into {new}; "
+                        "map the weights alone, by zerotools consolidate"
+                    )
+                rest.setdefault(Key(new, key.role), tensor)
+    return replace(checkpoint, tensors=plain), rest
+
+
+def _aliases(
+    checkpoint: Checkpoint, found: ModelLayout, target: ModelLayout, tensors: Mapping[Key, Tensor]
+) -> dict[str, str]:
+    """The ties of the checkpoint under their new names, and those that the layout has."""
+    there = {key.name for key in tensors}
+    new_names = {names[0]: new for new, names in _of_hub(target) if len(names) == 1}
+    renamed = {
+        old: new_names[names[0]]
+        for old, names in _of_hub(found)
+        if len(names) == 1 and names[0] in new_names
+    }
+    ties = {
+        renamed[alias]: renamed[name]
+        for alias, name in checkpoint.aliases.items()
+        if alias in renamed and name in renamed
+    }
+    for name, other in target.layout.ties.items():
+        if name in target.optional:
+            ties.setdefault(name, other)
+    return {alias: name for alias, name in ties.items() if alias not in there and name in there}
+
+
+def _of_hub(layout: ModelLayout) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Each tensor of a layout, and those of the Hub that it is made of."""
+    for name, view in layout.of_hub.items():
+        yield name, view.names
+
+
+def _padding_notes(found: FoundLayout, target: ModelLayout) -> Iterator[str]:
+    for name, (there, rows) in found.layout.padded.items():
+        if there > rows and name in found.stored.views:
+            yield f"left out {counted(there - rows, 'row')} of padding of {name}"
+    for name, (there, rows) in target.padded.items():
+        if there > rows:
+            yield (
+                f"{name} is padded from {rows} to {there} rows, which repeat the last; "
+                "--map-arg vocab_multiple=1 writes none"
+            )
+
+
+def _ignored_notes(found: FoundLayout) -> list[str]:
+    names = found.stored.ignored
+    if not names:
+        return []
+    return [f"left out {counted(len(names), 'tensor')}, which the map ignores ({names[0]})"]
+
+
+def mapped_training(
+    checkpoint: Checkpoint, training: TrainingState, origins: Mapping[str, tuple[str, ...]]
+) -> TrainingState:
+    """What belongs to the run, under the names that its weights get.
+
+    Raises:
+        BadRequest: parameters that become one are in different groups, or have different numbers.
+        Unsupported: parameters of the groups have no names.
+    """
+    path = checkpoint.origin.path
+    if training.unnamed:
+        raise Unsupported(
+            f"{path} has its optimizer state by number, and not by name: convert it with --order "
+            "first, and map that"
+        )
+    members = {name: number for number, g in enumerate(training.groups) for name in g.params}
+    place = {name: at for at, name in enumerate(members)}
+    news: list[list[tuple[int, str]]] = [[] for _ in training.groups]
+    frozen, buffers, scalars = set(), set(), dict[Key, Scalar]()
+    by_role: dict[str, dict[str, Scalar]] = {}
+    for key, scalar in training.scalars.items():
+        by_role.setdefault(key.role, {})[key.name] = scalar
+    for new, olds in origins.items():
+        groups = {members.get(old) for old in olds}
+        if len(groups) > 1:
+            raise BadRequest(
+                f"{path}: {' and '.join(olds[:2])} are parts of {new}, and are in different param "
+                "groups, or one was not trained; map the weights alone, by zerotools consolidate"
+            )
+        group = groups.pop() if groups else None
+        if group is not None:
+            news[group].append((min(place[old] for old in olds), new))
+        frozen |= {new} if any(old in training.frozen for old in olds) else set()
+        buffers |= {new} if olds and all(old in training.buffers for old in olds) else set()
+        for role, numbers in by_role.items():
+            number = _one_number(path, new, role, [numbers.get(old) for old in olds])
+            if number is not None:
+                scalars[Key(new, role)] = number
+    made = tuple(
+        ParamGroup(tuple(name for _, name in sorted(new)), group.options)
+        for new, group in zip(news, training.groups, strict=True)
+    )
+    return replace(
+        training,
+        groups=made,
+        scalars=scalars,
+        frozen=frozenset(frozen),
+        buffers=frozenset(buffers),
+        is_ordered=False,
+    )
+
+
+def _one_number(path: Path, new: str, role: str, found: list[Scalar | None]) -> Scalar | None:
+    if not found:
+        return None
+    first = found[0]
+    for each in found:
+        if each != first:
+            ours = None if first is None else first.value
+            theirs = None if each is None else each.value
+            raise BadRequest(
+                f"{path}: the parts of {new} have {role} {ours} and {theirs}, and one tensor has "
+                "one; map the weights alone, by zerotools consolidate"
+            )
+    return first

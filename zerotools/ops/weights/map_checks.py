@@ -1,0 +1,132 @@
+"""What a layout map says of one model, and which of its layouts a checkpoint has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.checkpoint import Checkpoint
+from zerotools.core.errors import BadRequest
+from zerotools.maps.geometry import Shape
+from zerotools.maps.layout_choice import found_in
+from zerotools.maps.map_file import HUB, FamilyMap
+from zerotools.maps.model_layout import ModelLayout, layout_of_model
+from zerotools.maps.shipped import shipped_map, shipped_maps
+from zerotools.maps.stored_names import written_views
+from zerotools.ops.weights.layout_mapping import chosen_map, shapes_of
+
+
+@dataclass(frozen=True)
+class LayoutCheck:
+    """One layout of a map. `refusal` says why it is none for the model. With a checkpoint,
+    `missing` are names that it lacks, `unknown` those that it has beside, `ignored` those that are
+    no weights, and `wrong` those in another shape: what they have, and what config.json says."""
+
+    name: str
+    tensors: int = 0
+    refusal: str | None = None
+    missing: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+    wrong: tuple[tuple[str, Shape, Shape], ...] = ()
+
+    @property
+    def faults(self) -> int:
+        """How many tensors do not match."""
+        return len(self.missing) + len(self.unknown) + len(self.wrong)
+
+    @property
+    def fits(self) -> bool:
+        """Whether a checkpoint has the layout whole."""
+        return self.refusal is None and not self.faults
+
+
+@dataclass(frozen=True)
+class MadeTensor:
+    """A tensor as a layout writes it, and those of the Hub that it is made of, with their
+    shapes."""
+
+    name: str
+    shape: Shape
+    parts: tuple[tuple[str, Shape], ...]
+
+
+def named_map(name: str | None, config: Mapping[str, Any] | None) -> FamilyMap:
+    """The map that is called `name`, or lies in the file `name`; None: the one for the model.
+
+    Raises:
+        BadRequest: there is none, or nothing says which.
+        Unsupported: no map is for the model.
+    """
+    if name is None:
+        if config is None:
+            raise BadRequest("say which map by its name or file, or which model by --config FILE")
+        return chosen_map(None, config)
+    path = Path(name)
+    if name in shipped_maps() or not path.exists():
+        return shipped_map(name)
+    if path.suffix != ".toml":
+        raise BadRequest(
+            f"{name} is not a map, which is a TOML file; say the map first, then the checkpoint"
+        )
+    return chosen_map(Path(name), config or {})
+
+
+def made_tensors(layout: ModelLayout) -> list[MadeTensor]:
+    """Every tensor of the layout as it is written."""
+    found = []
+    for name, view in written_views(layout).items():
+        parts = dict.fromkeys(
+            part
+            for each in view.names
+            for part in (layout.of_hub[each].names if each in layout.of_hub else (each,))
+        )
+        shapes = tuple((part, layout.hub[part]) for part in parts)
+        found.append(MadeTensor(name, view.view.shape, shapes))
+    return found
+
+
+def check_layouts(
+    family: FamilyMap,
+    config: Mapping[str, Any],
+    given: Mapping[str, Any],
+    checkpoint: Checkpoint | None,
+) -> list[LayoutCheck]:
+    """Every layout of the map for one model: that it is total and invertible, and what of it the
+    checkpoint has."""
+    return [_check(family, name, config, given, checkpoint) for name in (HUB, *family.layouts)]
+
+
+def nearest_of_all(checks: Sequence[LayoutCheck]) -> LayoutCheck | None:
+    """The layout that the checkpoint comes nearest to, unless it has one whole."""
+    if any(each.fits for each in checks):
+        return None
+    tried = [each for each in checks if each.refusal is None]
+    return min(tried, key=lambda each: each.faults, default=None)
+
+
+def _check(
+    family: FamilyMap,
+    name: str,
+    config: Mapping[str, Any],
+    given: Mapping[str, Any],
+    checkpoint: Checkpoint | None,
+) -> LayoutCheck:
+    try:
+        if checkpoint is None:
+            layout = layout_of_model(family, name, config, given)
+            return LayoutCheck(name, len(written_views(layout)))
+        found = found_in(family, name, config, given, shapes_of(checkpoint))
+    except BadRequest as error:
+        return LayoutCheck(name, refusal=str(error))
+    stored = found.stored
+    return LayoutCheck(
+        name,
+        len(found.layout.tensors),
+        missing=stored.missing,
+        unknown=stored.unknown,
+        ignored=stored.ignored,
+        wrong=stored.wrong,
+    )
