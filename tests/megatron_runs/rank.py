@@ -1,4 +1,4 @@
-"""What one rank of a case runs in the case's directory: `python -m tests.megatron_runs.rank CASE`."""
+"""One rank of a case, in the directory of the case: `python -m tests.megatron_runs.rank CASE`."""
 
 import json
 import os

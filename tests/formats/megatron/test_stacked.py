@@ -33,6 +33,9 @@ class InMemory(ItemChunks):
         offset = 4 * sum(box.numel for box in self._boxes[:index])
         return Chunk(self._boxes[index], "memory", offset)
 
+    def box(self, number: int) -> Box:
+        return self._boxes[number]
+
     @property
     def boxes(self) -> list[Box]:
         return self._boxes

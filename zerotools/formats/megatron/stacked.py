@@ -136,9 +136,8 @@ def _pieces(
 ) -> list[Piece]:
     """What the stored chunks of these numbers have of the tensor at `index`."""
     axes, found = len(index), []
-    boxes = source.boxes
     for number in numbers:
-        box = boxes[number]
+        box = source.box(number)
         if local is None:
             start = tuple(n - a for n, a in zip(index, box.start, strict=False))
             inner = Box(box.start[axes:], box.shape[axes:])

@@ -70,6 +70,10 @@ class DerivedChunks(ItemChunks):
         """The boxes of the chunks, for which no archive is opened."""
         return [piece.box for piece in self._pieces()]
 
+    def box(self, number: int) -> Box:
+        """The box of one chunk."""
+        return self._pieces()[number].box
+
     def _made(self, piece: Piece) -> Chunk:
         stored = piece.source[piece.number]
         strides = stored.strides or row_major_strides(stored.box.shape)

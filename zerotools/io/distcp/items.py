@@ -138,6 +138,10 @@ class ItemChunks(Sequence[Chunk]):
         """The boxes of the chunks, for which no archive is opened."""
         return [box for box, _ in self._parts]
 
+    def box(self, number: int) -> Box:
+        """The box of one chunk."""
+        return self._parts[number][0]
+
     def _find(self, box: Box, item: Item) -> Chunk:
         return self._items.chunk(self._key, self._dtype, box, item)
 
