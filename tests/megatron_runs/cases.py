@@ -11,6 +11,14 @@ BASE = {
     "num_query_groups": 2,
     "kv_channels": 4,
 }
+WIDE = {  # every parameter is a multiple of 64 elements, without which several buckets fail to save
+    "num_layers": 2,
+    "hidden_size": 64,
+    "ffn_hidden_size": 16,
+    "num_attention_heads": 2,
+    "num_query_groups": 2,
+    "kv_channels": 8,
+}
 MOE = {
     **BASE,
     "num_moe_experts": 4,
@@ -52,6 +60,7 @@ class Case:
     format: str = "torch_dist"
     metadata: dict[str, Any] = field(default_factory=dict)
     parallel_save: bool = False
+    bucket_size: int | None = None
     versions: tuple[str, ...] = ("0.16.1",)
 
     @property
@@ -103,6 +112,16 @@ CASES = {
             tp=2,
             dp=2,
             optimizer="dp_reshardable",
+        ),
+        Case(
+            "buckets-tied-tp2-pp2",
+            "several buckets of each rank, tied over two stages",
+            tp=2,
+            pp=2,
+            tied=True,
+            optimizer="dp_reshardable",
+            bucket_size=1500,
+            model=dict(WIDE),
         ),
         Case("fp32-plain", "one rank in float32", precision="fp32", optimizer="plain"),
         Case(

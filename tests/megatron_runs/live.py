@@ -53,7 +53,8 @@ def build(case: Case):
         config,
         DistributedDataParallelConfig(
             use_distributed_optimizer=case.optimizer not in (None, "plain"),
-            overlap_grad_reduce=False,
+            overlap_grad_reduce=case.bucket_size is not None,
+            bucket_size=case.bucket_size,
         ),
         model,
     )

@@ -19,11 +19,9 @@ native          what is kept for `training_of`
 tensor_names    what the keys of torch_dist are to the model
 stacked         one layer and one expert out of what is stored together
 torch_dist      what is below one `.metadata`
-rank_layout     which rank files there should be
-rank_cuts       how tensor-parallel ranks share each weight
+flat_buckets    masters and moments out of the distributed optimizer's buffers
 groups          param groups, and which parameters each has
-rank_optimizer  what one rank's optimizer keeps
-rank_files      the files of all ranks as one
+ranks           legacy files of ranks as one Checkpoint
 training_state  what belongs to the run beside its tensors
 read            whichever of these it is -> Checkpoint
 format          these as a line of the table of formats

@@ -13,6 +13,7 @@ from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats.megatron.bridge_config import CONFIG as BRIDGE
 from zerotools.formats.megatron.bridge_config import bridge_facts
 from zerotools.formats.megatron.file_names import COMMON, CONFIG
+from zerotools.formats.megatron.flat_buckets import proved_state, with_state
 from zerotools.formats.megatron.groups import optimizers_in
 from zerotools.formats.megatron.native import MegatronNative
 from zerotools.formats.megatron.origin import (
@@ -40,6 +41,7 @@ from zerotools.io.torchzip.pt_file import TorchFile
 
 _LARGEST_CONFIG = 2**20
 _EXTRA = "._extra_state/shard_"
+_GROUPS = "optimizer.distributed.dp_group_idx_0.optimizer/shard_0_1"
 _OTHER_FORMS = "its tensors are in a form of their own"
 
 
@@ -88,7 +90,11 @@ def _read(
     }
     shapes = {keys[flat]: shape for flat, shape in metadata.unflattened.items()}
     tensors = joined(path, unstacked(path, stored, shapes))
-    unread = _unread(metadata)
+    state = BlobTrees(path, metadata.blobs)
+    unread, optimizers = _unread(metadata), optimizers_in(facts.tree)
+    if unread and (proved := proved_state(stored, tensors, facts)):
+        tensors, unread = with_state(tensors, proved), ""
+        optimizers = _groups_of_buckets(state) or optimizers
     extra = sum(_EXTRA in key for key in metadata.blobs)
     notes = [_layout(stored), *([unread] if unread else [])]
     if extra:
@@ -104,12 +110,19 @@ def _read(
             notes=notes,
         ),
         aliases=aliases_of(facts, tensors),
-        state=BlobTrees(path, metadata.blobs),
+        state=state,
         files=files | sizes(path, metadata_names(path)) | described,
         model_sidecars=model_sidecars(path),
         problems=[*found, *mixed_saves(path, metadata, keys, stored), *problems],
-        native=MegatronNative(facts, optimizers_in(facts.tree), common, unread),
+        native=MegatronNative(facts, optimizers, common, unread),
     )
+
+
+def _groups_of_buckets(state: BlobTrees) -> tuple[Mapping[Any, Any], ...]:
+    """The param groups, which lie beside the buckets of each rank."""
+    tree = state.get(_GROUPS)
+    found = tree[0] if isinstance(tree, list) and tree else None
+    return (found,) if isinstance(found, Mapping) else ()
 
 
 def _layout(stored: Mapping[Key, Tensor]) -> str:
@@ -128,8 +141,8 @@ def _unread(metadata: Metadata) -> str:
         return ""
     return (
         "masters and moments are left out: they lie in flat buffers by the order in which the "
-        "program made its parameters (dp_reshardable and the like), which the files do not tell; "
-        "a checkpoint saved with --dist-ckpt-optim-fully-reshardable has them by name"
+        "program made its parameters (dp_reshardable and the like), which nothing proves here; a "
+        "checkpoint saved with --dist-ckpt-optim-fully-reshardable has them by name"
     )
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerotools.core.errors import Unsupported
-from zerotools.formats.megatron.rank_cuts import Cut, cut_of
+from zerotools.formats.megatron.ranks.rank_cuts import Cut, cut_of
 
 CUTS = {
     "embedding.word_embeddings.weight": Cut(0),

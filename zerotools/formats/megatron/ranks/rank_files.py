@@ -31,9 +31,9 @@ from zerotools.formats.megatron.origin import (
     facts_of,
     origin_of,
 )
-from zerotools.formats.megatron.rank_cuts import Cut, cut_of
-from zerotools.formats.megatron.rank_layout import Degrees, Place, degrees_of, places
-from zerotools.formats.megatron.rank_optimizer import (
+from zerotools.formats.megatron.ranks.rank_cuts import Cut, cut_of
+from zerotools.formats.megatron.ranks.rank_layout import Degrees, Place, degrees_of, places
+from zerotools.formats.megatron.ranks.rank_optimizer import (
     Local,
     Unproved,
     flat_state,
