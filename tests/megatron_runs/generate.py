@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from harness.ports import free_port
+from harness.started import Started
 
 from ..golden_files import GOLDEN
 from .cases import CASES, Case
@@ -43,21 +44,21 @@ def generate(case: Case, root: Path, megatron: Path) -> Path:
     command = [sys.executable, "-m", "tests.megatron_runs.rank", case.name]
     logs = [directory / f"rank-{rank}.log" for rank in range(case.world_size)]
     ranks = [
-        subprocess.Popen(
+        Started(
             command,
             cwd=directory,
             env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=log.open("wb"),
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
-            start_new_session=True,
         )
         for rank, log in enumerate(logs)
     ]
     try:
         codes = [rank.wait(DEADLINE_SECONDS) for rank in ranks]
     finally:
-        for rank in ranks:  # and the processes by which Megatron writes, which outlive them
+        for rank in ranks:  # and the processes by which Megatron writes, which outlive it
+            rank.end()
             with suppress(ProcessLookupError):
                 os.killpg(rank.pid, signal.SIGKILL)
     for code, log in zip(codes, logs, strict=True):

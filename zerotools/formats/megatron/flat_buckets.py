@@ -31,7 +31,7 @@ from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.errors import Unsupported
 from zerotools.formats.megatron.origin import EMBEDDING, OUTPUT, MegatronFacts
 from zerotools.formats.megatron.ranks.rank_cuts import Cut, cut_of
-from zerotools.io.distcp.derived_chunks import DerivedChunks, Piece
+from zerotools.io.distcp.derived_chunks import DerivedChunks, StoredPiece
 from zerotools.io.distcp.items import ItemChunks
 
 _BUCKET = re.compile(
@@ -162,6 +162,8 @@ def _params(
         return []
     names = [EMBEDDING, "embedding.position_embeddings.weight"] if stage == 0 else []
     for layer in range(stage * layers // stages, (stage + 1) * layers // stages):
+        if f"decoder.layers.{layer}.{_DOWN[0]}" not in shapes:
+            return []
         names += [f"decoder.layers.{layer}.{suffix}" for suffix in order]
     if stage == stages - 1:
         names += ["decoder.final_layernorm.weight", "decoder.final_layernorm.bias", OUTPUT]
@@ -225,7 +227,7 @@ def _tensors(
 
 def _pieces(
     buckets: _Buckets, role: str, places: Sequence[tuple[int, _Param]], ranks: int
-) -> list[Piece]:
+) -> list[StoredPiece]:
     return [
         piece
         for number, param in places
@@ -233,7 +235,7 @@ def _pieces(
     ]
 
 
-def _of_rank(bucket: Tensor, param: _Param, rank: int, ranks: int) -> Iterator[Piece]:
+def _of_rank(bucket: Tensor, param: _Param, rank: int, ranks: int) -> Iterator[StoredPiece]:
     """What the chunks of one bucket have of a parameter of one rank."""
     source = cast(ItemChunks, bucket.chunks)
     strides = row_major_strides(param.shape)
@@ -252,4 +254,4 @@ def _of_rank(bucket: Tensor, param: _Param, rank: int, ranks: int) -> Iterator[P
                 inside = common.relative_to(Box(start, whole.shape))
                 where = tuple(a + b for a, b in zip(inside.start, whole.start, strict=True))
                 place = Box(where, common.shape)
-                yield Piece(source, number, (skipped + at,), place, is_flat=True)
+                yield StoredPiece(source, number, (skipped + at,), place, is_flat=True)

@@ -19,7 +19,7 @@ from zerotools.core.boxes import Box, boxes_of_range
 from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.errors import BadFile
 from zerotools.formats.megatron.tensor_names import HALVES, stack_of
-from zerotools.io.distcp.derived_chunks import DerivedChunks, Piece
+from zerotools.io.distcp.derived_chunks import DerivedChunks, StoredPiece
 from zerotools.io.distcp.items import ItemChunks
 
 _MOST_TENSORS = 2**20
@@ -133,7 +133,7 @@ def _flat_boxes(
 
 def _pieces(
     source: ItemChunks, numbers: Sequence[int], index: _Index, local: tuple[int, ...] | None
-) -> list[Piece]:
+) -> list[StoredPiece]:
     """What the stored chunks of these numbers have of the tensor at `index`."""
     axes, found = len(index), []
     for number in numbers:
@@ -141,10 +141,10 @@ def _pieces(
         if local is None:
             start = tuple(n - a for n, a in zip(index, box.start, strict=False))
             inner = Box(box.start[axes:], box.shape[axes:])
-            found.append(Piece(source, number, (*start, *(0 for _ in inner.shape)), inner))
+            found.append(StoredPiece(source, number, (*start, *(0 for _ in inner.shape)), inner))
         else:
             found += [
-                Piece(source, number, start, where, is_flat=True)
+                StoredPiece(source, number, start, where, is_flat=True)
                 for at, start, where in _flat_boxes(box, local, axes)
                 if at == index
             ]
@@ -183,11 +183,11 @@ def joined(path: Path, tensors: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
     return found
 
 
-def _both(gate: Tensor, other: Tensor) -> list[Piece]:
+def _both(gate: Tensor, other: Tensor) -> list[StoredPiece]:
     found = []
     for tensor, shift in ((gate, 0), (other, gate.shape[0])):
         source = cast(ItemChunks, tensor.chunks)
         for number, box in enumerate(source.boxes):
             moved = Box((box.start[0] + shift, *box.start[1:]), box.shape)
-            found.append(Piece(source, number, (0,) * len(box.shape), moved))
+            found.append(StoredPiece(source, number, (0,) * len(box.shape), moved))
     return found

@@ -21,7 +21,7 @@ from zerotools.io.distcp.items import ItemChunks
 from zerotools.io.distcp.metadata import Item
 
 
-class Piece(NamedTuple):
+class StoredPiece(NamedTuple):
     """The box `box` of the new tensor: of chunk `number` of `source` what begins at `start`,
     counted in elements from the chunk's own first. It has the last dimensions of the chunk, or,
     where it `is_flat`, consecutive elements of the chunk's last dimension."""
@@ -37,7 +37,7 @@ class DerivedChunks(ItemChunks):
     """The chunks of one tensor of type `dtype`, made of `pieces` each time they are asked for; with
     the errors of `ItemChunks`."""
 
-    def __init__(self, dtype: DType, pieces: Callable[[], Sequence[Piece]]) -> None:
+    def __init__(self, dtype: DType, pieces: Callable[[], Sequence[StoredPiece]]) -> None:
         self._type = dtype
         self._pieces = pieces
 
@@ -74,7 +74,7 @@ class DerivedChunks(ItemChunks):
         """The box of one chunk."""
         return self._pieces()[number].box
 
-    def _made(self, piece: Piece) -> Chunk:
+    def _made(self, piece: StoredPiece) -> Chunk:
         stored = piece.source[piece.number]
         strides = stored.strides or row_major_strides(stored.box.shape)
         skipped = sum(a * b for a, b in zip(piece.start, strides, strict=True))

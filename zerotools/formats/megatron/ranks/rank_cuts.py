@@ -34,7 +34,7 @@ _WHOLE = frozenset({"router", "position_embeddings", "tokentype_embeddings", "sh
 _GATED = "linear_fc1"
 
 
-class Part(NamedTuple):
+class CutPart(NamedTuple):
     """The box `box` of the whole tensor is what begins at `start` in that of one rank."""
 
     start: tuple[int, ...]
@@ -53,11 +53,11 @@ class Cut(NamedTuple):
             return shape
         return (*shape[: self.axis], shape[self.axis] * ranks, *shape[self.axis + 1 :])
 
-    def parts(self, shape: tuple[int, ...], rank: int, ranks: int) -> list[Part]:
+    def parts(self, shape: tuple[int, ...], rank: int, ranks: int) -> list[CutPart]:
         """Where the tensor of one rank, of `shape`, lies in the whole."""
         zeros = (0,) * len(shape)
         if self.axis is None:
-            return [Part(zeros, Box(zeros, shape))]
+            return [CutPart(zeros, Box(zeros, shape))]
         rows = shape[self.axis] // self.halves
         found = []
         for half in range(self.halves):
@@ -67,7 +67,7 @@ class Cut(NamedTuple):
             begin[self.axis] = (half * ranks + rank) * rows
             size = list(shape)
             size[self.axis] = rows
-            found.append(Part(tuple(start), Box(tuple(begin), tuple(size))))
+            found.append(CutPart(tuple(start), Box(tuple(begin), tuple(size))))
         return found
 
 

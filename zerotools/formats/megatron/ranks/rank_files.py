@@ -32,7 +32,7 @@ from zerotools.formats.megatron.origin import (
     origin_of,
 )
 from zerotools.formats.megatron.ranks.rank_cuts import Cut, cut_of
-from zerotools.formats.megatron.ranks.rank_layout import Degrees, Place, degrees_of, places
+from zerotools.formats.megatron.ranks.rank_layout import Degrees, RankPlace, degrees_of, places
 from zerotools.formats.megatron.ranks.rank_optimizer import (
     Local,
     Unproved,
@@ -58,7 +58,7 @@ _JOINED = re.compile(r".*\.experts\.weight[12]", re.S)
 @dataclass(frozen=True, slots=True)
 class _Rank:
     name: str
-    place: Place
+    place: RankPlace
     file: TorchFile
     facts: MegatronFacts
 
@@ -92,7 +92,7 @@ def read_ranks(path: Path) -> Checkpoint:
         raise BadFile(f"{path}: {problems[0].message if problems else 'no rank has a file'}")
     facts = facts_of(next(iter(opened.values())).tree)
     degrees = degrees_of(facts)
-    expected = places(degrees) if names != [""] else {"": Place(0, 0, 0, 0)}
+    expected = places(degrees) if names != [""] else {"": RankPlace(0, 0, 0, 0)}
     ranks = [
         _Rank(name, expected[name], file, facts_of(file.tree))
         for name, file in opened.items()
@@ -135,7 +135,7 @@ def _disagreements(
     path: Path,
     facts: MegatronFacts,
     degrees: Degrees,
-    expected: Mapping[str, Place],
+    expected: Mapping[str, RankPlace],
     ranks: list[_Rank],
     opened: Mapping[str, TorchFile],
 ) -> Iterator[Problem]:
@@ -176,7 +176,7 @@ def _disagreements(
 def _read_each(merged: _Merged, ranks: list[_Rank]) -> None:
     """Add what each rank has; of no rank the optimizer's state, where that of one is not proved."""
     first_layers = _first_layers(ranks, merged)
-    found: list[tuple[Place, list[Local], list[Local]]] = []
+    found: list[tuple[RankPlace, list[Local], list[Local]]] = []
     for rank in ranks:
         weights: list[Local] = []
         for number, part in enumerate(rank.chunks()):
@@ -297,7 +297,7 @@ class _Merged:
         self.unproved: str | None = None
         self._found: dict[Key, tuple[Local, Cut, list[Chunk]]] = {}
 
-    def add(self, local: Local, place: Place) -> None:
+    def add(self, local: Local, place: RankPlace) -> None:
         """Add what one rank has.
 
         Raises:

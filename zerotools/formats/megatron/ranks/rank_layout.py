@@ -17,7 +17,7 @@ from typing import NamedTuple
 from zerotools.formats.megatron.origin import MegatronFacts
 
 
-class Place(NamedTuple):
+class RankPlace(NamedTuple):
     """A rank: `tensor` of TP, `stage` of PP, `expert` of EP, `expert_tensor` of ETP."""
 
     tensor: int
@@ -49,7 +49,7 @@ def degrees_of(facts: MegatronFacts) -> Degrees:
     return Degrees(tensor, sizes.get("PP") or 1, sizes.get("EP") or 1, sizes.get("ETP") or tensor)
 
 
-def places(degrees: Degrees) -> dict[str, Place]:
+def places(degrees: Degrees) -> dict[str, RankPlace]:
     """The directory of each rank that is saved, and its place. Empty where there would be more
     ranks than any run has."""
     if max(degrees) > _MOST or degrees.stages * degrees.tensor * degrees.experts > _MOST:
@@ -57,7 +57,7 @@ def places(degrees: Degrees) -> dict[str, Place]:
     count = degrees.tensor
     if degrees.experts > 1:
         count = max(count, degrees.expert_tensor * degrees.experts)
-    found: dict[str, Place] = {}
+    found: dict[str, RankPlace] = {}
     for stage in range(degrees.stages):
         for rank in range(count):
             tensor = rank % degrees.tensor
@@ -65,6 +65,6 @@ def places(degrees: Degrees) -> dict[str, Place]:
             name = f"mp_rank_{tensor:02d}"
             name += f"_{stage:03d}" if degrees.stages > 1 else ""
             name += f"_{expert:03d}" if degrees.experts > 1 else ""
-            place = Place(tensor, stage, expert, rank % degrees.expert_tensor)
+            place = RankPlace(tensor, stage, expert, rank % degrees.expert_tensor)
             found.setdefault(name, place)
     return found

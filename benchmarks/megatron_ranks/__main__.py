@@ -18,6 +18,7 @@ import pickle
 import tempfile
 from argparse import Namespace
 from collections.abc import Iterator
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ TP, PP, DP, WRITERS = 8, 16, 8, 2
 ROLES = ("fp32_param", "exp_avg", "exp_avg_sq")
 Grid = tuple[int, ...]
 _WRITTEN = 4096
+ADAM = ["--lr", "1e-4", "--betas", "0.9", "0.95", "--eps", "1e-8", "--weight-decay", "0.1"]
 
 
 def shapes(layers: int, width: int) -> dict[str, tuple[Grid, Grid]]:
@@ -154,31 +156,17 @@ def main() -> None:
             path = Path(temporary) / "iter_0000010"
             chunks = write_checkpoint(path, options.layers, options.width, flat=flat)
             out = Path(temporary) / "out"
-            export = zerotools("consolidate", path, out, "--dry-run")
-            state = zerotools(
-                "convert",
-                "--to",
-                "dcp",
-                path,
-                out,
-                "--dry-run",
-                "--lr",
-                "1e-4",
-                "--betas",
-                "0.9",
-                "0.95",
-                "--eps",
-                "1e-8",
-                "--weight-decay",
-                "0.1",
-            )
+            commands = {
+                "inspect": zerotools("inspect", path),
+                "consolidate --dry-run": zerotools("consolidate", path, out, "--dry-run"),
+                "convert --to dcp --dry-run": zerotools(
+                    *("convert", "--to", "dcp", path, out, "--dry-run", "--world-size", "8"), *ADAM
+                ),
+            }
             results = interleaved(
-                {
-                    "inspect": lambda p=path: measure(zerotools("inspect", p)),
-                    "consolidate --dry-run": lambda c=export: measure(c),
-                    "convert --to dcp --dry-run": lambda c=state: measure(c),
-                },
+                {name: partial(measure, command) for name, command in commands.items()},
                 runs=options.runs,
+                warm=options.runs > 1,
             )
         form = "flat (0.12 to 0.15)" if flat else "in shape (0.16)"
         print(f"\nOptimizer state {form}: {chunks} chunks in {TP * PP * DP * WRITERS} files\n")
