@@ -62,6 +62,14 @@ def test_a_missing_optimizer_of_one_rank_is_named(copied: Callable[[str], Path])
     assert "mp_rank_01/distrib_optim.pt is missing, and other ranks have theirs" in _blocked(path)
 
 
+def test_optimizers_that_are_all_lost_are_said(copied: Callable[[str], Path]) -> None:
+    path = copied(DISTRIBUTED)
+    for each in path.glob("*/distrib_optim.pt"):
+        each.unlink()
+    (problem,) = inspect(formats.read(path)).problems
+    assert "mp_rank_00/distrib_optim.pt is missing: the distributed optimizer's" in problem.message
+
+
 def _change(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     import torch
 
@@ -132,6 +140,7 @@ def test_ranks_that_disagree_on_a_shape_are_refused(tmp_path: Path) -> None:
     [
         ("decoder.layers.0.mlp.something.weight", "share .*something.weight is not known"),
         ("decoder.layers.0.mlp.linear_fc1.weight", "depends on args.swiglu"),
+        ("language_model", "a dict, as before Megatron-Core"),
         ("decoder.layers.0.mlp.experts.weight1", "moe_use_legacy_grouped_gemm"),
         ("decoder.layers.0.self_attention.linear_q_down_proj.weight", "cannot be told"),
     ],
@@ -145,7 +154,8 @@ def test_what_is_not_known_is_refused_by_name(tmp_path: Path, name: str, said: s
     for each in path.glob("*/distrib_optim.pt"):
         each.unlink()
     for each in path.glob("*/model_optim_rng.pt"):
-        _change(each, lambda tree: tree["model"].update({name: torch.ones(6, 8)}))
+        value: Any = {} if name == "language_model" else torch.ones(6, 8)
+        _change(each, lambda tree, value=value: tree["model"].update({name: value}))
     with pytest.raises(Unsupported, match=said):
         formats.read(path)
 

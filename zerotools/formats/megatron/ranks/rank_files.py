@@ -18,9 +18,10 @@ from typing import Any
 
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Problem, Tensor
+from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats.megatron.file_names import RANK, RANK_FILES
-from zerotools.formats.megatron.groups import optimizers_in
+from zerotools.formats.megatron.groups import groups_in, optimizers_in
 from zerotools.formats.megatron.native import MegatronNative
 from zerotools.formats.megatron.origin import (
     EMBEDDING,
@@ -102,7 +103,7 @@ def read_ranks(path: Path) -> Checkpoint:
     if not ranks:
         raise BadFile(f"{path}: {problems[0].message}")
     optimizers = [_optimizer_of(rank.name) for rank in ranks]
-    problems += _lost_optimizers(path, optimizers)
+    problems += _lost_optimizers(path, optimizers, facts)
     merged = _Merged(path, degrees, facts)
     _read_each(merged, ranks)
     unread_state = "" if merged.unproved is None else _LEFT_OUT.format(merged.unproved)
@@ -115,7 +116,7 @@ def read_ranks(path: Path) -> Checkpoint:
             "Megatron legacy rank files",
             facts,
             ranks=degrees.stages * degrees.tensor,
-            notes=(unread_state,) if unread_state else (),
+            notes=merged.notes(unread_state),
         ),
         aliases=aliases_of(facts, tensors),
         files={file.name: file.size for file in opened.values()} | sizes(path, optimizers),
@@ -225,12 +226,20 @@ def _weights(
     """The weights of one part of the model, under their names in the whole."""
     for name, value in part.items():
         stored = as_tensor(value)
-        if not isinstance(name, str) or name.endswith("_extra_state"):
+        if not isinstance(name, str):
+            continue
+        if name.endswith("_extra_state"):
+            merged.extra_states += value is not None
             continue
         where = f"{rank.file.path}: {name[:200]}"
         if stored is None:
             if value is None:
                 continue
+            if isinstance(value, Mapping):
+                raise Unsupported(
+                    f"{where} is a dict, as before Megatron-Core, which is not read; convert it "
+                    "with Megatron-LM's tools/checkpoint/convert.py, and read the result"
+                )
             raise Unsupported(f"{where} is {unread(value) or type(value).__name__}")
         if _JOINED.fullmatch(name):
             raise Unsupported(
@@ -282,11 +291,21 @@ def _optimizer_of(rank: str) -> str:
     return f"{rank}/{_OPTIMIZER}" if rank else _OPTIMIZER
 
 
-def _lost_optimizers(path: Path, names: list[str]) -> Iterator[Problem]:
+def _lost_optimizers(path: Path, names: list[str], facts: MegatronFacts) -> Iterator[Problem]:
     """Files of the distributed optimizer that some ranks have and others lack."""
     lost = [name for name in names if not (path / name).exists()]
     for name in lost if len(lost) < len(names) else ():
         yield Problem(f"{path / name} is missing, and other ranks have theirs", name, blocks=True)
+    if len(lost) == len(names) and _is_distributed(facts):
+        said = "the distributed optimizer's masters and moments are in it alone"
+        yield Problem(f"{path / names[0]} is missing: {said}", names[0])
+
+
+def _is_distributed(facts: MegatronFacts) -> bool:
+    """Whether a rank's optimizer keeps its state in a file of its own."""
+    groups = [group for each in optimizers_in(facts.tree) for group in groups_in(each)]
+    is_said = facts.args.get("use_distributed_optimizer") is True
+    return is_said and bool(groups) and not any("params" in group for group in groups)
 
 
 class _Merged:
@@ -295,6 +314,7 @@ class _Merged:
     def __init__(self, path: Path, degrees: Degrees, facts: MegatronFacts) -> None:
         self.path, self.degrees, self.facts = path, degrees, facts
         self.unproved: str | None = None
+        self.extra_states = 0
         self._found: dict[Key, tuple[Local, Cut, list[Chunk]]] = {}
 
     def add(self, local: Local, place: RankPlace) -> None:
@@ -323,6 +343,14 @@ class _Merged:
             )
         for start, box in cut.parts(local.shape, rank, ranks):
             chunks.append(_chunk(local, start, box))
+
+    def notes(self, unread_state: str) -> list[str]:
+        """Sentences for the user."""
+        found = [unread_state] if unread_state else []
+        if self.extra_states:
+            said = counted(self.extra_states, "extra state")
+            found.append(f"{said} of parallel layers, which are not weights")
+        return found
 
     def tensors(self) -> dict[Key, Tensor]:
         """All of them, in the order of the first rank."""
