@@ -61,6 +61,10 @@ def test_what_is_said_of_the_run() -> None:
     assert any("3 layers" in note and "latent attention" in note for note in origin.notes)
     assert any("37 extra states" in note for note in origin.notes)
     assert "each layer has keys of its own" in origin.notes
+    stacked = "layers are stacked in the files, and one tensor each here"
+    assert stacked in read_case(DENSE).origin.notes
+    halves = "each layer has keys of its own, and each half of a gated layer"
+    assert halves in read_case("megatron-core-0.16.1/singleton-tp2").origin.notes
 
 
 def test_a_lost_file_is_named_and_its_layers_are_holes(tmp_path: Path) -> None:

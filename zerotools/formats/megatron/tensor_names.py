@@ -86,6 +86,11 @@ class Stack(NamedTuple):
     def axes(self) -> int:
         return len(self.parts) - 1
 
+    @property
+    def of_layers(self) -> bool:
+        """Whether its first axis counts layers."""
+        return self.axes > 0 and self.parts[0].endswith(_LAYERS)
+
     def names(self, shape: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], str]]:
         """(index along the leading axes, name) of each tensor in a stack of `shape`."""
         for index in product(*map(range, shape[: self.axes])):

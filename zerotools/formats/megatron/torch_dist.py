@@ -128,7 +128,7 @@ def _groups_of_buckets(state: BlobTrees) -> tuple[Mapping[Any, Any], ...]:
 def _layout(stored: Mapping[Key, Tensor]) -> str:
     """How the layers are stored."""
     names = [key.name for key in stored if key.role in ("param", "param16")]
-    if any(stack_of(name).parts[0].endswith("layers") for name in names):
+    if any(stack_of(name).of_layers for name in names):
         return "layers are stacked in the files, and one tensor each here"
     halves = any(name.endswith(("_w", "_v")) for name in names)
     return "each layer has keys of its own" + (", and each half of a gated layer" if halves else "")
