@@ -1,7 +1,7 @@
 """Planning an export of a `torch_dist` checkpoint of 1,024 ranks: what costs is the number of
 archives, not their bytes.
 
-    python -m benchmarks.megatron_ranks [--runs 3] [--layers 80] [--width 256]
+    python -m benchmarks.megatron_ranks [--runs 3] [--layers 80] [--width 512]
 
 The directory is as megatron-core saves it for a dense model with TP 8, PP 16 and DP 8: a data file
 for each of two writers of each rank, layers stacked, gated halves in chunks of their own, weights
@@ -145,7 +145,7 @@ def _write(path: Path, archives: list[bytes]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layers", type=int, default=80)
-    parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--runs", type=int, default=3)
     options = parser.parse_args()
     print(
