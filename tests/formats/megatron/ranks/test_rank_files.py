@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from argparse import Namespace
 from collections.abc import Callable
@@ -103,9 +104,29 @@ def test_layers_of_virtual_stages_are_counted_over_all_stages(tmp_path: Path) ->
     found = read_digests(formats.read(path))
     for layer in range(4):
         data = torch.full((2, 2), float(layer)).numpy().tobytes()
-        import hashlib
-
         key = Key(f"decoder.layers.{layer}.mlp.linear_fc2.weight", "param")
+        assert found[key][2] == hashlib.sha256(data).hexdigest()
+
+
+@pytest.mark.torch
+def test_experts_of_transformer_engine_are_counted_over_all_ranks(tmp_path: Path) -> None:
+    """Grouped experts have their number behind the name."""
+    import torch
+
+    path = tmp_path / "iter_0000010"
+    for rank in range(2):
+        name = "decoder.layers.0.mlp.experts.linear_fc1"
+        model = {f"{name}.weight{n}": torch.full((2, 2), 2.0 * rank + n) for n in range(2)} | {
+            f"{name}._extra_state": torch.ones(4, dtype=torch.uint8)
+        }
+        _rank(path, rank, model, expert_model_parallel_size=2, num_experts=4, num_layers=1)
+    checkpoint = formats.read(path)
+    assert "2 extra states of parallel layers, which are not weights" in checkpoint.origin.notes
+    found = read_digests(checkpoint)
+    assert len(found) == 4
+    for expert in range(4):
+        key = Key(f"decoder.layers.0.mlp.experts.local_experts.{expert}.linear_fc1.weight", "param")
+        data = torch.full((2, 2), float(expert)).numpy().tobytes()
         assert found[key][2] == hashlib.sha256(data).hexdigest()
 
 
