@@ -18,7 +18,6 @@ from zerotools.formats.megatron.file_names import RANK
 from zerotools.formats.megatron.groups import optimizers_in
 from zerotools.formats.megatron.native import MegatronNative
 from zerotools.formats.megatron.origin import aliases_of, facts_of, origin_of
-from zerotools.formats.megatron.ranks.merged_ranks import MergedRanks
 from zerotools.formats.megatron.ranks.rank_checks import disagreements, lost_optimizers
 from zerotools.formats.megatron.ranks.rank_layout import RankPlace, degrees_of, places
 from zerotools.formats.megatron.ranks.rank_names import first_layers, weights_of
@@ -29,6 +28,7 @@ from zerotools.formats.megatron.ranks.rank_optimizer import (
     numbered_state,
 )
 from zerotools.formats.megatron.ranks.saved_rank import SavedRank, model_of, optimizer_of
+from zerotools.formats.megatron.ranks.whole_model import WholeModel
 from zerotools.formats.megatron.tensor_names import is_buffer
 from zerotools.io.distcp.data_files import sizes
 from zerotools.io.files.listing import names_in
@@ -72,7 +72,7 @@ def read_ranks(path: Path) -> Checkpoint:
         raise BadFile(f"{path}: {problems[0].message}")
     optimizers = [optimizer_of(rank.name) for rank in ranks]
     problems += lost_optimizers(path, optimizers, facts)
-    merged = MergedRanks(path, degrees, facts)
+    merged = WholeModel(path, degrees, facts)
     _read_each(merged, ranks)
     unread_state = "" if merged.unproved is None else _LEFT_OUT.format(merged.unproved)
     tensors = merged.tensors()
@@ -94,7 +94,7 @@ def read_ranks(path: Path) -> Checkpoint:
     )
 
 
-def _read_each(merged: MergedRanks, ranks: list[SavedRank]) -> None:
+def _read_each(merged: WholeModel, ranks: list[SavedRank]) -> None:
     """Add what each rank has; of no rank the optimizer's state, where that of one is not proved."""
     firsts = first_layers(ranks, merged)
     found: list[tuple[RankPlace, list[Local], list[Local]]] = []
@@ -116,7 +116,7 @@ def _read_each(merged: MergedRanks, ranks: list[SavedRank]) -> None:
             merged.add(each, place)
 
 
-def _state(merged: MergedRanks, rank: SavedRank, weights: list[Local]) -> list[Local]:
+def _state(merged: WholeModel, rank: SavedRank, weights: list[Local]) -> list[Local]:
     """What the rank's optimizer has of them."""
     where = optimizer_of(rank.name)
     try:

@@ -13,9 +13,9 @@ from typing import Any
 
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats.megatron.origin import EMBEDDING, OUTPUT
-from zerotools.formats.megatron.ranks.merged_ranks import MergedRanks
 from zerotools.formats.megatron.ranks.rank_optimizer import Local
 from zerotools.formats.megatron.ranks.saved_rank import SavedRank
+from zerotools.formats.megatron.ranks.whole_model import WholeModel
 from zerotools.io.torchzip.tensors import as_tensor
 from zerotools.io.torchzip.unread import unread
 
@@ -26,7 +26,7 @@ _JOINED = re.compile(r".*\.experts\.weight[12]", re.S)
 
 
 def first_layers(
-    ranks: list[SavedRank], merged: MergedRanks
+    ranks: list[SavedRank], merged: WholeModel
 ) -> dict[tuple[int, int], dict[str, int]]:
     """Of each virtual stage of each stage, the number of its first layer, by what is before the
     number in the names.
@@ -56,7 +56,7 @@ def first_layers(
 
 
 def weights_of(
-    merged: MergedRanks, rank: SavedRank, part: Mapping[Any, Any], firsts: Mapping[str, int]
+    merged: WholeModel, rank: SavedRank, part: Mapping[Any, Any], firsts: Mapping[str, int]
 ) -> Iterator[Local]:
     """The weights of one part of the model, under their names in the whole.
 
@@ -96,7 +96,7 @@ def weights_of(
         )
 
 
-def _whole_name(merged: MergedRanks, rank: SavedRank, name: str, firsts: Mapping[str, int]) -> str:
+def _whole_name(merged: WholeModel, rank: SavedRank, name: str, firsts: Mapping[str, int]) -> str:
     if name == OUTPUT and merged.facts.is_tied:
         return EMBEDDING
     if match := _LAYER.fullmatch(name):

@@ -14,7 +14,7 @@ from zerotools.formats.megatron.ranks.rank_layout import Degrees, RankPlace
 from zerotools.formats.megatron.ranks.rank_optimizer import Local
 
 
-class MergedRanks:
+class WholeModel:
     """The tensors of all ranks as one: what each has, by key."""
 
     def __init__(self, path: Path, degrees: Degrees, facts: MegatronFacts) -> None:
