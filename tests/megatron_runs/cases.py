@@ -123,6 +123,13 @@ CASES = {
             bucket_size=1500,
             model=dict(WIDE),
         ),
+        Case(
+            "fsdp-dtensor-dp2",
+            "Megatron-FSDP over two ranks: masters alone",
+            dp=2,
+            format="fsdp_dtensor",
+            optimizer="fsdp_dtensor",
+        ),
         Case("fp32-plain", "one rank in float32", precision="fp32", optimizer="plain"),
         Case(
             "moe-ep2-tp2",

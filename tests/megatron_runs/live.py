@@ -25,8 +25,8 @@ def padded(case: Case) -> int:
     return -(-VOCABULARY // unit) * unit
 
 
-def build(case: Case):
-    """The model of this rank, wrapped as in training, and its optimizer or None."""
+def model_of(case: Case):
+    """The configuration and the model of this rank."""
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=case.tp,
         pipeline_model_parallel_size=case.pp,
@@ -49,6 +49,12 @@ def build(case: Case):
     )
     model = model.to(DTYPES[case.precision])
     fill(case, model)
+    return config, model
+
+
+def build(case: Case):
+    """The model of this rank, wrapped as in training, and its optimizer or None."""
+    config, model = model_of(case)
     wrapped = DistributedDataParallel(
         config,
         DistributedDataParallelConfig(
@@ -58,7 +64,7 @@ def build(case: Case):
         ),
         model,
     )
-    return wrapped, None if case.optimizer is None else _optimizer(case, wrapped)
+    return wrapped, None if case.optimizer is None else get_optimizer(case, wrapped)
 
 
 def _config(case: Case):
@@ -151,7 +157,7 @@ def fill(case: Case, model) -> None:
             tensor.copy_(random * 0.1 + (1 if "norm" in name else 0))
 
 
-def _optimizer(case: Case, wrapped):
+def get_optimizer(case: Case, wrapped):
     config = OptimizerConfig(
         optimizer="adam",
         lr=0.01,

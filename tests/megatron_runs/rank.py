@@ -29,11 +29,16 @@ def main() -> None:
     case = CASES[sys.argv[1]]
     dist.init_process_group("gloo")
     run = Path("checkpoint")
-    model, optimizer = build(case)
-    if optimizer is not None:
-        train(model, optimizer)
-    truth = gather(case, model, optimizer)
-    save(case, model, optimizer, run, ITERATION)
+    if case.format == "fsdp_dtensor":
+        from . import fsdp  # of 0.16 alone
+
+        truth = fsdp.run(case, run / f"iter_{ITERATION:07d}", ITERATION)
+    else:
+        model, optimizer = build(case)
+        if optimizer is not None:
+            train(model, optimizer)
+        truth = gather(case, model, optimizer)
+        save(case, model, optimizer, run, ITERATION)
     dist.barrier()
     if dist.get_rank() == 0:
         (run / "latest_checkpointed_iteration.txt").write_text(str(ITERATION))

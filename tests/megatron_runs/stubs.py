@@ -33,9 +33,8 @@ def _nothing(*args, **kwargs):
 def _on_cpu(value):
     if isinstance(value, torch.device):
         return CPU if value.type == "cuda" else value
-    if isinstance(value, str) and value.startswith("cuda"):
-        return CPU
-    return value
+    is_cuda = type(value) is int or (isinstance(value, str) and value.startswith("cuda"))
+    return CPU if is_cuda else value
 
 
 def _made_on_cpu(make):
@@ -54,8 +53,9 @@ def before_import():
     warnings.simplefilter("ignore")
     torch.compile = lambda model=None, **kwargs: model if model else lambda each: each
     cuda = torch.cuda
-    cuda.current_device = lambda: CPU
+    cuda.current_device = lambda: 0
     cuda.device_count = lambda: 1
+    cuda.memory_allocated = cuda.memory_reserved = cuda.max_memory_allocated = lambda *args: 0
     cuda.get_rng_state = lambda *args, **kwargs: torch.get_rng_state()
     cuda.random.get_rng_state = cuda.get_rng_state
     for name in ("synchronize", "manual_seed", "set_rng_state", "set_device", "empty_cache"):

@@ -20,6 +20,7 @@ tensor_names    what the keys of torch_dist are to the model
 stacked         one layer and one expert out of what is stored together
 torch_dist      what is below one `.metadata`
 flat_buckets    masters and moments out of the distributed optimizer's buffers
+fsdp_dtensor    what Megatron-FSDP saves
 groups          param groups, and which parameters each has
 ranks           legacy files of ranks as one Checkpoint
 training_state  what belongs to the run beside its tensors

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint
+from zerotools.core.training import ParamGroup
 from zerotools.formats.megatron.origin import MegatronFacts
 from zerotools.io.torchzip.pt_file import TorchFile
 
@@ -15,12 +16,13 @@ from zerotools.io.torchzip.pt_file import TorchFile
 class MegatronNative:
     """`optimizers` are the trees of the optimizers, the dense one before that of the experts, and
     `file` is where their numbers lie that are tensors. `unread` says which state of them is left
-    out, and why; empty: none is."""
+    out, and why; empty: none is. `groups` are param groups that list their parameters."""
 
     facts: MegatronFacts
     optimizers: Sequence[Mapping[Any, Any]] = field(default=())
     file: TorchFile | None = None
     unread: str = ""
+    groups: tuple[ParamGroup, ...] = ()
 
 
 def native_of(checkpoint: Checkpoint) -> MegatronNative:

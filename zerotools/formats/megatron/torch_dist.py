@@ -14,6 +14,7 @@ from zerotools.formats.megatron.bridge_config import CONFIG as BRIDGE
 from zerotools.formats.megatron.bridge_config import bridge_facts
 from zerotools.formats.megatron.file_names import COMMON, CONFIG
 from zerotools.formats.megatron.flat_buckets import proved_state, with_state
+from zerotools.formats.megatron.fsdp_dtensor import is_fsdp_dtensor, read_fsdp_dtensor
 from zerotools.formats.megatron.groups import optimizers_in
 from zerotools.formats.megatron.native import MegatronNative
 from zerotools.formats.megatron.origin import (
@@ -40,6 +41,7 @@ from zerotools.io.huggingface.model_sidecars import model_sidecars
 from zerotools.io.torchzip.pt_file import TorchFile
 
 _LARGEST_CONFIG = 2**20
+_PLAIN = "torch_dcp or fsdp_dtensor"
 _EXTRA = "._extra_state/shard_"
 _GROUPS = "optimizer.distributed.dp_group_idx_0.optimizer/shard_0_1"
 _OTHER_FORMS = "its tensors are in a form of their own"
@@ -62,6 +64,8 @@ def read_directory(path: Path) -> Checkpoint:
         missing = f"{path} has no {CONFIG}, which is written last: the save was not finished"
         problems.append(Problem(missing, CONFIG, blocks=True))
     described = sizes(path, (COMMON, CONFIG, BRIDGE))
+    if backend == _PLAIN and is_fsdp_dtensor(metadata := load_metadata(path)):
+        return read_fsdp_dtensor(path, metadata)
     if backend != "torch_dist":
         notes = (f"tensors of the {backend} format are not listed",)
         origin = origin_of(
@@ -149,7 +153,7 @@ def _unread(metadata: Metadata) -> str:
 def _backend(path: Path) -> str:
     """`torch_dist`, `zarr`; what has no metadata.json of Megatron's is torch's own DCP."""
     if not (path / CONFIG).exists():
-        return "torch_dist" if (path / COMMON).exists() else "torch_dcp or fsdp_dtensor"
+        return "torch_dist" if (path / COMMON).exists() else _PLAIN
     try:
         config = json.loads(read_regular(path / CONFIG, _LARGEST_CONFIG))
     except (ValueError, RecursionError) as error:

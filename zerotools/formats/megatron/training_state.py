@@ -9,7 +9,7 @@ from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.training import LossScale, ParamGroup, Scalar, TrainingState
 from zerotools.formats.megatron.groups import Group, fitting, groups_in
 from zerotools.formats.megatron.native import MegatronNative, native_of
-from zerotools.formats.torch_optimizers import STATE_ROLE, WEIGHT_ROLES, optimizer_of
+from zerotools.formats.torch_optimizers import STATE_ROLE, WEIGHT_ROLES, optimizer_of, scalars_of
 from zerotools.io.numeric.scalars import read_scalar
 from zerotools.io.torchzip.pickle_values import StoredTensor
 
@@ -24,7 +24,7 @@ def training_of(checkpoint: Checkpoint) -> TrainingState:
     """
     native = native_of(checkpoint)
     facts = native.facts
-    groups, steps = _groups(checkpoint, native)
+    groups, steps = (native.groups, {}) if native.groups else _groups(checkpoint, native)
     args = facts.args
     client = {name: facts.tree[name] for name in _OF_RUN if name in facts.tree and name != "args"}
     if args:
@@ -32,7 +32,9 @@ def training_of(checkpoint: Checkpoint) -> TrainingState:
     word = args.get("optimizer")
     return TrainingState(
         groups=groups,
-        scalars={Key(name, "step"): Scalar(value) for name, value in steps.items()},
+        scalars=scalars_of(
+            checkpoint, {Key(name, "step"): Scalar(value) for name, value in steps.items()}
+        ),
         precision=facts.precision,
         optimizer=optimizer_of(groups) or (word if isinstance(word, str) and groups else None),
         steps=checkpoint.origin.step,
