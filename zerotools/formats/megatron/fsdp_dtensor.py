@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.errors import BadFile
 from zerotools.core.training import ParamGroup
 from zerotools.formats.megatron.native import MegatronNative
-from zerotools.formats.megatron.origin import MegatronFacts, aliases_of, facts_of, origin_of
+from zerotools.formats.megatron.origin import aliases_of, facts_of, origin_of
 from zerotools.formats.megatron.stacked import joined
 from zerotools.formats.megatron.tensor_names import HALVES, is_buffer
 from zerotools.io.distcp.data_files import data_files, mixed_saves, sizes
@@ -39,6 +40,7 @@ _STATE = re.compile(r"optimizer\.state\.(?:module\.)*(?P<name>.+)\.(?P<role>[^.]
 _META = re.compile(r"optimizer\.param_to_group_meta\.(?:module\.)*(?P<name>.+)\.([^.]+)", re.S)
 _OF_RUN = ("args", "iteration", "checkpoint_version", "opt_param_scheduler")
 _PARALLEL = ("TP", "PP", "EP")
+_LONGEST = 16
 
 
 def is_fsdp_dtensor(metadata: Metadata) -> bool:
@@ -68,7 +70,6 @@ def read_fsdp_dtensor(path: Path, metadata: Metadata) -> Checkpoint:
         for flat, key in keys.items()
     }
     tensors = _whole(path, stored)
-    groups = _groups(values, facts)
     return Checkpoint(
         path,
         tensors,
@@ -78,7 +79,7 @@ def read_fsdp_dtensor(path: Path, metadata: Metadata) -> Checkpoint:
         files=files,
         model_sidecars=model_sidecars(path),
         problems=[*problems, *mixed_saves(path, metadata, keys, stored)],
-        native=MegatronNative(facts, groups=groups),
+        native=MegatronNative(facts, groups=partial(_groups, values)),
     )
 
 
@@ -106,7 +107,7 @@ def _whole(path: Path, stored: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
     return found
 
 
-def _groups(values: BlobTrees, facts: MegatronFacts) -> tuple[ParamGroup, ...]:
+def _groups(values: BlobTrees) -> tuple[ParamGroup, ...]:
     """Parameters with equal options are one group.
 
     Raises:
@@ -118,7 +119,14 @@ def _groups(values: BlobTrees, facts: MegatronFacts) -> tuple[ParamGroup, ...]:
             options.setdefault(match["name"], {})[match[2]] = values[flat]
     groups: dict[str, tuple[dict[str, Any], list[str]]] = {}
     for name, said in options.items():
-        if any(isinstance(value, Mapping) for value in said.values()):
-            raise BadFile(f"the options of {name[:80]} are no plain values")
-        groups.setdefault(repr(sorted(said.items()))[:4096], (said, []))[1].append(name)
+        strange = next((option for option, value in said.items() if not _is_plain(value)), None)
+        if strange is not None:
+            raise BadFile(f"the option {strange[:80]} of {name[:80]} is no plain value")
+        groups.setdefault(repr(sorted(said.items())), (said, []))[1].append(name)
     return tuple(ParamGroup(tuple(names), said) for said, names in groups.values())
+
+
+def _is_plain(value: Any) -> bool:
+    """Numbers, words, and a few of them: what can be compared in no time."""
+    parts = value if isinstance(value, list | tuple) and len(value) < _LONGEST else (value,)
+    return all(part is None or isinstance(part, bool | int | float | str) for part in parts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,13 +16,13 @@ from zerotools.io.torchzip.pt_file import TorchFile
 class MegatronNative:
     """`optimizers` are the trees of the optimizers, the dense one before that of the experts, and
     `file` is where their numbers lie that are tensors. `unread` says which state of them is left
-    out, and why; empty: none is. `groups` are param groups that list their parameters."""
+    out, and why; empty: none is. `groups` reads param groups that list their parameters."""
 
     facts: MegatronFacts
     optimizers: Sequence[Mapping[Any, Any]] = field(default=())
     file: TorchFile | None = None
     unread: str = ""
-    groups: tuple[ParamGroup, ...] = ()
+    groups: Callable[[], tuple[ParamGroup, ...]] = tuple
 
 
 def native_of(checkpoint: Checkpoint) -> MegatronNative:

@@ -24,7 +24,8 @@ def training_of(checkpoint: Checkpoint) -> TrainingState:
     """
     native = native_of(checkpoint)
     facts = native.facts
-    groups, steps = (native.groups, {}) if native.groups else _groups(checkpoint, native)
+    listed = native.groups()
+    groups, steps = (listed, {}) if listed else _groups(checkpoint, native)
     args = facts.args
     client = {name: facts.tree[name] for name in _OF_RUN if name in facts.tree and name != "args"}
     if args:
