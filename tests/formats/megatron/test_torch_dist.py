@@ -48,6 +48,19 @@ def test_of_flat_buckets_that_nothing_proves_the_weights_are_read_alone(tmp_path
     assert any("left out" in note for note in inspect(checkpoint).notes)
 
 
+def test_flat_state_of_which_nothing_tells_the_shape_is_left_out(tmp_path: Path) -> None:
+    case = "megatron-core-0.12.3/dense-tp2-model-space"
+    run = Path(shutil.copytree(run_of(case), tmp_path / "run"))
+    metadata = run / "iter_0000010" / ".metadata"
+    whole = metadata.read_bytes()
+    assert whole.count(b"mcore_data") == 1
+    metadata.write_bytes(whole.replace(b"mcore_data", b"other_data"))
+    checkpoint = formats.read(run)
+    weights = {Key(k.name, "param"): d for k, d in truth_of(case).items() if k.role == "param16"}
+    assert read_digests(checkpoint) == weights
+    assert any("has not the shape of its weight" in note for note in checkpoint.origin.notes)
+
+
 def test_a_tied_output_layer_is_an_alias() -> None:
     checkpoint = read_case(PLAIN)
     assert checkpoint.aliases == {"output_layer.weight": "embedding.word_embeddings.weight"}

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import product
 from typing import NamedTuple
 
-from zerotools.core.checkpoint import Key
+from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.dtypes import DType
 
 _STATE = re.compile(r"(?:chained_\d+\.)?optimizer\.state\.(?P<role>[^.]+)\.(?P<name>.+)", re.S)
@@ -74,6 +74,19 @@ def _key(flat: str, state: re.Match[str] | None, masters: set[str]) -> Key:
 def is_buffer(name: str) -> bool:
     """Whether a weight is none that an optimizer trains, as its name tells."""
     return name.endswith(_BUFFERS)
+
+
+def weights_alone(tensors: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
+    """Without masters and moments: a weight beside a master is then the parameter itself."""
+    found = {}
+    for key, tensor in tensors.items():
+        if key.role == "param16":
+            found[Key(key.name, "param")] = tensor
+        elif key.role in ("buffer", "state") or (
+            key.role == "param" and Key(key.name, "param16") not in tensors
+        ):
+            found[key] = tensor
+    return found
 
 
 class Stack(NamedTuple):

@@ -25,7 +25,7 @@ from zerotools.formats.megatron.origin import (
     origin_of,
 )
 from zerotools.formats.megatron.stacked import joined, unstacked
-from zerotools.formats.megatron.tensor_names import BUCKETS, keys_of, stack_of
+from zerotools.formats.megatron.tensor_names import BUCKETS, keys_of, stack_of, weights_alone
 from zerotools.io.distcp.data_files import data_files, mixed_saves, sizes
 from zerotools.io.distcp.directory import (
     load_metadata,
@@ -41,6 +41,10 @@ from zerotools.io.huggingface.model_sidecars import model_sidecars
 from zerotools.io.torchzip.pt_file import TorchFile
 
 _LARGEST_CONFIG = 2**20
+_FLAT = (
+    "masters and moments are left out: {} has not the shape of its weight. Up to 0.15 they were "
+    "stored flat, with their shapes in .metadata, where they are not (mcore_data)"
+)
 _PLAIN = "torch_dcp or fsdp_dtensor"
 _EXTRA = "._extra_state/shard_"
 _GROUPS = "optimizer.distributed.dp_group_idx_0.optimizer/shard_0_1"
@@ -99,6 +103,8 @@ def _read(
     if unread and (proved := proved_state(stored, tensors, facts)):
         tensors, unread = with_state(tensors, proved), ""
         optimizers = _groups_of_buckets(state) or optimizers
+    if (strange := _misshapen(tensors)) is not None:
+        tensors, unread = weights_alone(tensors), _FLAT.format(strange)
     extra = sum(_EXTRA in key for key in metadata.blobs)
     notes = [_layout(stored), *([unread] if unread else [])]
     if extra:
@@ -120,6 +126,16 @@ def _read(
         problems=[*found, *mixed_saves(path, metadata, keys, stored), *problems],
         native=MegatronNative(facts, optimizers, common, unread),
     )
+
+
+def _misshapen(tensors: Mapping[Key, Tensor]) -> Key | None:
+    """A master or moment that has another shape than its weight."""
+    for key, tensor in tensors.items():
+        weight = tensors.get(Key(key.name, "param16")) or tensors.get(Key(key.name, "param"))
+        is_state = key.role not in ("param16", "buffer", "state") and bool(tensor.shape)
+        if is_state and weight is not None and weight.shape != tensor.shape:
+            return key
+    return None
 
 
 def _groups_of_buckets(state: BlobTrees) -> tuple[Mapping[Any, Any], ...]:
