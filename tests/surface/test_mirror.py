@@ -19,6 +19,7 @@ PLACES = {
 OF_NO_ROOM = {
     "deepspeed_runs": "DeepSpeed itself, which makes golden cases and judges our output",
     "foreign_runs": "programs that train, which make golden cases",
+    "megatron_runs": "Megatron-Core itself, which makes golden cases",
     "torch_runs": "torch itself, which makes golden cases",
     "quantised_runs": "libraries of quantised weights, which make golden cases",
     "trl_runs": "TRL itself, which makes golden cases",

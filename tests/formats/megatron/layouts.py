@@ -95,7 +95,9 @@ def legacy(path: Path, iteration: int) -> Path:
             rank.mkdir(parents=True)
             weight = torch.ones(3 * HIDDEN // 2, HIDDEN, dtype=torch.bfloat16)
             model = {"decoder.layers.0.self_attention.linear_qkv.weight": weight}
-            flat = dict.fromkeys(("param", "exp_avg", "exp_avg_sq"), torch.ones(weight.numel()))
+            ones = torch.ones(weight.numel())
+            flat: dict[str, Any] = dict.fromkeys(("param", "exp_avg", "exp_avg_sq"), ones)
+            flat["numel_unpadded"] = weight.numel()
             state = {**common(iteration), "model": model, "optimizer": {"param_groups": []}}
             torch.save(state, rank / "model_optim_rng.pt")
             buckets = {(torch.bfloat16, torch.float32): flat}

@@ -8,4 +8,5 @@ COMMON, CONFIG = "common.pt", "metadata.json"
 RANK_FILES = ("model_optim_rng.pt", "distrib_optim.pt")
 RANK = re.compile(r"mp_rank_\d{2,4}(_\d{3,5}){0,2}")
 TRACKER = "latest_checkpointed_iteration.txt"
+BRIDGE_TRACKER = "latest_train_state.pt"
 ITERATION = re.compile(r"iter_\d{7,}|release")

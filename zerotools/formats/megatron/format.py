@@ -1,15 +1,17 @@
-"""Megatron's checkpoints as a `Format`, which is recognised and shown."""
+"""Megatron's checkpoints as a `Format`, which is read and not written."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadFile
 from zerotools.core.training import TrainingState
 from zerotools.formats.format import Format, Found, ReadOptions
 from zerotools.formats.megatron.file_names import (
+    BRIDGE_TRACKER,
     COMMON,
     CONFIG,
     ITERATION,
@@ -20,6 +22,9 @@ from zerotools.formats.megatron.file_names import (
 from zerotools.io.distcp.file_names import METADATA
 from zerotools.io.files.listing import names_in
 from zerotools.io.files.regular import read_regular
+
+if TYPE_CHECKING:
+    from zerotools.core.target import Dropped
 
 
 class MegatronFormat(Format):
@@ -43,21 +48,19 @@ class MegatronFormat(Format):
             key=lambda name: (name != "release", len(name), name),
         )
         found = [name for name in iterations if _is_megatron(path / name, names_in(path / name))]
+        tracker = next((name for name in (TRACKER, BRIDGE_TRACKER) if name in names), None)
+        others = any(name.startswith("global_step") for name in names)  # Megatron-DeepSpeed's
+        word = ""
+        if tracker is not None and not (others and not found):
+            word = _tracked(path, tracker)
+            if word not in found:
+                what = "no finished checkpoint" if word in iterations else "nothing there"
+                take = f"take {' or '.join(found[-3:])}" if found else "name another directory"
+                raise BadFile(f"{path / tracker} names {word!r}, which is {what}: {take}")
         if not found:
             return None
-        word = ""
-        if TRACKER in names:
-            tracked = read_regular(path / TRACKER, 4096).decode("utf-8", "replace").strip()
-            word = (
-                f"iter_{int(tracked):07d}" if re.fullmatch(r"\d{1,12}", tracked) else tracked[:40]
-            )
-            if word not in found:
-                raise BadFile(
-                    f"{path / TRACKER} names {word!r}, which {path} does not hold: take "
-                    f"{' or '.join(found[-3:])}"
-                )
         taken = word or found[-1]
-        why = f"which {TRACKER} names" if word else "the newest"
+        why = f"which {tracker} names" if word else "the newest"
         note = (f"took {taken}, {why}, of {len(found)}",) if len(found) > 1 or not word else ()
         return Found(path / taken, note)
 
@@ -67,8 +70,30 @@ class MegatronFormat(Format):
         return read(path)
 
     def training_of(self, checkpoint: Checkpoint) -> TrainingState:
-        """Nothing: no format is made of what is only recognised."""
-        return TrainingState()
+        from zerotools.formats.megatron.training_state import training_of
+
+        return training_of(checkpoint)
+
+    def never_written(self, source: Checkpoint) -> tuple[Dropped, ...]:
+        from zerotools.core.target import Dropped
+        from zerotools.formats.megatron.native import native_of
+
+        unread = native_of(source).unread
+        return (Dropped("optimizer state", unread),) if unread else ()
+
+
+def _tracked(path: Path, tracker: str) -> str:
+    """The name of the directory that a tracker names.
+
+    Raises:
+        BadFile: it is damaged.
+    """
+    if tracker == BRIDGE_TRACKER:
+        from zerotools.formats.megatron.bridge_config import step_in
+
+        return f"iter_{step_in(path, tracker) or 0:07d}"
+    text = read_regular(path / tracker, 4096).decode("utf-8", "replace").strip()
+    return f"iter_{int(text):07d}" if re.fullmatch(r"\d{1,12}", text) else text[:40]
 
 
 def _iteration(path: Path) -> Found:

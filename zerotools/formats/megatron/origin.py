@@ -3,34 +3,68 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.checkpoint import Opaque, Origin, Problem
+from zerotools.core.checkpoint import Key, Opaque, Origin, Problem, Tensor
+from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
 
 FORMAT = "megatron"
 _ITERATION = re.compile(r"iter_(\d{1,18})")
 _PARALLEL = {
     "tensor_model_parallel_size": "TP",
     "pipeline_model_parallel_size": "PP",
+    "context_parallel_size": "CP",
     "expert_model_parallel_size": "EP",
+    "expert_tensor_parallel_size": "ETP",
+    "data_parallel_size": "DP",
 }
+_SILENT = {"CP": 1, "EP": 1}
+EMBEDDING, OUTPUT = "embedding.word_embeddings.weight", "output_layer.weight"
 
 
 @dataclass(frozen=True, slots=True)
 class MegatronFacts:
-    """`sizes` are the degrees of parallelism by short name, as far as they are recorded."""
+    """`args` are the arguments of the training script, by their names, as far as they are
+    recorded; `tree` is what else is in the same file."""
 
     iteration: int | None
-    sizes: Mapping[str, int]
+    args: Mapping[str, Any]
+    tree: Mapping[Any, Any] = field(default_factory=dict)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The degrees of parallelism by short name."""
+        found = {short: self.count(name) for name, short in _PARALLEL.items()}
+        return {short: size for short, size in found.items() if size is not None}
 
     @property
     def model_parallel(self) -> int | None:
-        """How many ranks hold one model, where that is said."""
+        """How many ranks hold one model, without experts, where that is said."""
         known = [self.sizes.get(name) for name in ("TP", "PP")]
         return known[0] * known[1] if known[0] and known[1] else None
+
+    @property
+    def is_tied(self) -> bool:
+        """Whether the output layer is the embedding, as far as is known."""
+        return self.args.get("untie_embeddings_and_output_weights") is False
+
+    @property
+    def precision(self) -> DType | None:
+        """The type that the model computes in."""
+        dtype = self.args.get("params_dtype")
+        if isinstance(dtype, DType):
+            return dtype
+        for name, known in (("bf16", BFLOAT16), ("fp16", FLOAT16)):
+            if self.args.get(name) is True:
+                return known
+        return FLOAT32 if self.args.get("bf16") is False is self.args.get("fp16") else None
+
+    def count(self, name: str) -> int | None:
+        """An argument that is a number of things."""
+        return _count(self.args.get(name))
 
 
 def facts_of(tree: Any) -> MegatronFacts:
@@ -38,10 +72,8 @@ def facts_of(tree: Any) -> MegatronFacts:
     table = tree if isinstance(tree, Mapping) else {}
     args = table.get("args")
     values = args.state if isinstance(args, Opaque) and isinstance(args.state, Mapping) else {}
-    sizes = {short: _count(values.get(name)) for name, short in _PARALLEL.items()}
-    return MegatronFacts(
-        _count(table.get("iteration")), {s: n for s, n in sizes.items() if n is not None}
-    )
+    named = {str(name): value for name, value in values.items()}
+    return MegatronFacts(_count(table.get("iteration")), named, table)
 
 
 def _count(value: Any) -> int | None:
@@ -49,26 +81,60 @@ def _count(value: Any) -> int | None:
 
 
 def origin_of(
-    path: Path, title: str, facts: MegatronFacts, *, ranks: int | None, notes: tuple[str, ...] = ()
+    path: Path,
+    title: str,
+    facts: MegatronFacts,
+    *,
+    ranks: int | None,
+    notes: Sequence[str] = (),
+    refusal: str = "",
 ) -> Origin:
-    """The origin, with the sentence why nothing is made of it."""
+    """The origin; `refusal` is why nothing is made of what has this title, as a clause."""
     named = _ITERATION.fullmatch(path.name)
     step = facts.iteration if facts.iteration is not None else int(named[1]) if named else None
     when = "" if step is None else f" of iteration {step}"
-    sizes = ", ".join(f"{short} {n}" for short, n in facts.sizes.items())
+    refused = (
+        f"{path} is {title}{when}, which zerotools recognises and does not convert: {refusal}; "
+        "export it with Megatron-Bridge (or Megatron-LM's tools/checkpoint/convert.py) to Hugging "
+        "Face's format, and pass that directory"
+    )
     return Origin(
         FORMAT,
         path,
-        world_size=ranks,
+        world_size=facts.count("world_size") or ranks,
         step=step,
-        notes=(*([f"saved with {sizes}"] if sizes else []), *notes),
+        notes=(*_said(facts), *notes),
         title=title,
-        refusal=(
-            f"{path} is {title}{when}, which zerotools recognises and does not convert: its names "
-            "and shards are Megatron's own; export it with Megatron-Bridge (or Megatron-LM's "
-            "tools/checkpoint/convert.py) to Hugging Face's format, and pass that directory"
-        ),
+        precision=facts.precision,
+        refusal=refused if refusal else None,
     )
+
+
+def _said(facts: MegatronFacts) -> Iterator[str]:
+    sizes = [f"{s} {n}" for s, n in facts.sizes.items() if _SILENT.get(s) != n]
+    if sizes:
+        yield f"saved with {', '.join(sizes)}"
+    words = {
+        "num_layers": "{} layers",
+        "hidden_size": "hidden size {}",
+        "num_attention_heads": "{} heads",
+        "num_query_groups": "{} query groups",
+        "num_experts": "{} experts",
+        "padded_vocab_size": "vocabulary padded to {}",
+    }
+    counts = {name: facts.count(name) for name in words}
+    if facts.args.get("group_query_attention") is False:
+        counts["num_query_groups"] = None
+    model = [words[name].format(count) for name, count in counts.items() if count]
+    model += ["latent attention"] if facts.args.get("multi_latent_attention") is True else []
+    if model:
+        yield f"model: {', '.join(model)}"
+
+
+def aliases_of(facts: MegatronFacts, tensors: Mapping[Key, Tensor]) -> dict[str, str]:
+    """The output layer where it is the embedding, and has no tensor of its own."""
+    names = {key.name for key in tensors}
+    return {OUTPUT: EMBEDDING} if facts.is_tied and EMBEDDING in names - {OUTPUT} else {}
 
 
 def disagreement(path: Path, facts: MegatronFacts, name: str) -> list[Problem]:

@@ -1,4 +1,4 @@
-"""A Megatron checkpoint of any kind, as a Checkpoint that is shown and never written."""
+"""A Megatron checkpoint of any kind as a Checkpoint."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from pathlib import Path
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadRequest
 from zerotools.formats.megatron.file_names import RANK, RANK_FILES
-from zerotools.formats.megatron.rank_files import read_ranks
+from zerotools.formats.megatron.ranks.rank_files import read_ranks
 from zerotools.formats.megatron.torch_dist import read_directory
 from zerotools.io.files.listing import names_in
 
 
 def read(path: Path) -> Checkpoint:
-    """Iteration, tensors and sizes of the checkpoint in the directory `path`; `Origin.refusal` says
-    why nothing can be made of it.
+    """The checkpoint in the directory `path`; of forms that are only recognised, `Origin.refusal`
+    says why nothing can be made of it.
 
     Raises:
         BadRequest: there is no such directory.
-        BadFile: its files are damaged.
+        BadFile: its files are damaged, or contradict each other.
+        Unsupported: it is not known how its ranks share a tensor.
     """
     if not path.is_dir():
         raise BadRequest(f"{path} is not a directory")

@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
+from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile, Unsupported
+from zerotools.formats.megatron.bridge_config import CONFIG as BRIDGE
+from zerotools.formats.megatron.bridge_config import bridge_facts
 from zerotools.formats.megatron.file_names import COMMON, CONFIG
-from zerotools.formats.megatron.origin import MegatronFacts, disagreement, facts_of, origin_of
+from zerotools.formats.megatron.flat_buckets import proved_state, with_state
+from zerotools.formats.megatron.fsdp_dtensor import is_fsdp_dtensor, read_fsdp_dtensor
+from zerotools.formats.megatron.groups import optimizers_in
+from zerotools.formats.megatron.native import MegatronNative
+from zerotools.formats.megatron.origin import (
+    MegatronFacts,
+    aliases_of,
+    disagreement,
+    facts_of,
+    origin_of,
+)
+from zerotools.formats.megatron.stacked import joined, unstacked
+from zerotools.formats.megatron.tensor_names import BUCKETS, keys_of, stack_of, weights_alone
 from zerotools.io.distcp.data_files import data_files, mixed_saves, sizes
 from zerotools.io.distcp.directory import (
     load_metadata,
@@ -19,59 +34,142 @@ from zerotools.io.distcp.directory import (
     tensor_of,
 )
 from zerotools.io.distcp.file_names import METADATA
-from zerotools.io.distcp.items import Items
+from zerotools.io.distcp.items import BlobTrees, Items
+from zerotools.io.distcp.metadata import Metadata
 from zerotools.io.files.regular import read_regular
+from zerotools.io.huggingface.model_sidecars import model_sidecars
 from zerotools.io.torchzip.pt_file import TorchFile
 
 _LARGEST_CONFIG = 2**20
-_STATE = re.compile(r"(?:chained_\d+\.)?optimizer\.state\.(?P<role>[^.]+)\.(?P<name>.+)", re.S)
-_OPTIMIZER = re.compile(r"(?:chained_\d+\.)?optimizer\.", re.S)
-# Both are the fp32 masters, in one form of the optimizer and in another.
-_MASTERS = ("fp32_param", "param")
+_FLAT = (
+    "masters and moments are left out: {} has not the shape of its weight. Up to 0.15 they were "
+    "stored flat, with their shapes in .metadata, where they are not (mcore_data)"
+)
+_PLAIN = "torch_dcp or fsdp_dtensor"
+_EXTRA = "._extra_state/shard_"
+_GROUPS = "optimizer.distributed.dp_group_idx_0.optimizer/shard_0_1"
+_OTHER_FORMS = "its tensors are in a form of their own"
 
 
 def read_directory(path: Path) -> Checkpoint:
-    """What is below `path`, by Megatron's names: masters have the role `param`, and 16-bit weights
-    beside them `param16`.
+    """What is below `path`: a tensor for each layer and each expert, by the names that a model on
+    one rank has for them. Masters have the role `param`, and 16-bit weights beside them `param16`.
 
     Raises:
-        BadFile: `.metadata` or metadata.json is damaged.
+        BadFile: the save was not finished, or `.metadata` or metadata.json is damaged.
     """
     backend = _backend(path)
-    facts, problems = _common(path)
-    has_metadata = (path / METADATA).exists()
-    tensors: dict[Key, Tensor] = {}
-    files: dict[str, int] = {}
-    ranks = None
-    if has_metadata:
-        metadata = load_metadata(path)
-        files, found = data_files(path, metadata)
-        files |= sizes(path, metadata_names(path))
-        keys, items = _named(metadata.tensors), Items(path, metadata)
-        tensors = {
-            key: tensor_of(items, path, flat, metadata.tensors[flat], files)
-            for flat, key in keys.items()
-        }
-        problems = [*found, *mixed_saves(path, metadata, keys, tensors), *problems]
-        ranks = saving_ranks(metadata) or None
-    if backend == "torch_dist" and not has_metadata:
-        missing = f"{path} has no {METADATA}: the save was not finished"
-        problems.append(Problem(missing, METADATA))
+    common, facts, problems = _common(path)
+    if backend == "torch_dist" and not (path / METADATA).exists():
+        raise BadFile(
+            f"{path} has no {METADATA}: the save was not finished; take an older checkpoint"
+        )
     if (path / COMMON).exists() and not (path / CONFIG).exists():
         missing = f"{path} has no {CONFIG}, which is written last: the save was not finished"
-        problems.append(Problem(missing, CONFIG))
-    for name in (COMMON, CONFIG):
-        if (path / name).is_file():
-            files[name] = (path / name).stat().st_size
-    notes = () if has_metadata else (f"tensors of the {backend} format are not listed",)
-    origin = origin_of(path, f"Megatron {backend}", facts, ranks=ranks, notes=notes)
-    return Checkpoint(path, tensors, origin, files=files, problems=problems)
+        problems.append(Problem(missing, CONFIG, blocks=True))
+    described = sizes(path, (COMMON, CONFIG, BRIDGE))
+    if backend == _PLAIN and is_fsdp_dtensor(metadata := load_metadata(path)):
+        return read_fsdp_dtensor(path, metadata)
+    if backend != "torch_dist":
+        notes = (f"tensors of the {backend} format are not listed",)
+        origin = origin_of(
+            path, f"Megatron {backend}", facts, ranks=None, notes=notes, refusal=_OTHER_FORMS
+        )
+        return Checkpoint(path, {}, origin, files=described, problems=problems)
+    return _read(path, common, facts, described, problems)
+
+
+def _read(
+    path: Path,
+    common: TorchFile | None,
+    facts: MegatronFacts,
+    described: dict[str, int],
+    problems: list[Problem],
+) -> Checkpoint:
+    metadata = load_metadata(path)
+    files, found = data_files(path, metadata)
+    keys, items = (
+        keys_of({flat: t.dtype for flat, t in metadata.tensors.items()}),
+        Items(path, metadata),
+    )
+    stored = {
+        key: tensor_of(items, path, flat, metadata.tensors[flat], files)
+        for flat, key in keys.items()
+    }
+    shapes = {keys[flat]: shape for flat, shape in metadata.unflattened.items()}
+    tensors = joined(path, unstacked(path, stored, shapes))
+    state = BlobTrees(path, metadata.blobs)
+    unread, optimizers = _unread(metadata), optimizers_in(facts.tree)
+    if unread and (proved := proved_state(stored, tensors, facts)):
+        tensors, unread = with_state(tensors, proved), ""
+        optimizers = _groups_of_buckets(state) or optimizers
+    if (strange := _misshapen(tensors)) is not None:
+        tensors, unread = weights_alone(tensors), _FLAT.format(strange)
+    extra = sum(_EXTRA in key for key in metadata.blobs)
+    notes = [_layout(stored), *([unread] if unread else [])]
+    if extra:
+        notes.append(f"{counted(extra, 'extra state')} of parallel layers, which are not weights")
+    return Checkpoint(
+        path,
+        tensors,
+        origin_of(
+            path,
+            "Megatron torch_dist",
+            facts,
+            ranks=saving_ranks(metadata) or None,
+            notes=notes,
+        ),
+        aliases=aliases_of(facts, tensors),
+        state=state,
+        files=files | sizes(path, metadata_names(path)) | described,
+        model_sidecars=model_sidecars(path),
+        problems=[*found, *mixed_saves(path, metadata, keys, stored), *problems],
+        native=MegatronNative(facts, optimizers, common, unread),
+    )
+
+
+def _misshapen(tensors: Mapping[Key, Tensor]) -> Key | None:
+    """A master or moment that has another shape than its weight."""
+    for key, tensor in tensors.items():
+        weight = tensors.get(Key(key.name, "param16")) or tensors.get(Key(key.name, "param"))
+        is_state = key.role not in ("param16", "buffer", "state") and bool(tensor.shape)
+        if is_state and weight is not None and weight.shape != tensor.shape:
+            return key
+    return None
+
+
+def _groups_of_buckets(state: BlobTrees) -> tuple[Mapping[Any, Any], ...]:
+    """The param groups, which lie beside the buckets of each rank."""
+    tree = state.get(_GROUPS)
+    found = tree[0] if isinstance(tree, list) and tree else None
+    return (found,) if isinstance(found, Mapping) else ()
+
+
+def _layout(stored: Mapping[Key, Tensor]) -> str:
+    """How the layers are stored."""
+    names = [key.name for key in stored if key.role in ("param", "param16")]
+    if any(stack_of(name).of_layers for name in names):
+        return "layers are stacked in the files, and one tensor each here"
+    halves = any(name.endswith(("_w", "_v")) for name in names)
+    return "each layer has keys of its own" + (", and each half of a gated layer" if halves else "")
+
+
+def _unread(metadata: Metadata) -> str:
+    """Which state of the optimizer names no parameter, and is left out."""
+    flat: Iterable[str] = (*metadata.tensors, *metadata.blobs)
+    if not any(map(BUCKETS.match, flat)):
+        return ""
+    return (
+        "masters and moments are left out: they lie in flat buffers by the order in which the "
+        "program made its parameters (dp_reshardable and the like), which nothing proves here; a "
+        "checkpoint saved with --dist-ckpt-optim-fully-reshardable has them by name"
+    )
 
 
 def _backend(path: Path) -> str:
     """`torch_dist`, `zarr`; what has no metadata.json of Megatron's is torch's own DCP."""
     if not (path / CONFIG).exists():
-        return "torch_dist" if (path / COMMON).exists() else "torch_dcp or fsdp_dtensor"
+        return "torch_dist" if (path / COMMON).exists() else _PLAIN
     try:
         config = json.loads(read_regular(path / CONFIG, _LARGEST_CONFIG))
     except (ValueError, RecursionError) as error:
@@ -80,32 +178,20 @@ def _backend(path: Path) -> str:
     return backend if isinstance(backend, str) and len(backend) < 40 else "torch_dist"
 
 
-def _common(path: Path) -> tuple[MegatronFacts, list[Problem]]:
-    if not (path / COMMON).exists():
-        lost = (path / CONFIG).exists()
-        missing = f"{path / COMMON} is missing; the iteration is in it"
-        return facts_of({}), [Problem(missing, COMMON)] if lost else []
-    try:
-        facts = facts_of(TorchFile.open(path, COMMON).tree)
-    except (BadFile, Unsupported) as error:
-        return facts_of({}), [Problem(str(error), COMMON)]
-    return facts, disagreement(path, facts, COMMON)
-
-
-def _named(flats: Iterable[str]) -> dict[str, Key]:
-    """Megatron's meaning of the flat keys."""
-    every = list(flats)
-    states = {flat: match for flat in every if (match := _STATE.fullmatch(flat)) is not None}
-    masters = {match["name"] for match in states.values() if match["role"] in _MASTERS}
-    found: dict[Key, str] = {}
-    for flat in every:
-        match = states.get(flat)
-        if match is not None:
-            role = "param" if match["role"] in _MASTERS else match["role"]
-            key = Key(match["name"], role)
-        elif _OPTIMIZER.match(flat) or flat.startswith(("rng_state", "rerun_state")):
-            key = Key(flat, "state")
-        else:
-            key = Key(flat, "param16" if flat in masters else "param")
-        found[key if key not in found else Key(flat, "state")] = flat
-    return {flat: key for key, flat in found.items()}
+def _common(path: Path) -> tuple[TorchFile | None, MegatronFacts, list[Problem]]:
+    """common.pt, and the facts in it, or in the files that Megatron-Bridge writes beside it."""
+    common, problems, tree = None, list[Problem](), dict[Any, Any]()
+    if (path / COMMON).exists():
+        try:
+            common = TorchFile.open(path, COMMON)
+            tree = common.tree if isinstance(common.tree, dict) else {}
+            if not tree:
+                problems.append(
+                    Problem(f"{path / COMMON} holds no dict: nothing of it is read", COMMON)
+                )
+        except (BadFile, Unsupported) as error:
+            problems.append(Problem(str(error), COMMON))
+    elif (path / CONFIG).exists():
+        problems.append(Problem(f"{path / COMMON} is missing; the iteration is in it", COMMON))
+    facts = bridge_facts(path, facts_of(tree))
+    return common, facts, [*problems, *disagreement(path, facts, COMMON)]

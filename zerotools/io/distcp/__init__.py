@@ -5,6 +5,7 @@ metadata         `.metadata`, a pickle, as checked values
 metadata_writer  checked values -> `.metadata`
 directory        the metadata of all ranks as one, and its tensors by flat key
 data_files       whether the files are all there, and of one save
+derived_chunks   tensors that are made of parts of stored ones
 pruned           a directory without some of its values
 items            where a tensor's bytes lie in a file, and the values that are not tensors
 

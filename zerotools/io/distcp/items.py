@@ -129,6 +129,19 @@ class ItemChunks(Sequence[Chunk]):
         """Where the archives of the chunks lie."""
         return (item for _, item in self._parts)
 
+    def item(self, number: int) -> Item:
+        """Where the archive of one chunk lies."""
+        return self._parts[number][1]
+
+    @property
+    def boxes(self) -> Sequence[Box]:
+        """The boxes of the chunks, for which no archive is opened."""
+        return [box for box, _ in self._parts]
+
+    def box(self, number: int) -> Box:
+        """The box of one chunk."""
+        return self._parts[number][0]
+
     def _find(self, box: Box, item: Item) -> Chunk:
         return self._items.chunk(self._key, self._dtype, box, item)
 

@@ -7,8 +7,9 @@ stay below the directory, chunks lie inside their tensors, each has an item, num
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,8 @@ class Metadata:
     path in the nested state dict that each flat key stands for, None where it was not recorded.
     `extras` are attributes that torch's own Metadata does not have, and that are not empty;
     `ends` has the end of each file's last item, empty chunks included.
-    `is_megatron` says that only megatron-core writes such a file."""
+    `is_megatron` says that only megatron-core writes such a file; `unflattened` has the true shape
+    of each tensor that it stored as flat pieces (up to 0.15)."""
 
     tensors: Mapping[str, SavedTensor]
     blobs: Mapping[str, Item]
@@ -62,6 +64,7 @@ class Metadata:
     ends: Mapping[str, int] = field(default_factory=dict)
     extras: tuple[str, ...] = ()
     is_megatron: bool = False
+    unflattened: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def items(self) -> list[tuple[str, Item]]:
@@ -131,7 +134,22 @@ class _Reader:
             _ends(items.values()),
             tuple(str(key)[:80] for key, value in state.items() if key not in _FIELDS and value),
             is_megatron=name != "Metadata" or not _MEGATRON.isdisjoint(map(str, state)),
+            unflattened=dict(self._true_shapes(state.get("mcore_data"), tensors)),
         )
+
+    def _true_shapes(
+        self, noted: Any, tensors: Mapping[str, SavedTensor]
+    ) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Of megatron-core's `mcore_data`, those that could be the shapes of the tensors."""
+        for key, facts in noted.items() if isinstance(noted, dict) else ():
+            shape = facts.get("nd_reformulated_orig_global_shape") if isinstance(facts, dict) else 0
+            if shape is not None and shape != 0 and key in tensors:
+                found = self._counts(key, tuple(shape) if isinstance(shape, list) else shape)
+                if prod(found) != prod(tensors[key].shape):
+                    raise self._bad(
+                        f"gives {key} the shape {found}, and stores {tensors[key].shape} of it"
+                    )
+                yield key, found
 
     def _items(self, stored: dict[Any, Any]) -> dict[tuple[str, Any], Item]:
         items = {}

@@ -33,9 +33,8 @@ from zerotools.runs.file_names import MANIFEST
 from zerotools.runs.manifest import read_manifest
 
 _MEGATRON = (
-    "{path} is a Megatron torch_dist checkpoint without its common.pt and metadata.json, which "
-    "zerotools recognises and does not convert: its names and shards are Megatron's own; export it "
-    "with Megatron-Bridge to Hugging Face's format, and pass that directory"
+    "{path} is a Megatron torch_dist checkpoint without its common.pt and metadata.json, which say "
+    "what its tensors are: copy both into it from where it was saved"
 )
 _OWN = re.compile(r"job\.json|rank_\d+\.json|MANIFEST\.json|\.zerotools-.*")
 

@@ -1,0 +1,1 @@
+"""Exports of Megatron checkpoints of many ranks: what planning them costs."""

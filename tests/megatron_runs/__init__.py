@@ -1,0 +1,1 @@
+"""Runs of real Megatron-Core on CPUs, which make golden cases."""

@@ -1,0 +1,95 @@
+"""What Megatron-Bridge writes beside a torch_dist checkpoint, and Megatron-LM does not.
+
+    run_config.yaml     the configuration of the run: the sizes of the model below `model:`
+    train_state.pt      `step` and other counters, as tensors
+
+The configuration is YAML of which only lines `  name: value` directly below `model:` are read, with
+values that are numbers, booleans or text: these are all that is asked of it.
+
+Source: megatron-bridge 0.3 training/utils/checkpoint_utils.py and training/state.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.errors import BadFile, Unsupported
+from zerotools.formats.megatron.origin import MegatronFacts
+from zerotools.io.files.regular import read_regular
+from zerotools.io.numeric.scalars import read_scalar
+from zerotools.io.torchzip.pickle_values import StoredTensor
+from zerotools.io.torchzip.pt_file import TorchFile
+
+CONFIG, STATE = "run_config.yaml", "train_state.pt"
+_LARGEST = 2**22
+_LINE = re.compile(r"  ([A-Za-z_][A-Za-z0-9_]*):[ ]*(.*)")
+_WORDS: Mapping[str, Any] = {"true": True, "false": False, "null": None, "~": None}
+
+
+def bridge_facts(path: Path, facts: MegatronFacts) -> MegatronFacts:
+    """`facts` with what common.pt does not say and these files do.
+
+    Raises:
+        BadFile: a file is damaged.
+    """
+    if not facts.args and (path / CONFIG).is_file():
+        facts = replace(facts, args=_arguments(_model(path / CONFIG)))
+    if facts.iteration is None and (path / STATE).is_file():
+        facts = replace(facts, iteration=step_in(path, STATE))
+    return facts
+
+
+def _model(path: Path) -> dict[str, Any]:
+    text = read_regular(path, _LARGEST).decode("utf-8", "replace")
+    found: dict[str, Any] = {}
+    inside = False
+    for line in text.splitlines():
+        if line[:1] not in (" ", "#", ""):
+            inside = line.rstrip() == "model:"
+        elif inside and (match := _LINE.fullmatch(line.rstrip())) and match[2]:
+            found[match[1]] = _scalar(match[2])
+    return found
+
+
+def _scalar(text: str) -> Any:
+    if text in _WORDS:
+        return _WORDS[text]
+    for kind in (int, float):
+        try:
+            return kind(text) if len(text) < 40 else text
+        except ValueError:
+            continue
+    return text.strip("'\"")
+
+
+def _arguments(model: dict[str, Any]) -> dict[str, Any]:
+    """By the names that Megatron-LM's script has for them."""
+    heads, groups = model.get("num_attention_heads"), model.get("num_query_groups")
+    tied = model.get("share_embeddings_and_output_weights")
+    more = {
+        "untie_embeddings_and_output_weights": not tied if isinstance(tied, bool) else None,
+        "swiglu": model.get("gated_linear_unit"),
+        "num_experts": model.get("num_moe_experts"),
+        "group_query_attention": groups is not None and groups != heads,
+    }
+    return {**model, **{name: value for name, value in more.items() if value is not None}}
+
+
+def step_in(path: Path, name: str) -> int | None:
+    """The step in a file of counters, `name` below `path`; None where it has none.
+
+    Raises:
+        BadFile: it is damaged.
+    """
+    try:
+        file = TorchFile.open(path, name)
+        step = file.tree.get("step") if isinstance(file.tree, dict) else None
+        if isinstance(step, StoredTensor):
+            step = int(read_scalar(path, file.tensor(step)).value)
+    except Unsupported as error:
+        raise BadFile(str(error)) from None
+    return step if type(step) is int and 0 <= step < 2**62 else None

@@ -1,0 +1,132 @@
+"""fsdp_dtensor: what Megatron-FSDP saves, a plain DCP in a run of Megatron's.
+
+    args, iteration, checkpoint_version, ...                     values, each by itself
+    model.module.NAME                                            the masters; there are no others
+    optimizer.state.module.module.module.NAME.exp_avg, .step     state; a step for each parameter
+    optimizer.param_to_group_meta.module.module.module.NAME.lr   options of each parameter
+
+How many `module.` there are depends on the classes around the model. Gated layers are saved as
+halves (`linear_fc1.weight_w`, `weight_v`). Tensors of tensor, pipeline or expert parallelism are
+not read: no such file was at hand.
+
+Source: megatron/core/transformer/fsdp_dtensor_checkpoint.py and optimizer/distrib_optimizer.py
+(`sharded_param_state_fsdp_dtensor`) of 0.16, training/checkpointing.py of Megatron-LM.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.checkpoint import Checkpoint, Key, Tensor
+from zerotools.core.errors import BadFile
+from zerotools.core.training import ParamGroup
+from zerotools.formats.megatron.native import MegatronNative
+from zerotools.formats.megatron.origin import aliases_of, facts_of, origin_of
+from zerotools.formats.megatron.stacked import joined
+from zerotools.formats.megatron.tensor_names import HALVES, is_buffer
+from zerotools.io.distcp.data_files import data_files, mixed_saves, sizes
+from zerotools.io.distcp.directory import metadata_names, saving_ranks, tensor_of
+from zerotools.io.distcp.items import BlobTrees, Items
+from zerotools.io.distcp.metadata import Metadata
+from zerotools.io.huggingface.model_sidecars import model_sidecars
+
+TITLE = "Megatron fsdp_dtensor"
+_MODEL = re.compile(r"model\.(?:module\.)*(?P<name>.+)", re.S)
+_STATE = re.compile(r"optimizer\.state\.(?:module\.)*(?P<name>.+)\.(?P<role>[^.]+)", re.S)
+_META = re.compile(r"optimizer\.param_to_group_meta\.(?:module\.)*(?P<name>.+)\.([^.]+)", re.S)
+_OF_RUN = ("args", "iteration", "checkpoint_version", "opt_param_scheduler")
+_PARALLEL = ("TP", "PP", "EP")
+_LONGEST = 16
+
+
+def is_fsdp_dtensor(metadata: Metadata) -> bool:
+    """Whether only Megatron-FSDP's optimizer has such keys."""
+    return "args" in metadata.blobs and any(map(_META.fullmatch, metadata.blobs))
+
+
+def read_fsdp_dtensor(path: Path, metadata: Metadata) -> Checkpoint:
+    """The checkpoint whose `metadata` was read from the directory `path`.
+
+    Raises:
+        BadFile: a value is damaged, or halves of a layer do not fit each other.
+    """
+    files, problems = data_files(path, metadata)
+    values = BlobTrees(path, metadata.blobs)
+    facts = facts_of({name: values[name] for name in _OF_RUN if name in values})
+    files |= sizes(path, metadata_names(path))
+    split = [f"{name} {n}" for name in _PARALLEL if (n := facts.sizes.get(name, 1)) > 1]
+    if split:
+        refusal = f"of Megatron-FSDP with {', '.join(split)} nothing is known"
+        origin = origin_of(path, TITLE, facts, ranks=None, refusal=refusal)
+        return Checkpoint(path, {}, origin, files=files, problems=problems)
+    items = Items(path, metadata)
+    keys = _keys(metadata)
+    stored = {
+        key: tensor_of(items, path, flat, metadata.tensors[flat], files)
+        for flat, key in keys.items()
+    }
+    tensors = _whole(path, stored)
+    return Checkpoint(
+        path,
+        tensors,
+        origin_of(path, TITLE, facts, ranks=saving_ranks(metadata) or None),
+        aliases=aliases_of(facts, tensors),
+        state=values,
+        files=files,
+        model_sidecars=model_sidecars(path),
+        problems=[*problems, *mixed_saves(path, metadata, keys, stored)],
+        native=MegatronNative(facts, groups=partial(_groups, values)),
+    )
+
+
+def _keys(metadata: Metadata) -> dict[str, Key]:
+    found: dict[str, Key] = {}
+    taken: set[Key] = set()
+    for flat in metadata.tensors:
+        key = Key(flat, "state")
+        if match := _STATE.fullmatch(flat):
+            key = Key(match["name"], match["role"])
+        elif match := _MODEL.fullmatch(flat):
+            key = Key(match["name"], "buffer" if is_buffer(match["name"]) else "param")
+        found[flat] = key if key not in taken else Key(flat, "state")
+        taken.add(found[flat])
+    return found
+
+
+def _whole(path: Path, stored: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
+    """With the halves of gated layers put together, whose steps are one."""
+    numbers = {key: tensor for key, tensor in stored.items() if not tensor.shape}
+    found = joined(path, {key: t for key, t in stored.items() if key not in numbers})
+    for key, tensor in numbers.items():
+        is_half = key.name.endswith(HALVES) and Key(key.name[:-2], "param") in found
+        found.setdefault(Key(key.name[:-2], key.role) if is_half else key, tensor)
+    return found
+
+
+def _groups(values: BlobTrees) -> tuple[ParamGroup, ...]:
+    """Parameters with equal options are one group.
+
+    Raises:
+        BadFile: a value is damaged.
+    """
+    options: dict[str, dict[str, Any]] = {}
+    for flat in values:
+        if match := _META.fullmatch(flat):
+            options.setdefault(match["name"], {})[match[2]] = values[flat]
+    groups: dict[str, tuple[dict[str, Any], list[str]]] = {}
+    for name, said in options.items():
+        strange = next((option for option, value in said.items() if not _is_plain(value)), None)
+        if strange is not None:
+            raise BadFile(f"the option {strange[:80]} of {name[:80]} is no plain value")
+        groups.setdefault(repr(sorted(said.items())), (said, []))[1].append(name)
+    return tuple(ParamGroup(tuple(names), said) for said, names in groups.values())
+
+
+def _is_plain(value: Any) -> bool:
+    """Numbers, words, and a few of them: what can be compared in no time."""
+    parts = value if isinstance(value, list | tuple) and len(value) < _LONGEST else (value,)
+    return all(part is None or isinstance(part, bool | int | float | str) for part in parts)

@@ -1,0 +1,134 @@
+"""How tensor-parallel ranks share each weight: a table by the name of its module.
+
+Columns of a linear layer are rows of its weight (axis 0), rows of it are axis 1. A gated first
+layer has on every rank its share of the gate, then its share of the other half: with F rows for
+each half and n ranks, rank r has rows r*F/n of the gate, and rows F + r*F/n.
+
+Source: megatron/core/tensor_parallel/layers.py, transformer/attention.py, mlp.py and
+multi_latent_attention.py, 0.12 to 0.16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from zerotools.core.boxes import Box
+from zerotools.core.errors import Unsupported
+
+_COLUMNS = frozenset(
+    [
+        "word_embeddings",
+        "output_layer",
+        "linear_qkv",
+        "linear_q",
+        "linear_kv",
+        "linear_fc1",
+        "linear_q_proj",
+        "linear_q_up_proj",
+        "linear_kv_up_proj",
+    ]
+)
+_ROWS = frozenset({"linear_proj", "linear_fc2"})
+_WHOLE = frozenset({"router", "position_embeddings", "tokentype_embeddings", "shared_experts"})
+_GATED = "linear_fc1"
+
+
+class CutPart(NamedTuple):
+    """The box `box` of the whole tensor is what begins at `start` in that of one rank."""
+
+    start: tuple[int, ...]
+    box: Box
+
+
+class Cut(NamedTuple):
+    """How a tensor is cut: along `axis`, None: not at all; with `halves`, each of two by itself."""
+
+    axis: int | None
+    halves: int = 1
+
+    def whole(self, shape: tuple[int, ...], ranks: int) -> tuple[int, ...]:
+        """The shape of the whole of which each rank has `shape`."""
+        if self.axis is None:
+            return shape
+        return (*shape[: self.axis], shape[self.axis] * ranks, *shape[self.axis + 1 :])
+
+    def parts(self, shape: tuple[int, ...], rank: int, ranks: int) -> list[CutPart]:
+        """Where the tensor of one rank, of `shape`, lies in the whole."""
+        zeros = (0,) * len(shape)
+        if self.axis is None:
+            return [CutPart(zeros, Box(zeros, shape))]
+        rows = shape[self.axis] // self.halves
+        found = []
+        for half in range(self.halves):
+            start = list(zeros)
+            start[self.axis] = half * rows
+            begin = list(zeros)
+            begin[self.axis] = (half * ranks + rank) * rows
+            size = list(shape)
+            size[self.axis] = rows
+            found.append(CutPart(tuple(start), Box(tuple(begin), tuple(size))))
+        return found
+
+
+def cut_of(name: str, shape: tuple[int, ...], ranks: int, args: Mapping[str, Any]) -> Cut:
+    """How `ranks` ranks share the weight `name`, of which one has `shape`.
+
+    Raises:
+        Unsupported: it is not known, or the arguments do not say what it depends on.
+    """
+    if ranks == 1:
+        return Cut(None)
+    module, _, leaf = name.rpartition(".")
+    module = module.rpartition(".")[2]
+    if leaf not in ("weight", "bias") or "norm" in module or module in _WHOLE:
+        return _whole(name, module, leaf)
+    if module in ("linear_q_down_proj", "linear_kv_down_proj"):
+        return _down(name, module, shape, ranks, args)
+    if module in _ROWS:
+        return Cut(1 if leaf == "weight" and len(shape) == 2 else None)
+    if module not in _COLUMNS or not shape:
+        raise _unknown(name, "is not known")
+    if module == "linear_qkv":
+        _check_groups(name, ranks, args)
+    if module != _GATED:
+        return Cut(0)
+    gated = args.get("swiglu", args.get("gated_linear_unit"))
+    if not isinstance(gated, bool):
+        raise _unknown(name, "depends on args.swiglu, which the files do not say")
+    if gated and shape[0] % 2:
+        raise _unknown(name, f"cannot be told: it is gated, and a rank has {shape[0]} rows of it")
+    return Cut(0, 2 if gated else 1)
+
+
+def _whole(name: str, module: str, leaf: str) -> Cut:
+    """Of what all ranks have: norms, the router, numbers of its experts."""
+    known = "norm" in module or leaf.startswith("layer_norm_") or module in _WHOLE
+    if not known:
+        raise _unknown(name, "is not known")
+    return Cut(None)
+
+
+def _down(
+    name: str, module: str, shape: tuple[int, ...], ranks: int, args: Mapping[str, Any]
+) -> Cut:
+    """Cut without Transformer Engine, and whole on each rank with it: the rows tell."""
+    sizes = ("q_lora_rank",) if "linear_q_" in name else ("kv_lora_rank", "qk_pos_emb_head_dim")
+    counts = [args.get(size) for size in sizes]
+    rows = sum(count for count in counts if type(count) is int)
+    if len(shape) > 0 and all(type(count) is int for count in counts):
+        if shape[0] == rows:
+            return Cut(None)
+        if shape[0] * ranks == rows:
+            return Cut(0)
+    raise _unknown(name, f"cannot be told: a rank has {shape} of it, and {module} has {rows} rows")
+
+
+def _check_groups(name: str, ranks: int, args: Mapping[str, Any]) -> None:
+    groups = args.get("num_query_groups")
+    if args.get("group_query_attention") is True and type(groups) is int and groups < ranks:
+        raise _unknown(name, f"is not known for {groups} query groups, fewer than the ranks")
+
+
+def _unknown(name: str, why: str) -> Unsupported:
+    return Unsupported(f"how tensor-parallel ranks share {name} {why}")

@@ -1,0 +1,130 @@
+"""Legacy rank files: what each rank of a model held, one or two torch files per rank, put together.
+
+    mp_rank_00_001/model_optim_rng.pt    model (or model0, model1, ...: one for each virtual stage)
+    mp_rank_00_001/distrib_optim.pt      the distributed optimizer's state
+
+Names are local: layer 0 is the first of a pipeline stage, expert 0 the first of an expert-parallel
+rank. Layers are counted over the stages: first virtual stage 0 of every pipeline stage, then
+virtual stage 1, and so on. What several ranks have whole is there as often, as replicas.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from zerotools.core.checkpoint import Checkpoint, Problem
+from zerotools.core.errors import BadFile, Unsupported
+from zerotools.formats.megatron.file_names import RANK
+from zerotools.formats.megatron.groups import optimizers_in
+from zerotools.formats.megatron.native import MegatronNative
+from zerotools.formats.megatron.origin import aliases_of, facts_of, origin_of
+from zerotools.formats.megatron.ranks.rank_checks import disagreements, lost_optimizers
+from zerotools.formats.megatron.ranks.rank_layout import RankPlace, degrees_of, places
+from zerotools.formats.megatron.ranks.rank_names import first_layers, weights_of
+from zerotools.formats.megatron.ranks.rank_optimizer import (
+    Local,
+    Unproved,
+    flat_state,
+    numbered_state,
+)
+from zerotools.formats.megatron.ranks.saved_rank import SavedRank, model_of, optimizer_of
+from zerotools.formats.megatron.ranks.whole_model import WholeModel
+from zerotools.formats.megatron.tensor_names import is_buffer
+from zerotools.io.distcp.data_files import sizes
+from zerotools.io.files.listing import names_in
+from zerotools.io.huggingface.model_sidecars import model_sidecars
+from zerotools.io.torchzip.pt_file import TorchFile
+
+_LEFT_OUT = (
+    "masters and moments are left out: they are listed by number or lie in flat buffers, and do "
+    "not agree with the weights, so that nothing tells which is whose ({})"
+)
+
+
+def read_ranks(path: Path) -> Checkpoint:
+    """The model of all ranks whose directories are below `path`, or of the one in `path` itself.
+
+    Raises:
+        BadFile: no file can be read, or the ranks contradict each other.
+        Unsupported: it is not known how ranks share a tensor.
+    """
+    names = list(filter(RANK.fullmatch, names_in(path))) or [""]
+    opened: dict[str, TorchFile] = {}
+    problems: list[Problem] = []
+    for name in sorted(names):
+        where = model_of(name)
+        try:
+            opened[name] = TorchFile.open(path, where)
+        except (BadFile, Unsupported) as error:
+            problems.append(Problem(str(error), where, blocks=True))
+    if not opened:
+        raise BadFile(f"{path}: {problems[0].message if problems else 'no rank has a file'}")
+    facts = facts_of(next(iter(opened.values())).tree)
+    degrees = degrees_of(facts)
+    expected = places(degrees) if names != [""] else {"": RankPlace(0, 0, 0, 0)}
+    ranks = [
+        SavedRank(name, expected[name], file, facts_of(file.tree))
+        for name, file in opened.items()
+        if name in expected
+    ]
+    problems += disagreements(path, facts, degrees, expected, ranks, opened)
+    if not ranks:
+        raise BadFile(f"{path}: {problems[0].message}")
+    optimizers = [optimizer_of(rank.name) for rank in ranks]
+    problems += lost_optimizers(path, optimizers, facts)
+    merged = WholeModel(path, degrees, facts)
+    _read_each(merged, ranks)
+    unread_state = "" if merged.unproved is None else _LEFT_OUT.format(merged.unproved)
+    tensors = merged.tensors()
+    return Checkpoint(
+        path,
+        tensors,
+        origin_of(
+            path,
+            "Megatron legacy rank files",
+            facts,
+            ranks=degrees.stages * degrees.tensor,
+            notes=merged.notes(unread_state),
+        ),
+        aliases=aliases_of(facts, tensors),
+        files={file.name: file.size for file in opened.values()} | sizes(path, optimizers),
+        model_sidecars=model_sidecars(path),
+        problems=problems,
+        native=MegatronNative(facts, optimizers_in(facts.tree), ranks[0].file, unread_state),
+    )
+
+
+def _read_each(merged: WholeModel, ranks: list[SavedRank]) -> None:
+    """Add what each rank has; of no rank the optimizer's state, where that of one is not proved."""
+    firsts = first_layers(ranks, merged)
+    found: list[tuple[RankPlace, list[Local], list[Local]]] = []
+    for rank in ranks:
+        weights: list[Local] = []
+        for number, part in enumerate(rank.chunks()):
+            weights += weights_of(merged, rank, part, firsts[number, rank.place.stage])
+        trained = [weight for weight in weights if not is_buffer(weight.name)]
+        state = _state(merged, rank, trained) if merged.unproved is None else []
+        found.append((rank.place, weights, state))
+    if merged.unproved is not None:
+        found = [(place, weights, []) for place, weights, _ in found]
+    mastered = {each.name for _, _, state in found for each in state if each.role == "param"}
+    for place, weights, state in found:
+        for weight in weights:
+            role = "param16" if weight.name in mastered else "param"
+            merged.add(weight._replace(role="buffer" if is_buffer(weight.name) else role), place)
+        for each in state:
+            merged.add(each, place)
+
+
+def _state(merged: WholeModel, rank: SavedRank, weights: list[Local]) -> list[Local]:
+    """What the rank's optimizer has of them."""
+    where = optimizer_of(rank.name)
+    try:
+        if (merged.path / where).exists():
+            file = TorchFile.open(merged.path, where)
+            return flat_state(file.tree, weights, file)
+        optimizers = optimizers_in(rank.facts.tree)
+        return numbered_state(optimizers, weights, rank.file, merged.facts.args)
+    except Unproved as error:
+        merged.unproved = f"{rank.file.path.parent}: {error}"
+        return []

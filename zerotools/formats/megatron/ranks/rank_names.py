@@ -1,0 +1,112 @@
+"""The weights that a rank has, by their names in the whole model.
+
+Names are local: layer 0 is the first of a pipeline stage, expert 0 the first of an expert-parallel
+rank. Layers are counted over the stages: first virtual stage 0 of every pipeline stage, then
+virtual stage 1, and so on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from zerotools.core.errors import BadFile, Unsupported
+from zerotools.formats.megatron.origin import EMBEDDING, OUTPUT
+from zerotools.formats.megatron.ranks.rank_optimizer import Local
+from zerotools.formats.megatron.ranks.saved_rank import SavedRank
+from zerotools.formats.megatron.ranks.whole_model import WholeModel
+from zerotools.io.torchzip.tensors import as_tensor
+from zerotools.io.torchzip.unread import unread
+
+_LAYER = re.compile(r"((?:.*\.)?layers)\.(\d{1,6})\.(.+)", re.S)
+_EXPERT = re.compile(r"(.*\.experts)\.local_experts\.(\d{1,6})\.(.+)", re.S)
+_GROUPED = re.compile(r"(.*\.experts)\.(linear_fc[12])\.(weight|bias)(\d{1,6})", re.S)
+_JOINED = re.compile(r".*\.experts\.weight[12]", re.S)
+
+
+def first_layers(
+    ranks: list[SavedRank], merged: WholeModel
+) -> dict[tuple[int, int], dict[str, int]]:
+    """Of each virtual stage of each stage, the number of its first layer, by what is before the
+    number in the names.
+
+    Raises:
+        BadFile: there are not as many layers as the arguments say.
+    """
+    counts: dict[tuple[int, int], dict[str, int]] = {}
+    for rank in ranks:
+        for number, part in enumerate(rank.chunks()):
+            known = counts.setdefault((number, rank.place.stage), {})
+            for name in part:
+                match = _LAYER.fullmatch(name) if isinstance(name, str) else None
+                if match:
+                    known[match[1]] = max(known.get(match[1], 0), int(match[2]) + 1)
+    layers, found = dict[str, int](), {}
+    usual = (merged.facts.count("num_layers") or 0) // merged.degrees.stages
+    for number in range(1 + max((number for number, _ in counts), default=0)):
+        for stage in range(merged.degrees.stages):
+            found[number, stage] = dict(layers)
+            for before, count in counts.get((number, stage), {"decoder.layers": usual}).items():
+                layers[before] = layers.get(before, 0) + count
+    said, there = merged.facts.count("num_layers"), layers.get("decoder.layers")
+    if said is not None and there is not None and said != there:
+        raise BadFile(f"{merged.path} has {there} layers, and its arguments say {said}")
+    return found
+
+
+def weights_of(
+    merged: WholeModel, rank: SavedRank, part: Mapping[Any, Any], firsts: Mapping[str, int]
+) -> Iterator[Local]:
+    """The weights of one part of the model, under their names in the whole.
+
+    Raises:
+        Unsupported: one is not a tensor, or is of a kind that is not read.
+    """
+    for name, value in part.items():
+        stored = as_tensor(value)
+        if not isinstance(name, str):
+            continue
+        if name.endswith("_extra_state"):
+            merged.extra_states += value is not None
+            continue
+        where = f"{rank.file.path}: {name[:200]}"
+        if stored is None:
+            if value is None:
+                continue
+            if isinstance(value, Mapping):
+                raise Unsupported(
+                    f"{where} is a dict, as before Megatron-Core, which is not read; convert it "
+                    "with Megatron-LM's tools/checkpoint/convert.py, and read the result"
+                )
+            raise Unsupported(f"{where} is {unread(value) or type(value).__name__}")
+        if _JOINED.fullmatch(name):
+            raise Unsupported(
+                f"{where} has all experts of a rank in one tensor (moe_use_legacy_grouped_gemm), "
+                "which is not read; save it as torch_dist"
+            )
+        yield Local(
+            _whole_name(merged, rank, name, firsts),
+            "param",
+            stored.dtype,
+            stored.shape,
+            rank.file.name,
+            rank.file.first_byte(stored),
+            stored.strides,
+        )
+
+
+def _whole_name(merged: WholeModel, rank: SavedRank, name: str, firsts: Mapping[str, int]) -> str:
+    if name == OUTPUT and merged.facts.is_tied:
+        return EMBEDDING
+    if match := _LAYER.fullmatch(name):
+        name = f"{match[1]}.{int(match[2]) + firsts.get(match[1], 0)}.{match[3]}"
+    if match := _GROUPED.fullmatch(name):
+        name = f"{match[1]}.local_experts.{match[4]}.{match[2]}.{match[3]}"
+    if match := _EXPERT.fullmatch(name):
+        count = merged.facts.count("num_experts")
+        if count is None and merged.degrees.experts > 1:
+            raise Unsupported(f"{rank.file.path} does not say how many experts the model has")
+        first = (count or 0) // merged.degrees.experts * rank.place.expert
+        name = f"{match[1]}.local_experts.{int(match[2]) + first}.{match[3]}"
+    return name

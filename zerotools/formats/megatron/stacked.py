@@ -1,0 +1,193 @@
+"""Tensors of one layer and one expert, as parts of those that are stored.
+
+Three things lie between: layers and experts are stacked along the first axes; the halves of a gated
+layer may be tensors of their own; and optimizer state of before 0.16 is stored flat. A flat tensor
+of true shape (32, 16) that two ranks cut along the first axis is stored as (2, 1, 256): for each
+rank a row with its (16, 16) flattened, which is itself cut anywhere between data-parallel ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import product
+from math import prod
+from pathlib import Path
+from typing import cast
+
+from zerotools.core.boxes import Box, boxes_of_range
+from zerotools.core.checkpoint import Key, Tensor
+from zerotools.core.errors import BadFile
+from zerotools.formats.megatron.tensor_names import HALVES, stack_of
+from zerotools.io.distcp.derived_chunks import DerivedChunks, StoredPiece
+from zerotools.io.distcp.items import ItemChunks
+
+_MOST_TENSORS = 2**20
+_MOST_PIECES = 2**23
+_Index = tuple[int, ...]
+
+
+def unstacked(
+    path: Path, tensors: Mapping[Key, Tensor], shapes: Mapping[Key, tuple[int, ...]]
+) -> dict[Key, Tensor]:
+    """The tensors of `tensors`, whose chunks are those of a DCP, one for each layer and expert.
+    `shapes` has the true shape of each that is stored flat.
+
+    Raises:
+        BadFile: the shapes contradict each other, or there are more layers than any model has.
+    """
+    found: dict[Key, Tensor] = {}
+    pieces = 0
+    for key, tensor in tensors.items():
+        made, count = _each(path, key, tensor, shapes.get(key, tensor.shape))
+        pieces += count
+        if len(found) + len(made) > _MOST_TENSORS or pieces > _MOST_PIECES:
+            raise BadFile(f"{path}: {key} has shape {tensor.shape}, more layers than any model has")
+        found |= made
+    return found
+
+
+def _each(
+    path: Path, key: Key, tensor: Tensor, shape: tuple[int, ...]
+) -> tuple[dict[Key, Tensor], int]:
+    """The tensors of one that is stored, and in how many pieces they are."""
+    stack = stack_of(key.name) if key.role != "state" else None
+    axes = stack.axes if stack is not None and len(shape) > stack.axes else 0
+    is_flat = shape != tensor.shape
+    if stack is None or (not axes and not is_flat):
+        name = key.name if stack is None or stack.axes else stack.parts[0]
+        return {Key(name, key.role): tensor}, len(tensor.chunks)
+    if prod(shape[:axes]) > _MOST_TENSORS:
+        return {}, _MOST_PIECES + 1
+    local = _local_shape(path, key, tensor.shape, shape) if is_flat else None
+    source = cast(ItemChunks, tensor.chunks)
+    numbers: dict[_Index, list[int]] = {}
+    count = 0
+    for number, box in enumerate(source.boxes):
+        for index in _touched(box, local, axes):
+            numbers.setdefault(index, []).append(number)
+            count += 1
+            if count > _MOST_PIECES:
+                return {}, count
+    names = stack.names(shape) if axes else [((), stack.name(()) if not stack.axes else key.name)]
+    return {
+        Key(name, key.role): Tensor(
+            tensor.dtype,
+            shape[axes:],
+            DerivedChunks(
+                tensor.dtype, partial(_pieces, source, numbers.get(index, ()), index, local)
+            ),
+        )
+        for index, name in names
+    }, count
+
+
+def _local_shape(
+    path: Path, key: Key, stored: tuple[int, ...], shape: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Of a flat tensor the shape of what is a row of the stored one."""
+    counts, length = stored[:-1], stored[-1] if stored else 0
+    fits = len(counts) == len(shape) and all(
+        n and s % n == 0 for s, n in zip(shape, counts, strict=False)
+    )
+    local = tuple(s // n for s, n in zip(shape, counts, strict=False)) if fits else ()
+    if not fits or prod(local) != length:
+        raise BadFile(
+            f"{path}: {key} is stored as {stored}, which flat pieces of a tensor of {shape} are "
+            "not: take another copy"
+        )
+    return local
+
+
+def _touched(box: Box, local: tuple[int, ...] | None, axes: int) -> Iterator[_Index]:
+    """The indexes along the leading axes of which a stored chunk has elements."""
+    if local is None:
+        yield from product(*(range(a, b) for a, b in _spans(box, axes)))
+    else:
+        yield from dict.fromkeys(index for index, _, _ in _flat_boxes(box, local, axes))
+
+
+def _spans(box: Box, axes: int) -> Iterator[tuple[int, int]]:
+    return zip(box.start[:axes], box.stop[:axes], strict=True)
+
+
+def _flat_boxes(
+    box: Box, local: tuple[int, ...], axes: int
+) -> Iterator[tuple[_Index, _Index, Box]]:
+    """(index along the leading axes, start in the stored chunk, box in the tensor at that index) of
+    what a chunk of flat pieces has."""
+    rows = product(*(range(a, b) for a, b in _spans(box, len(local))))
+    begin, end = box.start[-1], box.stop[-1]
+    for row in rows:
+        before = tuple(n - a for n, a in zip(row, box.start, strict=False))
+        shift = tuple(n * size for n, size in zip(row, local, strict=True))
+        at = 0
+        for part in boxes_of_range(local, begin, end):
+            inner = Box(part.start[axes:], part.shape[axes:])
+            for index in product(*(range(a, b) for a, b in _spans(part, axes))):
+                where = tuple(a + b for a, b in zip(inner.start, shift[axes:], strict=True))
+                found = tuple(a + b for a, b in zip(index, shift, strict=False))
+                yield found, (*before, at), Box(where, inner.shape)
+                at += inner.numel
+
+
+def _pieces(
+    source: ItemChunks, numbers: Sequence[int], index: _Index, local: tuple[int, ...] | None
+) -> list[StoredPiece]:
+    """What the stored chunks of these numbers have of the tensor at `index`."""
+    axes, found = len(index), []
+    for number in numbers:
+        box = source.box(number)
+        if local is None:
+            start = tuple(n - a for n, a in zip(index, box.start, strict=False))
+            inner = Box(box.start[axes:], box.shape[axes:])
+            found.append(StoredPiece(source, number, (*start, *(0 for _ in inner.shape)), inner))
+        else:
+            found += [
+                StoredPiece(source, number, start, where, is_flat=True)
+                for at, start, where in _flat_boxes(box, local, axes)
+                if at == index
+            ]
+    return found
+
+
+def joined(path: Path, tensors: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
+    """With the halves of gated layers put together: the rows of the gate, then the other's.
+
+    Raises:
+        BadFile: one half is missing, or is of another shape.
+    """
+    found: dict[Key, Tensor] = {}
+    for key, tensor in tensors.items():
+        end = key.name[-2:]
+        if end not in HALVES or key.role == "state" or "linear_fc1." not in key.name:
+            found[key] = tensor
+            continue
+        names = [Key(key.name[:-2] + each, key.role) for each in HALVES]
+        halves = [tensors.get(name) for name in names]
+        gate, other = halves
+        if gate is None or other is None:
+            missing = names[halves.index(None)]
+            raise BadFile(f"{path} has {key} and not {missing}: a half of the layer is missing")
+        if (gate.shape, gate.dtype) != (other.shape, other.dtype) or not gate.shape:
+            raise BadFile(
+                f"{path}: {names[0]} is {gate.dtype} of shape {gate.shape} and {names[1]} is "
+                f"{other.dtype} of shape {other.shape}: they are not halves of one layer"
+            )
+        whole = Key(key.name[:-2], key.role)
+        if whole not in found:
+            shape = (2 * gate.shape[0], *gate.shape[1:])
+            found[whole] = Tensor(
+                gate.dtype, shape, DerivedChunks(gate.dtype, partial(_both, gate, other))
+            )
+    return found
+
+
+def _both(gate: Tensor, other: Tensor) -> list[StoredPiece]:
+    found = []
+    for tensor, shift in ((gate, 0), (other, gate.shape[0])):
+        source = cast(ItemChunks, tensor.chunks)
+        for number, box in enumerate(source.boxes):
+            moved = Box((box.start[0] + shift, *box.start[1:]), box.shape)
+            found.append(StoredPiece(source, number, (0,) * len(box.shape), moved))
+    return found

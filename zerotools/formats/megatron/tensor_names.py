@@ -1,0 +1,133 @@
+"""What the keys of a torch_dist checkpoint are to the model.
+
+    embedding.word_embeddings.weight                       a weight
+    decoder.layers.mlp.linear_fc2.weight                   all layers, stacked along the first axis
+    decoder.layers.7.mlp.linear_fc2.weight                 one layer
+    decoder.layers.mlp.experts.experts.linear_fc1.weight   layers, then experts
+    decoder.layers.7.mlp.experts.experts.3.linear_fc1.weight_w   one half of one expert's
+    [chained_N.]optimizer.state.ROLE.KEY                   what the optimizer keeps of KEY
+    [chained_N.]optimizer.distributed. ...                 flat buckets of an optimizer
+
+A tensor of the checkpoint is of one layer and one expert, by the name that a model on one rank has
+for it: `decoder.layers.7.mlp.experts.local_experts.3.linear_fc1.weight`. What is not of layers or
+experts keeps its key.
+
+Source: megatron/core/transformer/transformer_block.py, mlp.py and moe/experts.py
+(`sharded_state_dict`), optimizer/distrib_optimizer.py and optimizer.py of 0.12 to 0.16.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import product
+from typing import NamedTuple
+
+from zerotools.core.checkpoint import Key, Tensor
+from zerotools.core.dtypes import DType
+
+_STATE = re.compile(r"(?:chained_\d+\.)?optimizer\.state\.(?P<role>[^.]+)\.(?P<name>.+)", re.S)
+_OPTIMIZER = re.compile(r"(?:chained_\d+\.)?optimizer\.", re.S)
+BUCKETS = re.compile(r"(?:chained_\d+\.)?optimizer\.distributed\.dp_group_idx_\d+\.", re.S)
+_RUN = ("rng_state", "rerun_state")
+# Both are the fp32 masters, in one form of the optimizer and in another.
+_MASTERS = ("fp32_param", "param")
+_LAYERS, _EXPERTS, _ONE_EXPERT = "layers.", ".experts.experts.", ".experts.local_experts."
+_BUFFERS = (".router.expert_bias", ".router.local_tokens_per_expert")
+HALVES = ("_w", "_v")
+"""Ends of the names of a gated layer's two halves, the gate first, where each is saved alone."""
+
+
+def keys_of(saved: Mapping[str, DType]) -> dict[str, Key]:
+    """Of each flat key, given with its type, the name in the model and the role: a master is
+    `param` and the 16-bit weight beside it `param16`; `state` is what names no parameter. A second
+    copy of a weight in its own type is `state`, too."""
+    states = {flat: match for flat in saved if (match := _STATE.fullmatch(flat)) is not None}
+    masters = {
+        match["name"]
+        for flat, match in states.items()
+        if match["role"] in _MASTERS and _is_wider(saved[flat], saved.get(match["name"]))
+    }
+    found: dict[Key, str] = {}
+    for flat in saved:
+        key = _key(flat, states.get(flat), masters)
+        found[key if key not in found else Key(flat, "state")] = flat
+    return {flat: key for key, flat in found.items()}
+
+
+def _is_wider(master: DType, weight: DType | None) -> bool:
+    return weight is None or master.bits > weight.bits
+
+
+def _key(flat: str, state: re.Match[str] | None, masters: set[str]) -> Key:
+    if state is not None:
+        if state["role"] not in _MASTERS:
+            return Key(state["name"], state["role"])
+        return Key(state["name"], "param") if state["name"] in masters else Key(flat, "state")
+    if _OPTIMIZER.match(flat) or flat.startswith(_RUN):
+        return Key(flat, "state")
+    if flat in masters:
+        return Key(flat, "param16")
+    return Key(flat, "buffer" if is_buffer(flat) else "param")
+
+
+def is_buffer(name: str) -> bool:
+    """Whether a weight is none that an optimizer trains, as its name tells."""
+    return name.endswith(_BUFFERS)
+
+
+def weights_alone(tensors: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
+    """Without masters and moments: a weight beside a master is then the parameter itself."""
+    found = {}
+    for key, tensor in tensors.items():
+        if key.role == "param16":
+            found[Key(key.name, "param")] = tensor
+        elif key.role in ("buffer", "state") or (
+            key.role == "param" and Key(key.name, "param16") not in tensors
+        ):
+            found[key] = tensor
+    return found
+
+
+class Stack(NamedTuple):
+    """A name with a number left out for each of its leading axes: `parts` is the text around the
+    numbers."""
+
+    parts: tuple[str, ...]
+
+    @property
+    def axes(self) -> int:
+        return len(self.parts) - 1
+
+    @property
+    def of_layers(self) -> bool:
+        """Whether its first axis counts layers."""
+        return self.axes > 0 and self.parts[0].endswith(_LAYERS)
+
+    def names(self, shape: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], str]]:
+        """(index along the leading axes, name) of each tensor in a stack of `shape`."""
+        for index in product(*map(range, shape[: self.axes])):
+            yield index, self.name(index)
+
+    def name(self, index: Iterable[int]) -> str:
+        """The name of one tensor."""
+        first, *others = self.parts
+        return first + "".join(f"{n}{text}" for n, text in zip(index, others, strict=True))
+
+
+def stack_of(name: str) -> Stack:
+    """How the tensor that has `name` as its key is stacked; of one that is not, `axes` is 0."""
+    parts = [name]
+    at = name.find(_LAYERS)
+    if at == 0 or (at > 0 and name[at - 1] == "."):
+        end = at + len(_LAYERS)
+        if not name[end : end + 1].isdigit():
+            parts = [name[:end], f".{name[end:]}"]
+    before, found, after = parts[-1].partition(_EXPERTS)
+    if found:
+        number = after.partition(".")[0]
+        if number.isdigit():
+            parts[-1] = f"{before}{_ONE_EXPERT}{after}"
+        else:
+            parts[-1:] = [f"{before}{_ONE_EXPERT}", f".{after}"]
+    return Stack(tuple(parts))
