@@ -52,6 +52,37 @@ def test_another_name_is_taken_and_two_for_one_tensor_are_refused() -> None:
         stored_names(made, held)
 
 
+def test_parts_along_the_first_dimension_may_have_names_of_their_own() -> None:
+    also = '"block.{i}.query" = "block.{i}.q"'
+    made = layout((also, f'{also}\n"block.{{i}}.expert.{{e}}" = "block.{{i}}.experts"'))
+    held = dict(made.tensors)
+    for layer in range(2):
+        shape = held.pop(f"block.{layer}.experts")
+        held |= {f"block.{layer}.expert.{number}": shape[1:] for number in range(shape[0])}
+    stored = stored_names(made, held)
+    assert not stored.faults
+    view = stored.views["block.1.experts"]
+    assert view.names == tuple(f"block.1.expert.{number}" for number in range(3))
+    assert view.view.shape == made.tensors["block.1.experts"]
+    del held["block.0.expert.1"]
+    held |= {"block.1.expert.2": (9, 9), "block.1.expert.3": (4, 3)}
+    stored = stored_names(made, held)
+    assert stored.missing == ("block.0.expert.1",)
+    assert stored.wrong == (("block.1.expert.2", (9, 9), (4, 3)),)
+    assert stored.unknown == ("block.1.expert.3",)
+    with pytest.raises(
+        BadRequest, match=r"fits two ways: the checkpoint has both block\.0\.experts"
+    ):
+        stored_names(made, {**held, "block.0.experts": made.tensors["block.0.experts"]})
+
+
+def test_an_index_that_the_map_does_not_have_is_refused() -> None:
+    also = '"block.{i}.query" = "block.{i}.q"'
+    for other in ("block.{i}.expert.{n}", "block.{i}.{e}.{n}", "blocks"):
+        with pytest.raises(BadRequest, match=r"different indices|\[indices\]"):
+            layout((also, f'"{other}" = "block.{{i}}.experts"'))
+
+
 def test_what_does_not_match_is_said() -> None:
     made = layout()
     held = dict(made.tensors)

@@ -200,7 +200,8 @@ class Checkpoint:
     export.
     `stamps` has every file that was read to make this value, by absolute path, as it was before its
     first byte was read; empty in a `Target`. `native` is what the format keeps for its own writer:
-    a value of a class of its own, which no other code opens.
+    a value of a class of its own, which no other code opens. `archives` has where archives lie one
+    behind another in a file, {file: {offset: length}} in bytes, as far as no chunk says it.
     """
 
     root: Path
@@ -213,6 +214,7 @@ class Checkpoint:
     problems: Sequence[Problem] = ()
     stamps: Mapping[Path, Stamp] = field(default_factory=dict)
     native: object = None
+    archives: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
 
     def path_of(self, chunk: Chunk) -> Path:
         return self.root / chunk.file

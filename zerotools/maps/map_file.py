@@ -10,7 +10,8 @@
 
 `tensors` says what each tensor of the layout is made of (`tensor_expressions`), and perhaps `if`
 when it is there; with `keep` all that no rule takes stay as the Hub has them. `also` has other
-names under which a tensor may lie on disk, `ties` which names have the same values where
+names under which a tensor may lie on disk (with one index more: its parts along the first
+dimension), `ties` which names have the same values where
 config.json ties the embeddings, `ignored` names (with `*`) that are no weights, `stacked` the index
 along which the layout stacks its tensors where all layers are alike, `same_as` another layout that
 this one equals.
@@ -180,8 +181,10 @@ class _MapReader:
         also, ties = self._texts(tree, "also"), self._texts(tree, "ties")
         for key, meant in (*also.items(), *ties.items()):
             self._known([meant], tensors, f"the tensors of layouts.{name}")
-            if sorted(indices_of(key)) != sorted(indices_of(meant)):
+            more = sorted({*indices_of(key)} - {*indices_of(meant)})
+            if {*indices_of(meant)} - {*indices_of(key)} or len(more) > (key in also):
                 self._fail(key, f"{key} and {meant} have different indices")
+            self._known(more, indices, "[indices]")
         stacked = tree.get("stacked")
         if stacked is not None:
             self._known([str(stacked)], indices, "[indices]")

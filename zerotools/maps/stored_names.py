@@ -1,20 +1,22 @@
 """Names under which the tensors of a layout may lie on disk, and those of all layers in one.
 
 A map has one name for each tensor of each layer. Programs have written others in other versions
-(`also`), and Megatron stacks the tensors of equal layers along a new first dimension, under the
-name without the number of the layer. Both are views, before the map's own and behind them.
+(`also`), or have what is one tensor of the layout one by one along its first dimension (`also` with
+one index more: the experts of a layer), and Megatron stacks the tensors of equal layers along a new
+first dimension, under the name without the number of the layer. All are views, before the map's own
+and behind them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from zerotools.core.errors import BadRequest
 from zerotools.maps.geometry import Shape
 from zerotools.maps.model_layout import ModelLayout
-from zerotools.maps.tensor_expressions import with_indices
+from zerotools.maps.tensor_expressions import indices_of, with_indices
 from zerotools.maps.views import TensorView, item, stacked, whole
 
 
@@ -56,6 +58,8 @@ def stored_names(layout: ModelLayout, held: Mapping[str, Shape]) -> StoredNames:
                     f"{found[name][0]} and {place[0]}"
                 )
             found[name] = place
+    apart = _apart(layout, {*held} - ignored, found)
+    used.update(part for names in apart.values() for part in names)
     views: dict[str, TensorView] = {}
     wrong: list[tuple[str, Shape, Shape]] = []
     for name, (stored, number) in found.items():
@@ -67,7 +71,14 @@ def stored_names(layout: ModelLayout, held: Mapping[str, Shape]) -> StoredNames:
             continue
         view = whole(0, shape)
         views[name] = TensorView(view if number is None else item(view, number), (stored,))
-    missing = (name for name in layout.tensors if name not in found)
+    for name, parts in apart.items():
+        own = layout.tensors[name][1:]
+        wrong += [(part, held[part], own) for part in parts if held.get(part, own) != own]
+        if all(held.get(part) == own for part in parts):
+            pieces = [whole(number, own) for number in range(len(parts))]
+            views[name] = TensorView(stacked(pieces), parts)
+    missing = [name for name in layout.tensors if name not in found and name not in apart]
+    missing += [part for parts in apart.values() for part in parts if part not in held]
     return StoredNames(
         views=views,
         missing=tuple(name for name in missing if name not in layout.optional),
@@ -75,6 +86,31 @@ def stored_names(layout: ModelLayout, held: Mapping[str, Shape]) -> StoredNames:
         ignored=tuple(sorted(ignored)),
         wrong=tuple(wrong),
     )
+
+
+def _apart(
+    layout: ModelLayout, held: Collection[str], found: Mapping[str, tuple[str, int | None]]
+) -> dict[str, tuple[str, ...]]:
+    """The tensors of the layout of which there are parts along the first dimension, with the names
+    that all of these parts have."""
+    apart: dict[str, tuple[str, ...]] = {}
+    for name, (pattern, indices) in layout.places.items():
+        for other, meant in layout.layout.also.items():
+            more = [index for index in indices_of(other) if index not in indices]
+            if meant != pattern or not more:
+                continue
+            count = layout.tensors[name][0]
+            parts = tuple(with_indices(other, {**indices, more[0]: n}) for n in range(count))
+            first = next((part for part in parts if part in held), None)
+            if first is None:
+                continue
+            if name in found:
+                raise BadRequest(
+                    f"{name} of the layout {layout.name} fits two ways: the checkpoint has both "
+                    f"{found[name][0]} and {first}"
+                )
+            apart[name] = parts
+    return apart
 
 
 def rows_of(layout: ModelLayout, held: Mapping[str, Shape]) -> dict[str, int]:
@@ -125,7 +161,11 @@ def _places(layout: ModelLayout, name: str) -> Iterator[tuple[str, int | None]]:
         return
     pattern, indices = layout.places[name]
     index = layout.layout.stacked
-    also = [other for other, meant in layout.layout.also.items() if meant == pattern]
+    also = [
+        other
+        for other, meant in layout.layout.also.items()
+        if meant == pattern and set(indices_of(other)) <= set(indices)
+    ]
     for each in (pattern, *also):
         yield with_indices(each, indices), None
         if index is not None and index in indices:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast, overload
 
 from zerotools.core.boxes import Box
-from zerotools.core.checkpoint import Chunk
+from zerotools.core.checkpoint import Chunk, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.io.distcp.metadata import Item, Metadata
@@ -195,6 +195,16 @@ def _check_agrees(
         )
     if any(step == 0 and n > 1 for n, step in zip(tensor.shape, tensor.strides, strict=True)):
         raise BadFile(f"{window}: {key} repeats its elements by a stride of 0")
+
+
+def archives_of(tensors: Iterable[Tensor]) -> dict[str, dict[int, int]]:
+    """The archives in which the chunks of `tensors` lie: {file: {offset: length}}, in bytes."""
+    found: dict[str, dict[int, int]] = {}
+    for tensor in tensors:
+        if isinstance(tensor.chunks, ItemChunks):
+            for item in tensor.chunks.items():
+                found.setdefault(item.file, {})[item.offset] = item.length
+    return found
 
 
 class BlobTrees(Mapping[str, Any]):

@@ -12,7 +12,7 @@ from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.counts import counted
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest
-from zerotools.formats import FORMATS, FormatTable
+from zerotools.formats import FORMATS, FormatTable, training_of
 from zerotools.formats.format import (
     DEFAULT_MAX_SHARD_BYTES,
     Format,
@@ -245,7 +245,7 @@ def _choose_weights(
     mapped_notes: tuple[str, ...] = ()
     if options.mapping is not None:
         refuse_quantising(options.dtype)
-        found = mapped(weights, options.mapping)
+        found = mapped(weights, options.mapping, training_of(checkpoint, table))
         weights, mapped_notes = found.checkpoint, found.notes
     weights = choose_names(weights, is_selected)
     if not weights.tensors:

@@ -129,7 +129,7 @@ def _prepare(
     read = source
     if request.mapping is not None:
         refuse_quantising(request.options.get(DTYPE, KEEP))
-        made = mapped(source, request.mapping)
+        made = mapped(source, request.mapping, training)
         if made.is_changed:
             training = mapped_training(source, training, made.origins)
         source, notes = made.checkpoint, [*notes, *made.notes]

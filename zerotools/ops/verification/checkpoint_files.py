@@ -13,7 +13,7 @@ from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.formats import FORMATS, FormatTable, format_of
-from zerotools.io.distcp.items import BlobTrees, ItemChunks
+from zerotools.io.distcp.items import BlobTrees, archives_of
 from zerotools.io.files.allowance import data_of
 from zerotools.io.files.filenames import stays_below_root
 from zerotools.io.files.listing import folders_below
@@ -85,11 +85,9 @@ def subject_of(checkpoint: Checkpoint) -> Path:
 
 def archives_in(checkpoint: Checkpoint) -> dict[str, dict[int, int]]:
     """Archives that lie one behind another in a file: {file: {offset: length}}, in bytes."""
-    found: dict[str, dict[int, int]] = {}
-    for tensor in checkpoint.tensors.values():
-        if isinstance(tensor.chunks, ItemChunks):
-            for item in tensor.chunks.items():
-                found.setdefault(item.file, {})[item.offset] = item.length
+    found = archives_of(checkpoint.tensors.values())
+    for file, archives in checkpoint.archives.items():
+        found.setdefault(file, {}).update(archives)
     if isinstance(checkpoint.state, BlobTrees):
         for item in checkpoint.state.places():
             found.setdefault(item.file, {})[item.offset] = item.length

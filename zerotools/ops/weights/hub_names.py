@@ -16,6 +16,7 @@ from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.hub_layout import HubBlock, HubLayout, HubPiece, pieces_of
 from zerotools.formats import FORMATS, FormatTable, format_of
+from zerotools.io.distcp.items import archives_of
 from zerotools.ops.execution.plan import prove_source
 from zerotools.ops.weights.lora_merge import BASE
 
@@ -75,7 +76,9 @@ def restored(weights: Checkpoint, layout: HubLayout) -> Checkpoint:
         for alias, name in weights.aliases.items()
         if _is_renamed(name, layout)
     }
-    return replace(weights, tensors=tensors, aliases=aliases)
+    # Blocks that are put together do not say any more in which archive they lie.
+    archives = archives_of(weights.tensors.values())
+    return replace(weights, tensors=tensors, aliases=aliases, archives=archives)
 
 
 def _is_renamed(name: str, layout: HubLayout) -> bool:

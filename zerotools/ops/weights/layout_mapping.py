@@ -17,6 +17,7 @@ from zerotools.core.counts import counted
 from zerotools.core.dropping import LOOSE
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.core.training import ParamGroup, Scalar, TrainingState
+from zerotools.io.distcp.items import archives_of
 from zerotools.io.files.json_file import read_json
 from zerotools.io.files.regular import read_user_file
 from zerotools.io.huggingface.config_json import LARGEST_CONFIG
@@ -29,8 +30,10 @@ from zerotools.maps.shipped import check_layout, map_of_model
 from zerotools.maps.stored_names import written_views
 from zerotools.maps.views import TensorView
 from zerotools.ops.weights.rearrange import rearranged
+from zerotools.ops.weights.run_arguments import padding_of, refuse_another, run_arguments
 
 _WEIGHTS = ("param16", "buffer", "param")
+_UNKNOWN = TrainingState()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,8 +98,10 @@ def chosen_map(file: Path | None, config: Mapping[str, Any]) -> FamilyMap:
     return read_map(read_user_file(file), str(file))
 
 
-def mapped(checkpoint: Checkpoint, request: MapRequest) -> MappedCheckpoint:
-    """`checkpoint` in the layout that is asked for; no byte is read.
+def mapped(
+    checkpoint: Checkpoint, request: MapRequest, training: TrainingState = _UNKNOWN
+) -> MappedCheckpoint:
+    """`checkpoint`, of a run of `training`, in the layout that is asked for; no byte is read.
 
     Raises:
         BadRequest: there is no config.json, or it contradicts the tensors; the checkpoint has no
@@ -106,6 +111,9 @@ def mapped(checkpoint: Checkpoint, request: MapRequest) -> MappedCheckpoint:
     """
     config = config_of(checkpoint.model_sidecars.get(CONFIG), checkpoint.origin.path)
     family = chosen_map(request.file, config)
+    run = run_arguments(training)
+    refuse_another(run, config)
+    request = replace(request, arguments={**padding_of(run), **request.arguments})
     for name in (request.to, request.source):
         if name is not None:
             check_layout(family, name, hub=HUB)
@@ -128,7 +136,9 @@ def mapped(checkpoint: Checkpoint, request: MapRequest) -> MappedCheckpoint:
         plain = rearranged(plain, views)
     tensors = {**plain.tensors, **rest}
     aliases = _aliases(checkpoint, found.layout, target, tensors)
-    made = replace(checkpoint, tensors=tensors, aliases=aliases, native=None)
+    # Chunks that are cut and put together do not say any more in which archive they lie.
+    archives = archives_of(checkpoint.tensors.values())
+    made = replace(checkpoint, tensors=tensors, aliases=aliases, native=None, archives=archives)
     notes = (*said, *_padding_notes(found, target), *_ignored_notes(found))
     return MappedCheckpoint(made, notes, origins)
 
