@@ -48,7 +48,7 @@ class Size:
             block = f"model.layers.{layer}"
             square = [(width, width)] * 4
             for shape in (*square, (inner, width), (inner, width), (width, inner)):
-                yield Parameter(shape, block=block)
+                yield Parameter(shape, block=block, is_hidden=True)
             yield Parameter((width,), block=block)
             yield Parameter((width,), block=block)
         for shape in ((VOCABULARY, width), (width,), (VOCABULARY, width)):
