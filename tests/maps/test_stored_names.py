@@ -70,9 +70,7 @@ def test_parts_along_the_first_dimension_may_have_names_of_their_own() -> None:
     assert stored.missing == ("block.0.expert.1",)
     assert stored.wrong == (("block.1.expert.2", (9, 9), (4, 3)),)
     assert stored.unknown == ("block.1.expert.3",)
-    with pytest.raises(
-        BadRequest, match=r"fits two ways: .* both block\.0\.experts"
-    ):
+    with pytest.raises(BadRequest, match=r"fits two ways: .* both block\.0\.experts"):
         stored_names(made, {**held, "block.0.experts": made.tensors["block.0.experts"]})
 
 
