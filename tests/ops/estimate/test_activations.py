@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.matrices import FULL
 from tests.ops.estimate.tiny_configs import config
 from zerotools.ops.estimate.activations import MicroBatch, activations_of
 from zerotools.ops.estimate.architecture import FAMILIES, Architecture, architecture_of
@@ -53,7 +54,8 @@ def counted(name: str, micro: MicroBatch) -> int:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+# In fp32 the same counts are twice as large.
+@pytest.mark.parametrize("precision", ["fp32", "bf16"] if FULL else ["bf16"])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_what_is_kept_is_what_is_counted(name: str, precision: str) -> None:
     for micro in (

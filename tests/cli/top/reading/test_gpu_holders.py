@@ -3,11 +3,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from harness.started import Started
 from tests.daemon.api.made_views import a_job, a_view, an_attempt
+from tests.daemon.waiting import wait_for
 from zerotools.cli.job_views.describe import Job
 from zerotools.cli.top.reading.gpu_holders import GpuHolder, GpuHolders, shares_of
 from zerotools.cli.top.reading.job_list import completed
@@ -33,6 +35,8 @@ def rank(tmp_path: object) -> Iterator[Started]:
     """A process that looks like a rank."""
     environment = {**os.environ, "ZEROTOOLS_RUN_DIR": str(tmp_path)}
     process = Started([sys.executable, "-c", "input()"], env=environment, stdin=-1)
+    own = Path(f"/proc/{process.pid}/environ")  # another's until the program is there
+    wait_for(lambda: b"ZEROTOOLS_RUN_DIR" in own.read_bytes(), "the program")
     yield process
     process.end()
 

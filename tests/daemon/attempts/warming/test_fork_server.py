@@ -15,7 +15,14 @@ from typing import Any
 import pytest
 
 from tests.daemon.attempts.warming.fork_servers import fork_server, prepared, ready
-from tests.daemon.made_attempts import TOKEN, an_attempt_row, is_alive, make_attempt, started
+from tests.daemon.made_attempts import (
+    TOKEN,
+    an_attempt_row,
+    is_alive,
+    make_attempt,
+    progress_of,
+    started,
+)
 from tests.daemon.waiting import wait_for
 from zerotoolsd.attempts.warming import fork_server as servers
 from zerotoolsd.attempts.warming.fork_server import ForkServer, NoServer
@@ -82,8 +89,9 @@ def test_a_forked_rank_keeps_to_its_processors_as_an_executed_one_does(tmp_path:
 
 def test_ranks_that_lose_their_supervisor_end(tmp_path: Path) -> None:
     with fork_server() as server:
-        keeper = ready(server).start(prepared(tmp_path / "run", "hang"))
+        keeper = ready(server).start(prepared(tmp_path / "run", "steps=1 hang"))
         record = started(tmp_path / "run")
+        wait_for(lambda: len(progress_of(tmp_path / "run")) == len(record["ranks"]), "the ranks")
         os.kill(record["pid"], signal.SIGKILL)
         wait_for(lambda: bool(select.select([keeper.pidfd], [], [], 0)[0]), "the keeper to end")
         keeper.close()
