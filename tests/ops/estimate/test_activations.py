@@ -54,7 +54,7 @@ def counted(name: str, micro: MicroBatch) -> int:
 
 
 @pytest.mark.torch
-# In fp32 the same counts are twice as large.
+# Families differ in what they keep; precisions, in how many bytes that has.
 @pytest.mark.parametrize("precision", ["fp32", "bf16"] if FULL else ["bf16"])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_what_is_kept_is_what_is_counted(name: str, precision: str) -> None:
