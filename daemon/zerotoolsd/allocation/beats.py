@@ -21,6 +21,8 @@ from zerotoolsd.supervisor.procfs import boot_id, read_process
 
 BEAT_SECONDS = 2.0
 SILENT_SECONDS = 45.0
+MASTER = "master"
+"""The name by which the process in the batch script beats; nodes do by their numbers."""
 _BEAT = "beat-"
 
 

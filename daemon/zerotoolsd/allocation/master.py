@@ -30,7 +30,7 @@ from zerotools.jobs.slurm.job_directory import JobDirectory
 from zerotools.jobs.slurm.slurm_commands import SlurmCommands
 from zerotools.jobs.slurm.submitting import own_of
 from zerotools.jobs.tables.job_rules import most_nodes
-from zerotoolsd.allocation.beats import BEAT_SECONDS, LifeSign
+from zerotoolsd.allocation.beats import BEAT_SECONDS, MASTER, LifeSign
 from zerotoolsd.allocation.combined_end import combined
 from zerotoolsd.allocation.job_state import JobState
 from zerotoolsd.allocation.node_step import NodeStep, settled_record, step_environment
@@ -101,7 +101,7 @@ class Master:
                 return self._without_turn()
             # An earlier copy may have gone on since this one began.
             self._state = JobState(self._directory, self._submission, self._allocation.job_id)
-            beat = LifeSign(self._directory.attempt_path(number), "master")
+            beat = LifeSign(self._directory.attempt_path(number), MASTER)
             beat.again()
             self._settle_left_over()
             if self._is_done():

@@ -2,9 +2,11 @@
 
 A controller that is killed within seconds of a job's start may start it again when it comes back:
 while the first copy runs, or after it has finished. A lost node may still work when its job was
-queued again and runs elsewhere. So an attempt begins by making its directory, which only one can;
-before that, whoever comes waits until nothing of the newest attempt lives. Whoever works on an
-attempt ends when there is a newer one: it was silent for too long.
+queued again and runs elsewhere. So an attempt begins by giving its directory its name, which only
+one can; before that, whoever comes waits until nothing of the newest attempt lives. A directory has
+a beat in it from the first moment on: one without would look like that of an attempt whose
+processes are gone. Whoever works on an attempt ends when there is a newer one: it was silent for
+too long.
 
     attempts/7           of the first copy, whose nodes beat
     second copy          waits for it; finds end.json then, and has nothing to do
@@ -14,12 +16,16 @@ attempt ends when there is a newer one: it was silent for too long.
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from zerotools.jobs.slurm.job_directory import ATTEMPTS, JobDirectory
-from zerotoolsd.allocation.beats import Watched
+from zerotoolsd.allocation.beats import MASTER, LifeSign, Watched
 
 LOOK_SECONDS = 1.0
 
@@ -47,17 +53,31 @@ class Turns:
             newest = max(self.directory.attempts(), default=0)
             alive = self._alive(newest)
             if not alive:
-                try:
-                    self.directory.attempt_path(newest + 1).mkdir()
-                except FileExistsError:  # another copy was faster
-                    continue
-                return newest + 1
+                if self._begin(newest + 1):
+                    return newest + 1
+                continue  # another copy was faster
             if told != (told := (newest, alive)):
                 self.say(
                     f"attempt {newest} of this job still runs ({', '.join(alive)}): Slurm has "
                     "started the job twice; this copy waits for that one"
                 )
             time.sleep(LOOK_SECONDS)
+
+    def _begin(self, number: int) -> bool:
+        """Whether the attempt is ours now."""
+        path = self.directory.attempt_path(number)
+        draft = path.with_name(f".{number}-{socket.gethostname()}-{os.getpid()}")
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir()
+        LifeSign(draft, MASTER).again()
+        try:
+            draft.rename(path)
+        except OSError as error:
+            shutil.rmtree(draft, ignore_errors=True)
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                raise
+            return False
+        return True
 
     def why_none(self) -> str | None:
         """Why there is nothing to do for this copy; None: there is."""
