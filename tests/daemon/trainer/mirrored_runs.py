@@ -24,40 +24,29 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from harness.launching import job
 from harness.stores.faults import FaultProxy
 from harness.stores.gcs import GcsServer, client_env
 from harness.stores.trouble import Wait
 from tests.daemon.daemons import REAL, Daemon, daemon_in
+from tests.daemon.trainer.killed_jobs import CONFIG, SECONDS, KilledJob, wide_job
 from tests.daemon.trainer.tensors import digest
 from tests.daemon.waiting import wait_for
 from zerotools.core.errors import BadFile, ZerotoolsError
 from zerotools.io.output.writing_name import WRITING
 from zerotools.io.stores.addresses import path_of
 from zerotools.io.stores.store_path import StorePath
-from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.ops.mirroring.far_copies import refuse_part
 from zerotools.ops.mirroring.fetch_copy import fetch_copy
 from zerotools.runs import checkpoint_dirs
 
-CONFIG = """
-[limits]
-cpu_ranks = 2
-[stop]
-grace_seconds = 60.0
-[retry]
-first_seconds = 0.05
-"""
-SECONDS = 300.0
 STEPS, EVERY, PINNED, KEPT = 96, 4, 16, 2
 KILLS = ("uploading", "supervisor", "daemon", "rank", "disk")
 CHECKPOINT = {"every": EVERY, "keep_last": 2, "keep_every": PINNED, "best": "loss"}
-WIDE = {"hidden_size": 256, "intermediate_size": 1024}
 ANSWERS_AFTER = 0.05
 """Seconds."""
 
 
-class Round:
+class Round(KilledJob):
     """One job, its kills, and what is asked of it afterwards."""
 
     def __init__(
@@ -69,48 +58,21 @@ class Round:
         number: int,
         chance: random.Random,
     ) -> None:
-        self.daemon, self.output, self.chance = daemon, place / "out", chance
-        self.store, self.key = store, f"run-{number}"
+        self.chance, self.store, self.key = chance, store, f"run-{number}"
         far = path_of(f"gs://checkpoints/{self.key}")
         assert isinstance(far, StorePath)
         self.far = far
         self.stage = chance.choice((1, 2, 3))
-        place.mkdir()
-        (place / "text").write_text("one sheep, two sheep, and a black one\n" * 200)
         mirrored = {**CHECKPOINT, "upload_to": str(far), "upload_keep_last": KEPT}
-        tree = job(
-            place / "text",
-            ranks=2,
-            zero={"stage": self.stage},
-            train={"steps": STEPS},
-            checkpoint=mirrored,
-        )
-        tree["model"] = {"config": {**tree["model"]["config"], **WIDE}}
-        self.tree = tree | {"output_dir": str(self.output), "name": "mirrored", "env": env}
-        self.kills: list[str] = []
+        tree = wide_job(place, "mirrored", self.stage, STEPS, mirrored)
+        super().__init__(daemon, tree | {"env": env})
         self.resumed: list[int] = []
-        self.attempt = 1
-        self.job: int = daemon.client.submit(job_from_dict(self.tree, source="job"))["id"]
-
-    @property
-    def directory(self) -> Path:
-        return self.daemon.run_dir(self.job, self.attempt)
-
-    def _is_over(self) -> bool:
-        return self.daemon.client.job(self.job)["state"] in ("succeeded", "failed", "cancelled")
 
     def _pid_that_sends(self) -> int | None:
         """The process, once it is in the middle of a checkpoint."""
         if not any(name.endswith(WRITING) for name in self.store.sizes(f"{self.key}/")):
             return None
-        for entry in Path("/proc").iterdir():
-            with suppress(OSError):
-                command = (entry / "cmdline").read_bytes() if entry.name.isdecimal() else b""
-                if b"zerotoolsd/mirroring.py\0upload" in command and (
-                    str(self.output).encode() in command
-                ):
-                    return int(entry.name)
-        return None
+        return self.pid_that_runs("zerotoolsd/mirroring.py", "upload")
 
     def kill(self, what: str) -> None:
         """SIGKILL while a checkpoint is sent; for "disk" only when one has been sent."""
@@ -119,9 +81,9 @@ class Round:
         def is_there() -> bool:
             pid = self._pid_that_sends()
             if what == "disk" and not self._whole():
-                return self._is_over()
+                return self.is_over()
             found.extend([pid] if pid else [])
-            return bool(found) or self._is_over()
+            return bool(found) or self.is_over()
 
         wait_for(is_there, "a checkpoint to be sent", SECONDS)
         assert found, f"job {self.job} was over before it was sending again"
@@ -150,19 +112,14 @@ class Round:
                 os.kill(rank["pid"], signal.SIGKILL)
         shutil.rmtree(self.output, ignore_errors=True)
 
-    def _told(self) -> list[dict[str, Any]]:
-        path = self.directory / "progress.jsonl"
-        lines = path.read_text("utf-8").splitlines(True) if path.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("\n")]
-
     def _goes_on(self, *, fetched: bool) -> None:
         def trains() -> bool:
             view = self.daemon.client.job(self.job)
             assert view["state"] not in ("failed", "held"), view["reason"]
-            return any(one.get("event") == "step" for one in self._told())
+            return any(one.get("event") == "step" for one in self.told())
 
         wait_for(trains, f"attempt {self.attempt} of job {self.job}", SECONDS)
-        told = self._told()
+        told = self.told()
         if fetched:
             assert any(one.get("event") == "fetched" for one in told), "nothing was fetched"
         resumed = [one["step"] for one in told if one.get("event") == "resumed"]
@@ -192,14 +149,7 @@ class Round:
 
     def finish(self) -> None:
         """The end of the job, and what is left."""
-
-        def is_over() -> bool:
-            view = self.daemon.client.job(self.job)
-            assert view["state"] not in ("failed", "held", "cancelled"), view["reason"]
-            return bool(view["state"] == "succeeded")
-
-        wait_for(is_over, f"the end of job {self.job}", SECONDS)
-        assert self.daemon.client.job(self.job)["reason"] is None
+        assert self.end()["reason"] is None
         self.check()
         copies, listed = self._whole(), checkpoint_dirs.listing(self.output)
         steps = [checkpoint_dirs.step_of(path.name) or 0 for path in copies]
@@ -213,33 +163,14 @@ class Round:
             fetch_copy(copies[0], Path(here) / "last")
             assert digest(Path(here) / "last") == digest(listed[0])
 
-    def compare(self, place: Path) -> None:
-        """With a job that nobody touched."""
-        alone = {**self.tree, "output_dir": str(place), "checkpoint": {}}
-        number = self.daemon.client.submit(job_from_dict(alone, source="job"))["id"]
-        wait_for(
-            lambda: self.daemon.client.job(number)["state"] == "succeeded",
-            f"the end of job {number}",
-            SECONDS,
-        )
-        last = checkpoint_dirs.directory_name(STEPS)
-        assert digest(self.output / last) == digest(place / last)
-
     def line(self) -> str:
         sent = sum(
             one.get("event") == "uploaded"
             for number in range(1, self.attempt + 1)
-            for one in self._told_of(number)
+            for one in self.told(number)
         )
         steps = ", ".join(map(str, self.resumed))
         return f"| {self.stage} | {', '.join(self.kills)} | {steps} | {sent} of {STEPS // EVERY} |"
-
-    def _told_of(self, number: int) -> list[dict[str, Any]]:
-        before, self.attempt = self.attempt, number
-        try:
-            return self._told()
-        finally:
-            self.attempt = before
 
 
 HEADING = f"""# Jobs that are copied to a store and killed
@@ -279,7 +210,7 @@ def main() -> None:
                 for what in chance.sample(KILLS, len(KILLS)):
                     one.kill(what)
                 one.finish()
-                one.compare(place / f"{number}-alone")
+                one.compare(place / f"{number}-alone", STEPS)
                 print(one.line(), flush=True)
 
 

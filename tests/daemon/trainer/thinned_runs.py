@@ -21,27 +21,16 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import zerotools
-from harness.launching import job
 from tests.daemon.daemons import REAL, Daemon, daemon_in
-from tests.daemon.trainer.tensors import digest
+from tests.daemon.trainer.killed_jobs import CONFIG, SECONDS, KilledJob, wide_job
 from tests.daemon.waiting import wait_for
 from zerotools.cli.commands.show import page
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.thinned import is_thinned, is_workspace
 
-CONFIG = """
-[limits]
-cpu_ranks = 2
-[stop]
-grace_seconds = 60.0
-[retry]
-first_seconds = 0.05
-"""
-SECONDS = 300.0
 STEPS, EVERY, WHOLE, PINNED = 64, 4, 2, 8
 KILLS = ("thinning", "supervisor", "daemon", "rank")
 CHECKPOINT = {
@@ -51,31 +40,16 @@ CHECKPOINT = {
     "keep_every": PINNED,
     "best": "loss",
 }
-WIDE = {"hidden_size": 256, "intermediate_size": 1024}
-"""So that thinning a checkpoint takes long enough to be met."""
 
 
-class Round:
+class Round(KilledJob):
     """One job, its kills, and what is asked of it afterwards."""
 
     def __init__(self, daemon: Daemon, place: Path, chance: random.Random) -> None:
-        self.daemon, self.output, self.chance = daemon, place / "out", chance
+        self.chance, self.waits = chance, True
         self.stage = chance.choice((1, 2, 3))
-        place.mkdir()
-        (place / "text").write_text("one sheep, two sheep, and a black one\n" * 200)
-        tree = job(
-            place / "text",
-            ranks=2,
-            zero={"stage": self.stage},
-            train={"steps": STEPS},
-            checkpoint=CHECKPOINT,
-        )
-        tree["model"] = {"config": {**tree["model"]["config"], **WIDE}}
-        tree |= {"output_dir": str(self.output), "name": "thinned"}
-        self.tree = tree
-        self.kills: list[str] = []
-        self.attempt, self.waits = 1, True
-        self.job: int = daemon.client.submit(job_from_dict(tree, source="job"))["id"]
+        super().__init__(daemon, wide_job(place, "thinned", self.stage, STEPS, CHECKPOINT))
+        tree = self.tree
         self.pinned = self.output / checkpoint_dirs.directory_name(PINNED)
         self._wait(self.pinned.exists, "the checkpoint that is pinned")
         second = {**tree, "name": "next", "output_dir": str(place / "next")}
@@ -83,26 +57,14 @@ class Round:
         second["train"] = {**tree["train"], "steps": PINNED + 2}
         self.second: int = daemon.client.submit(job_from_dict(second, source="job"))["id"]
 
-    @property
-    def directory(self) -> Path:
-        return self.daemon.run_dir(self.job, self.attempt)
-
     def _wait(self, holds: Callable[[], object], what: str) -> None:
         wait_for(holds, f"{what} of job {self.job}", SECONDS)
-
-    def _is_over(self) -> bool:
-        return self.daemon.client.job(self.job)["state"] in ("succeeded", "failed", "cancelled")
 
     def _pid_that_thins(self) -> int | None:
         """The process, once it is in the middle of a checkpoint."""
         if not any(is_workspace(path.name) for path in self.output.iterdir()):
             return None
-        for entry in Path("/proc").iterdir():
-            with suppress(OSError):
-                command = (entry / "cmdline").read_bytes() if entry.name.isdecimal() else b""
-                if b"zerotoolsd/thinning.py\0" in command and str(self.output).encode() in command:
-                    return int(entry.name)
-        return None
+        return self.pid_that_runs("zerotoolsd/thinning.py", "")
 
     def kill(self, what: str) -> None:
         """SIGKILL while a checkpoint is thinned."""
@@ -111,7 +73,7 @@ class Round:
         def is_there() -> bool:
             pid = self._pid_that_thins()
             found.extend([pid] if pid else [])
-            return bool(found) or self._is_over()
+            return bool(found) or self.is_over()
 
         wait_for(is_there, "a checkpoint to be thinned", SECONDS)
         assert found, f"job {self.job} was over before it was thinning again"
@@ -134,13 +96,10 @@ class Round:
     def _goes_on(self) -> None:
         """From the newest that was not thinned, as it was when the attempt began."""
 
-        def told() -> list[dict[str, Any]]:
-            path = self.directory / "progress.jsonl"
-            lines = path.read_text("utf-8").splitlines(True) if path.exists() else []
-            return [json.loads(line) for line in lines if line.endswith("\n")]
-
-        self._wait(lambda: any(one.get("event") == "step" for one in told()), "another attempt")
-        (resumed,) = (one["step"] for one in told() if one.get("event") == "resumed")
+        self._wait(
+            lambda: any(one.get("event") == "step" for one in self.told()), "another attempt"
+        )
+        (resumed,) = (one["step"] for one in self.told() if one.get("event") == "resumed")
         assert resumed > 0, "it began anew"
         path = self.output / checkpoint_dirs.directory_name(resumed)
         newer = [each for each in checkpoint_dirs.listing(self.output) if each > path]
@@ -169,7 +128,7 @@ class Round:
 
     def finish(self) -> None:
         """The end of both jobs, and what is left."""
-        view = self._end(self.job)
+        view = self.end()
         listed = checkpoint_dirs.listing(self.output)
         best = checkpoint_dirs.hinted(self.output, checkpoint_dirs.BEST)
         may_be = {*listed[:WHOLE], best, self.pinned}
@@ -182,25 +141,7 @@ class Round:
         shown = "\n".join(page(view, None))
         assert f"step {STEPS}: verified" in shown, shown
         assert self.daemon.client.job(self.job)["latest_checkpoint"]["path"] == str(listed[0])
-        assert self._end(self.second)["attempts"][-1]["steps_done"] == PINNED + 2
-
-    def _end(self, number: int) -> dict[str, Any]:
-        """The job, once it has succeeded."""
-
-        def is_over() -> bool:
-            view = self.daemon.client.job(number)
-            assert view["state"] not in ("failed", "held", "cancelled"), view["reason"]
-            return bool(view["state"] == "succeeded")
-
-        wait_for(is_over, f"the end of job {number}", SECONDS)
-        return self.daemon.client.job(number)
-
-    def compare(self, place: Path) -> None:
-        """With a job that nobody touched."""
-        alone = {**self.tree, "output_dir": str(place), "checkpoint": {}}
-        self._end(self.daemon.client.submit(job_from_dict(alone, source="job"))["id"])
-        last = checkpoint_dirs.directory_name(STEPS)
-        assert digest(self.output / last) == digest(place / last)
+        assert self.end(self.second)["attempts"][-1]["steps_done"] == PINNED + 2
 
     def line(self) -> str:
         names = [path.name for path in checkpoint_dirs.listing(self.output)]
@@ -236,7 +177,7 @@ def main() -> None:
                 for what in chance.sample(KILLS, len(KILLS)):
                     one.kill(what)
                 one.finish()
-                one.compare(place / f"{number}-alone")
+                one.compare(place / f"{number}-alone", STEPS)
                 print(one.line(), flush=True)
 
 
