@@ -9,23 +9,16 @@ record and the marker, and flushes what it fetches; obstore alone does none of i
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import shutil
 import sys
-from contextlib import ExitStack
 from pathlib import Path
-from statistics import median
-from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from benchmarks.measuring import Measurement, measure
+from benchmarks.measuring import measure
+from benchmarks.stores.slow_store import asked, heading, row, slow_store
 from benchmarks.stores.without_a_disk import FETCH
-from harness.stores.faults import FaultProxy
-from harness.stores.gcs import GcsServer, client_env
-from harness.stores.trouble import Wait
 from zerotools.runs.checkpoint_dirs import directory_name
 from zerotools.runs.manifest import write_manifest
 from zerotoolsd import mirroring
@@ -48,20 +41,10 @@ with ThreadPoolExecutor(4) as pool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--gib", type=float, default=1.0)
-    parser.add_argument("--wait-ms", type=float, default=30.0)
-    parser.add_argument("--runs", type=int, default=3)
-    given = parser.parse_args()
-    with ExitStack() as stack:
-        work = Path(stack.enter_context(TemporaryDirectory()))
-        store = stack.enter_context(GcsServer())
-        proxy = stack.enter_context(FaultProxy(store.url))
-        os.environ.update(client_env(proxy.url))
+    given = asked(__doc__)
+    with slow_store(given) as (work, store, proxy):
         job = _checkpoint(work / "job", given.gib)
-        proxy.add(Wait(given.wait_ms / 1000))
-        print(f"{given.gib:g} GiB in {SHARDS} files, {given.wait_ms:g} ms before each answer")
-        print("| what | seconds | CPU | peak memory | requests |\n|---|---|---|---|---|")
+        heading(f"{given.gib:g} GiB in {SHARDS} files", given)
         for what in ("send", "send by obstore", "fetch", "fetch by obstore"):
             runs = []
             for number in range(given.runs):
@@ -69,8 +52,8 @@ def main() -> int:
                     store.objects[store.bucket].clear()
                 command = _command(what, work, job, number)
                 proxy.seen.clear()
-                runs.append(measure(command, sampling=True))
-            _say(what, runs, proxy.total)
+                runs.append([measure(command, sampling=True)])
+            row(what, runs, proxy.total)
             if what == "send":
                 kept = dict(store.objects[store.bucket])
             elif what == "send by obstore":
@@ -98,13 +81,6 @@ def _command(what: str, work: Path, job: Path, number: int) -> list[str]:
         shutil.rmtree(job / ".uploads", ignore_errors=True)
         measure([*script, "fetch", json.dumps(settings)])
     return [*script, "upload" if what == "send" else "fetch", json.dumps(settings)]
-
-
-def _say(what: str, runs: list[Measurement], requests: int) -> None:
-    seconds = median(each.wall_seconds for each in runs)
-    cpu = median(each.cpu_seconds for each in runs)
-    peak = max(each.peak_anonymous_bytes for each in runs) / 2**20
-    print(f"| {what} | {seconds:.2f} | {cpu:.2f} | {peak:.0f} MiB | {requests} |", flush=True)
 
 
 def _checkpoint(output_dir: Path, gib: float) -> Path:

@@ -9,24 +9,17 @@ all of it shares let them.
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
-from statistics import median
-from tempfile import TemporaryDirectory
 
 import numpy as np
 from safetensors.numpy import save_file
 
 from benchmarks.measuring import Measurement, measure
-from harness.stores.faults import FaultProxy
-from harness.stores.gcs import GcsServer, client_env
-from harness.stores.trouble import Wait
+from benchmarks.stores.slow_store import asked, heading, row, slow_store
 
 SHARDS, SIDE = 4, 2048
 FETCH = """
@@ -57,30 +50,18 @@ for path in sorted(Path(sys.argv[1]).iterdir()):
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--gib", type=float, default=1.0)
-    parser.add_argument("--wait-ms", type=float, default=30.0)
-    parser.add_argument("--runs", type=int, default=3)
-    given = parser.parse_args()
-    with ExitStack() as stack:
-        work = Path(stack.enter_context(TemporaryDirectory()))
-        store = stack.enter_context(GcsServer())
-        proxy = stack.enter_context(FaultProxy(store.url))
-        os.environ.update(client_env(proxy.url))
+    given = asked(__doc__)
+    with slow_store(given) as (work, store, proxy):
         for path in _model(work / "model", given.gib):
             store.put(f"in/{path.name}", path.read_bytes())
         shutil.rmtree(work / "model")
-        proxy.add(Wait(given.wait_ms / 1000))
-        print(
-            f"{given.gib:g} GiB of fp32 in {SHARDS} files, {given.wait_ms:g} ms before each answer"
-        )
-        print("| what | seconds | CPU | peak memory | requests |\n|---|---|---|---|---|")
+        heading(f"{given.gib:g} GiB of fp32 in {SHARDS} files", given)
         for what in ("inspect", "to a disk", "fetch, to a disk", "to the store", "all by a disk"):
             runs = []
             for number in range(given.runs):
                 proxy.seen.clear()
                 runs.append(_run(what, work, number))
-            _say(what, runs, proxy.total)
+            row(what, runs, proxy.total)
     return 0
 
 
@@ -103,13 +84,6 @@ def _run(what: str, work: Path, number: int) -> list[Measurement]:
         ],
     }
     return [measure(command, sampling=True) for command in commands[what]]
-
-
-def _say(what: str, runs: list[list[Measurement]], requests: int) -> None:
-    seconds = median(sum(each.wall_seconds for each in run) for run in runs)
-    cpu = median(sum(each.cpu_seconds for each in run) for run in runs)
-    peak = max(each.peak_anonymous_bytes for run in runs for each in run) / 2**20
-    print(f"| {what} | {seconds:.2f} | {cpu:.2f} | {peak:.0f} MiB | {requests} |", flush=True)
 
 
 def _model(directory: Path, gib: float) -> Iterator[Path]:

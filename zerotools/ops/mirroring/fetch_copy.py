@@ -43,7 +43,7 @@ def fetch_copy(
     source: StorePath, destination: Path, *, on_bytes: Callable[[int], None] = lambda _: None
 ) -> int:
     """Let `destination` be the checkpoint at `source`, in place of what is there and is not whole;
-    the bytes that were fetched. At most 128 MiB are held.
+    the bytes that were fetched. At most 96 MiB are asked for at a time.
 
     Raises:
         BadFile: an object is not what the manifest says of it, or changes meanwhile.
