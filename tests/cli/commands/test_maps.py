@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from tests.golden_files import GOLDEN
 from tests.maps.hub_models import written
 from tests.maps.small_maps import CONFIG, TEXT
 from zerotools.cli.main import build, run
@@ -81,6 +82,22 @@ def test_check_proves_the_layouts_and_finds_that_of_a_checkpoint(
     assert "norm.weight has shape [3], and config.json gives it [16]" in out
     found = json.loads(zerotools(*check, "--json")[1])
     assert found["layouts"][1]["missing"] == ["layers.1.attention.wq.weight"]
+
+
+def test_check_knows_what_a_run_of_megatron_was_started_with(
+    zerotools: Zerotools, tmp_path: Path
+) -> None:
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 30}
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"model_type": "llama", **sizes, **heads}))
+    run = GOLDEN / "megatron-core-0.16.1" / "dense-tp2-pp2" / "checkpoint"
+    check = ("maps", "check", "llama", run, "--config", config)
+    status, out, _ = zerotools(*check)
+    assert (status, "megatron: the checkpoint has it: 15 tensors" in out) == (0, True)
+    config.write_text(json.dumps({"model_type": "llama", **sizes, **heads, "rope_theta": 5e5}))
+    status, _, err = zerotools(*check)
+    assert (status, "rope_theta = 500000, and the run was trained with" in err) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from zerotools.ops.weights.map_checks import (
     named_map,
     nearest_of_all,
 )
+from zerotools.ops.weights.run_arguments import with_run_arguments
 
 _PATH = CheckpointPath()
 _MOST_NAMED = 10
@@ -84,11 +85,12 @@ def command(
         return None
     if sizes is None:
         raise BadRequest("maps check needs --config FILE, the config.json of the model")
-    read = None
+    read, asked = None, dict[str, Any](given)
     if checkpoint is not None:
         with recording():
             read = formats.read_any(checkpoint, tag=tag, section=section)
-    checks = check_layouts(family, sizes, given, read)
+            asked = with_run_arguments(formats.training_of(read), sizes, given)
+    checks = check_layouts(family, sizes, asked, read)
     if layout_name is not None:
         checks = [each for each in checks if each.name == layout_name]
     fits = any(each.fits for each in checks)

@@ -30,7 +30,7 @@ from zerotools.maps.shipped import check_layout, map_of_model
 from zerotools.maps.stored_names import written_views
 from zerotools.maps.views import TensorView
 from zerotools.ops.weights.rearrange import rearranged
-from zerotools.ops.weights.run_arguments import padding_of, refuse_another, run_arguments
+from zerotools.ops.weights.run_arguments import with_run_arguments
 
 _WEIGHTS = ("param16", "buffer", "param")
 _UNKNOWN = TrainingState()
@@ -111,9 +111,7 @@ def mapped(
     """
     config = config_of(checkpoint.model_sidecars.get(CONFIG), checkpoint.origin.path)
     family = chosen_map(request.file, config)
-    run = run_arguments(training)
-    refuse_another(run, config)
-    request = replace(request, arguments={**padding_of(run), **request.arguments})
+    request = replace(request, arguments=with_run_arguments(training, config, request.arguments))
     for name in (request.to, request.source):
         if name is not None:
             check_layout(family, name, hub=HUB)

@@ -30,6 +30,19 @@ def run_arguments(training: TrainingState) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
+def with_run_arguments(
+    training: TrainingState, config: Mapping[str, Any], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The arguments of a map for this run: what the run itself says, and before it those `given`.
+
+    Raises:
+        BadRequest: config.json is of a model that the run did not train.
+    """
+    run = run_arguments(training)
+    refuse_another(run, config)
+    return {**padding_of(run), **given}
+
+
 def padding_of(arguments: Mapping[str, Any]) -> dict[str, int]:
     """To which multiple the run has padded its vocabulary."""
     multiple = arguments.get("make_vocab_size_divisible_by")
