@@ -21,6 +21,7 @@ from hypothesis import settings
 from harness.browser import why_no_browser
 from harness.left_groups import remove_groups
 from tests.harness import builds
+from tests.harness.assertions import rewrite_part
 from tests.harness.guard import Guard
 from tests.spending import Bill, Meter
 from zerotools.jobs.preflight import async_io
@@ -93,6 +94,9 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(MarkCount(), "mark-count")
         config.pluginmanager.register(Bill(), "bill")
         config.stash[HELD] = builds.hold()
+    else:
+        number = int(config.workerinput["workerid"].removeprefix("gw"))
+        rewrite_part(config, number, config.workerinput["workercount"])
     config.pluginmanager.register(Guard(), "guard")
     config.pluginmanager.register(Meter(), "meter")
 

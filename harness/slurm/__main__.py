@@ -45,6 +45,8 @@ TARGETS = ("slurmctld", "n1", "node", *PROCESSES, "preempted", "requeued")
 EVERY = 20
 ROUND_SECONDS = 240.0
 NODES = 2
+MEMORY = ("--mem=900",)
+"""Of each node, for a job."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -125,22 +127,31 @@ class Rounds:
             output_dir=str(output),
         )
         fewest = 1 if target == "requeued" else NODES
-        slurm = {"nodes": fewest, "max_nodes": NODES, "options": ["--mem=900"]}
-        tree |= {"backend": "slurm", "slurm": slurm}
-        spec = job_from_dict(tree, source="job")
-        directory, number = submit_job(self._commands, self._home, spec)
-        assert number is not None, "Slurm did not say which job it queued"
+        slurm = {"nodes": fewest, "max_nodes": NODES, "options": MEMORY}
+        directory, number = self.submitted({**tree, "slurm": slurm})
         if target is not None:
             wait_for(lambda: self._is_at(step, directory, number), "the step")
             self._strike(target, directory, number)
+        view = self.ended(directory, number)
+        checkpoint_dirs.check(output / checkpoint_dirs.directory_name(self._steps))
+        return len(view["attempts"]), _losses(output)
+
+    def submitted(self, tree: dict[str, Any]) -> tuple[JobDirectory, str]:
+        """The job that `tree` is, and its number with Slurm."""
+        spec = job_from_dict({**tree, "backend": "slurm"}, source="job")
+        directory, number = submit_job(self._commands, self._home, spec)
+        assert number is not None, "Slurm did not say which job it queued"
+        return directory, number
+
+    def ended(self, directory: JobDirectory, number: str) -> dict[str, Any]:
+        """The job, once it has succeeded, and nothing of it is left."""
         wait_for(lambda: self._is_over(directory.path.name), "the end of the job")
-        view = self._jobs.job(directory.path.name)
+        view: dict[str, Any] = self._jobs.job(directory.path.name)
         assert view["state"] == "succeeded", f"{view['state']}: {view['reason']}"
         _refuse_overlap(directory)
-        checkpoint_dirs.check(output / checkpoint_dirs.directory_name(self._steps))
         wait_for(lambda: not _left(directory), "the end of its processes")
         wait_for(lambda: not self._waits_or_goes(number), "Slurm to be done with it")
-        return len(view["attempts"]), _losses(output)
+        return view
 
     def _is_at(self, step: int, directory: JobDirectory, number: str) -> bool:
         if not self._runs(number):
@@ -166,13 +177,17 @@ class Rounds:
 
     def _is_over(self, name: str) -> bool:
         """Whether it is; a job that waits as it was queued again, is let begin now."""
+        return self._urged(name)["state"] in TERMINAL
+
+    def _urged(self, name: str) -> dict[str, Any]:
+        """The job, which need not wait for what an administrator could end."""
         view = self._jobs.job(name)
         if view["slurm"]["state"] not in (None, "RUNNING"):
             self._cluster.mend()
         if view["slurm"]["state"] == "PENDING" and "BeginTime" in str(view["reason"]):
             with suppress(BadRequest, SlurmUnreachable):
                 self._commands.begin_now(str(view["slurm"]["id"]))
-        return view["state"] in TERMINAL
+        return view
 
     def _strike(self, target: str, directory: JobDirectory, number: str) -> None:
         if target in ("slurmctld", "n1"):
@@ -212,7 +227,7 @@ class Rounds:
         return self._jobs.job(name)["state"] in (FAILED, HALTED)
 
     def _step_of_newest(self, name: str) -> bool:
-        view = self._jobs.job(name)
+        view = self._urged(name)
         return view["slurm"]["state"] is not None and (
             view["state"] in TERMINAL or bool(view["progress"])
         )

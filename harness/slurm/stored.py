@@ -21,12 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from harness.launching import job
-from harness.slurm.__main__ import EVERY, Rounds, _losses, _pid_of, wait_for
+from harness.slurm.__main__ import EVERY, MEMORY, Rounds, _losses, _pid_of, wait_for
 from harness.slurm.cluster import SlurmCluster
 from harness.stores.gcs import GcsServer
-from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.slurm.job_directory import JobDirectory
-from zerotools.jobs.slurm.submitting import submit_job
 
 STEPS = 40
 
@@ -34,34 +32,21 @@ STEPS = 40
 class StoredRounds(Rounds):
     """Jobs that name a place in a store."""
 
-    def submitted(self, name: str, steps: int, **changes: Any) -> tuple[JobDirectory, str, Path]:
+    def named(self, name: str, steps: int, **changes: Any) -> tuple[JobDirectory, str, Path]:
+        """A job that writes to a directory of that name."""
         output = self._directory / name
         tree = job(self._text, ranks=2, train={"steps": steps}, checkpoint={"every": EVERY})
-        tree |= {"backend": "slurm", "output_dir": str(output), **changes}
-        directory, number = submit_job(
-            self._commands, self._home, job_from_dict(tree, source="job")
-        )
-        assert number is not None
-        return directory, number, output
-
-    def ended(self, directory: JobDirectory, number: str) -> dict[str, Any]:
-        wait_for(lambda: self._is_over(directory.path.name), "the end of the job")
-        view: dict[str, Any] = self._jobs.job(directory.path.name)
-        assert view["state"] == "succeeded", f"{view['state']}: {view['reason']}"
-        wait_for(lambda: not self._waits_or_goes(number), "Slurm to be done with it")
-        return view
+        return *self.submitted({**tree, "output_dir": str(output), **changes}), output
 
     def run(self, store: GcsServer) -> None:
-        two = {"nodes": 2, "options": ["--mem=900"]}
-        one = {"nodes": 1, "options": ["--mem=900"]}
+        two = {"nodes": 2, "options": MEMORY}
+        one = {"nodes": 1, "options": MEMORY}
         saving = {"every": EVERY, "upload_to": "gs://checkpoints/run"}
         env = dict(store.env)
-        whole, number, undisturbed = self.submitted("undisturbed", 2 * STEPS, slurm=two)
+        whole, number, undisturbed = self.named("undisturbed", 2 * STEPS, slurm=two)
         self.ended(whole, number)
         wanted = _losses(undisturbed)
-        first, number, output = self.submitted(
-            "first", STEPS, slurm=two, checkpoint=saving, env=env
-        )
+        first, number, output = self.named("first", STEPS, slurm=two, checkpoint=saving, env=env)
         wait_for(lambda: self._is_at(STEPS // 2 + 2, first, number), "the step")
         pid = _pid_of("rank", first)
         assert pid is not None, "no rank was there to be killed"
@@ -70,7 +55,7 @@ class StoredRounds(Rounds):
         attempts = len(self.ended(first, number)["attempts"])
         losses = _losses(output)
         shutil.rmtree(output)
-        second, number, output = self.submitted(
+        second, number, output = self.named(
             "second",
             2 * STEPS,
             slurm=one,

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 from threading import Event
+from typing import cast
 
 from zerotools.core.errors import BadFile
 from zerotools.io.files.open_source import FarSource
@@ -136,13 +137,13 @@ class _Fetching:
         digest = hashlib.sha256()
         try:
             with source_file(self._source / name) as source, path.open("wb") as file:
-                size = source.status().st_size
+                far, size = cast(FarSource, source), source.status().st_size
                 if size != entry.size:
                     raise self._differs(name, f"{size} bytes")
                 for at in range(0, size, _AHEAD * _PIECE):
                     if self._stopped.is_set():
                         raise _Stopped
-                    for piece in _pieces(source, at, min(size, at + _AHEAD * _PIECE)):  # type: ignore[arg-type]
+                    for piece in _pieces(far, at, min(size, at + _AHEAD * _PIECE)):
                         digest.update(piece)
                         file.write(piece)
                         self._on_bytes(len(piece))

@@ -1,0 +1,101 @@
+"""The job of `./scripts/demo` on a cluster: preempted, queued again, and ended on one node.
+
+    python -m harness.slurm.demo_job
+
+Two nodes of a private cluster train it with 2 x 2 ranks to its 60 steps, undisturbed. Then the same
+job file again: at a third of the steps a job of a partition of higher priority takes the nodes, at
+two thirds an administrator queues it again with one node. The losses of all steps are the same
+within 0.2 %, as sums of other numbers of ranks are rounded in another order, and a second job goes
+on from its checkpoint on three nodes. For root; needs Debian's packages (`./scripts/slurm`).
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from harness.slurm.__main__ import MEMORY, NODES, Rounds, _losses, wait_for
+from harness.slurm.cluster import SlurmCluster
+from zerotools.jobs.slurm.job_directory import JobDirectory
+from zerotools.runs import checkpoint_dirs
+
+DEMO = Path(__file__).resolve().parents[2] / "scripts" / "demo"
+STEPS = 60
+NEAR = 2e-3
+DEVICE = 'device = "cpu"\nranks = 2'
+
+
+class DemoRounds(Rounds):
+    """The demo's job, under several names."""
+
+    def named(
+        self, name: str, nodes: tuple[int, int], steps: int, further: str = ""
+    ) -> tuple[JobDirectory, str, Path]:
+        """The job of that name, on a number of nodes between two."""
+        tree = _demo_job(self._directory, name, steps, further)
+        output = self._directory / name
+        slurm = {"nodes": nodes[0], "max_nodes": nodes[1], "options": MEMORY}
+        return *self.submitted({**tree, "output_dir": str(output), "slurm": slurm}), output
+
+    def run(self) -> None:
+        """Raises AssertionError: something did not hold."""
+        whole, number, undisturbed = self.named("undisturbed", (NODES, NODES), STEPS)
+        self.ended(whole, number)
+        directory, number, output = self.named("first", (1, NODES), STEPS)
+        for target, step in (("preempted", STEPS // 3), ("requeued", 2 * STEPS // 3)):
+            self._strike_at(target, step, directory, number)
+        attempts = len(self.ended(directory, number)["attempts"])
+        checkpoint = output / checkpoint_dirs.directory_name(STEPS)
+        checkpoint_dirs.check(checkpoint)
+        worst = _worst(_losses(undisturbed), _losses(output))
+        more = f'resume_from = "{checkpoint}"'
+        second, number, further = self.named("second", (3, 3), STEPS + 20, more)
+        self.ended(second, number)
+        steps = sorted(_losses(further))
+        print(
+            f"attempts {attempts}; losses within {worst:.1e}; then on three nodes steps "
+            f"{steps[0]} to {steps[-1]}"
+        )
+        assert attempts >= 3
+        assert worst < NEAR
+        assert steps == list(range(STEPS + 1, STEPS + 21))
+
+    def _strike_at(self, target: str, step: int, directory: JobDirectory, number: str) -> None:
+        wait_for(lambda: self._is_at(step, directory, number), f"step {step}")
+        self._strike(target, directory, number)
+        self._urged(directory.path.name)
+
+
+def _demo_job(directory: Path, name: str, steps: int, further: str) -> dict[str, Any]:
+    """The job file that the demo writes by its own function."""
+    text = DEMO.read_text("utf-8")
+    begin = text.index("job_file() {")
+    function = text[begin : text.index("\n}\n", begin) + 3]
+    command = f'work=$1; shift\n{function}\njob_file "$@"'
+    arguments = [str(directory), name, DEVICE, str(steps), further]
+    python = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
+    subprocess.run(["bash", "-euc", command, "demo", *arguments], check=True, env=python)
+    return tomllib.loads((directory / f"{name}.toml").read_text("utf-8"))
+
+
+def _worst(wanted: dict[int, float], found: dict[int, float]) -> float:
+    assert found.keys() == wanted.keys(), f"steps {sorted(wanted.keys() ^ found.keys())}"
+    return max(abs(found[step] - loss) / loss for step, loss in wanted.items())
+
+
+def main() -> int:
+    """0 where everything held."""
+    with (
+        tempfile.TemporaryDirectory(prefix="zerotools-") as name,
+        SlurmCluster(Path(name) / "cluster") as cluster,
+    ):
+        DemoRounds(cluster, Path(name), STEPS).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
