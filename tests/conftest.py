@@ -46,12 +46,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what needs a library that is not installed, and say which; note marks for the count.
     Files that start DeepSpeed or torch go first: they take longest."""
     dear: dict[Path, int] = {}
-    for item in items:
-        starts = sum(item.get_closest_marker(mark) is not None for mark in ("torch", "deepspeed"))
-        dear[item.path] = max(starts, dear.get(item.path, 0))
+    marked = {item: {mark.name for mark in item.iter_markers()} for item in items}
+    for item, names in marked.items():
+        dear[item.path] = max(len({"torch", "deepspeed"} & names), dear.get(item.path, 0))
     items.sort(key=lambda item: -dear[item.path])
     for item in items:
-        marks = [mark for mark in MARKS if item.get_closest_marker(mark)]
+        marks = [mark for mark in MARKS if mark in marked[item]]
         alone = [mark for mark in marks if mark in ALONE]
         item.user_properties.append((NOTED, alone or marks))
     for mark in ("torch", "deepspeed", "peft"):

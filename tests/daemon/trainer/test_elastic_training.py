@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from harness import forked
 from harness.launching import job
+from harness.warm_interpreter import interpreter
 from tests.daemon.daemons import REAL, Daemon, daemon_in
 from tests.daemon.waiting import wait_for
 from zerotools.jobs.jobfile.parse import job_from_dict
@@ -19,9 +21,9 @@ from zerotools.jobs.states import TERMINAL
 
 pytestmark = [
     pytest.mark.torch,
-    pytest.mark.dear(60, "three starts of a trainer, one of two ranks"),
+    pytest.mark.dear(40, "three starts of a trainer, one of two ranks"),
 ]
-STEPS, NEAR = 240, 1e-3
+STEPS, NEAR = 160, 1e-3
 CONFIG = """
 [limits]
 cpu_ranks = 2
@@ -53,14 +55,18 @@ def end_of(daemon: Daemon, number: int) -> dict[str, Any]:
 
 
 def test_one_that_goes_on_with_fewer_ranks_is_the_same_run(tmp_path: Path, text: Path) -> None:
+    train = {"steps": STEPS, "batch_size": 4, "learning_rate": 1e-4}
+    python = str(tmp_path / "python")
     rigid, elastic = (
-        job(text, ranks=ranks, train={"steps": STEPS, "batch_size": 4, "learning_rate": 1e-4})
-        for ranks in (1, {"min": 1, "max": 2})
+        job(text, ranks=ranks, train=train, python=python) for ranks in (1, {"min": 1, "max": 2})
     )
     wait = f"until test -e {tmp_path}/go; do sleep 0.05; done"
     script = {"command": ["/bin/sh", "-c", wait], "directory": "/"}
     urgent = {"engine": "script", "device": "cpu", "ranks": 1, "script": script}
-    with daemon_in(tmp_path / "state", CONFIG, REAL) as daemon:
+    with (
+        interpreter(tmp_path / "python", forked.TORCH),
+        daemon_in(tmp_path / "state", CONFIG, REAL) as daemon,
+    ):
         client = daemon.start().client
         number = int(client.submit(job_from_dict(elastic, source="job"))["id"])
         wait_for(lambda: steps_of(daemon, number).get(1), "its first step", deadline=120)

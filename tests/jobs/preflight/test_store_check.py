@@ -28,13 +28,13 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
 def refusal(store: GcsServer, **changes: Any) -> str:
     spec = parsed(env=dict(store.env), **changes)
     with pytest.raises(BadRequest) as error:
-        check_stores(spec, writes=False, here={})
+        check_stores([spec], writes=False, here={})
     return str(error.value)
 
 
 def test_a_place_that_can_be_written_is_left_as_it_was(store: GcsServer) -> None:
     spec = parsed(env=dict(store.env), checkpoint={"upload_to": str(place())})
-    check_stores(spec, writes=True, here={})
+    check_stores([spec], writes=True, here={})
     assert store.sizes() == {}
 
 
@@ -51,6 +51,14 @@ def test_what_is_wrong_is_said_before_the_job_is_queued(store: GcsServer, tmp_pa
     assert "set a number above 4" in said
 
 
+def test_of_several_jobs_each_is_asked_for(store: GcsServer, tmp_path: Path) -> None:
+    mirror(tmp_path).fetch(None)
+    taken, free = ({"upload_to": str(where)} for where in (place(), place().parent / "free"))
+    jobs = [parsed(env=dict(store.env), checkpoint=each) for each in (free, taken)]
+    with pytest.raises(BadRequest, match=r"job 2 of 2: .* another run"):
+        check_stores(jobs, writes=True, here={})
+
+
 def test_a_bucket_that_is_spelled_wrongly_is_named(store: GcsServer) -> None:
     said = refusal(store, checkpoint={"upload_to": "gs://chekpoints/run"})
     assert said.startswith("gs://chekpoints does not exist")
@@ -61,7 +69,7 @@ def test_variables_that_the_job_does_not_get_are_named() -> None:
     spec = parsed(checkpoint={"upload_to": "s3://b/run"}, env={"AWS_EC2_METADATA_DISABLED": "true"})
     here = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "hush", "EDITOR": "vi"}
     with pytest.raises(BadRequest) as error:
-        check_stores(spec, writes=False, here=here)
+        check_stores([spec], writes=False, here=here)
     said = str(error.value)
     assert "no credentials were found" in said
     assert said.endswith("pass --env AWS_ACCESS_KEY_ID --env AWS_SECRET_ACCESS_KEY")

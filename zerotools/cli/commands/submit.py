@@ -181,7 +181,7 @@ def command(
     if notify is not None:
         jobs = [replace(each, spec=with_webhook(each.spec, notify)) for each in jobs]
     if machine is None:
-        asked = [_first_member(jobs[0], sweep, array.count)] if array.asked else jobs
+        asked = _members(jobs[0], sweep, array.count) if array.asked else jobs
         _check_stores(asked, writes=not dry_run)
     client = DaemonClient(socket)
     if is_without_daemon(client, jobs, no_daemon=slurm.no_daemon, dry_run=dry_run):
@@ -228,25 +228,33 @@ def _refuse_of_training(configs: Configs, array: ArrayOptions, machine: Elsewher
         )
 
 
-def _first_member(
+def _members(
     job: Submission, sweep: Mapping[str, Sequence[Any]], count: int | None
-) -> Submission:
-    """The first job of an array: each has its own place in a store."""
-    if job.spec.checkpoint.upload_to is None:
-        return job
-    first = members_of(given_of(job.spec), sweep, count)[0]
-    return replace(job, spec=job_from_dict(dict(first.tree), source=job.source))
+) -> list[Submission]:
+    """The jobs of an array, if they name stores: each has its own place there."""
+    if not _names_store(job.spec) and not {"resume_from", "checkpoint.upload_to"} & {*sweep}:
+        return []
+    members = members_of(given_of(job.spec), sweep, count)
+    return [
+        replace(job, spec=job_from_dict(dict(each.tree), source=job.source)) for each in members
+    ]
+
+
+def _names_store(spec: JobSpec) -> bool:
+    return spec.checkpoint.upload_to is not None or in_store(spec.resume_from)
 
 
 def _check_stores(jobs: Sequence[Submission], *, writes: bool) -> None:
-    for each in jobs:
-        if each.spec.checkpoint.upload_to is not None or in_store(each.spec.resume_from):
-            from zerotools.jobs.preflight.store_check import check_stores  # others do without
+    by_source: dict[str, list[JobSpec]] = {}
+    for each in filter(lambda job: _names_store(job.spec), jobs):
+        by_source.setdefault(each.source, []).append(each.spec)
+    for source, specs in by_source.items():
+        from zerotools.jobs.preflight.store_check import check_stores  # others do without
 
-            try:
-                check_stores(each.spec, writes=writes)
-            except BadRequest as error:
-                raise BadRequest(f"{each.source}: {error}") from None
+        try:
+            check_stores(specs, writes=writes)
+        except BadRequest as error:
+            raise BadRequest(f"{source}: {error}") from None
 
 
 def _source(path: str) -> str:

@@ -1,4 +1,4 @@
-"""Whether a job will be able to use the stores that it names, asked before it is queued."""
+"""Whether jobs will be able to use the stores that they name, asked before they are queued."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_to_dict
+from zerotools.jobs.sweeps import INDEX_VARIABLE
 from zerotools.jobs.tables.spec import JobSpec
 
 SECONDS = 600.0
@@ -19,18 +20,44 @@ _OF_STORES = ("AWS_", "AZURE_", "GOOGLE_", "STORAGE_EMULATOR_HOST")
 _PROBE = Path(__file__).with_name("store_probe.py")
 
 
-def check_stores(spec: JobSpec, *, writes: bool, here: Mapping[str, str] = os.environ) -> None:
-    """Ask with the environment that the job is submitted with; `writes`: also write something.
+def check_stores(
+    jobs: Sequence[JobSpec], *, writes: bool, here: Mapping[str, str] = os.environ
+) -> None:
+    """Ask with the environment that each job is submitted with; `writes`: also write something.
 
     Raises:
-        BadRequest: why the job would not come far, and what to do.
+        BadRequest: why the first that would not come far would not, and what to do.
     """
-    environment = {
+    alike: dict[tuple[tuple[str, str], ...], list[int]] = {}
+    for number, spec in enumerate(jobs):
+        own = _environment(spec, here)
+        alike.setdefault(tuple(sorted(own.items())), []).append(number)
+    for shared, numbers in alike.items():
+        environment = dict(shared)
+        for number, found in zip(
+            numbers, _answers([jobs[n] for n in numbers], environment, writes=writes), strict=True
+        ):
+            if found:
+                whose = "" if len(jobs) == 1 else f"job {number + 1} of {len(jobs)}: "
+                why = "; ".join(found) + _left_behind(environment, here)
+                raise BadRequest(f"{whose}{why}")
+
+
+def _environment(spec: JobSpec, here: Mapping[str, str]) -> dict[str, str]:
+    found = {
         **{name: here[name] for name in ("PATH", "HOME", "LANG") if name in here},
         **(spec.captured_env or {}),
         **spec.env,
     }
-    asked = json.dumps({"job": job_to_dict(spec), "writes": writes})
+    found.pop(INDEX_VARIABLE, None)  # by which the jobs of an array differ, and no store
+    return found
+
+
+def _answers(
+    jobs: Sequence[JobSpec], environment: Mapping[str, str], *, writes: bool
+) -> list[list[str]]:
+    """What is wrong with each of `jobs`, by one process for all of them."""
+    asked = json.dumps({"jobs": [job_to_dict(spec) for spec in jobs], "writes": writes})
     try:
         answer = subprocess.run(
             (sys.executable, "-E", "-P", str(_PROBE)),
@@ -41,14 +68,13 @@ def check_stores(spec: JobSpec, *, writes: bool, here: Mapping[str, str] = os.en
             timeout=SECONDS,
             check=False,
         )
-        found = json.loads(answer.stdout)
+        found: list[list[str]] = json.loads(answer.stdout)
     except subprocess.TimeoutExpired:
-        found = [f"no store answered within {SECONDS:g} s"]
+        return [[f"no store answered within {SECONDS:g} s"]] * len(jobs)
     except ValueError:
         last = (answer.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        found = [f"the stores of the job cannot be asked: {last}"]
-    if found:
-        raise BadRequest("; ".join(found) + _left_behind(environment, here))
+        return [[f"the stores of the job cannot be asked: {last}"]] * len(jobs)
+    return found
 
 
 def _left_behind(environment: Mapping[str, str], here: Mapping[str, str]) -> str:

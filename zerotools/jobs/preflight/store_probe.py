@@ -1,8 +1,9 @@
 """What a store says of a job's places, asked with what the job will have: `store_probe.py`.
 
 A process of its own, which `store_check` starts in the job's environment: whether credentials are
-there is known there alone. It reads {"job": ..., "writes": ...} and prints a list of sentences as
-JSON. With `writes` it also writes an empty object, and removes it.
+there is known there alone. It reads {"jobs": [...], "writes": ...} and prints a list of sentences
+for each of them as JSON, several asked at a time. With `writes` it also writes an empty object, and
+removes it.
 """
 
 from __future__ import annotations
@@ -10,10 +11,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 PROBE = ".zerotools-probe"
+AT_ONCE = 8
+"""Jobs that are asked for at a time."""
 
 
 def problems(tree: dict[str, Any], *, writes: bool) -> Iterator[str]:
@@ -82,15 +87,20 @@ def _far(url: str) -> Any:
 
 def main() -> int:
     """The process: from standard input to standard output."""
-    from zerotools.core.errors import ZerotoolsError
-
     asked = json.load(sys.stdin)
-    try:
-        found = list(problems(asked["job"], writes=asked["writes"]))
-    except ZerotoolsError as error:
-        found = [str(error)]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        found = list(pool.map(partial(_said, writes=asked["writes"]), asked["jobs"]))
     json.dump(found, sys.stdout)
     return 0
+
+
+def _said(tree: dict[str, Any], *, writes: bool) -> list[str]:
+    from zerotools.core.errors import ZerotoolsError
+
+    try:
+        return list(problems(tree, writes=writes))
+    except ZerotoolsError as error:
+        return [str(error)]
 
 
 if __name__ == "__main__":
