@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -74,6 +75,7 @@ def run(
     phases = Phases(started)
     phases.done("import")
     spec = read_spec(run_dir)
+    rank = replace(rank, share_ranks=spec.zero.share_ranks)
     reporter = Reporter(rank, notifier, steps=spec.train.steps)
     meeting = meeting_of(spec, run_dir)
     if meeting is not None:

@@ -63,7 +63,7 @@ def micro_batch_of(spec: JobSpec, model: ModelShape) -> MicroBatch | None:
     train = spec.train
     attention = EAGER if spec.model.attention == EAGER else "sdpa"
     whole = bool(spec.data.preferences) or (spec.engine == "deepspeed" and spec.zero.stage == 3)
-    batch = train.micro_batch_size or max(1, train.batch_size // spec.all_ranks)
+    batch = train.micro_batch_size or max(1, train.batch_size // spec.shares)
     return MicroBatch(
         2 * batch if spec.data.preferences else batch,  # both answers of a pair
         sequence,

@@ -55,7 +55,7 @@ def _sums_whole(layout: MemoryLayout) -> bool:
 def _less_in_flight(spec: JobSpec) -> Iterator[str]:
     """Fewer activations."""
     train = spec.train
-    share = train.batch_size // spec.world_size
+    share = train.batch_size // spec.shares
     micro = train.micro_batch_size or share
     if micro > 1:
         smaller = max(size for size in range(1, micro) if share % size == 0)

@@ -266,6 +266,12 @@ class JobSpec:
         return self.world_size * self.fewest_nodes
 
     @property
+    def shares(self) -> int:
+        """Into how many parts a step's sequences are divided: one for all ranks that compute the
+        same sequences together."""
+        return max(1, self.all_ranks // self.zero.share_ranks)
+
+    @property
     def fewest_nodes(self) -> int:
         """How many machines train the job, at least."""
         return self.slurm.node_counts[0] if self.backend == SLURM else self.rendezvous.nodes

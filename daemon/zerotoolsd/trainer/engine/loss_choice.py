@@ -30,7 +30,7 @@ def loss_size_of(spec: JobSpec, config: Any, longest: int | None = None) -> Loss
         Unsupported: the job wants it in parts, and it cannot be.
     """
     train, text = spec.train, config.get_text_config()
-    sequences = train.micro_batch_size or train.batch_size // spec.all_ranks
+    sequences = train.micro_batch_size or train.batch_size // spec.shares
     if spec.eval.files or spec.eval.fraction:
         sequences = max(sequences, spec.eval.batch_size or 1)
     if spec.data.preferences:
