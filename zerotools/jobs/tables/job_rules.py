@@ -225,6 +225,12 @@ def _check_attention(spec: JobSpec) -> Iterator[str]:
             f'model.attention = "{wanted}": computes in 16 bits, and train.precision is "fp32"; '
             'set train.precision = "bf16", or model.attention = "sdpa"'
         )
+    if wanted in (*FLASH, "flex_attention") and spec.zero.sequence_ranks > 1:
+        yield (
+            f'model.attention = "{wanted}": cannot be computed over zero.sequence_ranks = '
+            f'{spec.zero.sequence_ranks}; leave it out, or use "sdpa", which has flash attention '
+            "of its own"
+        )
 
 
 def _check_precision(spec: JobSpec) -> Iterator[str]:

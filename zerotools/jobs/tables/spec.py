@@ -257,8 +257,10 @@ class JobSpec:
         wanted = self.size_range
         if wanted is None:
             return (self.world_size,)
-        train = self.train
-        return wanted.sizes(train.batch_size, train.micro_batch_size, self.zero.shard_size)
+        train, zero = self.train, self.zero
+        return wanted.sizes(
+            train.batch_size, train.micro_batch_size, zero.shard_size, zero.share_ranks
+        )
 
     @property
     def all_ranks(self) -> int:

@@ -58,6 +58,11 @@ def check_zero(zero: ZeroSpec, world_size: int) -> Iterator[str]:
         ranks = getattr(zero, name)
         if world_size >= 1 and world_size % ranks:
             yield f"zero.{name} = {ranks}: must divide the {world_size} ranks"
+    if zero.sequence_ranks > 1 and zero.tensor_ranks > 1:
+        yield (
+            f"zero.sequence_ranks = {zero.sequence_ranks}: cannot be used with zero.tensor_ranks = "
+            f"{zero.tensor_ranks}; leave one of them out"
+        )
     if size is None:
         return
     if stage < 2:
