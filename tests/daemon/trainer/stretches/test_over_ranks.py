@@ -20,7 +20,6 @@ LENGTHS = ((5, 9, 2), (12,), (3, 3, 3, 3))
 ROUNDING = 1e-6
 HEADS = {**TINY_LLAMA, "hidden_size": 48, "num_attention_heads": 12, "head_dim": 4}
 PLAIN = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-LONG = {"factor": 4.0, "original_max_position_embeddings": 8}
 KINDS: dict[str, tuple[dict[str, Any], int]] = {
     "as many keys as ranks": ({**HEADS, "num_key_value_heads": 2}, 2),
     "fewer keys than ranks": ({**HEADS, "num_key_value_heads": 1}, 3),
@@ -50,8 +49,12 @@ KINDS: dict[str, tuple[dict[str, Any], int]] = {
         {**HEADS, "num_key_value_heads": 4}
         | {
             "rope_parameters": {
-                **{"rope_type": "longrope", "rope_theta": 100.0, **LONG},
-                **{"short_factor": [1.0, 1.5], "long_factor": [2.0, 3.0]},
+                "rope_type": "longrope",
+                "rope_theta": 100.0,
+                "factor": 4.0,
+                "original_max_position_embeddings": 8,
+                "short_factor": [1.0, 1.5],
+                "long_factor": [2.0, 3.0],
             }
         },
         2,
@@ -82,7 +85,7 @@ def examples(*, packed: bool) -> list[Any]:
 
     def example(length: int) -> Example:
         ids: list[int] = torch.randint(3, 250, (length,), generator=drawn).tolist()
-        return Example(ids[:-1] + [7], ids)
+        return Example([*ids[:-1], 7], ids)
 
     if packed:
         return [join([example(size) for size in row]) for row in LENGTHS]
