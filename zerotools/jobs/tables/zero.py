@@ -35,6 +35,8 @@ class ZeroSpec:
         stored_default=1,
         minimum=1,
         engine="torch",
+        deepspeed="sequence_parallel_size",
+        accelerate="parallelism_config",
     )
     tensor_ranks: int = key(
         "How many ranks compute with one layer's weights together, each with a part of their rows "

@@ -191,7 +191,7 @@ def _attend(
 
 def _function(implementation: str, module: Any) -> Callable[..., Any]:
     if implementation == EAGER:  # each file of models has its own
-        own: Callable[..., Any] = sys.modules[type(module).__module__].eager_attention_forward  # type: ignore[attr-defined]
+        own: Callable[..., Any] = sys.modules[type(module).__module__].eager_attention_forward
         return own
     known: Callable[..., Any] = ALL_ATTENTION_FUNCTIONS[implementation]
     return known

@@ -68,7 +68,7 @@ class _Swap(torch.autograd.Function):  # type: ignore[misc]
         return exchange.swap(blocks.contiguous())
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         return ctx.exchange.swap(gradient.contiguous()), None
 
 
@@ -78,5 +78,5 @@ class _Total(torch.autograd.Function):  # type: ignore[misc]
         return exchange.total(values)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         return gradient, None
