@@ -51,8 +51,10 @@ if FULL:
         "adapters": {"lora": {"rank": 4, "target_modules": ["q_proj", "o_proj"]}},
         "host": {"offload": {"params": "cpu"}},
         "muon": {"train": {"optimizer": "muon"}},
-        "compiled": {"train": {"compile": True}},
+        "fewer": {"data": {"sequence_length": 5}},
     }
+COMPILED = {"train": {"compile": True}} if FULL else None
+"""On two ranks: each compiles, on the same cores."""
 
 
 def trained(way: dict[str, Any], sequence_ranks: int) -> dict[str, Any]:
@@ -93,6 +95,8 @@ def several(
     directory = tmp_path_factory.mktemp("several")
     jobs = staged(directory / "out", together)
     jobs |= {name: trained(way, together) for name, way in WAYS.items()}
+    if ranks == 2 and COMPILED is not None:
+        jobs["compiled"] = trained(COMPILED, together)
     for stage in STAGES if FULL else (3,):
         source = {"resume_from": str(alone.checkpoint(f"stage-{stage}", 2))}
         other = {"zero": {"stage": (stage + 1) % len(STAGES)}}
@@ -106,6 +110,32 @@ def test_losses_and_norms_are_those_of_one_rank(alone: Runs, several: Runs) -> N
         assert several.losses(name) == pytest.approx(alone.losses(name), rel=near), name
         norms = pytest.approx(alone.of(name, "grad_norm"), rel=10 * near, abs=1e-4)
         assert several.of(name, "grad_norm") == norms, name
+
+
+@pytest.mark.skipif(not FULL, reason="compiles in each rank")
+def test_compiled_blocks_train_alike(alone: Runs, several: Runs) -> None:
+    if "compiled" in several.report:
+        wanted = pytest.approx(alone.losses("stage-3"), rel=TOLERANCE)
+        assert several.losses("compiled") == wanted
+
+
+@pytest.mark.skipif(not FULL, reason="starts one more rank for each mesh")
+def test_one_rank_goes_on_from_it(several: Runs, tmp_path: Path, text: Path) -> None:
+    jobs = {
+        f"from-{stage}": trained(
+            {
+                "zero": {"stage": (stage + 2) % len(STAGES)},
+                "resume_from": str(several.checkpoint(f"stage-{stage}", 2)),
+            },
+            1,
+        )
+        for stage in STAGES
+    }
+    runs = run_all(tmp_path / "one", text, 1, jobs)
+    for stage in STAGES:
+        assert runs.report[f"from-{stage}"]["begun"] == several.report[f"resumed-{stage}"]["begun"]
+        wanted = pytest.approx(several.losses(f"stage-{stage}")[2:], rel=TOLERANCE)
+        assert runs.losses(f"from-{stage}") == wanted
 
 
 def test_evaluation_counts_each_token_once(alone: Runs, several: Runs) -> None:

@@ -80,6 +80,12 @@ def test_an_elastic_job_keeps_its_groups() -> None:
         together(2, {"min": 2, "max": 10})
 
 
+def test_nodes_with_fewer_ranks_than_a_sequence_takes() -> None:
+    tree = job(Path("/t"), ranks=2, zero={"sequence_ranks": 4}, backend="slurm")
+    with pytest.raises(BadRequest, match=r"zero\.sequence_ranks = 4: must divide the 2 ranks"):
+        job_from_dict({**tree, "slurm": {"nodes": [1, 2]}}, source="job")
+
+
 def test_an_estimate_for_other_ranks() -> None:
     asked = together(2, train={"batch_size": 1}, ranks=2)
     with pytest.raises(BadRequest, match="3 is not a multiple of 2; ask for one"):

@@ -35,7 +35,8 @@ def with_passes_of(spec: JobSpec, size: int, largest: int) -> JobSpec:
         return spec
     evaluated = replace(spec.eval, batch_size=spec.eval.batch_size or 1)  # as without a micro batch
     together = spec.zero.share_ranks
-    passes = _pass_of(spec.train.batch_size, size // together, largest // together)
+    shares, most = (max(1, count // together) for count in (size, largest))
+    passes = _pass_of(spec.train.batch_size, shares, most)
     train = replace(spec.train, micro_batch_size=passes)
     return replace(spec, train=train, eval=evaluated)
 

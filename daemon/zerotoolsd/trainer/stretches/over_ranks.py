@@ -35,7 +35,7 @@ from zerotoolsd.trainer.stretches.swapping import Exchange, swapped
 
 OVER_RANKS = "_over_ranks"
 """What the name of an implementation ends with in transformers' tables, if it is this."""
-EAGER = "eager"
+EAGER, _EAGER_FUNCTION = "eager", "eager_attention_forward"
 _SINKS, _SINKS_OPTION = "sinks", "s_aux"
 """A number of each head that competes with the positions for attention, as GPT-OSS has it: of a
 module, and how implementations are given it."""
@@ -191,7 +191,10 @@ def _attend(
 
 def _function(implementation: str, module: Any) -> Callable[..., Any]:
     if implementation == EAGER:  # each file of models has its own
-        own: Callable[..., Any] = sys.modules[type(module).__module__].eager_attention_forward
+        files = (sys.modules.get(kind.__module__) for kind in type(module).__mro__)
+        own: Callable[..., Any] = next(
+            found for file in files if (found := getattr(file, _EAGER_FUNCTION, None)) is not None
+        )
         return own
     known: Callable[..., Any] = ALL_ATTENTION_FUNCTIONS[implementation]
     return known
