@@ -101,6 +101,7 @@ DEEPSPEED: list[dict[str, Any]] = [
     {
         "train_batch_size": 8,
         "train_micro_batch_size_per_gpu": 2,
+        "sequence_parallel_size": 2,
         "gradient_clipping": 1.0,
         "bf16": {"enabled": True},
         "compile": {"deepcompile": True},
@@ -149,13 +150,14 @@ ACCELERATE: list[dict[str, Any]] = [
     {
         "distributed_type": "FSDP",
         "mixed_precision": "bf16",
-        "num_processes": 2,
+        "num_processes": 4,
         "enable_cpu_affinity": True,
         "dynamo_config": {"dynamo_backend": "INDUCTOR"},
         "fsdp_config": {**FSDP, "fsdp_sharding_strategy": "FULL_SHARD"},
         "parallelism_config": {
             "parallelism_config_dp_replicate_size": 2,
             "parallelism_config_dp_shard_size": 1,
+            "parallelism_config_cp_size": 2,
         },
     },
     {"distributed_type": "MULTI_CPU", "use_cpu": True, "num_processes": 2},

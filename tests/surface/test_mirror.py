@@ -116,6 +116,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "daemon/trainer/test_foreign",
         "daemon/trainer/test_refusals",
         "daemon/trainer/test_same_losses",
+        "daemon/trainer/test_sequence_ranks",
     ),
     # another project's library reads what we write, or writes what we read
     "judge": (

@@ -9,6 +9,7 @@ Imports go down only, in this order:
     references                    what the start weights say of preferences
     engine_choice                 the engine that a job names
     leak_check                    whether tokens see what they must not
+    stretch_check                 whether ranks can compute parts of one sequence
     checkpointing                 when the loop saves
     engine_torch                  FSDP2, the optimizers, offload
     engine_deepspeed              DeepSpeed by the job's own JSON
@@ -16,6 +17,7 @@ Imports go down only, in this order:
     evaluation                    loss, predictions, ROUGE and BLEU
     checkpoints                   whole or not at all, and which stay
     engine                        what every engine is, and what both share
+    stretches                     sequences that several ranks compute together
     data                          files to tokens, tokens to batches
     model                         the model on the meta device, cut among ranks, its first values
     memory                        where tensors live: device, host, disk

@@ -58,7 +58,7 @@ class TrainingRun:
         rank, size = self.group.rank, self.spec.train.batch_size
         with (
             self.checkpoints.settled(),
-            Prefetch(self.batches, size, rank.index, rank.world_size) as batches,
+            Prefetch(self.batches, size, rank.share, rank.shares) as batches,
         ):
             return self._train(batches)
 

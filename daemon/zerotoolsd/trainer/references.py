@@ -131,17 +131,19 @@ class ReferenceRun:
         """Write the references of `pairs`, or of those that are left of a draft; whether that came
         to an end."""
         assert isinstance(self.engine, ScoringEngine)
-        draft, ranks = path.with_suffix(".draft"), self.group.rank.world_size
-        size = self.spec.train.micro_batch_size or max(1, self.spec.train.batch_size // ranks)
+        draft, rank = path.with_suffix(".draft"), self.group.rank
+        shares = rank.shares
+        size = self.spec.train.micro_batch_size or max(1, self.spec.train.batch_size // shares)
         begin = self.group.decided_by_rank_zero(lambda: _done(draft, size))
         self.reporter.say(
             f"computing the reference log-probabilities of {len(pairs) - begin} pairs of "
             f"{len(pairs)}"
         )
-        for first in range(begin, len(pairs), size * ranks):
-            own = first + self.group.rank.index * size
+        for first in range(begin, len(pairs), size * shares):
+            own = first + rank.share * size
             numbers = range(own, min(own + size, len(pairs)))
             mine = self._of(pairs, numbers)
+            mine = mine if rank.leads_share else []
             everyone = self.group.gathered((mine, self.stop_asked()))
             rows = [row for found, _ in everyone for row in found]
             self.group.decided_by_rank_zero(lambda rows=rows: _append(draft, rows))  # type: ignore[misc]

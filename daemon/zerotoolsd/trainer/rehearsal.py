@@ -48,6 +48,7 @@ def rehearse(spec: JobSpec) -> list[str]:
     from zerotoolsd.trainer.model.meta_model import check_fit, draw, read_config
     from zerotoolsd.trainer.model.optimizer_groups import check_matrices
     from zerotoolsd.trainer.model.pretrained import match
+    from zerotoolsd.trainer.stretch_check import check_stretches
 
     config = read_config(spec.model)
     vocabulary = _vocabulary(spec)
@@ -64,6 +65,7 @@ def rehearse(spec: JobSpec) -> list[str]:
     check_alike_on_ranks(meta_model.model, spec.all_ranks, spec.engine)
     check_decoder_start(meta_model.model)
     check_leaks(config, packing=spec.data.packing)
+    check_stretches(spec, config)
     check_router_loss(spec, meta_model.model)
     kept = kept_in_fp32(meta_model.model, spec.train)
     if spec.engine == "torch":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -52,6 +53,8 @@ from zerotoolsd.trainer.starting import (
     describe_run,
     warn_of_changes,
 )
+from zerotoolsd.trainer.stretch_check import check_stretches
+from zerotoolsd.trainer.stretches.over_ranks import attend_over_ranks
 
 BeforeCommit = Callable[[Path], None]
 
@@ -74,6 +77,7 @@ def run(
     phases = Phases(started)
     phases.done("import")
     spec = read_spec(run_dir)
+    rank = replace(rank, share_ranks=spec.zero.share_ranks)
     reporter = Reporter(rank, notifier, steps=spec.train.steps)
     meeting = meeting_of(spec, run_dir)
     if meeting is not None:
@@ -118,6 +122,7 @@ def prepare(
     meta_model = draw(config, spec.lora)
     check_same_model(meta_model.model, config, group)
     set_attention(spec, meta_model.model)
+    attend_over_ranks(meta_model.model, spec.zero.sequence_ranks)
     check_alike_on_ranks(meta_model.model, group.rank.world_size, spec.engine)
     check_decoder_start(meta_model.model)
     reporter.measure_by(
@@ -144,6 +149,7 @@ def prepare(
     if start is None:
         # One that was begun goes on as it began, also if no newer version would begin it.
         group.decided_by_rank_zero(lambda: check_leaks(config, packing=spec.data.packing))
+    group.decided_by_rank_zero(lambda: check_stretches(spec, config))
     if decision.foreign is not None:
         start = adopted(decision.foreign, spec, meta_model)
     data = None

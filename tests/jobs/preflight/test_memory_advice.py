@@ -27,6 +27,9 @@ def test_what_is_set_already_is_not_proposed() -> None:
     assert old[0] == 'train.precision = "fp16"'
     alone = parsed(**{**lean, "train__batch_size": 1}, ranks=1, offload={"params": "cpu"})
     assert settings_to_try(alone) == ["a shorter data.sequence_length", "more GPUs"]
+    two = parsed(**lean, ranks=2, offload={"params": "cpu"})
+    together = "zero.sequence_ranks = 2 (so many ranks compute one sequence together)"
+    assert settings_to_try(two)[0] == together
 
 
 def test_where_state_is_most_of_it_a_smaller_batch_comes_later() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
@@ -32,6 +33,8 @@ def counted(name: str, micro: MicroBatch) -> int:
     from benchmarks.loss.live_bytes import LiveBytes
     from zerotools.jobs.tables.model import ModelSpec
     from zerotoolsd.trainer.model.meta_model import checkpoint_activations, read_config
+    from zerotoolsd.trainer.stretches.cutting import Stretch, give_stretch, own_stretch
+    from zerotoolsd.trainer.stretches.over_ranks import attend_over_ranks
 
     known = read_config(ModelSpec(config=config(name))).to_dict()
     dropping = [key for key in known if "drop" in key]
@@ -45,12 +48,29 @@ def counted(name: str, micro: MicroBatch) -> int:
         checkpoint_activations(model)
     ids = torch.full((micro.batch, micro.sequence), 3)
     given = [*model.parameters(), *model.buffers(), ids]
-    with LiveBytes(given) as live:
-        hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+    if micro.sequence_ranks > 1:
+        attend_over_ranks(model, micro.sequence_ranks)
+        give_stretch(model, Stretch(Echo(0, micro.sequence_ranks)))
+    with LiveBytes(given) as live, own_stretch(model, {"input_ids": ids}, ids) as (arguments, _):
+        hidden = model.base_model(**arguments, use_cache=False).last_hidden_state
         gc.collect()
         kept = live.now
-    assert hidden.shape[:2] == ids.shape
+    assert hidden.shape[:2] == (micro.batch, micro.stretch)
     return kept
+
+
+@dataclass(frozen=True)
+class Echo:
+    """Ranks of which each says what this one says: bytes are those of several."""
+
+    index: int
+    ranks: int
+
+    def swap(self, blocks: Any) -> Any:
+        return blocks.clone()
+
+    def total(self, values: Any) -> Any:
+        return values * self.ranks
 
 
 @pytest.mark.torch
@@ -72,6 +92,18 @@ def test_eager_attention_keeps_its_probabilities(name: str) -> None:
     micro = replace(MICRO, attention="eager", precision="bf16")
     predicted = activations_of(architecture(name), micro).kept - IDS
     assert predicted == pytest.approx(counted(name, micro), rel=0.1)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("name", FAMILIES if FULL else ["llama", "gpt2", "phi3"])
+def test_of_a_sequence_that_ranks_share_a_stretch_is_kept(name: str, ranks: int) -> None:
+    micro = replace(MICRO, sequence=96, precision="bf16", sequence_ranks=ranks)
+    model = architecture(name)
+    predicted = activations_of(model, micro).kept  # the ids are made in the count
+    assert predicted == pytest.approx(counted(name, micro), rel=TOLERANCE)
+    whole = activations_of(model, replace(micro, sequence_ranks=1)).kept
+    assert activations_of(model, micro).kept < 1.3 * whole / ranks
 
 
 def test_the_worked_example() -> None:

@@ -58,6 +58,8 @@ def _head(found: Estimate) -> Iterator[str]:
         micro = work.micro
         again = ", activation checkpointing" if micro.checkpointing else ""
         each = counted(micro.batch, "sequence")
+        if micro.sequence_ranks > 1:
+            again = f", of which each of {micro.sequence_ranks} ranks has a part{again}"
         yield f"at a time on each: {each} of {_tokens(micro.sequence)}{again}"
 
 

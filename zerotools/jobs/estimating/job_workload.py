@@ -63,7 +63,7 @@ def micro_batch_of(spec: JobSpec, model: ModelShape) -> MicroBatch | None:
     train = spec.train
     attention = EAGER if spec.model.attention == EAGER else "sdpa"
     whole = bool(spec.data.preferences) or (spec.engine == "deepspeed" and spec.zero.stage == 3)
-    batch = train.micro_batch_size or max(1, train.batch_size // spec.all_ranks)
+    batch = train.micro_batch_size or max(1, train.batch_size // spec.shares)
     return MicroBatch(
         2 * batch if spec.data.preferences else batch,  # both answers of a pair
         sequence,
@@ -71,6 +71,7 @@ def micro_batch_of(spec: JobSpec, model: ModelShape) -> MicroBatch | None:
         train.activation_checkpointing,
         attention,
         "off" if whole else train.chunked_loss,
+        spec.zero.sequence_ranks,
     )
 
 
@@ -99,7 +100,13 @@ def with_ranks(spec: JobSpec, ranks: int) -> JobSpec:
     Raises:
         BadRequest: its batch cannot be shared among them.
     """
-    if spec.train.batch_size % ranks:
+    together = spec.zero.share_ranks
+    if ranks % together:
+        raise BadRequest(
+            f"{together} ranks take the same sequences in this job, and {ranks} is not a multiple "
+            f"of {together}; ask for one"
+        )
+    if spec.train.batch_size % (ranks // together):
         raise BadRequest(
             f"train.batch_size = {spec.train.batch_size} cannot be shared evenly by {ranks} ranks; "
             "ask for a number that divides it"

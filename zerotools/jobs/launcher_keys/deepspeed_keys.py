@@ -113,6 +113,7 @@ KEYS: dict[str, ConfigKey] = {
     **_read(ValueKind.NUMBER, "zero_optimization.mics_shard_size"),  # -1 where it is off
     **_read(ValueKind.NUMBERS, "optimizer.params.betas"),
     **_read(ValueKind.BOOL, "optimizer.params.adam_w_mode"),
+    **_read(ValueKind.COUNT, "sequence_parallel_size"),
     **_read(
         ValueKind.COUNT,
         "scheduler.params.total_num_steps",
@@ -222,7 +223,6 @@ KEYS: dict[str, ConfigKey] = {
         "pipeline",
         "tensor_parallel",
         "expert_parallel",
-        "sequence_parallel_size",
         "hybrid_engine",
         "data_efficiency",
         "curriculum_learning",

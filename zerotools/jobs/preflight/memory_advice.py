@@ -37,7 +37,16 @@ def settings_to_try(
     less_state = partial(_less_state, half=half)
     orders = (less_state, _less_in_flight) if mostly_state else (_less_in_flight, less_state)
     lines = [line for order in (_smaller_sums, *orders) for line in order(spec)]
-    return [*lines, "a shorter data.sequence_length", "more GPUs"][:limit]
+    return [*lines, *_shared(spec), "a shorter data.sequence_length", "more GPUs"][:limit]
+
+
+def _shared(spec: JobSpec) -> Iterator[str]:
+    """Sequences that more ranks compute together."""
+    micro = spec.train.micro_batch_size or spec.train.batch_size // spec.shares
+    twice, fixed = 2 * spec.zero.sequence_ranks, spec.size_range is None
+    can = spec.engine == "torch" and spec.zero.tensor_ranks == 1 and fixed
+    if can and micro == 1 and spec.all_ranks % twice == 0:
+        yield f"zero.sequence_ranks = {twice} (so many ranks compute one sequence together)"
 
 
 def _smaller_sums(spec: JobSpec) -> Iterator[str]:
@@ -55,7 +64,7 @@ def _sums_whole(layout: MemoryLayout) -> bool:
 def _less_in_flight(spec: JobSpec) -> Iterator[str]:
     """Fewer activations."""
     train = spec.train
-    share = train.batch_size // spec.world_size
+    share = train.batch_size // spec.shares
     micro = train.micro_batch_size or share
     if micro > 1:
         smaller = max(size for size in range(1, micro) if share % size == 0)

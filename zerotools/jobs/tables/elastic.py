@@ -34,7 +34,9 @@ def with_passes_of(spec: JobSpec, size: int, largest: int) -> JobSpec:
     if spec.train.micro_batch_size is not None:
         return spec
     evaluated = replace(spec.eval, batch_size=spec.eval.batch_size or 1)  # as without a micro batch
-    passes = _pass_of(spec.train.batch_size, size, largest)
+    together = spec.zero.share_ranks
+    shares, most = (max(1, count // together) for count in (size, largest))
+    passes = _pass_of(spec.train.batch_size, shares, most)
     train = replace(spec.train, micro_batch_size=passes)
     return replace(spec, train=train, eval=evaluated)
 
@@ -43,10 +45,10 @@ def _with_ranks(spec: JobSpec, size: int) -> JobSpec:
     return replace(spec, ranks=size) if spec.device == "cpu" else replace(spec, gpus=size)
 
 
-def _pass_of(batch: int, size: int, largest: int) -> int:
+def _pass_of(batch: int, shares: int, most_shares: int) -> int:
     """Sequences in a forward pass: of those that divide the rank's, the most that a rank of the
     largest size has."""
-    whole, most = batch // size, batch // largest
+    whole, most = batch // shares, batch // most_shares
     return max((count for count in range(1, most + 1) if whole % count == 0), default=1)
 
 
@@ -92,12 +94,17 @@ def _check_end(spec: JobSpec, key: str, name: str, wanted: SizeRange) -> Iterato
 
 def _why_uneven(spec: JobSpec, size: int) -> str:
     batch, micro = spec.train.batch_size, spec.train.micro_batch_size
-    if batch % size:
-        return f"does not divide train.batch_size = {batch} into whole sequences for each rank"
-    if micro is not None and (batch // size) % micro:
+    together = spec.zero.share_ranks
+    if size % together:
+        return f"is not a multiple of the {together} ranks that compute one sequence together"
+    shares = size // together
+    whose = "rank" if together == 1 else f"group of {together} ranks"
+    if batch % shares:
+        return f"does not divide train.batch_size = {batch} into whole sequences for each {whose}"
+    if micro is not None and (batch // shares) % micro:
         return (
-            f"leaves {batch // size} of the {batch} sequences of a step to a rank, which are not "
-            f"whole passes of train.micro_batch_size = {micro}"
+            f"leaves {batch // shares} of the {batch} sequences of a step to a {whose}, which are "
+            f"not whole passes of train.micro_batch_size = {micro}"
         )
     return f"is not a multiple of zero.shard_size = {spec.zero.shard_size}"
 

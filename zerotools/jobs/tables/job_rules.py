@@ -198,15 +198,18 @@ def _check_generation(spec: JobSpec) -> Iterator[str]:
 
 
 def _check_batch(spec: JobSpec) -> Iterator[str]:
-    world, batch, micro = spec.all_ranks, spec.train.batch_size, spec.train.micro_batch_size
-    if world < 1 or spec.size_range is not None:  # of a range, `check_sizes` says it
+    shares, batch, micro = spec.shares, spec.train.batch_size, spec.train.micro_batch_size
+    if spec.all_ranks < 1 or spec.size_range is not None:  # of a range, `check_sizes` says it
         return
-    if batch % world:
-        yield f"train.batch_size = {batch}: must be divisible by the {world} ranks"
-    elif micro is not None and (batch // world) % micro:
+    together = spec.zero.share_ranks
+    whose = f"rank{'s' * (shares > 1)}" if together == 1 else f"group{'s' * (shares > 1)} of ranks"
+    if batch % shares:
+        yield f"train.batch_size = {batch}: must be divisible by the {shares} {whose}"
+    elif micro is not None and (batch // shares) % micro:
+        one = "rank" if together == 1 else f"group of {together} ranks"
         yield (
-            f"train.micro_batch_size = {micro}: must divide the {batch // world} sequences of a "
-            f"rank (train.batch_size {batch} over {world} rank{'s' * (world > 1)})"
+            f"train.micro_batch_size = {micro}: must divide the {batch // shares} sequences of a "
+            f"{one} (train.batch_size {batch} over {shares} {whose})"
         )
 
 
@@ -221,6 +224,12 @@ def _check_attention(spec: JobSpec) -> Iterator[str]:
         yield (
             f'model.attention = "{wanted}": computes in 16 bits, and train.precision is "fp32"; '
             'set train.precision = "bf16", or model.attention = "sdpa"'
+        )
+    if wanted in (*FLASH, "flex_attention") and spec.zero.sequence_ranks > 1:
+        yield (
+            f'model.attention = "{wanted}": cannot be computed over zero.sequence_ranks = '
+            f'{spec.zero.sequence_ranks}; leave it out, or use "sdpa", which has flash attention '
+            "of its own"
         )
 
 

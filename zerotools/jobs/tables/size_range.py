@@ -21,12 +21,16 @@ class SizeRange:
         """As a job file has it."""
         return f"{{min = {self.min}, max = {self.max}}}"
 
-    def sizes(self, batch: int, micro: int | None, shard: int | None) -> tuple[int, ...]:
+    def sizes(
+        self, batch: int, micro: int | None, shard: int | None, together: int = 1
+    ) -> tuple[int, ...]:
         """The world sizes in it, ascending, that divide the batch evenly: `batch` sequences of a
-        step, `micro` of a forward pass, and `shard` ranks that share one copy of the weights."""
-        found = range(max(1, self.min), min(self.max, batch, MOST_RANKS) + 1)
+        step, `micro` of a forward pass, `shard` ranks that share one copy of the weights, and
+        `together` ranks that take one share of the sequences."""
+        found = range(max(1, self.min), min(self.max, batch * together, MOST_RANKS) + 1)
         return tuple(
             size
             for size in found
-            if not (batch % size or (batch // size) % (micro or 1) or size % (shard or 1))
+            if not (size % together or size % (shard or 1))
+            and not (batch % (size // together) or (batch * together // size) % (micro or 1))
         )

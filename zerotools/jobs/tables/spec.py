@@ -257,13 +257,21 @@ class JobSpec:
         wanted = self.size_range
         if wanted is None:
             return (self.world_size,)
-        train = self.train
-        return wanted.sizes(train.batch_size, train.micro_batch_size, self.zero.shard_size)
+        train, zero = self.train, self.zero
+        return wanted.sizes(
+            train.batch_size, train.micro_batch_size, zero.shard_size, zero.share_ranks
+        )
 
     @property
     def all_ranks(self) -> int:
         """Number of ranks of all nodes together; under Slurm, of the fewest nodes."""
         return self.world_size * self.fewest_nodes
+
+    @property
+    def shares(self) -> int:
+        """Into how many parts a step's sequences are divided: one for all ranks that compute the
+        same sequences together."""
+        return max(1, self.all_ranks // self.zero.share_ranks)
 
     @property
     def fewest_nodes(self) -> int:

@@ -28,11 +28,43 @@ class ZeroSpec:
         deepspeed="zero_optimization.mics_shard_size",
         accelerate="parallelism_config",
     )
+    sequence_ranks: int = key(
+        "How many ranks compute one sequence together, each a part of its positions: for sequences "
+        "that are too long for one GPU.",
+        default=1,
+        stored_default=1,
+        minimum=1,
+        engine="torch",
+        deepspeed="sequence_parallel_size",
+        accelerate="parallelism_config",
+    )
+    tensor_ranks: int = key(
+        "How many ranks compute with one layer's weights together, each with a part of their rows "
+        "or columns.",
+        default=1,
+        stored_default=1,
+        minimum=1,
+        engine="torch",
+    )
+
+    @property
+    def share_ranks(self) -> int:
+        """How many ranks together take one share of a step's sequences."""
+        return self.sequence_ranks * self.tensor_ranks
 
 
 def check_zero(zero: ZeroSpec, world_size: int) -> Iterator[str]:
     """What is wrong in `[zero]`, for a job of `world_size` ranks."""
     size, stage = zero.shard_size, zero.stage
+    for name in ("sequence_ranks", "tensor_ranks"):
+        ranks = getattr(zero, name)
+        if world_size >= 1 and world_size % ranks:
+            yield f"zero.{name} = {ranks}: must divide the {world_size} ranks"
+    if zero.sequence_ranks > 1 and zero.tensor_ranks > 1:
+        yield (
+            f"zero.sequence_ranks = {zero.sequence_ranks}: cannot be used with zero.tensor_ranks = "
+            f"{zero.tensor_ranks}; leave one of them out"
+        )
     if size is None:
         return
     if stage < 2:

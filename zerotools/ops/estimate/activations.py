@@ -17,12 +17,17 @@ Worked example, Llama 3 8B in bf16 (h = q = 4096, k = 1024, f = 14336): norms 2 
 attention 2 x 10,240 + 4 x 32 = 20,608, MLP 4 x 2 x 14,336 = 114,688, and 8 for the norms' scales:
 200,840 bytes a token and block, 6.6 GB for one sequence of 1024 in 32 blocks.
 
+Of a sequence that several ranks compute, a rank has the tokens of its stretch, and in the attention
+all tokens of its heads: as many bytes. Its result comes back as another tensor, so that both are
+saved; keys and values that the ranks do not divide are there once for each rank that needs them.
+
 With activation checkpointing a block keeps its input, w h, and all else of one block at a time.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil, gcd
 
 from zerotools.core.loss_size import LossSize
 from zerotools.core.memory_layout import ITEM_BYTES
@@ -41,8 +46,8 @@ EAGER = "eager"
 @dataclass(frozen=True)
 class MicroBatch:
     """What goes through the model at a time: `batch` sequences of `sequence` tokens on one rank,
-    computed in `precision`. `attention` is transformers' implementation, `chunked_loss` the job
-    file's key."""
+    or a stretch of each, of which there are `sequence_ranks`, computed in `precision`. `attention`
+    is transformers' implementation, `chunked_loss` the job file's key."""
 
     batch: int
     sequence: int
@@ -50,11 +55,17 @@ class MicroBatch:
     checkpointing: bool = False
     attention: str = "sdpa"
     chunked_loss: str = "auto"
+    sequence_ranks: int = 1
+
+    @property
+    def stretch(self) -> int:
+        """Tokens of a sequence that are on one rank."""
+        return ceil(self.sequence / self.sequence_ranks)
 
     @property
     def tokens(self) -> int:
-        """Tokens of the micro batch."""
-        return self.batch * self.sequence
+        """Tokens of the micro batch that are on one rank."""
+        return self.batch * self.stretch
 
     @property
     def width(self) -> int:
@@ -84,7 +95,9 @@ def activations_of(model: Architecture, micro: MicroBatch) -> Activations:
     tokens, width = micro.tokens, micro.width
     one = tokens * _block(model, micro)
     going = tokens * _going_back(model, micro) + _expert_gradient(model, micro)
-    mask = micro.width * micro.sequence if micro.attention == EAGER else 0
+    mask = 0
+    if micro.attention == EAGER:  # of whole sequences
+        mask = micro.width * micro.sequence * micro.sequence_ranks
     outside = tokens * (_last_norm(model, micro) + _IDS + mask) + _rotary(model, micro)
     size = LossSize(tokens, model.vocabulary, model.hidden, micro.chunked_loss)
     loss = loss_bytes(size, micro.precision)
@@ -120,18 +133,19 @@ def _rms(model: Architecture, micro: MicroBatch) -> int:
 
 def _attention(model: Architecture, micro: MicroBatch) -> int:
     width, family = micro.width, model.family
-    queries, keys = model.queries, model.keys
+    ranks = micro.sequence_ranks
+    queries, keys = model.queries, model.keys * (ranks // gcd(model.kv_heads, ranks))
     elements = 2 * queries + 2 * keys
     if micro.attention == EAGER:
         found = width * elements + _eager(model, micro)
     else:
-        if "qkv" in family.joined and family.is_rotary:
+        if "qkv" in family.joined and family.is_rotary and ranks == 1:
             elements += queries + keys  # values are a view of the joined product, which stays whole
-        if family.cat_rotary:
+        if family.cat_rotary or ranks > 1:
             elements += queries  # the result has another order, and is copied
         found = width * elements + _FULL * model.heads
     if family.qk_norm is not None:
-        found += (_rms(model, micro) - micro.width) * (queries + keys)
+        found += (_rms(model, micro) - micro.width) * (queries + model.keys)
         normed = model.heads + model.kv_heads if family.qk_norm == HEAD else 2
         found += _FULL * normed
     return found
@@ -188,4 +202,4 @@ def _last_norm(model: Architecture, micro: MicroBatch) -> int:
 
 def _rotary(model: Architecture, micro: MicroBatch) -> int:
     """Cosines and sines of the positions, which all blocks share."""
-    return 2 * micro.width * micro.sequence * model.head_dim if model.family.is_rotary else 0
+    return 2 * micro.width * micro.stretch * model.head_dim if model.family.is_rotary else 0

@@ -150,10 +150,11 @@ Tail = Callable[[torch.Tensor], torch.Tensor]
 
 
 def _shortened(arguments: dict[str, Any]) -> dict[str, Any]:
-    shape = arguments["input_ids"].shape
+    batch, length = arguments["input_ids"].shape
+    shapes = (batch, length), (1, length)  # places are the same in all sequences
     return {
         name: value[:, :CHECKED_POSITIONS]
-        if isinstance(value, torch.Tensor) and value.shape[:2] == shape
+        if isinstance(value, torch.Tensor) and tuple(value.shape[:2]) in shapes
         else value
         for name, value in arguments.items()
     }

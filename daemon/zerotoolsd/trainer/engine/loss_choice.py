@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import ceil
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ def loss_size_of(spec: JobSpec, config: Any, longest: int | None = None) -> Loss
         Unsupported: the job wants it in parts, and it cannot be.
     """
     train, text = spec.train, config.get_text_config()
-    sequences = train.micro_batch_size or train.batch_size // spec.all_ranks
+    sequences = train.micro_batch_size or train.batch_size // spec.shares
     if spec.eval.files or spec.eval.fraction:
         sequences = max(sequences, spec.eval.batch_size or 1)
     if spec.data.preferences:
@@ -39,8 +40,9 @@ def loss_size_of(spec: JobSpec, config: Any, longest: int | None = None) -> Loss
     if why is not None and train.chunked_loss == "on":
         raise Unsupported(f'train.chunked_loss = "on": {why}; set it to "auto" or "off"')
     most = longest_sequence(spec.data, positions_of(config)) or UNBOUNDED
+    most = most if longest is None else min(most, longest)
     return LossSize(
-        sequences * (most if longest is None else min(most, longest)),
+        sequences * ceil(most / spec.zero.sequence_ranks),
         text.vocab_size,
         text.hidden_size,
         "off" if why is not None else train.chunked_loss,

@@ -15,6 +15,7 @@ from zerotoolsd.trainer.engine.protocol import LossSum
 from zerotoolsd.trainer.engine.router_bias import moved_by
 from zerotoolsd.trainer.engine.router_loss import added_to
 from zerotoolsd.trainer.model.segments import is_flash, segments_of
+from zerotoolsd.trainer.stretches.cutting import own_stretch, stretch_of
 
 
 def training_loss(
@@ -26,15 +27,18 @@ def training_loss(
     router_weight: float,
 ) -> torch.Tensor:
     """The sum over the tokens of `examples` that are to be predicted, `weight` times, and the loss
-    of its routers, if it has one, `router_weight` times. All ranks call it together."""
+    of its routers, if it has one, `router_weight` times; where ranks have a stretch each, over the
+    tokens in it. All ranks call it together."""
     examples = _as_attended(model, examples)
     bias, router_loss = moved_by(model), added_to(model)
+    stretch = stretch_of(model)
     if bias is not None:
-        bias.expect(examples, device)
+        bias.expect(examples, device, stretch)
     output, loss, _ = _output_and_loss(model, examples, device)
     if router_loss is None:
         return loss * weight
-    return loss * weight + router_loss(output.router_logits, examples) * router_weight
+    balance = router_loss(output.router_logits, examples, stretch)
+    return loss * weight + balance * router_weight
 
 
 def summed_loss(model: Any, examples: Sequence[Example], device: torch.device) -> LossSum:
@@ -48,8 +52,9 @@ def summed_loss(model: Any, examples: Sequence[Example], device: torch.device) -
 def _output_and_loss(
     model: Any, examples: Sequence[Example], device: torch.device
 ) -> tuple[Any, torch.Tensor, torch.Tensor]:
-    arguments, labels = collate(model, examples, device)
-    with segments_of(model, [example.lengths for example in examples]):
+    whole = collate(model, examples, device)
+    lengths = [example.lengths for example in examples]
+    with segments_of(model, lengths), own_stretch(model, *whole) as (arguments, labels):
         if takes_targets(model):
             output = model(**arguments, use_cache=False, targets=labels)
             return output, output.loss, labels

@@ -22,6 +22,8 @@ from zerotoolsd.trainer.data.collating import collate
 from zerotoolsd.trainer.data.examplestore import Preference
 from zerotoolsd.trainer.data.sequences import IGNORED, Example
 from zerotoolsd.trainer.engine.protocol import LossSum, Rewards
+from zerotoolsd.trainer.stretches.cutting import own_stretch, stretch_of
+from zerotoolsd.trainer.stretches.swapping import totalled
 
 
 def are_preferences(examples: Sequence[Example]) -> TypeGuard[Sequence[Preference]]:
@@ -32,20 +34,23 @@ def are_preferences(examples: Sequence[Example]) -> TypeGuard[Sequence[Preferenc
 def log_probabilities(
     model: Any, examples: Sequence[Example], device: torch.device
 ) -> torch.Tensor:
-    """Of each of `examples`, that of all that is to be said, fp32, `[examples]`."""
-    arguments, labels = collate(model, examples, device)
-    logits = model(**arguments, use_cache=False).logits.float()
+    """Of each of `examples`, that of all that is to be said, fp32, `[examples]`: on each of the
+    ranks that have a stretch of them, too."""
+    with own_stretch(model, *collate(model, examples, device)) as (arguments, labels):
+        logits = model(**arguments, use_cache=False).logits.float()
     each = functional.cross_entropy(
         logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORED, reduction="none"
     )
-    return -each.view(labels.shape).sum(dim=1)
+    found, stretch = -each.view(labels.shape).sum(dim=1), stretch_of(model)
+    return found if stretch is None else totalled(found, stretch.exchange)
 
 
 def preference_loss(
     model: Any, pairs: Sequence[Preference], device: torch.device, beta: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(the losses of `pairs`, summed; the sums of `Rewards`, `[3]`), of those that count. All ranks
-    call it together."""
+    """(the losses of `pairs`, summed; the sums of `Rewards`, `[3]`), of those that count: their
+    values on one of the ranks that have a stretch of them, and 0 on the others, which have the
+    gradients of their stretches. All ranks call it together."""
     answers = [*pairs, *(pair.rejected for pair in pairs)]
     found = log_probabilities(model, answers, device).view(2, len(pairs))
     reference = torch.tensor([pair.reference for pair in pairs], device=device).T
@@ -55,7 +60,10 @@ def preference_loss(
     rewards = rewards.detach()
     right = (rewards[0] > rewards[1]).float()
     sums = torch.stack([(each * counts).sum() for each in (*rewards, right)])
-    return (losses * counts).sum(), sums
+    loss, stretch = (losses * counts).sum(), stretch_of(model)
+    if stretch is not None and not stretch.leads:
+        return loss - loss.detach(), torch.zeros_like(sums)
+    return loss, sums
 
 
 def summed_preference_loss(
@@ -64,4 +72,7 @@ def summed_preference_loss(
     """The same, and how many count. Keeps nothing for a backward pass."""
     with torch.no_grad():
         loss, sums = preference_loss(model, pairs, device, beta)
-    return LossSum(float(loss), sum(pair.counts for pair in pairs), Rewards(*sums.tolist()))
+    stretch = stretch_of(model)
+    counted = stretch is None or stretch.leads
+    counts = sum(pair.counts for pair in pairs) if counted else 0
+    return LossSum(float(loss), counts, Rewards(*sums.tolist()))

@@ -19,6 +19,7 @@ from zerotools.core.errors import Unsupported
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.trainer.data.sequences import Example
 from zerotoolsd.trainer.engine.router_loss import rows_of_tokens
+from zerotoolsd.trainer.stretches.cutting import Stretch
 
 BIAS = "e_score_correction_bias"
 _ATTRIBUTE = "moved_router_bias"
@@ -66,10 +67,12 @@ class RouterBias:
         found: torch.Tensor = getattr(module, BIAS)
         return found
 
-    def expect(self, examples: Sequence[Example], device: torch.device) -> None:
-        """The next forward pass of training is of these; what fills up the shorter ones does not
-        count."""
-        self._rows = rows_of_tokens(examples, device)
+    def expect(
+        self, examples: Sequence[Example], device: torch.device, stretch: Stretch | None = None
+    ) -> None:
+        """The next forward pass of training is of these, or of a `stretch` of each; what fills up
+        the shorter ones does not count."""
+        self._rows = rows_of_tokens(examples, device, stretch)
 
     def _counting(self, number: int) -> Any:
         def count(module: nn.Module, arguments: Any, output: Any) -> None:

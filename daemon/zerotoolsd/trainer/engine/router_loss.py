@@ -20,6 +20,7 @@ from zerotools.core.errors import Unsupported
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.trainer.data.sequences import Example
 from zerotoolsd.trainer.model.narrow import small_model
+from zerotoolsd.trainer.stretches.cutting import Stretch
 
 TOLERANCE = 1e-4
 """How far this loss may be from the model's own, relative to it: rounding of fp32."""
@@ -37,17 +38,20 @@ class RouterLoss:
     top_k: int
 
     def __call__(
-        self, routers: Sequence[torch.Tensor], examples: Sequence[Example]
+        self,
+        routers: Sequence[torch.Tensor],
+        examples: Sequence[Example],
+        stretch: Stretch | None = None,
     ) -> torch.Tensor:
         """A scalar whose mean over the ranks is the loss, and whose gradient, averaged over them,
         is that of the loss. All ranks call it together.
 
         Args:
             routers: Of each layer `[rows, experts]`, the logits of all tokens of `examples`, filled
-                up to the longest.
+                up to the longest; where there is a `stretch`, of those in it.
         """
         device = routers[0].device
-        real = rows_of_tokens(examples, device)
+        real = rows_of_tokens(examples, device, stretch)
         experts = routers[0].shape[-1]
         chosen = torch.zeros(experts, dtype=torch.float32, device=device)
         likely, rows = torch.zeros_like(chosen), 0
@@ -69,11 +73,17 @@ class RouterLoss:
         return self.coefficient * (value + ranks * (mine - mine.detach()))
 
 
-def rows_of_tokens(examples: Sequence[Example], device: torch.device) -> torch.Tensor:
-    """The numbers of rows that are tokens; shorter sequences are filled up on the right."""
+def rows_of_tokens(
+    examples: Sequence[Example], device: torch.device, stretch: Stretch | None = None
+) -> torch.Tensor:
+    """The numbers of rows that are tokens, of all or of those in a `stretch`; shorter sequences are
+    filled up on the right."""
     lengths = torch.tensor([len(example.inputs) for example in examples], device=device)
     places = torch.arange(int(lengths.max()), device=device)
-    return (places < lengths[:, None]).flatten().nonzero().flatten()
+    real = places < lengths[:, None]
+    if stretch is not None:
+        real = stretch.of(real)
+    return real.flatten().nonzero().flatten()
 
 
 def router_loss_of(spec: JobSpec, model: Any) -> RouterLoss | None:

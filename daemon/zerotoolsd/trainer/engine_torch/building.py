@@ -34,6 +34,7 @@ from zerotoolsd.trainer.model.sharding import REPLICATE, shard
 from zerotoolsd.trainer.model.weights import load_weights, persistent_buffers, values_by_rule
 from zerotoolsd.trainer.rank.group import START_TIMEOUT, WorldGroup
 from zerotoolsd.trainer.reporting.reporter import Reporter
+from zerotoolsd.trainer.stretches.cutting import compute_stretches
 
 
 def build(
@@ -73,6 +74,7 @@ def build(
     model.train()
     add_router_loss(spec, model)
     move_router_bias(spec, model)
+    compute_stretches(model, group, spec.zero.sequence_ranks)
     cut_loss(model, loss_size_of(spec, meta_model.config), lambda text: reporter.say(text))
     return live
 

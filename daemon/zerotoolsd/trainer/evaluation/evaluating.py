@@ -43,7 +43,7 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What is evaluated on and when; rank r does every `world_size`th sequence from r on."""
+    """What is evaluated on and when; share s is every `shares`th sequence from s on."""
 
     pool: ExamplePool
     every: int | None
@@ -74,7 +74,7 @@ class Evaluation:
         started = time.monotonic()
         loss, tokens, rewards = 0.0, 0, [0.0] * 3
         of_pairs = isinstance(self.pool.example(0), Preference)
-        for examples in self._batches(group.rank.index, group.rank.world_size):
+        for examples in self._batches(group.rank.share, group.rank.shares):
             summed = engine.evaluate(examples)
             loss += summed.loss
             tokens += summed.tokens
@@ -90,10 +90,10 @@ class Evaluation:
         means = Rewards(*(each / max(1.0, count) for each in sums)) if of_pairs else None
         return Evaluated(mean, self.sequences, int(count), seconds, predicted, means)
 
-    def _batches(self, rank: int, world_size: int) -> Iterator[list[Example]]:
-        """The batches of a rank: equally many on each, as every forward pass takes them all."""
-        numbers = range(rank, self.sequences, world_size)
-        for first in range(0, math.ceil(self.sequences / world_size), self.batch_size):
+    def _batches(self, share: int, shares: int) -> Iterator[list[Example]]:
+        """The batches of a share: equally many on each, as every forward pass takes them all."""
+        numbers = range(share, self.sequences, shares)
+        for first in range(0, math.ceil(self.sequences / shares), self.batch_size):
             chosen = numbers[first : first + self.batch_size]
             # A rank that has nothing left takes part without being counted.
             yield [self.pool.example(n) for n in chosen] or [self.pool.example(0).silent()]

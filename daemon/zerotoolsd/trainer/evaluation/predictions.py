@@ -1,6 +1,6 @@
 """Evaluation by generation, over the ranks: the same predictions at every number of them.
 
-The examples are cut into batches by their number alone, and a rank does every `world_size`th batch:
+The examples are cut into batches by their number alone, and a share is every `shares`th batch:
 what a batch holds, and how far its prompts are filled up, does not depend on how many ranks there
 are.
 """
@@ -86,11 +86,12 @@ class Predictions:
         """
         started = time.monotonic()
         said: list[Ids] = []
-        for numbers in self._batches(group.rank.index, group.rank.world_size):
+        for numbers in self._batches(group.rank.share, group.rank.shares):
             # A rank that has nothing left takes part without being counted.
             prompts = [self._pair(number)[0] for number in numbers or [0]]
             found = engine.generate(prompts, self.decoding)[: len(numbers)]
-            parts = group.gathered((found, stop_asked()))
+            said_here = found if group.rank.leads_share else []
+            parts = group.gathered((said_here, stop_asked()))
             if any(stop for _, stop in parts):
                 return None
             # In the order of the examples, as the ranks did one batch after the other.
@@ -99,11 +100,11 @@ class Predictions:
         seconds = time.monotonic() - started
         return group.decided_by_rank_zero(lambda: self._judged(said, step, seconds))
 
-    def _batches(self, rank: int, world_size: int) -> Iterator[Sequence[int]]:
-        """The examples of a rank's batches: equally many batches on each."""
+    def _batches(self, share: int, shares: int) -> Iterator[Sequence[int]]:
+        """The examples of a share's batches: equally many batches in each."""
         numbers, size = range(self.count), self.batch_size
-        for first in range(0, self.count, size * world_size):
-            yield numbers[first + rank * size : first + (rank + 1) * size]
+        for first in range(0, self.count, size * shares):
+            yield numbers[first + share * size : first + (share + 1) * size]
 
     def _pair(self, number: int) -> tuple[Ids, Ids]:
         prompt, response = split(self.pool.example(number), encoder_decoder=self.encoder_decoder)

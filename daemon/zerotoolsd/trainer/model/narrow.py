@@ -120,7 +120,7 @@ def _values(tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         elif name in _TOKEN_IDS:
             yield name, None if value is None else 1
         elif name in _KEY_HEADS and _is_count(value):
-            yield name, HEADS if value == heads else min(value, 2)
+            yield name, min(value, HEADS if value == heads else 2)
         elif name in _SMALL and _is_count(value):
             yield name, min(value, _SMALL[name])
         else:

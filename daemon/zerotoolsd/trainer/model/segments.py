@@ -35,7 +35,8 @@ def is_flash(model: Any) -> bool:
 @contextmanager
 def segments_of(model: Any, lengths: Lengths) -> Iterator[None]:
     """Inside, `model` reads a batch of sequences of such segments, if it attends by segment."""
-    applies = model.config.get_text_config()._attn_implementation == SEGMENTED
+    # Over several ranks its name has more to it.
+    applies = model.config.get_text_config()._attn_implementation.startswith(SEGMENTED)
     token = _now.set(lengths if applies and any(len(row) > 1 for row in lengths) else None)
     try:
         yield

@@ -22,13 +22,30 @@ SAVED_STEP = "ZEROTOOLS_SAVED_STEP"
 @dataclass(frozen=True)
 class Rank:
     """One process of the job; `index` counts from 0 to `world_size` - 1, `local` on this machine,
-    where it picks the GPU. `node` is which of the `nodes` machines that is."""
+    where it picks the GPU. `node` is which of the `nodes` machines that is. Ranks that follow one
+    another, `share_ranks` of them, take the same share of a step's sequences."""
 
     index: int
     local: int
     world_size: int
     node: int = 0
     nodes: int = 1
+    share_ranks: int = 1
+
+    @property
+    def share(self) -> int:
+        """Which of the `shares` of a step's sequences it takes."""
+        return self.index // self.share_ranks
+
+    @property
+    def shares(self) -> int:
+        """Into how many parts a step's sequences are divided."""
+        return self.world_size // self.share_ranks
+
+    @property
+    def leads_share(self) -> bool:
+        """Whether it is the first of the ranks that take its share."""
+        return self.index % self.share_ranks == 0
 
     @property
     def leads(self) -> bool:

@@ -1,4 +1,5 @@
 """A job that is stopped at random steps, and goes on each time at another stage or number of ranks.
+One whose ranks compute sequences together does so every second time, all of them.
 
 At the step after which it goes on, weights and optimizer state are those that were saved, to the
 last bit. The losses after it differ from those of the run that was not moved by the order in which
@@ -40,7 +41,10 @@ def move(tree: Mapping[str, Any], place: Path, chance: random.Random) -> Moved:
     layouts = [(tree["zero"]["stage"], tree["ranks"]), *MOVES]
     run_dir, part = place / "moved", steps // len(layouts)
     for number, (stage, ranks) in enumerate(layouts):
-        moved = {**tree, "ranks": ranks, "zero": {"stage": stage}}
+        zero = {"stage": stage}
+        if "sequence_ranks" in tree["zero"] and number % 2 == 0:
+            zero["sequence_ranks"] = ranks
+        moved = {**tree, "ranks": ranks, "zero": zero}
         attempt = start(run_dir, moved)
         last = number == len(layouts) - 1
         if not last:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.judging_training.setting import Setting
-from harness.launching import TINY_GPT2, job
+from harness.launching import TINY_GPT2, TINY_LLAMA, job
 from zerotools.jobs.tables.spec import FP16_ON_CPU
 
 BATCH, SAVED_EVERY = 12, 7
@@ -38,9 +38,13 @@ BIASED = {
     "qk_rope_head_dim": 8,
     "v_head_dim": 8,
 }
+HEADS = {**TINY_LLAMA, "hidden_size": 48, "num_attention_heads": 12}
 PIECES = {"micro_batch_size": 2}
 Changes = dict[str, Any]
-BY_DAEMON = ("stage 0", "stage 1", "stage 2", "stage 3", "stage 1, fp16 that overflows")
+BY_DAEMON = (
+    *("stage 0", "stage 1", "stage 2", "stage 3", "stage 1, fp16 that overflows"),
+    "stage 3, sequences on 2 ranks",
+)
 MOVED = (
     "stage 3",
     "stage 2, bf16",
@@ -56,6 +60,7 @@ MOVED = (
     "stage 2, Adafactor",
     "stage 1, Muon",
     "stage 3, preferences, accumulated",
+    "stage 3, sequences on 2 ranks",
 )
 """Those that go on at other stages and numbers of ranks. Dropout is drawn by each rank."""
 
@@ -122,6 +127,14 @@ def ways(texts: list[str], setting: Setting, spill: Path) -> dict[str, Changes]:
         "stage 3, Muon, bf16, optimizer on the host": _way(
             3, {**half, "optimizer": "muon"}, offload={"optimizer": "cpu"}
         ),
+        "stage 3, sequences on 2 ranks": _together(3, model={"config": HEADS}),
+        "stage 1, packed examples on 2 of 4 ranks, accumulated, bf16": _together(
+            1,
+            {**PIECES, **half, "activation_checkpointing": True},
+            ranks=4,
+            model={"path": str(setting.model)},
+            data={**packed, "packing": True},
+        ),
         "stage 3, preferences, accumulated": _way(
             3,
             PIECES,
@@ -155,3 +168,8 @@ def tree_of(changes: Mapping[str, Any], text: Path, steps: int) -> dict[str, Any
 
 def _way(stage: int, train: Mapping[str, Any] | None = None, **others: Any) -> Changes:
     return {"zero": {"stage": stage}, **({"train": dict(train)} if train else {}), **others}
+
+
+def _together(stage: int, train: Mapping[str, Any] | None = None, **others: Any) -> Changes:
+    """Of ranks of which two compute each sequence."""
+    return {**_way(stage, train, **others), "zero": {"stage": stage, "sequence_ranks": 2}}

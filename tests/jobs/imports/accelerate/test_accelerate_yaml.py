@@ -267,6 +267,8 @@ def test_sizes_of_data_parallelism(copies: int, shard: int, size: int | None) ->
         ("FSDP", {"dp_shard": 2}, "1 copies x 2 ranks that share one make 2 ranks"),
         ("FSDP", {"dp_shard": "two"}, 'dp_shard_size = "two": must be a whole number'),
         ("MULTI_GPU", {"dp_shard": 4}, "shards the model, but distributed_type MULTI_GPU does not"),
+        ("FSDP", {"cp": 2, "sp": 2}, "sp_size = 2 both have ranks share sequences; leave one"),
+        ("FSDP", {"cp": 2}, "x 2 ranks that share sequences make 2 ranks, but"),
         (
             "FSDP",
             {"tp": 2},
@@ -278,6 +280,23 @@ def test_sizes_that_cannot_be(kind: str, sizes: dict[str, object], told: str) ->
     lines = "".join(f"  parallelism_config_{n}_size: {size}\n" for n, size in sizes.items())
     imported = accelerate_text(f"distributed_type: {kind}\n{PARALLEL}{lines}", a_job(FREE))
     assert told in said(imported)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "kept"),
+    [
+        ({"dp_shard": 2, "cp": 2}, {"sequence_ranks": 2}),
+        ({"dp_replicate": 2, "sp": 2}, {"sequence_ranks": 2, "shard_size": 2}),
+        ({"sp": 4}, {"sequence_ranks": 4}),
+    ],
+    ids=str,
+)
+def test_ranks_that_share_sequences(sizes: dict[str, int], kept: dict[str, int]) -> None:
+    lines = "".join(f"  parallelism_config_{n}_size: {size}\n" for n, size in sizes.items())
+    imported = accelerate_text(f"distributed_type: FSDP\n{PARALLEL}{lines}", a_job(FREE))
+    assert imported.problem is None
+    zero = imported.tree["zero"]
+    assert {name: zero[name] for name in ("sequence_ranks", "shard_size") if name in zero} == kept
 
 
 def test_modules_of_experts_are_leaves_to_deepspeed() -> None:

@@ -285,6 +285,21 @@ class TestContradictions:
         assert said(ds_text(config, A_JOB)).startswith("3 problems:\n")
 
 
+def test_ranks_that_share_sequences_have_one_micro_batch() -> None:
+    tree = {"sequence_parallel_size": 2, "train_micro_batch_size_per_gpu": 3}
+    free = a_job(JOB.replace("gpus = 2", "gpus = 4"))
+    imported = ds_text(json.dumps({**tree, "gradient_accumulation_steps": 5}), free)
+    assert imported.problem is None
+    assert imported.tree["zero"]["sequence_ranks"] == 2
+    assert imported.tree["train"]["batch_size"] == 3 * 5 * 2
+    of_ranks = {"train_batch_size": 30, "gradient_accumulation_steps": 5, **tree}
+    inferred = ds_text(json.dumps(of_ranks), a_job(JOB.replace("gpus = 2\n", "")))
+    assert inferred.tree["gpus"] == 4
+    assert "= 0: must be a whole number, 1 or more" in said(
+        ds_text('{"sequence_parallel_size": 0}', A_JOB)
+    )
+
+
 class TestWrongKeys:
     @pytest.mark.parametrize(
         ("config", "hint"),

@@ -1,4 +1,8 @@
-"""Batch sizes and ranks: batch = micro batch x accumulation x ranks, whoever says which of them."""
+"""Batch sizes and ranks: batch = micro batch x accumulation x ranks, whoever says which of them.
+
+Ranks that compute a sequence together (`zero.sequence_ranks`) have one micro batch: they count as
+one.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,7 @@ MICRO = "train_micro_batch_size_per_gpu"
 STEPS = "gradient_accumulation_steps"
 JOB_TOTAL = "train.batch_size"
 JOB_MICRO = "train.micro_batch_size"
+JOB_SEQUENCE_RANKS = "zero.sequence_ranks"
 _JOB_KEYS = {TOTAL: JOB_TOTAL, MICRO: JOB_MICRO, STEPS: JOB_TOTAL}
 
 
@@ -78,6 +83,19 @@ def world_size(claims: Claims) -> BatchFact | None:
     )
 
 
+def share_count(claims: Claims) -> BatchFact | None:
+    """By how many ranks, or groups of them that compute a sequence together, a batch is shared."""
+    world, together = world_size(claims), _together(claims)
+    if world is None or together is None or world.value % together.value:
+        return world  # of a group that does not divide the ranks the job's own rule tells
+    return BatchFact(world.value // together.value, f"{world.place}, over {together}")
+
+
+def _together(claims: Claims) -> BatchFact | None:
+    found = _said(claims, JOB_SEQUENCE_RANKS)
+    return None if found is None or found.value == 1 else found
+
+
 def ranks_key(claims: Claims) -> str:
     """The key of the job file that has the number of ranks."""
     device = claims.of("device")
@@ -94,18 +112,20 @@ def _said(claims: Claims, key: str) -> BatchFact | None:
 def _infer_world(
     reading: ConfigReading, total: BatchFact, micro: BatchFact, accumulation: BatchFact
 ) -> BatchFact | None:
-    ranks, rest = divmod(total.value, micro.value * accumulation.value)
-    if rest or not ranks:
+    shares, rest = divmod(total.value, micro.value * accumulation.value)
+    if rest or not shares:
         return None  # said below, with one rank
     place = f"{total.place}, divided by micro batch and accumulation"
+    together = _together(reading.claims)
+    ranks = shares if together is None else shares * together.value
     reading.claims.add(ranks_key(reading.claims), ranks, place)
-    return BatchFact(ranks, place)
+    return BatchFact(shares, place)
 
 
 def _settle(reading: ConfigReading, stated: BatchFacts) -> BatchFacts:
     """The three numbers, each that follows from the others worked out."""
     total, micro = _said(reading.claims, JOB_TOTAL), _said(reading.claims, JOB_MICRO)
-    steps, world = stated[STEPS], world_size(reading.claims)
+    steps, world = stated[STEPS], share_count(reading.claims)
     if world is None and total and micro and steps:
         world = _infer_world(reading, total, micro, steps)
     world = world or BatchFact(1, "the job file's default")

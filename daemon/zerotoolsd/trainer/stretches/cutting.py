@@ -1,0 +1,105 @@
+"""The stretch of a batch that a rank computes: as many positions on each rank of a share.
+
+Sequences whose length the ranks do not divide are filled up on the right with positions that
+nothing sees and of which nothing is to be said. A token counts on the rank whose stretch it is in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn import functional
+
+from zerotoolsd.trainer.data.sequences import IGNORED
+from zerotoolsd.trainer.rank.group import WorldGroup
+from zerotoolsd.trainer.stretches.angles import heed_whole_length
+from zerotoolsd.trainer.stretches.over_ranks import Whole, reading
+from zerotoolsd.trainer.stretches.swapping import Exchange, GroupExchange
+
+_ATTRIBUTE = "own_stretch"
+_IDS, _POSITIONS = "input_ids", "position_ids"
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Which of `exchange.ranks` equal stretches of each sequence is this rank's."""
+
+    exchange: Exchange
+
+    @property
+    def leads(self) -> bool:
+        """Whether it is the first: what all ranks of a share know of its sequences counts there."""
+        return self.exchange.index == 0
+
+    def of(self, whole: torch.Tensor, filler: int = 0) -> torch.Tensor:
+        """This rank's part of `whole`, `[batch, length]`, filled up where the ranks do not divide
+        the length."""
+        return self._of_filled(self._filled(whole, filler))
+
+    def read(
+        self, arguments: dict[str, torch.Tensor], labels: torch.Tensor
+    ) -> tuple[dict[str, torch.Tensor], torch.Tensor, Whole]:
+        """(the arguments of a causal model for this rank's stretch, its labels, what it is of)."""
+        ids, places = arguments[_IDS], arguments.get(_POSITIONS)
+        packed = None if places is None else self._filled(places, 0)
+        if packed is None:
+            places = torch.arange(ids.shape[1], device=ids.device)[None]
+        assert places is not None
+        own = self.of(ids)
+        read = {
+            _IDS: own,
+            _POSITIONS: self.of(places),
+            # With a mask, no model takes places that do not rise for segments of the stretch.
+            "attention_mask": torch.ones_like(own),
+        }
+        last = ids.shape[1] - 1 if packed is None else packed.max()
+        return read, self.of(labels, IGNORED), Whole(self.exchange, packed, last)
+
+    def _filled(self, whole: torch.Tensor, filler: int) -> torch.Tensor:
+        return functional.pad(whole, (0, -whole.shape[1] % self.exchange.ranks), value=filler)
+
+    def _of_filled(self, filled: torch.Tensor) -> torch.Tensor:
+        return filled.chunk(self.exchange.ranks, dim=1)[self.exchange.index].contiguous()
+
+
+def compute_stretches(model: Any, group: WorldGroup, sequence_ranks: int) -> None:
+    """Have the losses of `model` be computed by `sequence_ranks` ranks that follow one another, a
+    stretch each. All ranks call it together."""
+    if sequence_ranks == 1:
+        return
+    shape = (group.rank.world_size // sequence_ranks, sequence_ranks)
+    mesh = init_device_mesh(group.device.type, shape, mesh_dim_names=("share", "stretch"))
+    together = mesh.get_group("stretch")
+    exchange = GroupExchange(together, group.rank.index % sequence_ranks, sequence_ranks)
+    give_stretch(model, Stretch(exchange))
+
+
+def give_stretch(model: Any, stretch: Stretch) -> None:
+    """Have `model` read this `stretch` inside `own_stretch`."""
+    heed_whole_length(model)
+    setattr(model, _ATTRIBUTE, stretch)
+
+
+def stretch_of(model: Any) -> Stretch | None:
+    """What `model` computes of each sequence; None: all of it."""
+    found: Stretch | None = getattr(model, _ATTRIBUTE, None)
+    return found
+
+
+@contextmanager
+def own_stretch(
+    model: Any, arguments: dict[str, torch.Tensor], labels: torch.Tensor
+) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
+    """(arguments, labels) of what `model` computes of a batch; it is to be called inside."""
+    stretch = stretch_of(model)
+    if stretch is None:
+        yield arguments, labels
+        return
+    read, own, whole = stretch.read(arguments, labels)
+    with reading(whole):
+        yield read, own

@@ -1,0 +1,82 @@
+"""Blocks that ranks exchange, each with each, and sums over them: their gradients too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+
+class Exchange(Protocol):
+    """The ranks that compute the same sequences, of which this is number `index` of `ranks`. All of
+    them call each method together."""
+
+    @property
+    def index(self) -> int: ...
+
+    @property
+    def ranks(self) -> int: ...
+
+    def swap(self, blocks: torch.Tensor) -> torch.Tensor:
+        """Block r of `blocks`, `[ranks, ...]` and contiguous, goes to rank r; block r of what comes
+        back is from it."""
+
+    def total(self, values: torch.Tensor) -> torch.Tensor:
+        """The sum of the ranks' `values`."""
+
+
+@dataclass(frozen=True)
+class GroupExchange:
+    """As `Exchange`, in a process group."""
+
+    group: dist.ProcessGroup
+    index: int
+    ranks: int
+
+    def swap(self, blocks: torch.Tensor) -> torch.Tensor:
+        """As `Exchange.swap`."""
+        found = torch.empty_like(blocks)
+        dist.all_to_all_single(found, blocks, group=self.group)
+        return found
+
+    def total(self, values: torch.Tensor) -> torch.Tensor:
+        """As `Exchange.total`."""
+        found = values.clone()
+        dist.all_reduce(found, group=self.group)
+        return found
+
+
+def swapped(blocks: torch.Tensor, exchange: Exchange) -> torch.Tensor:
+    """As `Exchange.swap`; gradients go back the same way."""
+    found: torch.Tensor = _Swap.apply(blocks, exchange)
+    return found
+
+
+def totalled(values: torch.Tensor, exchange: Exchange) -> torch.Tensor:
+    """As `Exchange.total`. The gradient of the sum is that of each rank's own `values`: what all
+    ranks compute of the sum is the same, and is counted once."""
+    found: torch.Tensor = _Total.apply(values, exchange)
+    return found
+
+
+class _Swap(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, blocks: torch.Tensor, exchange: Exchange) -> torch.Tensor:
+        ctx.exchange = exchange
+        return exchange.swap(blocks.contiguous())
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return ctx.exchange.swap(gradient.contiguous()), None
+
+
+class _Total(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor, exchange: Exchange) -> torch.Tensor:
+        return exchange.total(values)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradient, None
