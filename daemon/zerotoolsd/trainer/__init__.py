@@ -19,5 +19,6 @@ Imports go down only, in this order:
     data                          files to tokens, tokens to batches
     model                         the model on the meta device, cut among ranks, its first values
     memory                        where tensors live: device, host, disk
+    tensor_parallel               layers that several ranks compute together
     rank                          who this rank is, the other ranks, and how it ends
 """

@@ -9,7 +9,7 @@ import hashlib
 import runpy
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +136,7 @@ def joined(tensor: DTensor, parts: Iterable[Part]) -> torch.Tensor:
 def first_batch(ready: TrainingRun, group: WorldGroup) -> float:
     """The mean loss of the batch that the next step will train on, by evaluation."""
     rank, size = group.rank, ready.spec.train.batch_size
-    share = ready.batches.share(ready.consumed, size, rank.index, rank.world_size)
+    share = ready.batches.share(ready.consumed, size, rank.share, rank.shares)
     found = ready.engine.evaluate(share.examples)
     loss, tokens = group.total([found.loss, found.tokens])
     return loss / tokens
@@ -165,6 +165,7 @@ def longest_wait() -> float:
 def run(run_dir: Path, group: WorldGroup) -> dict[str, Any]:
     """Run the job in `run_dir`; what there is to compare."""
     spec = read_spec(run_dir)
+    group = replace(group, rank=group.rank.in_job(spec))
     reporter = Recorder(group.rank, Notifier(None, group.rank.index), steps=spec.train.steps)
     ready = prepare(spec, run_dir, group, reporter, Phases(time.monotonic()))
     # Without gradients, blocks would be compiled once more, in many seconds.
