@@ -9,6 +9,7 @@ Imports go down only, in this order:
     references                    what the start weights say of preferences
     engine_choice                 the engine that a job names
     leak_check                    whether tokens see what they must not
+    tensor_check                  whether tensor ranks compute what one rank does
     checkpointing                 when the loop saves
     engine_torch                  FSDP2, the optimizers, offload
     engine_deepspeed              DeepSpeed by the job's own JSON

@@ -21,8 +21,9 @@ All other styles are refused, those of mixtures of experts among them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import gcd
 from typing import Any
 
 from torch import nn
@@ -49,6 +50,7 @@ _STYLES = {
 _WHOLE = ("embedding_rowwise", "embedding_colwise", "replicate")
 _MAY_STAY_WHOLE = (GATHERED_COLUMNS, SPLIT_ROWS)
 _DIMENSIONS = {COLUMNS: 0, GATHERED_COLUMNS: 0, ROWS: 1, SPLIT_ROWS: 1}
+_MOST_LISTED = 64
 _NUMBER = re.compile(r"\.\d+(?=\.|$)")
 
 
@@ -78,17 +80,17 @@ def layer_cuts(model: Any, ranks: int) -> LayerCuts:
         return NO_CUTS
     said, kind = f"zero.tensor_ranks = {ranks}", type(model).__name__
     styles = dict(_planned(model, said))
-    if not any(style in _DIMENSIONS for style in styles.values()):
-        raise Unsupported(
-            f"{said}: transformers has no plan (tp_plan) by which ranks could share the layers of "
-            f"{kind}; leave it out"
-        )
     _refuse_unplanned(model, styles, said)
     _check_heads(model, styles, ranks)
     notes = []
     for name, why in list(_kept_whole(model, styles, ranks)):
         del styles[name]
         notes.append(f"note: {name} is not cut among the {ranks} tensor ranks, as {why}")
+    if not {ROWS, SPLIT_ROWS} & set(styles.values()):  # a head alone is not worth it
+        raise Unsupported(
+            f"{said}: transformers has no plan (tp_plan) by which ranks could share the layers of "
+            f"{kind}; leave it out"
+        )
     return LayerCuts(ranks, styles, dict(_dimensions(model, styles, ranks)), tuple(notes))
 
 
@@ -133,14 +135,26 @@ def _check_heads(model: Any, styles: Mapping[str, str], ranks: int) -> None:
         return
     text = model.config.get_text_config()
     kinds = (("num_attention_heads", "attention"), ("num_key_value_heads", "key-value"))
-    for key, what in kinds:
-        value = getattr(text, key, None)
-        for count in value if isinstance(value, list | tuple) else [value]:
-            if isinstance(count, int) and count % ranks:
-                raise BadRequest(
-                    f"zero.tensor_ranks = {ranks}: the model has {count} {what} heads, which "
-                    f"{ranks} ranks do not divide evenly; set it to a divisor of {count}"
-                )
+    values = [(getattr(text, key, None), what) for key, what in kinds]
+    heads = [(n, what) for value, what in values for n in _each(value) if isinstance(n, int)]
+    for count, what in heads:
+        if count % ranks:
+            raise BadRequest(
+                f"zero.tensor_ranks = {ranks}: the model has {count} {what} "
+                f"head{'s' * (count > 1)}, which {ranks} ranks do not divide evenly; "
+                f"{_instead(n for n, _ in heads)}"
+            )
+
+
+def _each(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else [value]
+
+
+def _instead(sizes: Iterable[int]) -> str:
+    """What to do where ranks do not divide all of `sizes`."""
+    common = gcd(*sizes)
+    found = [str(n) for n in range(2, min(common, _MOST_LISTED) + 1) if common % n == 0]
+    return f"set it to {' or '.join(found)}, or leave it out" if found else "leave it out"
 
 
 def _is_attention(model: Any, name: str) -> bool:
@@ -169,7 +183,7 @@ def _kept_whole(model: Any, styles: Mapping[str, str], ranks: int) -> Iterator[t
         elif size % ranks or uses[id(weight)] > 1:
             raise BadRequest(
                 f"zero.tensor_ranks = {ranks}: {ranks} ranks do not evenly divide the {size} "
-                f"{'inputs' if cut == ROWS else 'outputs'} of {name}; set it to a divisor of {size}"
+                f"{'inputs' if cut == ROWS else 'outputs'} of {name}; {_instead([size])}"
             )
 
 
