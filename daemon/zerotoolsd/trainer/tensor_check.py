@@ -34,7 +34,7 @@ def check_tensor_ranks(meta_model: MetaModel, tensor_ranks: int) -> list[str]:
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         model = small_model(meta_model.config)
-        why = None if model is None else _difference(model.eval())
+        why = None if model is None else difference(model.eval())
     if why is not None:
         raise Unsupported(
             f"zero.tensor_ranks = {tensor_ranks}: {type(meta_model.model).__name__} computes "
@@ -43,9 +43,9 @@ def check_tensor_ranks(meta_model: MetaModel, tensor_ranks: int) -> list[str]:
     return list(cuts.notes)
 
 
-def _difference(model: Any) -> str | None:
-    """What is wrong where two tensor ranks compute `model`; None: nothing, or they cannot share
-    one that is so small."""
+def difference(model: Any) -> str | None:
+    """What is wrong where two tensor ranks compute `model`, whose layers are then theirs; None:
+    nothing, or they cannot share one that is so small."""
     try:
         cuts = layer_cuts(model, TRIED_RANKS)
     except ZerotoolsError:

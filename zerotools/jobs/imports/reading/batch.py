@@ -15,6 +15,7 @@ MICRO = "train_micro_batch_size_per_gpu"
 STEPS = "gradient_accumulation_steps"
 JOB_TOTAL = "train.batch_size"
 JOB_MICRO = "train.micro_batch_size"
+TENSOR_RANKS = "zero.tensor_ranks"
 _JOB_KEYS = {TOTAL: JOB_TOTAL, MICRO: JOB_MICRO, STEPS: JOB_TOTAL}
 
 
@@ -78,6 +79,19 @@ def world_size(claims: Claims) -> BatchFact | None:
     )
 
 
+def shares(claims: Claims) -> BatchFact | None:
+    """Into how many parts a step's sequences are divided: one for each rank, or for those that
+    compute with one layer's weights together."""
+    ranks, together = world_size(claims), _said(claims, TENSOR_RANKS)
+    if ranks is None or together is None or ranks.value % together.value:
+        return ranks
+    if together.value == 1:
+        return ranks
+    return BatchFact(
+        ranks.value // together.value, f"{ranks.place}, divided by {together.value} tensor ranks"
+    )
+
+
 def ranks_key(claims: Claims) -> str:
     """The key of the job file that has the number of ranks."""
     device = claims.of("device")
@@ -105,7 +119,7 @@ def _infer_world(
 def _settle(reading: ConfigReading, stated: BatchFacts) -> BatchFacts:
     """The three numbers, each that follows from the others worked out."""
     total, micro = _said(reading.claims, JOB_TOTAL), _said(reading.claims, JOB_MICRO)
-    steps, world = stated[STEPS], world_size(reading.claims)
+    steps, world = stated[STEPS], shares(reading.claims)
     if world is None and total and micro and steps:
         world = _infer_world(reading, total, micro, steps)
     world = world or BatchFact(1, "the job file's default")
