@@ -25,13 +25,16 @@ def architecture(name: str, **changes: object) -> Architecture:
 
 
 def counted(name: str, micro: MicroBatch) -> int:
-    """Bytes that the forward pass leaves for the backward pass, the last hidden states too."""
+    """Bytes that the forward pass leaves for the backward pass, the last hidden states too. Those
+    of tensor ranks are counted in one process, of all of them."""
     import torch
     from transformers import AutoModelForCausalLM
 
     from benchmarks.loss.live_bytes import LiveBytes
     from zerotools.jobs.tables.model import ModelSpec
     from zerotoolsd.trainer.model.meta_model import checkpoint_activations, read_config
+    from zerotoolsd.trainer.tensor_parallel.folded import fold_ranks
+    from zerotoolsd.trainer.tensor_parallel.layer_cuts import layer_cuts
 
     known = read_config(ModelSpec(config=config(name))).to_dict()
     dropping = [key for key in known if "drop" in key]
@@ -43,14 +46,16 @@ def counted(name: str, micro: MicroBatch) -> int:
     model.train()
     if micro.checkpointing:
         checkpoint_activations(model)
-    ids = torch.full((micro.batch, micro.sequence), 3)
+    ranks = micro.tensor_ranks
+    fold_ranks(model, layer_cuts(model, ranks))
+    ids = torch.full((ranks * micro.batch, micro.sequence), 3)
     given = [*model.parameters(), *model.buffers(), ids]
     with LiveBytes(given) as live:
         hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
         gc.collect()
         kept = live.now
     assert hidden.shape[:2] == ids.shape
-    return kept
+    return kept // ranks
 
 
 @pytest.mark.torch
@@ -72,6 +77,15 @@ def test_eager_attention_keeps_its_probabilities(name: str) -> None:
     micro = replace(MICRO, attention="eager", precision="bf16")
     predicted = activations_of(architecture(name), micro).kept - IDS
     assert predicted == pytest.approx(counted(name, micro), rel=0.1)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", ["llama", "qwen3"])
+def test_a_tensor_rank_keeps_its_part_of_attention_and_mlp(name: str) -> None:
+    micro = replace(MICRO, precision="bf16", tensor_ranks=2)
+    predicted = activations_of(architecture(name), micro).kept - IDS
+    assert predicted == pytest.approx(counted(name, micro), rel=TOLERANCE)
+    assert predicted < activations_of(architecture(name), replace(micro, tensor_ranks=1)).kept
 
 
 def test_the_worked_example() -> None:

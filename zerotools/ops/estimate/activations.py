@@ -18,6 +18,7 @@ attention 2 x 10,240 + 4 x 32 = 20,608, MLP 4 x 2 x 14,336 = 114,688, and 8 for 
 200,840 bytes a token and block, 6.6 GB for one sequence of 1024 in 32 blocks.
 
 With activation checkpointing a block keeps its input, w h, and all else of one block at a time.
+Of attention and MLP a tensor rank has its part of the columns; norms are whole on each.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ EAGER = "eager"
 class MicroBatch:
     """What goes through the model at a time: `batch` sequences of `sequence` tokens on one rank,
     computed in `precision`. `attention` is transformers' implementation, `chunked_loss` the job
-    file's key."""
+    file's key. `tensor_ranks` compute it together."""
 
     batch: int
     sequence: int
@@ -50,6 +51,7 @@ class MicroBatch:
     checkpointing: bool = False
     attention: str = "sdpa"
     chunked_loss: str = "auto"
+    tensor_ranks: int = 1
 
     @property
     def tokens(self) -> int:
@@ -97,7 +99,7 @@ def activations_of(model: Architecture, micro: MicroBatch) -> Activations:
 def _block(model: Architecture, micro: MicroBatch) -> int:
     """Bytes of a token that one block saves."""
     mlp = _experts(model, micro) if model.experts else _mlp(model, micro)
-    return _norms(model, micro) + _attention(model, micro) + mlp
+    return _norms(model, micro) + (_attention(model, micro) + mlp) // micro.tensor_ranks
 
 
 def _norms(model: Architecture, micro: MicroBatch) -> int:
@@ -171,7 +173,8 @@ def _going_back(model: Architecture, micro: MicroBatch) -> int:
     if micro.attention == EAGER:
         element = micro.width if model.model_type == "gpt2" else _FULL
         scores = 3 * element * model.heads * micro.sequence // 2
-    return micro.width * model.hidden + max(micro.width * wide, norm, scores)
+    cut = max(micro.width * wide, scores) // micro.tensor_ranks
+    return micro.width * model.hidden + max(cut, norm)
 
 
 def _expert_gradient(model: Architecture, micro: MicroBatch) -> int:

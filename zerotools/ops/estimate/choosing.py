@@ -204,7 +204,7 @@ def _ways_out(work: Workload, machine: Machine, rows: Sequence[Row]) -> Iterator
     if machine.on_gpu and largest > machine.gpu_memory:
         yield (
             f"the largest layer alone takes {gib(largest)}, which no ZeRO stage makes smaller on a "
-            "GPU while it is computed with: use tensor parallelism"
+            "GPU while it is computed with: share it among GPUs by zero.tensor_ranks"
         )
         return
     micro = work.micro
