@@ -160,6 +160,11 @@ ACCELERATE: list[dict[str, Any]] = [
             "parallelism_config_cp_size": 2,
         },
     },
+    {
+        "distributed_type": "FSDP",
+        "fsdp_config": {"fsdp_sharding_strategy": "FULL_SHARD"},
+        "parallelism_config": {"parallelism_config_tp_size": 2},
+    },
     {"distributed_type": "MULTI_CPU", "use_cpu": True, "num_processes": 2},
     {
         "distributed_type": "DEEPSPEED",

@@ -105,6 +105,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "daemon/trainer/engine_torch/test_layouts",
         "daemon/trainer/engine_torch/test_offload",
         "daemon/trainer/engine_torch/test_stages",
+        "daemon/trainer/engine_torch/test_tensor_ranks",
         "daemon/trainer/evaluation/test_generation",
         "daemon/trainer/memory/test_placement",
         "daemon/trainer/test_choices",

@@ -29,7 +29,8 @@ class MemoryLayout:
     `offload` values are "none", "cpu" or "disk", and at stages 2 and 3 groups of `shard_size` ranks
     share one copy of the model (None: all ranks share one). `accumulate` is "local" or "sharded",
     or None where a step is one micro batch. `frozen_precision` is "train" where frozen weights are
-    kept in the type of `precision` alone, or "fp32".
+    kept in the type of `precision` alone, or "fp32". `tensor_ranks` ranks that follow one another
+    compute with one layer's weights together, each with its part of those that are cut.
     """
 
     stage: int
@@ -43,6 +44,7 @@ class MemoryLayout:
     accumulate: str | None = None
     frozen_precision: str = "fp32"
     engine: str = "torch"
+    tensor_ranks: int = 1
 
     @property
     def ranks_per_copy(self) -> int:

@@ -10,6 +10,7 @@ Imports go down only, in this order:
     engine_choice                 the engine that a job names
     leak_check                    whether tokens see what they must not
     stretch_check                 whether ranks can compute parts of one sequence
+    tensor_check                  whether tensor ranks compute what one rank does
     checkpointing                 when the loop saves
     engine_torch                  FSDP2, the optimizers, offload
     engine_deepspeed              DeepSpeed by the job's own JSON
@@ -21,5 +22,6 @@ Imports go down only, in this order:
     data                          files to tokens, tokens to batches
     model                         the model on the meta device, cut among ranks, its first values
     memory                        where tensors live: device, host, disk
+    tensor_parallel               layers that several ranks compute together
     rank                          who this rank is, the other ranks, and how it ends
 """

@@ -49,6 +49,7 @@ def rehearse(spec: JobSpec) -> list[str]:
     from zerotoolsd.trainer.model.optimizer_groups import check_matrices
     from zerotoolsd.trainer.model.pretrained import match
     from zerotoolsd.trainer.stretch_check import check_stretches
+    from zerotoolsd.trainer.tensor_check import check_tensor_ranks
 
     config = read_config(spec.model)
     vocabulary = _vocabulary(spec)
@@ -62,6 +63,7 @@ def rehearse(spec: JobSpec) -> list[str]:
         refuse_two_types(memory_layout_of(spec))
     check_matrices(spec.train, meta_model.model)
     check_attention(spec, meta_model.model)
+    of_tensor_ranks = check_tensor_ranks(meta_model, spec.zero.tensor_ranks)
     check_alike_on_ranks(meta_model.model, spec.all_ranks, spec.engine)
     check_decoder_start(meta_model.model)
     check_leaks(config, packing=spec.data.packing)
@@ -71,7 +73,7 @@ def rehearse(spec: JobSpec) -> list[str]:
     if spec.engine == "torch":
         apart(meta_model.model, kept)
     router_notes = [unbalanced(config), check_router_bias(spec, meta_model.model)]
-    notes = [*_unknown_keys(spec, config), *filter(None, router_notes)]
+    notes = [*_unknown_keys(spec, config), *filter(None, router_notes), *of_tensor_ranks]
     notes += check_cut(spec, config)
     if spec.engine == "deepspeed":
         notes += cast_note(meta_model.model, kept)

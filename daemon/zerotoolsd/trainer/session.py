@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -34,6 +33,7 @@ from zerotoolsd.trainer.model.kept_fp32 import kept_in_fp32
 from zerotoolsd.trainer.model.memory_estimate import predict
 from zerotoolsd.trainer.model.meta_model import MetaModel, check_fit, draw, read_config
 from zerotoolsd.trainer.model.pretrained import Pretrained, hub_layout, match
+from zerotoolsd.trainer.model.sharding import check_cuts
 from zerotoolsd.trainer.node_checks import check_same_model, check_seen, is_over, meeting_of
 from zerotoolsd.trainer.node_failures import failures_told
 from zerotoolsd.trainer.rank.failures import EXIT_DONE
@@ -77,7 +77,7 @@ def run(
     phases = Phases(started)
     phases.done("import")
     spec = read_spec(run_dir)
-    rank = replace(rank, share_ranks=spec.zero.share_ranks)
+    rank = rank.in_job(spec)
     reporter = Reporter(rank, notifier, steps=spec.train.steps)
     meeting = meeting_of(spec, run_dir)
     if meeting is not None:
@@ -124,6 +124,8 @@ def prepare(
     set_attention(spec, meta_model.model)
     attend_over_ranks(meta_model.model, spec.zero.sequence_ranks)
     check_alike_on_ranks(meta_model.model, group.rank.world_size, spec.engine)
+    for note in check_cuts(meta_model.model, spec.zero.tensor_ranks).notes:
+        reporter.say(note)
     check_decoder_start(meta_model.model)
     reporter.measure_by(
         measure_by(

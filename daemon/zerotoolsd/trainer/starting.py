@@ -41,7 +41,9 @@ def begin(
         ZerotoolsError: the checkpoint does not load into this model.
     """
     rank = group.rank
-    rng.seed_rank(spec.seed, start.record.step if start else 0, rank.index)
+    # Dropout is the same on ranks that compute the same.
+    leader = rank.index - rank.index % rank.tensor_ranks
+    rng.seed_rank(spec.seed, start.record.step if start else 0, leader)
     if start is None:
         return
     if start.foreign is not None:
@@ -52,7 +54,7 @@ def begin(
     try:
         engine.load(start.path, start.record)
         if same:
-            _restore_random(start.path / checkpoint_dirs.rng_name(rank.index))
+            _restore_random(start.path / checkpoint_dirs.rng_name(leader))
     except BadCheckpoint as error:
         raise why_not_loaded(start.path, error) from error
     reporter.resumed(start.path, start.record, rank.world_size, same, start.verified)

@@ -165,7 +165,7 @@ def longest_wait() -> float:
 def run(run_dir: Path, group: WorldGroup) -> dict[str, Any]:
     """Run the job in `run_dir`; what there is to compare."""
     spec = read_spec(run_dir)
-    group = replace(group, rank=replace(group.rank, share_ranks=spec.zero.share_ranks))
+    group = replace(group, rank=group.rank.in_job(spec))
     reporter = Recorder(group.rank, Notifier(None, group.rank.index), steps=spec.train.steps)
     ready = prepare(spec, run_dir, group, reporter, Phases(time.monotonic()))
     # Without gradients, blocks would be compiled once more, in many seconds.

@@ -26,7 +26,8 @@ def architecture(name: str, **changes: object) -> Architecture:
 
 
 def counted(name: str, micro: MicroBatch) -> int:
-    """Bytes that the forward pass leaves for the backward pass, the last hidden states too."""
+    """Bytes that the forward pass leaves for the backward pass, the last hidden states too. Those
+    of tensor ranks are counted in one process, of all of them."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -35,6 +36,8 @@ def counted(name: str, micro: MicroBatch) -> int:
     from zerotoolsd.trainer.model.meta_model import checkpoint_activations, read_config
     from zerotoolsd.trainer.stretches.cutting import Stretch, give_stretch, own_stretch
     from zerotoolsd.trainer.stretches.over_ranks import attend_over_ranks
+    from zerotoolsd.trainer.tensor_parallel.folded import fold_ranks
+    from zerotoolsd.trainer.tensor_parallel.layer_cuts import layer_cuts
 
     known = read_config(ModelSpec(config=config(name))).to_dict()
     dropping = [key for key in known if "drop" in key]
@@ -46,7 +49,9 @@ def counted(name: str, micro: MicroBatch) -> int:
     model.train()
     if micro.checkpointing:
         checkpoint_activations(model)
-    ids = torch.full((micro.batch, micro.sequence), 3)
+    ranks = micro.tensor_ranks
+    fold_ranks(model, layer_cuts(model, ranks))
+    ids = torch.full((ranks * micro.batch, micro.sequence), 3)
     given = [*model.parameters(), *model.buffers(), ids]
     if micro.sequence_ranks > 1:
         attend_over_ranks(model, micro.sequence_ranks)
@@ -55,8 +60,11 @@ def counted(name: str, micro: MicroBatch) -> int:
         hidden = model.base_model(**arguments, use_cache=False).last_hidden_state
         gc.collect()
         kept = live.now
-    assert hidden.shape[:2] == (micro.batch, micro.stretch)
-    return kept
+    if ranks == 1:
+        assert hidden.shape[:2] == (micro.batch, micro.stretch)
+    else:
+        assert hidden.shape[:2] == ids.shape
+    return kept // ranks
 
 
 @dataclass(frozen=True)
@@ -104,6 +112,15 @@ def test_of_a_sequence_that_ranks_share_a_stretch_is_kept(name: str, ranks: int)
     assert predicted == pytest.approx(counted(name, micro), rel=TOLERANCE)
     whole = activations_of(model, replace(micro, sequence_ranks=1)).kept
     assert activations_of(model, micro).kept < 1.3 * whole / ranks
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", ["llama", "qwen3"])
+def test_a_tensor_rank_keeps_its_part_of_attention_and_mlp(name: str) -> None:
+    micro = replace(MICRO, precision="bf16", tensor_ranks=2)
+    predicted = activations_of(architecture(name), micro).kept - IDS
+    assert predicted == pytest.approx(counted(name, micro), rel=TOLERANCE)
+    assert predicted < activations_of(architecture(name), replace(micro, tensor_ranks=1)).kept
 
 
 def test_the_worked_example() -> None:

@@ -73,7 +73,7 @@ def test_checkpointing_is_named_where_it_would_do() -> None:
 def test_a_layer_that_does_not_fit_needs_tensor_parallelism() -> None:
     machine = Machine(8, GIB // 4, 2000 * GIB)
     found = choose(WORK, machine, rows_of(WORK, machine))
-    assert "use tensor parallelism" in found.advice[0]
+    assert "share it among GPUs by zero.tensor_ranks" in found.advice[0]
 
 
 def test_the_largest_batch_fits_and_one_more_does_not() -> None:

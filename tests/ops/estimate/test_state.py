@@ -128,6 +128,17 @@ def test_rows_are_rounded_up_to_the_rank_that_has_most() -> None:
     assert bytes_at(found, DEVICE) == 16 * 3 * 3
 
 
+def test_cut_matrices_are_parts_and_other_weights_are_cut_among_all_ranks() -> None:
+    cut = [Parameter((9, 8), cut=1, block="0"), Parameter((8, 5), cut=0, block="0")]
+    whole = [Parameter((10, 3))]
+    layout = MemoryLayout(3, 4, tensor_ranks=2)
+    # Of 9 rows of half of the columns two ranks have 5 and 4, of 4 rows 2 each; of 10, four have 3.
+    own = 5 * 4 + 2 * 5 + 3 * 3
+    assert bytes_at(torch_engine_state([*cut, *whole], layout), DEVICE) == 16 * own
+    assert gathered([*cut, *whole], layout) == 2 * (9 * 4 + 4 * 5 + 10 * 3)
+    assert optimizer_state_of_all_ranks(cut, layout) == 8 * (9 * 8 + 8 * 5)
+
+
 def test_frozen_weights_have_neither_gradients_nor_moments() -> None:
     frozen = [Parameter((8, 8), is_trained=False)]
     assert torch_engine_state(frozen, MemoryLayout(3, 2)) == {(DEVICE, WEIGHTS): 4 * 32}

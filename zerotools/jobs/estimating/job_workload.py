@@ -34,7 +34,17 @@ def workload_of(spec: JobSpec, *, asks: bool = True) -> Workload:
             "zerotools show says its peaks"
         )
     model = _model(spec, asks=asks)
-    return Workload(model, memory_layout_of(spec), micro_batch_of(spec, model), _buckets(spec))
+    model, micro = _cut(model, spec.zero.tensor_ranks), micro_batch_of(spec, model)
+    return Workload(model, memory_layout_of(spec), micro, _buckets(spec))
+
+
+def _cut(model: ModelShape, tensor_ranks: int) -> ModelShape:
+    """With the matrices that tensor ranks cut: of a block all, as a rule, whichever way. The head
+    is taken for whole."""
+    if tensor_ranks == 1:
+        return model
+    cut = (replace(p, cut=0) if p.is_hidden else p for p in model.parameters)
+    return replace(model, parameters=tuple(cut))
 
 
 def _model(spec: JobSpec, *, asks: bool) -> ModelShape:
@@ -72,6 +82,7 @@ def micro_batch_of(spec: JobSpec, model: ModelShape) -> MicroBatch | None:
         attention,
         "off" if whole else train.chunked_loss,
         spec.zero.sequence_ranks,
+        spec.zero.tensor_ranks,
     )
 
 
@@ -103,13 +114,14 @@ def with_ranks(spec: JobSpec, ranks: int) -> JobSpec:
     together = spec.zero.share_ranks
     if ranks % together:
         raise BadRequest(
-            f"{together} ranks take the same sequences in this job, and {ranks} is not a multiple "
-            f"of {together}; ask for one"
+            f"{ranks} ranks are not a multiple of the {together} that compute the same sequences "
+            f"together; ask for {together * max(1, ranks // together)}"
         )
     if spec.train.batch_size % (ranks // together):
+        whose = "" if together == 1 else f" in groups of {together}"
         raise BadRequest(
-            f"train.batch_size = {spec.train.batch_size} cannot be shared evenly by {ranks} ranks; "
-            "ask for a number that divides it"
+            f"train.batch_size = {spec.train.batch_size} cannot be shared evenly by {ranks} ranks"
+            f"{whose}; ask for a number that divides it"
         )
     if spec.device == "cpu":
         return replace(spec, ranks=ranks)

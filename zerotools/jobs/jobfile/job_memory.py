@@ -22,6 +22,7 @@ def memory_layout_of(spec: JobSpec) -> MemoryLayout:
         accumulate=_accumulate(spec),
         frozen_precision="fp32" if spec.lora.rank is None else spec.lora.frozen_precision,
         engine=spec.engine,
+        tensor_ranks=spec.zero.tensor_ranks,
     )
 
 
@@ -30,6 +31,7 @@ def shard_size_of(spec: JobSpec) -> int | None:
     node, if it has several: every block's weights are gathered twice a step, and the link between
     nodes is many times slower than those within one, which then carries gradients alone."""
     is_spread = spec.fewest_nodes > 1 and spec.world_size > 1 and spec.zero.stage > 1
+    is_spread = is_spread and spec.zero.tensor_ranks == 1
     if spec.zero.shard_size is None and is_spread and spec.engine == "torch":
         return spec.world_size
     return spec.zero.shard_size

@@ -35,6 +35,7 @@ from zerotools.jobs.tables.spec import (
     check_time_limit,
 )
 from zerotools.jobs.tables.stall import check_stall
+from zerotools.jobs.tables.tensor_rules import check_tensor_ranks
 from zerotools.jobs.tables.train import check_optimizer, check_train
 from zerotools.jobs.tables.zero import check_zero
 
@@ -103,6 +104,7 @@ def _check_here(spec: JobSpec) -> tuple[list[str], list[str]]:
         *check_offload(spec.offload),
         *_check_stage(spec),
         *check_zero(spec.zero, spec.all_ranks if spec.size_range is None else 0),
+        *check_tensor_ranks(spec),
         *check_deepspeed(spec),
     ]
     return wrong, list(_check_supported(spec))

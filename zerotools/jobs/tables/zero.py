@@ -40,11 +40,12 @@ class ZeroSpec:
     )
     tensor_ranks: int = key(
         "How many ranks compute with one layer's weights together, each with a part of their rows "
-        "or columns.",
+        "or columns, by the plan (`tp_plan`) that transformers has of the model.",
         default=1,
         stored_default=1,
         minimum=1,
         engine="torch",
+        accelerate="parallelism_config",
     )
 
     @property

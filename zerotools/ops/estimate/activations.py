@@ -22,6 +22,7 @@ all tokens of its heads: as many bytes. Its result comes back as another tensor,
 saved; keys and values that the ranks do not divide are there once for each rank that needs them.
 
 With activation checkpointing a block keeps its input, w h, and all else of one block at a time.
+Of attention and MLP a tensor rank has its part of the columns; norms are whole on each.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ EAGER = "eager"
 class MicroBatch:
     """What goes through the model at a time: `batch` sequences of `sequence` tokens on one rank,
     or a stretch of each, of which there are `sequence_ranks`, computed in `precision`. `attention`
-    is transformers' implementation, `chunked_loss` the job file's key."""
+    is transformers' implementation, `chunked_loss` the job file's key. `tensor_ranks` compute it
+    together."""
 
     batch: int
     sequence: int
@@ -56,6 +58,7 @@ class MicroBatch:
     attention: str = "sdpa"
     chunked_loss: str = "auto"
     sequence_ranks: int = 1
+    tensor_ranks: int = 1
 
     @property
     def stretch(self) -> int:
@@ -110,7 +113,7 @@ def activations_of(model: Architecture, micro: MicroBatch) -> Activations:
 def _block(model: Architecture, micro: MicroBatch) -> int:
     """Bytes of a token that one block saves."""
     mlp = _experts(model, micro) if model.experts else _mlp(model, micro)
-    return _norms(model, micro) + _attention(model, micro) + mlp
+    return _norms(model, micro) + (_attention(model, micro) + mlp) // micro.tensor_ranks
 
 
 def _norms(model: Architecture, micro: MicroBatch) -> int:
@@ -185,7 +188,8 @@ def _going_back(model: Architecture, micro: MicroBatch) -> int:
     if micro.attention == EAGER:
         element = micro.width if model.model_type == "gpt2" else _FULL
         scores = 3 * element * model.heads * micro.sequence // 2
-    return micro.width * model.hidden + max(micro.width * wide, norm, scores)
+    cut = max(micro.width * wide, scores) // micro.tensor_ranks
+    return micro.width * model.hidden + max(cut, norm)
 
 
 def _expert_gradient(model: Architecture, micro: MicroBatch) -> int:

@@ -83,6 +83,8 @@ def _shards(layout: MemoryLayout, stage: int, offload: str) -> bool:
 
 
 def _exists(layout: MemoryLayout, stage: int, offload: str) -> bool:
+    if layout.tensor_ranks > 1 and stage < 2:
+        return False
     if offload == PARAMS:  # with engine torch the optimizer goes where the weights are
         return stage == 3 and layout.engine == "deepspeed"
     if offload == ALL:
@@ -202,7 +204,7 @@ def _ways_out(work: Workload, machine: Machine, rows: Sequence[Row]) -> Iterator
     if machine.on_gpu and largest > machine.gpu_memory:
         yield (
             f"the largest layer alone takes {gib(largest)}, which no ZeRO stage makes smaller on a "
-            "GPU while it is computed with: use tensor parallelism"
+            "GPU while it is computed with: share it among GPUs by zero.tensor_ranks"
         )
         return
     micro = work.micro

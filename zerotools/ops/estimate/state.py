@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, prod
 
 from zerotools.core.loss_size import LossSize
@@ -41,13 +41,15 @@ _FULL = ITEM_BYTES["fp32"]
 class Parameter:
     """One parameter; those of a `block` are gathered together, and those of none with the model.
     One `in_fp32` is computed with in fp32, whatever the others are. Muon updates one that
-    `is_hidden`, a matrix other than embeddings and head."""
+    `is_hidden`, a matrix other than embeddings and head. Tensor ranks `cut` a dimension of it, or
+    none."""
 
     shape: tuple[int, ...]
     is_trained: bool = True
     block: str | None = None
     in_fp32: bool = False
     is_hidden: bool = False
+    cut: int | None = None
 
     def width(self, dtype: str) -> int:
         """Bytes of an element where those of others are `dtype`."""
@@ -57,9 +59,20 @@ class Parameter:
     def numel(self) -> int:
         return prod(self.shape)
 
-    def rows(self, ranks: int) -> int:
-        """Elements of the most that one of `ranks` has, where dimension 0 is cut."""
-        return ceil(self.shape[0] / ranks) * prod(self.shape[1:])
+    def rows(self, ranks: int, tensor_ranks: int = 1) -> int:
+        """Elements of the most that one of `ranks` has, where dimension 0 is cut; of a part for
+        each of the tensor ranks, it is that of the part among the others."""
+        part = self if ranks == 1 else self.part(tensor_ranks)
+        among = ranks if part is self else ranks // tensor_ranks
+        return ceil(part.shape[0] / among) * prod(part.shape[1:])
+
+    def part(self, tensor_ranks: int) -> Parameter:
+        """What one of the tensor ranks computes with."""
+        if self.cut is None or tensor_ranks == 1:
+            return self
+        own = ceil(self.shape[self.cut] / tensor_ranks)
+        shape = (*self.shape[: self.cut], own, *self.shape[self.cut + 1 :])
+        return replace(self, shape=shape, cut=None)
 
 
 def textbook(parameters: Iterable[Parameter], layout: MemoryLayout) -> State:
@@ -100,7 +113,10 @@ def torch_engine_state(parameters: Sequence[Parameter], layout: MemoryLayout) ->
     """
     found: Counter[tuple[str, str]] = Counter()
     for parameter, times in _alike(parameters):
-        whole, own = parameter.rows(layout.weight_ranks), parameter.rows(layout.update_ranks)
+        whole, own = (
+            parameter.rows(ranks, layout.tensor_ranks)
+            for ranks in (layout.weight_ranks, layout.update_ranks)
+        )
         dtype = layout.weights_dtype if parameter.is_trained else layout.frozen_dtype
         found[layout.params_tier, WEIGHTS] += times * parameter.width(dtype) * whole
         if parameter.is_trained:
@@ -115,9 +131,8 @@ def torch_engine_state(parameters: Sequence[Parameter], layout: MemoryLayout) ->
 
 def _alike(parameters: Iterable[Parameter]) -> Iterator[tuple[Parameter, int]]:
     """Parameters that take the same memory, once, and how many there are: blocks are alike."""
-    counts = Counter((p.shape, p.is_trained, p.in_fp32, p.is_hidden) for p in parameters)
-    for (shape, is_trained, in_fp32, is_hidden), times in counts.items():
-        yield Parameter(shape, is_trained, in_fp32=in_fp32, is_hidden=is_hidden), times
+    counts = Counter(replace(parameter, block=None) for parameter in parameters)
+    yield from counts.items()
 
 
 def _gradients(parameter: Parameter, whole: int, own: int, layout: MemoryLayout) -> State:
@@ -125,7 +140,7 @@ def _gradients(parameter: Parameter, whole: int, own: int, layout: MemoryLayout)
     waiting = parameter.width(layout.gradients_dtype) * (own if layout.has_masters else whole)
     found = Counter({(layout.gradients_tier, GRADIENTS): waiting})
     if layout.accumulate == LOCAL:
-        summed = _FULL * parameter.numel
+        summed = _FULL * parameter.part(layout.tensor_ranks).numel
         if not layout.has_masters and layout.gradients_tier == DEVICE:
             return {(DEVICE, GRADIENTS): summed}  # what is reduced takes its place
         found[DEVICE, GRADIENTS] += summed
@@ -158,7 +173,8 @@ def gathered(parameters: Iterable[Parameter], layout: MemoryLayout) -> int:
     """
     blocks: Counter[str | None] = Counter()
     for parameter in parameters:
-        blocks[parameter.block] += parameter.width(layout.precision) * parameter.numel
+        part = parameter.part(layout.tensor_ranks)
+        blocks[parameter.block] += parameter.width(layout.precision) * part.numel
     outside = blocks.pop(None, 0)
     if layout.keeps_gathered:
         return outside + sum(blocks.values())
@@ -193,7 +209,7 @@ def bytes_at(state: State, tier: str) -> int:
 
 def _moments(parameter: Parameter, ranks: int, layout: MemoryLayout) -> int:
     """fp32 bytes that the optimizer keeps of what one of `ranks` updates, its step count aside."""
-    own = parameter.rows(ranks)
+    own = parameter.rows(ranks, layout.tensor_ranks)
     match layout.optimizer:
         case "adamw" | "adam":
             values = 2 * own

@@ -142,11 +142,16 @@ class _Making:
         sorts = (True, self.train.weight_decay), (False, 0.0)
         groups = [
             {
-                "params": [weights[name] for name in names if (name in self.decayed) is decays],
+                "params": [
+                    weights[name]
+                    for name in names
+                    if (name in self.decayed) is decays and _dimensions(weights[name]) == count
+                ],
                 "weight_decay": decay,
                 _RATIO: 1.0,
             }
             for decays, decay in sorts
+            for count in sorted({_dimensions(weights[name]) for name in names})
         ]
         return [group for group in groups if group["params"]]
 
@@ -194,3 +199,8 @@ class _Making:
         if not isinstance(weight, DTensor):
             return memory
         return wrap(memory, weight.device_mesh, weight.placements, weight.shape)
+
+
+def _dimensions(weight: torch.Tensor) -> int:
+    """Of the mesh of ranks that have it: torch computes with DTensors of one mesh at a time."""
+    return int(weight.device_mesh.ndim) if isinstance(weight, DTensor) else 0

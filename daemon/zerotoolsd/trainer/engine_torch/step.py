@@ -40,8 +40,9 @@ def train_step(
     finite on any rank mean, `divergence` says on all.
 
     The loss is the mean over the tokens of the global batch: each piece counts by its tokens, and
-    by the number of ranks too, as the sharding averages gradients over these. Of preferences it
-    is the mean over the pairs, by DPO with `beta`.
+    by the number of ranks too, as the sharding averages gradients over these; tensor ranks, which
+    compute the same, count as one. Of preferences it is the mean over the pairs, by DPO with
+    `beta`.
 
     Raises:
         Diverged: as `divergence` decides; the weights are as they were.
@@ -50,7 +51,8 @@ def train_step(
     examples = share.examples
     micro = train.micro_batch_size or len(examples)
     pieces = [examples[first : first + micro] for first in range(0, len(examples), micro)]
-    weight = group.rank.world_size / max(1, share.predicted)
+    alike = group.rank.tensor_ranks
+    weight = group.rank.world_size / (alike * max(1, share.predicted))
     loss = torch.zeros((), dtype=torch.float32, device=group.device)
     rewards = torch.zeros(3, dtype=torch.float32, device=group.device)
     for number, piece in enumerate(pieces):
@@ -98,5 +100,5 @@ def train_step(
         bias.step(skipped=skip)
     means = None
     if are_preferences(examples):
-        means = Rewards(*(each / max(1, share.predicted) for each in rest[2:]))
+        means = Rewards(*(each / (alike * max(1, share.predicted)) for each in rest[2:]))
     return StepResult(mean, grad_norm, rate, stops > 0, loss_scale, skip, skipped + skip, means)

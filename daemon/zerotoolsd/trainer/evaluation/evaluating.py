@@ -81,7 +81,9 @@ class Evaluation:
             if summed.rewards is not None:
                 rewards = [a + b for a, b in zip(rewards, summed.rewards.sums(), strict=True)]
             alive()
-        total, count, *sums = group.total([loss, float(tokens), *rewards])
+        alike = group.rank.tensor_ranks
+        totals = group.total([loss, float(tokens), *rewards])
+        total, count, *sums = (each / alike for each in totals)
         seconds = time.monotonic() - started
         predicted = None
         if self.predictions is not None:

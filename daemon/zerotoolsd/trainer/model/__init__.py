@@ -9,5 +9,5 @@ box_reader            what a rank keeps of the tensors of any checkpoint
 rng                   a rank's random number generators
 memory_estimate       what the state of a rank will take
 
-It may import `memory` and `rank`.
+It may import `memory`, `rank` and `tensor_parallel`.
 """

@@ -9,20 +9,24 @@ from zerotools.core.memory_layout import DEVICE, DISK, HOST, MemoryLayout
 from zerotools.ops.estimate.state import Parameter, bytes_at, gathered, loss_bytes, state_of
 from zerotoolsd.trainer.model.meta_model import MetaModel
 from zerotoolsd.trainer.model.optimizer_groups import matrices_of
+from zerotoolsd.trainer.tensor_parallel.layer_cuts import layer_cuts
 
 MIB = 1 << 20
 
 
-def parameters_of(meta_model: MetaModel, kept: frozenset[str] = frozenset()) -> list[Parameter]:
-    """The parameters, each with the block that it is gathered with, those that are `kept` in fp32;
-    tied ones once."""
+def parameters_of(
+    meta_model: MetaModel, kept: frozenset[str] = frozenset(), tensor_ranks: int = 1
+) -> list[Parameter]:
+    """The parameters, each with the block that it is gathered with and the dimension that tensor
+    ranks cut, those that are `kept` in fp32; tied ones once."""
     found = []
     matrices = matrices_of(meta_model.model)
+    cuts = layer_cuts(meta_model.model, tensor_ranks).dimensions
     for name, parameter in meta_model.model.named_parameters():
         block = next((b for b in meta_model.blocks if name.startswith(f"{b}.")), None)
         shape, in_fp32 = tuple(parameter.shape), name in kept
         trained, is_hidden = parameter.requires_grad, name in matrices
-        found.append(Parameter(shape, trained, block, in_fp32, is_hidden))
+        found.append(Parameter(shape, trained, block, in_fp32, is_hidden, cuts.get(name)))
     return found
 
 
@@ -61,7 +65,7 @@ def predict(
     kept: frozenset[str] = frozenset(),
 ) -> Prediction:
     """What a rank will make of the model, of which it has what is `kept` in fp32."""
-    parameters = parameters_of(meta_model, kept)
+    parameters = parameters_of(meta_model, kept, layout.tensor_ranks)
     state = state_of(parameters, layout)
     return Prediction(
         bytes_at(state, DEVICE),

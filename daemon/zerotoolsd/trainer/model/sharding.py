@@ -5,12 +5,21 @@ backward pass and saves a second gathering. Stages 0 and 1 replicate them throug
 that every stage has the same precision rules and names: a checkpoint of one loads into the other.
 "Gathering" is then a copy on the rank itself, which is let go of block by block, and so it is at
 stage 2 where no other rank has a part.
+
+Where tensor ranks compute together, ranks are in a mesh of two dimensions, tensor ranks innermost.
+A weight that they cut is sharded by FSDP2 among the ranks that have the same part of it. All other
+weights are sharded among all ranks, so that each rank has as many bytes of everything, and replicas
+cannot part: their gradients, which are equal on the tensor ranks, are averaged over them.
+
+    a cut matrix of 8 rows, 2 tensor ranks of 4       any other weight of 8 rows
+    rank 0: rows 0-1    rank 1: rows 4-5              rank 0: rows 0-1    rank 1: rows 2-3
+    rank 2: rows 2-3    rank 3: rows 6-7              rank 2: rows 4-5    rank 3: rows 6-7
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -27,20 +36,26 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
+from zerotools.core.errors import Unsupported
 from zerotools.core.memory_layout import HOST, WEIGHTS, MemoryLayout
 from zerotoolsd.trainer.memory.dtypes import TORCH_DTYPES
 from zerotoolsd.trainer.memory.reductions import free_reduction_buffers
 from zerotoolsd.trainer.memory.tiers import BUFFERS, MemoryTier, MemoryTiers
 from zerotoolsd.trainer.model.kept_fp32 import apart
 from zerotoolsd.trainer.model.meta_model import MetaModel
+from zerotoolsd.trainer.tensor_parallel.cut_layers import cut_layers
+from zerotoolsd.trainer.tensor_parallel.layer_cuts import LayerCuts, layer_cuts
 
-REPLICATE, SHARD = "replicate", "shard"
+REPLICATE, SHARD, TENSOR = "replicate", "shard", "tensor"
 
 
 def make_mesh(device: torch.device, layout: MemoryLayout) -> DeviceMesh:
     """All ranks in one dimension that shards; or, where the layout replicates weights, in groups of
-    ranks that share one copy of them."""
+    ranks that share one copy of them; or with the tensor ranks in a dimension of their own."""
     world_size, size = layout.world_size, layout.weight_ranks
+    if layout.tensor_ranks > 1:
+        shape = (world_size // layout.tensor_ranks, layout.tensor_ranks)
+        return init_device_mesh(device.type, shape, mesh_dim_names=(SHARD, TENSOR))
     if layout.replicates_weights:
         shape = (world_size // size, size)
         return init_device_mesh(device.type, shape, mesh_dim_names=(REPLICATE, SHARD))
@@ -51,7 +66,7 @@ def is_whole(tensor: torch.Tensor) -> bool:
     """Whether every rank holds all of it, however many ranks there are."""
     if not isinstance(tensor, DTensor):
         return True
-    cuts = [size for size, placement in _dimensions(tensor) if placement.is_shard()]
+    cuts = [size for size, placement in _dimensions(tensor) if not placement.is_replicate()]
     return len(cuts) < tensor.device_mesh.ndim and all(size == 1 for size in cuts)
 
 
@@ -62,7 +77,7 @@ def cutting_groups(tensor: torch.Tensor) -> list[Any]:
     return [
         tensor.device_mesh.get_group(number)
         for number, (size, placement) in enumerate(_dimensions(tensor))
-        if placement.is_shard() and size > 1
+        if not placement.is_replicate() and size > 1
     ]
 
 
@@ -85,7 +100,9 @@ def shard(
     with as such.
 
     Raises:
-        Unsupported: one is in a module with others that are not.
+        Unsupported: one is in a module with others that are not, or tensor ranks cannot share the
+            model, or not with this torch.
+        BadRequest: they do not divide its heads, or a layer.
     """
     model = copy.deepcopy(meta_model.model)
     for name, parameter in model.named_parameters():
@@ -99,6 +116,8 @@ def shard(
         "offload_policy": _offload(layout, memory),
         "reshard_after_forward": not layout.keeps_gathered,
     }
+    if layout.tensor_ranks > 1:
+        options |= _cut(model, meta_model, layout, mesh)
     for name, in_fp32 in apart(model, kept):
         policy = {"mp_policy": MixedPrecisionPolicy()} if in_fp32 else {}
         fully_shard(model.get_submodule(name), **{**options, **policy})
@@ -112,6 +131,47 @@ def shard(
     free_reduction_buffers(model, layout, memory.device.device)
     _allocate(model, meta_model, layout, memory)
     return model
+
+
+def _cut(
+    model: nn.Module, meta_model: MetaModel, layout: MemoryLayout, mesh: DeviceMesh
+) -> dict[str, Any]:
+    """Cut the layers of `model` among tensor ranks; how FSDP2 shards what there is then."""
+    cut_layers(model, layer_cuts(meta_model.model, layout.tensor_ranks), mesh[TENSOR])
+    kinds = _placements()
+    every_rank = init_device_mesh(mesh.device_type, (layout.world_size,), mesh_dim_names=(SHARD,))
+    among_all = kinds.ShardPlacementResult(None, kinds.FSDPMeshInfo(every_rank, shard_mesh_dim=0))
+
+    def placement(parameter: nn.Parameter) -> Any:
+        return None if isinstance(parameter, DTensor) else among_all
+
+    return {"mesh": mesh[SHARD], "shard_placement_fn": placement}
+
+
+def check_cuts(model: Any, tensor_ranks: int) -> LayerCuts:
+    """How tensor ranks share the layers of `model`.
+
+    Raises:
+        Unsupported, BadRequest: as `layer_cuts`, or they cannot with this torch.
+    """
+    cuts = layer_cuts(model, tensor_ranks)
+    if tensor_ranks > 1:
+        _placements()
+    return cuts
+
+
+def _placements() -> Any:
+    """torch's module of what says among which ranks FSDP2 shards a parameter."""
+    try:
+        from torch.distributed.fsdp._fully_shard import _fsdp_common
+
+        _ = _fsdp_common.ShardPlacementResult
+    except (ImportError, AttributeError):
+        raise Unsupported(
+            f"zero.tensor_ranks: torch {torch.__version__} shards all weights of a block among the "
+            "same ranks; upgrade torch to 2.13, or leave it out"
+        ) from None
+    return _fsdp_common
 
 
 def _precision(layout: MemoryLayout) -> MixedPrecisionPolicy:
@@ -170,8 +230,15 @@ def _allocate(
 def _records(model: nn.Module) -> dict[nn.Parameter, Any]:
     """FSDP's own record of each parameter."""
     states = (m._get_fsdp_state() for m in model.modules() if isinstance(m, FSDPModule))
-    groups = (state._fsdp_param_group for state in states)
-    return {each.sharded_param: each for group in groups if group for each in group.fsdp_params}
+    groups = (group for state in states for group in _groups(state))
+    return {each.sharded_param: each for group in groups for each in group.fsdp_params}
+
+
+def _groups(state: Any) -> Iterator[Any]:
+    if hasattr(state, "_fsdp_param_groups"):
+        yield from state._fsdp_param_groups
+    elif state._fsdp_param_group:  # before torch 2.13 there is one at most
+        yield state._fsdp_param_group
 
 
 def _with_memory(parameter: nn.Parameter, place: MemoryTier, record: Any) -> nn.Parameter:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zerotools.core.errors import BadRequest
@@ -23,7 +23,8 @@ SAVED_STEP = "ZEROTOOLS_SAVED_STEP"
 class Rank:
     """One process of the job; `index` counts from 0 to `world_size` - 1, `local` on this machine,
     where it picks the GPU. `node` is which of the `nodes` machines that is. Ranks that follow one
-    another, `share_ranks` of them, take the same share of a step's sequences."""
+    another, `share_ranks` of them, take the same share of a step's sequences, and `tensor_ranks` of
+    these compute the same values of it."""
 
     index: int
     local: int
@@ -31,6 +32,12 @@ class Rank:
     node: int = 0
     nodes: int = 1
     share_ranks: int = 1
+    tensor_ranks: int = 1
+
+    def in_job(self, spec: JobSpec) -> Rank:
+        """The same, among the ranks that take one share of the steps of `spec`."""
+        zero = spec.zero
+        return replace(self, share_ranks=zero.share_ranks, tensor_ranks=zero.tensor_ranks)
 
     @property
     def share(self) -> int:

@@ -6,6 +6,8 @@ import gc
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from harness.launching import TINY_LLAMA
 
@@ -102,3 +104,39 @@ def test_alone_the_copy_of_a_block_goes_with_its_forward_pass(stage: int, thread
     kinds = {type(layer.mlp.up_proj.weight.data) for layer in model.model.layers}
     assert kinds == {DTensor}
     loss.backward()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(1, 4),
+    st.integers(1, 4),
+    st.integers(1, 9),
+    st.integers(1, 3),
+    st.sampled_from([0, 1]),
+)
+def test_the_box_of_a_rank_is_the_one_that_its_memory_holds(
+    data_ranks: int, tensor_ranks: int, each: int, other: int, dimension: int
+) -> None:
+    """`local_part` asks torch for it; what FSDP2 leaves a rank is cut first among tensor ranks, and
+    then by rows among those that have the same part."""
+    import torch
+    from torch.distributed.tensor import Shard
+    from torch.distributed.tensor._utils import _compute_local_shape_and_global_offset
+    from torch.distributed.tensor.placement_types import _StridedShard
+
+    shape = [other, other]
+    shape[dimension] = each * tensor_ranks
+    whole = torch.arange(shape[0] * shape[1]).view(shape)
+    placements = (
+        _StridedShard(0, split_factor=tensor_ranks) if dimension == 0 else Shard(0),
+        Shard(dimension),
+    )
+    for data in range(data_ranks):
+        for tensor in range(tensor_ranks):
+            part = whole.chunk(tensor_ranks, dimension)[tensor]
+            pieces = [*part.chunk(data_ranks), *[part[:0]] * data_ranks]
+            size, offset = _compute_local_shape_and_global_offset(
+                shape, (data_ranks, tensor_ranks), [data, tensor], placements
+            )
+            rows, columns = (slice(a, a + n) for a, n in zip(offset, size, strict=True))
+            assert torch.equal(whole[rows, columns].flatten(), pieces[data].flatten())

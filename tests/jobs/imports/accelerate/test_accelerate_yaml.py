@@ -261,6 +261,15 @@ def test_sizes_of_data_parallelism(copies: int, shard: int, size: int | None) ->
     assert outcomes(imported)["parallelism_config"] == ("ignored" if size is None else "mapped")
 
 
+def test_ranks_that_share_layers() -> None:
+    sizes = "  parallelism_config_dp_shard_size: 2\n  parallelism_config_tp_size: 2\n"
+    imported = accelerate_text(f"distributed_type: FSDP\n{PARALLEL}{sizes}", a_job(FREE))
+    assert imported.problem is None
+    assert imported.tree["zero"]["tensor_ranks"] == 2
+    assert "shard_size" not in imported.tree["zero"]
+    assert outcomes(imported)["parallelism_config"] == "mapped"
+
+
 @pytest.mark.parametrize(
     ("kind", "sizes", "told"),
     [
@@ -272,8 +281,11 @@ def test_sizes_of_data_parallelism(copies: int, shard: int, size: int | None) ->
         (
             "FSDP",
             {"tp": 2},
-            "parallelism_config_tp_size = 2: jobs do not support tensor parallelism",
+            "1 copies x 1 ranks that share one x 2 tensor ranks make 2 ranks, but",
         ),
+        ("MULTI_GPU", {"tp": 4}, "tp_size = 4: jobs support tensor parallelism together with FSDP"),
+        ("FSDP", {"dp_replicate": 2, "tp": 2}, "jobs do not support it together with 2 copies"),
+        ("FSDP", {"tp": 2, "sp": 2}, "it together with 2 ranks that share sequences"),
     ],
 )
 def test_sizes_that_cannot_be(kind: str, sizes: dict[str, object], told: str) -> None:

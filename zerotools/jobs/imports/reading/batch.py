@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 
 from zerotools.jobs.imports.reading.claims import Claim, Claims
 from zerotools.jobs.imports.reading.reader import ConfigReading
@@ -20,6 +21,11 @@ STEPS = "gradient_accumulation_steps"
 JOB_TOTAL = "train.batch_size"
 JOB_MICRO = "train.micro_batch_size"
 JOB_SEQUENCE_RANKS = "zero.sequence_ranks"
+JOB_TENSOR_RANKS = "zero.tensor_ranks"
+_TOGETHER = {
+    JOB_SEQUENCE_RANKS: "ranks that share sequences",
+    JOB_TENSOR_RANKS: "tensor ranks",
+}
 _JOB_KEYS = {TOTAL: JOB_TOTAL, MICRO: JOB_MICRO, STEPS: JOB_TOTAL}
 
 
@@ -83,17 +89,18 @@ def world_size(claims: Claims) -> BatchFact | None:
     )
 
 
-def share_count(claims: Claims) -> BatchFact | None:
-    """By how many ranks, or groups of them that compute a sequence together, a batch is shared."""
-    world, together = world_size(claims), _together(claims)
-    if world is None or together is None or world.value % together.value:
-        return world  # of a group that does not divide the ranks the job's own rule tells
-    return BatchFact(world.value // together.value, f"{world.place}, over {together}")
-
-
-def _together(claims: Claims) -> BatchFact | None:
-    found = _said(claims, JOB_SEQUENCE_RANKS)
-    return None if found is None or found.value == 1 else found
+def shares(claims: Claims) -> BatchFact | None:
+    """Into how many parts a step's sequences are divided: one for each rank, or for those that
+    compute the same sequences together."""
+    ranks = world_size(claims)
+    for key, whose in _TOGETHER.items():
+        together = _said(claims, key)
+        if ranks is None or together is None or together.value == 1:
+            continue
+        if ranks.value % together.value == 0:  # else the job's own rule tells
+            of = f"{ranks.place}, divided by {together.value} {whose}"
+            ranks = BatchFact(ranks.value // together.value, of)
+    return ranks
 
 
 def ranks_key(claims: Claims) -> str:
@@ -112,20 +119,20 @@ def _said(claims: Claims, key: str) -> BatchFact | None:
 def _infer_world(
     reading: ConfigReading, total: BatchFact, micro: BatchFact, accumulation: BatchFact
 ) -> BatchFact | None:
-    shares, rest = divmod(total.value, micro.value * accumulation.value)
-    if rest or not shares:
+    parts, rest = divmod(total.value, micro.value * accumulation.value)
+    if rest or not parts:
         return None  # said below, with one rank
     place = f"{total.place}, divided by micro batch and accumulation"
-    together = _together(reading.claims)
-    ranks = shares if together is None else shares * together.value
+    together = (_said(reading.claims, key) for key in _TOGETHER)
+    ranks = parts * prod(each.value for each in together if each is not None)
     reading.claims.add(ranks_key(reading.claims), ranks, place)
-    return BatchFact(shares, place)
+    return BatchFact(parts, place)
 
 
 def _settle(reading: ConfigReading, stated: BatchFacts) -> BatchFacts:
     """The three numbers, each that follows from the others worked out."""
     total, micro = _said(reading.claims, JOB_TOTAL), _said(reading.claims, JOB_MICRO)
-    steps, world = stated[STEPS], share_count(reading.claims)
+    steps, world = stated[STEPS], shares(reading.claims)
     if world is None and total and micro and steps:
         world = _infer_world(reading, total, micro, steps)
     world = world or BatchFact(1, "the job file's default")

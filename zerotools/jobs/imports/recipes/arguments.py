@@ -5,13 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from zerotools.jobs.binding.bind import show
-from zerotools.jobs.imports.reading.batch import (
-    JOB_MICRO,
-    JOB_TOTAL,
-    ranks_key,
-    share_count,
-    world_size,
-)
+from zerotools.jobs.imports.reading.batch import JOB_MICRO, JOB_TOTAL, ranks_key, shares, world_size
 from zerotools.jobs.imports.reading.claims import Claims
 from zerotools.jobs.imports.reading.reader import ConfigReading
 from zerotools.jobs.imports.reading.report import Findings, KeyOutcome, ReportRow
@@ -170,7 +164,7 @@ def read_batch_of(reading: ArgumentReading) -> None:
     """batch = micro batch x accumulation x ranks, which are known now."""
     config = reading.config
     given = reading.typed(ACCUMULATION, ValueKind.COUNT)
-    micro, world = config.claims.of(JOB_MICRO), share_count(config.claims)
+    micro, world = config.claims.of(JOB_MICRO), shares(config.claims)
     steps = reading.recipe.defaults.get(ACCUMULATION) if given is None else given.value
     if given is not None:
         why = "batch size = micro batch x this x ranks"

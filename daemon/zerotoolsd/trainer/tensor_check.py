@@ -1,0 +1,63 @@
+"""Whether tensor ranks compute what one rank does, seen on a small model with the same layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from zerotools.core.errors import Unsupported, ZerotoolsError
+from zerotoolsd.trainer.model.meta_model import MetaModel
+from zerotoolsd.trainer.model.narrow import small_model
+from zerotoolsd.trainer.model.sharding import check_cuts
+from zerotoolsd.trainer.tensor_parallel.folded import fold_ranks
+from zerotoolsd.trainer.tensor_parallel.layer_cuts import layer_cuts
+
+TRIED_RANKS = 2
+"""The small model has few heads; what works with half of them works with other parts."""
+TRIED = 12
+"""Tokens of the sequence."""
+TOLERANCE = 1e-4
+"""Of logits in fp32, relative to the largest."""
+
+
+def check_tensor_ranks(meta_model: MetaModel, tensor_ranks: int) -> list[str]:
+    """Notes on how tensor ranks share the layers of a model.
+
+    Raises:
+        Unsupported: they cannot, or what the model makes of cut values is something else.
+        BadRequest: they do not divide its heads, or a layer.
+    """
+    cuts = check_cuts(meta_model.model, tensor_ranks)
+    if tensor_ranks == 1:
+        return []
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        model = small_model(meta_model.config)
+        why = None if model is None else difference(model.eval())
+    if why is not None:
+        raise Unsupported(
+            f"zero.tensor_ranks = {tensor_ranks}: {type(meta_model.model).__name__} computes "
+            f"something else with a part of its heads and columns ({why}); leave it out"
+        )
+    return list(cuts.notes)
+
+
+def difference(model: Any) -> str | None:
+    """What is wrong where two tensor ranks compute `model`, whose layers are then theirs; None:
+    nothing, or they cannot share one that is so small."""
+    try:
+        cuts = layer_cuts(model, TRIED_RANKS)
+    except ZerotoolsError:
+        return None
+    ids = torch.randint(3, model.config.get_text_config().vocab_size, (1, TRIED))
+    wanted = model(input_ids=ids, use_cache=False).logits
+    fold_ranks(model, cuts)
+    try:
+        found = model(input_ids=ids.repeat(TRIED_RANKS, 1), use_cache=False).logits
+    except Exception as error:  # whatever a model of any kind raises over fewer columns
+        return " ".join(str(error).split())[:200] or type(error).__name__
+    if found.shape != (TRIED_RANKS, *wanted.shape[1:]):
+        return "its logits have another shape"
+    error = float((found - wanted).abs().max() / wanted.abs().max())
+    return None if error <= TOLERANCE else f"logits differ by {error:.2g} of the largest"

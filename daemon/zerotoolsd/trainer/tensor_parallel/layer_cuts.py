@@ -1,0 +1,200 @@
+"""Which layers of a model tensor ranks cut, by the plan that transformers has of it.
+
+A plan names layers (`model.layers.*.mlp.up_proj`) and a style for each. What a style means:
+
+colwise                          a rank has rows of the weight `[out, in]`, and makes those columns
+                                 of the output; the input is whole
+rowwise                          a rank has columns of the weight, and takes those columns of the
+                                 input; the ranks' outputs are added up
+colwise_gather_output,           as colwise, and the columns are gathered
+colwise_rep
+rowwise_split_input,             as rowwise, of an input that is whole
+rowwise_rep
+replicated_with_grad_allreduce   weights that are whole and applied to cut values: each rank has a
+                                 part of their gradient
+embedding_rowwise, replicate     whole values in and out, which such a layer has without a cut, too
+
+Source: transformers, distributed/tensor_parallel.py (before 5.20 integrations/tensor_parallel.py).
+All other styles are refused, those of mixtures of experts among them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import gcd
+from typing import Any
+
+from torch import nn
+
+from zerotools.core.errors import BadRequest, Unsupported
+
+COLUMNS, GATHERED_COLUMNS, ROWS, SPLIT_ROWS, SUMMED = (
+    "columns",
+    "gathered columns",
+    "rows",
+    "split rows",
+    "summed",
+)
+"""How a layer is cut. Of `SUMMED` the gradients alone are in parts."""
+_STYLES = {
+    "colwise": COLUMNS,
+    "colwise_gather_output": GATHERED_COLUMNS,
+    "colwise_rep": GATHERED_COLUMNS,
+    "rowwise": ROWS,
+    "rowwise_split_input": SPLIT_ROWS,
+    "rowwise_rep": SPLIT_ROWS,
+    "replicated_with_grad_allreduce": SUMMED,
+}
+_WHOLE = ("embedding_rowwise", "embedding_colwise", "replicate")
+_MAY_STAY_WHOLE = (GATHERED_COLUMNS, SPLIT_ROWS)
+_DIMENSIONS = {COLUMNS: 0, GATHERED_COLUMNS: 0, ROWS: 1, SPLIT_ROWS: 1}
+_MOST_LISTED = 64
+_NUMBER = re.compile(r"\.\d+(?=\.|$)")
+
+
+@dataclass(frozen=True)
+class LayerCuts:
+    """How `ranks` ranks share the layers of a model: `layers` has how each is cut, `dimensions` the
+    dimension in which a parameter is; parameters that it has not are whole. `notes` say of what the
+    plan would cut and is not."""
+
+    ranks: int
+    layers: Mapping[str, str]
+    dimensions: Mapping[str, int]
+    notes: tuple[str, ...] = ()
+
+
+NO_CUTS = LayerCuts(1, {}, {})
+
+
+def layer_cuts(model: Any, ranks: int) -> LayerCuts:
+    """How `ranks` ranks share the layers of `model`, one of transformers'; of one, nothing is cut.
+
+    Raises:
+        Unsupported: transformers has no plan for it, or one that asks for more than is known here.
+        BadRequest: the ranks do not divide its heads, or a layer.
+    """
+    if ranks == 1:
+        return NO_CUTS
+    said, kind = f"zero.tensor_ranks = {ranks}", type(model).__name__
+    styles = dict(_planned(model, said))
+    _refuse_unplanned(model, styles, said)
+    _check_heads(model, styles, ranks)
+    notes = []
+    for name, why in list(_kept_whole(model, styles, ranks)):
+        del styles[name]
+        notes.append(f"note: {name} is not cut among the {ranks} tensor ranks, as {why}")
+    if not {ROWS, SPLIT_ROWS} & set(styles.values()):  # a head alone is not worth it
+        raise Unsupported(
+            f"{said}: transformers has no plan (tp_plan) by which ranks could share the layers of "
+            f"{kind}; leave it out"
+        )
+    return LayerCuts(ranks, styles, dict(_dimensions(model, styles, ranks)), tuple(notes))
+
+
+def _planned(model: Any, said: str) -> Iterator[tuple[str, str]]:
+    plan: Mapping[str, str] = getattr(model, "_tp_plan", None) or {}
+    names = [name for name, _ in model.named_modules()]
+    parameters = [name for name, _ in model.named_parameters()]
+    for pattern, style in plan.items():
+        layers = [name for name in names if _NUMBER.sub(".*", name) == pattern]
+        found = layers or [name for name in parameters if _NUMBER.sub(".*", name) == pattern]
+        if not found or style in _WHOLE:
+            continue
+        if style not in _STYLES or not layers:
+            raise Unsupported(
+                f"{said}: transformers' plan for {type(model).__name__} shares {found[0]} by "
+                f"{style!r}, which zerotools cannot do; leave it out"
+            )
+        for name in layers:
+            layer = model.get_submodule(name)
+            if _STYLES[style] != SUMMED and type(layer) is not nn.Linear:
+                raise Unsupported(
+                    f"{said}: {name} is a {type(layer).__name__}, and only layers of the type "
+                    "Linear can be shared; leave it out"
+                )
+            yield name, _STYLES[style]
+
+
+def _refuse_unplanned(model: Any, styles: Mapping[str, str], said: str) -> None:
+    """Weights beside cut ones would get a part of their gradient, if they are applied to the cut
+    values: older plans do not say so."""
+    for parent in sorted({_above(name) for name, cut in styles.items() if cut == COLUMNS}):
+        for name, _ in model.get_submodule(parent).named_parameters(parent):
+            if _above(name) not in styles:
+                raise Unsupported(
+                    f"{said}: transformers' plan for {type(model).__name__} cuts layers and says "
+                    f"nothing of {name} beside them; upgrade transformers, or leave it out"
+                )
+
+
+def _check_heads(model: Any, styles: Mapping[str, str], ranks: int) -> None:
+    if not any(cut == COLUMNS and _is_attention(model, name) for name, cut in styles.items()):
+        return
+    text = model.config.get_text_config()
+    kinds = (("num_attention_heads", "attention"), ("num_key_value_heads", "key-value"))
+    values = [(getattr(text, key, None), what) for key, what in kinds]
+    heads = [(n, what) for value, what in values for n in _each(value) if isinstance(n, int)]
+    for count, what in heads:
+        if count % ranks:
+            raise BadRequest(
+                f"zero.tensor_ranks = {ranks}: the model has {count} {what} "
+                f"head{'s' * (count > 1)}, which {ranks} ranks do not divide evenly; "
+                f"{_instead(n for n, _ in heads)}"
+            )
+
+
+def _each(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else [value]
+
+
+def _instead(sizes: Iterable[int]) -> str:
+    """What to do where ranks do not divide all of `sizes`."""
+    common = gcd(*sizes)
+    found = [str(n) for n in range(2, min(common, _MOST_LISTED) + 1) if common % n == 0]
+    return f"set it to {' or '.join(found)}, or leave it out" if found else "leave it out"
+
+
+def _is_attention(model: Any, name: str) -> bool:
+    above = _above(name)
+    return (
+        "attn" in above or "attention" in above or hasattr(model.get_submodule(above), "head_dim")
+    )
+
+
+def _kept_whole(model: Any, styles: Mapping[str, str], ranks: int) -> Iterator[tuple[str, str]]:
+    uses: dict[int, int] = {}
+    for _, parameter in model.named_parameters(remove_duplicate=False):
+        uses[id(parameter)] = uses.get(id(parameter), 0) + 1
+    for name, cut in styles.items():
+        if cut == SUMMED:
+            continue
+        weight = model.get_submodule(name).weight
+        size = weight.shape[_DIMENSIONS[cut]]
+        if cut in _MAY_STAY_WHOLE and uses[id(weight)] > 1:
+            yield name, "another layer has the same weight"
+        elif cut in _MAY_STAY_WHOLE and size % ranks:
+            yield (
+                name,
+                f"they do not divide its {size} {'columns' if cut == SPLIT_ROWS else 'rows'}",
+            )
+        elif size % ranks or uses[id(weight)] > 1:
+            raise BadRequest(
+                f"zero.tensor_ranks = {ranks}: {ranks} ranks do not evenly divide the {size} "
+                f"{'inputs' if cut == ROWS else 'outputs'} of {name}; {_instead([size])}"
+            )
+
+
+def _dimensions(model: Any, styles: Mapping[str, str], ranks: int) -> Iterator[tuple[str, int]]:
+    for name, cut in styles.items():
+        if cut == SUMMED:
+            continue
+        yield f"{name}.weight", _DIMENSIONS[cut]
+        if model.get_submodule(name).bias is not None and _DIMENSIONS[cut] == 0:
+            yield f"{name}.bias", 0
+
+
+def _above(name: str) -> str:
+    return name.rpartition(".")[0]

@@ -1,0 +1,262 @@
+"""Ranks that compute with one layer's weights together train as one rank does.
+
+A mesh is written as data x tensor ranks. Losses are one rank's within the order of summation, and a
+resumed run ends bit for bit where an uninterrupted one does. Weights and optimizer state arrive
+whole on every other mesh, and in every command.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.launching import TINY_LLAMA, job
+from tests.daemon.trainer.several import Runs, run_all
+from tests.matrices import FULL
+from zerotools.core.memory_layout import DEVICE, GRADIENTS, MASTERS, MOMENTS, WEIGHTS
+from zerotools.jobs.jobfile.job_memory import memory_layout_of
+from zerotools.jobs.jobfile.parse import job_from_dict
+from zerotools.ops.estimate.state import torch_engine_state
+from zerotools.runs import checkpoint_dirs
+
+pytestmark = [pytest.mark.torch, pytest.mark.dear(40, "ranks of several meshes, resumed")]
+# The head's 129 rows of two tensor ranks, and the MLP's 33, are cut unevenly once more; three and
+# four tensor ranks divide all but the head of the latter, which stays whole.
+MODEL: dict[str, Any] = {**TINY_LLAMA, "vocab_size": 258, "intermediate_size": 66}
+if FULL:
+    heads = {"num_attention_heads": 12, "num_key_value_heads": 12, "head_dim": 4}
+    MODEL |= {"hidden_size": 48, "intermediate_size": 60, **heads}
+MESHES = {2: (2,), 4: (2, 4), 3: (3,)} if FULL else {4: (2,)}
+"""Tensor ranks by the number of ranks. Each goes on from those before it."""
+TOLERANCE = 2e-6
+STEPS, SAVED = 3, 2
+VARIANTS: dict[str, dict[str, Any]] = {
+    "plain": {"train": {"micro_batch_size": 3, "activation_checkpointing": True}}
+}
+# What is cut, exchanged and saved is the same in each of these.
+if FULL:
+    VARIANTS |= {
+        "bf16": {
+            "train": {"precision": "bf16", "micro_batch_size": 3, "activation_checkpointing": True}
+        },
+        "one-pass": {},
+        "qk-norm": {"model": {"config": {**MODEL, "model_type": "qwen3"}}},
+        "gathered": {"model": {"config": {**MODEL, "model_type": "olmo2"}}},
+        "bias": {"model": {"config": {**MODEL, "model_type": "qwen2"}}},
+        "tied": {"model": {"config": {**MODEL, "tie_word_embeddings": True}}},
+        "stage-2": {"zero": {"stage": 2}},
+        "local": {"train": {"micro_batch_size": 2, "accumulate": "local"}},
+        "dropout": {"model": {"config": {**MODEL, "model_type": "phi", "resid_pdrop": 0.3}}},
+        "clipped": {"train": {"max_grad_norm": 0.5}},
+        "chunked": {"train": {"chunked_loss": "on"}},
+        "sgd": {"train": {"optimizer": "sgd", "momentum": 0.9}},
+        "adam": {"train": {"optimizer": "adam"}},
+        "masters": {"train": {"precision": "bf16"}, "offload": {"optimizer": "cpu"}},
+        "on-host": {"offload": {"params": "cpu"}},
+        "asynchronous": {"checkpoint": {"asynchronous": True}},
+    }
+
+
+def tree(variant: str, tensor_ranks: int, **changes: Any) -> dict[str, Any]:
+    """A job of three steps."""
+    found = VARIANTS[variant]
+    return {
+        "model": found.get("model", {"config": MODEL}),
+        "train": {"steps": STEPS, **found.get("train", {})},
+        "zero": {"stage": 3, **found.get("zero", {}), "tensor_ranks": tensor_ranks},
+        "offload": found.get("offload", {}),
+        "checkpoint": {"every": SAVED, **found.get("checkpoint", {})},
+        **changes,
+    }
+
+
+Meshes = dict[int, Runs]
+"""The runs of a variant by the number of ranks; 0: of one rank that goes on from the last mesh."""
+
+
+def mesh_jobs(variant: str, directory: Path, ranks: int, before: Path) -> dict[str, dict[str, Any]]:
+    """Of each mesh a run, one that goes on from its second step, and one that goes on from a step
+    of another mesh, which is `before`."""
+    jobs: dict[str, dict[str, Any]] = {}
+    for tensor in MESHES[ranks]:
+        source = directory / "out" / f"{tensor}" / "out" / checkpoint_dirs.directory_name(SAVED)
+        jobs[f"{tensor}"] = tree(variant, tensor)
+        jobs[f"{tensor}-resumed"] = tree(variant, tensor, resume_from=str(source))
+        jobs[f"{tensor}-moved"] = tree(variant, tensor, resume_from=str(before))
+    return jobs
+
+
+def run_meshes(variant: str, root: Path, text: Path) -> Meshes:
+    """One rank, then each mesh, which goes on from the one before it, and one rank again."""
+    found = {1: run_all(root / "1", text, 1, {"1": tree(variant, 1)})}
+    before = found[1].checkpoint("1", SAVED)
+    for ranks, meshes in MESHES.items():
+        directory = root / str(ranks)
+        jobs = mesh_jobs(variant, directory, ranks, before)
+        found[ranks] = run_all(directory, text, ranks, jobs)
+        before = found[ranks].checkpoint(str(meshes[-1]), SAVED)
+    back = {"1": tree(variant, 1, resume_from=str(before))}
+    found[0] = run_all(root / "back", text, 1, back)
+    return found
+
+
+@pytest.fixture(scope="module")
+def by_variant(tmp_path_factory: pytest.TempPathFactory, text: Path) -> dict[str, Meshes]:
+    """All of them."""
+    root = tmp_path_factory.mktemp("meshes")
+    return {variant: run_meshes(variant, root / variant, text) for variant in VARIANTS}
+
+
+def told(*words: str) -> str:
+    """What a command prints, which succeeds."""
+    from click.testing import CliRunner
+
+    from zerotools.cli.main import build
+
+    result = CliRunner().invoke(build(), words)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+CASES = [
+    (ranks, tensor, variant)
+    for ranks, meshes in MESHES.items()
+    for tensor in meshes
+    for variant in VARIANTS
+]
+
+
+def tolerance(variant: str) -> float:
+    """Of 16 bits, what one rank and another order of summation come to."""
+    return 2e-3 if VARIANTS[variant].get("train", {}).get("precision") == "bf16" else TOLERANCE
+
+
+@pytest.mark.parametrize(("ranks", "tensor", "variant"), CASES)
+def test_losses_and_gradient_norms_are_those_of_one_rank(
+    by_variant: dict[str, Meshes], ranks: int, tensor: int, variant: str
+) -> None:
+    runs, one, name = by_variant[variant][ranks], by_variant[variant][1], str(tensor)
+    if variant == "dropout" and tensor != ranks:
+        return  # each share has random numbers of its own
+    wanted = pytest.approx(one.losses("1"), rel=tolerance(variant))
+    assert runs.losses(name) == wanted
+    norms = pytest.approx(one.of("1", "grad_norm"), rel=10 * tolerance(variant))
+    assert runs.of(name, "grad_norm") == norms
+    evaluated = pytest.approx(one.report["1"]["evaluated"], rel=tolerance(variant))
+    assert runs.report[name]["evaluated"] == evaluated
+
+
+@pytest.mark.parametrize(("ranks", "tensor", "variant"), CASES)
+def test_every_rank_begins_with_its_part_of_the_same_weights(
+    by_variant: dict[str, Meshes], ranks: int, tensor: int, variant: str
+) -> None:
+    begun = by_variant[variant][ranks].report[str(tensor)]["begun"]
+    assert begun == by_variant[variant][1].report["1"]["begun"]
+
+
+@pytest.mark.parametrize(("ranks", "tensor", "variant"), CASES)
+def test_a_resumed_run_ends_bit_for_bit_where_an_uninterrupted_one_does(
+    by_variant: dict[str, Meshes], ranks: int, tensor: int, variant: str
+) -> None:
+    runs, name = by_variant[variant][ranks], str(tensor)
+    assert runs.losses(f"{name}-resumed") == runs.losses(name)[SAVED:]
+    assert runs.ended(f"{name}-resumed") == runs.ended(name)
+
+
+@pytest.mark.parametrize(("ranks", "tensor", "variant"), CASES)
+def test_the_state_of_another_mesh_arrives_whole(
+    by_variant: dict[str, Meshes], ranks: int, tensor: int, variant: str
+) -> None:
+    order = [1, *MESHES]
+    source = order[order.index(ranks) - 1]
+    last = str(MESHES.get(source, (1,))[-1])
+    moved = by_variant[variant][ranks]
+    if source != 1:
+        begun = by_variant[variant][source].report[f"{last}-resumed"]["begun"]
+        assert moved.report[f"{tensor}-moved"]["begun"] == begun
+    if variant != "dropout":
+        wanted = by_variant[variant][source].losses(last)[SAVED:]
+        found = moved.losses(f"{tensor}-moved")
+        assert found == pytest.approx(wanted, rel=10 * tolerance(variant))
+
+
+@pytest.mark.parametrize("variant", sorted(VARIANTS))
+def test_one_rank_goes_on_from_a_mesh_and_finds_the_same_bits(
+    by_variant: dict[str, Meshes], variant: str
+) -> None:
+    ranks = list(MESHES)[-1]
+    name = f"{MESHES[ranks][-1]}-resumed"
+    resumed, back = by_variant[variant][ranks], by_variant[variant][0]
+    assert back.report["1"]["begun"] == resumed.report[name]["begun"]
+    if variant != "dropout":
+        wanted = pytest.approx(resumed.losses(name), rel=10 * tolerance(variant))
+        assert back.losses("1") == wanted
+
+
+@pytest.mark.parametrize(("ranks", "tensor", "variant"), CASES)
+def test_all_gradients_are_those_of_one_rank(
+    by_variant: dict[str, Meshes], ranks: int, tensor: int, variant: str
+) -> None:
+    import torch
+
+    from tests.daemon.trainer.tensors import load
+
+    if variant in ("bf16", "masters", "dropout"):
+        return  # Adam's first moments of two steps differ by what 16 bits round
+    found = load(by_variant[variant][ranks].checkpoint(str(tensor), SAVED))
+    wanted = load(by_variant[variant][1].checkpoint("1", SAVED))
+    assert found.keys() == wanted.keys()
+    moments = [name for name in wanted if name.endswith(("exp_avg", "momentum_buffer"))]
+    assert moments
+    for name in moments:
+        error = (found[name] - wanted[name]).abs().max() / wanted[name].abs().max()
+        assert torch.isfinite(error), name
+        assert error < 1e-4, name
+
+
+@pytest.mark.parametrize(("ranks", "tensor", "variant"), CASES)
+def test_each_rank_holds_what_was_predicted(
+    by_variant: dict[str, Meshes], text: Path, ranks: int, tensor: int, variant: str
+) -> None:
+    from zerotoolsd.trainer.model.memory_estimate import parameters_of
+    from zerotoolsd.trainer.model.meta_model import draw, read_config
+
+    spec = job_from_dict(job(text, ranks=ranks, **tree(variant, tensor)), source="job")
+    layout = memory_layout_of(spec)
+    parameters = parameters_of(draw(read_config(spec.model)), tensor_ranks=tensor)
+    predicted = torch_engine_state(parameters, layout)
+    if not layout.has_masters:
+        predicted = {key: size for key, size in predicted.items() if key[1] != GRADIENTS}
+    live = by_variant[variant][ranks].report[str(tensor)]["end"]["live"]
+    most = {
+        (place, sort): max(rank.get(f"{place} {sort}", 0) for rank in live)
+        for place in (DEVICE, "host", "disk")
+        for sort in (WEIGHTS, MASTERS, MOMENTS, GRADIENTS)
+    }
+    found = {key: size for key, size in most.items() if size}
+    assert found.keys() == predicted.keys()
+    for key, size in predicted.items():
+        assert found[key] == pytest.approx(size, rel=0.01), key
+
+
+@pytest.mark.parametrize(("ranks", "tensor", "variant"), CASES)
+def test_every_command_reads_a_checkpoint_of_a_mesh(
+    by_variant: dict[str, Meshes], tmp_path: Path, ranks: int, tensor: int, variant: str
+) -> None:
+    import torch
+    from safetensors.torch import load_file
+
+    from tests.daemon.trainer.tensors import digest, load
+
+    saved = by_variant[variant][ranks].checkpoint(str(tensor), SAVED)
+    told("verify", str(saved))
+    assert json.loads(told("inspect", "--json", str(saved)))["world_size"] == ranks
+    told("reshard", str(saved), str(tmp_path / "two"), "--world-size", "2")
+    assert digest(tmp_path / "two") == digest(saved)
+    told("consolidate", str(saved), str(tmp_path / "whole"))
+    by_torch = load(saved)
+    for name, tensor_of_file in load_file(tmp_path / "whole" / "model.safetensors").items():
+        assert torch.equal(tensor_of_file, by_torch[f"model.{name}"].to(tensor_of_file.dtype))

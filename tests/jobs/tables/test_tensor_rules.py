@@ -1,0 +1,65 @@
+"""What goes with `zero.tensor_ranks`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.launching import job
+from zerotools.core.errors import ZerotoolsError
+from zerotools.jobs.jobfile.job_memory import memory_layout_of
+from zerotools.jobs.jobfile.parse import job_from_dict
+from zerotools.jobs.tables.spec import JobSpec
+
+TEXT = Path("/text")
+
+
+def spec(ranks: int = 4, **changes: Any) -> JobSpec:
+    zero = {"tensor_ranks": 2, **changes.pop("zero", {})}
+    return job_from_dict(job(TEXT, ranks=ranks, zero=zero, **changes), source="job")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"zero": {"tensor_ranks": 3}}, "zero.tensor_ranks = 3: must divide the 4 ranks"),
+        ({"zero": {"tensor_ranks": 0}}, "zero.tensor_ranks = 0: must be at least 1"),
+        ({"zero": {"stage": 1}}, "= 2: needs zero.stage 2 or 3, which shard the weights, and zero"),
+        ({"zero": {"shard_size": 2}}, "= 2: cannot be used with zero.shard_size = 2"),
+        ({"zero": {"sequence_ranks": 2}}, "cannot be used with zero.sequence_ranks = 2"),
+        ({"train": {"optimizer": "muon"}}, 'with train.optimizer = "muon", which looks at whole'),
+        ({"train": {"optimizer": "adafactor"}}, 'with train.optimizer = "adafactor"'),
+        ({"train": {"compile": True}}, "with train.compile = true yet"),
+        ({"lora": {"rank": 2}}, "with lora.rank = 2 yet"),
+        ({"ranks": {"min": 2, "max": 4}}, "cannot be used in an elastic job yet"),
+        ({"train": {"batch_size": 7}}, "batch_size = 7: must be divisible by the 2 groups of rank"),
+        (
+            {"train": {"micro_batch_size": 4}},
+            "must divide the 6 sequences of a group of 2 ranks (train.batch_size 12 over 2 groups",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ZerotoolsError) as caught:
+        spec(**changes)
+    assert said in str(caught.value)
+
+
+def test_ranks_of_a_node_are_divided() -> None:
+    meeting = {"nodes": 2, "address": "one:29500"}
+    with pytest.raises(ZerotoolsError) as caught:
+        spec(3, rendezvous=meeting, output_dir="/out")
+    assert "zero.tensor_ranks = 2: must divide the 3 ranks of a node" in str(caught.value)
+
+
+def test_a_share_of_the_batch_is_that_of_ranks_which_compute_together() -> None:
+    found = spec(train={"batch_size": 2})
+    assert (found.shares, found.zero.share_ranks) == (2, 2)
+
+
+def test_on_several_nodes_no_copy_is_made_for_each() -> None:
+    meeting = {"nodes": 2, "address": "one:29500"}
+    layout = memory_layout_of(spec(2, rendezvous=meeting, output_dir="/out"))
+    assert (layout.tensor_ranks, layout.ranks_per_copy) == (2, 4)
