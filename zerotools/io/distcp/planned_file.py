@@ -39,9 +39,7 @@ class PlannedFile:
 
     def carry(self, item: Item, root: Path) -> Item:
         """Add what lies in `root / item.file`, as it is."""
-        self.carried.append(
-            CarriedBytes(self.size, root / item.file, item.offset, item.length)
-        )
+        self.carried.append(CarriedBytes(self.size, root / item.file, item.offset, item.length))
         return self._take(item.length)
 
     def add_chunk(

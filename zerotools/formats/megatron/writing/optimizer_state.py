@@ -1,0 +1,212 @@
+"""What of a run's optimizer Megatron resumes from: masters, two moments, param groups, one step.
+
+Megatron groups parameters by its own rule (`groups`), whatever grouped them before: what has one
+dimension, and biases, without weight decay; experts apart where they are in parallel. Its groups
+are found by `wd_mult`, `lr_mult`, `is_expert_parallel`, `is_decoupled_lr`, and have one step.
+
+Source: `_get_param_groups` of megatron/core/optimizer/__init__.py and `load_state_dict` of
+distrib_optimizer.py, 0.16. The options are those of torch's Adam and of Transformer Engine's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from zerotools.core.checkpoint import Checkpoint, Key, Tensor
+from zerotools.core.errors import BadRequest
+from zerotools.core.training import TrainingState
+from zerotools.formats.torch_optimizers import (
+    CLASSES,
+    STATE_ROLE,
+    WEIGHT_ROLES,
+    optimizer_class_of,
+)
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+_NEEDED = ("lr", "betas", "eps", "weight_decay")
+_RULE = {"lr_mult": 1.0, "is_decoupled_lr": False, "default_config": True}
+_OF_ADAM = {**CLASSES["AdamW"].defaults, "bias_correction": True}
+_EXPERT = ".experts.local_experts."
+
+
+@dataclass(frozen=True)
+class WrittenOptimizer:
+    """`optimizers` are the param groups of each: one, or that of experts behind that of all other
+    weights. `steps` is the optimizer's own count."""
+
+    optimizers: tuple[tuple[Mapping[str, Any], ...], ...]
+    steps: int
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class LeftOptimizer:
+    """Why there is nothing that Megatron resumes from; empty: there was no optimizer."""
+
+    why: str = ""
+
+
+def written_optimizer(
+    source: Checkpoint,
+    training: TrainingState,
+    tensors: Mapping[Key, Tensor],
+    names: Mapping[str, Sequence[str]],
+) -> WrittenOptimizer | LeftOptimizer:
+    """The optimizer of `source`, whose tensors are `tensors`, one for each weight; `names` has
+    those that each name of `training` is.
+
+    Raises:
+        BadRequest: its options are known from nowhere, and the user can give them.
+    """
+    roles = {key.role for key in tensors if key.role not in (*WEIGHT_ROLES, STATE_ROLE)}
+    if not roles:
+        return LeftOptimizer()
+    strange = sorted(roles - {*MOMENTS})
+    if strange:
+        return LeftOptimizer(f"Megatron's Adam has {' and '.join(MOMENTS)}, and not {strange[0]}")
+    weights = {key.name: t for key, t in tensors.items() if key.role == "param"}
+    for role in MOMENTS:
+        lacking = [
+            n for n, t in weights.items() if t.dtype.is_float and Key(n, role) not in tensors
+        ]
+        if lacking:
+            return LeftOptimizer(
+                f"Megatron resumes from the moments of all weights, and {lacking[0]} has no {role}"
+            )
+    steps = {scalar.value for key, scalar in training.scalars.items() if key.role == "step"} or {
+        training.steps
+    }
+    (first, *others) = sorted(steps, key=str)
+    if others or first is None:
+        said = f"has {first} and {others[0]}" if others else "is in no file"
+        return LeftOptimizer(f"Megatron counts one step for all weights, and the step {said}")
+    groups = _groups_by_name(source, training, weights, names)
+    return _of_megatron(training, int(first)) or _by_rule(training, groups, weights, int(first))
+
+
+def _groups_by_name(
+    source: Checkpoint,
+    training: TrainingState,
+    weights: Mapping[str, Tensor],
+    names: Mapping[str, Sequence[str]],
+) -> dict[str, Mapping[str, Any]]:
+    """The options of each weight."""
+    found = {
+        new: group.options
+        for group in training.groups
+        for name in group.params
+        for new in names.get(name, (name,))
+    }
+    missing = dict.fromkeys(
+        option
+        for options in found.values() or [{}]
+        for option in _NEEDED
+        if options.get(option) is None
+    )
+    stray = [name for name, t in weights.items() if t.dtype.is_float and name not in found]
+    if found and stray:
+        missing[f"the param group of {stray[0]} and {len(stray) - 1} others"] = None
+    if missing:
+        raise BadRequest(
+            f"{source.origin.path} has optimizer state, but not what Megatron needs to resume: "
+            f"give {', '.join(missing)}"
+        )
+    return found
+
+
+def _of_megatron(training: TrainingState, steps: int) -> WrittenOptimizer | None:
+    """The groups that Megatron made, as they are."""
+    options = [dict(group.options) for group in training.groups]
+    if not all({"wd_mult", "lr_mult", "is_expert_parallel"} <= each.keys() for each in options):
+        return None
+    for each in options:
+        each["step"] = steps
+    experts = [each for each in options if each["is_expert_parallel"] is True]
+    others = [each for each in options if each["is_expert_parallel"] is not True]
+    return WrittenOptimizer(tuple(tuple(each) for each in (others, experts) if each), steps)
+
+
+def _by_rule(
+    training: TrainingState,
+    groups: Mapping[str, Mapping[str, Any]],
+    weights: Mapping[str, Tensor],
+    steps: int,
+) -> WrittenOptimizer | LeftOptimizer:
+    kinds: dict[tuple[bool, bool], list[str]] = {}
+    for name in groups:
+        if name in weights:
+            decays = len(weights[name].shape) > 1 and not name.endswith(".bias")
+            kinds.setdefault((_EXPERT in name, decays), []).append(name)
+    for option in ("lr", "betas", "eps"):
+        values = _values(groups, groups, option)
+        if len(values) > 1:
+            return LeftOptimizer(
+                f"Megatron has one {option} for all weights, and the param groups have {values[0]} "
+                f"and {values[1]}"
+            )
+    decayed = [name for (_, decays), each in kinds.items() if decays for name in each]
+    decay = _values(groups, decayed, "weight_decay") or [0.0]
+    if len(decay) > 1:
+        return LeftOptimizer(
+            "Megatron has one weight_decay for all matrices, and the param groups have "
+            f"{decay[0]} and {decay[1]}"
+        )
+    shared = next(iter(groups.values()))
+    common = {
+        **_OF_ADAM,
+        **{name: shared[name] for name in _OF_ADAM if name in shared},
+        "betas": tuple(shared["betas"]),
+        "weight_decay": decay[0],
+    }
+    made: list[tuple[Mapping[str, Any], ...]] = []
+    for is_expert in (False, True):
+        every = [
+            {
+                **common,
+                **_RULE,
+                "wd_mult": float(decays),
+                "is_expert_parallel": is_expert,
+                "step": steps,
+            }
+            for decays in (True, False)
+            if (is_expert, decays) in kinds
+        ]
+        made += [tuple(every)] if every else []
+    notes = tuple(_notes(training, groups, kinds, decay[0]))
+    return WrittenOptimizer(tuple(made), steps, notes)
+
+
+def _values(
+    groups: Mapping[str, Mapping[str, Any]], names: Iterable[str], option: str
+) -> list[Any]:
+    found = (groups[name][option] for name in names)
+    return list(dict.fromkeys(tuple(v) if isinstance(v, list) else v for v in found))
+
+
+def _notes(
+    training: TrainingState,
+    groups: Mapping[str, Mapping[str, Any]],
+    kinds: Mapping[tuple[bool, bool], Sequence[str]],
+    decay: float,
+) -> Iterator[str]:
+    vectors = [name for (_, decays), each in kinds.items() if not decays for name in each]
+    other = [name for name in vectors if groups[name]["weight_decay"]]
+    if other:
+        yield (
+            f"Megatron decays no norms and biases: {other[0]} and {len(other) - 1} others were "
+            f"trained with a weight decay of {groups[other[0]]['weight_decay']}"
+        )
+    kind = optimizer_class_of(training, MOMENTS)
+    if decay and kind is not None and kind.name == "Adam":
+        yield "Megatron's Adam decays weights as AdamW does, and the run used an L2 decay"
+    if any(is_expert for is_expert, _ in kinds):
+        yield (
+            "experts have an optimizer of their own, as Megatron has it with more than one "
+            "expert-parallel rank; with one it does not load the optimizer (--no-load-optim)"
+        )
+    yield (
+        "pass --override-opt_param-scheduler: the schedule of the learning rate is that of "
+        "Megatron's own options, as the checkpoint has none in Megatron's form"
+    )
