@@ -18,6 +18,7 @@ from zerotools.formats.megatron.origin import EMBEDDING, OUTPUT
 _LAYER = re.compile(r"decoder\.layers\.(\d+)\.(.+)", re.S)
 _FC1, _FC2 = "mlp.linear_fc1.weight", "mlp.linear_fc2.weight"
 _EXPERT_FC2 = "mlp.experts.local_experts.0.linear_fc2.weight"
+_USUAL_MULTIPLE = 128
 _PLAIN_ROPE = (None, "default")
 
 
@@ -74,9 +75,19 @@ def _sizes(
         "ffn_hidden_size": ffn or (fc2.shape[1] if fc2 else None),
         "padded_vocab_size": _rows(embedding),
         "vocab_size": config.get("vocab_size"),
+        "make_vocab_size_divisible_by": _multiple(_rows(embedding), config.get("vocab_size")),
         "max_position_embeddings": config.get("max_position_embeddings"),
         "seq_length": config.get("max_position_embeddings"),
     }
+
+
+def _multiple(rows: int | None, vocabulary: Any) -> int | None:
+    """What the vocabulary was padded to a multiple of, so that whoever reads the checkpoint finds
+    which rows are padding: the usual one where it fits, else the largest power of two that does."""
+    if rows is None or type(vocabulary) is not int or vocabulary < 1:
+        return None
+    usual = [_USUAL_MULTIPLE, *(2**power for power in range(20, -1, -1))]
+    return next((each for each in usual if -(-vocabulary // each) * each == rows), None)
 
 
 def _attention(config: Mapping[str, Any], within: Mapping[str, Tensor]) -> dict[str, Any]:
