@@ -145,7 +145,8 @@ def _computed(model: Path, logits: Path) -> str:
 def resumed(name: str, root: Path, megatron: Path):
     case = replace(RUNS[name], optimizer="fully_reshardable", metadata=AVOID)
     run = root / "runs" / name
-    convert(GOLDEN / name / "checkpoint", run, "--to", "megatron")
+    degree = ["--expert-parallel", case.ep] if "num_moe_experts" in case.model else []
+    convert(GOLDEN / name / "checkpoint", run, "--to", "megatron", *degree)
     saved = load_in_megatron(run, case, root / "loads" / name / case.name, megatron)
     yield name, case.name, judged(run, saved)
 

@@ -33,7 +33,7 @@ class MegatronFormat(Format):
     name = "megatron"
     title = "Megatron"
     is_written = True
-    write_options = frozenset({"max_shard_bytes"})
+    write_options = frozenset({"max_shard_bytes", "expert_parallel"})
 
     def find(self, path: Path, names: set[str], options: ReadOptions) -> Found | None:
         """Of one rank's directory, the iteration that it is a part of. Its own files may be a DCP
@@ -87,7 +87,13 @@ class MegatronFormat(Format):
     ) -> Target:
         from zerotools.formats.megatron.writing.lay_out import lay_out
 
-        return lay_out(source, training, destination, shard_bytes=options.shard_bytes())
+        return lay_out(
+            source,
+            training,
+            destination,
+            shard_bytes=options.shard_bytes(),
+            expert_parallel=options.expert_parallel,
+        )
 
     def how_to_reshard(self, source: Checkpoint, world_size: int) -> str:
         if source.root.joinpath(CONFIG).exists():

@@ -28,6 +28,7 @@ from zerotools.formats.megatron.writing.optimizer_state import (
     MOMENTS,
     LeftOptimizer,
     WrittenOptimizer,
+    is_of_expert,
     written_optimizer,
 )
 from zerotools.formats.megatron.writing.single_tensors import SingleTensors, single_tensors
@@ -59,14 +60,17 @@ def lay_out(
     destination: Path,
     *,
     shard_bytes: int,
+    expert_parallel: int | None = None,
     chunk_bytes: int = LARGEST_CHUNK,
 ) -> Target:
     """Lay `source`, whose weights have Megatron's names, out in the run directory `destination`.
     Files are of at most `shard_bytes`, and chunks of `chunk_bytes`, where one row is not larger.
+    `expert_parallel` is how many ranks will share the experts; None: as the source says, else more
+    than one.
 
     Raises:
-        BadRequest: other names, a layer or expert that is missing, or options of the optimizer that
-            are known from nowhere.
+        BadRequest: other names, a layer or expert that is missing, no experts to be shared, or
+            options of the optimizer that are known from nowhere.
         Unsupported: stacked tensors that are quantised.
         BadFile: config.json is damaged.
     """
@@ -76,7 +80,8 @@ def lay_out(
     norms = norm_names(weights)
     places = stored_places(source.origin.path, weights)
     names = {old.name: tuple(key.name for key in new) for old, new in singles.keys.items()}
-    optimizer = written_optimizer(source, training, singles.tensors, names)
+    apart = _are_experts_apart(source, weights, expert_parallel)
+    optimizer = written_optimizer(source, training, singles.tensors, names, apart=apart)
     written = optimizer if isinstance(optimizer, WrittenOptimizer) else None
     iteration = _iteration(source, training, written)
     name = _RELEASE if written is None else f"iter_{iteration:07d}"
@@ -139,6 +144,21 @@ def _refuse_other_names(source: Checkpoint, weights: Mapping[str, Tensor]) -> No
             f"{source.origin.path} has {other or 'no weights'}, and Megatron-Core has other names: "
             "add --map-to megatron, which arranges the weights of a model of the Hub for it"
         )
+
+
+def _are_experts_apart(
+    source: Checkpoint, weights: Mapping[str, Tensor], expert_parallel: int | None
+) -> bool | None:
+    """Whether experts have an optimizer of their own, as far as the user says."""
+    if expert_parallel is None:
+        return None
+    if expert_parallel < 1 or not any(map(is_of_expert, weights)):
+        raise BadRequest(
+            f"--expert-parallel is {expert_parallel}, and at least 1 rank has experts"
+            if expert_parallel < 1
+            else f"{source.origin.path} has no experts: leave --expert-parallel out"
+        )
+    return expert_parallel > 1
 
 
 def _stored(

@@ -53,9 +53,12 @@ def written_optimizer(
     training: TrainingState,
     tensors: Mapping[Key, Tensor],
     names: Mapping[str, Sequence[str]],
+    *,
+    apart: bool | None = None,
 ) -> WrittenOptimizer | LeftOptimizer:
     """The optimizer of `source`, whose tensors are `tensors`, one for each weight; `names` has
-    those that each name of `training` is.
+    those that each name of `training` is. `apart` says whether experts have an optimizer of their
+    own; None: as in the source, else they have.
 
     Raises:
         BadRequest: its options are known from nowhere, and the user can give them.
@@ -83,7 +86,8 @@ def written_optimizer(
         said = f"has {first} and {others[0]}" if others else "is in no file"
         return LeftOptimizer(f"Megatron counts one step for all weights, and the step {said}")
     groups = _groups_by_name(source, training, weights, names)
-    return _of_megatron(training, int(first)) or _by_rule(training, groups, weights, int(first))
+    of_megatron = _of_megatron(training, weights, int(first), apart)
+    return of_megatron or _by_rule(training, groups, weights, int(first), apart is not False)
 
 
 def _groups_by_name(
@@ -116,16 +120,40 @@ def _groups_by_name(
     return found
 
 
-def _of_megatron(training: TrainingState, steps: int) -> WrittenOptimizer | None:
-    """The groups that Megatron made, as they are."""
-    options = [dict(group.options) for group in training.groups]
+def _of_megatron(
+    training: TrainingState, weights: Mapping[str, Tensor], steps: int, apart: bool | None
+) -> WrittenOptimizer | None:
+    """The groups that Megatron made, as they are, or with experts apart or not."""
+    options = [{**group.options, "step": steps} for group in training.groups]
     if not all({"wd_mult", "lr_mult", "is_expert_parallel"} <= each.keys() for each in options):
         return None
-    for each in options:
-        each["step"] = steps
     experts = [each for each in options if each["is_expert_parallel"] is True]
     others = [each for each in options if each["is_expert_parallel"] is not True]
+    if apart is False:
+        known = {(each["wd_mult"], each["lr_mult"]) for each in others}
+        others += [
+            {**each, "is_expert_parallel": False}
+            for each in experts
+            if (each["wd_mult"], each["lr_mult"]) not in known
+        ]
+        experts = []
+    elif apart and not experts:
+        decays = {_decays(name, tensor) for name, tensor in weights.items() if is_of_expert(name)}
+        experts = [
+            {**each, "is_expert_parallel": True}
+            for each in others
+            if (each["wd_mult"] != 0) in decays and each.get("is_decoupled_lr") is not True
+        ]
     return WrittenOptimizer(tuple(tuple(each) for each in (others, experts) if each), steps)
+
+
+def is_of_expert(name: str) -> bool:
+    """Whether a weight is one expert's, by the name that it has in a model on one rank."""
+    return _EXPERT in name
+
+
+def _decays(name: str, tensor: Tensor) -> bool:
+    return len(tensor.shape) > 1 and not name.endswith(".bias")
 
 
 def _by_rule(
@@ -133,12 +161,13 @@ def _by_rule(
     groups: Mapping[str, Mapping[str, Any]],
     weights: Mapping[str, Tensor],
     steps: int,
+    apart: bool,
 ) -> WrittenOptimizer | LeftOptimizer:
     kinds: dict[tuple[bool, bool], list[str]] = {}
     for name in groups:
         if name in weights:
-            decays = len(weights[name].shape) > 1 and not name.endswith(".bias")
-            kinds.setdefault((_EXPERT in name, decays), []).append(name)
+            kind = apart and is_of_expert(name), _decays(name, weights[name])
+            kinds.setdefault(kind, []).append(name)
     for option in ("lr", "betas", "eps"):
         values = _values(groups, groups, option)
         if len(values) > 1:
@@ -203,8 +232,8 @@ def _notes(
         yield "Megatron's Adam decays weights as AdamW does, and the run used an L2 decay"
     if any(is_expert for is_expert, _ in kinds):
         yield (
-            "experts have an optimizer of their own, as Megatron has it with more than one "
-            "expert-parallel rank; with one it does not load the optimizer (--no-load-optim)"
+            "experts have an optimizer of their own, which Megatron loads with more than one "
+            "expert-parallel rank; for one give --expert-parallel 1"
         )
     yield (
         "pass --override-opt_param-scheduler: the schedule of the learning rate is that of "
