@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from tests.formats.megatron.golden import Digest, read_digests, run_of
+from tests.ops.conversions.test_mapped import convert as convert_to_dcp
+from tests.ops.conversions.test_mapped import of_role, trained
 from tests.ops.conversions.test_megatron_mapped import DENSE, EXPERTS, config_dir
 from zerotools import formats
 from zerotools.core.checkpoint import Key
@@ -242,3 +244,24 @@ def test_torch_reads_all_of_it(tmp_path: Path) -> None:
     assert isinstance(common["args"], argparse.Namespace)
     assert common["args"].params_dtype == torch.bfloat16
     assert json.loads((made / "metadata.json").read_text())["sharded_backend"] == "torch_dist"
+
+
+@pytest.mark.torch
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
+def test_a_run_of_fsdp_goes_there_and_back_with_its_optimizer(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    trained("mixtral", tmp_path)
+    there = {"config_dir": tmp_path, "mapping": MapRequest(to="megatron")}
+    conversion = written(tmp_path / "dcp", tmp_path / "there", {"expert_parallel": 1}, **there)
+    assert {dropped.what for dropped in conversion.target.dropped} <= {"client", "buffer"}
+    assert (tmp_path / "there" / "iter_0000001" / "common.pt").exists()
+    convert_to_dcp(tmp_path / "there", tmp_path / "back", "hf-fused", tmp_path)
+    for role in ("param", "exp_avg", "exp_avg_sq"):
+        first, last = (of_role(tmp_path / name, role) for name in ("dcp", "back"))
+        assert first.keys() == last.keys()
+        assert all(first[n].tobytes() == last[n].tobytes() for n in last)
+    training = formats.training_of(formats.read(tmp_path / "there"))
+    assert [(g.options["wd_mult"], g.options["lr"]) for g in training.groups] == [
+        (1.0, 0.001),
+        (0.0, 0.001),
+    ]

@@ -76,7 +76,12 @@ def test_the_groups_of_a_run_of_megatron_stay(apart: bool | None) -> None:
     ("training", "roles", "why"),
     [
         (trained(OPTIONS, {**OPTIONS, "lr": 0.02}), MOMENTS, "one lr .* 0.01 and 0.02"),
-        (trained(OPTIONS, output_layer=8), MOMENTS, "one step .* has 7 and 8"),
+        (trained(OPTIONS, output_layer=8), MOMENTS, "one step .* is 7 of some and 8 of others"),
+        (
+            trained(OPTIONS, **dict.fromkeys(("embedding", "decoder", "output_layer"), 1.5)),
+            MOMENTS,
+            "the step is 1.5",
+        ),
         (trained(OPTIONS), ("momentum_buffer",), "not momentum_buffer"),
         (trained(OPTIONS), ("exp_avg",), "no exp_avg_sq"),
     ],

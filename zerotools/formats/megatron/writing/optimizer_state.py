@@ -78,16 +78,23 @@ def written_optimizer(
             return LeftOptimizer(
                 f"Megatron resumes from the moments of all weights, and {lacking[0]} has no {role}"
             )
-    steps = {scalar.value for key, scalar in training.scalars.items() if key.role == "step"} or {
-        training.steps
-    }
-    (first, *others) = sorted(steps, key=str)
-    if others or first is None:
-        said = f"has {first} and {others[0]}" if others else "is in no file"
-        return LeftOptimizer(f"Megatron counts one step for all weights, and the step {said}")
+    steps = _steps(training)
+    if isinstance(steps, str):
+        return LeftOptimizer(f"Megatron counts one step for all weights, and the step {steps}")
     groups = _groups_by_name(source, training, weights, names)
-    of_megatron = _of_megatron(training, weights, int(first), apart)
-    return of_megatron or _by_rule(training, groups, weights, int(first), apart is not False)
+    of_megatron = _of_megatron(training, weights, steps, apart)
+    return of_megatron or _by_rule(training, groups, weights, steps, apart is not False)
+
+
+def _steps(training: TrainingState) -> int | str:
+    """The step that all weights have, or what is wrong with it."""
+    found = {scalar.value for key, scalar in training.scalars.items() if key.role == "step"}
+    known = sorted(found) or ([] if training.steps is None else [training.steps])
+    if not known:
+        return "is in no file"
+    if len(known) > 1:
+        return f"is {known[0]} of some and {known[1]} of others"
+    return int(known[0]) if float(known[0]).is_integer() else f"is {known[0]}"
 
 
 def _groups_by_name(
