@@ -46,6 +46,8 @@ def load(case: Case, directory: Path):
     metadata["dp_cp_group"] = parallel_state.get_data_parallel_group(with_context_parallel=True)
     state = {"model": model.sharded_state_dict(metadata=metadata)}
     if optimizer is not None:
+        # Without Transformer Engine, Megatron asks its optimizer for the step before it loads one.
+        train(wrapped, optimizer)
         state["optimizer"] = optimizer.sharded_state_dict(
             state["model"], is_loading=True, metadata=metadata
         )

@@ -77,7 +77,6 @@ def _sizes(
         "vocab_size": config.get("vocab_size"),
         "make_vocab_size_divisible_by": _multiple(_rows(embedding), config.get("vocab_size")),
         "max_position_embeddings": config.get("max_position_embeddings"),
-        "seq_length": config.get("max_position_embeddings"),
     }
 
 
@@ -125,8 +124,6 @@ def _position(config: Mapping[str, Any]) -> dict[str, Any]:
     base = config.get("rope_theta", _rope(config).get("rope_theta", 10000))
     return {
         "position_embedding_type": "rope",
-        "add_position_embedding": False,
-        "use_rotary_position_embeddings": False,
         "rotary_base": int(base) if isinstance(base, float) and base.is_integer() else base,
         "rotary_percent": config.get("partial_rotary_factor", 1.0),
         "rotary_interleaved": False,
@@ -148,7 +145,7 @@ def _layer_kinds(
         "add_qkv_bias": "self_attention.linear_qkv.bias" in within,
         "untie_embeddings_and_output_weights": OUTPUT in tensors
         and config.get("tie_word_embeddings") is not True,
-        "attention_dropout": 0.0,
+        "attention_dropout": config.get("attention_dropout") or 0.0,
         "hidden_dropout": 0.0,
     }
 
@@ -192,12 +189,10 @@ def unsaid(config: Mapping[str, Any]) -> Iterator[str]:
     rope = _rope(config)
     if rope.get("rope_type", rope.get("type")) not in _PLAIN_ROPE:
         yield "rope_scaling"
-    for key in (
-        "sliding_window",
-        "final_logit_softcapping",
-        "attn_logit_softcapping",
-        "query_pre_attn_scalar",
-        "n_group",
-    ):
-        if config.get(key) and (key != "sliding_window" or config.get("use_sliding_window", True)):
+    if config.get("sliding_window") and config.get("use_sliding_window", True):
+        yield "sliding_window"
+    if (config.get("n_group") or 1) != 1:
+        yield "n_group"
+    for key in ("final_logit_softcapping", "attn_logit_softcapping", "query_pre_attn_scalar"):
+        if config.get(key):
             yield key
