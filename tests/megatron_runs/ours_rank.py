@@ -23,11 +23,23 @@ import megatron.core  # noqa: E402, F401
 stubs.after_import()
 import torch.distributed as dist  # noqa: E402
 from megatron.core import dist_checkpointing, parallel_state  # noqa: E402
+from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer  # noqa: E402
 from safetensors.torch import save_file  # noqa: E402
 
 from .cases import Case  # noqa: E402
 from .live import STEPS, build, train  # noqa: E402
 from .saving import save  # noqa: E402
+
+_set_states = DistributedOptimizer._set_main_param_and_optimizer_states
+
+
+def _set_states_of_torch(self, model_param, tensors) -> None:
+    """Megatron sets every state that the optimizer has; torch's Adam, which it takes where there is
+    no Transformer Engine, has a step of each parameter, which was set already."""
+    group, order = self.model_param_group_index_map[model_param]
+    kept = self.optimizer.state[self.optimizer.param_groups[group]["params"][order]]
+    _set_states(self, model_param, {"step": kept["step"], **tensors})
+
 
 TOKENS = [[1, 5, 2, 28, 9, 9, 0, 17]]
 
@@ -48,6 +60,7 @@ def load(case: Case, directory: Path):
     if optimizer is not None:
         # Without Transformer Engine, Megatron asks its optimizer for the step before it loads one.
         train(wrapped, optimizer)
+        DistributedOptimizer._set_main_param_and_optimizer_states = _set_states_of_torch
         state["optimizer"] = optimizer.sharded_state_dict(
             state["model"], is_loading=True, metadata=metadata
         )

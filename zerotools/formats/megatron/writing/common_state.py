@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from zerotools.core.checkpoint import Opaque
-from zerotools.formats.megatron.writing.optimizer_state import WrittenOptimizer
+from zerotools.formats.megatron.writing.resumable_optimizer import WrittenOptimizer
 
 FORM = "fully_reshardable"
 METADATA_JSON = (

@@ -24,7 +24,7 @@ from zerotools.formats.megatron.writing.common_state import METADATA_JSON, commo
 from zerotools.formats.megatron.writing.extra_states import extra_state_keys
 from zerotools.formats.megatron.writing.model_arguments import PARALLEL, model_arguments, unsaid
 from zerotools.formats.megatron.writing.norm_names import NormNames, norm_names
-from zerotools.formats.megatron.writing.optimizer_state import (
+from zerotools.formats.megatron.writing.resumable_optimizer import (
     MOMENTS,
     LeftOptimizer,
     WrittenOptimizer,

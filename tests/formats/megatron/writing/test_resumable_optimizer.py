@@ -12,7 +12,7 @@ from zerotools.core.checkpoint import Key
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadRequest
 from zerotools.core.training import ParamGroup, Scalar, TrainingState
-from zerotools.formats.megatron.writing.optimizer_state import (
+from zerotools.formats.megatron.writing.resumable_optimizer import (
     LeftOptimizer,
     WrittenOptimizer,
     written_optimizer,
