@@ -98,8 +98,10 @@ def _trained(name: str, steps: int):
 
 
 def _step(weights, optimizer, steps: int) -> None:
-    """Gradients are made of each element's own value, in bf16, as in `live.train`."""
+    """Gradients are made of each element's own value, in bf16, as in `live.train`, where Megatron's
+    buffers of gradients are bf16, too."""
     for step in range(1, steps + 1):
         for value in weights.values():
-            value.grad = value.to(torch.bfloat16).float() * 3 + 0.01 * step
+            grad = value.to(torch.bfloat16).float() * 3 + 0.01 * step
+            value.grad = grad.to(torch.bfloat16).float()
         optimizer.step()

@@ -104,7 +104,7 @@ def _read(
     notes = [_layout(stored), *([unread] if unread else [])]
     if len(saved) < len(metadata.tensors):
         again = counted(len(metadata.tensors) - len(saved), "key")
-        notes.append(f"{again} are second names of others, with the same bytes")
+        notes.append(f"second names of the same bytes are passed over: {again}")
     if extra:
         notes.append(f"{counted(extra, 'extra state')} of parallel layers, which are not weights")
     return Checkpoint(

@@ -1,7 +1,7 @@
 """A torch_dist checkpoint out of a run that any program saved.
 
 single_tensors       whatever is stacked, one tensor for each layer and each expert
-norm_names           the names of norms, which Transformer Engine's layers and Megatron's own call otherwise
+norm_names           the names of norms, in Transformer Engine's layers and in Megatron's own
 stored_places        which key each tensor belongs to, and where it lies there
 resumable_optimizer  masters, moments, param groups and the step, as Megatron resumes from them
 model_arguments      the arguments of Megatron's script for a model of config.json
