@@ -94,6 +94,8 @@ def main() -> None:
     wrapped, optimizer, loaded = load(case, run / name)
     if optimizer is not None and steps:
         assert steps == STEPS, steps
+        for group in optimizer.param_groups:  # as Megatron's schedule does before each step
+            group["weight_decay"] *= group["wd_mult"]
         train(wrapped, optimizer)
     save(case, wrapped, optimizer, Path("checkpoint"), loaded["iteration"])
     dist.barrier()
