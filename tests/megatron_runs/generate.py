@@ -4,22 +4,13 @@
 """
 
 import argparse
-import os
 import shutil
-import signal
-import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
-
-from harness.ports import free_port
-from harness.started import Started
 
 from ..golden_files import GOLDEN
 from .cases import CASES, Case
-
-REPOSITORY = Path(__file__).resolve().parents[2]
-DEADLINE_SECONDS = 120
+from .started_ranks import run_ranks
 
 
 def version_in(megatron: Path) -> str:
@@ -33,39 +24,13 @@ def generate(case: Case, root: Path, megatron: Path) -> Path:
     directory = root / case.name
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
-    shared = os.environ | {
-        "PYTHONPATH": f"{REPOSITORY}:{megatron}",
-        "WORLD_SIZE": str(case.world_size),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "GLOO_SOCKET_IFNAME": "lo",
-        "OMP_NUM_THREADS": "1",
-    }
-    command = [sys.executable, "-m", "tests.megatron_runs.rank", case.name]
-    logs = [directory / f"rank-{rank}.log" for rank in range(case.world_size)]
-    ranks = [
-        Started(
-            command,
-            cwd=directory,
-            env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=log.open("wb"),
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-        )
-        for rank, log in enumerate(logs)
-    ]
-    try:
-        codes = [rank.wait(DEADLINE_SECONDS) for rank in ranks]
-    finally:
-        for rank in ranks:  # and the processes by which Megatron writes, which outlive it
-            rank.end()
-            with suppress(ProcessLookupError):
-                os.killpg(rank.pid, signal.SIGKILL)
-    for code, log in zip(codes, logs, strict=True):
-        if code:
-            raise RuntimeError(f"{case.name}: {log.read_text(errors='replace')[-4000:]}")
-    for log in logs:
-        log.unlink()
+    run_ranks(
+        [sys.executable, "-m", "tests.megatron_runs.rank", case.name],
+        directory,
+        world_size=case.world_size,
+        megatron=megatron,
+        what=case.name,
+    )
     return directory
 
 

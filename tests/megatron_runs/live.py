@@ -70,8 +70,9 @@ def build(case: Case):
 def _config(case: Case):
     kind = MLATransformerConfig if case.is_mla else TransformerConfig
     extra = {"multi_latent_attention": True, "rope_type": "rope"} if case.is_mla else {}
+    experts = {"moe_token_dispatcher_type": "alltoall"} if "num_moe_experts" in case.model else {}
     return kind(
-        **case.model,
+        **{**experts, **case.model},
         **extra,
         tensor_model_parallel_size=case.tp,
         pipeline_model_parallel_size=case.pp,
@@ -94,7 +95,6 @@ def _config(case: Case):
         persist_layer_norm=False,
         attention_dropout=0.0,
         hidden_dropout=0.0,
-        **({"moe_token_dispatcher_type": "alltoall"} if "num_moe_experts" in case.model else {}),
     )
 
 
@@ -107,13 +107,16 @@ class _NoAttention(torch.nn.Module):
 
 def _spec(case: Case, config):
     if isinstance(case.model.get("moe_layer_freq"), list):
-        spec = get_gpt_decoder_block_spec(config, use_transformer_engine=False)
-        for layer in spec.layer_specs:
+        spec = get_gpt_decoder_block_spec(
+            config, use_transformer_engine=False, normalization="RMSNorm"
+        )
+        for layer in spec.layer_specs if case.is_mla else ():
             layer.submodules.self_attention.submodules.core_attention = _NoAttention
         return spec
     return get_gpt_layer_local_spec(
         num_experts=case.model.get("num_moe_experts"),
         moe_grouped_gemm=False,
+        qk_layernorm=case.model.get("qk_layernorm", False),
         multi_latent_attention=case.is_mla,
         normalization="RMSNorm",
     )
@@ -189,7 +192,7 @@ def args_of(case: Case, **more) -> Namespace:
     """The arguments of Megatron-LM's training script, as far as a checkpoint's readers ask them."""
     from megatron.core.transformer.enums import AttnBackend
 
-    model = dict(case.model)
+    model = {"add_qkv_bias": False, "qk_layernorm": False, **case.model}
     experts = model.pop("num_moe_experts", None)
     groups = model.pop("num_query_groups")
     is_grouped = groups != model["num_attention_heads"]
@@ -209,8 +212,6 @@ def args_of(case: Case, **more) -> Namespace:
         normalization="RMSNorm",
         norm_epsilon=1e-5,
         add_bias_linear=False,
-        add_qkv_bias=False,
-        qk_layernorm=False,
         multi_latent_attention=case.is_mla,
         untie_embeddings_and_output_weights=not case.tied,
         tensor_model_parallel_size=case.tp,

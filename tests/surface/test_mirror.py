@@ -65,6 +65,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "jobs/imports/test_values",
         "ops/conversions/test_mapped",
         "ops/conversions/test_megatron_mapped",
+        "ops/conversions/test_to_megatron",
         "ops/conversions/test_many_ranks",
         "ops/execution/test_overwriting",
         "ops/execution/test_resuming",

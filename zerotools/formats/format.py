@@ -58,8 +58,9 @@ class WriteOptions(_Options):
 
     `stage`, `sub_group_size`, `round_robin` and `ds_config` (its parsed tree) are what a resuming
     run of DeepSpeed should have; `style` is whose names a DCP has; `max_shard_bytes` is the size of
-    the largest file of weights; `remark` is a sentence on the weights, for
-    files that have a place for one.
+    the largest file of weights; `expert_parallel` is how many ranks share the experts of a layer in
+    the run that goes on; `remark` is a sentence on the weights, for files that have a place for
+    one.
     """
 
     world_size: int | None = None
@@ -69,6 +70,7 @@ class WriteOptions(_Options):
     ds_config: Mapping[str, Any] | None = None
     style: str | None = None
     max_shard_bytes: int | None = None
+    expert_parallel: int | None = None
     remark: str | None = None
 
     def ranks(self, source: Checkpoint) -> int:

@@ -73,7 +73,13 @@ _PATH = CheckpointPath()
     "--max-shard-size",
     "max_shard_bytes",
     type=ByteSize(),
-    help="Largest weights file (safetensors). Default: 5GB.",
+    help="Largest file of tensors (safetensors, megatron). Default: 5GB.",
+)
+@click.option(
+    "--expert-parallel",
+    type=int,
+    help="Expert-parallel ranks of the run that loads the optimizer (megatron). Default: as the "
+    "source, else more than 1.",
 )
 @click.option("--lr", type=float, help="Learning rate, if the checkpoint has none.")
 @click.option(

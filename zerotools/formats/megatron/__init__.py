@@ -1,4 +1,5 @@
-"""Megatron-Core checkpoints: read as one model, whatever ranks and stages it was saved by.
+"""Megatron-Core checkpoints: read as one model, whatever ranks and stages it was saved by;
+torch_dist is written, too.
 
     RUN/latest_checkpointed_iteration.txt       an iteration, or the word "release"
     RUN/latest_train_state.pt                   the same of Megatron-Bridge
@@ -23,6 +24,7 @@ flat_buckets    masters and moments out of the distributed optimizer's buffers
 fsdp_dtensor    what Megatron-FSDP saves
 groups          param groups, and which parameters each has
 ranks           legacy files of ranks as one Checkpoint
+writing         torch_dist out of a checkpoint of any format
 training_state  what belongs to the run beside its tensors
 read            whichever of these it is -> Checkpoint
 format          these as a line of the table of formats

@@ -1,4 +1,4 @@
-"""Megatron's checkpoints as a `Format`, which is read and not written."""
+"""Megatron's checkpoints as a `Format`: all kinds are read, torch_dist is written."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadFile
 from zerotools.core.training import TrainingState
-from zerotools.formats.format import Format, Found, ReadOptions
+from zerotools.formats.format import Format, Found, ReadOptions, WriteOptions
 from zerotools.formats.megatron.file_names import (
     BRIDGE_TRACKER,
     COMMON,
@@ -24,7 +24,7 @@ from zerotools.io.files.listing import names_in
 from zerotools.io.files.regular import read_regular
 
 if TYPE_CHECKING:
-    from zerotools.core.target import Dropped
+    from zerotools.core.target import Dropped, Target
 
 
 class MegatronFormat(Format):
@@ -32,6 +32,8 @@ class MegatronFormat(Format):
 
     name = "megatron"
     title = "Megatron"
+    is_written = True
+    write_options = frozenset({"max_shard_bytes", "expert_parallel"})
 
     def find(self, path: Path, names: set[str], options: ReadOptions) -> Found | None:
         """Of one rank's directory, the iteration that it is a part of. Its own files may be a DCP
@@ -67,12 +69,44 @@ class MegatronFormat(Format):
     def read(self, path: Path, options: ReadOptions) -> Checkpoint:
         from zerotools.formats.megatron.read import read
 
-        return read(path)
+        names = names_in(path) if path.is_dir() else set()
+        run = None if _is_megatron(path, names) else self.find_in_run(path, names)
+        return read(path if run is None else run.path)
 
     def training_of(self, checkpoint: Checkpoint) -> TrainingState:
         from zerotools.formats.megatron.training_state import training_of
 
         return training_of(checkpoint)
+
+    def lay_out(
+        self,
+        source: Checkpoint,
+        training: TrainingState,
+        destination: Path,
+        options: WriteOptions,
+    ) -> Target:
+        from zerotools.formats.megatron.writing.lay_out import lay_out
+
+        return lay_out(
+            source,
+            training,
+            destination,
+            shard_bytes=options.shard_bytes(),
+            expert_parallel=options.expert_parallel,
+        )
+
+    def how_to_reshard(self, source: Checkpoint, world_size: int) -> str:
+        if source.root.joinpath(CONFIG).exists():
+            return (
+                f"{source.origin.path} is Megatron torch_dist, which Megatron-Core loads at any "
+                "tensor, pipeline and expert parallelism as it is; zerotools convert --to megatron "
+                "makes one of it whose optimizer state can be loaded so, too"
+            )
+        return (
+            f"{source.origin.path} is for the ranks that saved it; zerotools convert --to megatron "
+            "makes a torch_dist checkpoint of it, which Megatron-Core loads at any tensor, "
+            "pipeline and expert parallelism"
+        )
 
     def never_written(self, source: Checkpoint) -> tuple[Dropped, ...]:
         from zerotools.core.target import Dropped

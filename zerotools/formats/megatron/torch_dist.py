@@ -35,7 +35,7 @@ from zerotools.io.distcp.directory import (
 )
 from zerotools.io.distcp.file_names import METADATA
 from zerotools.io.distcp.items import BlobTrees, Items
-from zerotools.io.distcp.metadata import Metadata
+from zerotools.io.distcp.metadata import Item, Metadata, SavedTensor
 from zerotools.io.files.regular import read_regular
 from zerotools.io.huggingface.model_sidecars import model_sidecars
 from zerotools.io.torchzip.pt_file import TorchFile
@@ -88,15 +88,10 @@ def _read(
 ) -> Checkpoint:
     metadata = load_metadata(path)
     files, found = data_files(path, metadata)
-    keys, items = (
-        keys_of({flat: t.dtype for flat, t in metadata.tensors.items()}),
-        Items(path, metadata),
-    )
-    stored = {
-        key: tensor_of(items, path, flat, metadata.tensors[flat], files)
-        for flat, key in keys.items()
-    }
-    shapes = {keys[flat]: shape for flat, shape in metadata.unflattened.items()}
+    saved = {flat: metadata.tensors[flat] for flat in _first_names(metadata.tensors)}
+    keys, items = keys_of({flat: t.dtype for flat, t in saved.items()}), Items(path, metadata)
+    stored = {key: tensor_of(items, path, flat, saved[flat], files) for flat, key in keys.items()}
+    shapes = {keys[flat]: shape for flat, shape in metadata.unflattened.items() if flat in keys}
     tensors = joined(path, unstacked(path, stored, shapes))
     state = BlobTrees(path, metadata.blobs)
     unread, optimizers = _unread(metadata), optimizers_in(facts.tree)
@@ -107,6 +102,9 @@ def _read(
         tensors, unread = weights_alone(tensors), _FLAT.format(strange)
     extra = sum(_EXTRA in key for key in metadata.blobs)
     notes = [_layout(stored), *([unread] if unread else [])]
+    if len(saved) < len(metadata.tensors):
+        again = counted(len(metadata.tensors) - len(saved), "key")
+        notes.append(f"second names of the same bytes are passed over: {again}")
     if extra:
         notes.append(f"{counted(extra, 'extra state')} of parallel layers, which are not weights")
     return Checkpoint(
@@ -126,6 +124,19 @@ def _read(
         problems=[*found, *mixed_saves(path, metadata, keys, stored), *problems],
         native=MegatronNative(facts, optimizers, common, unread),
     )
+
+
+def _first_names(tensors: Mapping[str, SavedTensor]) -> list[str]:
+    """The keys without those whose bytes an earlier one has, too."""
+    seen: set[tuple[Item, tuple[int, ...]]] = set()
+    found = []
+    for flat, saved in tensors.items():
+        first = (saved.parts[0][1], saved.shape) if saved.parts else None
+        if first is None or first not in seen:
+            found.append(flat)
+        if first is not None:
+            seen.add(first)
+    return found
 
 
 def _misshapen(tensors: Mapping[Key, Tensor]) -> Key | None:

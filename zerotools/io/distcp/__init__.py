@@ -3,6 +3,7 @@
 file_names       the names of its files
 metadata         `.metadata`, a pickle, as checked values
 metadata_writer  checked values -> `.metadata`
+planned_file     a data file that is laid out, archive by archive
 directory        the metadata of all ranks as one, and its tensors by flat key
 data_files       whether the files are all there, and of one save
 derived_chunks   tensors that are made of parts of stored ones

@@ -30,10 +30,10 @@ from zerotools.formats.dcp.writing.rank_files import (
     KnownTensor,
     PlainValue,
     TiedTensor,
-    archive_of,
     lay_out_directory,
 )
 from zerotools.formats.torch_optimizers import STATE_ROLE, optimizer_of
+from zerotools.io.distcp.planned_file import archive_of
 from zerotools.io.numeric.scalars import scalar_bytes
 from zerotools.io.output.plain_files import sidecar_files
 from zerotools.runs.record import RNG_PER_RANK

@@ -8,24 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from pathlib import Path
-from typing import Any
-from zlib import crc32
 
-from zerotools.core.boxes import Box, row_major_strides
+from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Chunk, Key, Tensor
-from zerotools.core.dtypes import DType
-from zerotools.core.target import CarriedBytes, Checksum, FilePlan, LiteralBytes
+from zerotools.core.target import FilePlan
 from zerotools.formats.dcp.writing.save_plan import RankShard, SaveItem, assign_shards
 from zerotools.io.distcp.file_names import METADATA
 from zerotools.io.distcp.metadata import Item
 from zerotools.io.distcp.metadata_writer import WrittenItem, metadata_bytes
+from zerotools.io.distcp.planned_file import PlannedFile
 from zerotools.io.output.plain_files import literal
-from zerotools.io.torchzip.archive_layout import ArchiveLayout
-from zerotools.io.torchzip.archive_layout import lay_out as lay_out_archive
-from zerotools.io.torchzip.pickle_values import Storage, StoredTensor
-from zerotools.io.torchzip.pickles import dumps
 
 Paths = Mapping[str, tuple[str | int, ...]]
 
@@ -96,7 +89,7 @@ def lay_out_directory(
     values = [
         _value(key, entry) for key, entry in entries.items() if not isinstance(entry, TiedTensor)
     ]
-    files = [_File(f"__{rank}_0.distcp", prefix) for rank in range(world_size)]
+    files = [_File(f"__{rank}_0.distcp", prefix=prefix) for rank in range(world_size)]
     for file, shards in zip(files, assign_shards(values, world_size), strict=True):
         file.add(shards, entries)
     written = [one for file in files for one in file.planned(tied)]
@@ -109,16 +102,6 @@ def lay_out_directory(
     return DcpFiles(
         plans, _tensors(CopiedTensor, entries, chunks), _tensors(KnownTensor, entries, chunks)
     )
-
-
-def archive_of(value: Any) -> bytes:
-    """What torch.save makes of a value without tensors in it.
-
-    Raises:
-        Unsupported: a value of a class that pickles cannot be made of here.
-    """
-    layout = lay_out_archive(dumps(value), [])
-    return b"".join(data for _, data in layout.literals)
 
 
 def _value(flat: str, entry: DcpEntry) -> SaveItem:
@@ -143,81 +126,37 @@ def _tensors(
 
 
 @dataclass
-class _File:
+class _File(PlannedFile):
     """One rank's file while it is laid out. `prefix` is the directory below the root."""
 
-    name: str
-    prefix: str
-    size: int = 0
-    literals: list[LiteralBytes] = field(default_factory=list)
-    carried: list[CarriedBytes] = field(default_factory=list)
-    checksums: list[Checksum] = field(default_factory=list)
+    prefix: str = ""
     chunks: list[tuple[Key, Chunk]] = field(default_factory=list)
     items: dict[str, WrittenItem] = field(default_factory=dict)
     order: list[str] = field(default_factory=list)
 
     def add(self, shards: list[RankShard], entries: Mapping[str, DcpEntry]) -> None:
         self.order = [shard.value.key for shard in shards]
-        for shard in shards:
-            entry = entries[shard.value.key]
+        for flat in self.order:
+            entry = entries[flat]
             if isinstance(entry, CarriedValue):
-                self._move(shard.value.key, entry)
+                self.items[flat] = WrittenItem(flat, self.carry(entry.item, entry.root))
             elif isinstance(entry, PlainValue):
-                self.literals.append(LiteralBytes(self.size, entry.archive))
-                self.items[shard.value.key] = WrittenItem(
-                    shard.value.key, self._take(len(entry.archive))
-                )
+                self.items[flat] = WrittenItem(flat, self.add_archive(entry.archive))
         for shard in shards:
             entry = entries[shard.value.key]
             if isinstance(entry, CopiedTensor | KnownTensor) and shard.box is not None:
-                self._add_chunk(shard.value.key, entry, shard.box)
+                self._add_tensor(shard.value.key, entry, shard.box)
 
-    def _move(self, flat: str, entry: CarriedValue) -> None:
-        item = entry.item
-        self.carried.append(
-            CarriedBytes(self.size, entry.root / item.file, item.offset, item.length)
-        )
-        self.items[flat] = WrittenItem(flat, self._take(item.length))
-
-    def _add_chunk(self, flat: str, entry: CopiedTensor | KnownTensor, box: Box) -> None:
-        tensor, begin = entry.tensor, self.size
+    def _add_tensor(self, flat: str, entry: CopiedTensor | KnownTensor, box: Box) -> None:
+        tensor = entry.tensor
         data = entry.data if isinstance(entry, KnownTensor) else None
-        layout = _archive(tensor.dtype, box.shape, None if data is None else crc32(data))
-        self.literals += (LiteralBytes(begin + at, text) for at, text in layout.literals)
-        for payload in layout.payloads:
-            start = begin + payload.offset
-            if data is None:
-                crc_at = tuple(begin + at for at in payload.crc_at)
-                self.checksums.append(Checksum(start, payload.length, crc_at))
-            else:
-                self.literals.append(LiteralBytes(start, data))
+        item, start = self.add_chunk(tensor.dtype, box.shape, data)
+        if start is not None:
             self.chunks.append((entry.key, Chunk(box, self.prefix + self.name, start)))
-        item = self._take(layout.length)
         self.items[flat] = WrittenItem(flat, item, tensor.dtype, tensor.shape, box)
-
-    def _take(self, length: int) -> Item:
-        item = Item(self.name, self.size, length)
-        self.size += length
-        return item
 
     def planned(self, tied: Mapping[str, Sequence[str]]) -> Iterator[WrittenItem]:
         """The file's items in the order in which they were planned, not that of their bytes."""
         for key in self.order:
             yield self.items[key]
             yield from (replace(self.items[key], key=name) for name in tied.get(key, ()))
-
-    def plan(self) -> FilePlan:
-        return FilePlan(self.size, self.literals, self.carried, self.checksums)
-
-
-@lru_cache(maxsize=4096)
-def _archive(dtype: DType, shape: tuple[int, ...], crc: int | None) -> ArchiveLayout:
-    """The archive of one contiguous tensor, the same for every chunk of that type and shape; `crc`
-    is that of its bytes, where they are known."""
-    nbytes = Tensor(dtype, shape, ()).nbytes
-    if dtype.torch_storage is None:
-        storage = Storage("0", None, nbytes)
-    else:
-        storage = Storage("0", dtype, nbytes // dtype.itemsize)
-    tensor = StoredTensor(storage, dtype, 0, shape, row_major_strides(shape))
-    return lay_out_archive(dumps(tensor), [nbytes], {} if crc is None else {0: crc})

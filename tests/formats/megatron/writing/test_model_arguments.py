@@ -1,0 +1,70 @@
+"""Arguments of the training script out of config.json and shapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.formats.megatron.writing.weights import DENSE, EXPERTS, model
+from zerotools.core.dtypes import BFLOAT16
+from zerotools.formats.megatron.writing.model_arguments import model_arguments, unsaid
+
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 29,
+    "rope_theta": 500000.0,
+    "rms_norm_eps": 1e-6,
+    "hidden_act": "silu",
+}
+
+
+def test_a_dense_model() -> None:
+    found = model_arguments(CONFIG, model(DENSE, DENSE))
+    assert (found["num_layers"], found["hidden_size"], found["ffn_hidden_size"]) == (2, 16, 24)
+    assert (found["num_query_groups"], found["kv_channels"]) == (2, 4)
+    assert found["group_query_attention"] is True
+    assert (found["padded_vocab_size"], found["vocab_size"]) == (32, 29)
+    assert found["make_vocab_size_divisible_by"] == 32
+    assert (found["rotary_base"], found["norm_epsilon"]) == (500000, 1e-6)
+    assert found["untie_embeddings_and_output_weights"] is True
+    assert found["num_experts"] is None
+    assert (found["params_dtype"], found["bf16"], found["fp16"]) == (BFLOAT16, True, False)
+
+
+def test_a_model_of_experts_behind_a_dense_layer() -> None:
+    tree = {**CONFIG, "num_experts_per_tok": 2, "norm_topk_prob": False}
+    found = model_arguments(tree, model(DENSE, EXPERTS, EXPERTS))
+    assert (found["num_experts"], found["moe_ffn_hidden_size"]) == (2, 12)
+    assert found["moe_layer_freq"] == [0, 1, 1]
+    assert (found["moe_router_topk"], found["moe_router_pre_softmax"]) == (2, True)
+    assert found["ffn_hidden_size"] == 24
+
+
+@pytest.mark.parametrize(
+    ("rows", "vocabulary", "multiple"), [(128, 100, 128), (32, 29, 32), (29, 29, 1), (48, 9, None)]
+)
+def test_the_multiple_explains_the_rows(rows: int, vocabulary: int, multiple: int | None) -> None:
+    weights = model(DENSE)
+    name = "embedding.word_embeddings.weight"
+    weights[name] = weights[name].__class__(BFLOAT16, (rows, 16), ())
+    found = model_arguments({**CONFIG, "vocab_size": vocabulary}, weights)
+    assert found.get("make_vocab_size_divisible_by") == multiple
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({}, []),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, ["rope_scaling"]),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}, []),
+        ({"sliding_window": 4096}, ["sliding_window"]),
+        ({"sliding_window": 4096, "use_sliding_window": False}, []),
+    ],
+)
+def test_what_the_script_must_be_told_is_named(more: dict[str, Any], said: list[str]) -> None:
+    assert [*unsaid({**CONFIG, **more})] == said

@@ -1,0 +1,65 @@
+"""Layers and experts out of stacked tensors, wherever their chunks lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from zerotools.core.boxes import Box
+from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
+from zerotools.core.dtypes import FLOAT32
+from zerotools.core.errors import BadRequest
+from zerotools.formats.megatron.writing.single_tensors import single_tensors
+from zerotools.ops.execution.load_arrays import load
+
+STACKED = "decoder.layers.mlp.experts.experts.linear_fc2.weight"
+
+
+def stored(
+    root: Path, shape: tuple[int, ...], chunks: list[Chunk], values: np.ndarray
+) -> Checkpoint:
+    (root / "data").write_bytes(values.tobytes())
+    tensors = {Key(STACKED, "param"): Tensor(FLOAT32, shape, chunks)}
+    return Checkpoint(root, tensors, Origin("dcp", root), files={"data": values.nbytes})
+
+
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_each_expert_of_each_layer_is_a_tensor(is_transposed: bool, tmp_path: Path) -> None:
+    shape = (2, 3, 4, 5)
+    values = np.arange(120, dtype=np.float32).reshape(shape)
+    if is_transposed:  # one chunk, the last dimensions exchanged in the file
+        lying = np.ascontiguousarray(values.swapaxes(2, 3))
+        chunks = [Chunk(Box.whole(shape), "data", 0, (60, 20, 1, 4))]
+    else:  # a chunk of both layers for the first two experts, and one of each layer for the third
+        lying = np.concatenate([values[:, :2].ravel(), values[:, 2:].ravel()])
+        chunks = [
+            Chunk(Box((0, 0, 0, 0), (2, 2, 4, 5)), "data", 0),
+            Chunk(Box((0, 2, 0, 0), (1, 1, 4, 5)), "data", 320),
+            Chunk(Box((1, 2, 0, 0), (1, 1, 4, 5)), "data", 400),
+        ]
+    source = stored(tmp_path, shape, chunks, lying)
+    singles = single_tensors(source)
+    made = Checkpoint(tmp_path, singles.tensors, source.origin, files=source.files)
+    arrays = load(made, dict.fromkeys(singles.tensors, FLOAT32))
+    assert len(arrays) == 6
+    for layer in range(2):
+        for expert in range(3):
+            name = f"decoder.layers.{layer}.mlp.experts.local_experts.{expert}.linear_fc2.weight"
+            assert np.array_equal(arrays[Key(name, "param")], values[layer, expert])
+    assert singles.keys[Key(STACKED, "param")] == tuple(singles.tensors)
+
+
+def test_a_stacked_tensor_has_axes_for_layers_and_experts(tmp_path: Path) -> None:
+    source = stored(tmp_path, (2, 3), [], np.zeros(6, np.float32))
+    with pytest.raises(BadRequest, match="2 of its axes should count layers or experts"):
+        single_tensors(source)
+
+
+def test_a_tensor_is_not_there_twice(tmp_path: Path) -> None:
+    source = stored(tmp_path, (1, 1, 4), [], np.zeros(4, np.float32))
+    name = "decoder.layers.0.mlp.experts.local_experts.0.linear_fc2.weight"
+    twice = {**source.tensors, Key(name, "param"): Tensor(FLOAT32, (4,), ())}
+    with pytest.raises(BadRequest, match="which is there already"):
+        single_tensors(Checkpoint(tmp_path, twice, source.origin))

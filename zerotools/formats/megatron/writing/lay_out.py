@@ -1,0 +1,312 @@
+"""A torch_dist checkpoint of a run that any program saved, as Megatron-Core 0.15 and 0.16 load it.
+
+    OUT/latest_checkpointed_iteration.txt      the iteration, or `release` for weights alone
+    OUT/iter_0000100/ or OUT/release/          .metadata, __0_N.distcp, common.pt, metadata.json
+
+It is for any degrees of parallelism: who loads it asks for parts of whole tensors. The state of the
+optimizer is in the form `fully_reshardable`: masters and moments in the shapes of their weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.checkpoint import Checkpoint, Key, Origin, Tensor
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.core.target import Dropped, FilePlan, Target
+from zerotools.core.training import TrainingState
+from zerotools.formats.megatron.file_names import COMMON, CONFIG, TRACKER
+from zerotools.formats.megatron.origin import EMBEDDING, FORMAT, OUTPUT
+from zerotools.formats.megatron.writing.common_state import METADATA_JSON, common_state
+from zerotools.formats.megatron.writing.extra_states import extra_state_keys
+from zerotools.formats.megatron.writing.model_arguments import PARALLEL, model_arguments, unsaid
+from zerotools.formats.megatron.writing.norm_names import NormNames, norm_names
+from zerotools.formats.megatron.writing.resumable_optimizer import (
+    MOMENTS,
+    LeftOptimizer,
+    WrittenOptimizer,
+    is_of_expert,
+    written_optimizer,
+)
+from zerotools.formats.megatron.writing.single_tensors import SingleTensors, single_tensors
+from zerotools.formats.megatron.writing.stored_files import (
+    LARGEST_CHUNK,
+    StoredFiles,
+    StoredTensorPlace,
+)
+from zerotools.formats.megatron.writing.stored_places import (
+    StoredPlace,
+    StoredPlaces,
+    stored_places,
+)
+from zerotools.formats.torch_optimizers import STATE_ROLE
+from zerotools.io.distcp.planned_file import archive_of
+from zerotools.io.files.json_file import read_json
+from zerotools.io.huggingface.config_json import LARGEST_CONFIG
+from zerotools.io.huggingface.model_sidecars import CONFIG as MODEL_CONFIG
+from zerotools.io.output.plain_files import literal, sidecar_files
+
+_NAMES = ("embedding.", "decoder.", "encoder.", "output_layer.", "mtp.", "position_embeddings.")
+_RELEASE = "release"
+_STATE = "optimizer.state."
+
+
+def lay_out(
+    source: Checkpoint,
+    training: TrainingState,
+    destination: Path,
+    *,
+    shard_bytes: int,
+    expert_parallel: int | None = None,
+    chunk_bytes: int = LARGEST_CHUNK,
+) -> Target:
+    """Lay `source`, whose weights have Megatron's names, out in the run directory `destination`.
+    Files are of at most `shard_bytes`, and chunks of `chunk_bytes`, where one row is not larger.
+    `expert_parallel` is how many ranks will share the experts; None: as the source says, else more
+    than one.
+
+    Raises:
+        BadRequest: other names, a layer or expert that is missing, no experts to be shared, or
+            options of the optimizer that are known from nowhere.
+        Unsupported: stacked tensors that are quantised.
+        BadFile: config.json is damaged.
+    """
+    singles = _renamed(single_tensors(source))
+    weights = _weights(singles.tensors)
+    _refuse_other_names(source, weights)
+    norms = norm_names(weights)
+    places = stored_places(source.origin.path, weights)
+    names = {old.name: tuple(key.name for key in new) for old, new in singles.keys.items()}
+    apart = _are_experts_apart(source, weights, expert_parallel)
+    optimizer = written_optimizer(source, training, singles.tensors, names, apart=apart)
+    written = optimizer if isinstance(optimizer, WrittenOptimizer) else None
+    iteration = _iteration(source, training, written)
+    name = _RELEASE if written is None else f"iter_{iteration:07d}"
+    files = StoredFiles(f"{name}/", shard_bytes, chunk_bytes)
+    for place in _stored(singles.tensors, places, norms, with_state=written is not None):
+        files.add(place)
+    files.add_extra_states(sorted({*_extra_states(places, norms)}))
+    config, arguments = _arguments(source, training, weights)
+    common = common_state(
+        arguments,
+        written,
+        iteration=iteration,
+        is_uniform=places.is_uniform,
+        scheduler=_schedule(training),
+    )
+    plans = {
+        **files.plans(),
+        f"{name}/{COMMON}": literal(archive_of(common)),
+        f"{name}/{CONFIG}": literal(METADATA_JSON),
+        TRACKER: literal((_RELEASE if written is None else str(iteration)).encode()),
+        **{f"{name}/{each}": plan for each, plan in sidecar_files(source).items()},
+    }
+    target = _target(source, destination, files.tensors, plans, iteration)
+    return replace(
+        target,
+        notes=tuple(_notes(name, optimizer, arguments, config)),
+        sources={
+            key: tensor
+            for key, tensor in singles.tensors.items()
+            if key in files.tensors and source.tensors.get(key) is not tensor
+        },
+        target_keys={old: new for old, new in singles.keys.items() if new != (old,)},
+        dropped=tuple(_dropped(source, training, optimizer)),
+    )
+
+
+def _renamed(singles: SingleTensors) -> SingleTensors:
+    """With norms under the names that are written."""
+    known = norm_names({key.name for key in singles.tensors}).written
+
+    def new(key: Key) -> Key:
+        return Key(known.get(key.name, key.name), key.role)
+
+    return SingleTensors(
+        {new(key): tensor for key, tensor in singles.tensors.items()},
+        {old: tuple(map(new, keys)) for old, keys in singles.keys.items()},
+    )
+
+
+def _weights(tensors: Mapping[Key, Tensor]) -> dict[str, Tensor]:
+    """What the model has, by name: the 16-bit weights, where there are masters beside them."""
+    found = {key.name: t for key, t in tensors.items() if key.role in ("param", "buffer")}
+    return found | {key.name: t for key, t in tensors.items() if key.role == "param16"}
+
+
+def _refuse_other_names(source: Checkpoint, weights: Mapping[str, Tensor]) -> None:
+    other = next((name for name in weights if not name.startswith(_NAMES)), None)
+    if other is not None or not weights:
+        raise BadRequest(
+            f"{source.origin.path} has {other or 'no weights'}, and Megatron-Core has other names: "
+            "add --map-to megatron, which arranges the weights of a model of the Hub for it"
+        )
+
+
+def _are_experts_apart(
+    source: Checkpoint, weights: Mapping[str, Tensor], expert_parallel: int | None
+) -> bool | None:
+    """Whether experts have an optimizer of their own, as far as the user says."""
+    if expert_parallel is None:
+        return None
+    if expert_parallel < 1 or not any(map(is_of_expert, weights)):
+        raise BadRequest(
+            f"--expert-parallel is {expert_parallel}, and at least 1 rank has experts"
+            if expert_parallel < 1
+            else f"{source.origin.path} has no experts: leave --expert-parallel out"
+        )
+    return expert_parallel > 1
+
+
+def _stored(
+    tensors: Mapping[Key, Tensor], places: StoredPlaces, norms: NormNames, *, with_state: bool
+) -> Iterator[StoredTensorPlace]:
+    for key, tensor in tensors.items():
+        has_half = Key(key.name, "param16") in tensors
+        prefixes = _prefixes(key, tensor, has_half=has_half, with_state=with_state)
+        flats = [
+            prefix + each.flat for prefix in prefixes for each in _places(key.name, places, norms)
+        ]
+        if flats:
+            yield StoredTensorPlace(
+                key, tensor, flats, places.of(key.name).index, places.counts[key.name]
+            )
+
+
+def _prefixes(key: Key, tensor: Tensor, *, has_half: bool, with_state: bool) -> list[str]:
+    """What the keys of a tensor begin with. Masters without 16-bit weights are both."""
+    if key.role in MOMENTS:
+        return [f"{_STATE}{key.role}."] if with_state else []
+    if key.role == "param16":
+        return [""] if with_state else []
+    if key.role == "param" and with_state and tensor.dtype.is_float:
+        return [f"{_STATE}param."] if has_half else ["", f"{_STATE}param."]
+    return [""]
+
+
+def _places(name: str, places: StoredPlaces, norms: NormNames) -> Iterator[StoredPlace]:
+    """Where a weight lies, and once more under its second name."""
+    yield places.of(name)
+    if (second := norms.second.get(name)) is not None:
+        yield places.of(second)
+
+
+def _extra_states(places: StoredPlaces, norms: NormNames) -> Iterator[str]:
+    for name, counts in places.counts.items():
+        for place in _places(name, places, norms):
+            yield from extra_state_keys(place, counts)
+
+
+def _iteration(
+    source: Checkpoint, training: TrainingState, written: WrittenOptimizer | None
+) -> int:
+    if written is None:
+        return 0
+    known = (source.origin.step, training.steps, written.steps)
+    return next(steps for steps in known if steps is not None)
+
+
+def _run_arguments(training: TrainingState) -> Mapping[str, Any] | None:
+    """The arguments of Megatron's script, where the source has them."""
+    found = training.client.get("args")
+    return found if isinstance(found, Mapping) and "num_layers" in found else None
+
+
+def _arguments(
+    source: Checkpoint, training: TrainingState, weights: Mapping[str, Tensor]
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """config.json, and the arguments of the script: the run's own, else those of config.json."""
+    run = _run_arguments(training)
+    rows = weights[EMBEDDING].shape[0] if EMBEDDING in weights else None
+    if run is not None:
+        return {}, {**run, "padded_vocab_size": rows or run.get("padded_vocab_size")}
+    path = source.model_sidecars.get(MODEL_CONFIG)
+    if path is None:
+        return {}, None
+    try:
+        config: Any = read_json(path, LARGEST_CONFIG)
+    except (ValueError, RecursionError):
+        config = None
+    if not isinstance(config, dict):
+        raise BadFile(f"{path} is not a JSON object")
+    samples = {} if training.samples is None else {"consumed_train_samples": training.samples}
+    return config, {**model_arguments(config, weights), **PARALLEL, **samples}
+
+
+def _schedule(training: TrainingState) -> Any:
+    """Megatron's own, as it is."""
+    found = training.lr_scheduler
+    is_megatrons = isinstance(found, Mapping) and {"lr_decay_style", "num_steps"} <= found.keys()
+    return found if is_megatrons else None
+
+
+def _target(
+    source: Checkpoint,
+    destination: Path,
+    tensors: Mapping[Key, Tensor],
+    plans: Mapping[str, FilePlan],
+    iteration: int,
+) -> Target:
+    ties = {OUTPUT: EMBEDDING} if Key(OUTPUT, "param") not in tensors else {}
+    checkpoint = Checkpoint(
+        root=destination,
+        tensors=tensors,
+        origin=Origin(FORMAT, destination, step=iteration),
+        aliases={alias: name for alias, name in source.aliases.items() if ties.get(alias) == name},
+        files={name: plan.size for name, plan in plans.items()},
+    )
+    return Target(checkpoint, plans)
+
+
+def _notes(
+    name: str,
+    optimizer: WrittenOptimizer | LeftOptimizer,
+    arguments: Mapping[str, Any] | None,
+    config: Mapping[str, Any],
+) -> Iterator[str]:
+    if isinstance(optimizer, WrittenOptimizer):
+        yield from optimizer.notes
+    else:
+        yield f"{name}/ has weights alone: Megatron starts at iteration 0, with a new optimizer"
+    if arguments is None:
+        yield (
+            "no file says the sizes of the model, so --use-checkpoint-args finds none: give "
+            "--config-dir, or Megatron all options of the model"
+        )
+    told = [*unsaid(config)]
+    if told:
+        yield (
+            f"config.json has {', '.join(told)}, which Megatron does not take from a checkpoint: "
+            "give its script the options for them"
+        )
+
+
+def _dropped(
+    source: Checkpoint, training: TrainingState, optimizer: WrittenOptimizer | LeftOptimizer
+) -> Iterator[Dropped]:
+    roles = {key.role for key in source.tensors}
+    if isinstance(optimizer, LeftOptimizer):
+        for role in sorted(roles - {"param", "buffer", "param16", STATE_ROLE}):
+            yield Dropped(role, optimizer.why)
+        if "param16" in roles:
+            yield Dropped("param16", "the masters are the weights, which Megatron casts")
+        if training.steps:
+            yield Dropped("steps", "without an optimizer a run begins at iteration 0")
+        if training.groups:
+            yield Dropped("param_groups", optimizer.why or "there is no optimizer state")
+    if training.lr_scheduler is not None and (
+        _schedule(training) is None or isinstance(optimizer, LeftOptimizer)
+    ):
+        yield Dropped("lr_scheduler", "Megatron keeps its schedule in a form of its own")
+    if training.loss_scale is not None:
+        yield Dropped("loss_scale", "Megatron starts its loss scaler anew")
+    if training.frozen:
+        yield Dropped("frozen", "Megatron does not save which weights were frozen")
+    if training.ds_config is not None:
+        yield Dropped("ds_config", "it configures DeepSpeed")
+    client = {*training.client} - {"args", "checkpoint_version", "content_metadata"}
+    if client or STATE_ROLE in roles or (training.client and _run_arguments(training) is None):
+        yield Dropped("client", "state that the training program added")

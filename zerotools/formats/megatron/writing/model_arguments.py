@@ -1,0 +1,198 @@
+"""The arguments of Megatron's training script for a model, of config.json and of its tensors.
+
+What shapes tell is taken from the tensors, the rest from config.json. `--use-checkpoint-args` reads
+the names in `megatron/training/checkpointing.py` (`load_args_from_checkpoint`); what it does not
+read, such as how RoPE is scaled, must be given to the script, and `unsaid` names it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from zerotools.core.checkpoint import Tensor
+from zerotools.core.dtypes import BFLOAT16, FLOAT16, DType
+from zerotools.formats.megatron.origin import EMBEDDING, OUTPUT
+
+_LAYER = re.compile(r"decoder\.layers\.(\d+)\.(.+)", re.S)
+_FC1, _FC2 = "mlp.linear_fc1.weight", "mlp.linear_fc2.weight"
+_EXPERT_FC2 = "mlp.experts.local_experts.0.linear_fc2.weight"
+_USUAL_MULTIPLE = 128
+_PLAIN_ROPE = (None, "default")
+
+
+def model_arguments(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The arguments for the weights `tensors`, by the names of a model on one rank, of the model
+    that config.json describes."""
+    text = config.get("text_config")
+    config = {**config, **text} if isinstance(text, Mapping) else config
+    layers: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        if match := _LAYER.fullmatch(name):
+            layers.setdefault(int(match[1]), {})[match[2]] = tensor
+    within = {name: tensor for each in layers.values() for name, tensor in each.items()}
+    found = {
+        **_sizes(config, tensors, within, len(layers)),
+        **_attention(config, within),
+        **_position(config),
+        **_layer_kinds(config, tensors, within),
+        **(_experts(config, within, layers) if "mlp.router.weight" in within else {}),
+        **_precision(tensors),
+        "num_experts": _rows(within.get("mlp.router.weight")),
+    }
+    return {name: value for name, value in found.items() if value is not None or name in _NONE}
+
+
+_NONE = ("num_experts",)
+PARALLEL = {
+    "tensor_model_parallel_size": 1,
+    "pipeline_model_parallel_size": 1,
+    "expert_model_parallel_size": 1,
+    "context_parallel_size": 1,
+    "data_parallel_size": 1,
+    "world_size": 1,
+}
+"""Of no run: the checkpoint is for any degrees of parallelism."""
+
+
+def _rows(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.shape[0]
+
+
+def _sizes(
+    config: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    within: Mapping[str, Tensor],
+    count: int,
+) -> dict[str, Any]:
+    embedding = tensors.get(EMBEDDING)
+    fc2 = within.get(_FC2) or within.get(_EXPERT_FC2)
+    ffn = config.get("intermediate_size") if _FC2 not in within else None
+    return {
+        "num_layers": count,
+        "hidden_size": embedding.shape[1] if embedding else config.get("hidden_size"),
+        "ffn_hidden_size": ffn or (fc2.shape[1] if fc2 else None),
+        "padded_vocab_size": _rows(embedding),
+        "vocab_size": config.get("vocab_size"),
+        "make_vocab_size_divisible_by": _multiple(_rows(embedding), config.get("vocab_size")),
+        "max_position_embeddings": config.get("max_position_embeddings"),
+    }
+
+
+def _multiple(rows: int | None, vocabulary: Any) -> int | None:
+    """What the vocabulary was padded to a multiple of, so that whoever reads the checkpoint finds
+    which rows are padding: the usual one where it fits, else the largest power of two that does."""
+    if rows is None or type(vocabulary) is not int or vocabulary < 1:
+        return None
+    usual = [_USUAL_MULTIPLE, *(2**power for power in range(20, -1, -1))]
+    return next((each for each in usual if -(-vocabulary // each) * each == rows), None)
+
+
+def _attention(config: Mapping[str, Any], within: Mapping[str, Tensor]) -> dict[str, Any]:
+    heads = config.get("num_attention_heads")
+    if "self_attention.linear_kv_up_proj.weight" in within:
+        return {
+            "num_attention_heads": heads,
+            "multi_latent_attention": True,
+            "q_lora_rank": config.get("q_lora_rank"),
+            "kv_lora_rank": config.get("kv_lora_rank"),
+            "qk_head_dim": config.get("qk_nope_head_dim"),
+            "qk_pos_emb_head_dim": config.get("qk_rope_head_dim"),
+            "v_head_dim": config.get("v_head_dim"),
+            "qk_layernorm": True,
+        }
+    groups = config.get("num_key_value_heads") or heads
+    projection = within.get("self_attention.linear_proj.weight")
+    channels = projection.shape[1] // heads if projection and heads else config.get("head_dim")
+    return {
+        "num_attention_heads": heads,
+        "group_query_attention": groups != heads,
+        "num_query_groups": groups,
+        "kv_channels": channels,
+        "multi_latent_attention": False,
+        "qk_layernorm": "self_attention.q_layernorm.weight" in within,
+    }
+
+
+def _rope(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = config.get("rope_parameters") or config.get("rope_scaling")
+    return found if isinstance(found, Mapping) else {}
+
+
+def _position(config: Mapping[str, Any]) -> dict[str, Any]:
+    base = config.get("rope_theta", _rope(config).get("rope_theta", 10000))
+    return {
+        "position_embedding_type": "rope",
+        "rotary_base": int(base) if isinstance(base, float) and base.is_integer() else base,
+        "rotary_percent": config.get("partial_rotary_factor", 1.0),
+        "rotary_interleaved": False,
+    }
+
+
+def _layer_kinds(
+    config: Mapping[str, Any], tensors: Mapping[str, Tensor], within: Mapping[str, Tensor]
+) -> dict[str, Any]:
+    biases = ("self_attention.linear_proj.bias", "mlp.linear_fc2.bias")
+    activation = config.get("hidden_act") or config.get("hidden_activation")
+    return {
+        "normalization": "RMSNorm",
+        "norm_epsilon": config.get("rms_norm_eps"),
+        "apply_layernorm_1p": str(config.get("model_type", "")).startswith("gemma"),
+        "swiglu": activation in (None, "silu"),
+        "squared_relu": False,
+        "add_bias_linear": any(bias in within for bias in biases),
+        "add_qkv_bias": "self_attention.linear_qkv.bias" in within,
+        "untie_embeddings_and_output_weights": OUTPUT in tensors
+        and config.get("tie_word_embeddings") is not True,
+        "attention_dropout": config.get("attention_dropout") or 0.0,
+        "hidden_dropout": 0.0,
+    }
+
+
+def _experts(
+    config: Mapping[str, Any],
+    within: Mapping[str, Tensor],
+    layers: Mapping[int, Mapping[str, Tensor]],
+) -> dict[str, Any]:
+    kinds = [int("mlp.router.weight" in layers[number]) for number in sorted(layers)]
+    fc2 = within.get(_EXPERT_FC2)
+    shared = within.get("mlp.shared_experts.linear_fc2.weight")
+    has_bias = "mlp.router.expert_bias" in within
+    normalises = config.get("norm_topk_prob", config.get("model_type") != "qwen2_moe")
+    return {
+        "moe_layer_freq": 1 if all(kinds) else kinds,
+        "moe_ffn_hidden_size": fc2.shape[1] if fc2 else None,
+        "moe_router_topk": config.get("num_experts_per_tok"),
+        "moe_router_pre_softmax": not normalises,
+        "moe_router_score_function": "sigmoid" if has_bias else "softmax",
+        "moe_router_enable_expert_bias": has_bias,
+        "moe_router_topk_scaling_factor": config.get("routed_scaling_factor"),
+        "moe_shared_expert_intermediate_size": shared.shape[1] if shared else None,
+    }
+
+
+def _precision(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    embedding = tensors.get(EMBEDDING)
+    dtype: DType | None = embedding.dtype if embedding else None
+    return {
+        "params_dtype": dtype,
+        "bf16": dtype == BFLOAT16,
+        "fp16": dtype == FLOAT16,
+    }
+
+
+def unsaid(config: Mapping[str, Any]) -> Iterator[str]:
+    """What of config.json the script must be told by options."""
+    text = config.get("text_config")
+    config = {**config, **text} if isinstance(text, Mapping) else config
+    rope = _rope(config)
+    if rope.get("rope_type", rope.get("type")) not in _PLAIN_ROPE:
+        yield "rope_scaling"
+    if config.get("sliding_window") and config.get("use_sliding_window", True):
+        yield "sliding_window"
+    if (config.get("n_group") or 1) != 1:
+        yield "n_group"
+    for key in ("final_logit_softcapping", "attn_logit_softcapping", "query_pre_attn_scalar"):
+        if config.get(key):
+            yield key
