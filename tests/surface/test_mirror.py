@@ -21,6 +21,7 @@ OF_NO_ROOM = {
     "foreign_runs": "programs that train, which make golden cases",
     "megatron_runs": "Megatron-Core itself, which makes golden cases",
     "torch_runs": "torch itself, which makes golden cases",
+    "program_runs": "other training programs, whose writers make golden cases",
     "quantised_runs": "libraries of quantised weights, which make golden cases",
     "trl_runs": "TRL itself, which makes golden cases",
     "docs": "documents, whose commands are run",

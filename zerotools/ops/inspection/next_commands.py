@@ -1,0 +1,44 @@
+"""What users do next with a checkpoint of another program's run: commands that they can copy."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from zerotools.formats import FORMATS, FormatTable, format_of
+from zerotools.io.huggingface.model_sidecars import CONFIG
+from zerotools.ops.inspection.inspect import Inspection
+
+
+def next_commands(
+    inspection: Inspection, path: Path, table: FormatTable = FORMATS
+) -> tuple[str, ...]:
+    """Commands for the checkpoint that `path` means, the likeliest first; none where nothing can
+    be made of it, and none where it is a model already."""
+    checkpoint = inspection.checkpoint
+    origin = checkpoint.origin
+    if origin.refusal is not None or origin.question is not None:
+        return ()
+    source, name = shlex.quote(str(path)), path.resolve().name or "run"
+    model = shlex.quote(f"{name}-model")
+    if inspection.incomplete:
+        return (f"zerotools salvage {source} {model}",)
+    form = format_of(checkpoint, table)
+    if is_model(inspection, table):
+        return ()
+    mapped = " --map-to hf --config-dir MODEL_DIR" if form.needs_map else ""
+    commands = [f"zerotools consolidate {source} {model}{mapped}"]
+    if form.reshards and inspection.run.has_optimizer and origin.world_size is not None:
+        ranks = max(1, origin.world_size // 2)
+        resumable = shlex.quote(f"{name}-{ranks}-ranks")
+        commands.append(f"zerotools reshard {source} {resumable} --world-size {ranks}")
+    return tuple(commands)
+
+
+def is_model(inspection: Inspection, table: FormatTable = FORMATS) -> bool:
+    """Whether it is a Hugging Face model as it lies there, of which nothing must be merged."""
+    checkpoint = inspection.checkpoint
+    form = format_of(checkpoint, table)
+    beside = checkpoint.model_sidecars.get(CONFIG)
+    is_exported = form.is_exported and checkpoint.origin.world_size is None
+    return is_exported and beside is not None and beside.parent == checkpoint.root
