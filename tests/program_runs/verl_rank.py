@@ -10,7 +10,7 @@ from pathlib import Path
 
 from .absent import pretend
 
-pretend("ray", "datasets", "pandas", "torchdata", "qwen_vl_utils", "megatron", "codetiming")
+pretend("ray", "datasets", "pandas", "torchdata", "qwen_vl_utils", "codetiming")
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402

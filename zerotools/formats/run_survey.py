@@ -32,11 +32,13 @@ class SurveyedCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class RunSurvey:
-    """The run of `program` in the directory `path`: its checkpoints, newest first."""
+    """The run of `program` in the directory `path`: its checkpoints, newest first. `wraps_models`
+    as in `RunLayout`."""
 
     program: str
     path: Path
     checkpoints: tuple[SurveyedCheckpoint, ...]
+    wraps_models: bool = False
 
 
 def survey_around(path: Path, taken: Path, table: FormatTable = FORMATS) -> RunSurvey | None:
@@ -49,7 +51,8 @@ def survey_around(path: Path, taken: Path, table: FormatTable = FORMATS) -> RunS
             continue
         rows = tuple(_surveyed(run, entry, taken, table) for entry in reversed(run.entries))
         if place == places[0] or any(row.is_taken for row in rows):
-            return RunSurvey(run.layout.program, place if place != places[0] else path, rows)
+            shown = path if place == places[0] else place
+            return RunSurvey(run.layout.program, shown, rows, run.layout.wraps_models)
     return None
 
 

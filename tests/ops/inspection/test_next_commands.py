@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 from tests.golden_files import DEEPSPEED, GOLDEN, TORCH
+from zerotools.core.checkpoint import Key
 from zerotools.formats import read_any
 from zerotools.ops.inspection.inspect import inspect
 from zerotools.ops.inspection.next_commands import is_model, next_commands
@@ -53,3 +55,14 @@ def test_of_a_model_nothing_is_merged(tmp_path: Path) -> None:
     inspection = inspect(read_any(tmp_path / "model"))
     assert is_model(inspection)
     assert next_commands(inspection, tmp_path / "model") == ()
+
+
+def test_the_attribute_that_wraps_a_model_is_stripped() -> None:
+    path = TORCH / "fsdp2-verl-w3" / "checkpoint"
+    inspection = inspect(read_any(path))
+    tensors = inspection.checkpoint.tensors
+    wrapped = {Key(f"model.layer.{key.name}", key.role): each for key, each in tensors.items()}
+    named = replace(inspection, checkpoint=replace(inspection.checkpoint, tensors=wrapped))
+    (command,) = next_commands(named, path, wraps_models=True)
+    assert command.endswith(" --strip-prefix model.")
+    assert "--strip-prefix" not in next_commands(named, path)[0]

@@ -46,8 +46,12 @@ def command(
     means that the checkpoint has problems.
     """
     inspection = inspect(formats.read_any(path, tag=tag, layout=layout, section=section))
-    run = survey_around(path, inspection.checkpoint.root)
-    commands = next_commands(inspection, path) if run is not None else ()
+    checkpoint = inspection.checkpoint
+    is_file = checkpoint.origin.path.is_file()
+    run = survey_around(path, checkpoint.origin.path if is_file else checkpoint.root)
+    commands: tuple[str, ...] = ()
+    if run is not None:
+        commands = next_commands(inspection, path, wraps_models=run.wraps_models)
     if as_json:
         described = to_json(inspection, chunks=tensors)
         render.print_json(described | {"run": run_to_json(run), "next": list(commands)})

@@ -29,7 +29,8 @@ class RunLayout:
 
     A directory is of the program if one of its newest checkpoints has a name that `holds` matches,
     and it has itself one that `beside` matches. A finished checkpoint has the file `written_last`,
-    and none beside it with its name and `unfinished_suffix`.
+    and none beside it with its name and `unfinished_suffix`. `wraps_models` says that programs'
+    names begin with that of an attribute that has the model.
     """
 
     program: str
@@ -43,3 +44,4 @@ class RunLayout:
     tracker: Tracker | None = None
     written_last: str | None = None
     unfinished_suffix: str | None = None
+    wraps_models: bool = False

@@ -11,10 +11,15 @@ from zerotools.ops.inspection.inspect import Inspection
 
 
 def next_commands(
-    inspection: Inspection, path: Path, table: FormatTable = FORMATS
+    inspection: Inspection,
+    path: Path,
+    *,
+    wraps_models: bool = False,
+    table: FormatTable = FORMATS,
 ) -> tuple[str, ...]:
     """Commands for the checkpoint that `path` means, the likeliest first; none where nothing can
-    be made of it, and none where it is a model already."""
+    be made of it, and none where it is a model already. `wraps_models` says that the names of its
+    program begin with that of an attribute, which a model does not know."""
     checkpoint = inspection.checkpoint
     origin = checkpoint.origin
     if origin.refusal is not None or origin.question is not None:
@@ -26,13 +31,23 @@ def next_commands(
     form = format_of(checkpoint, table)
     if is_model(inspection, table):
         return ()
-    mapped = " --map-to hf --config-dir MODEL_DIR" if form.needs_map else ""
-    commands = [f"zerotools consolidate {source} {model}{mapped}"]
+    options = " --map-to hf --config-dir MODEL_DIR" if form.needs_map else ""
+    if wraps_models and (prefix := _common_prefix(inspection)):
+        options += f" --strip-prefix {shlex.quote(prefix)}"
+    commands = [f"zerotools consolidate {source} {model}{options}"]
     if form.reshards and inspection.run.has_optimizer and origin.world_size is not None:
         ranks = max(1, origin.world_size // 2)
         resumable = shlex.quote(f"{name}-{ranks}-ranks")
         commands.append(f"zerotools reshard {source} {resumable} --world-size {ranks}")
     return tuple(commands)
+
+
+def _common_prefix(inspection: Inspection) -> str:
+    """The attribute that has all weights, with its dot; empty where there is none."""
+    names = [key.name for key in inspection.checkpoint.tensors if key.role == "param"]
+    first = {name.partition(".")[0] for name in names}
+    has_parts = all(name.count(".") > 1 for name in names)
+    return f"{first.pop()}." if len(first) == 1 and has_parts else ""
 
 
 def is_model(inspection: Inspection, table: FormatTable = FORMATS) -> bool:

@@ -31,9 +31,14 @@ MUON_ROLE = "momentum_buffer"
 _USES_MUON = "use_muon"
 
 
+def uses_muon(options: Mapping[str, Any]) -> bool:
+    """Whether Muon updates the parameters of a param group with these options."""
+    return options.get(_USES_MUON) is True
+
+
 def is_of_muon(role: str, options: Mapping[str, Any] | None) -> bool:
     """Whether state of a param group with these options is Muon's momentum."""
-    return role == MUON_ROLE and options is not None and options.get(_USES_MUON) is True
+    return role == MUON_ROLE and options is not None and uses_muon(options)
 
 
 @dataclass(frozen=True, slots=True)
