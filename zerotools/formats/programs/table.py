@@ -112,5 +112,6 @@ PROGRAMS: tuple[RunLayout, ...] = (
             r"version_\d+/checkpoints",
             r".*_logs/version_\d+/checkpoints",
         ),
+        wraps_models=True,
     ),
 )
