@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.formats.programs.test_run import verl_run
-from tests.formats.programs.test_table import VERL, below, make_run
+from tests.formats.test_program_run import verl_run
+from tests.formats.test_programs_table import VERL, below, make_run
 from zerotools.formats import detect
 from zerotools.formats.run_survey import survey_around
 

@@ -56,7 +56,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "daemon/trainer/memory/test_layout_agreement",
         "formats/dcp/writing/test_job",
         "formats/deepspeed/schema/test_trees",
-        "formats/programs/test_real_runs",
+        "formats/test_real_runs",
         "formats/test_rooms",
         "formats/deepspeed/reading/test_versions",
         "formats/torchfile/reading/test_unread",

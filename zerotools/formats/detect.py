@@ -15,7 +15,7 @@ from pathlib import Path
 
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
 from zerotools.formats.format import FormatTable, Found, ReadOptions, UnfinishedCheckpoint
-from zerotools.formats.programs.run import ProgramRun, RunEntry, run_at
+from zerotools.formats.program_run import ProgramRun, RunEntry, run_at
 from zerotools.io.distcp.file_names import METADATA
 from zerotools.io.files.damage import tolerate
 from zerotools.io.files.listing import names_in

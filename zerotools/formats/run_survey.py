@@ -10,7 +10,7 @@ from zerotools.core.errors import ZerotoolsError
 from zerotools.formats import FORMATS, FormatTable
 from zerotools.formats.detect import Detection
 from zerotools.formats.format import ReadOptions
-from zerotools.formats.programs.run import ProgramRun, RunEntry, run_at
+from zerotools.formats.program_run import ProgramRun, RunEntry, run_at
 from zerotools.io.files.listing import names_if_readable
 from zerotools.io.files.open_source import RemotePath
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -53,8 +52,7 @@ def command(
     if run is not None:
         commands = next_commands(inspection, path, wraps_models=run.wraps_models)
     if as_json:
-        described = to_json(inspection, chunks=tensors)
-        render.print_json(described | {"run": run_to_json(run), "next": list(commands)})
+        render.print_json(to_json(inspection, chunks=tensors, run=run, commands=commands))
     else:
         lines = describe(inspection, tensors=tensors)
         render.print_lines(lines if run is None else [*lines, *_run(run, inspection, commands)])
@@ -261,24 +259,6 @@ def _state(checkpoint: SurveyedCheckpoint) -> str:
     if checkpoint.fault is not None:
         return f"unfinished: {render.clean(checkpoint.fault)}"
     return "shown above" if checkpoint.is_taken else ""
-
-
-def run_to_json(run: RunSurvey | None) -> dict[str, Any] | None:
-    """The key `run` of the documented form (docs/reference/inspect-json.md)."""
-    if run is None:
-        return None
-    checkpoints = [
-        {
-            "name": checkpoint.name,
-            "step": checkpoint.step,
-            "format": checkpoint.format,
-            "models": list(checkpoint.models),
-            "fault": checkpoint.fault,
-            "taken": checkpoint.is_taken,
-        }
-        for checkpoint in run.checkpoints
-    ]
-    return {"program": run.program, "path": str(run.path), "checkpoints": checkpoints}
 
 
 def _tensors(inspection: Inspection) -> list[str]:

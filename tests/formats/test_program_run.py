@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.formats.programs.test_table import DCP, TAG, TRAINER, VERL, below, make_run
+from tests.formats.test_programs_table import DCP, TAG, TRAINER, VERL, below, make_run
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats import UnfinishedCheckpoint, detect
-from zerotools.formats.programs.run import run_at
+from zerotools.formats.program_run import run_at
 from zerotools.io.files.listing import names_in
 
 TRACKER = "latest_checkpointed_iteration.txt"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from zerotools.formats import detect
-from zerotools.formats.programs.run import run_at
-from zerotools.formats.programs.table import PROGRAMS
+from zerotools.formats.program_run import run_at
+from zerotools.formats.programs_table import PROGRAMS
 from zerotools.io.files.listing import names_in
 
 VERL = ("model_world_size_1_rank_0.pt", "extra_state_world_size_1_rank_0.pt", "fsdp_config.json")

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.formats.programs.layout import HERE, RunLayout
-from zerotools.formats.programs.table import PROGRAMS
+from zerotools.formats.programs_table import PROGRAMS
+from zerotools.formats.run_layout import HERE, RunLayout
 from zerotools.io.files.listing import names_if_readable
 from zerotools.io.files.regular import read_regular
 
@@ -17,7 +17,7 @@ _LARGEST_TRACKER = 4096
 _LOOKED_AT = 4
 
 
-class Listing:
+class NamesBelow:
     """The names in a directory and in those below it, each asked for once."""
 
     def __init__(self, path: Path, names: set[str]) -> None:
@@ -56,7 +56,7 @@ class ProgramRun:
     place: str
     entries: tuple[RunEntry, ...]
     others: tuple[str, ...]
-    listing: Listing = field(repr=False, compare=False)
+    listing: NamesBelow = field(repr=False, compare=False)
 
     @property
     def tracker_file(self) -> str | None:
@@ -126,7 +126,7 @@ def run_at(path: Path, names: set[str]) -> ProgramRun | None:
     Raises:
         BadRequest: it has several runs.
     """
-    listing = Listing(path, names)
+    listing = NamesBelow(path, names)
     for layout in PROGRAMS:
         if layout.beside is None or any(map(layout.beside.fullmatch, names)):
             found = _run(layout, listing)
@@ -135,7 +135,7 @@ def run_at(path: Path, names: set[str]) -> ProgramRun | None:
     return None
 
 
-def _run(layout: RunLayout, listing: Listing) -> ProgramRun | None:
+def _run(layout: RunLayout, listing: NamesBelow) -> ProgramRun | None:
     places: dict[str, tuple[RunEntry, ...]] = {}
     for pattern in layout.places:
         found = {place: _entries(layout, listing, place) for place in _matching(listing, pattern)}
@@ -153,7 +153,7 @@ def _run(layout: RunLayout, listing: Listing) -> ProgramRun | None:
     return ProgramRun(layout, listing.path, place, entries, beside, listing)
 
 
-def _matching(listing: Listing, pattern: str) -> Iterator[str]:
+def _matching(listing: NamesBelow, pattern: str) -> Iterator[str]:
     """The directories whose parts match those of a place."""
     found = [HERE]
     for part in filter(None, pattern.split("/")):
@@ -166,7 +166,7 @@ def _matching(listing: Listing, pattern: str) -> Iterator[str]:
     yield from found
 
 
-def _entries(layout: RunLayout, listing: Listing, place: str) -> tuple[RunEntry, ...]:
+def _entries(layout: RunLayout, listing: NamesBelow, place: str) -> tuple[RunEntry, ...]:
     """The checkpoints in a place, oldest first; none where they are not the program's."""
     matches = {name: layout.numbered.fullmatch(name) for name in listing.names(place)}
     found = sorted((_age(match, name), name) for name, match in matches.items() if match)

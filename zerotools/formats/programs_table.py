@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 
-from zerotools.formats.programs.layout import HERE, RunLayout, Tracker
+from zerotools.formats.run_layout import HERE, RunLayout, Tracker
 
 _TRAINER_STATE = "trainer_state.json"
 _CHECKPOINT_N = re.compile(r"checkpoint-(?P<step>\d+)")
