@@ -44,7 +44,7 @@ def main() -> None:
     trainer = Trainer(
         accelerator="cpu",
         devices=2 if strategy == "fsdp2" else 1,
-        strategy=ModelParallelStrategy(data_parallel_size=2) if strategy == "fsdp2" else "auto",
+        strategy=ModelParallelStrategy(2, 1) if strategy == "fsdp2" else "auto",
         max_steps=4,
         logger=CSVLogger("run"),
         callbacks=[ModelCheckpoint(every_n_train_steps=2, save_top_k=-1, save_last=True)],
