@@ -4,6 +4,8 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from tests.golden_files import DEEPSPEED, GOLDEN, TORCH
 from zerotools.core.checkpoint import Key
 from zerotools.formats import read_any
@@ -33,6 +35,19 @@ def test_a_path_is_quoted_for_the_shell(tmp_path: Path) -> None:
     shutil.copytree(TORCH / "fsdp2-verl-w3" / "checkpoint", path)
     (command,) = commands(path)
     assert command.endswith("""it'"'"'s a run; true' 'it'"'"'s a run; true-model'""")
+
+
+def test_what_chose_the_checkpoint_is_said_again() -> None:
+    path = DEEPSPEED / "z2-bf16-w2-tags" / "checkpoint"
+    found = next_commands(inspect(read_any(path)), path, given=("--tag", "a b"))
+    assert found[0] == f"zerotools consolidate {path} --tag 'a b' checkpoint-model"
+
+
+def test_the_name_of_the_directory_where_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = TORCH / "fsdp2-verl-w3" / "checkpoint"
+    monkeypatch.chdir(path)
+    inspection = inspect(read_any(path))
+    assert next_commands(inspection, Path()) == ("zerotools consolidate . checkpoint-model",)
 
 
 def test_names_of_a_program_are_mapped() -> None:

@@ -50,7 +50,9 @@ def command(
     run = survey_around(path, checkpoint.origin.path if is_file else checkpoint.root)
     commands: tuple[str, ...] = ()
     if run is not None:
-        commands = next_commands(inspection, path, wraps_models=run.wraps_models)
+        asked = {"--tag": tag, "--layout": layout, "--section": section}
+        given = [word for each in asked.items() if each[1] is not None for word in map(str, each)]
+        commands = next_commands(inspection, path, wraps_models=run.wraps_models, given=given)
     if as_json:
         render.print_json(to_json(inspection, chunks=tensors, run=run, commands=commands))
     else:

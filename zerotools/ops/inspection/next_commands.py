@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from zerotools.formats import FORMATS, FormatTable, format_of
@@ -15,16 +16,20 @@ def next_commands(
     path: Path,
     *,
     wraps_models: bool = False,
+    given: Sequence[str] = (),
     table: FormatTable = FORMATS,
 ) -> tuple[str, ...]:
     """Commands for the checkpoint that `path` means, the likeliest first; none where nothing can
     be made of it, and none where it is a model already. `wraps_models` says that the names of its
-    program begin with that of an attribute, which a model does not know."""
+    program begin with that of an attribute, which a model does not know; `given` are the options
+    that chose the checkpoint."""
     checkpoint = inspection.checkpoint
     origin = checkpoint.origin
     if origin.refusal is not None or origin.question is not None:
         return ()
-    source, name = shlex.quote(str(path)), path.resolve().name or "run"
+    source = shlex.join([str(path), *given])
+    named = path if path.name not in ("", "..") else path.resolve()
+    name = named.name or "run"
     model = shlex.quote(f"{name}-model")
     if inspection.incomplete:
         return (f"zerotools salvage {source} {model}",)
