@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from .case import Case
 from .cases_layout import FROZEN, GROUPS, STAGES
 from .cases_parallel import PARALLEL
-from .cases_state import OFFLOAD, STATE
+from .cases_state import MUON, OFFLOAD, STATE
 from .cases_surroundings import SURROUNDINGS
 
 CASES: Mapping[str, Case] = {
     case.name: case
-    for case in (*STAGES, *GROUPS, *FROZEN, *STATE, *OFFLOAD, *SURROUNDINGS, *PARALLEL)
+    for case in (*STAGES, *GROUPS, *FROZEN, *STATE, *MUON, *OFFLOAD, *SURROUNDINGS, *PARALLEL)
 }

@@ -80,6 +80,41 @@ STATE = (
     Case("z3-bf16-w2-bf16-all", 3, 2, "masters and moments are bf16", "bf16", config=BF16_ALL),
 )
 
+MUON = (
+    *(
+        Case(
+            f"z{stage}-{precision}-w2-muon",
+            stage,
+            2,
+            "Muon: momentum_buffer for matrices, AdamW's moments and step for the rest",
+            precision,
+            "zoo",
+            "muon",
+            zero={"reduce_scatter": False},
+        )
+        for stage, precision in ((1, BF16), (2, FP32), (3, BF16))
+    ),
+    Case(
+        "z3-fp32-w3-muon-sub-groups",
+        3,
+        3,
+        "Muon: sub-groups with momentum_buffer beside others with AdamW's state",
+        model="plain",
+        optimizer="muon",
+        zero={"reduce_scatter": False, "sub_group_size": 40},
+    ),
+    Case(
+        "z1-fp32-w2-muon-before-first-step",
+        1,
+        2,
+        "Muon, saved before the first step",
+        model="plain",
+        optimizer="muon",
+        saves=(Save(0),),
+        zero={"reduce_scatter": False},
+    ),
+)
+
 OFFLOAD = (
     *(
         Case(

@@ -26,8 +26,11 @@ from .launch import launch
 
 # Those whose engines are Hugging Face's, or that are universal, pipelines and the like.
 OTHER_ENGINES = ("universal", "pipeline", "tensor-parallel", "experts", "z0-", "hf-trainer")
-# One that DeepSpeed 0.19.8 itself cannot load again at its own number of ranks.
-LEFT_OUT = ("z3-fp32-w2-adagrad",)
+# Those that DeepSpeed 0.19.8 itself cannot load again as they were.
+LEFT_OUT = (
+    "z3-fp32-w2-adagrad",
+    "bf16-w2-muon",  # torch casts momenta to the type of the masters as it loads them
+)
 LAUNCHED_TOGETHER = 20
 
 

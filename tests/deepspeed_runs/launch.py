@@ -35,6 +35,7 @@ def environment(rank: int, world_size: int, port: int) -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "DS_ACCELERATOR": "cpu",
         "HF_HUB_OFFLINE": "1",
+        "TORCHDYNAMO_DISABLE": "1",  # Muon would compile its kernels, which takes a minute
         "PYTHONPATH": str(REPOSITORY),
         # DeepSpeed's extensions are built once for this environment, by its own ninja: others would
         # build them again, and wait for each other's lock.

@@ -30,6 +30,10 @@ SECTIONS: Mapping[str, Mapping[str, Any]] = {
     "sgd_momentum": {"type": "SGD", "params": {"lr": 0.1, "momentum": 0.9}},
     "rmsprop": {"type": "RMSprop", "params": {"lr": 0.01, "momentum": 0.5, "centered": True}},
     "adagrad": {"type": "Adagrad", "params": {"lr": 0.05}},
+    "muon": {
+        "type": "Muon",
+        "params": {"lr": 0.02, "momentum": 0.9, "adam_lr": 0.01, "torch_adam": True},
+    },
 }
 
 

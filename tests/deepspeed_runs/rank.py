@@ -121,6 +121,17 @@ def write_engine_truth(case: Case, save: Save, engine: Any, groups: list[list[st
     write_truth(truth.gather_tensors(engine), facts, suffix)
 
 
+def muon_halves(model: Model, groups: list[list[str]]) -> list[list[str]]:
+    """The groups that DeepSpeed makes of each: what Muon updates, then what AdamW does."""
+    parameters = dict(model.named_parameters())
+    halves = [
+        [name for name in group if parameters[name].use_muon is by_muon]
+        for group in groups
+        for by_muon in (True, False)
+    ]
+    return [half for half in halves if half]
+
+
 def run_engine(case: Case) -> None:
     """Trains and saves with DeepSpeed alone; collective."""
     model: Model = MODELS[case.model]()
@@ -133,6 +144,8 @@ def run_engine(case: Case) -> None:
         optimizer=client(groups) if client else None,
         config=deepspeed_config(case),
     )
+    if case.optimizer == "muon":
+        names = muon_halves(model, names)
     for step in range(case.steps + 1):
         if step:
             loss = engine(step, dist.get_rank())

@@ -31,6 +31,33 @@ def as_step(value: Any) -> Tensor:
     return value.detach().clone() if isinstance(value, Tensor) else torch.tensor(value)
 
 
+MUON = "momentum_buffer"
+
+
+def muon_momenta(
+    optimizer: Any, number: int, parameters: list[nn.Parameter], own: Tensor | None, group: Any
+) -> Owned:
+    """Stages 1 and 2: each rank has the momenta of all parameters that its partition touches, and
+    those that two ranks have are equal."""
+    mine: dict[int, Tensor] = {}
+    at = 0
+    for parameter in optimizer.params_in_partition[number] if own is not None else ():
+        place = next(i for i, each in enumerate(parameters) if each is parameter)
+        assert own is not None
+        mine[place] = own[at : at + parameter.numel()].clone().reshape(parameter.shape)
+        at += parameter.numel()
+    if own is not None and at != own.numel():
+        raise AssertionError(f"{own.numel()} momenta for parameters of {at} elements")
+    found: list[dict[int, Tensor]] = [{} for _ in range(dist.get_world_size(group))]
+    dist.all_gather_object(found, mine, group=group)
+    for place, parameter in enumerate(parameters):
+        held = [there[place] for there in found if place in there]
+        if any(not torch.equal(held[0], other) for other in held):
+            raise AssertionError("the ranks' momenta disagree")
+        if held:
+            yield parameter, MUON, held[0]
+
+
 def flat_state(engine: Any) -> Owned:
     """Stages 1 and 2 and BF16_Optimizer: (parameter, role, full tensor)."""
     optimizer = engine.optimizer
@@ -41,8 +68,13 @@ def flat_state(engine: Any) -> Owned:
         groups = optimizer.bit16_groups, optimizer.bit16_groups_flat
         partitions = optimizer.single_partition_of_fp32_groups
     ranks = optimizer.real_dp_process_group
-    for parameters, flat, partition, group in zip(*groups, partitions, ranks, strict=True):
-        state = optimizer.optimizer.state.get(partition, {})
+    numbers = range(len(partitions))
+    for number, parameters, flat, partition, group in zip(
+        numbers, *groups, partitions, ranks, strict=True
+    ):
+        state = dict(optimizer.optimizer.state.get(partition, {}))
+        if optimizer.optimizer.param_groups[number].get("use_muon"):
+            yield from muon_momenta(optimizer, number, parameters, state.pop(MUON, None), group)
         # Sorted: DeepSpeed's universal loader fills the state in another order on each rank.
         for role, value in sorted({"param": partition, **state}.items()):
             if isinstance(value, Tensor) and value.shape == partition.shape:

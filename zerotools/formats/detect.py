@@ -15,6 +15,7 @@ from pathlib import Path
 
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
 from zerotools.formats.format import FormatTable, Found, ReadOptions, UnfinishedCheckpoint
+from zerotools.formats.program_run import ProgramRun, RunEntry, run_at
 from zerotools.io.distcp.file_names import METADATA
 from zerotools.io.files.damage import tolerate
 from zerotools.io.files.listing import names_in
@@ -63,20 +64,23 @@ def detect_in(path: Path, table: FormatTable, options: ReadOptions) -> Detected:
         UnfinishedCheckpoint: it is a checkpoint whose save was not finished.
         BadFile: it is not a checkpoint.
     """
-    return _Detection(table, options).at(path)
+    return Detection(table, options).at(path)
 
 
 def formats_in(path: Path, names: set[str], table: FormatTable) -> list[str]:
     """The names of the formats that lie in the directory `path`, the one to take first."""
-    return [name for name, _ in _Detection(table, ReadOptions()).every(path, names)]
+    return [name for name, _ in Detection(table, ReadOptions()).every(path, names)]
 
 
 @dataclass(frozen=True, slots=True)
-class _Detection:
+class Detection:
+    """Looks at names for the formats of a table."""
+
     table: FormatTable
     options: ReadOptions
 
     def at(self, path: Path) -> Detected:
+        """As `detect_in`."""
         if not path.exists():
             raise BadRequest(f"{path} does not exist")
         if isinstance(path, RemotePath):
@@ -155,6 +159,9 @@ class _Detection:
     def _below(self, path: Path, names: set[str]) -> Detected:
         """One of the checkpoints in a run's or job's output directory."""
         numbered = _numbered(path, names)
+        run = run_at(path, names)
+        if run is not None:
+            return self._of_program(run)
         if numbered:
             return self._newest(path, numbered)
         inside = [name for name in sorted(names) if self._finished(path / name) is not None]
@@ -188,6 +195,49 @@ class _Detection:
             "checkpoint-* directories that have them"
         )
 
+    def _of_program(self, run: ProgramRun) -> Detected:
+        """The checkpoint that a program's run goes on from: the one that its own file names, else
+        the newest that is finished."""
+        tracked = run.tracked()
+        newest_first = list(reversed(run.entries))
+        if tracked is None:
+            unfinished: list[str] = []
+            for entry in newest_first:
+                if (found := self.finished_entry(run, entry)) is not None:
+                    said = _say(entry.name, len(run.entries), unfinished)
+                    return _with_others(run, entry, found, said)
+                unfinished.append(entry.name)
+            raise UnfinishedCheckpoint(
+                f"{run.path / unfinished[0]} was not finished, and {run.path} has no other "
+                f"checkpoint of {run.layout.program}"
+            )
+        named = next((entry for entry in run.entries if entry.name == tracked), None)
+        found = None if named is None else self.finished_entry(run, named)
+        if named is None or found is None:
+            what = "not there" if named is None else "not finished"
+            others = [e.name for e in newest_first if self.finished_entry(run, e) is not None]
+            take = f"name {' or '.join(others[:3])} in it" if others else "it has no other"
+            raise BadFile(
+                f"{run.path}: {run.tracker_file} names {tracked}, which is {what}; {take}"
+            )
+        newer = newest_first[: newest_first.index(named)]
+        passed_over = f", not {', '.join(entry.name for entry in newer)}" if newer else ""
+        taken = f"took {tracked}, which {run.tracker_file} names{passed_over}"
+        said = (taken,) if len(run.entries) > 1 else ()
+        return _with_others(run, named, found, said)
+
+    def finished_entry(self, run: ProgramRun, entry: RunEntry) -> Detected | None:
+        """The checkpoint that an entry of a program's run is; None: its save was not finished."""
+        if run.fault_of(entry) is not None:
+            return None
+        for path in run.paths_of(entry):
+            if not path.is_dir():
+                return self._file(path)
+            names = names_in(path)
+            if (found := self._here(path, names) or self._of_run(path, names)) is not None:
+                return found
+        return None
+
     def _newest(self, path: Path, steps: list[tuple[int, str]]) -> Detected:
         unfinished: list[str] = []
         for _, name in reversed(steps):
@@ -210,6 +260,18 @@ class _Detection:
             return None
         below = path / "actor"
         return self._here(path, names) or (self._finished(below) if "actor" in names else None)
+
+
+def _with_others(
+    run: ProgramRun, entry: RunEntry, found: Detected, said: tuple[str, ...]
+) -> Detected:
+    """With what to tell of the choice, and of other models that were not taken."""
+    model, others = run.model_of(entry)
+    if others:
+        said += (f"took {model}; {run.path / entry.name} holds {', '.join(others)} too",)
+    if run.others:
+        said += (f"took {run.place or run.path}; {run.path} holds {', '.join(run.others)} too",)
+    return replace(found, notes=(*said, *found.notes))
 
 
 def _is_unfinished_job(names: set[str]) -> bool:

@@ -127,6 +127,9 @@ class Format(Protocol):
     is_nested: ClassVar[bool] = False
     """Whether a directory holds several checkpoints of it, each in a directory of its own."""
 
+    needs_map: ClassVar[bool] = False
+    """Whether its names are a program's own: a map makes a Hugging Face model of it."""
+
     # What it takes and holds.
     read_options: ClassVar[frozenset[str]] = frozenset()
     """The fields of `ReadOptions` that `read` uses."""

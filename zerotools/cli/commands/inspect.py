@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -14,8 +15,10 @@ from zerotools.cli.output import render
 from zerotools.cli.output.style import paint
 from zerotools.core.counts import counted
 from zerotools.core.errors import EXIT_DIFFERENCES
+from zerotools.formats.run_survey import RunSurvey, SurveyedCheckpoint, survey_around
 from zerotools.io.files.sources import recording
 from zerotools.ops.inspection.inspect import Inspection, inspect, to_json
+from zerotools.ops.inspection.next_commands import is_model, next_commands
 from zerotools.ops.inspection.run_summary import RunSummary, plain
 
 
@@ -37,13 +40,24 @@ def command(
 ) -> int:
     """Show the format, world size, step, tensors, optimizer state, files and problems of PATH.
 
-    No tensor data is read. Exit status 1 means that the checkpoint has problems.
+    Of the directory of a run, the newest checkpoint is shown, with the program that made it, its
+    other checkpoints, and the command for what comes next. No tensor data is read. Exit status 1
+    means that the checkpoint has problems.
     """
     inspection = inspect(formats.read_any(path, tag=tag, layout=layout, section=section))
+    checkpoint = inspection.checkpoint
+    is_file = checkpoint.origin.path.is_file()
+    run = survey_around(path, checkpoint.origin.path if is_file else checkpoint.root)
+    commands: tuple[str, ...] = ()
+    if run is not None:
+        asked = {"--tag": tag, "--layout": layout, "--section": section}
+        given = [word for each in asked.items() if each[1] is not None for word in map(str, each)]
+        commands = next_commands(inspection, path, wraps_models=run.wraps_models, given=given)
     if as_json:
-        render.print_json(to_json(inspection, chunks=tensors))
+        render.print_json(to_json(inspection, chunks=tensors, run=run, commands=commands))
     else:
-        render.print_lines(describe(inspection, tensors=tensors))
+        lines = describe(inspection, tensors=tensors)
+        render.print_lines(lines if run is None else [*lines, *_run(run, inspection, commands)])
     return EXIT_DIFFERENCES if inspection.problems else 0
 
 
@@ -213,6 +227,40 @@ def _files(inspection: Inspection, *, numbered: bool) -> list[str]:
     if len(files) > MAX_FILES:
         lines.append(f"... and {len(files) - MAX_FILES} more (--json lists all)")
     return lines
+
+
+MAX_CHECKPOINTS = 12
+
+
+def _run(run: RunSurvey, inspection: Inspection, commands: Sequence[str]) -> list[str]:
+    """The run that the checkpoint is of, and what to do next."""
+    rows = [
+        (
+            render.clean(checkpoint.name),
+            "" if checkpoint.step is None else str(checkpoint.step),
+            "" if checkpoint.format is None else formats.FORMATS[checkpoint.format].title,
+            ", ".join(checkpoint.models),
+            _state(checkpoint),
+        )
+        for checkpoint in run.checkpoints[:MAX_CHECKPOINTS]
+    ]
+    headers = ("CHECKPOINT", "STEP", "FORMAT", "MODELS", "STATE")
+    lines = [
+        "",
+        f"a run of {run.program} in {render.clean(str(run.path))}:",
+        *render.table(headers, rows, right=("STEP",)),
+    ]
+    if (more := len(run.checkpoints) - MAX_CHECKPOINTS) > 0:
+        lines.append(f"... and {more} older (--json lists all)")
+    if is_model(inspection):
+        return [*lines, "next: nothing to merge; from_pretrained loads it as it lies there"]
+    return [*lines, *(f"next: {render.clean(command)}" for command in commands)]
+
+
+def _state(checkpoint: SurveyedCheckpoint) -> str:
+    if checkpoint.fault is not None:
+        return f"unfinished: {render.clean(checkpoint.fault)}"
+    return "shown above" if checkpoint.is_taken else ""
 
 
 def _tensors(inspection: Inspection) -> list[str]:

@@ -10,3 +10,5 @@ RANK = re.compile(r"mp_rank_\d{2,4}(_\d{3,5}){0,2}")
 TRACKER = "latest_checkpointed_iteration.txt"
 BRIDGE_TRACKER = "latest_train_state.pt"
 ITERATION = re.compile(r"iter_\d{7,}|release")
+SLIME = "meta.json"
+"""Beside a DCP of FSDP that slime saves under Megatron's names."""

@@ -17,6 +17,7 @@ from zerotools.formats.megatron.file_names import (
     ITERATION,
     RANK,
     RANK_FILES,
+    SLIME,
     TRACKER,
 )
 from zerotools.io.distcp.file_names import METADATA
@@ -34,6 +35,7 @@ class MegatronFormat(Format):
     title = "Megatron"
     is_written = True
     write_options = frozenset({"max_shard_bytes", "expert_parallel"})
+    needs_map = True
 
     def find(self, path: Path, names: set[str], options: ReadOptions) -> Found | None:
         """Of one rank's directory, the iteration that it is a part of. Its own files may be a DCP
@@ -49,9 +51,11 @@ class MegatronFormat(Format):
             (name for name in names if ITERATION.fullmatch(name) and (path / name).is_dir()),
             key=lambda name: (name != "release", len(name), name),
         )
-        found = [name for name in iterations if _is_megatron(path / name, names_in(path / name))]
+        inside = {name: names_in(path / name) for name in iterations}
+        found = [name for name in iterations if _is_megatron(path / name, inside[name])]
         tracker = next((name for name in (TRACKER, BRIDGE_TRACKER) if name in names), None)
-        others = any(name.startswith("global_step") for name in names)  # Megatron-DeepSpeed's
+        others = any(name.startswith("global_step") for name in names)  # Megatron-DeepSpeed, verl
+        others = others or any(SLIME in there for there in inside.values())
         word = ""
         if tracker is not None and not (others and not found):
             word = _tracked(path, tracker)
@@ -149,7 +153,7 @@ def _is_megatron(path: Path, names: set[str]) -> bool:
     if any(_has_rank_files(path / name) for name in filter(RANK.fullmatch, names)):
         return True
     in_a_run = ITERATION.fullmatch(path.name) and (path.parent / TRACKER).exists()
-    return bool(in_a_run) and METADATA in names
+    return bool(in_a_run) and METADATA in names and SLIME not in names
 
 
 def _has_rank_files(path: Path) -> bool:

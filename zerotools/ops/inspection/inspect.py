@@ -13,6 +13,7 @@ from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
 from zerotools.core.errors import BadFile, Incomplete, Unsupported, ZerotoolsError
 from zerotools.core.training import TrainingState
 from zerotools.formats import FORMATS, FormatTable, training_of
+from zerotools.formats.run_survey import RunSurvey
 from zerotools.ops.execution.plan import prove_source, stored_elements
 from zerotools.ops.inspection.run_summary import RunSummary, summarize, training_to_json
 from zerotools.ops.quantised.quantisation import Quantisation
@@ -176,8 +177,15 @@ def _roles(checkpoint: Checkpoint) -> Iterator[RoleSummary]:
         )
 
 
-def to_json(inspection: Inspection, *, chunks: bool = False) -> dict[str, Any]:
-    """The documented, versioned form (docs/reference/inspect-json.md)."""
+def to_json(
+    inspection: Inspection,
+    *,
+    chunks: bool = False,
+    run: RunSurvey | None = None,
+    commands: Sequence[str] = (),
+) -> dict[str, Any]:
+    """The documented, versioned form (docs/reference/inspect-json.md). `run` is the one that the
+    checkpoint is of, `commands` are what comes next."""
     checkpoint, origin = inspection.checkpoint, inspection.checkpoint.origin
     return {
         "schema": SCHEMA,
@@ -211,6 +219,8 @@ def to_json(inspection: Inspection, *, chunks: bool = False) -> dict[str, Any]:
             _tensor_json(key, tensor, chunks=chunks) for key, tensor in checkpoint.tensors.items()
         ],
         "aliases": dict(checkpoint.aliases),
+        "run": _run_json(run),
+        "next": list(commands),
         "notes": list(inspection.notes),
         "problems": [
             {"message": problem.message, "file": problem.file, "tensor": problem.tensor}
@@ -237,3 +247,20 @@ def _tensor_json(key: Key, tensor: Tensor, *, chunks: bool) -> dict[str, Any]:
             for chunk in tensor.chunks
         ]
     return described
+
+
+def _run_json(run: RunSurvey | None) -> dict[str, Any] | None:
+    if run is None:
+        return None
+    checkpoints = [
+        {
+            "name": checkpoint.name,
+            "step": checkpoint.step,
+            "format": checkpoint.format,
+            "models": list(checkpoint.models),
+            "fault": checkpoint.fault,
+            "taken": checkpoint.is_taken,
+        }
+        for checkpoint in run.checkpoints
+    ]
+    return {"program": run.program, "path": str(run.path), "checkpoints": checkpoints}

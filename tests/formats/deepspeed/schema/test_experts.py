@@ -193,6 +193,14 @@ def test_experts_of_other_makers_are_refused_by_name(tmp_path: Path) -> None:
         lay_out(source, tmp_path / "out", world_size=4)
 
 
+def test_experts_of_autoep_over_several_ranks_are_not_read(tmp_path: Path) -> None:
+    def automatic(tree: dict[str, Any]) -> None:
+        tree["ds_autoep_layers"] = [{"moe_layer_id": 0, "ep_size": 2}, "damaged"]
+
+    with pytest.raises(Unsupported, match=r"AutoEP over 2 ranks .*load that with .*autoep_size 1"):
+        changed(tmp_path, DEFAULT, automatic, "mp_rank*")
+
+
 def test_elastic_state_does_not_say_which_groups_have_experts(tmp_path: Path) -> None:
     def elastic(tree: dict[str, Any]) -> None:
         inner = tree["optimizer_state_dict"]

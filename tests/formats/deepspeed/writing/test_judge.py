@@ -19,6 +19,7 @@ TO_THREE = (
     "z1-fp32-w2-adapter",
     "z2-bf16-w2-round-robin",
     "z2-fp16-w2",
+    "z2-fp32-w2-muon",
     "z3-bf16-w2",
     "z3-bf16-w2-exclude-frozen",
     "z3-fp32-w2-frozen-group",
@@ -33,6 +34,7 @@ TO_TWO = (
     "z3-bf16-w3-sub-groups",
     "z3-bf16-w4-tiny-group",
     "z3-fp16-w2",
+    "z3-fp32-w3-muon-sub-groups",
 )
 TO_ONE = (
     "z1-bf16-w4",
@@ -49,6 +51,7 @@ MOVED_TO_THREE = (
     Move("z1-bf16-w4-tiny-group", ZeroSettings(stage=3)),
     Move("z2-bf16-w2-exclude-frozen", ZeroSettings(stage=3)),
     Move("z2-fp32-w2-elastic"),
+    Move("z2-fp32-w2-muon", ZeroSettings(stage=3)),
     Move("z3-bf16-w2", ZeroSettings(sub_group_size=30)),
     Move("z3-fp16-w2", ZeroSettings(stage=1)),
 )
@@ -57,6 +60,7 @@ MOVED_TO_TWO = (
     Move("z2-bf16-w3", ZeroSettings(stage=1, round_robin=True)),
     Move("z2-fp32-w3-tiny-group", ZeroSettings(stage=3, sub_group_size=30)),
     Move("z3-bf16-w3-adapter", ZeroSettings(stage=2)),
+    Move("z3-fp32-w3-muon-sub-groups", ZeroSettings(stage=1)),
 )
 MOVED_TO_ONE = (
     Move("z1-bf16-w3-elastic-sgd", ZeroSettings(stage=3)),

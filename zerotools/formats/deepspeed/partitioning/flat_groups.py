@@ -16,6 +16,7 @@ from zerotools.core.checkpoint import Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats.deepspeed.partitioning.flat_layout import FlatLayout, partition_size
+from zerotools.formats.deepspeed.partitioning.whole_parameters import WholeParameters, is_of_muon
 from zerotools.formats.deepspeed.schema.experts import ExpertNaming, ExpertPlacement, is_expert
 from zerotools.formats.deepspeed.schema.flat_partition import FlatPartition
 from zerotools.formats.deepspeed.schema.model_states import Shapes
@@ -68,7 +69,13 @@ class FlatGroup:
         Raises:
             BadFile: one has a kind that another lacks.
         """
-        present = [optim for optim in self.optim_states if optim is not None]
+        whole = {role for role in self.roles if self.is_whole(role)}
+        parts = WholeParameters(self.geometry)
+        present = [
+            optim
+            for rank, optim in enumerate(self.optim_states)
+            if optim is not None and not (whole and rank and not parts.of_rank(rank))
+        ]
         for optim in present:
             mine, others = (each.states[self.number].keys() for each in (optim, present[0]))
             if mine != others:
@@ -77,13 +84,48 @@ class FlatGroup:
                     f"{present[0].file.path} has {sorted(others)}"
                 )
 
+    def is_whole(self, role: str) -> bool:
+        """Whether each rank's buffer of a role has whole parameters, as Muon's momenta do at stages
+        1 and 2 unless they are offloaded.
+
+        Raises:
+            BadFile: they are neither whole nor partitions.
+        """
+        if self.geometry.zero12_numel is None or not self.is_muons(role):
+            return False
+        parts = WholeParameters(self.geometry)
+        found = {
+            rank: partition
+            for rank, partition in enumerate(self.partitions(role))
+            if partition is not None
+        }
+        if all(each.numel == self.geometry.zero12_numel for each in found.values()):
+            return False
+        for rank, each in found.items():
+            if each.numel != parts.numel(rank):
+                raise BadFile(
+                    f"{each.file}: {role} of group {self.number} has {each.numel} elements; the "
+                    f"parameters that rank {rank} has a part of have {parts.numel(rank)}, and its "
+                    f"partition has {self.geometry.zero12_numel}"
+                )
+        return True
+
+    def is_muons(self, role: str) -> bool:
+        """Whether a role is Muon's momentum, as the group's options say."""
+        groups = next((optim.param_groups for optim in self.optim_states if optim), None) or ()
+        options = groups[self.number] if self.number < len(groups) else None
+        return is_of_muon(role, options)
+
     def tensors(self, role: str) -> Iterator[tuple[str, Tensor]]:
         """The tensors of one role, by name."""
         partitions = self.partitions(role)
         dtype = _dtype(partitions)
         if dtype is None:
             return
-        yield from self.geometry.tensors(dtype, partitions)
+        if self.is_whole(role):
+            yield from WholeParameters(self.geometry).tensors(dtype, partitions)
+        else:
+            yield from self.geometry.tensors(dtype, partitions)
 
     def scalars(self) -> Iterator[tuple[str, str, Tensor]]:
         """(name, role, tensor) of 0-d state such as `step`: one for the group, equal on all ranks,
@@ -216,7 +258,8 @@ def _zero12_numel(group: FlatGroup, first: OptimStates) -> int:
         partition.numel
         for optim in group.optim_states
         if optim is not None and optim.is_rigid
-        for partition in optim.states[group.number].values()
+        for role, partition in optim.states[group.number].items()
+        if not group.is_muons(role)
     }
     candidates = [partition_size(total, ranks, factor) for factor in _factors(first)]
     for numel in candidates:

@@ -108,6 +108,7 @@ def _mp_shards(
         else:
             saves.append(save_of(directory, listing, mp_rank, problems))
     models = [save.model for save in saves]
+    _refuse_shared_experts(models)
     listing = _without_leftovers(directory, listing, models[0], problems)
     tensor_ranks = listing.tensor_ranks if listing.layers else len(saves)
     layers = [
@@ -134,6 +135,22 @@ def _mp_shards(
         problems += said
         holes |= lost
     return mp_shards, tensor_ranks, holes
+
+
+def _refuse_shared_experts(models: Sequence[ModelStates]) -> None:
+    """Of AutoEP's experts each rank has a block of one tensor, where DeepSpeed's own have a tensor
+    each.
+
+    Raises:
+        Unsupported: they are over several ranks.
+    """
+    for model in models:
+        if model.autoep_size > 1:
+            raise Unsupported(
+                f"{model.file.path} has experts of AutoEP over {model.autoep_size} ranks "
+                "(ds_autoep_layers), which zerotools does not read: convert it with DeepSpeed's "
+                "ds_to_universal, load that with expert_parallel.autoep_size 1, and save it again"
+            )
 
 
 def _without_leftovers(

@@ -158,6 +158,11 @@ def adds_up_in_fp32(config: Any) -> bool:
     """
     types = config.get("data_types") if isinstance(config, Mapping) else None
     name = types.get("grad_accum_dtype") if isinstance(types, Mapping) else None
+    fp32 = name in ("fp32", "float32", "float", "torch.float32")
+    return fp32 and not offloads_optimizer(config)
+
+
+def offloads_optimizer(config: Any) -> bool:
+    """Whether a run of stage 1 or 2 with this configuration keeps its optimizer on the CPU."""
     offload = zero_optimization(config).get("offload_optimizer")
-    on_cpu = isinstance(offload, Mapping) and offload.get("device") == "cpu"
-    return name in ("fp32", "float32", "float", "torch.float32") and not on_cpu
+    return isinstance(offload, Mapping) and offload.get("device") == "cpu"

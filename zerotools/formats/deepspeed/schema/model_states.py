@@ -80,6 +80,14 @@ class ModelStates:
         return bool(self.fields.tree.get(model_tree.AUTOEP_LAYERS))
 
     @property
+    def autoep_size(self) -> int:
+        """The expert-parallel ranks that share AutoEP's experts; 1 where there are none."""
+        layers = self.fields.tree.get(model_tree.AUTOEP_LAYERS)
+        entries = layers if isinstance(layers, list) else []
+        sizes = (entry.get("ep_size") for entry in entries if isinstance(entry, Mapping))
+        return max((size for size in sizes if type(size) is int), default=1)
+
+    @property
     def client_state(self) -> dict[str, Any]:
         return {
             key: value for key, value in self.fields.tree.items() if key not in model_tree.OWN_KEYS

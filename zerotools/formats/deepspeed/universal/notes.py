@@ -8,6 +8,7 @@ from math import prod
 from zerotools.core.checkpoint import Key
 from zerotools.core.training import TrainingState
 from zerotools.formats.deepspeed.partitioning.flat_layout import partition_size
+from zerotools.formats.deepspeed.partitioning.whole_parameters import uses_muon
 from zerotools.formats.deepspeed.schema.ds_config import ROUND_ROBIN
 from zerotools.formats.deepspeed.universal.contents import MOMENTS, STEP, UniversalContents
 from zerotools.formats.deepspeed.universal.trees import common_options
@@ -42,9 +43,16 @@ def notes_of(
         names = list(dict.fromkeys(key.name for key in contents.begun))
         some = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if names[5:] else "")
         notes.append(f"{some}: no state yet; it is written as zeros, its initial value")
+    is_muons = any(uses_muon(group.options) for group in training.groups)
+    if is_muons:
+        notes.append(
+            "DeepSpeed 0.19.8 does not resume Muon from a universal checkpoint: stages 1 and 2 cut "
+            "the momenta into partitions, and Muon takes them for whole matrices unless the "
+            f"optimizer is offloaded; stage 3 looks for Adam's state; {_NATIVE}"
+        )
     if stage != 3:
         notes += _of_zero12(contents, training)
-    if stage in (None, 3):
+    if stage in (None, 3) and not is_muons:
         notes += _of_stage_3(contents, training)
     if mixed := _other_types(contents):
         notes.append(f"DeepSpeed casts {', '.join(mixed)} to the type of the masters; {_NATIVE}")

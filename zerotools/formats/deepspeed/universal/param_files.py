@@ -6,7 +6,7 @@ model file lists what was trained; a directory tells of a parameter that is lost
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from math import prod
 from pathlib import Path
 
@@ -72,16 +72,16 @@ def lost_state(
     found: Mapping[Key, Tensor | int | float],
     groups: list[Shapes],
     problems: list[Problem],
+    muons: Set[str] = frozenset(),
 ) -> Iterator[tuple[Key, Tensor]]:
     """Holes for the kinds of state that a parameter lacks and others have. Where no parameter of a
-    group has any, it was never stepped."""
-    kinds: dict[str, DType] = {}
-    for key, value in found.items():
-        if key.role != "param" and isinstance(value, Tensor):
-            kinds.setdefault(key.role, value.dtype)
-        elif key.role != "param":
-            kinds.setdefault(key.role, FLOAT32)
+    group has any, it was never stepped. `muons` are the parameters that Muon updates, whose state
+    is of another kind than that of all others."""
+    of_muon = {key: value for key, value in found.items() if key.name in muons}
+    of_others = {key: value for key, value in found.items() if key.name not in muons}
+    both = (_kinds(of_others), _kinds(of_muon))
     for group in groups:
+        kinds = both[any(name in muons for name in group)]
         if not any(Key(name, role) in found for name in group for role in kinds):
             continue
         for name, shape in group.items():
@@ -96,6 +96,15 @@ def lost_state(
                         )
                     )
                     yield Key(name, role), Tensor(dtype, () if role == "step" else shape, ())
+
+
+def _kinds(found: Mapping[Key, Tensor | int | float]) -> dict[str, DType]:
+    """The kinds of state that any parameter has, and their types."""
+    kinds: dict[str, DType] = {}
+    for key, value in found.items():
+        if key.role != "param":
+            kinds.setdefault(key.role, value.dtype if isinstance(value, Tensor) else FLOAT32)
+    return kinds
 
 
 def unlisted(directory: Path, model: ModelStates, shapes: Shapes) -> Iterator[Problem]:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Key, Origin, Problem, Tensor
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard, read_mp_rank, whole_tensors
+from zerotools.formats.deepspeed.partitioning.whole_parameters import uses_muon
 from zerotools.formats.deepspeed.reading.consistency import misnamed_files
 from zerotools.formats.deepspeed.reading.mp_rank_files import stage_3_models
 from zerotools.formats.deepspeed.schema.ds_config import computed_type
@@ -64,7 +65,8 @@ def read(path: Path, *, tag: str | None = None) -> Checkpoint:
     problems += misplaced(saved, model)
     shapes = {name: shape for group in model.groups or () for name, shape in group.items()}
     found = dict(saved.numbers()) | dict(states_of(directory, model, shapes, problems))
-    found |= dict(lost_state(directory, found, model.groups or [], problems))
+    muons = {name for group in saved.groups if uses_muon(group.options) for name in group.params}
+    found |= dict(lost_state(directory, found, model.groups or [], problems, muons))
     problems += unlisted(directory, model, shapes)
     problems += emptied(directory, shapes)
     present = [each for each in models if each is not None]

@@ -13,6 +13,7 @@ from typing import Any
 from zerotools.core.checkpoint import Key, Tensor
 from zerotools.formats.deepspeed.logical.logical_state import LogicalState, StatePart
 from zerotools.formats.deepspeed.partitioning.flat_layout import FlatLayout
+from zerotools.formats.deepspeed.partitioning.whole_parameters import WholeParameters
 from zerotools.formats.deepspeed.schema.experts import ExpertPlacement
 from zerotools.formats.deepspeed.schema.flat_partition import FlatPartition
 from zerotools.formats.deepspeed.writing.pt_files import FileLayout
@@ -27,22 +28,29 @@ BufferRole = tuple[int, str]
 class FlatBuffer:
     """`state_part` is one of those that its parameters come from, which are equal in everything
     else. `geometry` is over the ranks that share the buffer, `expert_placement` over all; `experts`
-    are what its parameters are called on each expert-parallel rank, if those have their own."""
+    are what its parameters are called on each expert-parallel rank, if those have their own. Of
+    `whole_roles` a rank has the whole of each parameter that its partition has a part of."""
 
     geometry: FlatLayout
     state_part: StatePart
     expert_placement: ExpertPlacement
     experts: Sequence[Mapping[str, str]] = ()
+    whole_roles: frozenset[str] = frozenset()
 
     def names(self, expert_rank: int) -> Sequence[str]:
         """What its parameters on one expert-parallel rank are called over all ranks."""
         return list(self.experts[expert_rank].values() if self.experts else self.geometry.shapes)
 
-    def tensors(self, partitions: Sequence[FlatPartition]) -> Iterator[tuple[str, Tensor]]:
-        """Its parameters by those names, cut out of one partition for each of all ranks."""
+    def tensors(
+        self, role: str, partitions: Sequence[FlatPartition | None]
+    ) -> Iterator[tuple[str, Tensor]]:
+        """Its parameters by those names, cut out of one partition for each of all ranks; None where
+        a rank has nothing of a role."""
+        dtype = self.state_part.dtypes[role]
+        layout = WholeParameters(self.geometry) if role in self.whole_roles else self.geometry
         for expert_rank in range(self.expert_placement.ep_size):
             own = [partitions[rank] for rank in self.expert_placement.ranks_of(expert_rank)]
-            found = self.geometry.tensors(own[0].dtype, own)
+            found = layout.tensors(dtype, own)
             names = self.experts[expert_rank] if self.experts else {}
             yield from ((names.get(name, name), tensor) for name, tensor in found)
 

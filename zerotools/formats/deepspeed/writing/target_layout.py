@@ -20,6 +20,7 @@ from zerotools.formats.deepspeed.schema.ds_config import (
     ZeroSettings,
     adds_up_in_fp32,
     configured_precision,
+    offloads_optimizer,
     zero_optimization,
 )
 from zerotools.formats.deepspeed.schema.experts import DATA_FIRST, is_data_first
@@ -31,7 +32,7 @@ from zerotools.formats.deepspeed.writing.sub_groups import check_explained, size
 class TargetLayout:
     """`kind` is that of the optimizer files; `stage` is None for BF16_Optimizer. `alignment` is in
     elements; None: parameters are not aligned. Sub-groups are of stage 3, the rest of the others.
-    `data_first` has neighbouring ranks share their experts.
+    `data_first` has neighbouring ranks share their experts. `is_offloaded` is of the optimizer.
     """
 
     dp_size: int
@@ -41,6 +42,7 @@ class TargetLayout:
     round_robin: bool = False
     alignment: int | None = None
     data_first: bool = False
+    is_offloaded: bool = False
 
 
 def target_layout_of(
@@ -77,9 +79,17 @@ def target_layout_of(
     round_robin = settled.round_robin
     if round_robin is None:
         round_robin = logical.zero.get(ROUND_ROBIN) is True
-    alignment = _alignment(logical, settings)
+    given = logical.model.get(model_tree.DS_CONFIG)
     return TargetLayout(
-        dp_size, kind, stage, round_robin=round_robin, alignment=alignment, data_first=data_first
+        dp_size,
+        kind,
+        stage,
+        round_robin=round_robin,
+        alignment=_alignment(logical, settings),
+        data_first=data_first,
+        is_offloaded=offloads_optimizer(
+            given if settings.ds_config is None else settings.ds_config
+        ),
     )
 
 

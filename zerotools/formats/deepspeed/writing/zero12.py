@@ -14,6 +14,7 @@ from typing import Any
 from zerotools.core.checkpoint import Key, Opaque
 from zerotools.core.dtypes import FLOAT32
 from zerotools.formats.deepspeed.logical.logical_state import (
+    LogicalGroup,
     LogicalState,
     StatePart,
     join_parts,
@@ -25,6 +26,7 @@ from zerotools.formats.deepspeed.partitioning.flat_layout import (
     partition_size,
 )
 from zerotools.formats.deepspeed.partitioning.parameter_order import flat_order, paddings_of
+from zerotools.formats.deepspeed.partitioning.whole_parameters import WholeParameters, is_of_muon
 from zerotools.formats.deepspeed.schema import model_tree
 from zerotools.formats.deepspeed.schema import optimizer_tree as keys
 from zerotools.formats.deepspeed.schema.experts import ExpertPlacement
@@ -62,7 +64,11 @@ def lay_out_zero12(
     contents = [partition_contents(buffer.geometry) for buffer in buffers]
     model = _model_file(logical, buffers, layout.dp_size).at(model_name)
     plans = {model_name: model.plan({})}
-    partitions: dict[BufferRole, list[FlatPartition]] = {}
+    partitions: dict[BufferRole, list[FlatPartition | None]] = {
+        (number, role): [None] * len(names)
+        for number, buffer in enumerate(buffers)
+        for role in buffer.state_part.dtypes
+    }
     outputs = []
     for rank, name in enumerate(names):
         new_partitions = _new_partitions(logical, buffers, rank)
@@ -80,16 +86,17 @@ def lay_out_zero12(
         ).at(name)
         gaps = {
             tensor.storage.key: _clipped(here[number], tensor.shape[0])
-            for (number, _), tensor in new_partitions.items()
+            for (number, role), tensor in new_partitions.items()
+            if role not in buffers[number].whole_roles
         }
         plans[name] = output.plan(gaps)
         outputs.append(output)
         for place, tensor in new_partitions.items():
-            partitions.setdefault(place, []).append(output.partition(name, tensor))
+            partitions[place][rank] = output.partition(name, tensor)
     tensors = {
         Key(parameter, role): tensor
         for (number, role), of_ranks in partitions.items()
-        for parameter, tensor in buffers[number].tensors(of_ranks)
+        for parameter, tensor in buffers[number].tensors(role, of_ranks)
     }
     weights = {key: model.placed(model_name, each) for key, each in logical.weights.items()}
     small = dict(placed_scalars(buffers, scalars, outputs, names))
@@ -111,8 +118,17 @@ def _buffers(logical: LogicalState, layout: TargetLayout) -> list[FlatBuffer]:
         total = FlatLayout(shapes, paddings, ranks, None).total
         geometry = FlatLayout(shapes, paddings, ranks, partition_size(total, ranks))
         part = join_parts(group.parts) if group.parts else _EMPTY
-        buffers.append(FlatBuffer(geometry, part, placement, group.experts))
+        whole = _whole_roles(layout, group, part)
+        buffers.append(FlatBuffer(geometry, part, placement, group.experts, whole))
     return buffers
+
+
+def _whole_roles(layout: TargetLayout, group: LogicalGroup, part: StatePart) -> frozenset[str]:
+    """The roles of which ranks keep whole parameters. DeepSpeed throws a momentum of another length
+    away without a word."""
+    if layout.is_offloaded:
+        return frozenset()
+    return frozenset(role for role in part.dtypes if is_of_muon(role, group.options))
 
 
 def _partition_index(buffer: FlatBuffer, rank: int) -> int:
@@ -141,6 +157,10 @@ def _new_partitions(
     for number, buffer in enumerate(buffers):
         for role, dtype in buffer.state_part.dtypes.items():
             length, master = buffer.geometry.partition_numel, role == "param"
+            if role in buffer.whole_roles:
+                length = WholeParameters(buffer.geometry).numel(_partition_index(buffer, rank))
+                if not length:
+                    continue
             if master and is_cut:
                 length -= _padding(buffer.geometry, _partition_index(buffer, rank))
             key = f"new-{number}-{role}"
@@ -174,6 +194,10 @@ def _tree(
     base = saved.get(keys.BASE_STATE)
     groups = [keys.param_group(group.options, [n]) for n, group in enumerate(logical.groups)]
     state = optimizer_state_of(buffers, {**new_partitions, **scalars.found})
+    for number, entries in state.items():
+        for role in buffers[number].whole_roles:
+            if (number, role) not in new_partitions:
+                del entries[role]
     new = {
         **{key: value for key, value in saved.items() if key != keys.ELASTIC_STEP},
         keys.BASE_STATE: {

@@ -1,0 +1,55 @@
+"""Run directories that the programs' own writers made, against what the live program held."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.formats.elements import assert_true
+from tests.golden_files import DEEPSPEED, GOLDEN
+from zerotools.formats import read
+from zerotools.formats.run_survey import survey_around
+
+RUNS = {
+    "verl-0.9.1/fsdp2-w2": ("verl", "global_step_4", 2),
+    "verl-0.9.1/fsdp2-hsdp-w4": ("verl", "global_step_4", 4),
+    "lightning-2.6.6/one-file": (
+        "Lightning",
+        "lightning_logs/version_0/checkpoints/epoch=0-step=4.ckpt",
+        None,
+    ),
+    "llamafactory-0.9.5/trainer": ("LLaMA-Factory", "checkpoint-4", None),
+}
+
+
+@pytest.mark.parametrize(("case", "said"), RUNS.items(), ids=RUNS)
+def test_the_newest_checkpoint_is_what_the_program_held(
+    case: str, said: tuple[str, str, int | None]
+) -> None:
+    path = GOLDEN / case / "checkpoint"
+    program, newest, world_size = said
+    checkpoint = read(path)
+    assert_true(checkpoint, GOLDEN / case / "truth.safetensors")
+    assert checkpoint.origin.world_size == world_size
+    assert not checkpoint.problems
+    origin = checkpoint.origin.path
+    run = survey_around(path, origin if origin.is_file() else checkpoint.root)
+    assert run is not None
+    assert run.program == program
+    assert [each.name for each in run.checkpoints if each.is_taken] == [newest]
+    assert {each.fault for each in run.checkpoints} == {None}
+
+
+def test_the_config_beside_verls_ranks_goes_with_the_model() -> None:
+    checkpoint = read(GOLDEN / "verl-0.9.1/fsdp2-w2/checkpoint")
+    assert checkpoint.model_sidecars["config.json"].parent.name == "huggingface"
+
+
+@pytest.mark.parametrize("case", ["hf-trainer-z2-bf16-w2", "hf-trainer-z3-bf16-w2"])
+def test_a_run_of_the_trainer_with_deepspeed(case: str) -> None:
+    path: Path = DEEPSPEED / case / "checkpoint"
+    run = survey_around(path, read(path).root)
+    assert run is not None
+    assert run.program == "the Trainer of transformers"
+    assert [(each.format, each.is_taken) for each in run.checkpoints] == [("deepspeed", True)]

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.formats.test_program_run import verl_run
+from tests.formats.test_programs_table import VERL, below, make_run
+from zerotools.formats import detect
+from zerotools.formats.run_survey import survey_around
+
+
+def test_all_checkpoints_of_a_run_newest_first(tmp_path: Path) -> None:
+    verl_run(tmp_path, 2, 10)
+    make_run(tmp_path, [*below("global_step_10/critic", VERL), "global_step_12/actor/readme"])
+    run = survey_around(tmp_path, detect(tmp_path).path)
+    assert run is not None
+    assert (run.program, run.path) == ("verl", tmp_path)
+    assert [
+        (each.name, each.step, each.format, each.fault, each.is_taken, each.models)
+        for each in run.checkpoints
+    ] == [
+        ("global_step_12", 12, None, "its save was not finished", False, ("actor",)),
+        ("global_step_10", 10, "torchfile", None, True, ("actor", "critic")),
+        ("global_step_2", 2, "torchfile", None, False, ("actor",)),
+    ]
+
+
+def test_the_run_of_a_checkpoint_lies_above_it(tmp_path: Path) -> None:
+    actor = verl_run(tmp_path, 2, 10) / "global_step_2/actor"
+    run = survey_around(actor, actor)
+    assert run is not None
+    assert run.path == tmp_path
+    assert [each.name for each in run.checkpoints if each.is_taken] == ["global_step_2"]
+
+
+def test_a_checkpoint_of_another_program_is_in_no_run(tmp_path: Path) -> None:
+    verl_run(tmp_path, 2)
+    other = make_run(tmp_path / "other", ["model.safetensors"])
+    assert survey_around(other, other) is None

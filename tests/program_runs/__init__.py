@@ -1,0 +1,1 @@
+"""Other training programs, whose own writers make golden run directories: README.md says how."""

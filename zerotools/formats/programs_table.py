@@ -1,0 +1,117 @@
+"""The programs whose run directories are known, the likelier first.
+
+Sources, each the writer itself:
+
+verl           verl/utils/checkpoint/fsdp_checkpoint_manager.py, verl/trainer/ppo/ray_trainer.py
+NeMo-RL        nemo_rl/utils/checkpoint.py
+prime-rl       src/prime_rl/trainer/ckpt.py
+OpenRLHF       openrlhf/utils/deepspeed/deepspeed.py, openrlhf/utils/fsdp/checkpoint.py,
+               openrlhf/trainer/ppo_trainer.py
+slime          slime/backends/fsdp_utils/checkpoint.py, slime/rollout/data_source.py
+NeMo           nemo/lightning/pytorch/callbacks/model_checkpoint.py, nemo/lightning/ckpt_utils.py
+ms-swift       swift/llm/argument/base_args, swift/trainers/mixin.py
+LLaMA-Factory  src/llamafactory/train/callbacks.py
+the Trainer    transformers/trainer.py
+accelerate     accelerate/checkpointing.py, accelerate/accelerator.py
+Lightning      lightning/pytorch/callbacks/model_checkpoint.py
+"""
+
+from __future__ import annotations
+
+import re
+
+from zerotools.formats.run_layout import HERE, RunLayout, Tracker
+
+_TRAINER_STATE = "trainer_state.json"
+_CHECKPOINT_N = re.compile(r"checkpoint-(?P<step>\d+)")
+_LATEST_ITERATION = "latest_checkpointed_iteration.txt"
+_SWIFT_VERSION = r"v\d+-\d{8}-\d{6}"
+
+PROGRAMS: tuple[RunLayout, ...] = (
+    RunLayout(
+        "verl",
+        re.compile(r"global_step_(?P<step>\d+)"),
+        models=("actor", "critic", HERE),
+        inside=(HERE, "model/dist_ckpt", "dist_ckpt", "model/huggingface", "huggingface"),
+        holds=re.compile(r"actor|critic|huggingface|fsdp_config\.json|model_world_size_\d+_.*"),
+        tracker=Tracker(_LATEST_ITERATION, "global_step_{}"),
+    ),
+    RunLayout(
+        "NeMo-RL",
+        re.compile(r"step_(?P<step>\d+)"),
+        models=("policy", "value"),
+        inside=("weights/model", "weights"),
+        holds=re.compile(r"training_info\.json"),
+    ),
+    RunLayout(
+        "prime-rl",
+        re.compile(r"step_(?P<step>\d+)"),
+        places=("checkpoints", HERE),
+        models=("trainer",),
+        holds=re.compile(r"trainer"),
+    ),
+    RunLayout(
+        "OpenRLHF",
+        re.compile(r"(best.*?)?global_step(?P<step>\d+)"),
+        places=("_actor", "_critic"),
+        tracker=Tracker("latest"),
+    ),
+    RunLayout(
+        "slime",
+        re.compile(r"iter_(?P<step>\d{7,})"),
+        holds=re.compile(r"meta\.json"),
+        tracker=Tracker(_LATEST_ITERATION, "iter_{:0>7}"),
+    ),
+    RunLayout(
+        "slime",
+        re.compile(r"iter_(?P<step>\d{7,})"),
+        beside=re.compile(r"rollout"),
+        tracker=Tracker(_LATEST_ITERATION, "iter_{:0>7}"),
+    ),
+    RunLayout(
+        "NeMo",
+        re.compile(r"(?!.*-unfinished).*?(step=(?P<step>\d+).*?(?P<last>-last)?|-last)"),
+        places=(HERE, "checkpoints", r"\d{4}-\d\d-\d\d_[\d-]+/checkpoints"),
+        inside=("weights",),
+        holds=re.compile(r"context"),
+        unfinished_suffix="-unfinished",
+    ),
+    RunLayout(
+        "ms-swift",
+        _CHECKPOINT_N,
+        places=(HERE, _SWIFT_VERSION),
+        holds=re.compile(r"args\.json"),
+        written_last=_TRAINER_STATE,
+    ),
+    RunLayout(
+        "LLaMA-Factory",
+        _CHECKPOINT_N,
+        holds=re.compile(_TRAINER_STATE),
+        beside=re.compile(r"trainer_log\.jsonl|llamaboard_config\.yaml"),
+        written_last=_TRAINER_STATE,
+    ),
+    RunLayout(
+        "the Trainer of transformers",
+        _CHECKPOINT_N,
+        holds=re.compile(_TRAINER_STATE),
+        written_last=_TRAINER_STATE,
+    ),
+    RunLayout(
+        "accelerate",
+        re.compile(r"(checkpoint|step|epoch)_(?P<step>\d+)"),
+        places=("checkpoints", HERE),
+        holds=re.compile(r"random_states_\d+\.pkl"),
+    ),
+    RunLayout(
+        "Lightning",
+        re.compile(r"(?P<last>last)(-v\d+)?\.ckpt|.*step=(?P<step>\d+).*\.ckpt|.*epoch=\d.*\.ckpt"),
+        files=True,
+        places=(
+            HERE,
+            "checkpoints",
+            r"version_\d+/checkpoints",
+            r".*_logs/version_\d+/checkpoints",
+        ),
+        wraps_models=True,
+    ),
+)

@@ -1,0 +1,64 @@
+"""What users do next with a checkpoint of another program's run: commands that they can copy."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from zerotools.formats import FORMATS, FormatTable, format_of
+from zerotools.io.huggingface.model_sidecars import CONFIG
+from zerotools.ops.inspection.inspect import Inspection
+
+
+def next_commands(
+    inspection: Inspection,
+    path: Path,
+    *,
+    wraps_models: bool = False,
+    given: Sequence[str] = (),
+    table: FormatTable = FORMATS,
+) -> tuple[str, ...]:
+    """Commands for the checkpoint that `path` means, the likeliest first; none where nothing can
+    be made of it, and none where it is a model already. `wraps_models` says that the names of its
+    program begin with that of an attribute, which a model does not know; `given` are the options
+    that chose the checkpoint."""
+    checkpoint = inspection.checkpoint
+    origin = checkpoint.origin
+    if origin.refusal is not None or origin.question is not None:
+        return ()
+    source = shlex.join([str(path), *given])
+    named = path if path.name not in ("", "..") else path.resolve()
+    name = named.name or "run"
+    model = shlex.quote(f"{name}-model")
+    if inspection.incomplete:
+        return (f"zerotools salvage {source} {model}",)
+    form = format_of(checkpoint, table)
+    if is_model(inspection, table):
+        return ()
+    options = " --map-to hf --config-dir MODEL_DIR" if form.needs_map else ""
+    if wraps_models and (prefix := _common_prefix(inspection)):
+        options += f" --strip-prefix {shlex.quote(prefix)}"
+    commands = [f"zerotools consolidate {source} {model}{options}"]
+    if form.reshards and inspection.run.has_optimizer and origin.world_size is not None:
+        ranks = max(1, origin.world_size // 2)
+        resumable = shlex.quote(f"{name}-{ranks}-ranks")
+        commands.append(f"zerotools reshard {source} {resumable} --world-size {ranks}")
+    return tuple(commands)
+
+
+def _common_prefix(inspection: Inspection) -> str:
+    """The attribute that has all weights, with its dot; empty where there is none."""
+    names = [key.name for key in inspection.checkpoint.tensors if key.role == "param"]
+    first = {name.partition(".")[0] for name in names}
+    has_parts = all(name.count(".") > 1 for name in names)
+    return f"{first.pop()}." if len(first) == 1 and has_parts else ""
+
+
+def is_model(inspection: Inspection, table: FormatTable = FORMATS) -> bool:
+    """Whether it is a Hugging Face model as it lies there, of which nothing must be merged."""
+    checkpoint = inspection.checkpoint
+    form = format_of(checkpoint, table)
+    beside = checkpoint.model_sidecars.get(CONFIG)
+    is_exported = form.is_exported and checkpoint.origin.world_size is None
+    return is_exported and beside is not None and beside.parent == checkpoint.root
