@@ -70,6 +70,13 @@ def test_the_example_of_the_reference_is_a_map_that_holds() -> None:
             assert set(made.to_hub) == set(made.hub)
 
 
+def test_every_example_of_the_reference_is_read() -> None:
+    text = (ROOT / "docs/reference/layout-maps.md").read_text("utf-8")
+    examples = [each.split("```")[0] for each in text.split("```toml\n")[1:]]
+    families = [read_map(each.encode(), f"example-{n}.toml") for n, each in enumerate(examples)]
+    assert families[1].hub["model.layers.{i}.ffn_norm.weight"].shape == ("hidden",)
+
+
 def test_the_reference_has_every_word_and_key() -> None:
     text = (ROOT / "docs/reference/layout-maps.md").read_text("utf-8")
     for word in SIZES:

@@ -1,8 +1,9 @@
 """One file of a layout map: a family of models, and the layouts that its weights come in.
 
     model_types = ["llama"]                   config.json's `model_type`
+    parts = ["decoder", "attention"]          what it has in common with others (`map_parts`)
     [short]      L = "model.layers.{i}"       what `$L` in names stands for
-    [sizes]      hidden = "hidden_size"       numbers by which shapes are said, in order
+    [sizes]      hidden = "hidden_size"       numbers by which shapes are said
     [indices]    i = "layers"                 how many there are of what `{i}` counts
     [hf]         "NAME" = "hidden, hidden if CONDITION"
     [optional]   "NAME" = "CONDITION"         tensors of [hf] that may be there or not
@@ -27,6 +28,7 @@ from typing import Any, NoReturn
 
 from zerotools.core.errors import BadRequest
 from zerotools.core.patterns.nearest import nearest_of
+from zerotools.maps.map_parts import PARTS, SHORT, filled, with_parts
 from zerotools.maps.size_expressions import names_in as size_names
 from zerotools.maps.size_expressions import parsed
 from zerotools.maps.tensor_expressions import (
@@ -39,7 +41,7 @@ from zerotools.maps.tensor_expressions import (
 
 HUB = "hf"
 """The layout of the Hub, in which every other is said."""
-_KEYS = ("about", "model_types", "short", "sizes", "indices", HUB, "optional", "layouts")
+_KEYS = ("about", "model_types", PARTS, SHORT, "sizes", "indices", HUB, "optional", "layouts")
 LAYOUT_KEYS = (
     "about", "if", "ignored", "stacked", "same_as", "keep", "tensors", "also", "ties",
 )  # fmt: skip
@@ -123,16 +125,19 @@ class _MapReader:
     def __init__(self, text: str, name: str) -> None:
         self._lines = text.splitlines()
         self._name = name
-        self._short: dict[str, str] = {}
+        self._words: Mapping[str, str] = {}
 
     def family(self, tree: Mapping[str, Any]) -> FamilyMap:
         self._known(tree, _KEYS, "the map")
+        try:
+            tree, self._words = with_parts(tree)
+        except (ValueError, RecursionError) as error:
+            raise BadRequest(f"{self._name}: {error!s:.200}") from None
         for key in ("model_types", "sizes", "indices", HUB, "layouts"):
             if key not in tree:
                 raise BadRequest(f"{self._name} has no {key}, which a map needs")
-        self._short = {f"${key}": text for key, text in self._texts(tree, "short").items()}
-        indices = self._texts(tree, "indices")
-        for name, size in {**self._texts(tree, "sizes"), **indices}.items():
+        indices, sizes = self._texts(tree, "indices"), self._texts(tree, "sizes")
+        for name, size in {**sizes, **indices}.items():
             self._expression(name, size)
         hub = {key: self._hub(key, text) for key, text in self._texts(tree, HUB).items()}
         self._known_indices(hub, indices)
@@ -149,7 +154,7 @@ class _MapReader:
             name=self._name.rsplit("/", 1)[-1].removesuffix(".toml"),
             about=str(tree.get("about", "")),
             model_types=self._list(tree, "model_types"),
-            sizes=self._texts(tree, "sizes"),
+            sizes=self._in_order(sizes),
             indices=indices,
             hub=hub,
             optional=optional,
@@ -241,13 +246,24 @@ class _MapReader:
         for name, value in found.items():
             if not isinstance(value, str | int) or isinstance(value, bool):
                 self._fail(name, f"{name} is {value!r:.60}, and must be text in quotes")
-        return {self._full(name): self._full(str(value)) for name, value in found.items()}
+        return {name: str(value) for name, value in found.items()}
 
-    def _full(self, text: str) -> str:
-        """The text with what abbreviations stand for."""
-        for word, meant in self._short.items():
-            text = text.replace(word, meant)
-        return text
+    def _in_order(self, sizes: Mapping[str, str]) -> dict[str, str]:
+        """Each size behind those that it is said by. One that has the name of a key of config.json
+        may be said by that key."""
+        done: dict[str, str] = {}
+
+        def add(name: str, above: tuple[str, ...]) -> None:
+            if name in above:
+                self._fail(name, f"the sizes {' and '.join(above)} are said by each other")
+            for other in sorted(size_names(sizes[name]) & {*sizes} - {*done, name}):
+                add(other, (*above, name))
+            done[name] = sizes[name]
+
+        for name in sizes:
+            if name not in done:
+                add(name, ())
+        return done
 
     def _list(self, tree: Mapping[str, Any], key: str) -> tuple[str, ...]:
         found = tree.get(key, [])
@@ -263,3 +279,9 @@ class _MapReader:
         lines = enumerate(map(self._full, self._lines), 1)
         found = (number for number, line in lines if wanted.search(line))
         return next(found, 1)
+
+    def _full(self, line: str) -> str:
+        try:
+            return str(filled(line, self._words))
+        except ValueError:
+            return line
