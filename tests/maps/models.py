@@ -45,6 +45,10 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("qwen3", {"head_dim": 12}),
     "gemma2": ("gemma2", {"tie_word_embeddings": True}),
     "gemma3": ("gemma3_text", {"tie_word_embeddings": True, "head_dim": 12}),
+    "olmo2": ("olmo2", {}),
+    "olmo3": ("olmo3", {"tie_word_embeddings": True, "num_key_value_heads": 4}),
+    "glm": ("glm", {"attention_bias": False}),
+    "glm4": ("glm4", {"attention_bias": True, "num_key_value_heads": 1}),
     "phi3": ("phi3", {}),
     "mixtral": ("mixtral", {"num_local_experts": 4}),
     "qwen2-moe": (
