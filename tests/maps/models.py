@@ -93,6 +93,27 @@ def made(name: str) -> Any:
     return model.eval()
 
 
+def with_mtp(folder: Path) -> dict[str, Any]:
+    """The tensors in `folder`, where a layer that predicts a second token (MTP) is added as the Hub
+    has it: behind the last layer, made as that is, with copies of embedding and head."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(folder / "model.safetensors")
+    layers, hidden = _SMALL["num_hidden_layers"], _SMALL["hidden_size"]
+    old, new = f"model.layers.{layers - 1}.", f"model.layers.{layers}."
+    torch.manual_seed(99)
+    shapes = {n.replace(old, new): v.shape for n, v in tensors.items() if n.startswith(old)}
+    for kind in ("enorm", "hnorm", "shared_head.norm"):
+        shapes[f"{new}{kind}.weight"] = torch.Size([hidden])
+    shapes[f"{new}eh_proj.weight"] = torch.Size([hidden, 2 * hidden])
+    tensors |= {name: torch.rand(shape) / 8 for name, shape in shapes.items()}
+    tensors[f"{new}embed_tokens.weight"] = tensors["model.embed_tokens.weight"].clone()
+    tensors[f"{new}shared_head.head.weight"] = tensors["lm_head.weight"].clone()
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    return tensors
+
+
 def saved(name: str, folder: Path) -> Any:
     """The model, written by `save_pretrained` into `folder`."""
     model = made(name)

@@ -128,6 +128,20 @@ def megatron(state: Mapping[str, np.ndarray], config: Any) -> Arrays:
         own = {n.removeprefix(prefix): v for n, v in state.items() if n.startswith(prefix)}
         layer = _layer(own, config)
         made |= {f"decoder.layers.{number}.{name}": value for name, value in layer.items()}
+    return made | _mtp(state, config)
+
+
+def _mtp(state: Mapping[str, np.ndarray], config: Any) -> Arrays:
+    """Megatron-Core `transformer/multi_token_prediction.py`, Megatron-Bridge `deepseek/common.py`:
+    a layer, and what makes its input; embedding and head are those of the model."""
+    prefix, new = f"model.layers.{config.num_hidden_layers}.", "mtp.layers.0."
+    own = {n.removeprefix(prefix): v for n, v in state.items() if n.startswith(prefix)}
+    if not own:
+        return {}
+    made = {f"{new}transformer_layer.{name}": value for name, value in _layer(own, config).items()}
+    for name in ("enorm.weight", "hnorm.weight", "eh_proj.weight"):
+        made[f"{new}{name}"] = own[name]
+    made[f"{new}final_layernorm.weight"] = own["shared_head.norm.weight"]
     return made
 
 

@@ -55,7 +55,7 @@ def test_words_are_those_of_the_place_then_of_the_map_then_of_the_part() -> None
 @pytest.mark.parametrize(
     ("head", "more", "said"),
     [
-        (HEAD.replace("mlp", "mpl"), "", "mpl is not known in parts; the nearest is mlp"),
+        (HEAD.replace("mlp", "atention"), "", "atention is not known in parts; the .* attention"),
         (HEAD.replace('"mlp"', "3"), "", "parts has 3, and must have names"),
         ('model_types = ["x"]\nparts = "mlp"\n', "", "parts must be a list"),
         (HEAD, '[short]\ndense = "$denes"\n', r"\$denes stands for nothing in \[short\].*\$dense"),

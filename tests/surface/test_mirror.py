@@ -56,6 +56,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "formats/dcp/writing/test_job",
         "formats/deepspeed/schema/test_trees",
         "formats/test_rooms",
+        "maps/test_mtp",
         "formats/deepspeed/reading/test_versions",
         "formats/torchfile/reading/test_unread",
         "ops/quantised/test_peers",

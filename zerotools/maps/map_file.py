@@ -7,6 +7,8 @@
     [indices]    i = "layers"                 how many there are of what `{i}` counts
     [hf]         "NAME" = "hidden, hidden if CONDITION"
     [optional]   "NAME" = "CONDITION"         tensors of [hf] that may be there or not
+    may_lack = ["j"]                          indices of tensors that may be missing together
+    [copies]     "NAME" = "NAME"              second copies of tensors, as the Hub may have them
     [layouts.X]  about, if, ignored, stacked, same_as, keep; tensors, also, ties
 
 `tensors` says what each tensor of the layout is made of (`tensor_expressions`), and perhaps `if`
@@ -36,12 +38,16 @@ from zerotools.maps.tensor_expressions import (
     indices_of,
     names_in,
     parse,
+    shifts_of,
     sizes_in,
 )
 
 HUB = "hf"
 """The layout of the Hub, in which every other is said."""
-_KEYS = ("about", "model_types", PARTS, SHORT, "sizes", "indices", HUB, "optional", "layouts")
+_KEYS = (
+    "about", "model_types", PARTS, SHORT, "sizes", "indices", HUB, "optional", "may_lack", "copies",
+    "layouts",
+)  # fmt: skip
 LAYOUT_KEYS = (
     "about", "if", "ignored", "stacked", "same_as", "keep", "tensors", "also", "ties",
 )  # fmt: skip
@@ -91,6 +97,8 @@ class FamilyMap:
     hub: Mapping[str, FamilyTensor]
     optional: Mapping[str, str]
     layouts: Mapping[str, MapLayout]
+    may_lack: tuple[str, ...] = ()
+    copies: Mapping[str, str] = field(default_factory=dict)
 
     def said_by(self) -> set[str]:
         """The names by which sizes and conditions are said."""
@@ -101,7 +109,15 @@ class FamilyMap:
             texts.append(layout.condition)
             for rule in layout.tensors.values():
                 texts += (*sizes_in(rule.expression), rule.condition)
-        return {*self.sizes, *(name for text in texts for name in size_names(text))}
+        names = {name for text in texts for name in size_names(text)}
+        return {*self.sizes, *self.indices, *names}
+
+    def shifts(self) -> frozenset[tuple[str, str]]:
+        """Indices that are counted on from a size, and which."""
+        patterns = [*self.hub, *self.copies]
+        for layout in self.layouts.values():
+            patterns += (*layout.tensors, *layout.also)
+        return frozenset(each for pattern in patterns for each in shifts_of(pattern))
 
 
 def read_map(text: bytes, name: str) -> FamilyMap:
@@ -126,6 +142,7 @@ class _MapReader:
         self._lines = text.splitlines()
         self._name = name
         self._words: Mapping[str, str] = {}
+        self._sizes: Mapping[str, str] = {}
 
     def family(self, tree: Mapping[str, Any]) -> FamilyMap:
         self._known(tree, _KEYS, "the map")
@@ -140,7 +157,13 @@ class _MapReader:
         for name, size in {**sizes, **indices}.items():
             self._expression(name, size)
         hub = {key: self._hub(key, text) for key, text in self._texts(tree, HUB).items()}
+        self._sizes = sizes
         self._known_indices(hub, indices)
+        copies = self._texts(tree, "copies")
+        self._known_indices(copies, indices)
+        self._known(copies.values(), hub, f"[{HUB}]")
+        may_lack = self._list(tree, "may_lack")
+        self._known(may_lack, indices, "[indices]")
         optional = self._texts(tree, "optional")
         for key, condition in optional.items():
             self._known([key], hub, "[optional]")
@@ -159,6 +182,8 @@ class _MapReader:
             hub=hub,
             optional=optional,
             layouts=found,
+            may_lack=may_lack,
+            copies=copies,
         )
 
     def _hub(self, key: str, text: str) -> FamilyTensor:
@@ -190,6 +215,8 @@ class _MapReader:
             if {*indices_of(meant)} - {*indices_of(key)} or len(more) > (key in also):
                 self._fail(key, f"{key} and {meant} have different indices")
             self._known(more, indices, "[indices]")
+            if any(index in more for index, _ in shifts_of(key)):
+                self._fail(key, f"{key} counts the index of its parts from a size")
         stacked = tree.get("stacked")
         if stacked is not None:
             self._known([str(stacked)], indices, "[indices]")
@@ -222,6 +249,8 @@ class _MapReader:
             for index in indices_of(name):
                 if index not in indices:
                     self._fail(name, f"{name} has the index {{{index}}}, not in [indices]")
+            for _, size in shifts_of(name):
+                self._known([size], self._sizes, "[sizes]")
 
     def _expression(self, key: str, text: str) -> None:
         try:
