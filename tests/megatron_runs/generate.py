@@ -4,6 +4,7 @@
 """
 
 import argparse
+import json
 import os
 import shutil
 import signal
@@ -17,6 +18,7 @@ from harness.started import Started
 
 from ..golden_files import GOLDEN
 from .cases import CASES, Case
+from .hub_cases import HUB_CASES, HUB_CONFIGS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEADLINE_SECONDS = 120
@@ -66,6 +68,14 @@ def generate(case: Case, root: Path, megatron: Path) -> Path:
             raise RuntimeError(f"{case.name}: {log.read_text(errors='replace')[-4000:]}")
     for log in logs:
         log.unlink()
+    if case.name in HUB_CASES:
+        (directory / "config.json").write_text(json.dumps(HUB_CONFIGS[case.name], indent=1) + "\n")
+        subprocess.run(
+            [sys.executable, "-m", "tests.megatron_runs.logits", str(root), case.name],
+            check=True,
+            env=shared,
+            timeout=DEADLINE_SECONDS,
+        )
     return directory
 
 
@@ -77,9 +87,11 @@ def main() -> None:
     options = parser.parse_args()
     version = version_in(options.megatron)
     out = options.out or GOLDEN / f"megatron-core-{version}"
-    names = options.names or [name for name, case in CASES.items() if version in case.versions]
+    names = options.names or [
+        name for name, case in (CASES | HUB_CASES).items() if version in case.versions
+    ]
     for name in names:
-        directory = generate(CASES[name], out.absolute(), options.megatron.absolute())
+        directory = generate((CASES | HUB_CASES)[name], out.absolute(), options.megatron.absolute())
         size = sum(f.stat().st_size for f in directory.rglob("*") if f.is_file())
         print(f"{name}: {size} bytes", flush=True)
 

@@ -65,6 +65,8 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "jobs/imports/deepspeed/test_refusals",
         "jobs/imports/test_values",
         "ops/conversions/test_mapped",
+        "ops/conversions/test_megatron_continued",
+        "ops/conversions/test_megatron_logits",
         "ops/conversions/test_megatron_mapped",
         "ops/conversions/test_many_ranks",
         "ops/execution/test_overwriting",
