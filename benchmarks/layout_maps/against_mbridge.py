@@ -28,7 +28,7 @@ def main(hub: Path, export: Path) -> int:
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(hub)
-    bridge = _bridge(config)
+    bridge = bridge_of(config)
     weights, ours = load_file(hub / "model.safetensors"), load_file(export / "model.safetensors")
     equal, different = 0, []
     for stored, value in ours.items():
@@ -47,7 +47,7 @@ def main(hub: Path, export: Path) -> int:
     return 1 if different or not equal else 0
 
 
-def _bridge(config: Any) -> Any:
+def bridge_of(config: Any) -> Any:
     """mbridge's class for the model, without a model of Megatron."""
     from mbridge.core.auto_bridge import AutoBridge  # noqa: F401  # its import fills the table
     from mbridge.core.bridge import _MODEL_REGISTRY

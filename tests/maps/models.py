@@ -45,6 +45,10 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("qwen3", {"head_dim": 12}),
     "gemma2": ("gemma2", {"tie_word_embeddings": True}),
     "gemma3": ("gemma3_text", {"tie_word_embeddings": True, "head_dim": 12}),
+    "olmo2": ("olmo2", {}),
+    "olmo3": ("olmo3", {"tie_word_embeddings": True, "num_key_value_heads": 4}),
+    "glm": ("glm", {"attention_bias": False}),
+    "glm4": ("glm4", {"attention_bias": True, "num_key_value_heads": 1}),
     "phi3": ("phi3", {}),
     "mixtral": ("mixtral", {"num_local_experts": 4}),
     "qwen2-moe": (
@@ -87,6 +91,27 @@ def made(name: str) -> Any:
             if value.is_floating_point():
                 value.copy_(torch.rand(value.shape) / 8)
     return model.eval()
+
+
+def with_mtp(folder: Path) -> dict[str, Any]:
+    """The tensors in `folder`, where a layer that predicts a second token (MTP) is added as the Hub
+    has it: behind the last layer, made as that is, with copies of embedding and head."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(folder / "model.safetensors")
+    layers, hidden = _SMALL["num_hidden_layers"], _SMALL["hidden_size"]
+    old, new = f"model.layers.{layers - 1}.", f"model.layers.{layers}."
+    torch.manual_seed(99)
+    shapes = {n.replace(old, new): v.shape for n, v in tensors.items() if n.startswith(old)}
+    for kind in ("enorm", "hnorm", "shared_head.norm"):
+        shapes[f"{new}{kind}.weight"] = torch.Size([hidden])
+    shapes[f"{new}eh_proj.weight"] = torch.Size([hidden, 2 * hidden])
+    tensors |= {name: torch.rand(shape) / 8 for name, shape in shapes.items()}
+    tensors[f"{new}embed_tokens.weight"] = tensors["model.embed_tokens.weight"].clone()
+    tensors[f"{new}shared_head.head.weight"] = tensors["lm_head.weight"].clone()
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    return tensors
 
 
 def saved(name: str, folder: Path) -> Any:

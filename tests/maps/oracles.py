@@ -5,7 +5,10 @@ Meta and torchtitan: rows of each head from halves to pairs, `view(heads, 2, row
 `convert_llama_weights_to_hf.py` the other way round). Megatron-Core: the rows of QKV are
 (groups, heads / groups + 2, head); gate lies before up; experts are stacked (`megatron.core`
 `transformer/attention.py`, `mlp.py`, `moe/experts.py`). gpt-oss: gate and up of an expert are every
-second row of the transposed weight (Megatron-Bridge `models/gpt_oss/gpt_oss_bridge.py`).
+second row of the transposed weight (Megatron-Bridge `models/gpt_oss/gpt_oss_bridge.py`). Norms
+behind attention and MLP: of GLM 4 as slime has them (`backends/megatron_utils/megatron_to_hf`), of
+OLMo 2 as a bridge for mbridge's `LLMBridge` (`register_model("olmo2")`), under the same names.
+OLMo-core: `src/olmo_core/nn/hf/convert.py`.
 """
 
 from __future__ import annotations
@@ -50,6 +53,35 @@ def meta(state: Mapping[str, np.ndarray], config: Any) -> Arrays:
     return made
 
 
+def olmo_core(state: Mapping[str, np.ndarray]) -> Arrays:
+    """The state dict as OLMo-core has it, which renames alone."""
+    names = {
+        "self_attn.q_proj": "attention.w_q",
+        "self_attn.k_proj": "attention.w_k",
+        "self_attn.v_proj": "attention.w_v",
+        "self_attn.o_proj": "attention.w_out",
+        "self_attn.q_norm": "attention.q_norm",
+        "self_attn.k_norm": "attention.k_norm",
+        "mlp.gate_proj": "feed_forward.w1",
+        "mlp.down_proj": "feed_forward.w2",
+        "mlp.up_proj": "feed_forward.w3",
+        "post_attention_layernorm": "attention_norm",
+        "post_feedforward_layernorm": "feed_forward_norm",
+        "embed_tokens": "embeddings",
+        "norm": "lm_head.norm",
+        "lm_head": "lm_head.w_out",
+    }
+    made: Arrays = {}
+    for name, value in state.items():
+        module = name.removeprefix("model.").removesuffix(".weight")
+        if module.startswith("layers."):
+            _, number, kind = module.split(".", 2)
+            made[f"blocks.{number}.{names[kind]}.weight"] = value
+        else:
+            made[f"{names[module]}.weight"] = value
+    return made
+
+
 def _in_pairs(value: np.ndarray, heads: int) -> np.ndarray:
     rows, columns = value.shape
     halves = value.reshape(heads, 2, rows // heads // 2, columns)
@@ -80,6 +112,8 @@ _NAMES = {
     "self_attn.sinks": "self_attention.core_attention.softmax_offset",
     "mlp.gate.e_score_correction_bias": "mlp.router.expert_bias",
     "mlp.shared_expert_gate.weight": "mlp.shared_experts.gate_weight",
+    "post_self_attn_layernorm.weight": "post_self_attn_layernorm.weight",
+    "post_mlp_layernorm.weight": "post_mlp_layernorm.weight",
 }
 
 
@@ -94,6 +128,20 @@ def megatron(state: Mapping[str, np.ndarray], config: Any) -> Arrays:
         own = {n.removeprefix(prefix): v for n, v in state.items() if n.startswith(prefix)}
         layer = _layer(own, config)
         made |= {f"decoder.layers.{number}.{name}": value for name, value in layer.items()}
+    return made | _mtp(state, config)
+
+
+def _mtp(state: Mapping[str, np.ndarray], config: Any) -> Arrays:
+    """Megatron-Core `transformer/multi_token_prediction.py`, Megatron-Bridge `deepseek/common.py`:
+    a layer, and what makes its input; embedding and head are those of the model."""
+    prefix, new = f"model.layers.{config.num_hidden_layers}.", "mtp.layers.0."
+    own = {n.removeprefix(prefix): v for n, v in state.items() if n.startswith(prefix)}
+    if not own:
+        return {}
+    made = {f"{new}transformer_layer.{name}": value for name, value in _layer(own, config).items()}
+    for name in ("enorm.weight", "hnorm.weight", "eh_proj.weight"):
+        made[f"{new}{name}"] = own[name]
+    made[f"{new}final_layernorm.weight"] = own["shared_head.norm.weight"]
     return made
 
 
@@ -127,8 +175,13 @@ def _norms(own: Arrays, *, is_latent: bool) -> Arrays:
     has_experts = any("experts" in name for name in own)
     first = "input_layernorm.weight" if is_latent else "self_attention.linear_qkv.layer_norm_weight"
     before = "pre_mlp_layernorm.weight" if has_experts else "mlp.linear_fc1.layer_norm_weight"
-    made = {first: own["input_layernorm.weight"]}
     after = own["post_attention_layernorm.weight"]
+    if "input_layernorm.weight" not in own:  # OLMo 2: norms behind alone
+        return {
+            "post_self_attn_layernorm.weight": after,
+            "post_mlp_layernorm.weight": own["post_feedforward_layernorm.weight"],
+        }
+    made = {first: own["input_layernorm.weight"]}
     if "pre_feedforward_layernorm.weight" not in own:
         return made | {before: after}
     return made | {

@@ -98,9 +98,22 @@ def test_meta_and_torchtitan_have_rope_in_pairs(tmp_path: Path, name: str) -> No
         assert same(made, oracles.meta(arrays_of(source), live.config))
 
 
+def test_olmo_core_has_names_of_its_own(tmp_path: Path) -> None:
+    saved("olmo2", tmp_path)
+    source = formats.read(tmp_path)
+    made = arrays_of(mapped(source, MapRequest(to="olmo-core")).checkpoint)
+    assert same(made, oracles.olmo_core(arrays_of(source)))
+
+
 @pytest.mark.parametrize(
     ("name", "layout"),
-    [("llama", "titan"), ("qwen3-moe-mixed", "megatron"), ("mixtral", "hf-fused")],
+    [
+        ("llama", "titan"),
+        ("qwen3-moe-mixed", "megatron"),
+        ("mixtral", "hf-fused"),
+        ("olmo2", "olmo-core"),
+        ("glm4", "megatron"),
+    ],
 )
 def test_a_model_that_came_back_computes_the_same(tmp_path: Path, name: str, layout: str) -> None:
     import torch

@@ -43,6 +43,9 @@ def test_a_map_has_its_layouts_and_abbreviations_in_full() -> None:
         (('same_as = "other"', 'same_as = "othr"'), "same_as othr"),
         (('"block.{i}.query" = "block.{i}.q"', '"b.query" = "block.{i}.q"'), "different indices"),
         (('= "block.{i}.q"', '= "block.{i}.qu"'), "the nearest is block"),
+        (('"block.{i}.bias" = "$L', '"block.{i+size}.bias" = "$L'), "size is not known in .sizes"),
+        (("[short]", 'may_lack = ["n"]\n[short]'), "n is not known in .indices"),
+        (("[optional]", '[copies]\n"again" = "hed"\n[optional]'), "hed is not known in .hf.; the"),
         (("[layouts.twin]", "[layouts.hf]"), "has no table of its own"),
         (('about = "another program"', "ignored = 3"), "not TOML"),
     ],
@@ -68,6 +71,13 @@ def test_the_example_of_the_reference_is_a_map_that_holds() -> None:
         for name in ("hf", "other", "twin"):
             made = layout_of_model(family, name, {**config, **own})
             assert set(made.to_hub) == set(made.hub)
+
+
+def test_every_example_of_the_reference_is_read() -> None:
+    text = (ROOT / "docs/reference/layout-maps.md").read_text("utf-8")
+    examples = [each.split("```")[0] for each in text.split("```toml\n")[1:]]
+    families = [read_map(each.encode(), f"example-{n}.toml") for n, each in enumerate(examples)]
+    assert families[1].hub["model.layers.{i}.ffn_norm.weight"].shape == ("hidden",)
 
 
 def test_the_reference_has_every_word_and_key() -> None:

@@ -4,12 +4,14 @@
 """
 
 import argparse
+import json
 import shutil
 import sys
 from pathlib import Path
 
 from ..golden_files import GOLDEN
 from .cases import CASES, Case
+from .hub_cases import HUB_CASES, HUB_CONFIGS
 from .started_ranks import run_ranks
 
 
@@ -31,6 +33,15 @@ def generate(case: Case, root: Path, megatron: Path) -> Path:
         megatron=megatron,
         what=case.name,
     )
+    if case.name in HUB_CASES:
+        (directory / "config.json").write_text(json.dumps(HUB_CONFIGS[case.name], indent=1) + "\n")
+        run_ranks(
+            [sys.executable, "-m", "tests.megatron_runs.logits", str(root), case.name],
+            directory,
+            world_size=1,
+            megatron=megatron,
+            what=f"{case.name}, its logits",
+        )
     return directory
 
 
@@ -42,9 +53,11 @@ def main() -> None:
     options = parser.parse_args()
     version = version_in(options.megatron)
     out = options.out or GOLDEN / f"megatron-core-{version}"
-    names = options.names or [name for name, case in CASES.items() if version in case.versions]
+    names = options.names or [
+        name for name, case in (CASES | HUB_CASES).items() if version in case.versions
+    ]
     for name in names:
-        directory = generate(CASES[name], out.absolute(), options.megatron.absolute())
+        directory = generate((CASES | HUB_CASES)[name], out.absolute(), options.megatron.absolute())
         size = sum(f.stat().st_size for f in directory.rglob("*") if f.is_file())
         print(f"{name}: {size} bytes", flush=True)
 

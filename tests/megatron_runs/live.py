@@ -6,21 +6,26 @@ from argparse import Namespace
 import torch
 from megatron.core import parallel_state, tensor_parallel
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+from megatron.core.fusions.fused_bias_geglu import quick_gelu
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import (
     get_gpt_decoder_block_spec,
     get_gpt_layer_local_spec,
+    get_gpt_mtp_block_spec,
 )
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 
 from .cases import Case
+from .hub_cases import CONTINUED
+from .plain_attention import PlainAttention
 
 VOCABULARY, DIVISOR, STEPS = 29, 8, 2
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 def padded(case: Case) -> int:
+    """Rows of the vocabulary: 32, for 1 or 2 tensor-parallel ranks."""
     unit = DIVISOR * case.tp
     return -(-VOCABULARY // unit) * unit
 
@@ -37,15 +42,20 @@ def model_of(case: Case):
     config = _config(case)
     first = parallel_state.is_pipeline_first_stage()
     last = parallel_state.is_pipeline_last_stage()
+    spec, more = _spec(case, config), {}
+    if config.mtp_num_layers:
+        more["mtp_block_spec"] = get_gpt_mtp_block_spec(config, spec, use_transformer_engine=False)
     model = GPTModel(
         config,
-        _spec(case, config),
+        spec,
         vocab_size=padded(case),
         max_sequence_length=16,
         pre_process=first,
         post_process=last,
         share_embeddings_and_output_weights=case.tied,
         position_embedding_type="rope",
+        rotary_percent=case.model.get("rotary_percent", 1.0),
+        **more,
     )
     model = model.to(DTYPES[case.precision])
     fill(case, model)
@@ -67,13 +77,20 @@ def build(case: Case):
     return wrapped, None if case.optimizer is None else get_optimizer(case, wrapped)
 
 
+_ACTIVATIONS = {"silu": torch.nn.functional.silu, "quick_gelu": quick_gelu}
+
+
 def _config(case: Case):
     kind = MLATransformerConfig if case.is_mla else TransformerConfig
-    extra = {"multi_latent_attention": True, "rope_type": "rope"} if case.is_mla else {}
-    experts = {"moe_token_dispatcher_type": "alltoall"} if "num_moe_experts" in case.model else {}
+    own = {"add_bias_linear": False, "activation_func": "silu", **case.model}
+    own.pop("rotary_percent", None)
+    own["activation_func"] = _ACTIVATIONS[own["activation_func"]]
+    if case.is_mla:
+        own |= {"multi_latent_attention": True, "rope_type": "rope"}
+    if "num_moe_experts" in own:
+        own.setdefault("moe_token_dispatcher_type", "alltoall")
     return kind(
-        **{**experts, **case.model},
-        **extra,
+        **own,
         tensor_model_parallel_size=case.tp,
         pipeline_model_parallel_size=case.pp,
         expert_model_parallel_size=case.ep,
@@ -84,8 +101,6 @@ def _config(case: Case):
         fp16=case.precision == "fp16",
         use_cpu_initialization=True,
         gated_linear_unit=True,
-        activation_func=torch.nn.functional.silu,
-        add_bias_linear=False,
         normalization="RMSNorm",
         bias_activation_fusion=False,
         bias_dropout_fusion=False,
@@ -98,20 +113,13 @@ def _config(case: Case):
     )
 
 
-class _NoAttention(torch.nn.Module):
-    """No step here looks at tokens; the local kind does not take the sizes of latent attention."""
-
-    def __init__(self, *args, **kwargs):
-        super().__init__()
-
-
 def _spec(case: Case, config):
     if isinstance(case.model.get("moe_layer_freq"), list):
         spec = get_gpt_decoder_block_spec(
             config, use_transformer_engine=False, normalization="RMSNorm"
         )
         for layer in spec.layer_specs if case.is_mla else ():
-            layer.submodules.self_attention.submodules.core_attention = _NoAttention
+            layer.submodules.self_attention.submodules.core_attention = PlainAttention
         return spec
     return get_gpt_layer_local_spec(
         num_experts=case.model.get("num_moe_experts"),
@@ -140,7 +148,8 @@ def global_name(case: Case, model, name: str) -> str:
 
 def cut_rank(name: str, parameter) -> int | None:
     """Which piece of a tensor-parallel parameter this rank has; None: it has the whole."""
-    if not getattr(parameter, "tensor_model_parallel", False):
+    is_cut = getattr(parameter, "tensor_model_parallel", False)
+    if not is_cut and not name.endswith("softmax_offset"):  # which has no mark, and is of heads
         return None
     if ".local_experts." in name:
         return parallel_state.get_expert_tensor_parallel_rank()
@@ -170,7 +179,9 @@ def get_optimizer(case: Case, wrapped):
         fp16=case.precision == "fp16",
         params_dtype=DTYPES[case.precision],
         use_distributed_optimizer=case.optimizer != "plain",
-        clip_grad=0.0,
+        clip_grad=1.0 if case.name == CONTINUED else 0.0,
+        adam_beta1=0.9,
+        adam_beta2=0.95 if case.name == CONTINUED else 0.999,
     )
     return get_megatron_optimizer(config, [wrapped])
 
@@ -192,10 +203,18 @@ def args_of(case: Case, **more) -> Namespace:
     """The arguments of Megatron-LM's training script, as far as a checkpoint's readers ask them."""
     from megatron.core.transformer.enums import AttnBackend
 
-    model = {"add_qkv_bias": False, "qk_layernorm": False, **case.model}
+    model = dict(case.model)
     experts = model.pop("num_moe_experts", None)
     groups = model.pop("num_query_groups")
     is_grouped = groups != model["num_attention_heads"]
+    model = {
+        "rotary_percent": 1.0,
+        "norm_epsilon": model.pop("layernorm_epsilon", 1e-5),
+        "add_bias_linear": False,
+        "add_qkv_bias": False,
+        "qk_layernorm": False,
+        **model,
+    }
     return Namespace(
         **model,
         num_experts=experts,
@@ -207,11 +226,8 @@ def args_of(case: Case, **more) -> Namespace:
         max_position_embeddings=16,
         position_embedding_type="rope",
         rotary_base=10000,
-        rotary_percent=1.0,
         swiglu=True,
         normalization="RMSNorm",
-        norm_epsilon=1e-5,
-        add_bias_linear=False,
         multi_latent_attention=case.is_mla,
         untie_embeddings_and_output_weights=not case.tied,
         tensor_model_parallel_size=case.tp,

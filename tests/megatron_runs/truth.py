@@ -19,7 +19,12 @@ def gather(case: Case, wrapped, optimizer) -> dict[str, torch.Tensor]:
             continue
         known = global_name(case, model, name)
         at = cut_rank(name, parameter)
-        facts = (known, at, parameter.partition_dim if at is not None else 0, parameter.shape)
+        facts = (
+            known,
+            at,
+            getattr(parameter, "partition_dim", 0) if at is not None else 0,
+            parameter.shape,
+        )
         flat = parameter.detach().reshape(-1)
         role = "param16" if optimizer is not None and parameter.dtype in HALF else "param"
         mine.append((*facts, role, 0, flat))

@@ -8,7 +8,9 @@ none is computed; so each layout can be read the other way round, and nobody wri
     size_expressions    numbers and conditions over config.json
     tensor_expressions  what one tensor is made of, as text and as a tree
     geometry            a tree as a view
+    map_parts           what maps have in common, said once (`parts/*.toml`)
     map_file            one TOML file, checked
+    map_sizes           the sizes of one model in the words of a map
     shipped             the maps that come with zerotools, and which one fits a config.json
     model_layout        a layout for one config.json: names, shapes and views, proved both ways
     stored_names        other names under which a layout may lie on disk; layers in one tensor

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from zerotools.core.counts import counted
@@ -11,18 +11,24 @@ from zerotools.core.errors import BadRequest
 from zerotools.core.patterns.nearest import nearest_of
 from zerotools.maps.geometry import Shape
 from zerotools.maps.map_file import HUB, FamilyMap
+from zerotools.maps.map_sizes import MapSizes
 from zerotools.maps.model_layout import ModelLayout, layout_of_model
 from zerotools.maps.stored_names import StoredNames, rows_of, stored_names
+from zerotools.maps.tensor_expressions import indices_of, with_indices
 
 _MOST_NAMED = 3
 
 
 @dataclass(frozen=True)
 class FoundLayout:
-    """A layout, and how the checkpoint has it."""
+    """A layout, and how the checkpoint has it. `given` are the arguments for it, `lacking` those of
+    them that are 0 since the checkpoint has none of these tensors, with their numbers in
+    config.json."""
 
     layout: ModelLayout
     stored: StoredNames
+    given: Mapping[str, Any] = field(default_factory=dict)
+    lacking: Mapping[str, int] = field(default_factory=dict)
 
 
 def found_in(
@@ -38,11 +44,33 @@ def found_in(
         BadRequest: as `layout_of_model` and `stored_names`; or rows of the vocabulary that are not
             padding.
     """
+    lacking = _lacking(family, name, MapSizes.of(family, config, given), held)
+    given = {**given, **dict.fromkeys(lacking, 0)}
     layout = layout_of_model(family, name, config, given)
     if name != HUB:
         rows = rows_of(layout, held)
         layout = layout_of_model(family, name, config, given, rows)
-    return FoundLayout(layout, stored_names(layout, held))
+    return FoundLayout(layout, stored_names(layout, held), given, lacking)
+
+
+def _lacking(
+    family: FamilyMap, name: str, sizes: MapSizes, held: Mapping[str, Shape]
+) -> dict[str, int]:
+    """Indices of which the checkpoint has no tensor, where that may be, and how many there are."""
+    layout = family.layouts.get(name)
+    layout = family.layouts[layout.same_as] if layout is not None and layout.same_as else layout
+    patterns = [*family.hub] if layout is None or layout.keep else []
+    patterns += [*layout.tensors, *layout.also] if layout is not None else []
+    found = {}
+    for index in family.may_lack:
+        firsts = (
+            with_indices(pattern, {k: v for each in names for k, v in sizes.at(each, 0).items()})
+            for pattern in patterns
+            if index in (names := indices_of(pattern))
+        )
+        if sizes.counts[index] and not any(first in held for first in firsts):
+            found[index] = sizes.counts[index]
+    return found
 
 
 def detected(

@@ -1,11 +1,14 @@
 """One file of a layout map: a family of models, and the layouts that its weights come in.
 
     model_types = ["llama"]                   config.json's `model_type`
+    parts = ["decoder", "attention"]          what it has in common with others (`map_parts`)
     [short]      L = "model.layers.{i}"       what `$L` in names stands for
-    [sizes]      hidden = "hidden_size"       numbers by which shapes are said, in order
+    [sizes]      hidden = "hidden_size"       numbers by which shapes are said
     [indices]    i = "layers"                 how many there are of what `{i}` counts
     [hf]         "NAME" = "hidden, hidden if CONDITION"
     [optional]   "NAME" = "CONDITION"         tensors of [hf] that may be there or not
+    may_lack = ["j"]                          indices of tensors that may be missing together
+    [copies]     "NAME" = "NAME"              second copies of tensors, as the Hub may have them
     [layouts.X]  about, if, ignored, stacked, same_as, keep; tensors, also, ties
 
 `tensors` says what each tensor of the layout is made of (`tensor_expressions`), and perhaps `if`
@@ -27,6 +30,7 @@ from typing import Any, NoReturn
 
 from zerotools.core.errors import BadRequest
 from zerotools.core.patterns.nearest import nearest_of
+from zerotools.maps.map_parts import PARTS, SHORT, filled, with_parts
 from zerotools.maps.size_expressions import names_in as size_names
 from zerotools.maps.size_expressions import parsed
 from zerotools.maps.tensor_expressions import (
@@ -34,12 +38,16 @@ from zerotools.maps.tensor_expressions import (
     indices_of,
     names_in,
     parse,
+    shifts_of,
     sizes_in,
 )
 
 HUB = "hf"
 """The layout of the Hub, in which every other is said."""
-_KEYS = ("about", "model_types", "short", "sizes", "indices", HUB, "optional", "layouts")
+_KEYS = (
+    "about", "model_types", PARTS, SHORT, "sizes", "indices", HUB, "optional", "may_lack", "copies",
+    "layouts",
+)  # fmt: skip
 LAYOUT_KEYS = (
     "about", "if", "ignored", "stacked", "same_as", "keep", "tensors", "also", "ties",
 )  # fmt: skip
@@ -89,6 +97,8 @@ class FamilyMap:
     hub: Mapping[str, FamilyTensor]
     optional: Mapping[str, str]
     layouts: Mapping[str, MapLayout]
+    may_lack: tuple[str, ...] = ()
+    copies: Mapping[str, str] = field(default_factory=dict)
 
     def said_by(self) -> set[str]:
         """The names by which sizes and conditions are said."""
@@ -99,7 +109,15 @@ class FamilyMap:
             texts.append(layout.condition)
             for rule in layout.tensors.values():
                 texts += (*sizes_in(rule.expression), rule.condition)
-        return {*self.sizes, *(name for text in texts for name in size_names(text))}
+        names = {name for text in texts for name in size_names(text)}
+        return {*self.sizes, *self.indices, *names}
+
+    def shifts(self) -> frozenset[tuple[str, str]]:
+        """Indices that are counted on from a size, and which."""
+        patterns = [*self.hub, *self.copies]
+        for layout in self.layouts.values():
+            patterns += (*layout.tensors, *layout.also)
+        return frozenset(each for pattern in patterns for each in shifts_of(pattern))
 
 
 def read_map(text: bytes, name: str) -> FamilyMap:
@@ -123,19 +141,29 @@ class _MapReader:
     def __init__(self, text: str, name: str) -> None:
         self._lines = text.splitlines()
         self._name = name
-        self._short: dict[str, str] = {}
+        self._words: Mapping[str, str] = {}
+        self._sizes: Mapping[str, str] = {}
 
     def family(self, tree: Mapping[str, Any]) -> FamilyMap:
         self._known(tree, _KEYS, "the map")
+        try:
+            tree, self._words = with_parts(tree)
+        except (ValueError, RecursionError) as error:
+            raise BadRequest(f"{self._name}: {error!s:.200}") from None
         for key in ("model_types", "sizes", "indices", HUB, "layouts"):
             if key not in tree:
                 raise BadRequest(f"{self._name} has no {key}, which a map needs")
-        self._short = {f"${key}": text for key, text in self._texts(tree, "short").items()}
-        indices = self._texts(tree, "indices")
-        for name, size in {**self._texts(tree, "sizes"), **indices}.items():
+        indices, sizes = self._texts(tree, "indices"), self._texts(tree, "sizes")
+        for name, size in {**sizes, **indices}.items():
             self._expression(name, size)
         hub = {key: self._hub(key, text) for key, text in self._texts(tree, HUB).items()}
+        self._sizes = sizes
         self._known_indices(hub, indices)
+        copies = self._texts(tree, "copies")
+        self._known_indices(copies, indices)
+        self._known(copies.values(), hub, f"[{HUB}]")
+        may_lack = self._list(tree, "may_lack")
+        self._known(may_lack, indices, "[indices]")
         optional = self._texts(tree, "optional")
         for key, condition in optional.items():
             self._known([key], hub, "[optional]")
@@ -149,11 +177,13 @@ class _MapReader:
             name=self._name.rsplit("/", 1)[-1].removesuffix(".toml"),
             about=str(tree.get("about", "")),
             model_types=self._list(tree, "model_types"),
-            sizes=self._texts(tree, "sizes"),
+            sizes=self._in_order(sizes),
             indices=indices,
             hub=hub,
             optional=optional,
             layouts=found,
+            may_lack=may_lack,
+            copies=copies,
         )
 
     def _hub(self, key: str, text: str) -> FamilyTensor:
@@ -185,6 +215,8 @@ class _MapReader:
             if {*indices_of(meant)} - {*indices_of(key)} or len(more) > (key in also):
                 self._fail(key, f"{key} and {meant} have different indices")
             self._known(more, indices, "[indices]")
+            if any(index in more for index, _ in shifts_of(key)):
+                self._fail(key, f"{key} counts the index of its parts from a size")
         stacked = tree.get("stacked")
         if stacked is not None:
             self._known([str(stacked)], indices, "[indices]")
@@ -217,6 +249,8 @@ class _MapReader:
             for index in indices_of(name):
                 if index not in indices:
                     self._fail(name, f"{name} has the index {{{index}}}, not in [indices]")
+            for _, size in shifts_of(name):
+                self._known([size], self._sizes, "[sizes]")
 
     def _expression(self, key: str, text: str) -> None:
         try:
@@ -241,13 +275,24 @@ class _MapReader:
         for name, value in found.items():
             if not isinstance(value, str | int) or isinstance(value, bool):
                 self._fail(name, f"{name} is {value!r:.60}, and must be text in quotes")
-        return {self._full(name): self._full(str(value)) for name, value in found.items()}
+        return {name: str(value) for name, value in found.items()}
 
-    def _full(self, text: str) -> str:
-        """The text with what abbreviations stand for."""
-        for word, meant in self._short.items():
-            text = text.replace(word, meant)
-        return text
+    def _in_order(self, sizes: Mapping[str, str]) -> dict[str, str]:
+        """Each size behind those that it is said by. One that has the name of a key of config.json
+        may be said by that key."""
+        done: dict[str, str] = {}
+
+        def add(name: str, above: tuple[str, ...]) -> None:
+            if name in above:
+                self._fail(name, f"the sizes {' and '.join(above)} are said by each other")
+            for other in sorted(size_names(sizes[name]) & {*sizes} - {*done, name}):
+                add(other, (*above, name))
+            done[name] = sizes[name]
+
+        for name in sizes:
+            if name not in done:
+                add(name, ())
+        return done
 
     def _list(self, tree: Mapping[str, Any], key: str) -> tuple[str, ...]:
         found = tree.get(key, [])
@@ -263,3 +308,9 @@ class _MapReader:
         lines = enumerate(map(self._full, self._lines), 1)
         found = (number for number, line in lines if wanted.search(line))
         return next(found, 1)
+
+    def _full(self, line: str) -> str:
+        try:
+            return str(filled(line, self._words))
+        except ValueError:
+            return line

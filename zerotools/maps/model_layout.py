@@ -6,16 +6,13 @@ it, each element once. That proves that the layout loses nothing and repeats not
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import product
-from math import prod
 from typing import Any
 
 from zerotools.core.boxes import Hole, Overlap, prove_cover
 from zerotools.core.errors import BadRequest
-from zerotools.core.patterns.nearest import nearest_of
 from zerotools.maps.geometry import (
     BoundExpression,
     BoundOperation,
@@ -26,7 +23,8 @@ from zerotools.maps.geometry import (
     view_of,
 )
 from zerotools.maps.map_file import HUB, FamilyMap, MapLayout
-from zerotools.maps.size_expressions import named_value, size_of, value_of
+from zerotools.maps.map_sizes import MOST_TENSORS, MULTIPLE, MapSizes
+from zerotools.maps.size_expressions import size_of, value_of
 from zerotools.maps.tensor_expressions import (
     Operation,
     TensorExpression,
@@ -36,10 +34,6 @@ from zerotools.maps.tensor_expressions import (
 )
 from zerotools.maps.views import TensorView, View, ViewPiece, whole
 
-MULTIPLE = "vocab_multiple"
-USUAL_MULTIPLE = 128
-"""Megatron's `--make-vocab-size-divisible-by`."""
-_MOST_TENSORS = 2_000_000
 _TENSOR_PARALLEL = (1, 2, 4, 8, 16, 32, 64)
 
 
@@ -48,7 +42,8 @@ class ModelLayout:
     """One layout of a model. `tensors` and `hub` are the shapes of both sides, by name; `of_hub`
     says what each of `tensors` is made of, `to_hub` what each of `hub` is. `optional` are names of
     either side that may be missing. `places` has, for each of `tensors`, its pattern in the map and
-    its indices. `padded` are the rows of tensors that have more than the Hub's."""
+    its indices. `padded` are the rows of tensors that have more than the Hub's. `copies` are names
+    under which a checkpoint may have tensors once more, and which."""
 
     family: FamilyMap
     layout: MapLayout
@@ -60,36 +55,11 @@ class ModelLayout:
     places: Mapping[str, tuple[str, Mapping[str, int]]] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
     padded: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    copies: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         return self.layout.name
-
-
-@dataclass(frozen=True)
-class MapSizes:
-    """What shapes are said by: config.json, the arguments, and the map's own sizes of both."""
-
-    values: Mapping[str, Any]
-    counts: Mapping[str, int]
-
-    @classmethod
-    def of(cls, family: FamilyMap, config: Mapping[str, Any], given: Mapping[str, Any]) -> MapSizes:
-        """Raises BadRequest: something is said nowhere, or an argument is for nothing."""
-        known = {*family.said_by(), MULTIPLE}
-        useless = next((name for name in given if name not in known), None)
-        if useless is not None:
-            raise BadRequest(
-                f"the map {family.name} has no {useless}, which --map-arg gives; the nearest is "
-                f"{nearest_of(useless, known)}"
-            )
-        text = config.get("text_config")
-        plain = {**config, **text} if isinstance(text, dict) else dict(config)
-        names = {**plain, MULTIPLE: USUAL_MULTIPLE, **given}
-        for name, size in family.sizes.items():
-            names[name] = given.get(name, named_value(size, names))
-        counts = {name: size_of(size, names) for name, size in family.indices.items()}
-        return cls({**names, "is_multiple_given": MULTIPLE in given}, counts)
 
 
 def layout_of_model(
@@ -131,14 +101,25 @@ def _plain(
     about = "as the Hub has it, and save_pretrained writes it"
     ignored = ("*.rotary_emb.inv_freq",)
     layout = MapLayout(HUB, about, ignored=ignored)
-    return ModelLayout(family, layout, hub, hub, views, views, optional, counts=sizes.counts)
+    return ModelLayout(
+        family, layout, hub, hub, views, views, optional, counts=sizes.counts,
+        copies=_copies(family, sizes),
+    )  # fmt: skip
+
+
+def _copies(family: FamilyMap, sizes: MapSizes) -> dict[str, str]:
+    return {
+        with_indices(copy, indices): with_indices(name, indices)
+        for copy, name in family.copies.items()
+        for indices in sizes.indices_of(copy)
+    }
 
 
 def _hub_shapes(family: FamilyMap, sizes: MapSizes) -> tuple[dict[str, Shape], frozenset[str]]:
     found: dict[str, Shape] = {}
     optional = set()
     for pattern, tensor in family.hub.items():
-        for indices in _all_indices(pattern, sizes):
+        for indices in sizes.indices_of(pattern):
             names = {**sizes.values, **indices}
             if not value_of(tensor.condition, names):
                 continue
@@ -147,15 +128,6 @@ def _hub_shapes(family: FamilyMap, sizes: MapSizes) -> tuple[dict[str, Shape], f
             if pattern in family.optional and value_of(family.optional[pattern], names):
                 optional.add(name)
     return found, frozenset(optional)
-
-
-def _all_indices(pattern: str, sizes: MapSizes) -> Iterator[dict[str, int]]:
-    names = indices_of(pattern)
-    count = prod(sizes.counts[name] for name in names)
-    if count > _MOST_TENSORS:
-        raise BadRequest(f"config.json says {count} tensors {pattern}, more than any model has")
-    for values in product(*(range(sizes.counts[name]) for name in names)):
-        yield dict(zip(names, values, strict=True))
 
 
 class _Absent(Exception):
@@ -179,7 +151,7 @@ class _Maker:
 
     def made(self) -> ModelLayout:
         for pattern, rule in self.layout.tensors.items():
-            for indices in _all_indices(pattern, self.sizes):
+            for indices in self.sizes.indices_of(pattern):
                 if value_of(rule.condition, {**self.sizes.values, **indices}):
                     self._bind(pattern, rule.expression, indices)
         if self.layout.keep:
@@ -202,6 +174,7 @@ class _Maker:
             places=self.places,
             counts=self.sizes.counts,
             padded=self.padded,
+            copies=_copies(self.family, self.sizes) if self.layout.keep else {},
         )
 
     def _view(self, name: str) -> View:
@@ -342,10 +315,11 @@ class _Binding:
     def _stack(self, expression: Operation, more: Mapping[str, int]) -> BoundOperation:
         index = expression.sizes[0]
         count = self.maker.sizes.counts.get(index)
-        if count is None or count > _MOST_TENSORS:
+        if count is None or count > MOST_TENSORS:
             raise BadRequest(f"{self.target}: stack takes an index, and {index} is {count}")
         parts = [
-            self.bind(expression.tensors[0], {**more, index: number}) for number in range(count)
+            self.bind(expression.tensors[0], {**more, **self.maker.sizes.at(index, number)})
+            for number in range(count)
         ]
         if not parts:
             raise _Absent(f"any of index {index}")

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any
 
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.patterns.nearest import nearest_of
 from zerotools.maps.map_file import FamilyMap, read_map
+from zerotools.maps.map_parts import SHORT, with_parts
 
 _FOLDER = "families"
 _SUFFIX = ".toml"
+_KEPT = ("L", "D")
+"""Words that a map is printed with: those of a layer's names."""
 
 
 @cache
@@ -20,7 +26,7 @@ def shipped_maps() -> Mapping[str, FamilyMap]:
     """All maps by name, in order of their names."""
     folder = files(__package__) / _FOLDER
     found = sorted(each.name for each in folder.iterdir() if each.name.endswith(_SUFFIX))
-    maps = (read_map((folder / name).read_bytes(), name) for name in found)
+    maps = (read_map((folder / each).read_bytes(), each) for each in found)
     return {each.name: each for each in maps}
 
 
@@ -69,5 +75,36 @@ def check_layout(family: FamilyMap, name: str, *, hub: str) -> None:
 
 
 def source_of(name: str) -> str:
-    """The text of a shipped map."""
-    return (files(__package__) / _FOLDER / f"{name}{_SUFFIX}").read_text("utf-8")
+    """The text of a shipped map with all that it takes from its parts, so that a copy of it is
+    whole and can be changed everywhere."""
+    tree, words = with_parts(tomllib.loads(_file(name).read_text("utf-8")))
+    short = {word: words[word] for word in _KEPT if word in words}
+    plain = {key: value for key, value in tree.items() if not isinstance(value, dict)}
+    tables = {key: value for key, value in tree.items() if isinstance(value, dict)}
+    return "\n".join(_toml({**plain, SHORT: short, **tables}, short)).lstrip("\n") + "\n"
+
+
+def _file(name: str) -> Traversable:
+    return files(__package__) / _FOLDER / f"{name}{_SUFFIX}"
+
+
+def _toml(tree: Mapping[str, Any], short: Mapping[str, str], where: str = "") -> Iterator[str]:
+    """The lines of a tree of tables, texts, lists of them, and truth values."""
+    plain = {key: value for key, value in tree.items() if not isinstance(value, dict)}
+    if where and (plain or not tree):
+        yield f"\n[{where}]"
+    is_tensor = where.partition(".")[0] not in ("", SHORT)
+    for key, value in plain.items():
+        known = short if is_tensor else {}
+        shown = key if key.isidentifier() else json.dumps(_shortened(key, known))
+        yield f"{shown} = {json.dumps(_shortened(value, known), ensure_ascii=False)}"
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from _toml(value, short, f"{where}.{key}" if where else key)
+
+
+def _shortened(value: Any, short: Mapping[str, str]) -> Any:
+    if isinstance(value, str):
+        for word, text in short.items():
+            value = value.replace(text, f"${word}")
+    return value

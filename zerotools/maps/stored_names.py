@@ -24,14 +24,16 @@ from zerotools.maps.views import TensorView, item, stacked, whole
 class StoredNames:
     """How a checkpoint with these names has a layout: `views` makes the layout's tensors of them.
     `missing` are names of the layout that nothing makes, `unknown` those of the checkpoint that
-    make nothing, `ignored` those that the layout says are no weights, `wrong` what is in another
-    shape: the name, the shape there, and that of config.json."""
+    make nothing, `ignored` those that the layout says are no weights, `copies` second copies of
+    tensors, `wrong` what is in another shape: the name, the shape there, and that of config.json.
+    """
 
     views: Mapping[str, TensorView]
     missing: tuple[str, ...]
     unknown: tuple[str, ...]
     ignored: tuple[str, ...]
     wrong: tuple[tuple[str, Shape, Shape], ...]
+    copies: tuple[str, ...] = ()
 
     @property
     def faults(self) -> int:
@@ -58,6 +60,8 @@ def stored_names(layout: ModelLayout, held: Mapping[str, Shape]) -> StoredNames:
                     f"{found[name][0]} and {place[0]}"
                 )
             found[name] = place
+    copies = tuple(name for name in layout.copies if name in held)
+    used.update(copies)
     apart = _apart(layout, {*held} - ignored, found)
     used.update(part for names in apart.values() for part in names)
     views: dict[str, TensorView] = {}
@@ -77,6 +81,11 @@ def stored_names(layout: ModelLayout, held: Mapping[str, Shape]) -> StoredNames:
         if all(held.get(part) == own for part in parts):
             pieces = [whole(number, own) for number in range(len(parts))]
             views[name] = TensorView(stacked(pieces), parts)
+    wrong += [
+        (name, held[name], layout.hub[layout.copies[name]])
+        for name in copies
+        if held[name] != layout.hub.get(layout.copies[name], held[name])
+    ]
     missing = [name for name in layout.tensors if name not in found and name not in apart]
     missing += [part for parts in apart.values() for part in parts if part not in held]
     return StoredNames(
@@ -85,6 +94,7 @@ def stored_names(layout: ModelLayout, held: Mapping[str, Shape]) -> StoredNames:
         unknown=tuple(name for name in held if name not in used and name not in ignored),
         ignored=tuple(sorted(ignored)),
         wrong=tuple(wrong),
+        copies=copies,
     )
 
 

@@ -1,6 +1,7 @@
 """What one tensor of a layout is made of: `interleave(A, B, C; groups)`, of tensors of the Hub.
 
-Tensors come first, then a semicolon and sizes. `{i}` in a name is an index.
+Tensors come first, then a semicolon and sizes. `{i}` in a name is an index, `{i+size}` one that is
+counted on from a size.
 
     concat(A, B, ...; dim)        one behind another along a dimension
     part(A; dim, begin, end)      the indices [begin, end) of a dimension
@@ -29,9 +30,9 @@ SIZES: Mapping[str, int] = {
 }  # fmt: skip
 """Every word, and how many sizes it takes."""
 _JOINING = ("concat", "interleave")
-_NAME = re.compile(r"[\w.{}\-]+")
+_NAME = re.compile(r"[\w.{}+\-]+")
 _DEEPEST = 64
-_INDEX = re.compile(r"\{(\w+)\}")
+_INDEX = re.compile(r"\{(\w+)(?:\+(\w+))?\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +56,17 @@ TensorExpression = TensorName | Operation
 
 def indices_of(pattern: str) -> tuple[str, ...]:
     """The indices in a name, in order."""
-    return tuple(dict.fromkeys(_INDEX.findall(pattern)))
+    return tuple(dict.fromkeys(found[1] for found in _INDEX.finditer(pattern)))
+
+
+def shifts_of(pattern: str) -> tuple[tuple[str, str], ...]:
+    """Each index that is counted on from a size, and the size."""
+    return tuple((found[1], found[2]) for found in _INDEX.finditer(pattern) if found[2])
 
 
 def with_indices(pattern: str, indices: Mapping[str, int]) -> str:
-    """The name that the pattern has at these indices."""
-    return _INDEX.sub(lambda found: str(indices[found[1]]), pattern)
+    """The name that the pattern has at these indices (`MapSizes.at`)."""
+    return _INDEX.sub(lambda found: str(indices[found[0][1:-1]]), pattern)
 
 
 def names_in(expression: TensorExpression) -> Iterator[str]:

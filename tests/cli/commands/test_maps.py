@@ -81,7 +81,8 @@ def test_check_proves_the_layouts_and_finds_that_of_a_checkpoint(
     assert "    unknown: layers.1.attention.wqq.weight" in out
     assert "norm.weight has shape [3], and config.json gives it [16]" in out
     found = json.loads(zerotools(*check, "--json")[1])
-    assert found["layouts"][1]["missing"] == ["layers.1.attention.wq.weight"]
+    meta = next(each for each in found["layouts"] if each["name"] == "meta")
+    assert meta["missing"] == ["layers.1.attention.wq.weight"]
 
 
 def test_check_knows_what_a_run_of_megatron_was_started_with(

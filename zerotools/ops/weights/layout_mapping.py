@@ -117,7 +117,7 @@ def mapped(
             check_layout(family, name, hub=HUB)
     checkpoint, found = _found(family, request, config, checkpoint)
     held = shapes_of(checkpoint)
-    target = layout_of_model(family, request.to, config, request.arguments)
+    target = layout_of_model(family, request.to, config, found.given)
     said = [] if request.source else [f"the tensors have the layout {found.layout.name}"]
     said[:] = [f"{text} of the map {family.name}" for text in said]
     if _is_same(found, target):
@@ -137,7 +137,7 @@ def mapped(
     # Chunks that are cut and put together do not say any more in which archive they lie.
     archives = archives_of(checkpoint.tensors.values())
     made = replace(checkpoint, tensors=tensors, aliases=aliases, native=None, archives=archives)
-    notes = (*said, *_padding_notes(found, target), *_ignored_notes(found))
+    notes = (*said, *_padding_notes(found, target), *_left_out_notes(found))
     return MappedCheckpoint(made, notes, origins)
 
 
@@ -228,7 +228,7 @@ def _apart(
     for key, tensor in checkpoint.tensors.items():
         if key.role == LOOSE:
             rest[key] = tensor
-        elif key.name in found.stored.ignored:
+        elif key.name in found.stored.ignored or key.name in found.stored.copies:
             continue
         elif key.name not in held:
             raise BadRequest(
@@ -268,6 +268,7 @@ def _aliases(
     for name, other in target.layout.ties.items():
         if name in target.optional:
             ties.setdefault(name, other)
+    ties = {**target.copies, **ties}
     return {alias: name for alias, name in ties.items() if alias not in there and name in there}
 
 
@@ -289,11 +290,16 @@ def _padding_notes(found: FoundLayout, target: ModelLayout) -> Iterator[str]:
             )
 
 
-def _ignored_notes(found: FoundLayout) -> list[str]:
-    names = found.stored.ignored
-    if not names:
-        return []
-    return [f"left out {counted(len(names), 'tensor')}, which the map ignores ({names[0]})"]
+def _left_out_notes(found: FoundLayout) -> Iterator[str]:
+    if names := found.stored.ignored:
+        yield f"left out {counted(len(names), 'tensor')}, which the map ignores ({names[0]})"
+    for copy in found.stored.copies:
+        yield f"left out {copy}, the second copy of {found.layout.copies[copy]}"
+    for index, count in found.lacking.items():
+        yield (
+            f"config.json says {counted(count, 'layer')} of {index}, and the checkpoint has none: "
+            "there is none in the output"
+        )
 
 
 def mapped_training(

@@ -11,7 +11,7 @@ from typing import Any
 
 from zerotools.core.errors import BadRequest
 from zerotools.core.training import TrainingState
-from zerotools.maps.model_layout import MULTIPLE
+from zerotools.maps.map_sizes import MULTIPLE
 
 _SAME = {
     "num_layers": ("num_hidden_layers",),

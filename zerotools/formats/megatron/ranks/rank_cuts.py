@@ -4,8 +4,8 @@ Columns of a linear layer are rows of its weight (axis 0), rows of it are axis 1
 layer has on every rank its share of the gate, then its share of the other half: with F rows for
 each half and n ranks, rank r has rows r*F/n of the gate, and rows F + r*F/n.
 
-Source: megatron/core/tensor_parallel/layers.py, transformer/attention.py, mlp.py and
-multi_latent_attention.py, 0.12 to 0.16.
+Source: megatron/core/tensor_parallel/layers.py, transformer/attention.py, mlp.py,
+multi_latent_attention.py and multi_token_prediction.py, 0.12 to 0.16.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ _COLUMNS = frozenset(
         "linear_q",
         "linear_kv",
         "linear_fc1",
+        "eh_proj",
         "linear_q_proj",
         "linear_q_up_proj",
         "linear_kv_up_proj",

@@ -1,0 +1,74 @@
+"""The sizes of one model in the words of a map: numbers, and how many there are of what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from math import prod
+from typing import Any
+
+from zerotools.core.errors import BadRequest
+from zerotools.core.patterns.nearest import nearest_of
+from zerotools.maps.map_file import FamilyMap
+from zerotools.maps.size_expressions import named_value, size_of
+from zerotools.maps.tensor_expressions import indices_of
+
+MULTIPLE = "vocab_multiple"
+USUAL_MULTIPLE = 128
+"""Megatron's `--make-vocab-size-divisible-by`."""
+MOST_TENSORS = 2_000_000
+
+
+@dataclass(frozen=True)
+class MapSizes:
+    """What shapes are said by: config.json, the arguments, and the map's own sizes of both."""
+
+    values: Mapping[str, Any]
+    counts: Mapping[str, int]
+    shifts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, family: FamilyMap, config: Mapping[str, Any], given: Mapping[str, Any]) -> MapSizes:
+        """Raises BadRequest: something is said nowhere, or an argument is for nothing."""
+        known = {*family.said_by(), MULTIPLE}
+        useless = next((name for name in given if name not in known), None)
+        if useless is not None:
+            raise BadRequest(
+                f"the map {family.name} has no {useless}, which --map-arg gives; the nearest is "
+                f"{nearest_of(useless, known)}"
+            )
+        text = config.get("text_config")
+        plain = {**config, **text} if isinstance(text, dict) else dict(config)
+        names = {**plain, MULTIPLE: USUAL_MULTIPLE, **given}
+        for name, size in family.sizes.items():
+            names[name] = given.get(name, named_value(size, names))
+        counts = {
+            name: size_of(name if name in given else size, names)
+            for name, size in family.indices.items()
+        }
+        shifts: dict[str, dict[str, int]] = {}
+        for index, size in family.shifts():
+            shifts.setdefault(index, {})[f"{index}+{size}"] = size_of(size, names)
+        return cls({**names, "is_multiple_given": MULTIPLE in given}, counts, shifts)
+
+    def at(self, index: str, number: int) -> dict[str, int]:
+        """The index where it is `number`, and as it is counted on from sizes."""
+        more = {name: number + first for name, first in self.shifts.get(index, {}).items()}
+        return {index: number, **more}
+
+    def indices_of(self, pattern: str) -> Iterator[dict[str, int]]:
+        """The indices of each tensor of the pattern.
+
+        Raises:
+            BadRequest: there are more than any model has.
+        """
+        names = indices_of(pattern)
+        count = prod(self.counts[name] for name in names)
+        if count > MOST_TENSORS:
+            raise BadRequest(f"config.json says {count} tensors {pattern}, more than any model has")
+        for values in product(*(range(self.counts[name]) for name in names)):
+            found: dict[str, int] = {}
+            for name, value in zip(names, values, strict=True):
+                found |= self.at(name, value)
+            yield found
