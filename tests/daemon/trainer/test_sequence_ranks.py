@@ -1,6 +1,7 @@
 """Ranks that compute one sequence together train as one rank does that has all of it.
 
-Tolerance in fp32: 2e-6 relative per loss over these steps, the order of summation; in bf16 1e-3.
+Tolerance in fp32: 2e-6 relative per loss over these steps, the order of summation; in bf16 1e-3,
+and 1e-4 with Muon, whose products are in bf16.
 At one mesh a resumed run is bit-identical to one that was not interrupted.
 """
 
@@ -21,7 +22,7 @@ from zerotools.ops.conversions.conversion import Conversion, perform
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.runs import checkpoint_dirs
 
-pytestmark = [pytest.mark.torch, pytest.mark.dear(40, "one start of one rank, one of two")]
+pytestmark = [pytest.mark.torch, pytest.mark.dear(30, "one start of one rank, one of two")]
 MODEL = {**TINY_LLAMA, "hidden_size": 48, "num_attention_heads": 12, "num_key_value_heads": 2}
 EXPERTS = {
     **MODEL,
@@ -32,7 +33,8 @@ EXPERTS = {
     "router_aux_loss_coef": 0.1,
 }
 STAGES = (0, 1, 2, 3)
-TOLERANCE, HALF_TOLERANCE = 2e-6, 1e-3
+TOLERANCE = 2e-6
+TOLERANCES = {"bf16": 1e-3, "muon": 1e-4}
 MESHES = [(2, 2), (3, 3), (4, 2), (4, 4)] if FULL else [(2, 2)]
 """Ranks, and how many of them compute a sequence: 3 do not divide its 32 tokens, nor 4 the 2
 key/value heads; what else differs between them does so in one process, too
@@ -40,13 +42,13 @@ key/value heads; what else differs between them does so in one process, too
 WAYS: dict[str, dict[str, Any]] = {
     "in-parts": {
         "train": {"micro_batch_size": 2, "activation_checkpointing": True, "chunked_loss": "on"},
+        "eval": {"fraction": 0.05, "every": 2, "batch_size": 2},
     },
-    "bf16": {"train": {"precision": "bf16"}},
     "experts": {"model": {"config": EXPERTS}},
-    "evaluated": {"eval": {"fraction": 0.05, "every": 2, "batch_size": 2}},
 }
 if FULL:
     WAYS |= {
+        "bf16": {"train": {"precision": "bf16"}},
         "eager": {"model": {"config": MODEL, "attention": "eager"}},
         "adapters": {"lora": {"rank": 4, "target_modules": ["q_proj", "o_proj"]}},
         "host": {"offload": {"params": "cpu"}},
@@ -69,7 +71,7 @@ def trained(way: dict[str, Any], sequence_ranks: int) -> dict[str, Any]:
 def staged(runs: Path, sequence_ranks: int) -> dict[str, dict[str, Any]]:
     """Three steps at each stage, and a run that goes on from the second of each."""
     jobs: dict[str, dict[str, Any]] = {}
-    for stage in STAGES if FULL else (0, 3):
+    for stage in STAGES if FULL else (3,):
         name, zero = f"stage-{stage}", {"zero": {"stage": stage}}
         jobs[name] = trained({**zero, "checkpoint": {"every": 2}}, sequence_ranks)
         source = runs / name / "out" / checkpoint_dirs.directory_name(2)
@@ -106,7 +108,7 @@ def several(
 
 def test_losses_and_norms_are_those_of_one_rank(alone: Runs, several: Runs) -> None:
     for name in [*WAYS, *(name for name in alone.report if name.startswith("stage"))]:
-        near = HALF_TOLERANCE if name == "bf16" else TOLERANCE
+        near = TOLERANCES.get(name, TOLERANCE)
         assert several.losses(name) == pytest.approx(alone.losses(name), rel=near), name
         norms = pytest.approx(alone.of(name, "grad_norm"), rel=10 * near, abs=1e-4)
         assert several.of(name, "grad_norm") == norms, name
@@ -139,7 +141,7 @@ def test_one_rank_goes_on_from_it(several: Runs, tmp_path: Path, text: Path) -> 
 
 
 def test_evaluation_counts_each_token_once(alone: Runs, several: Runs) -> None:
-    wanted, found = (runs.report["evaluated"]["evaluations"] for runs in (alone, several))
+    wanted, found = (runs.report["in-parts"]["evaluations"] for runs in (alone, several))
     assert found.keys() == wanted.keys()
     for step, each in wanted.items():
         assert found[step]["tokens"] == each["tokens"]

@@ -83,7 +83,7 @@ def test_an_elastic_job_keeps_its_groups() -> None:
 def test_nodes_with_fewer_ranks_than_a_sequence_takes() -> None:
     tree = job(Path("/t"), ranks=2, zero={"sequence_ranks": 4}, backend="slurm")
     with pytest.raises(BadRequest, match=r"zero\.sequence_ranks = 4: must divide the 2 ranks"):
-        job_from_dict({**tree, "slurm": {"nodes": [1, 2]}}, source="job")
+        job_from_dict({**tree, "slurm": {"nodes": 1, "max_nodes": 2}}, source="job")
 
 
 def test_an_estimate_for_other_ranks() -> None:
