@@ -65,7 +65,9 @@ def tree(variant: str, tensor_ranks: int, **changes: Any) -> dict[str, Any]:
     found = VARIANTS[variant]
     return {
         "model": found.get("model", {"config": MODEL}),
-        "train": {"steps": STEPS, **found.get("train", {})},
+        # Adam makes steps of one size of gradients that are all but zero, whatever their sign: the
+        # less of that, the more steps are alike.
+        "train": {"steps": STEPS, "learning_rate": 1e-3, **found.get("train", {})},
         "zero": {"stage": 3, **found.get("zero", {}), "tensor_ranks": tensor_ranks},
         "offload": found.get("offload", {}),
         "checkpoint": {"every": SAVED, **found.get("checkpoint", {})},
