@@ -59,5 +59,5 @@ def difference(model: Any) -> str | None:
         return " ".join(str(error).split())[:200] or type(error).__name__
     if found.shape != (TRIED_RANKS, *wanted.shape[1:]):
         return "its logits have another shape"
-    error = float((found - wanted).abs().max() / wanted.abs().max())
-    return None if error <= TOLERANCE else f"logits differ by {error:.2g} of the largest"
+    off = float((found - wanted).abs().max() / wanted.abs().max())
+    return None if off <= TOLERANCE else f"logits differ by {off:.2g} of the largest"
