@@ -35,9 +35,11 @@ _set_states = DistributedOptimizer._set_main_param_and_optimizer_states
 
 def _set_states_of_torch(self, model_param, tensors) -> None:
     """Megatron sets every state that the optimizer has; torch's Adam, which it takes where there is
-    no Transformer Engine, has a step of each parameter, which was set already."""
+    no Transformer Engine, has a step of each parameter. It was set already, to one tensor of all,
+    which each parameter would count up."""
     group, order = self.model_param_group_index_map[model_param]
     kept = self.optimizer.state[self.optimizer.param_groups[group]["params"][order]]
+    kept["step"] = kept["step"].clone()
     _set_states(self, model_param, {"step": kept["step"], **tensors})
 
 
