@@ -19,6 +19,11 @@ RUNS = {
         "lightning_logs/version_0/checkpoints/epoch=0-step=4.ckpt",
         None,
     ),
+    "lightning-2.6.6/fsdp2-w2": (
+        "Lightning",
+        "lightning_logs/version_0/checkpoints/epoch=0-step=4.ckpt",
+        2,
+    ),
     "llamafactory-0.9.5/trainer": ("LLaMA-Factory", "checkpoint-4", None),
 }
 

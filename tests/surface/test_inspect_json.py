@@ -10,6 +10,7 @@ import pytest
 
 from tests.golden_files import GOLDEN, JOB
 from zerotools import formats
+from zerotools.formats.run_survey import survey_around
 from zerotools.ops.inspection.inspect import SCHEMA, inspect, to_json
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/reference/inspect-json.md"
@@ -19,6 +20,7 @@ CHECKPOINTS = [
     GOLDEN / "deepspeed-0.19.8/universal-z2-bf16-w3/checkpoint",
     GOLDEN / "torch-2.13.0/fsdp2-torchtitan-w2/checkpoint",
     GOLDEN / "bitsandbytes-0.50.2/nf4/model",
+    GOLDEN / "verl-0.9.1/fsdp2-w2/checkpoint",
 ]
 TYPES = {
     "string": str,
@@ -39,6 +41,13 @@ def documented() -> dict[str, dict[str, str]]:
     return {name: dict(row.findall(part)) for name, part in parts.items()}
 
 
+def described(path: Path) -> dict[str, Any]:
+    """What the command prints of a checkpoint, as far as it prints objects."""
+    checkpoint = formats.read(path)
+    run = survey_around(path, checkpoint.root)
+    return to_json(inspect(checkpoint), chunks=True, run=run)
+
+
 def objects(tree: dict[str, Any], section: str) -> list[dict[str, Any]]:
     """The objects that a section such as `tensors[].chunks[]` is about."""
     found: list[Any] = [tree]
@@ -51,7 +60,7 @@ def objects(tree: dict[str, Any], section: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("path", CHECKPOINTS, ids=lambda path: path.parent.name)
 def test_the_page_lists_every_key_and_its_type(path: Path) -> None:
-    tree = to_json(inspect(formats.read(path)), chunks=True)
+    tree = described(path)
     for section, keys in documented().items():
         for found in objects(tree, section):
             assert list(found) == list(keys), section
@@ -61,6 +70,6 @@ def test_the_page_lists_every_key_and_its_type(path: Path) -> None:
 
 
 def test_every_section_is_met() -> None:
-    trees = [to_json(inspect(formats.read(path)), chunks=True) for path in CHECKPOINTS]
+    trees = [described(path) for path in CHECKPOINTS]
     met = {name for name in documented() for tree in trees if objects(tree, name)}
     assert documented().keys() - met == {"problems[]"}
