@@ -117,6 +117,7 @@ OPTIMIZERS: Mapping[str, str] = {
         ),
         "adamw",
     ),
+    **dict.fromkeys(("adamw_bnb_8bit", "adamw_8bit"), "adamw8bit"),
     "adafactor": "adafactor",
     "sgd": "sgd",
 }

@@ -145,7 +145,7 @@ def _read_optimizer(reading: ArgumentReading) -> None:
         return
     if given is not None:
         reading.config.map(given, "train.optimizer", OPTIMIZERS[given.value])
-    if given is not None and OPTIMIZERS[given.value] != "adamw":
+    if given is not None and OPTIMIZERS[given.value] not in ("adamw", "adamw8bit"):
         return
     values = [
         entry.value if entry else reading.recipe.defaults.get(f"adam_beta{n}")

@@ -14,14 +14,14 @@ _LENGTH = 12
 
 
 @dataclass(frozen=True)
-class TrackedRun:
+class RunIdentity:
     """`id`, by which trackers know the run; `job` is the directory of the job that began it."""
 
     id: str
     job: str
 
 
-def tracked_run(output_dir: Path, job: Path, *, goes_on: bool) -> TrackedRun:
+def tracked_run(output_dir: Path, job: Path, *, goes_on: bool) -> RunIdentity:
     """The run in `output_dir`, which is a new one where there is none yet, and where another job
     begins there from the start (`goes_on`: from a checkpoint).
 
@@ -32,7 +32,7 @@ def tracked_run(output_dir: Path, job: Path, *, goes_on: bool) -> TrackedRun:
     found = _read(path)
     if found is not None and (goes_on or found.job == str(job)):
         return found
-    new = TrackedRun("".join(secrets.choice(_LETTERS) for _ in range(_LENGTH)), str(job))
+    new = RunIdentity("".join(secrets.choice(_LETTERS) for _ in range(_LENGTH)), str(job))
     partial = path.with_name(f".{TRACKED}.partial")
     with partial.open("w", encoding="utf-8") as file:
         json.dump({"id": new.id, "job": new.job}, file)
@@ -42,10 +42,10 @@ def tracked_run(output_dir: Path, job: Path, *, goes_on: bool) -> TrackedRun:
     return new
 
 
-def _read(path: Path) -> TrackedRun | None:
+def _read(path: Path) -> RunIdentity | None:
     try:
         tree = json.loads(path.read_text("utf-8"))
-        run = TrackedRun(tree["id"], tree["job"])
+        run = RunIdentity(tree["id"], tree["job"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     known = isinstance(run.id, str) and isinstance(run.job, str)
