@@ -67,7 +67,8 @@ class AdamW8bit(torch.optim.Optimizer):  # type: ignore[misc] # torch's types ar
                 dequantised(state[f"{name}_8bit"][part], state[f"{name}_scale"][part], signed)
                 for name, signed in _MOMENTS
             ]
-            _adamw(values[part], gradient[part], *moments, step, group)
+            mean, square = moments
+            _adamw(values[part], gradient[part], mean, square, step, group)
             for (name, signed), moment in zip(_MOMENTS, moments, strict=True):
                 codes, scales = quantised(moment, signed)
                 state[f"{name}_8bit"][part] = codes
