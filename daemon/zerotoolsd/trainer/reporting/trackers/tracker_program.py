@@ -29,6 +29,8 @@ _MOST_METRICS, _MOST_PARAMS = 1000, 100
 """That a request of MLflow takes: its REST API, `runs/log-batch`."""
 _LONGEST_VALUE = 500
 """Characters of a param that servers of all versions take."""
+_SERVER_SECONDS = 20
+"""Which is less than the rank waits at its end."""
 _TAG = "zerotools.run"
 _SECRET = re.compile(r"(?i)(key|token|password|secret)$")
 _IN_URL = re.compile(r"(?<=://)[^/\s@'\"]+(?=@)")
@@ -71,7 +73,9 @@ class WandbRun:
             "dir": os.environ.get("WANDB_DIR") or opening["directory"],
             "config": opening["config"],
         }
-        settings = wandb.Settings(console="off", disable_git=True, save_code=False)
+        settings = wandb.Settings(
+            console="off", disable_git=True, save_code=False, init_timeout=_SERVER_SECONDS
+        )
         if opening["offline"] is not None:
             say("wandb", f"logs into {asked['dir']}/wandb alone: {opening['offline']}")
             self._run = wandb.init(**asked, settings=settings, mode="offline")
@@ -103,6 +107,8 @@ class MlflowRun:
 
     def __init__(self, opening: Line) -> None:
         os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"  # where there is no SQLAlchemy
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", str(_SERVER_SECONDS))
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # else minutes
         from mlflow.entities import Metric, Param
         from mlflow.tracking import MlflowClient
 

@@ -30,7 +30,7 @@ def told(what):
 """
 _WANDB = """
 class Settings:
-    def __init__(self, *, console, disable_git, save_code):
+    def __init__(self, *, console, disable_git, save_code, init_timeout):
         pass
 class Config:
     def update(self, tree, *, allow_val_change):
