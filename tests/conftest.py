@@ -26,7 +26,7 @@ from tests.harness.guard import Guard
 from tests.spending import Bill, Meter
 from zerotools.jobs.preflight import async_io
 
-MARKS = ("torch", "deepspeed", "aio", "peft", "slurm", "gpu", "browser")
+MARKS = ("torch", "deepspeed", "aio", "peft", "slurm", "gpu", "browser", "trackers")
 ALONE = ("gpu", "aio", "browser")
 """A machine without these has torch and DeepSpeed all the same."""
 NOTED = "marks"
@@ -54,9 +54,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         marks = [mark for mark in MARKS if mark in marked[item]]
         alone = [mark for mark in marks if mark in ALONE]
         item.user_properties.append((NOTED, alone or marks))
-    for mark in ("torch", "deepspeed", "peft"):
-        if find_spec(mark) is None:
-            absent = pytest.mark.skip(reason=f"{mark} is not installed")
+    needed = {mark: (mark,) for mark in ("torch", "deepspeed", "peft")}
+    for mark, packages in {**needed, "trackers": ("wandb", "mlflow")}.items():
+        if any(find_spec(package) is None for package in packages):
+            absent = pytest.mark.skip(reason=f"{' or '.join(packages)} is not installed")
             for item in items:
                 if item.get_closest_marker(mark):
                     item.add_marker(absent)

@@ -55,6 +55,8 @@ class Tensor:
 
 
 def test_a_step_is_told_and_written(receiver: socket.socket, tmp_path: Path) -> None:
+    tree = {"output_dir": str(tmp_path / "out"), "metrics": {"jsonl": True, "of_later": "x"}}
+    (tmp_path / "spec.json").write_text(json.dumps(tree))
     with in_job(tmp_path) as one:
         one.report(1, steps=9, loss=Tensor(), tokens=100, mood=["fine"], rank="shadow")
         one.report(2, steps=9, loss=float("nan"), tokens=100)

@@ -189,7 +189,9 @@ def _gpu_peak() -> int | None:
 
 def _metrics_of(run_dir: Path) -> Metrics:
     job = json.loads((run_dir / "spec.json").read_text("utf-8"))
-    return Metrics(Path(job["output_dir"]), **job.get("metrics", {}))
+    wanted = job.get("metrics", {})
+    known = {name: wanted[name] for name in ("jsonl", "tensorboard") if name in wanted}
+    return Metrics(Path(job["output_dir"]), **known)
 
 
 @functools.cache

@@ -289,7 +289,7 @@ class Admittance:
         user = self._dispatcher.users.of(uid)
         seen = await self._check(spec, text, user)
         self._writers.refuse_taken(spec, seen.place)
-        foreseen = await self._foreseen(spec, seen) if model else []
+        foreseen = [*seen.notes, *(await self._foreseen(spec, seen) if model else [])]
         if spec.engine == "script" or not (model or seen.asked):
             return foreseen
         notes = await self._ask_interpreter(spec, user)

@@ -1,4 +1,4 @@
-"""The recipes of `docs/tutorial`, done word for word on CPUs.
+"""The recipes of `docs/tutorial`, and one of `docs/how-to`, done word for word on CPUs.
 
 Their ranks find torch imported; those of the quick start (`test_readme.py`) import it themselves.
 """
@@ -17,11 +17,12 @@ from tests.daemon.daemons import REAL, daemon_in
 from tests.docs.tutorials import ROOT, follow
 
 TUTORIALS = ROOT / "docs" / "tutorial"
+RECIPES = ROOT / "docs" / "how-to"
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 
 
-def done(name: str, directory: Path, modules: Sequence[str]) -> str:
+def done(page: Path, directory: Path, modules: Sequence[str]) -> str:
     work = directory / "work"
     work.mkdir()
     with (
@@ -29,13 +30,13 @@ def done(name: str, directory: Path, modules: Sequence[str]) -> str:
         daemon_in(directory / "state", program=REAL) as daemon,
     ):
         daemon.start()
-        return follow(TUTORIALS / name, work, daemon.state / "api.sock", python)
+        return follow(page, work, daemon.state / "api.sock", python)
 
 
 @pytest.mark.dear(80, "real ranks of both engines, word for word")
 @pytest.mark.deepspeed
 def test_fine_tune_on_two_cards(tmp_path: Path) -> None:
-    said = done("fine-tune-on-two-cards.md", tmp_path, forked.DEEPSPEED)
+    said = done(TUTORIALS / "fine-tune-on-two-cards.md", tmp_path, forked.DEEPSPEED)
     apart = re.search(r"^at most ([\d.]+)% apart$", said, re.M)
     assert apart is not None
     assert float(apart[1]) < 0.5
@@ -45,6 +46,16 @@ def test_fine_tune_on_two_cards(tmp_path: Path) -> None:
 
 @pytest.mark.dear(80, "three jobs of six million parameters, word for word")
 def test_a_model_that_does_not_fit(tmp_path: Path) -> None:
-    said = done("a-model-that-does-not-fit.md", tmp_path, forked.TORCH)
+    said = done(TUTORIALS / "a-model-that-does-not-fit.md", tmp_path, forked.TORCH)
     assert "state of a rank: 12.3 MiB on the device" in said
     assert "resumed at step 4" in said
+
+
+@pytest.mark.dear(90, "a pipeline of two stages that goes on, word for word")
+@pytest.mark.deepspeed
+def test_a_pipeline_becomes_one_model(tmp_path: Path) -> None:
+    said = done(RECIPES / "pipeline.md", tmp_path, forked.DEEPSPEED)
+    assert "param16          39" in said
+    assert "wrote model: 39 tensors" in said
+    assert "verified against the source" in said
+    assert re.search(r"^loss [\d.]+$", said, re.M)

@@ -7,6 +7,7 @@ check of room on a disk, and what a rank predicts of itself before it allocates.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 DEVICE, HOST, DISK = "device", "host", "disk"
 """The memory tiers."""
@@ -18,7 +19,14 @@ LOCAL, SHARDED = "local", "sharded"
 reduced once; or this rank's part of those that are reduced after each micro batch."""
 
 ITEM_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
+EIGHT_BIT_BLOCK, EIGHT_BIT_LEAST = 256, 4096
+"""Elements of a row that share a scale of 8-bit moments; of the smallest tensor that has such."""
 _TIERS = {"none": DEVICE, "cpu": HOST, "disk": DISK}
+
+
+def has_eight_bit_moments(shape: tuple[int, ...]) -> bool:
+    """Whether `adamw8bit` keeps bytes of the moments of a weight; of others it keeps fp32."""
+    return len(shape) > 1 and prod(shape) >= EIGHT_BIT_LEAST
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ def estimate(
     _among("stage", stages, STAGES)
     _among("offload", offloads, OFFLOADS)
     _among("precision", (precision,), ("bf16", "fp16", "fp32"))
-    _among("optimizer", (optimizer,), ("adamw", "adam", "sgd", "adafactor", "muon"))
+    _among("optimizer", (optimizer,), ("adamw", "adam", "sgd", "adafactor", "muon", "adamw8bit"))
     _among("engine", (engine,), ("torch", "deepspeed"))
     counts = {"gpus": gpus, "batch": batch, "accumulation": accumulation, "sequence": sequence}
     for name, count in counts.items():

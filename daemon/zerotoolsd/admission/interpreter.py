@@ -17,6 +17,7 @@ from zerotools.jobs.datafiles.columnar_files import REQUIREMENT
 from zerotools.jobs.preflight import async_io, deepspeed_accepts
 from zerotools.jobs.tables.deepspeed import on_nvme
 from zerotools.jobs.tables.deepspeed_config import completed
+from zerotools.jobs.tables.metrics import MLFLOW, WANDB
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.accounts.job_user import JobUser, given_env
 from zerotoolsd.accounts.rights import rights_of
@@ -56,6 +57,7 @@ class Needs:
 TRAINER = Needs({"torch": "torch>=2.6", "transformers": "transformers>=5.1"}, (3, 11))
 DEEPSPEED = Needs({**TRAINER.packages, "deepspeed": "deepspeed>=0.16"}, TRAINER.version)
 SCORES = {"rouge_score": "rouge-score>=0.1.2", "sacrebleu": "sacrebleu>=2.4"}
+TRACKERS = {WANDB: "wandb>=0.19", MLFLOW: "mlflow-skinny>=3.0"}
 LAUNCHERS = {
     "torchrun": Needs({"torch": "torch"}, (3, 9)),
     "accelerate": Needs({"accelerate": "accelerate"}, (3, 9)),
@@ -86,6 +88,7 @@ def needs_of(spec: JobSpec) -> Needs | None:
         packages["peft"] = "peft>=0.18"
     if spec.eval.predict_with_generate:
         packages |= SCORES
+    packages |= {name: TRACKERS[name] for name in spec.metrics.trackers}
     return replace(needs, packages=packages)
 
 

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from zerotools.jobs.preflight.tracker_login import offline_notes
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.admission.foreseen import Foreseen, foresee, foreseen_of
 from zerotoolsd.admission.interpreter import Needs, needs_of
 from zerotoolsd.admission.rehearsal import reads_data
+from zerotoolsd.attempts.environment import job_environment
 from zerotoolsd.cleaning.removal import Mention, mentions
 
 
@@ -29,6 +31,8 @@ class Survey:
     asked: bool
     memory: Foreseen | None = None
     """What it is foreseen to take of memory; None: that is not known."""
+    notes: tuple[str, ...] = ()
+    """What whoever submits it should know."""
 
     def to_json(self) -> dict[str, Any]:
         """JSON values, for `survey_of`."""
@@ -48,6 +52,7 @@ def survey_of(tree: Mapping[str, Any]) -> Survey:
         needs=None if needs is None else Needs(**{**needs, "version": tuple(needs["version"])}),
         asked=tree["asked"],
         memory=foreseen_of(tree.get("memory")),
+        notes=tuple(tree.get("notes", ())),
     )
 
 
@@ -67,4 +72,5 @@ def survey(spec: JobSpec, text: str) -> dict[str, Any]:
         needs=needs_of(spec),
         asked=preflight.has_begun_elsewhere(spec) or reads_data(spec),
         memory=foresee(spec),
+        notes=tuple(offline_notes(spec.metrics, job_environment(spec))),
     ).to_json()

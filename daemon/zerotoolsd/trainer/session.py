@@ -46,6 +46,7 @@ from zerotoolsd.trainer.rank.stop_request import StopRequest
 from zerotoolsd.trainer.references import ReferenceRun, add_references, as_json
 from zerotoolsd.trainer.reporting.out_of_memory import explained
 from zerotoolsd.trainer.reporting.reporter import Reporter
+from zerotoolsd.trainer.reporting.trackers.tracking import start_tracking
 from zerotoolsd.trainer.reporting.utilization import measure_by
 from zerotoolsd.trainer.starting import (
     begin,
@@ -98,6 +99,7 @@ def run(
         stack.callback(remove_own_directories, spec, rank.index)
         if rank.leads:
             reporter.write_to(_metrics(spec, stack))
+            stack.callback(reporter.end_tracking)
         return prepare(spec, run_dir, group, reporter, phases, before_commit).train()
 
 
@@ -154,6 +156,9 @@ def prepare(
     group.decided_by_rank_zero(lambda: check_stretches(spec, config))
     if decision.foreign is not None:
         start = adopted(decision.foreign, spec, meta_model)
+    if group.rank.leads:
+        done = None if start is None else start.record.step
+        reporter.track(start_tracking(spec, run_dir, done, reporter.say))
     data = None
     if spec.train.steps is None and spec.engine == "deepspeed":  # whose scheduler takes the number
         data = _opened(reading, reporter, phases)

@@ -61,6 +61,7 @@ def test_a_job_needs_what_its_keys_need() -> None:
         ({}, []),
         ({"lora": {"rank": 4}}, ["peft"]),
         (scored, ["rouge_score", "sacrebleu"]),
+        ({"metrics": {"wandb": "p", "mlflow": "e"}}, ["wandb", "mlflow"]),
         ({"lora": {"rank": 4}, **scored}, ["peft", "rouge_score", "sacrebleu"]),
     ]
     for keys, wanted in cases:

@@ -52,7 +52,7 @@ _CONFIGS = ("job", "deepspeed", "accelerate")
 @click.option("--precision", type=click.Choice(("bf16", "fp16", "fp32")), help="[default: bf16]")
 @click.option(
     "--optimizer",
-    type=click.Choice(("adamw", "adam", "sgd", "adafactor", "muon")),
+    type=click.Choice(("adamw", "adam", "sgd", "adafactor", "muon", "adamw8bit")),
     help="[default: adamw]",
 )
 @click.option(

@@ -339,7 +339,7 @@ def _queue(
     """Queue the jobs if none is refused, and say so of each; as JSON all at once, also where the
     queueing broke off."""
     # What the job's interpreter is asked, and its notes, come with a check.
-    asked = [job for job in jobs if job.spec.data.examples or _may_go_on_elsewhere(job.spec)]
+    asked = [job for job in jobs if _has_notes(job.spec)]
     if len(jobs) > 1 or asked:
         check_all(client, jobs)
     queued: list[Job] = []
@@ -355,6 +355,11 @@ def _queue(
         if as_json:
             render.print_json(queued)
         raise
+
+
+def _has_notes(spec: JobSpec) -> bool:
+    """Whether there may be something to say before the job is queued."""
+    return bool(spec.data.examples or spec.metrics.trackers) or _may_go_on_elsewhere(spec)
 
 
 def _may_go_on_elsewhere(spec: JobSpec) -> bool:

@@ -117,6 +117,7 @@ OPTIMIZERS: Mapping[str, str] = {
         ),
         "adamw",
     ),
+    **dict.fromkeys(("adamw_bnb_8bit", "adamw_8bit"), "adamw8bit"),
     "adafactor": "adafactor",
     "sgd": "sgd",
 }
@@ -129,6 +130,13 @@ SCHEDULES: Mapping[str, str] = {
     "warmup_stable_decay": "wsd",
 }
 """Of transformers, optimization.py -> of the job file."""
+
+TRACKERS: Mapping[str, tuple[str, str, str]] = {
+    "wandb": ("wandb_project", "WANDB_PROJECT", "huggingface"),
+    "mlflow": ("mlflow_experiment_name", "MLFLOW_EXPERIMENT_NAME", "Default"),
+}
+"""Of `report_to` -> where the project or experiment is said: the argument of axolotl, and the
+Trainer's variable and its default."""
 
 _HABITS = "what is trained does not depend on it"
 _DAEMON = "the daemon does this by itself"
@@ -177,14 +185,11 @@ IGNORED: Mapping[str, str] = {
             "logging_dir",
             "logging_first_step",
             "log_level",
-            "report_to",
             "run_name",
             "disable_tqdm",
             "include_tokens_per_second",
             "plot_loss",
             "include_num_input_tokens_seen",
-            "wandb_project",
-            "wandb_entity",
             "wandb_watch",
             "wandb_name",
             "wandb_log_model",

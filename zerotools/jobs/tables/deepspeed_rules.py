@@ -31,7 +31,7 @@ def check_deepspeed(spec: JobSpec) -> Iterator[str]:
     if config is None:
         yield 'engine = "deepspeed": needs deepspeed.config, DeepSpeed\'s JSON (or a table)'
     yield from _check_torch_only(spec)
-    if spec.train.optimizer in ("adam", "muon"):
+    if spec.train.optimizer in ("adam", "muon", "adamw8bit"):
         yield (
             f'train.optimizer = "{spec.train.optimizer}": only engine = "torch" has it; leave it '
             "out, and set optimizer in deepspeed.config"

@@ -17,6 +17,7 @@ from zerotools.jobs.tables.fp16 import Fp16Spec, check_fp16
 from zerotools.jobs.tables.limits import check_limits
 from zerotools.jobs.tables.lora import check_lora
 from zerotools.jobs.tables.memory import check_memory
+from zerotools.jobs.tables.metrics import check_metrics
 from zerotools.jobs.tables.model import FLASH, check_model
 from zerotools.jobs.tables.notify import check_notify
 from zerotools.jobs.tables.offload import check_offload
@@ -82,6 +83,7 @@ def _check_here(spec: JobSpec) -> tuple[list[str], list[str]]:
     wrong += check_limits(spec.limits)
     wrong += check_memory(spec.memory, spec.limits, spec.device)
     wrong += check_notify(spec.notify)
+    wrong += check_metrics(spec.metrics, spec.engine)
     wrong += _check_numa(spec)
     if spec.engine == "script":
         wrong += [*check_script(spec.script), *_check_launcher(spec), *_check_adopted(spec)]

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from zerotools.jobs.binding.bind import show
 from zerotools.jobs.binding.declaration import key
 
 TENSORBOARD = ("auto", "on", "off")
+WANDB, MLFLOW = "wandb", "mlflow"
+"""The trackers, as their packages and their keys are called."""
+_LONGEST_PROJECT = 128
+_NOT_IN_PROJECTS = frozenset("\\#?%:")
 
 
 @dataclass(frozen=True, kw_only=True)
 class MetricsSpec:
-    """`[metrics]`: what is written into `output_dir` at every step; see
+    """`[metrics]`: what is written into `output_dir` at every step, and what trackers get; see
     [metrics and plots](../how-to/metrics-and-plots.md)."""
 
     jsonl: bool = key("`metrics.jsonl`, one JSON object per step and per evaluation.", default=True)
@@ -21,3 +27,49 @@ class MetricsSpec:
         default="auto",
         allowed=TENSORBOARD,
     )
+    wandb: str | None = key(
+        "A project of Weights & Biases that gets every step too: `project`, or `entity/project`. "
+        "Needs `wandb` in the job's `python`. See "
+        "[wandb and MLflow](../how-to/metrics-and-plots.md#wandb-and-mlflow).",
+        default=None,
+        stored_default=None,
+    )
+    mlflow: str | None = key(
+        "The name of an MLflow experiment that gets every step too, on the server of "
+        "`MLFLOW_TRACKING_URI`, or in `output_dir` where that is not set. Needs `mlflow` or "
+        "`mlflow-skinny` in the job's `python`.",
+        default=None,
+        stored_default=None,
+    )
+
+    @property
+    def trackers(self) -> dict[str, str]:
+        """Each tracker that the job names, and the project or experiment there."""
+        named = {WANDB: self.wandb, MLFLOW: self.mlflow}
+        return {name: project for name, project in named.items() if project is not None}
+
+
+def check_metrics(spec: MetricsSpec, engine: str) -> Iterator[str]:
+    """What is wrong with `[metrics]` in a job of this engine."""
+    for name, project in spec.trackers.items():
+        if engine == "script":
+            yield (
+                f"metrics.{name} = {show(project)}: is of the built-in engines; a program of your "
+                f'own logs to {name} itself; leave it out of an engine = "script" job'
+            )
+        elif not project.strip() or not project.isprintable():
+            yield f"metrics.{name} = {show(project)}: must be a name of printable characters"
+    if spec.wandb is not None and engine != "script":
+        yield from _check_project(spec.wandb)
+
+
+def _check_project(named: str) -> Iterator[str]:
+    """As wandb's settings.py judges projects."""
+    entity, slash, project = named.rpartition("/")
+    if "/" in entity or (slash and not (entity and project)):
+        yield f"metrics.wandb = {show(named)}: must be a project, or entity/project"
+    elif len(project) > _LONGEST_PROJECT or not _NOT_IN_PROJECTS.isdisjoint(named):
+        yield (
+            f"metrics.wandb = {show(named)}: a project has at most {_LONGEST_PROJECT} characters, "
+            f"and none of {' '.join(sorted(_NOT_IN_PROJECTS))}"
+        )

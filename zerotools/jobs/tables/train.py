@@ -10,7 +10,7 @@ from zerotools.jobs.binding.bind import show
 from zerotools.jobs.binding.declaration import key
 
 PRECISIONS = ("fp32", "bf16", "fp16")
-OPTIMIZERS = ("adamw", "adam", "sgd", "adafactor", "muon")
+OPTIMIZERS = ("adamw", "adam", "sgd", "adafactor", "muon", "adamw8bit")
 MUON_SCALES = ("match_rms_adamw", "original")
 DECAY_RULES = ("names", "shapes")
 SCHEDULES = ("cosine", "linear", "constant", "wsd")
@@ -115,7 +115,7 @@ class TrainSpec:
         "What updates the weights. AdamW keeps two numbers per element; Adam too, and its weight "
         "decay is added to the gradient. Adafactor keeps one per row and column of a matrix. Muon "
         "keeps one per element of a matrix; embeddings, the head and weights of other than two "
-        "dimensions are AdamW's.",
+        "dimensions are AdamW's. AdamW8bit keeps its two numbers in a byte each.",
         default="adamw",
         allowed=OPTIMIZERS,
         deepspeed="optimizer.type",
@@ -297,8 +297,8 @@ def _check_decay(train: TrainSpec) -> Iterator[str]:
 
 _OWNERS: Mapping[str, tuple[str, ...]] = {
     "momentum": ("sgd",),
-    "betas": ("adamw", "adam", "muon"),
-    "eps": ("adamw", "adam", "muon"),
+    "betas": ("adamw", "adam", "muon", "adamw8bit"),
+    "eps": ("adamw", "adam", "muon", "adamw8bit"),
     "muon_learning_rate": ("muon",),
     "muon_momentum": ("muon",),
     "muon_scale": ("muon",),

@@ -22,6 +22,7 @@ from zerotools.core.loss_size import LossSize
 from zerotools.core.memory_layout import (
     DEVICE,
     DISK,
+    EIGHT_BIT_BLOCK,
     GRADIENTS,
     ITEM_BYTES,
     LOCAL,
@@ -29,6 +30,7 @@ from zerotools.core.memory_layout import (
     MOMENTS,
     WEIGHTS,
     MemoryLayout,
+    has_eight_bit_moments,
 )
 
 State = Mapping[tuple[str, str], int]
@@ -208,10 +210,14 @@ def bytes_at(state: State, tier: str) -> int:
 
 
 def _moments(parameter: Parameter, ranks: int, layout: MemoryLayout) -> int:
-    """fp32 bytes that the optimizer keeps of what one of `ranks` updates, its step count aside."""
+    """Bytes that the optimizer keeps of what one of `ranks` updates, its step count aside."""
     own = parameter.rows(ranks, layout.tensor_ranks)
+    if layout.optimizer == "adamw8bit" and has_eight_bit_moments(parameter.shape):
+        blocks = ceil(prod(parameter.shape[1:]) / EIGHT_BIT_BLOCK)
+        scales = ceil(parameter.shape[0] / ranks) * blocks
+        return 2 * (own + _FULL * scales) * parameter.is_trained
     match layout.optimizer:
-        case "adamw" | "adam":
+        case "adamw" | "adamw8bit" | "adam":
             values = 2 * own
         case "muon":
             values = own if parameter.is_hidden else 2 * own

@@ -13,7 +13,7 @@ from zerotools.core.memory_layout import MOMENTS
 from zerotools.jobs.tables.train import TrainSpec
 from zerotools.runs.record import OptimizerGroup, OptimizerRecord
 from zerotoolsd.trainer.engine_torch.gradients import UpdatePath, clipping, local
-from zerotoolsd.trainer.engine_torch.update_rules import adafactor, muon
+from zerotoolsd.trainer.engine_torch.update_rules import adafactor, adamw8bit, muon
 from zerotoolsd.trainer.memory.tiers import MemoryTier
 from zerotoolsd.trainer.model.sharding import wrap
 
@@ -176,6 +176,8 @@ class _Making:
                 groups, lr=train.learning_rate, momentum=train.momentum, foreach=True
             )
         betas = (train.betas[0], train.betas[1])
+        if train.optimizer == "adamw8bit":
+            return adamw8bit.AdamW8bit(groups, lr=train.learning_rate, betas=betas, eps=train.eps)
         kind = torch.optim.Adam if train.optimizer == "adam" else torch.optim.AdamW
         return kind(groups, lr=train.learning_rate, betas=betas, eps=train.eps, fused=True)
 
@@ -183,6 +185,8 @@ class _Making:
         train = self.train
         if train.optimizer == "adafactor":
             return adafactor.first_state(weight, self.place)
+        if train.optimizer == "adamw8bit":
+            return adamw8bit.first_state(weight, self.place)
         if by_muon:
             return {"momentum_buffer": self._zeros(weight)}
         if train.optimizer == "sgd":

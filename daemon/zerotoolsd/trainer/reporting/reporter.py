@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 
 from zerotools.core.counts import counted
 from zerotools.core.step_timer import StepTimer
-from zerotools.io.telemetry.metrics import Metrics
+from zerotools.io.telemetry.metrics import Metrics, scalars_of
 from zerotools.runs.record import JobRecord
 from zerotoolsd.supervisor.heartbeats.rank_phases import (
     EVALUATING,
@@ -26,6 +27,7 @@ from zerotoolsd.trainer.evaluation.evaluating import Evaluated
 from zerotoolsd.trainer.model.memory_estimate import Prediction
 from zerotoolsd.trainer.rank.notify import Notifier, resident_bytes
 from zerotoolsd.trainer.rank.settings import Rank
+from zerotoolsd.trainer.reporting.trackers.tracker_feed import TrackerFeed
 from zerotoolsd.trainer.reporting.utilization import Utilization
 
 LOG_SECONDS = 1.0
@@ -62,6 +64,7 @@ class Reporter:
         self._logged = 0.0
         self._timer = StepTimer()
         self._metrics: Metrics | None = None
+        self._trackers: Sequence[TrackerFeed] = ()
         self._utilization: Utilization | None = None
         self.state: Prediction | None = None
         self.has_stepped = False
@@ -71,6 +74,17 @@ class Reporter:
     def write_to(self, metrics: Metrics) -> None:
         """Write what the steps come to into `metrics` too, which rank 0 alone has."""
         self._metrics = metrics
+
+    def track(self, trackers: Sequence[TrackerFeed]) -> None:
+        """Log the steps to `trackers` too, which rank 0 alone has."""
+        self._trackers = trackers
+
+    def end_tracking(self) -> None:
+        """Let the trackers write down what they have, and end."""
+        trackers, self._trackers = self._trackers, ()
+        for tracker in trackers:
+            if (problem := tracker.close()) is not None:
+                self.say(f"{tracker.name}: may lack the last steps: {problem}")
 
     def measure_by(self, utilization: Utilization | None) -> None:
         """Report the MFU too, where it is known."""
@@ -93,6 +107,8 @@ class Reporter:
 
     def enter(self, phase: str) -> None:
         """A phase begins: init, load, train, eval, save, done, stopped."""
+        for tracker in self._trackers if phase in ("done", "stopped") else ():
+            tracker.ends_as(phase)
         if phase == "train" and not self._is_warm:
             self._notifier.pulse.enter(FIRST_STEP)
         else:
@@ -188,9 +204,13 @@ class Reporter:
         self._write(step, {f"eval_{name}": value for name, value in measured.items()})
 
     def _write(self, step: int, fields: dict[str, Any]) -> None:
+        known = {name: value for name, value in fields.items() if value is not None}
+        for tracker in self._trackers:
+            lost = tracker.append(step, scalars_of(known))
+            if lost is not None:
+                self.say(f"{tracker.name}: lacks steps from {step} on, training continues: {lost}")
         if self._metrics is None:
             return
-        known = {name: value for name, value in fields.items() if value is not None}
         line = {"time": time.time(), **known}
         problem = self._metrics.append(step, line)
         if problem is not None:

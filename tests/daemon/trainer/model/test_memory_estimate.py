@@ -41,6 +41,8 @@ def jobs(directory: Path) -> dict[str, dict[str, Any]]:
     on_host = {"train": {"steps": 1}, "offload": {"params": "cpu"}}
     adafactor = {"train": {"steps": 1, "optimizer": "adafactor"}}
     found |= {"params": on_host, "params-disk": {**on_host, "offload": {**spill, "params": "cpu"}}}
+    eight = {"model": {"config": {**MODEL, "hidden_size": 72}}}
+    found["adamw8bit"] = {"train": {"steps": 1, "optimizer": "adamw8bit"}, **eight}
     found["muon"] = {"train": {"steps": 1, "optimizer": "muon"}}
     found |= {"adafactor": adafactor, "sgd": {"train": {"steps": 1, "optimizer": "sgd"}}}
     return {name: {"model": {"config": MODEL}, **tree} for name, tree in found.items()}

@@ -16,6 +16,7 @@ from zerotools.jobs.imports.recipes.lora_arguments import read_adapters
 from zerotools.jobs.imports.recipes.recipe import Recipe
 from zerotools.jobs.imports.recipes.schedule import read_schedule
 from zerotools.jobs.imports.recipes.sharding import read_sharding
+from zerotools.jobs.imports.recipes.trackers import read_trackers
 from zerotools.jobs.launcher_keys.key_kinds import ValueKind, is_off
 from zerotools.jobs.launcher_keys.trainer_keys import (
     DIRECT,
@@ -48,6 +49,7 @@ def read_recipe(recipe: Recipe, claims: Claims, findings: Findings) -> ArgumentR
     _read_saving(reading)
     _read_eval(reading)
     read_adapters(reading)
+    read_trackers(reading)
     read_sharding(reading)
     for name in list(reading.config.remaining):
         if name != ACCUMULATION:
@@ -143,7 +145,7 @@ def _read_optimizer(reading: ArgumentReading) -> None:
         return
     if given is not None:
         reading.config.map(given, "train.optimizer", OPTIMIZERS[given.value])
-    if given is not None and OPTIMIZERS[given.value] != "adamw":
+    if given is not None and OPTIMIZERS[given.value] not in ("adamw", "adamw8bit"):
         return
     values = [
         entry.value if entry else reading.recipe.defaults.get(f"adam_beta{n}")

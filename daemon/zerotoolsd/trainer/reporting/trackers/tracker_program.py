@@ -1,0 +1,306 @@
+"""The process of a tracker: `python -P tracker_program.py wandb`; it logs what comes by its pipe.
+
+Lines of JSON. The first says what to log to: `project`, `id`, `name`, `directory`, `config` (the
+keys of the job), `offline` (why there is no login, or null), `first` (the first step that comes)
+and `history` (a `metrics.jsonl`). Then come steps, `{"step": 12, "fields": {"loss": 2.5}}`, and at
+last `{"end": "done"}`; a pipe that ends without it was that of a rank that crashed.
+
+A run that the tracker does not know yet, as every one that wandb keeps offline, first gets the
+steps before `first` from the history: so it is whole. Standard library and the own package of the
+tracker alone. What goes wrong is said once; nothing is ever raised to the rank.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+SAID = 3
+"""The status with which it ends that has said why in the log."""
+_BLOCK = 1 << 16
+_MOST_METRICS, _MOST_PARAMS = 1000, 100
+"""That a request of MLflow takes: its REST API, `runs/log-batch`."""
+_LONGEST_VALUE = 500
+"""Characters of a param that servers of all versions take."""
+_SERVER_SECONDS = 20
+"""Which is less than the rank waits at its end."""
+_TAG = "zerotools.run"
+_SECRET = re.compile(r"(?i)(key|token|password|secret)$")
+_IN_URL = re.compile(r"(?<=://)[^/\s@'\"]+(?=@)")
+_STATUS = {"done": "FINISHED", "stopped": "KILLED"}
+
+Line = Mapping[str, Any]
+
+
+class TrackedRun(Protocol):
+    """A run at a tracker. Its methods raise what the tracker's package raises."""
+
+    is_new: bool
+    """Whether it has no steps there yet."""
+
+    def log(self, lines: Sequence[Line]) -> None:
+        """Log steps."""
+
+    def finish(self, end: str) -> None:
+        """The run ends: `done`, `stopped` or `failed`."""
+
+
+class WandbRun:
+    """A run of Weights & Biases.
+
+    wandb refuses steps that are not above the last: a run that goes on from an earlier step has
+    those steps twice there. So the job's steps are a metric of their own, `step`, over which all
+    others are drawn.
+    """
+
+    def __init__(self, opening: Line) -> None:
+        import wandb  # seconds, in a process that nobody waits for
+
+        entity, _, project = opening["project"].rpartition("/")
+        asked = {
+            "project": project,
+            "entity": entity or None,
+            "id": opening["id"],
+            "name": opening["name"],
+            "resume": "allow",
+            "dir": os.environ.get("WANDB_DIR") or opening["directory"],
+            "config": opening["config"],
+        }
+        settings = wandb.Settings(
+            console="off", disable_git=True, save_code=False, init_timeout=_SERVER_SECONDS
+        )
+        if opening["offline"] is not None:
+            say("wandb", f"logs into {asked['dir']}/wandb alone: {opening['offline']}")
+            self._run = wandb.init(**asked, settings=settings, mode="offline")
+        else:
+            try:
+                self._run = wandb.init(**asked, settings=settings, mode="online")
+            except Exception as error:  # whatever it is, the files are better than nothing
+                say("wandb", f"logs into {asked['dir']}/wandb alone: {_of(error)}")
+                self._run = wandb.init(**asked, settings=settings, mode="offline")
+        self._run.config.update(opening["config"], allow_val_change=True)
+        self._run.define_metric("step")
+        self._run.define_metric("*", step_metric="step", step_sync=True)
+        self.is_new = not self._run.resumed
+
+    def log(self, lines: Sequence[Line]) -> None:
+        """Log steps."""
+        for line in lines:
+            self._run.log({**line["fields"], "step": line["step"]})
+
+    def finish(self, end: str) -> None:
+        """The run ends."""
+        self._run.summary["ended"] = end
+        self._run.finish(exit_code=int(end == "failed"))
+
+
+class MlflowRun:
+    """A run of MLflow, found again by a tag. Steps that come again are there twice, the later ones
+    with a later time; of a param the first value stays."""
+
+    def __init__(self, opening: Line) -> None:
+        os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"  # where there is no SQLAlchemy
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", str(_SERVER_SECONDS))
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # else minutes
+        from mlflow.entities import Metric, Param
+        from mlflow.tracking import MlflowClient
+
+        self._metric = Metric
+        place = os.environ.get("MLFLOW_TRACKING_URI") or _local_store(Path(opening["directory"]))
+        if opening["offline"] is not None:
+            say("mlflow", f"logs to {place}: {opening['offline']}")
+        self._client = MlflowClient(tracking_uri=place)
+        experiment = self._experiment(opening["project"])
+        known = self._client.search_runs(
+            [experiment], f"tags.`{_TAG}` = '{opening['id']}'", max_results=1
+        )
+        self.is_new = not known
+        if known:
+            run = known[0]
+            self._client.update_run(run.info.run_id, status="RUNNING")
+        else:
+            run = self._client.create_run(
+                experiment, tags={_TAG: opening["id"]}, run_name=opening["name"]
+            )
+        self._id: str = run.info.run_id
+        there = run.data.params
+        params = [
+            Param(name, value)
+            for name, value in _flat(opening["config"])
+            if name not in there and value
+        ]
+        for some in _parts(params, _MOST_PARAMS):
+            self._client.log_batch(self._id, params=some)
+        say("mlflow", f"logs to run {self._id} at {_masked(place)}")
+
+    def _experiment(self, name: str) -> str:
+        for _ in range(2):  # two jobs that make it at once
+            if (found := self._client.get_experiment_by_name(name)) is not None:
+                return str(found.experiment_id)
+            try:
+                return str(self._client.create_experiment(name))
+            except Exception as error:  # that it is there by now
+                problem = error
+        raise problem
+
+    def log(self, lines: Sequence[Line]) -> None:
+        """Log steps."""
+        metrics = [
+            self._metric(
+                name, float(value), int(1000 * line.get("time", time.time())), line["step"]
+            )
+            for line in lines
+            for name, value in line["fields"].items()
+        ]
+        for some in _parts(metrics, _MOST_METRICS):
+            self._client.log_batch(self._id, metrics=some)
+
+    def finish(self, end: str) -> None:
+        """The run ends."""
+        self._client.set_terminated(self._id, _STATUS.get(end, "FAILED"))
+
+
+TRACKERS: Mapping[str, type[WandbRun] | type[MlflowRun]] = {"wandb": WandbRun, "mlflow": MlflowRun}
+
+
+def main(name: str, pipe: int = 0) -> int:
+    """Log what comes through `pipe` to the tracker `name`; the exit status."""
+    for asked in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(asked, signal.SIG_IGN)  # the end of the pipe ends it, after what is in it
+    coming = batches(pipe)
+    opening = next(coming, None)
+    if opening is None:
+        return 0
+    try:
+        run: TrackedRun = TRACKERS[name](opening[0])
+    except Exception as error:
+        say(name, f"is not logged to, training continues: {_of(error)}")
+        return SAID
+    feeding = Feeding(name, run)
+    if run.is_new:
+        feeding.take(list(history(Path(opening[0]["history"]), opening[0]["first"])))
+    feeding.take(opening[1:])
+    for lines in coming:
+        feeding.take(lines)
+    return feeding.finish()
+
+
+class Feeding:
+    """Hands lines on to `run`, and says once what goes wrong."""
+
+    def __init__(self, name: str, run: TrackedRun) -> None:
+        self._name, self._run = name, run
+        self._end = "failed"
+        self._failed = False
+
+    def take(self, lines: Sequence[Line]) -> None:
+        """Log the steps among `lines`."""
+        steps = [line for line in lines if "step" in line]
+        for line in lines:
+            self._end = line.get("end", self._end)
+        if not steps:
+            return
+        try:
+            self._run.log(steps)
+        except Exception as error:
+            if not self._failed:
+                first = steps[0]["step"]
+                say(self._name, f"lacks steps from {first} on, training continues: {_of(error)}")
+            self._failed = True
+
+    def finish(self) -> int:
+        """The run ends; the exit status."""
+        try:
+            self._run.finish(self._end)
+        except Exception as error:
+            say(self._name, f"was not told of the end: {_of(error)}")
+            return SAID
+        return 0
+
+
+def batches(pipe: int) -> Iterator[list[Line]]:
+    """The lines that come through `pipe`, as many at once as there are."""
+    rest = b""
+    while block := os.read(pipe, _BLOCK):
+        *whole, rest = (rest + block).split(b"\n")
+        if whole:
+            yield [json.loads(line) for line in whole]
+
+
+def history(path: Path, first: int) -> Iterator[Line]:
+    """The numbers of the steps before `first` in a `metrics.jsonl`; none where there is no file."""
+    try:
+        with path.open("rb") as file:
+            for text in file:
+                try:
+                    tree = json.loads(text)
+                except (ValueError, RecursionError):
+                    continue
+                if not isinstance(tree, dict) or type(tree.get("step")) is not int:
+                    continue
+                if tree["step"] < first:
+                    yield _line_of(tree)
+    except OSError:
+        return
+
+
+def _line_of(tree: Mapping[str, Any]) -> Line:
+    """A line of the file, as rank 0 would have handed it over."""
+    kinds = (int, float)
+    fields = {
+        name: value
+        for name, value in tree.items()
+        if type(value) in kinds and name not in ("step", "time")
+    }
+    line: dict[str, Any] = {"step": tree["step"], "fields": fields}
+    return {**line, "time": tree["time"]} if type(tree.get("time")) in kinds else line
+
+
+def say(name: str, what: str) -> None:
+    """A line in the log of the rank."""
+    print(f"{name}: {what}", flush=True)
+
+
+def _of(error: BaseException) -> str:
+    said = _masked(" ".join(str(error).split()))
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def _masked(text: str) -> str:
+    """`text` without the secrets of this process's environment."""
+    for name, value in os.environ.items():
+        if _SECRET.search(name) and len(value) > 3:
+            text = text.replace(value, "***")
+    return _IN_URL.sub("***", text)
+
+
+def _local_store(directory: Path) -> str:
+    try:
+        import sqlalchemy  # noqa: F401  # mlflow-skinny comes without
+    except ImportError:
+        return (directory / "mlruns").resolve().as_uri()
+    return f"sqlite:///{(directory / 'mlflow.db').resolve()}"
+
+
+def _flat(tree: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{before}{name}.")
+        elif value is not None:
+            yield f"{before}{name}", str(value)[:_LONGEST_VALUE]
+
+
+def _parts(values: list[Any], size: int) -> Iterator[list[Any]]:
+    for begin in range(0, len(values), size):
+        yield values[begin : begin + size]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1]))

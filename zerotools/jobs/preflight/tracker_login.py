@@ -1,0 +1,111 @@
+"""Whether a job will reach the trackers that it names: without a login it logs to files.
+
+Looked at by names and files alone, as wandb itself looks for its key (wandb 0.31,
+`sdk/lib/wbauth/authenticate.py`): nobody is asked over the network.
+"""
+
+from __future__ import annotations
+
+import configparser
+import netrc
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from zerotools.jobs.tables.metrics import MLFLOW, WANDB, MetricsSpec
+
+MLFLOW_URI = "MLFLOW_TRACKING_URI"
+_KEYS = ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE")
+_MODE = "WANDB_MODE"
+_OFFLINE = ("offline", "dryrun")
+_SERVER = "https://api.wandb.ai"
+_LONGEST = 1 << 20
+"""Bytes of a file with logins that are read."""
+
+
+def is_switched_off(name: str, environment: Mapping[str, str]) -> bool:
+    """Whether the environment says that nothing at all is to be logged to the tracker."""
+    return name == WANDB and environment.get(_MODE) == "disabled"
+
+
+def offline_reasons(metrics: MetricsSpec, environment: Mapping[str, str]) -> dict[str, str]:
+    """Why trackers of a job that has this `environment` are not reached, by their names. Those that
+    are not in it have a login. Reads files of the user."""
+    found = {}
+    if metrics.wandb is not None and (why := _why_wandb(environment)) is not None:
+        found[WANDB] = why
+    if metrics.mlflow is not None and not environment.get(MLFLOW_URI):
+        found[MLFLOW] = f"{MLFLOW_URI} is not set for the job"
+    return found
+
+
+def offline_notes(metrics: MetricsSpec, environment: Mapping[str, str]) -> list[str]:
+    """The same as sentences for whoever submits the job, with what to do."""
+    todo = {
+        WANDB: "log in with wandb login or pass --env WANDB_API_KEY, or upload it later with wandb "
+        "sync",
+        MLFLOW: f"to log to a server, set {MLFLOW_URI}",
+    }
+    if metrics.wandb is not None and is_switched_off(WANDB, environment):
+        said = [f"metrics.{WANDB}: nothing is logged there, because {_MODE} is disabled"]
+    else:
+        said = []
+    return said + [
+        f"metrics.{name}: the run is logged to files in output_dir alone, because {why}; "
+        f"{todo[name]}"
+        for name, why in offline_reasons(metrics, environment).items()
+        if not is_switched_off(name, environment)
+    ]
+
+
+def _why_wandb(environment: Mapping[str, str]) -> str | None:
+    settings = _settings(environment)
+    mode = environment.get(_MODE) or settings.get("mode")
+    if mode in _OFFLINE:
+        return f"wandb's mode is {mode}"
+    if any(environment.get(name) for name in _KEYS) or settings.get("api_key"):
+        return None
+    server = environment.get("WANDB_BASE_URL") or settings.get("base_url") or _SERVER
+    host = urlsplit(server).netloc or server
+    files = _netrc_files(environment)
+    names = {host, host.removeprefix("api.")}  # of a server that is reached by both
+    if any(_has_login(file, names) for file in files):
+        return None
+    return f"WANDB_API_KEY is not set for the job, and {files[0]} has no login for {host}"
+
+
+def _netrc_files(environment: Mapping[str, str]) -> list[Path]:
+    if named := environment.get("NETRC"):
+        return [_at_home(named, environment)]
+    return [_at_home("~/.netrc", environment), _at_home("~/_netrc", environment)]
+
+
+def _at_home(path: str, environment: Mapping[str, str]) -> Path:
+    """`path`, its `~` being the job's HOME."""
+    if path.startswith("~/"):
+        return Path(environment.get("HOME") or "/") / path[2:]
+    return Path(path)
+
+
+def _has_login(file: Path, hosts: set[str]) -> bool:
+    """Whether the file names one of the hosts; one that cannot be read has none, as for wandb."""
+    try:
+        if not file.is_file() or file.stat().st_size > _LONGEST:
+            return False
+        known = netrc.netrc(str(file))
+    except (OSError, netrc.NetrcParseError, UnicodeDecodeError):
+        return False
+    return any(host in known.hosts and known.hosts[host][2] for host in hosts)
+
+
+def _settings(environment: Mapping[str, str]) -> Mapping[str, str]:
+    """What wandb's own commands have written down."""
+    directory = _at_home(environment.get("WANDB_CONFIG_DIR") or "~/.config/wandb", environment)
+    parser = configparser.ConfigParser(interpolation=None)
+    try:
+        file = directory / "settings"
+        if file.is_file() and file.stat().st_size <= _LONGEST:
+            parser.read_string(file.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, configparser.Error):
+        return {}
+    return dict(parser["default"]) if parser.has_section("default") else {}
