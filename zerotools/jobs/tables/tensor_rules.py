@@ -22,11 +22,6 @@ def check_tensor_ranks(spec: JobSpec) -> Iterator[str]:
         )
     if zero.shard_size is not None:
         yield f"{said}: cannot be used with zero.shard_size = {zero.shard_size}; leave one out"
-    if zero.sequence_ranks > 1:
-        yield (
-            f"{said}: cannot be used with zero.sequence_ranks = {zero.sequence_ranks}; leave one "
-            "of them out"
-        )
     if spec.fewest_nodes > 1 and spec.world_size % zero.tensor_ranks:
         yield (
             f"{said}: must divide the {spec.world_size} ranks of a node, as these ranks exchange "
