@@ -183,7 +183,7 @@ def test_a_line_that_says_no_job_is_refused(line: str, why: str) -> None:
         ("--bf16 --fp16", BadRequest, "are both on"),
         ("--warmup_ratio 3", BadRequest, "must be between 0 and 1"),
         ("--per_device_train_batch_size 0", BadRequest, "must be at least 1"),
-        ("--optim adamw_bnb_8bit", Unsupported, "adamw_bnb_8bit.* is not supported"),
+        ("--optim paged_adamw_8bit", Unsupported, "paged_adamw_8bit.* is not supported"),
         ("--lr_scheduler_type polynomial", Unsupported, "those that are: linear"),
         ("--load_in_4bit", Unsupported, "does not support this yet"),
         ("--label_smoothing_factor 0.1", Unsupported, "does not support this yet"),
@@ -236,3 +236,9 @@ def test_data_is_text_or_examples_as_its_file_says(tmp_path: Path) -> None:
         assert key(of_line(line), f"data.{kind}") == [str(tmp_path / name)]
     line = f"python x.py --output_dir o --train_file {tmp_path / 'a.jsonl'} --prompt_column text"
     assert key(of_line(line), "data.examples") == [str(tmp_path / "a.jsonl")]
+
+
+def test_bitsandbytes_adamw_is_the_jobs_own() -> None:
+    found = of_line(f"python x.py {TRAINER} --optim adamw_bnb_8bit --adam_beta2 0.98")
+    assert key(found, "train.optimizer") == "adamw8bit"
+    assert key(found, "train.betas") == (0.9, 0.98)
