@@ -4,13 +4,16 @@ Wall time says more about the neighbours on a machine than about a test. The end
 dearest files. A single test may take `BUDGET` seconds, with the fixtures that are made for it;
 `@pytest.mark.dear(40, "why")` allows one more. `ZEROTOOLS_TEST_BUDGET=1`, as in CI, makes a run
 fail in which one took `SLOWEST` times what it may: processors differ, and share their caches.
+`ZEROTOOLS_TEST_BILL=NAME` keeps what each test cost in NAME-PID.json.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +26,7 @@ of it is for the machine, the rest for what a test costs more where others share
 FILES = 10
 MARK = "dear"
 ENFORCED = "ZEROTOOLS_TEST_BUDGET"
+KEPT = "ZEROTOOLS_TEST_BILL"
 SPENT = pytest.StashKey[float]()
 
 
@@ -85,3 +89,6 @@ class Bill:
         terminalreporter.write_line(f"processor seconds of tests: {total:.0f}; most: {dearest}")
         for line in self._excessive():
             terminalreporter.write_line(line, red=True)
+        if kept := os.environ.get(KEPT):
+            costs = {name: round(cost, 2) for name, cost in self._tests.most_common()}
+            Path(f"{kept}-{os.getpid()}.json").write_text(json.dumps(costs, indent=1))

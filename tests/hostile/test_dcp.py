@@ -26,11 +26,11 @@ from zerotools.formats.dcp.writing.rank_files import (
     DcpEntry,
     KnownTensor,
     PlainValue,
-    archive_of,
     lay_out_directory,
 )
 from zerotools.io.distcp.metadata import Item
 from zerotools.io.distcp.metadata_writer import WrittenItem, metadata_bytes
+from zerotools.io.distcp.planned_file import archive_of
 
 
 class Command:

@@ -1,7 +1,6 @@
 """Starts the ranks of one case, and what each of them needs first."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,10 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from harness.ports import free_port
+from harness.started import Started
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+DEADLINE_SECONDS = 300
 
 
 def launch(module: str, arguments: list[str], world_size: int, directory: Path) -> None:
@@ -33,8 +34,12 @@ def launch(module: str, arguments: list[str], world_size: int, directory: Path) 
             "PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")]),
         }
         command = [sys.executable, "-m", module, *arguments]
-        ranks.append(subprocess.Popen(command, cwd=directory, env=environment))
-    codes = [rank.wait() for rank in ranks]
+        ranks.append(Started(command, cwd=directory, env=environment))
+    try:
+        codes = [rank.wait(DEADLINE_SECONDS) for rank in ranks]
+    finally:
+        for each in ranks:
+            each.end()
     if any(codes):
         raise RuntimeError(f"{module} {arguments}: exit statuses {codes}")
 
