@@ -36,6 +36,14 @@ def test_a_dense_model() -> None:
     assert (found["params_dtype"], found["bf16"], found["fp16"]) == (BFLOAT16, True, False)
 
 
+def test_layers_that_predict_further_tokens_are_counted() -> None:
+    weights = model(DENSE)
+    assert "mtp_num_layers" not in model_arguments(CONFIG, weights)
+    norm = weights["decoder.final_layernorm.weight"]
+    more = {f"mtp.layers.{number}.{name}": norm for number in (0, 1) for name in ("enorm", "hnorm")}
+    assert model_arguments(CONFIG, weights | more)["mtp_num_layers"] == 2
+
+
 def test_a_model_of_experts_behind_a_dense_layer() -> None:
     tree = {**CONFIG, "num_experts_per_tok": 2, "norm_topk_prob": False}
     found = model_arguments(tree, model(DENSE, EXPERTS, EXPERTS))

@@ -16,6 +16,7 @@ from zerotools.core.dtypes import BFLOAT16, FLOAT16, DType
 from zerotools.formats.megatron.origin import EMBEDDING, OUTPUT
 
 _LAYER = re.compile(r"decoder\.layers\.(\d+)\.(.+)", re.S)
+_MTP_LAYER = re.compile(r"mtp\.layers\.(\d+)\..+", re.S)
 _FC1, _FC2 = "mlp.linear_fc1.weight", "mlp.linear_fc2.weight"
 _EXPERT_FC2 = "mlp.experts.local_experts.0.linear_fc2.weight"
 _USUAL_MULTIPLE = 128
@@ -71,6 +72,8 @@ def _sizes(
     ffn = config.get("intermediate_size") if _FC2 not in within else None
     return {
         "num_layers": count,
+        "mtp_num_layers": len({m[1] for name in tensors if (m := _MTP_LAYER.fullmatch(name))})
+        or None,
         "hidden_size": embedding.shape[1] if embedding else config.get("hidden_size"),
         "ffn_hidden_size": ffn or (fc2.shape[1] if fc2 else None),
         "padded_vocab_size": _rows(embedding),
