@@ -39,7 +39,7 @@ def test_a_dense_model() -> None:
 def test_layers_that_predict_further_tokens_are_counted() -> None:
     weights = model(DENSE)
     assert "mtp_num_layers" not in model_arguments(CONFIG, weights)
-    norm = weights["decoder.final_layernorm.weight"]
+    norm = weights["output_layer.weight"]
     more = {f"mtp.layers.{number}.{name}": norm for number in (0, 1) for name in ("enorm", "hnorm")}
     assert model_arguments(CONFIG, weights | more)["mtp_num_layers"] == 2
 
