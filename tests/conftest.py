@@ -23,12 +23,14 @@ from harness.left_groups import remove_groups
 from tests.harness import builds
 from tests.harness.assertions import rewrite_part
 from tests.harness.guard import Guard
+from tests.matrices import FULL
 from tests.spending import Bill, Meter
 from zerotools.jobs.preflight import async_io
 
 MARKS = ("torch", "deepspeed", "aio", "peft", "slurm", "gpu", "browser", "trackers")
-ALONE = ("gpu", "aio", "browser")
+ALONE = ("gpu", "aio", "browser", "trackers")
 """A machine without these has torch and DeepSpeed all the same."""
+MATRIX = "full"
 NOTED = "marks"
 """What a test's marks are called in its report, which is all that comes from another process."""
 
@@ -42,11 +44,17 @@ settings.register_profile("steady", deadline=None, derandomize=True, print_blob=
 settings.load_profile("steady")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a library that is not installed, and say which; note marks for the count.
-    Files that start DeepSpeed or torch go first: they take longest."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is of the full matrices alone; skip what needs a library that is not
+    installed, and say which; note marks for the count. Files that start DeepSpeed or torch go
+    first: they take longest."""
     dear: dict[Path, int] = {}
     marked = {item: {mark.name for mark in item.iter_markers()} for item in items}
+    if not FULL:
+        left_out = [item for item, names in marked.items() if MATRIX in names]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if MATRIX not in marked[item]]
+        marked = {item: marked[item] for item in items}
     for item, names in marked.items():
         dear[item.path] = max(len({"torch", "deepspeed"} & names), dear.get(item.path, 0))
     items.sort(key=lambda item: -dear[item.path])

@@ -53,6 +53,7 @@ def test_a_model_that_does_not_fit(tmp_path: Path) -> None:
 
 @pytest.mark.dear(90, "a pipeline of two stages that goes on, word for word")
 @pytest.mark.deepspeed
+@pytest.mark.full
 def test_a_pipeline_becomes_one_model(tmp_path: Path) -> None:
     said = done(RECIPES / "pipeline.md", tmp_path, forked.DEEPSPEED)
     assert "param16          39" in said

@@ -20,6 +20,7 @@ from zerotools.jobs.tables.model import ModelSpec
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.jobs.tables.train import TrainSpec
 from zerotools.runs import checkpoint_dirs
+from zerotoolsd.trainer.rank.settings import Rank
 
 pytestmark = [pytest.mark.torch, pytest.mark.dear(25, "three numbers of ranks")]
 GOLDEN = Path(__file__).parents[2] / "golden" / "trl-1.16.0" / "dpo"
@@ -137,7 +138,7 @@ def test_pieces_are_added_up_and_held_out_pairs_evaluated(by_ranks: dict[int, Ru
 class Lone:
     """A rank that has no others."""
 
-    rank = SimpleNamespace(index=0, world_size=1)
+    rank = Rank(0, 0, 1)
     pulse = SimpleNamespace(beat=lambda: None)
 
     def decided_by_rank_zero(self, decide: Any) -> Any:

@@ -114,14 +114,14 @@ def test_losses_and_norms_are_those_of_one_rank(alone: Runs, several: Runs) -> N
         assert several.of(name, "grad_norm") == norms, name
 
 
-@pytest.mark.skipif(not FULL, reason="compiles in each rank")
+@pytest.mark.full
 def test_compiled_blocks_train_alike(alone: Runs, several: Runs) -> None:
     if "compiled" in several.report:
         wanted = pytest.approx(alone.losses("stage-3"), rel=TOLERANCE)
         assert several.losses("compiled") == wanted
 
 
-@pytest.mark.skipif(not FULL, reason="starts one more rank for each mesh")
+@pytest.mark.full
 def test_one_rank_goes_on_from_it(several: Runs, tmp_path: Path, text: Path) -> None:
     jobs = {
         f"from-{stage}": trained(

@@ -14,6 +14,7 @@ import pytest
 from harness.launching import job
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotoolsd.trainer.data.sequences import Example, RankBatch
+from zerotoolsd.trainer.rank.settings import Rank
 
 pytestmark = pytest.mark.torch
 
@@ -124,9 +125,7 @@ class Scaler:
             self.optimizer.cur_scale /= 2 if self._dynamic else 1
 
 
-GROUP: Any = SimpleNamespace(
-    rank=SimpleNamespace(world_size=1), device="cpu", total=lambda values: values
-)
+GROUP: Any = SimpleNamespace(rank=Rank(0, 0, 1), device="cpu", total=lambda values: values)
 
 
 def engine_torch(text: Path, precision: str, scale: float, stop_after_nan: int = 1) -> Any:

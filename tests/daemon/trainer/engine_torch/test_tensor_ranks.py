@@ -265,7 +265,7 @@ def test_every_command_reads_a_checkpoint_of_a_mesh(
         assert torch.equal(tensor_of_file, by_torch[f"model.{name}"].to(tensor_of_file.dtype))
 
 
-@pytest.mark.skipif(not FULL, reason="ranks that are killed are the same on every mesh")
+@pytest.mark.full
 def test_a_killed_run_ends_bit_for_bit_where_another_does(tmp_path: Path, text: Path) -> None:
     job_of_mesh = killable(text, ranks=4, stage=3, steps=16)
     job_of_mesh["zero"] = {"stage": 3, "tensor_ranks": 2}

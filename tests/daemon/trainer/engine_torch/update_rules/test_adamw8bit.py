@@ -139,6 +139,7 @@ def test_a_byte_is_the_nearest_number_of_the_table(signed: bool) -> None:
     assert torch.equal(cut_scales, scales[2:5])
 
 
+@pytest.mark.full
 def test_bytes_and_updates_are_those_of_bitsandbytes() -> None:
     pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed")
     import torch
