@@ -12,7 +12,10 @@ from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.ops.execution.load_arrays import load
 
 Digest = tuple[str, tuple[int, ...], str]
-_LOCAL = re.compile(r"(decoder\.layers\.\d+)\.(input_layernorm|pre_mlp_layernorm)\.weight")
+_LOCAL = re.compile(
+    r"(decoder\.layers\.\d+|mtp\.layers\.\d+\.transformer_layer)"
+    r"\.(input_layernorm|pre_mlp_layernorm)\.weight"
+)
 _FUSED = {
     "input_layernorm": "self_attention.linear_qkv.layer_norm_weight",
     "pre_mlp_layernorm": "mlp.linear_fc1.layer_norm_weight",

@@ -230,8 +230,14 @@ def test_a_bare_python_is_looked_up() -> None:
             {"data": {"preferences": ["/p.jsonl"], "tokenizer": "/t"}, "engine": "deepspeed"},
             'data.preferences: only engine = "torch" has it',
         ),
-        ({"train__optimizer": "moun"}, '"sgd", "adafactor", "muon"; did you mean "muon"?'),
-        ({"train__optimizer": "adamw_hf"}, '"adafactor", "muon"; did you mean "adamw"?'),
+        (
+            {"train__optimizer": "moun"},
+            '"sgd", "adafactor", "muon", "adamw8bit"; did you mean "muon"?',
+        ),
+        (
+            {"train__optimizer": "adamw_hf"},
+            '"adafactor", "muon", "adamw8bit"; did you mean "adamw"?',
+        ),
         (
             {"train__muon_learning_rate": 0.02},
             "train.muon_learning_rate = 0.02: cannot be used in a "

@@ -28,7 +28,7 @@ def spec(ranks: int = 4, **changes: Any) -> JobSpec:
         ({"zero": {"tensor_ranks": 0}}, "zero.tensor_ranks = 0: must be at least 1"),
         ({"zero": {"stage": 1}}, "= 2: needs zero.stage 2 or 3, which shard the weights, and zero"),
         ({"zero": {"shard_size": 2}}, "= 2: cannot be used with zero.shard_size = 2"),
-        ({"zero": {"sequence_ranks": 2}}, "cannot be used with zero.sequence_ranks = 2"),
+        ({"zero": {"sequence_ranks": 2}}, "cannot be used with zero.tensor_ranks = 2"),
         ({"train": {"optimizer": "muon"}}, 'with train.optimizer = "muon", which looks at whole'),
         ({"train": {"optimizer": "adafactor"}}, 'with train.optimizer = "adafactor"'),
         ({"train": {"compile": True}}, "with train.compile = true yet"),
