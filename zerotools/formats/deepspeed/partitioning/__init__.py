@@ -8,6 +8,6 @@ flat_groups        the flat buffers of one model-parallel rank, as its files hav
 mp_rank            the tensors of one model-parallel rank
 pipeline_layers    which layers of a pipeline a stage can have beside those that it names
 weight_pairs       masters and the weights that are their casts
-whole_parameters  whole momenta in place of partitions, as Muon has them
+whole_parameters   whole momenta in place of partitions, as Muon has them
 native             what is kept of a checkpoint for its own writers: the model-parallel ranks
 """
