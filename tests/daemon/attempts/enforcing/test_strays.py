@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -18,7 +19,8 @@ from zerotoolsd.supervisor.durable import write_json
 from zerotoolsd.supervisor.ending.family import FAMILY, FamilyNote
 from zerotoolsd.supervisor.procfs import Process, boot_id, processes, read_process
 
-TOKEN = "5" * 32
+TOKEN = uuid4().hex
+"""Of this process: tests that run side by side look for processes by their tokens."""
 
 
 @pytest.fixture
