@@ -101,9 +101,7 @@ def _why_not(spec: JobSpec, config: Any) -> str | None:
         try:
             wanted = _whole(small, batch)
             found = _in_stretches(small, batch, tried)
-        except (
-            Exception
-        ) as error:  # whatever a model of any kind raises over a mask of another kind
+        except Exception as error:  # whatever a model raises over a mask of another kind
             return _first_line(error)
         off = float((found - wanted).abs().max() / wanted.abs().max().clamp(min=1e-30))
         if not off <= TOLERANCE:

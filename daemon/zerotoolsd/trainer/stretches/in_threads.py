@@ -28,7 +28,7 @@ def in_threads(ranks: int, work: Callable[[Exchange], Found]) -> list[Found]:
     def one(index: int) -> Found:
         try:
             return work(_OverThreads(table, index, ranks))
-        except BaseException:
+        except BaseException:  # the others do not wait for it, and it is raised again
             table.barrier.abort()
             raise
 

@@ -180,7 +180,7 @@ def main(name: str, pipe: int = 0) -> int:
         return 0
     try:
         run: TrackedRun = TRACKERS[name](opening[0])
-    except Exception as error:
+    except Exception as error:  # of a package that is not ours; it is said
         say(name, f"is not logged to, training continues: {_of(error)}")
         return SAID
     feeding = Feeding(name, run)
@@ -209,7 +209,7 @@ class Feeding:
             return
         try:
             self._run.log(steps)
-        except Exception as error:
+        except Exception as error:  # of a package that is not ours; it is said
             if not self._failed:
                 first = steps[0]["step"]
                 say(self._name, f"lacks steps from {first} on, training continues: {_of(error)}")
@@ -219,7 +219,7 @@ class Feeding:
         """The run ends; the exit status."""
         try:
             self._run.finish(self._end)
-        except Exception as error:
+        except Exception as error:  # of a package that is not ours; it is said
             say(self._name, f"was not told of the end: {_of(error)}")
             return SAID
         return 0
