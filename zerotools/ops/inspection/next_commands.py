@@ -40,8 +40,9 @@ def next_commands(
     if wraps_models and (prefix := _common_prefix(inspection)):
         options += f" --strip-prefix {shlex.quote(prefix)}"
     commands = [f"zerotools consolidate {source} {model}{options}"]
-    if form.reshards and inspection.run.has_optimizer and origin.world_size is not None:
-        ranks = max(1, origin.world_size // 2)
+    world = origin.world_size or 1
+    if form.reshards and inspection.run.has_optimizer and world > 1:
+        ranks = world // 2
         resumable = shlex.quote(f"{name}-{ranks}-ranks")
         commands.append(f"zerotools reshard {source} {resumable} --world-size {ranks}")
     return tuple(commands)
