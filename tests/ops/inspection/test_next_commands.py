@@ -25,6 +25,11 @@ def test_shards_are_merged_or_made_for_other_ranks() -> None:
     )
 
 
+def test_what_one_rank_wrote_is_merged_alone() -> None:
+    path = DEEPSPEED / "z0-fp16-w1" / "checkpoint"
+    assert commands(path) == (f"zerotools consolidate {path} checkpoint-model",)
+
+
 def test_what_is_not_resharded_is_merged_alone() -> None:
     path = TORCH / "fsdp2-verl-w3" / "checkpoint"
     assert commands(path) == (f"zerotools consolidate {path} checkpoint-model",)
