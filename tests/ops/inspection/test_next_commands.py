@@ -26,7 +26,7 @@ def test_shards_are_merged_or_made_for_other_ranks() -> None:
 
 
 def test_what_one_rank_wrote_is_merged_alone() -> None:
-    path = DEEPSPEED / "z0-fp16-w1" / "checkpoint"
+    path = DEEPSPEED / "z1-fp32-w1" / "checkpoint"
     assert commands(path) == (f"zerotools consolidate {path} checkpoint-model",)
 
 
