@@ -41,13 +41,15 @@ STARTS |= {
     for case in ("fsdp1-dcp-w2", "fsdp2-torchtitan-w2", "fsdp2-verl-w3")
 }
 STARTS["job"] = JOB
+# Megatron's layout is one of known models' weights, which these little models are not.
+TARGETS = sorted({*written_formats()} - {"megatron"})
 ADAM = {"lr": 0.5, "betas": (0.8, 0.9), "eps": 1e-7, "weight_decay": 0.0}
 
 
 @st.composite
 def hops(draw: st.DrawFn) -> Hop:
     ranks = {"world_size": draw(st.integers(1, 4))}
-    to = draw(st.sampled_from([*written_formats(), "deepspeed", "dcp"]))
+    to = draw(st.sampled_from([*TARGETS, "deepspeed", "dcp"]))
     if to == "dcp":
         return Hop(to, {**ranks, "style": draw(st.sampled_from([*STYLES]))})
     if to == "universal":
