@@ -15,10 +15,11 @@ SCRIPT = Path(__file__).with_name("rank_runs.py")
 
 @dataclass(frozen=True)
 class Runs:
-    """What `rank_runs` printed, and where its jobs wrote."""
+    """What `rank_runs` printed, where its jobs wrote, and the jobs."""
 
     directory: Path
     report: dict[str, dict[str, Any]]
+    jobs: dict[str, dict[str, Any]]
 
     def of(self, name: str, what: str) -> list[Any]:
         """One field of the outcome of each step."""
@@ -49,4 +50,4 @@ def run_all(directory: Path, text: Path, ranks: int, jobs: dict[str, dict[str, A
     engines = {tree.get("engine", "torch") for tree in full.values()}
     attempt = start(directory, job(text, ranks=ranks, engine=min(engines)), script=SCRIPT)
     assert attempt.finish() == [0] * ranks, attempt.log()
-    return Runs(runs, json.loads(attempt.log().splitlines()[-1]))
+    return Runs(runs, json.loads(attempt.log().splitlines()[-1]), full)
