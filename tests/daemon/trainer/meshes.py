@@ -14,6 +14,9 @@ from zerotools.jobs.jobfile.job_memory import memory_layout_of
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.ops.estimate.state import torch_engine_state
 
+ADAPTER_SCALE = 2.0
+"""The job file's default."""
+
 
 def check_memory(runs: Runs, name: str) -> None:
     """The most that a rank holds at the end of run `name` is what is predicted: of each sort of
@@ -66,4 +69,13 @@ def check_commands(saved: Path, ranks: int, scratch: Path) -> None:
     by_torch, written = load(saved), load_file(scratch / "whole" / "model.safetensors")
     assert written
     for name, tensor in written.items():
-        assert torch.equal(tensor, by_torch[f"model.{name}"].to(tensor.dtype))
+        own, layer = by_torch.get(f"model.{name}"), f"model.{name.removesuffix('.weight')}"
+        if own is not None:
+            assert torch.equal(tensor, own.to(tensor.dtype)), name
+            continue
+        base, *halves = (
+            by_torch[f"{layer}.{part}.weight"].float()
+            for part in ("base_layer", "lora_B.default", "lora_A.default")
+        )
+        summed = base + ADAPTER_SCALE * torch.mm(*halves)
+        assert torch.allclose(tensor.float(), summed, rtol=2**-8, atol=1e-6), name

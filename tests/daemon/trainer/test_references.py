@@ -73,8 +73,10 @@ def dpo_job(stage: int, **changes: Any) -> dict[str, Any]:
 
 
 def of_heads(**changes: Any) -> dict[str, Any]:
-    """Of a model whose heads several ranks may share."""
-    found = dpo_job(0, eval={"fraction": 0.2}, **changes)
+    """Of a model whose heads several ranks may share. At a higher rate, also ranks that share
+    nothing come to losses that differ by 7e-5 at the fifth step."""
+    slow = {"learning_rate": 1e-3, **changes.pop("train", {})}
+    found = dpo_job(0, eval={"fraction": 0.2}, train=slow, **changes)
     found["data"]["tokenizer"] = str(GOLDEN / "model")
     return {**found, "model": {"config": HEADS}}
 

@@ -32,7 +32,6 @@ def spec(ranks: Any = 4, **changes: Any) -> JobSpec:
         ({"train": {"optimizer": "muon"}}, 'with train.optimizer = "muon", which looks at whole'),
         ({"train": {"optimizer": "adafactor"}}, 'with train.optimizer = "adafactor"'),
         ({"train": {"compile": True}}, "with train.compile = true yet"),
-        ({"lora": {"rank": 2}}, "with lora.rank = 2 yet"),
         ({"ranks": {"min": 2, "max": 5}}, "ranks.max = 5: is not a multiple of the 2 ranks that"),
         ({"train": {"batch_size": 7}}, "batch_size = 7: must be divisible by the 2 groups of rank"),
         (

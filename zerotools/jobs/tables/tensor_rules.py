@@ -34,7 +34,3 @@ def check_tensor_ranks(spec: JobSpec) -> Iterator[str]:
         )
     if train.compile:
         yield f"{said}: cannot be used with train.compile = true yet; leave one of them out"
-    if spec.lora.rank is not None:
-        yield (
-            f"{said}: cannot be used with lora.rank = {spec.lora.rank} yet; leave one of them out"
-        )

@@ -72,6 +72,11 @@ if FULL:
         "masters": {"train": {"precision": "bf16"}, "offload": {"optimizer": "cpu"}},
         "on-host": {"offload": {"params": "cpu"}},
         "asynchronous": {"checkpoint": {"asynchronous": True}},
+        "adapters": {"lora": {"rank": 4, "target_modules": ["q_proj", "o_proj", "lm_head"]}},
+        "adapters-bf16": {
+            "train": {"precision": "bf16"},
+            "lora": {"rank": 3, "target_modules": ["v_proj", "up_proj", "down_proj"]},
+        },
     }
 
 
@@ -90,6 +95,7 @@ def tree(variant: str, mesh: Mesh, **changes: Any) -> dict[str, Any]:
             "sequence_ranks": mesh.sequence,
         },
         "offload": found.get("offload", {}),
+        "lora": found.get("lora", {}),
         "checkpoint": {"every": SAVED, **found.get("checkpoint", {})},
         **changes,
     }
@@ -215,7 +221,7 @@ def test_all_gradients_are_those_of_one_rank(
 
     from tests.daemon.trainer.tensors import load
 
-    if variant in ("bf16", "masters", "dropout"):
+    if variant == "dropout" or tolerance(variant) > TOLERANCE:
         return  # Adam's first moments of two steps differ by what 16 bits round
     found = load(by_variant[variant][ranks].checkpoint(str(mesh), SAVED))
     wanted = load(by_variant[variant][1].checkpoint("1", SAVED))
