@@ -12,6 +12,7 @@ from tests.daemon.trainer.several import Runs
 from zerotools.core.memory_layout import DEVICE, GRADIENTS, MASTERS, MOMENTS, WEIGHTS
 from zerotools.jobs.jobfile.job_memory import memory_layout_of
 from zerotools.jobs.jobfile.parse import job_from_dict
+from zerotools.jobs.tables.elastic import at_size
 from zerotools.ops.estimate.state import torch_engine_state
 
 ADAPTER_SCALE = 2.0
@@ -24,13 +25,13 @@ def check_memory(runs: Runs, name: str) -> None:
     from zerotoolsd.trainer.model.memory_estimate import parameters_of
     from zerotoolsd.trainer.model.meta_model import draw, read_config
 
-    spec = job_from_dict(runs.jobs[name], source="job")
+    live = runs.report[name]["end"]["live"]
+    spec = at_size(job_from_dict(runs.jobs[name], source="job"), len(live))
     layout = memory_layout_of(spec)
     drawn = draw(read_config(spec.model), spec.lora)
     predicted = torch_engine_state(parameters_of(drawn, tensor_ranks=layout.tensor_ranks), layout)
     if not layout.has_masters:
         predicted = {key: size for key, size in predicted.items() if key[1] != GRADIENTS}
-    live = runs.report[name]["end"]["live"]
     most = {
         (place, sort): max(rank.get(f"{place} {sort}", 0) for rank in live)
         for place in (DEVICE, "host", "disk")

@@ -43,7 +43,7 @@ def run_all(directory: Path, text: Path, ranks: int, jobs: dict[str, dict[str, A
     """Run `jobs` on `ranks` ranks, in one start of the processes."""
     runs = directory / "out"
     runs.mkdir(parents=True)
-    full = {name: job(text, ranks=ranks, **changes) for name, changes in jobs.items()}
+    full = {name: job(text, **{"ranks": ranks, **changes}) for name, changes in jobs.items()}
     (runs / "runs.json").write_text(
         json.dumps({name: resolved(tree) for name, tree in full.items()})
     )

@@ -72,6 +72,7 @@ if FULL:
         "masters": {"train": {"precision": "bf16"}, "offload": {"optimizer": "cpu"}},
         "on-host": {"offload": {"params": "cpu"}},
         "asynchronous": {"checkpoint": {"asynchronous": True}},
+        "elastic": {"elastic": True},
         "adapters": {"lora": {"rank": 4, "target_modules": ["q_proj", "o_proj", "lm_head"]}},
         "adapters-bf16": {
             "train": {"precision": "bf16"},
@@ -82,8 +83,10 @@ if FULL:
 
 def tree(variant: str, mesh: Mesh, **changes: Any) -> dict[str, Any]:
     """A job of three steps."""
-    found = VARIANTS[variant]
+    found, together = VARIANTS[variant], mesh.tensor * mesh.sequence
+    sizes = {"ranks": {"min": together, "max": 2 * together}} if "elastic" in found else {}
     return {
+        **sizes,
         "model": found.get("model", {"config": MODEL}),
         # Adam makes steps of one size of gradients that are all but zero, whatever their sign: the
         # less of that, the more steps are alike.
