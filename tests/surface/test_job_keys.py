@@ -102,6 +102,8 @@ DEEPSPEED: list[dict[str, Any]] = [
         "train_batch_size": 8,
         "train_micro_batch_size_per_gpu": 2,
         "sequence_parallel_size": 2,
+        "tensor_parallel": {"autotp_size": 2},
+        "wandb": {"enabled": True, "project": "sheep"},
         "gradient_clipping": 1.0,
         "bf16": {"enabled": True},
         "compile": {"deepcompile": True},

@@ -59,7 +59,7 @@ def check_stretches(spec: JobSpec, config: Any) -> None:
             f"{said}: a {config.model_type} model has an encoder and a decoder, and only causal "
             "models are computed over ranks; leave it out"
         )
-    _check_heads(config, ranks)
+    _check_heads(config, ranks, spec.zero.tensor_ranks)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(SEED)
         why = _why_not(spec, config)
@@ -70,13 +70,19 @@ def check_stretches(spec: JobSpec, config: Any) -> None:
         )
 
 
-def _check_heads(config: Any, ranks: int) -> None:
+def _check_heads(config: Any, ranks: int, tensor_ranks: int) -> None:
     heads = _heads(config)
-    if heads is not None and heads % ranks:
-        fitting = [str(count) for count in range(1, heads + 1) if heads % count == 0]
+    if heads is None or heads % tensor_ranks:  # of these, the tensor ranks' own check tells
+        return
+    own = heads // tensor_ranks
+    if own % ranks:
+        fitting = [str(count) for count in range(1, own + 1) if own % count == 0]
+        which = f"the model's {own} attention heads"
+        if tensor_ranks > 1:
+            which = f"the {own} attention heads that each of {tensor_ranks} tensor ranks has"
         raise BadRequest(
-            f"zero.sequence_ranks = {ranks}: must divide the model's {heads} attention heads, of "
-            f"which each rank takes as many; these do: {', '.join(fitting)}"
+            f"zero.sequence_ranks = {ranks}: must divide {which}, of which each rank takes as "
+            f"many; these do: {', '.join(fitting)}"
         )
 
 

@@ -15,10 +15,11 @@ SCRIPT = Path(__file__).with_name("rank_runs.py")
 
 @dataclass(frozen=True)
 class Runs:
-    """What `rank_runs` printed, and where its jobs wrote."""
+    """What `rank_runs` printed, where its jobs wrote, and the jobs."""
 
     directory: Path
     report: dict[str, dict[str, Any]]
+    jobs: dict[str, dict[str, Any]]
 
     def of(self, name: str, what: str) -> list[Any]:
         """One field of the outcome of each step."""
@@ -42,11 +43,11 @@ def run_all(directory: Path, text: Path, ranks: int, jobs: dict[str, dict[str, A
     """Run `jobs` on `ranks` ranks, in one start of the processes."""
     runs = directory / "out"
     runs.mkdir(parents=True)
-    full = {name: job(text, ranks=ranks, **changes) for name, changes in jobs.items()}
+    full = {name: job(text, **{"ranks": ranks, **changes}) for name, changes in jobs.items()}
     (runs / "runs.json").write_text(
         json.dumps({name: resolved(tree) for name, tree in full.items()})
     )
     engines = {tree.get("engine", "torch") for tree in full.values()}
     attempt = start(directory, job(text, ranks=ranks, engine=min(engines)), script=SCRIPT)
     assert attempt.finish() == [0] * ranks, attempt.log()
-    return Runs(runs, json.loads(attempt.log().splitlines()[-1]))
+    return Runs(runs, json.loads(attempt.log().splitlines()[-1]), full)

@@ -6,6 +6,7 @@ Tolerance: the order of summation, which the steps make larger (benchmarks/resul
 from __future__ import annotations
 
 import json
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from harness import forked
 from harness.launching import job
 from harness.warm_interpreter import interpreter
 from tests.daemon.daemons import REAL, Daemon, daemon_in
+from tests.daemon.trainer.meshes import check_commands
 from tests.daemon.waiting import wait_for
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.states import TERMINAL
+from zerotools.runs import checkpoint_dirs
 
 pytestmark = [
     pytest.mark.torch,
@@ -26,7 +29,7 @@ pytestmark = [
 STEPS, NEAR = 160, 1e-3
 CONFIG = """
 [limits]
-cpu_ranks = 2
+cpu_ranks = {}
 [gpus]
 locks = ""
 [preemption]
@@ -54,18 +57,31 @@ def end_of(daemon: Daemon, number: int) -> dict[str, Any]:
     return client.job(number)
 
 
-def test_one_that_goes_on_with_fewer_ranks_is_the_same_run(tmp_path: Path, text: Path) -> None:
+@pytest.mark.parametrize(
+    "zero",
+    [
+        {},
+        pytest.param({"tensor_ranks": 2}, marks=pytest.mark.full),
+        pytest.param({"sequence_ranks": 2}, marks=pytest.mark.full),
+    ],
+    ids=str,
+)
+def test_one_that_goes_on_with_fewer_ranks_is_the_same_run(
+    tmp_path: Path, text: Path, zero: dict[str, int]
+) -> None:
+    together = prod(zero.values())
     train = {"steps": STEPS, "batch_size": 4, "learning_rate": 1e-4}
-    python = str(tmp_path / "python")
-    rigid, elastic = (
-        job(text, ranks=ranks, train=train, python=python) for ranks in (1, {"min": 1, "max": 2})
-    )
+    shared = {"train": train, "python": str(tmp_path / "python")}
+    rigid = job(text, ranks=1, **shared)
+    sizes = {"min": together, "max": 2 * together}
+    out = tmp_path / "out"
+    elastic = job(text, ranks=sizes, zero={"stage": 3, **zero}, output_dir=str(out), **shared)
     wait = f"until test -e {tmp_path}/go; do sleep 0.05; done"
     script = {"command": ["/bin/sh", "-c", wait], "directory": "/"}
     urgent = {"engine": "script", "device": "cpu", "ranks": 1, "script": script}
     with (
         interpreter(tmp_path / "python", forked.TORCH),
-        daemon_in(tmp_path / "state", CONFIG, REAL) as daemon,
+        daemon_in(tmp_path / "state", CONFIG.format(2 * together), REAL) as daemon,
     ):
         client = daemon.start().client
         number = int(client.submit(job_from_dict(elastic, source="job"))["id"])
@@ -74,7 +90,9 @@ def test_one_that_goes_on_with_fewer_ranks_is_the_same_run(tmp_path: Path, text:
         ended = end_of(daemon, number)
         (tmp_path / "go").touch()
         assert ended["state"] == "succeeded", ended["reason"]
-        assert [attempt["world_size"] for attempt in ended["attempts"]] == [2, 1]
+        sizes_had = [attempt["world_size"] for attempt in ended["attempts"]]
+        assert sizes_had == [2 * together, together]
+        check_commands(out / checkpoint_dirs.directory_name(STEPS), together, tmp_path)
         alone = int(client.submit(job_from_dict(rigid, source="job"))["id"])
         assert end_of(daemon, alone)["state"] == "succeeded"
         told = [each for attempt in steps_of(daemon, number).values() for each in attempt]

@@ -13,13 +13,10 @@ from typing import Any
 import pytest
 
 from harness.launching import TINY_LLAMA
+from tests.daemon.trainer.meshes import check_commands, check_memory
 from tests.daemon.trainer.several import Runs, run_all
-from tests.daemon.trainer.tensors import digest
 from tests.matrices import FULL
 from zerotools import formats
-from zerotools.ops.conversions import reshard
-from zerotools.ops.conversions.conversion import Conversion, perform
-from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.runs import checkpoint_dirs
 
 pytestmark = [pytest.mark.torch, pytest.mark.dear(30, "one start of one rank, one of two")]
@@ -164,13 +161,16 @@ def test_it_goes_on_from_other_ranks_and_another_stage(alone: Runs, several: Run
         assert several.losses(name) == wanted
 
 
-def test_checkpoints_do_not_know_of_it(alone: Runs, several: Runs, tmp_path: Path) -> None:
-    path, other = (runs.checkpoint("stage-3", 2) for runs in (several, alone))
+@pytest.mark.parametrize("stage", STAGES if FULL else (3,))
+def test_checkpoints_do_not_know_of_it(
+    alone: Runs, several: Runs, tmp_path: Path, stage: int
+) -> None:
+    path, other = (runs.checkpoint(f"stage-{stage}", 2) for runs in (several, alone))
     assert "over_ranks" not in (path / "config.json").read_text()
-    tensors = formats.read(path).tensors
-    assert tensors.keys() == formats.read(other).tensors.keys()
-    out = tmp_path / "one"
-    conversion = reshard.prepare(path, out, world_size=1)
-    assert isinstance(conversion, Conversion)
-    perform(conversion, budget=MemoryBudget(), overwrite=False)
-    assert digest(out) == digest(path)
+    assert formats.read(path).tensors.keys() == formats.read(other).tensors.keys()
+    check_commands(path, several.jobs[f"stage-{stage}"]["ranks"], tmp_path)
+
+
+def test_each_rank_holds_what_was_predicted(several: Runs) -> None:
+    for name in several.jobs:
+        check_memory(several, name)

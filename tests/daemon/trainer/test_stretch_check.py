@@ -29,8 +29,9 @@ COUNTED = {
 OTHERWISE = "looks at other positions otherwise than by its attention"
 
 
-def together(count: int, model: dict[str, Any], **changes: Any) -> JobSpec:
-    tree = job(Path("/t"), ranks=count, zero={"sequence_ranks": count}, model={"config": model})
+def together(count: int, model: dict[str, Any], tensor_ranks: int = 1, **changes: Any) -> JobSpec:
+    zero = {"sequence_ranks": count, "tensor_ranks": tensor_ranks}
+    tree = job(Path("/t"), ranks=count * tensor_ranks, zero=zero, model={"config": model})
     return job_from_dict({**tree, **changes}, source="job")
 
 
@@ -71,6 +72,15 @@ def test_a_model_of_attention_may(attention: str) -> None:
     }
     spec = together(4, TINY_LLAMA, data=examples)
     check(replace(spec, model=replace(spec.model, attention=attention)))
+
+
+def test_the_heads_of_a_tensor_rank_are_divided() -> None:
+    check(together(2, TINY_LLAMA, tensor_ranks=2))
+    with pytest.raises(BadRequest) as error:
+        check(together(4, TINY_LLAMA, tensor_ranks=2))
+    said = "= 4: must divide the 2 attention heads that each of 2 tensor ranks has, of which each"
+    assert said in str(error.value)
+    assert str(error.value).endswith("these do: 1, 2")
 
 
 def test_heads_that_are_few() -> None:

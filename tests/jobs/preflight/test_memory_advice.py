@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.jobs.jobfile.test_parse import parsed
 from zerotools.jobs.preflight.memory_advice import settings_to_try
 
@@ -30,6 +32,11 @@ def test_what_is_set_already_is_not_proposed() -> None:
     two = parsed(**lean, ranks=2, offload={"params": "cpu"})
     together = "zero.sequence_ranks = 2 (so many ranks compute one sequence together)"
     assert settings_to_try(two)[0] == together
+    layers = {"stage": 3, "tensor_ranks": 2}
+    four = parsed(**lean, ranks=4, zero=layers, offload={"params": "cpu"})
+    assert together not in settings_to_try(replace(four, ranks=2))
+    one_each = replace(four, train=replace(four.train, micro_batch_size=1))
+    assert settings_to_try(one_each)[0] == together
 
 
 def test_where_state_is_most_of_it_a_smaller_batch_comes_later() -> None:

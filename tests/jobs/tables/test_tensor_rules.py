@@ -11,12 +11,13 @@ from harness.launching import job
 from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs.jobfile.job_memory import memory_layout_of
 from zerotools.jobs.jobfile.parse import job_from_dict
+from zerotools.jobs.tables.elastic import at_size
 from zerotools.jobs.tables.spec import JobSpec
 
 TEXT = Path("/text")
 
 
-def spec(ranks: int = 4, **changes: Any) -> JobSpec:
+def spec(ranks: Any = 4, **changes: Any) -> JobSpec:
     zero = {"tensor_ranks": 2, **changes.pop("zero", {})}
     return job_from_dict(job(TEXT, ranks=ranks, zero=zero, **changes), source="job")
 
@@ -28,12 +29,10 @@ def spec(ranks: int = 4, **changes: Any) -> JobSpec:
         ({"zero": {"tensor_ranks": 0}}, "zero.tensor_ranks = 0: must be at least 1"),
         ({"zero": {"stage": 1}}, "= 2: needs zero.stage 2 or 3, which shard the weights, and zero"),
         ({"zero": {"shard_size": 2}}, "= 2: cannot be used with zero.shard_size = 2"),
-        ({"zero": {"sequence_ranks": 2}}, "cannot be used with zero.tensor_ranks = 2"),
         ({"train": {"optimizer": "muon"}}, 'with train.optimizer = "muon", which looks at whole'),
         ({"train": {"optimizer": "adafactor"}}, 'with train.optimizer = "adafactor"'),
         ({"train": {"compile": True}}, "with train.compile = true yet"),
-        ({"lora": {"rank": 2}}, "with lora.rank = 2 yet"),
-        ({"ranks": {"min": 2, "max": 4}}, "cannot be used in an elastic job yet"),
+        ({"ranks": {"min": 2, "max": 5}}, "ranks.max = 5: is not a multiple of the 2 ranks that"),
         ({"train": {"batch_size": 7}}, "batch_size = 7: must be divisible by the 2 groups of rank"),
         (
             {"train": {"micro_batch_size": 4}},
@@ -57,6 +56,16 @@ def test_ranks_of_a_node_are_divided() -> None:
 def test_a_share_of_the_batch_is_that_of_ranks_which_compute_together() -> None:
     found = spec(train={"batch_size": 2})
     assert (found.shares, found.zero.share_ranks) == (2, 2)
+
+
+def test_an_elastic_job_keeps_its_groups() -> None:
+    elastic = spec({"min": 2, "max": 8}, train={"batch_size": 12})
+    assert elastic.sizes == (2, 4, 6, 8)
+    both = spec({"min": 4, "max": 12}, zero={"sequence_ranks": 2}, train={"batch_size": 12})
+    assert both.sizes == (4, 8, 12)
+    assert [at_size(both, size).train.micro_batch_size for size in both.sizes] == [4, 3, 4]
+    layouts = [memory_layout_of(at_size(both, size)) for size in both.sizes]
+    assert [(each.world_size, each.tensor_ranks) for each in layouts] == [(4, 2), (8, 2), (12, 2)]
 
 
 def test_on_several_nodes_no_copy_is_made_for_each() -> None:

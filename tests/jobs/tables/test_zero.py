@@ -27,6 +27,8 @@ def together(count: int, ranks: Any = 4, **changes: Any) -> JobSpec:
 def test_a_share_is_what_ranks_compute_together() -> None:
     assert [together(count).shares for count in (1, 2, 4)] == [4, 2, 1]
     assert together(4, train={"batch_size": 1}).shares == 1
+    both = spec(8, zero={"sequence_ranks": 2, "tensor_ranks": 2})
+    assert (both.shares, both.zero.share_ranks) == (2, 4)
 
 
 @pytest.mark.parametrize(
@@ -35,8 +37,9 @@ def test_a_share_is_what_ranks_compute_together() -> None:
         ({"zero": {"sequence_ranks": 3}}, "zero.sequence_ranks = 3: must divide the 4 ranks"),
         ({"zero": {"sequence_ranks": 0}}, "zero.sequence_ranks = 0: must be at least 1"),
         (
-            {"zero": {"sequence_ranks": 2, "tensor_ranks": 2}},
-            "zero.sequence_ranks = 2: cannot be used with zero.tensor_ranks = 2; leave one",
+            {"ranks": 6, "zero": {"sequence_ranks": 2, "tensor_ranks": 2}},
+            "zero.sequence_ranks = 2 and zero.tensor_ranks = 2: 4 ranks together compute each "
+            "sequence, and must divide the 6 ranks",
         ),
         (
             {"zero": {"sequence_ranks": 2}, "train": {"batch_size": 3}},

@@ -66,6 +66,12 @@ _OF_COMPILING = (
     "passes",
 )
 
+_HOW_LAYERS_ARE_CUT = (
+    *("dtype", "tp_overlap_comm", "keep_module_on_host", "injection_policy_tuple"),
+    *("partition_config", "preset_model", "vocab_parallel_lm_head", "vocab_parallel_ce_backend"),
+    *("tp.tp_grain_size", "tensor_parallel.tp_grain_size"),
+)
+
 KEYS: dict[str, ConfigKey] = {
     **_read(
         ValueKind.COUNT,
@@ -113,7 +119,15 @@ KEYS: dict[str, ConfigKey] = {
     **_read(ValueKind.NUMBER, "zero_optimization.mics_shard_size"),  # -1 where it is off
     **_read(ValueKind.NUMBERS, "optimizer.params.betas"),
     **_read(ValueKind.BOOL, "optimizer.params.adam_w_mode"),
-    **_read(ValueKind.COUNT, "sequence_parallel_size"),
+    **_read(
+        ValueKind.COUNT,
+        "sequence_parallel_size",
+        "tensor_parallel.autotp_size",
+        "tensor_parallel.tp.tp_size",
+        "tensor_parallel.tensor_parallel.tp_size",
+    ),
+    **_read(ValueKind.BOOL, "wandb.enabled"),
+    **_read(ValueKind.TEXT, "wandb.project", "wandb.team", "wandb.group"),
     **_read(
         ValueKind.COUNT,
         "scheduler.params.total_num_steps",
@@ -174,6 +188,19 @@ KEYS: dict[str, ConfigKey] = {
         "activation_checkpointing",
     ),
     **_all(ValueKind.ANY, KeyAction.TUNING, "for offload to disk; DeepSpeed's own", "aio"),
+    **_all(
+        ValueKind.ANY,
+        KeyAction.TUNING,
+        "which layers ranks share, transformers' plan of the model says",
+        *(f"tensor_parallel.{name}" for name in _HOW_LAYERS_ARE_CUT),
+    ),
+    **_all(
+        ValueKind.ANY,
+        KeyAction.FEATURE,
+        "replaces layers by kernels for inference",
+        "tensor_parallel.replace_with_kernel_inject",
+        "tensor_parallel.kernel_inject",
+    ),
     **_read(
         ValueKind.BOOL,
         "compile.enabled",
@@ -202,7 +229,6 @@ KEYS: dict[str, ConfigKey] = {
         "timers",
         "comms_logger",
         "tensorboard",
-        "wandb",
         "csv_monitor",
         "comet",
         "monitor_config",
@@ -221,7 +247,6 @@ KEYS: dict[str, ConfigKey] = {
         "graph_harvesting",
         "moe",
         "pipeline",
-        "tensor_parallel",
         "expert_parallel",
         "hybrid_engine",
         "data_efficiency",

@@ -44,8 +44,8 @@ def _shared(spec: JobSpec) -> Iterator[str]:
     """Sequences that more ranks compute together."""
     micro = spec.train.micro_batch_size or spec.train.batch_size // spec.shares
     twice, fixed = 2 * spec.zero.sequence_ranks, spec.size_range is None
-    can = spec.engine == "torch" and spec.zero.tensor_ranks == 1 and fixed
-    if can and micro == 1 and spec.all_ranks % twice == 0:
+    can = spec.engine == "torch" and fixed
+    if can and micro == 1 and spec.all_ranks % (twice * spec.zero.tensor_ranks) == 0:
         yield f"zero.sequence_ranks = {twice} (so many ranks compute one sequence together)"
 
 

@@ -20,12 +20,17 @@ class MetricsSpec:
     """`[metrics]`: what is written into `output_dir` at every step, and what trackers get; see
     [metrics and plots](../how-to/metrics-and-plots.md)."""
 
-    jsonl: bool = key("`metrics.jsonl`, one JSON object per step and per evaluation.", default=True)
+    jsonl: bool = key(
+        "`metrics.jsonl`, one JSON object per step and per evaluation.",
+        default=True,
+        imported=False,
+    )
     tensorboard: str = key(
         "Event files in `tensorboard/`; `auto`: where TensorBoard is installed for the job's "
         "`python`.",
         default="auto",
         allowed=TENSORBOARD,
+        imported=False,
     )
     wandb: str | None = key(
         "A project of Weights & Biases that gets every step too: `project`, or `entity/project`. "
@@ -33,6 +38,7 @@ class MetricsSpec:
         "[wandb and MLflow](../how-to/metrics-and-plots.md#wandb-and-mlflow).",
         default=None,
         stored_default=None,
+        deepspeed="wandb.project",
     )
     mlflow: str | None = key(
         "The name of an MLflow experiment that gets every step too, on the server of "
@@ -40,6 +46,7 @@ class MetricsSpec:
         "`mlflow-skinny` in the job's `python`.",
         default=None,
         stored_default=None,
+        imported=False,
     )
 
     @property

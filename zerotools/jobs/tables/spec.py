@@ -209,9 +209,7 @@ class JobSpec:
         "When checkpoints are written.", factory=CheckpointSpec, imported=False
     )
     deepspeed: DeepSpeedSpec = key("DeepSpeed's own configuration.", factory=DeepSpeedSpec)
-    metrics: MetricsSpec = key(
-        "What is recorded at every step.", factory=MetricsSpec, imported=False
-    )
+    metrics: MetricsSpec = key("What is recorded at every step.", factory=MetricsSpec)
     limits: LimitsSpec = key(
         "What the job may have of the machine.", factory=LimitsSpec, imported=False
     )

@@ -27,8 +27,6 @@ def check_tensor_ranks(spec: JobSpec) -> Iterator[str]:
             f"{said}: must divide the {spec.world_size} ranks of a node, as these ranks exchange "
             "values in every layer"
         )
-    if spec.size_range is not None:
-        yield f"{said}: cannot be used in an elastic job yet; set one number of ranks"
     if train.optimizer not in _OPTIMIZERS:
         yield (
             f'{said}: cannot be used with train.optimizer = "{train.optimizer}", which looks at '
@@ -36,7 +34,3 @@ def check_tensor_ranks(spec: JobSpec) -> Iterator[str]:
         )
     if train.compile:
         yield f"{said}: cannot be used with train.compile = true yet; leave one of them out"
-    if spec.lora.rank is not None:
-        yield (
-            f"{said}: cannot be used with lora.rank = {spec.lora.rank} yet; leave one of them out"
-        )

@@ -45,6 +45,7 @@ class ZeroSpec:
         stored_default=1,
         minimum=1,
         engine="torch",
+        deepspeed="tensor_parallel.autotp_size",
         accelerate="parallelism_config",
     )
 
@@ -61,10 +62,12 @@ def check_zero(zero: ZeroSpec, world_size: int) -> Iterator[str]:
         ranks = getattr(zero, name)
         if world_size >= 1 and world_size % ranks:
             yield f"zero.{name} = {ranks}: must divide the {world_size} ranks"
-    if zero.sequence_ranks > 1 and zero.tensor_ranks > 1:
+    together = zero.share_ranks
+    if zero.sequence_ranks > 1 and zero.tensor_ranks > 1 and world_size % together:
         yield (
-            f"zero.sequence_ranks = {zero.sequence_ranks}: cannot be used with zero.tensor_ranks = "
-            f"{zero.tensor_ranks}; leave one of them out"
+            f"zero.sequence_ranks = {zero.sequence_ranks} and zero.tensor_ranks = "
+            f"{zero.tensor_ranks}: {together} ranks together compute each sequence, and must "
+            f"divide the {world_size} ranks"
         )
     if size is None:
         return

@@ -137,7 +137,8 @@ def _rms(model: Architecture, micro: MicroBatch) -> int:
 def _attention(model: Architecture, micro: MicroBatch) -> int:
     width, family = micro.width, model.family
     ranks = micro.sequence_ranks
-    queries, keys = model.queries, model.keys * (ranks // gcd(model.kv_heads, ranks))
+    shared = gcd(model.kv_heads // micro.tensor_ranks, ranks)
+    queries, keys = model.queries, model.keys * (ranks // shared)
     elements = 2 * queries + 2 * keys
     if micro.attention == EAGER:
         found = width * elements + _eager(model, micro)

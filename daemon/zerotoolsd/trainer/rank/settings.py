@@ -23,8 +23,8 @@ SAVED_STEP = "ZEROTOOLS_SAVED_STEP"
 class Rank:
     """One process of the job; `index` counts from 0 to `world_size` - 1, `local` on this machine,
     where it picks the GPU. `node` is which of the `nodes` machines that is. Ranks that follow one
-    another, `share_ranks` of them, take the same share of a step's sequences, and `tensor_ranks` of
-    these compute the same values of it."""
+    another, `share_ranks` of them, take the same share of a step's sequences; of these,
+    `tensor_ranks` that follow one another compute the same values of it."""
 
     index: int
     local: int

@@ -68,15 +68,15 @@ class Stretch:
 
 
 def compute_stretches(model: Any, group: WorldGroup, sequence_ranks: int) -> None:
-    """Have the losses of `model` be computed by `sequence_ranks` ranks that follow one another, a
-    stretch each. All ranks call it together."""
+    """Have the losses of `model` be computed by `sequence_ranks` ranks, a stretch each: by those of
+    a share that have the same part of the layers. All ranks call it together."""
     if sequence_ranks == 1:
         return
-    shape = (group.rank.world_size // sequence_ranks, sequence_ranks)
-    mesh = init_device_mesh(group.device.type, shape, mesh_dim_names=("share", "stretch"))
-    together = mesh.get_group("stretch")
-    exchange = GroupExchange(together, group.rank.index % sequence_ranks, sequence_ranks)
-    give_stretch(model, Stretch(exchange))
+    rank = group.rank
+    shape = (rank.shares, sequence_ranks, rank.tensor_ranks)
+    mesh = init_device_mesh(group.device.type, shape, mesh_dim_names=("share", "stretch", "part"))
+    index = rank.index // rank.tensor_ranks % sequence_ranks
+    give_stretch(model, Stretch(GroupExchange(mesh.get_group("stretch"), index, sequence_ranks)))
 
 
 def give_stretch(model: Any, stretch: Stretch) -> None:

@@ -14,6 +14,9 @@ replicated_with_grad_allreduce   weights that are whole and applied to cut value
                                  part of their gradient
 embedding_rowwise, replicate     whole values in and out, which such a layer has without a cut, too
 
+A layer with adapters is cut with them: of `weight + B A` of a colwise layer a rank has those rows
+of B, and of a rowwise one those columns of A. Each rank has all of the other half.
+
 Source: transformers, distributed/tensor_parallel.py (before 5.20 integrations/tensor_parallel.py).
 All other styles are refused, those of mixtures of experts among them.
 """
@@ -50,6 +53,9 @@ _STYLES = {
 _WHOLE = ("embedding_rowwise", "embedding_colwise", "replicate")
 _MAY_STAY_WHOLE = (GATHERED_COLUMNS, SPLIT_ROWS)
 _DIMENSIONS = {COLUMNS: 0, GATHERED_COLUMNS: 0, ROWS: 1, SPLIT_ROWS: 1}
+_BASE = "base_layer"
+_HALVES = {COLUMNS: "lora_B", ROWS: "lora_A"}
+"""Which half of an adapter is cut with its layer; where values are whole on both sides, none is."""
 _MOST_LISTED = 64
 _NUMBER = re.compile(r"\.\d+(?=\.|$)")
 
@@ -91,7 +97,8 @@ def layer_cuts(model: Any, ranks: int) -> LayerCuts:
             f"{said}: transformers has no plan (tp_plan) by which ranks could share the layers of "
             f"{kind}; leave it out"
         )
-    return LayerCuts(ranks, styles, dict(_dimensions(model, styles, ranks)), tuple(notes))
+    layers = dict(_with_adapters(model, styles))
+    return LayerCuts(ranks, layers, dict(_dimensions(model, layers)), tuple(notes))
 
 
 def _planned(model: Any, said: str) -> Iterator[tuple[str, str]]:
@@ -109,7 +116,7 @@ def _planned(model: Any, said: str) -> Iterator[tuple[str, str]]:
                 f"{style!r}, which zerotools cannot do; leave it out"
             )
         for name in layers:
-            layer = model.get_submodule(name)
+            layer = _linear(model, name)
             if _STYLES[style] != SUMMED and type(layer) is not nn.Linear:
                 raise Unsupported(
                     f"{said}: {name} is a {type(layer).__name__}, and only layers of the type "
@@ -123,7 +130,7 @@ def _refuse_unplanned(model: Any, styles: Mapping[str, str], said: str) -> None:
     values: older plans do not say so."""
     for parent in sorted({_above(name) for name, cut in styles.items() if cut == COLUMNS}):
         for name, _ in model.get_submodule(parent).named_parameters(parent):
-            if _above(name) not in styles:
+            if not any(name.startswith(f"{planned}.") for planned in styles):
                 raise Unsupported(
                     f"{said}: transformers' plan for {type(model).__name__} cuts layers and says "
                     f"nothing of {name} beside them; upgrade transformers, or leave it out"
@@ -171,7 +178,7 @@ def _kept_whole(model: Any, styles: Mapping[str, str], ranks: int) -> Iterator[t
     for name, cut in styles.items():
         if cut == SUMMED:
             continue
-        weight = model.get_submodule(name).weight
+        weight = _linear(model, name).weight
         size = weight.shape[_DIMENSIONS[cut]]
         if cut in _MAY_STAY_WHOLE and uses[id(weight)] > 1:
             yield name, "another layer has the same weight"
@@ -187,8 +194,26 @@ def _kept_whole(model: Any, styles: Mapping[str, str], ranks: int) -> Iterator[t
             )
 
 
-def _dimensions(model: Any, styles: Mapping[str, str], ranks: int) -> Iterator[tuple[str, int]]:
+def _linear(model: Any, name: str) -> Any:
+    """The layer of that name, without its adapters."""
+    layer = model.get_submodule(name)
+    return getattr(layer, _BASE, layer)
+
+
+def _with_adapters(model: Any, styles: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     for name, cut in styles.items():
+        layer = model.get_submodule(name)
+        if not hasattr(layer, _BASE):
+            yield name, cut
+            continue
+        yield f"{name}.{_BASE}", cut
+        half = _HALVES.get(cut)
+        for adapter in () if half is None else getattr(layer, half):
+            yield f"{name}.{half}.{adapter}", cut
+
+
+def _dimensions(model: Any, layers: Mapping[str, str]) -> Iterator[tuple[str, int]]:
+    for name, cut in layers.items():
         if cut == SUMMED:
             continue
         yield f"{name}.weight", _DIMENSIONS[cut]

@@ -140,6 +140,41 @@ def test_names_of_older_plans_mean_the_same() -> None:
     assert layer_cuts(model, 2) == wanted
 
 
+@pytest.mark.peft
+def test_an_adapter_is_cut_as_its_layer() -> None:
+    import torch
+
+    from zerotools.jobs.tables.lora import LoraSpec
+    from zerotools.jobs.tables.model import ModelSpec
+    from zerotoolsd.trainer.model.lora import add_adapters
+    from zerotoolsd.trainer.model.meta_model import read_config
+    from zerotoolsd.trainer.model.narrow import small_model
+    from zerotoolsd.trainer.tensor_parallel.folded import fold_ranks
+    from zerotoolsd.trainer.tensor_parallel.layer_cuts import layer_cuts
+
+    torch.manual_seed(0)
+    model: Any = small_model(read_config(ModelSpec(config=TINY_LLAMA)))
+    add_adapters(model, LoraSpec(rank=3, target_modules=("q_proj", "down_proj", "lm_head")))
+    for module in (each for name, each in model.named_modules() if "lora_" in name):
+        module.to_empty(device="cpu")
+        for parameter in module.parameters():
+            parameter.data = torch.randn(parameter.shape) / 5
+    cuts = layer_cuts(model, 2)
+    adapters = {name: cut for name, cut in cuts.dimensions.items() if "lora_" in name}
+    assert adapters == {
+        f"model.layers.{block}.{name}.default.weight": dimension
+        for block in range(model.config.num_hidden_layers)
+        for name, dimension in (("self_attn.q_proj.lora_B", 0), ("mlp.down_proj.lora_A", 1))
+    }
+    assert cuts.dimensions["lm_head.base_layer.weight"] == 0
+    ids = torch.arange(12)[None]
+    with torch.no_grad():
+        wanted = model(input_ids=ids, use_cache=False).logits
+        fold_ranks(model, cuts)
+        found = model(input_ids=ids.repeat(2, 1), use_cache=False).logits
+    assert float((found - wanted).abs().max() / wanted.abs().max()) < 1e-5
+
+
 @pytest.mark.parametrize("name", ["deepseek_v2", "gpt_oss", "lfm2", "apertus"])
 def test_what_a_plan_shares_otherwise_or_hardly_is_refused(name: str) -> None:
     from benchmarks.architectures.configs import tiny_config

@@ -285,7 +285,6 @@ def test_ranks_that_share_layers() -> None:
         ),
         ("MULTI_GPU", {"tp": 4}, "tp_size = 4: jobs support tensor parallelism together with FSDP"),
         ("FSDP", {"dp_replicate": 2, "tp": 2}, "jobs do not support it together with 2 copies"),
-        ("FSDP", {"tp": 2, "sp": 2}, "it together with 2 ranks that share sequences"),
     ],
 )
 def test_sizes_that_cannot_be(kind: str, sizes: dict[str, object], told: str) -> None:
@@ -300,6 +299,7 @@ def test_sizes_that_cannot_be(kind: str, sizes: dict[str, object], told: str) ->
         ({"dp_shard": 2, "cp": 2}, {"sequence_ranks": 2}),
         ({"dp_replicate": 2, "sp": 2}, {"sequence_ranks": 2, "shard_size": 2}),
         ({"sp": 4}, {"sequence_ranks": 4}),
+        ({"sp": 2, "tp": 2}, {"sequence_ranks": 2, "tensor_ranks": 2}),
     ],
     ids=str,
 )
@@ -308,7 +308,8 @@ def test_ranks_that_share_sequences(sizes: dict[str, int], kept: dict[str, int])
     imported = accelerate_text(f"distributed_type: FSDP\n{PARALLEL}{lines}", a_job(FREE))
     assert imported.problem is None
     zero = imported.tree["zero"]
-    assert {name: zero[name] for name in ("sequence_ranks", "shard_size") if name in zero} == kept
+    keys = ("sequence_ranks", "tensor_ranks", "shard_size")
+    assert {name: zero[name] for name in keys if name in zero} == kept
 
 
 def test_modules_of_experts_are_leaves_to_deepspeed() -> None:

@@ -69,18 +69,16 @@ def read_parallelism(reading: ConfigReading, kind: str) -> None:
 def _is_unfit(reading: ConfigReading, given: ConfigValue, mesh: Mesh, kind: str) -> bool:
     """Whether no job has such a mesh, which is said."""
     ranks = world_size(reading.claims)
-    sequences = f"{mesh.together} ranks that share sequences"
     if mesh.tensor > 1 and kind != "FSDP":
         reading.findings.unsupported.append(
             f"{given.said}.{_NAME}_tp_size = {mesh.tensor}: jobs support tensor parallelism "
             f"together with FSDP, and distributed_type is {kind}; set distributed_type: FSDP, or "
             "remove it"
         )
-    elif mesh.tensor > 1 and max(mesh.copies, mesh.together) > 1:
-        other = f"{mesh.copies} copies" if mesh.copies > 1 else sequences
+    elif mesh.tensor > 1 and mesh.copies > 1:
         reading.findings.unsupported.append(
             f"{given.said}.{_NAME}_tp_size = {mesh.tensor}: jobs do not support it together with "
-            f"{other}; remove one of them"
+            f"{mesh.copies} copies; remove one of them"
         )
     elif mesh.shard > 1 and kind not in ("FSDP", "DEEPSPEED"):
         reading.findings.wrong.append(

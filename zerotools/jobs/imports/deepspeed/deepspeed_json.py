@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from zerotools.jobs.binding.bind import show
 from zerotools.jobs.imports.deepspeed.optimizer_section import (
     read_missing,
     read_optimizer,
@@ -15,8 +14,10 @@ from zerotools.jobs.imports.deepspeed.optimizer_section import (
 )
 from zerotools.jobs.imports.deepspeed.precision import read_precision
 from zerotools.jobs.imports.deepspeed.removed_keys import drop_comments, is_strict, read_removed
+from zerotools.jobs.imports.deepspeed.shared_ranks import read_shared_ranks
+from zerotools.jobs.imports.deepspeed.wandb_section import read_wandb
 from zerotools.jobs.imports.deepspeed.zero import read_zero
-from zerotools.jobs.imports.reading.batch import JOB_SEQUENCE_RANKS, read_batch
+from zerotools.jobs.imports.reading.batch import read_batch
 from zerotools.jobs.imports.reading.claims import Claims
 from zerotools.jobs.imports.reading.compiling import read_compile_section
 from zerotools.jobs.imports.reading.job_keys import JobTree, drop, put
@@ -42,7 +43,6 @@ FIRST_STEP = (
 """`initialize_optimizer_states` in runtime/fp16/unfused_optimizer.py and fused_optimizer.py, which
 are of stage 0 alone (`_do_optimizer_sanity_check` in runtime/engine.py)."""
 
-_SEQUENCE_RANKS = "sequence_parallel_size"
 _BY_HIDDEN_SIZE: dict[str, Callable[[int], int]] = {
     "zero_optimization.reduce_bucket_size": lambda hidden: hidden * hidden,
     "zero_optimization.stage3_prefetch_bucket_size": lambda hidden: int(0.9 * hidden * hidden),
@@ -71,7 +71,7 @@ def read_deepspeed(
     reading = ConfigReading(document.source, given, claims, findings, engine, release)
     note_mends(findings, document)
     read_removed(reading)
-    _read_sequence_ranks(reading)
+    read_shared_ranks(reading)
     read_batch(reading)
     _read_clipping(reading)
     read_precision(reading)
@@ -80,29 +80,11 @@ def read_deepspeed(
     read_optimizer(reading)
     read_scheduler(reading)
     read_missing(reading, document.tree)
+    read_wandb(reading)
     for name in list(reading.remaining):
         _judge_rest(reading, name, hidden_size)
     _note_first_step(reading)
     return _settled(document, reading)
-
-
-def _read_sequence_ranks(reading: ConfigReading) -> None:
-    """Ranks that share sequences; DeepSpeed's own code for it is in the program that it trains, so
-    that the job's rules refuse them there."""
-    given = reading.take(_SEQUENCE_RANKS)
-    if given is None:
-        return
-    if reading.engine == "deepspeed":
-        reading.row(KeyOutcome.PASSED, given)
-    elif not isinstance(given.value, int) or given.value < 1:
-        reading.findings.wrong.append(
-            f"{given.said} = {show(given.value)}: must be a whole number, 1 or more"
-        )
-    elif given.value == 1:
-        reading.row(KeyOutcome.IGNORED, given, None, "is off")
-    else:
-        why = "so many ranks compute each sequence together"
-        reading.map(given, JOB_SEQUENCE_RANKS, given.value, why)
 
 
 def _note_first_step(reading: ConfigReading) -> None:

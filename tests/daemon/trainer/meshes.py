@@ -1,0 +1,82 @@
+"""What is to hold whatever the mesh of a run's ranks: memory is what was predicted, and every
+command reads its checkpoints, as does torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.daemon.trainer.several import Runs
+from zerotools.core.memory_layout import DEVICE, GRADIENTS, MASTERS, MOMENTS, WEIGHTS
+from zerotools.jobs.jobfile.job_memory import memory_layout_of
+from zerotools.jobs.jobfile.parse import job_from_dict
+from zerotools.jobs.tables.elastic import at_size
+from zerotools.ops.estimate.state import torch_engine_state
+
+ADAPTER_SCALE = 2.0
+"""The job file's default."""
+
+
+def check_memory(runs: Runs, name: str) -> None:
+    """The most that a rank holds at the end of run `name` is what is predicted: of each sort of
+    bytes in each place, within 1 %."""
+    from zerotoolsd.trainer.model.memory_estimate import parameters_of
+    from zerotoolsd.trainer.model.meta_model import draw, read_config
+
+    live = runs.report[name]["end"]["live"]
+    spec = at_size(job_from_dict(runs.jobs[name], source="job"), len(live))
+    layout = memory_layout_of(spec)
+    drawn = draw(read_config(spec.model), spec.lora)
+    predicted = torch_engine_state(parameters_of(drawn, tensor_ranks=layout.tensor_ranks), layout)
+    if not layout.has_masters:
+        predicted = {key: size for key, size in predicted.items() if key[1] != GRADIENTS}
+    most = {
+        (place, sort): max(rank.get(f"{place} {sort}", 0) for rank in live)
+        for place in (DEVICE, "host", "disk")
+        for sort in (WEIGHTS, MASTERS, MOMENTS, GRADIENTS)
+    }
+    found = {key: size for key, size in most.items() if size}
+    assert found.keys() == predicted.keys()
+    for key, size in predicted.items():
+        assert found[key] == pytest.approx(size, rel=0.01), key
+
+
+def told(*words: str) -> str:
+    """What a command prints, which succeeds."""
+    from click.testing import CliRunner
+
+    from zerotools.cli.main import build
+
+    result = CliRunner().invoke(build(), words)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def check_commands(saved: Path, ranks: int, scratch: Path) -> None:
+    """The checkpoint of so many `ranks` is inspected, verified, resharded and consolidated, and
+    torch reads in it what the commands write."""
+    import torch
+    from safetensors.torch import load_file
+
+    from tests.daemon.trainer.tensors import digest, load
+
+    told("verify", str(saved))
+    assert json.loads(told("inspect", "--json", str(saved)))["world_size"] == ranks
+    told("reshard", str(saved), str(scratch / "other"), "--world-size", str(ranks + 1))
+    assert digest(scratch / "other") == digest(saved)
+    told("consolidate", str(saved), str(scratch / "whole"))
+    by_torch, written = load(saved), load_file(scratch / "whole" / "model.safetensors")
+    assert written
+    for name, tensor in written.items():
+        own, layer = by_torch.get(f"model.{name}"), f"model.{name.removesuffix('.weight')}"
+        if own is not None:
+            assert torch.equal(tensor, own.to(tensor.dtype)), name
+            continue
+        base, *halves = (
+            by_torch[f"{layer}.{part}.weight"].float()
+            for part in ("base_layer", "lora_B.default", "lora_A.default")
+        )
+        summed = base + ADAPTER_SCALE * torch.mm(*halves)
+        assert torch.allclose(tensor.float(), summed, rtol=2**-8, atol=1e-6), name
