@@ -27,7 +27,7 @@ _SAME = {
     "moe_router_group_topk": ("topk_group",),
     "moe_router_topk_scaling_factor": ("routed_scaling_factor",),
 }
-"""Arguments of Megatron-LM and of Megatron-Bridge, and the keys of config.json that say the same."""
+"""Arguments of Megatron-LM and Megatron-Bridge, and the keys of config.json that say the same."""
 
 
 def run_arguments(training: TrainingState) -> Mapping[str, Any]:
@@ -100,10 +100,10 @@ def _other_meanings(arguments: Mapping[str, Any], config: Mapping[str, Any]) -> 
             how = "neighbouring elements" if wanted else "the two halves of a head"
             yield f"{kind} rotates {how} together, and {_trained_with(name, not wanted)}"
     name, normalises = "moe_router_pre_softmax", config.get("norm_topk_prob")
-    if arguments.get("moe_router_score_function", "softmax") == "softmax":
-        if isinstance(normalises, bool) and arguments.get(name) is normalises:
-            said = str(normalises).lower()
-            yield f"it has norm_topk_prob = {said}, and {_trained_with(name, normalises)}"
+    is_softmax = arguments.get("moe_router_score_function", "softmax") == "softmax"
+    if is_softmax and isinstance(normalises, bool) and arguments.get(name) is normalises:
+        said = str(normalises).lower()
+        yield f"it has norm_topk_prob = {said}, and {_trained_with(name, normalises)}"
 
 
 def _trained_with(name: str, value: float) -> str:
