@@ -83,7 +83,7 @@ def command(
         click.echo(source_of(named_map(map_name, None).name), nl=False)
         return None
     if action == "check" and map_name is not None and checkpoint is None and is_no_map(map_name):
-        map_name, checkpoint = None, path_of(map_name)
+        checkpoint, map_name = path_of(map_name), None
     read, training = None, TrainingState()
     if action == "check" and checkpoint is not None:
         with recording():
