@@ -112,14 +112,14 @@ def test_rows_that_are_not_padding_are_refused_with_the_numbers() -> None:
     family, rows = changed(), {"top.in": 16}
     layout = layout_of_model(family, "other", CONFIG, {"vocab_multiple": 8}, rows)
     assert layout.padded == {"top.in": (16, 10), "top.out": (16, 10)}
-    with pytest.raises(BadRequest, match=r"top.in has 18 rows and config.json a vocabulary of 10"):
+    with pytest.raises(BadRequest, match=r"top.in has 18 rows, and config.json a vocabulary of 10"):
         layout_of_model(family, "other", CONFIG, {"vocab_multiple": 8}, {"top.in": 18})
     with pytest.raises(BadRequest, match="8 rows are not padding"):
         layout_of_model(family, "other", CONFIG, {"vocab_multiple": 1}, {"top.in": 18})
     for there in (10, 128, 256, 1024):  # unpadded, and padded for tensor-parallel ranks
         made = layout_of_model(family, "other", CONFIG, {}, {"top.in": there})
         assert made.tensors["top.in"] == (there, 4)
-    with pytest.raises(BadRequest, match=r"9 rows and config.json a vocabulary of 10"):
+    with pytest.raises(BadRequest, match=r"9 rows, and config.json a vocabulary of 10"):
         layout_of_model(family, "other", CONFIG, {}, {"top.in": 9})
 
 

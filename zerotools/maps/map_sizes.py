@@ -43,6 +43,9 @@ class MapSizes:
         names = {**plain, MULTIPLE: USUAL_MULTIPLE, **given}
         for name, size in family.sizes.items():
             names[name] = given.get(name, named_value(size, names))
+        multiple = names[MULTIPLE]
+        if type(multiple) is not int or multiple < 1:
+            raise BadRequest(f"{MULTIPLE} is {multiple}, and must be a number of rows, 1 or more")
         counts = {
             name: size_of(name if name in given else size, names)
             for name, size in family.indices.items()

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from zerotools.core.boxes import Hole, Overlap, prove_cover
+from zerotools.core.counts import counted
 from zerotools.core.errors import BadRequest
 from zerotools.maps.geometry import (
     BoundExpression,
@@ -345,8 +346,15 @@ def _check_padding(name: str, rows: int, there: int, multiple: int, sizes: MapSi
         return
     tried = (1,) if sizes.values["is_multiple_given"] else _TENSOR_PARALLEL
     if there not in {padded_rows(rows, multiple * ranks) for ranks in tried}:
+        if there < rows:
+            raise BadRequest(
+                f"{name} has {there} rows, and config.json a vocabulary of {rows}: "
+                f"{counted(rows - there, 'row is', 'rows are')} missing; correct vocab_size, or "
+                "give the config.json of this model"
+            )
         raise BadRequest(
-            f"{name} has {there} rows and config.json a vocabulary of {rows}: padding to a "
-            f"multiple of {multiple} gives {padded_rows(rows, multiple)}, so {abs(there - rows)} "
-            f"rows are not padding; correct vocab_size, or give --map-arg {MULTIPLE}=NUMBER"
+            f"{name} has {there} rows, and config.json a vocabulary of {rows}: padding to a "
+            f"multiple of {multiple} gives {padded_rows(rows, multiple)}, so "
+            f"{counted(there - rows, 'row is', 'rows are')} not padding; correct vocab_size, or "
+            f"give --map-arg {MULTIPLE}=NUMBER"
         )

@@ -96,7 +96,9 @@ def size_of(text: str, names: Mapping[str, Any]) -> int:
     if isinstance(found, _Unsaid):
         raise _lacking(found, text)
     if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found < _LARGEST:
-        raise BadRequest(f"{text} is {found!r:.80}, and must be a whole number of elements")
+        raise BadRequest(
+            f"{text} is {found!r:.80} by config.json, and must be a whole number of elements"
+        )
     return found
 
 

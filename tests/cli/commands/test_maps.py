@@ -107,11 +107,19 @@ def test_check_knows_what_a_run_of_megatron_was_started_with(
         (("show", "lama", "--config", "{}"), 2, "there is no map lama; the nearest is llama"),
         (("check", "llama"), 2, "maps check needs --config FILE"),
         (("show",), 2, "say which map by its name or file"),
-        (("check", "{}", "--config", "{}"), 2, "say the map first, then the checkpoint"),
+        (("show", "{}", "--config", "{}"), 2, "say the map first, then the checkpoint"),
+        (("check", "{}", "--config", "{}"), 0, ""),
+        (("check", "{}"), 0, ""),
         (("show", "--toml"), 2, "say which"),
         (("show", "llama", "--config", "{}", "--layout", "titn"), 2, "the nearest is titan"),
         (("show", "phi3", "--config", "{}"), 0, ""),
         (("check", "llama", "--config", "{}", "--map-arg", "x"), 2, "is not NAME=NUMBER"),
+        (
+            ("show", "--config", "{}", "--layout", "megatron", "--map-arg", "vocab_multiple=0"),
+            2,
+            "1 or more",
+        ),
+        (("show", "llama", "--config", "{}", "--layout", "TITAN"), 2, "the nearest is titan"),
     ],
 )
 def test_what_is_refused_is_one_sentence(
@@ -203,7 +211,9 @@ def test_rows_that_are_no_padding_are_refused_with_the_numbers(
     save_file(held, tmp_path / "mg" / "model.safetensors")
     status, _, err = zerotools(*asked)
     assert status == 2
-    assert "embedding.word_embeddings.weight has 130 rows and config.json a vocabulary of 20" in err
+    assert (
+        "embedding.word_embeddings.weight has 130 rows, and config.json a vocabulary of 20" in err
+    )
     assert not (tmp_path / "out").exists()
     status, _, err = zerotools(*asked, "--map-arg", "vocab_multiple=130")
     assert status == 0, err

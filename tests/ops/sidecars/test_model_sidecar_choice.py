@@ -15,6 +15,7 @@ from zerotools.ops.conversions import consolidate, convert
 from zerotools.ops.conversions.consolidate import Options
 from zerotools.ops.conversions.conversion import Conversion, perform
 from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.sidecars.model_sidecar_choice import requested_sidecars
 
 DCP = TORCH / "fsdp2-dcp-w3" / "checkpoint" / "pytorch_model_fsdp_0"
 
@@ -105,3 +106,14 @@ def test_convert_to_safetensors_does_the_same(tmp_path: Path) -> None:
     done = convert.prepare(weights, tmp_path / "out", "safetensors", {})
     assert isinstance(done, Conversion)
     assert done.lacking is not None
+
+
+def test_the_config_itself_names_its_directory_and_what_is_none_is_said(tmp_path: Path) -> None:
+    base(tmp_path / "base", "mine")
+    assert set(requested_sidecars(tmp_path / "base" / "config.json")) == set(
+        requested_sidecars(tmp_path / "base")
+    )
+    with pytest.raises(BadRequest, match=r"tokenizer\.json is a file; name the directory"):
+        requested_sidecars(tmp_path / "base" / "tokenizer.json")
+    with pytest.raises(BadRequest, match="nowhere does not exist"):
+        requested_sidecars(tmp_path / "nowhere")

@@ -37,3 +37,52 @@ def test_what_the_run_was_not_told_is_not_compared() -> None:
     refuse_another({"num_layers": 2, "rotary_base": 10000, "norm_epsilon": None}, config)
     with pytest.raises(BadRequest, match=r"rope_parameters.rope_theta = 10000, and the run .* 500"):
         refuse_another({"rotary_base": 500}, config)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "config", "said"),
+    [
+        (
+            {"untie_embeddings_and_output_weights": True},
+            {"tie_word_embeddings": True},
+            "tie_word_embeddings = true, and .*untie_embeddings_and_output_weights = true",
+        ),
+        (
+            {"rotary_interleaved": True},
+            {"model_type": "llama"},
+            "llama rotates the two halves of a head together, and .*rotary_interleaved = true",
+        ),
+        ({"rotary_interleaved": False}, {"model_type": "glm4"}, "glm4 rotates neighbouring"),
+        ({"apply_layernorm_1p": True}, {"model_type": "llama"}, "multiply by their weight"),
+        (
+            {"layernorm_zero_centered_gamma": False},
+            {"model_type": "gemma2"},
+            r"norms of gemma2 multiply by 1 \+ their weight",
+        ),
+        ({"rotary_percent": 1.0}, {"partial_rotary_factor": 0.5}, "= 0.5, and .* = 1"),
+        ({"moe_router_pre_softmax": True}, {"norm_topk_prob": True}, "norm_topk_prob = true"),
+        ({"num_layers": 2}, {"text_config": {"num_hidden_layers": 3}}, "= 3, and .* = 2"),
+        ({"hidden_size": 5000001}, {"hidden_size": 5000002}, "= 5000002, and .* = 5000001"),
+    ],
+)
+def test_what_the_model_would_compute_otherwise_is_refused(
+    arguments: dict[str, Any], config: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(BadRequest, match=said):
+        refuse_another(arguments, config)
+
+
+def test_a_run_and_a_config_that_say_the_same_are_taken() -> None:
+    run = {
+        "untie_embeddings_and_output_weights": False,
+        "apply_layernorm_1p": True,
+        "rotary_interleaved": False,
+        "moe_router_pre_softmax": True,
+    }
+    refuse_another(run, {"model_type": "gemma2", "tie_word_embeddings": True})
+    refuse_another(run, {"model_type": "gemma2", "norm_topk_prob": False})
+    refuse_another({"rotary_interleaved": True}, {"model_type": "glm4"})
+    latent = {"multi_latent_attention": True, "rotary_interleaved": True}
+    refuse_another(latent, {"model_type": "deepseek_v3"})
+    sigmoid = {"moe_router_score_function": "sigmoid", "moe_router_pre_softmax": True}
+    refuse_another(sigmoid, {"norm_topk_prob": True})

@@ -12,16 +12,22 @@ from zerotools.cli.options.checkpoint_path import CheckpointPath
 from zerotools.cli.options.map_options import map_arg_option, map_arguments
 from zerotools.cli.options.shared import json_option, section_option, tag_option
 from zerotools.cli.output import render
+from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.counts import counted
 from zerotools.core.errors import EXIT_DIFFERENCES, BadRequest
+from zerotools.core.training import TrainingState
 from zerotools.io.files.sources import recording
+from zerotools.io.huggingface.model_sidecars import CONFIG
+from zerotools.io.stores.addresses import path_of
 from zerotools.maps.map_file import HUB, FamilyMap
 from zerotools.maps.model_layout import layout_of_model
 from zerotools.maps.shipped import check_layout, shipped_maps, source_of
+from zerotools.ops.sidecars.model_sidecar_choice import with_sidecars
 from zerotools.ops.weights.layout_mapping import config_of
 from zerotools.ops.weights.map_checks import (
     LayoutCheck,
     check_layouts,
+    is_no_map,
     made_tensors,
     named_map,
     nearest_of_all,
@@ -65,7 +71,8 @@ def command(
     MAP is the name of a map or a file; without it, that for the model of --config. `show` prints
     every tensor of each layout, and what of the Hub it is made of, with shapes. `check` proves that
     each layout is total and invertible for the model, and shows what of CHECKPOINT does not match;
-    the exit status is 1 where it has no layout of the map.
+    the exit status is 1 where it has no layout of the map. Without --config, the config.json of
+    CHECKPOINT is taken.
     """
     if action == "list":
         _list(as_json=as_json)
@@ -75,7 +82,14 @@ def command(
             raise BadRequest("--toml prints the file of a map: say which")
         click.echo(source_of(named_map(map_name, None).name), nl=False)
         return None
-    sizes = None if config is None else _config(config)
+    if action == "check" and map_name is not None and checkpoint is None and is_no_map(map_name):
+        checkpoint, map_name = path_of(map_name), None
+    read, training = None, TrainingState()
+    if action == "check" and checkpoint is not None:
+        with recording():
+            read = formats.read_any(checkpoint, tag=tag, section=section)
+            training = formats.training_of(read)
+    sizes = _config(config, read)
     given = map_arguments(map_args)
     family = named_map(map_name, sizes)
     if layout_name is not None:
@@ -85,11 +99,9 @@ def command(
         return None
     if sizes is None:
         raise BadRequest("maps check needs --config FILE, the config.json of the model")
-    read, asked = None, dict[str, Any](given)
-    if checkpoint is not None:
-        with recording():
-            read = formats.read_any(checkpoint, tag=tag, section=section)
-            asked = with_run_arguments(formats.training_of(read), sizes, given)
+    asked = dict[str, Any](given)
+    if read is not None:
+        asked = with_run_arguments(training, sizes, given)
     checks = check_layouts(family, sizes, asked, read)
     if layout_name is not None:
         checks = [each for each in checks if each.name == layout_name]
@@ -98,9 +110,14 @@ def command(
     return None if fits else EXIT_DIFFERENCES
 
 
-def _config(path: Path) -> dict[str, Any]:
-    file = path / "config.json" if path.is_dir() else path
-    return config_of(file, path)
+def _config(path: Path | None, checkpoint: Checkpoint | None) -> dict[str, Any] | None:
+    if path is not None:
+        return config_of(path / CONFIG if path.is_dir() else path, path)
+    if checkpoint is None:
+        return None
+    checkpoint, _ = with_sidecars(checkpoint, None, {})
+    found = checkpoint.model_sidecars.get(CONFIG)
+    return None if found is None else config_of(found, checkpoint.origin.path)
 
 
 def _list(*, as_json: bool) -> None:

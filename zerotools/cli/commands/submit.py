@@ -267,6 +267,7 @@ def _job(name: str, configs: Configs, machine: Elsewhere | None, slurm: SlurmOpt
     if machine is None:
         return read_job(name, configs, slurm)
     job = read_job_file(name)
+    job = replace(job, tree=slurm.applied(job.tree))
     if configs.any or look_up(job.tree, CONFIG) is not None:
         raise BadRequest(
             f"{name}: a config of another launcher cannot be taken along with --host; make one job "

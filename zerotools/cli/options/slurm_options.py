@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from zerotools.core.errors import BadRequest
+from zerotools.jobs.tables.spec import SLURM
 
 _TEXTS = ("partition", "account", "qos", "constraint", "time")
 
@@ -30,12 +31,17 @@ class SlurmOptions:
         return int(self.table.get("nodes", 1))
 
     def applied(self, tree: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The tree of a job file, as if it said so itself."""
-        if not self.asked:
+        """The tree of a job file, as if it said so itself. Raises BadRequest: it is not for Slurm,
+        and something was asked of Slurm."""
+        if not self.asked and tree.get("backend") != SLURM:
+            first = next(iter(self.table), None if self.gpus_per_node is None else "gpus_per_node")
+            if first is not None:
+                name = {"options": "sbatch"}.get(first, first.replace("_", "-"))
+                raise BadRequest(f"--{name} is for --slurm; give both")
             return tree
         own = tree.get("slurm")
         table = {**(own if isinstance(own, Mapping) else {}), **self.table}
-        found = {**tree, "backend": "slurm", **({"slurm": table} if table else {})}
+        found = {**tree, "backend": SLURM, **({"slurm": table} if table else {})}
         if self.gpus_per_node is not None:
             found["ranks" if tree.get("device") == "cpu" else "gpus"] = self.gpus_per_node
         return found
@@ -60,33 +66,33 @@ def slurm_options(command: Callable[..., Any]) -> Callable[..., Any]:
         is_flag=True,
         help='Queue the jobs in Slurm, as backend = "slurm" of the job file.',
     )
-    @click.option("--partition", metavar="NAME", help="With --slurm: the partition.")
-    @click.option("--account", metavar="NAME", help="With --slurm: the account.")
-    @click.option("--qos", metavar="NAME", help="With --slurm: the quality of service.")
-    @click.option("--constraint", metavar="TEXT", help="With --slurm: what nodes must have.")
-    @click.option("--time", metavar="SPAN", help="With --slurm: how long one start may run: 8h.")
+    @click.option("--partition", metavar="NAME", help="For Slurm: the partition.")
+    @click.option("--account", metavar="NAME", help="For Slurm: the account.")
+    @click.option("--qos", metavar="NAME", help="For Slurm: the quality of service.")
+    @click.option("--constraint", metavar="TEXT", help="For Slurm: what nodes must have.")
+    @click.option("--time", metavar="SPAN", help="For Slurm: how long one start may run: 8h.")
     @click.option(
         "--nodes",
         metavar="N[-MAX]",
-        help="With --slurm: how many nodes; 2-4: as many as Slurm gives.",
+        help="For Slurm: how many nodes; 2-4: as many as Slurm gives.",
     )
     @click.option(
         "--gpus-per-node",
         type=click.IntRange(1),
         metavar="N",
-        help="With --slurm: GPUs of each node (ranks, on CPUs); as gpus of the job file.",
+        help="For Slurm: GPUs of each node (ranks, on CPUs); as gpus of the job file.",
     )
     @click.option(
         "--sbatch",
         "options",
         metavar="OPTION",
         multiple=True,
-        help="With --slurm: one more option of sbatch, such as --exclude=n7; may be repeated.",
+        help="For Slurm: one more option of sbatch, such as --exclude=n7; may be repeated.",
     )
     @click.option(
         "--no-daemon",
         is_flag=True,
-        help="With --slurm: submit from here, also where a daemon would watch the job.",
+        help="For Slurm: submit from here, also where a daemon would watch the job.",
     )
     @functools.wraps(command)
     def with_options(
@@ -103,10 +109,6 @@ def slurm_options(command: Callable[..., Any]) -> Callable[..., Any]:
             table |= _nodes(nodes)
         if options:
             table["options"] = list(options)
-        if not slurm and (table or gpus_per_node is not None):
-            first = next(iter(table), "gpus_per_node").replace("_", "-")
-            name = {"options": "sbatch"}.get(first, first)
-            raise BadRequest(f"--{name} is for --slurm; give both")
         chosen = SlurmOptions(
             asked=slurm, table=table, gpus_per_node=gpus_per_node, no_daemon=no_daemon
         )

@@ -121,6 +121,18 @@ class JobDirectory:
             write_record(self.submission_path(submission) / SUBMISSION, {**known, "job_id": job_id})
 
 
+def keyed_name(key: str) -> str:
+    """The name of the directory of the job that was submitted with this key."""
+    word = _word(key)
+    if word != key:  # another key may read the same
+        word += f"-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+    return f"key-{word}"
+
+
+def _word(text: str) -> str:
+    return _WORD.sub("_", text)[:60]
+
+
 def new_job_directory(
     home: Path, name: str, record: Mapping[str, Any], key: str | None
 ) -> JobDirectory:
@@ -128,11 +140,8 @@ def new_job_directory(
 
     Raises BadRequest: it cannot be made.
     """
-    word = _WORD.sub("_", key or name)[:60]
-    if key and word != key:  # another key may read the same
-        word += f"-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    path = home / (f"key-{word}" if key else f"{stamp}-{word}-{secrets.token_hex(3)}")
+    path = home / (keyed_name(key) if key else f"{stamp}-{_word(name)}-{secrets.token_hex(3)}")
     if re.search(r"[\n%\\]", str(path)):
         raise BadRequest(
             f"{home}: Slurm takes no % and no \\ in the paths of logs; set {HOME_VARIABLE} to "

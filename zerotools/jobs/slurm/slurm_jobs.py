@@ -34,6 +34,7 @@ from zerotools.jobs.slurm.slurm_commands import SlurmCommands
 from zerotools.jobs.slurm.slurm_standing import FRESH_SECONDS, Known, standing_of
 from zerotools.jobs.slurm.submitting import find_number, own_of, submit_again
 from zerotools.jobs.tables.job_rules import check
+from zerotools.jobs.tables.spec import JobSpec
 
 PREFIX = "slurm:"
 _LARGEST_PART = 1 << 20
@@ -109,6 +110,24 @@ class SlurmJobs:
             record = directory.submission(submission) or {}
             if isinstance(record.get("job_id"), str):
                 yield record["job_id"]
+
+    def refuse_taken(self, spec: JobSpec, *, own: str | None = None) -> None:
+        """Raises BadRequest: a job that is not over, in another directory than `own`, writes into
+        the output directory of `spec`."""
+        if spec.output_dir is None:
+            return
+        place = os.path.realpath(spec.output_dir)
+        there = [
+            each
+            for each in job_directories(self._home)
+            if each.path.name != own and _output_of(each) == place
+        ]
+        for view in self._views(there):
+            if view["state"] not in states.TERMINAL:
+                raise BadRequest(
+                    f"output_dir = {spec.output_dir}: job {view['id']}, which is "
+                    f"{view['state'].replace('_', ' ')}, writes there; name another directory"
+                )
 
     def _views(self, directories: Sequence[JobDirectory]) -> list[dict[str, Any]]:
         numbers: dict[Path, str | None] = {}
@@ -311,6 +330,7 @@ class SlurmJobs:
                 f"job {view['id']} has succeeded: all its steps are done; submit its job file "
                 "again to run it from the start"
             )
+        self.refuse_taken(spec, own=directory.path.name)
         if nodes is not None:
             spec = replace(spec, slurm=replace(spec.slurm, nodes=nodes, max_nodes=None))
             if problems := check(spec)[0]:
@@ -322,6 +342,13 @@ class SlurmJobs:
 def _submission_of(view: Mapping[str, Any] | None) -> int | None:
     number = ((view or {}).get("slurm") or {}).get("submission")
     return number if type(number) is int else None
+
+
+def _output_of(directory: JobDirectory) -> str | None:
+    """Where a job writes, with links followed; None: into its own directory, or not known."""
+    spec = (directory.job() or {}).get("spec")
+    given = spec.get("output_dir") if isinstance(spec, Mapping) else None
+    return os.path.realpath(given) if isinstance(given, str) else None
 
 
 def _changed(directory: JobDirectory) -> float:

@@ -18,12 +18,19 @@ from zerotools.io.huggingface.model_sidecars import (
 
 
 def requested_sidecars(directory: Path) -> dict[str, Path]:
-    """The files of the directory that the user named; it needs no weights.
+    """The files of the directory that the user named, or in which the config.json lies that the
+    user named; it needs no weights.
 
     Raises:
-        BadRequest: it has none of them.
+        BadRequest: it is not there, or has none of them.
     """
-    found = model_sidecars(directory) if directory.is_dir() else {}
+    if directory.name == CONFIG and directory.is_file():
+        directory = directory.parent
+    if not directory.exists():
+        raise BadRequest(f"{directory} does not exist")
+    if not directory.is_dir():
+        raise BadRequest(f"{directory} is a file; name the directory that has {CONFIG}")
+    found = model_sidecars(directory)
     if not found:
         raise BadRequest(f"{directory} has no config.json and no tokenizer")
     return found

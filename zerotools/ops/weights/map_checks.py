@@ -64,14 +64,20 @@ def named_map(name: str | None, config: Mapping[str, Any] | None) -> FamilyMap:
         if config is None:
             raise BadRequest("say which map by its name or file, or which model by --config FILE")
         return chosen_map(None, config)
-    path = Path(name)
-    if name in shipped_maps() or not path.exists():
+    if name in shipped_maps() or not Path(name).exists():
         return shipped_map(name)
-    if path.suffix != ".toml":
+    if is_no_map(name):
         raise BadRequest(
             f"{name} is not a map, which is a TOML file; say the map first, then the checkpoint"
         )
     return chosen_map(Path(name), config or {})
+
+
+def is_no_map(name: str) -> bool:
+    """Whether this is something other than a map: a directory, or a file that is not TOML."""
+    if name in shipped_maps():
+        return False
+    return "://" in name or (Path(name).exists() and Path(name).suffix != ".toml")
 
 
 def made_tensors(layout: ModelLayout) -> list[MadeTensor]:

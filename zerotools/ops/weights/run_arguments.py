@@ -11,6 +11,7 @@ from typing import Any
 
 from zerotools.core.errors import BadRequest
 from zerotools.core.training import TrainingState
+from zerotools.maps.beyond_shapes import flat_config, has_centred_norms, rotates_pairs
 from zerotools.maps.map_sizes import MULTIPLE
 
 _SAME = {
@@ -18,10 +19,15 @@ _SAME = {
     "hidden_size": ("hidden_size",),
     "num_attention_heads": ("num_attention_heads",),
     "rotary_base": ("rope_theta", "rope_parameters.rope_theta"),
+    "rotary_percent": ("partial_rotary_factor", "rope_parameters.partial_rotary_factor"),
     "norm_epsilon": ("rms_norm_eps", "layer_norm_eps"),
+    "layernorm_epsilon": ("rms_norm_eps", "layer_norm_eps"),
     "moe_router_topk": ("num_experts_per_tok",),
+    "moe_router_num_groups": ("n_group",),
+    "moe_router_group_topk": ("topk_group",),
+    "moe_router_topk_scaling_factor": ("routed_scaling_factor",),
 }
-"""Arguments of Megatron-LM, and the keys of config.json that say the same."""
+"""Arguments of Megatron-LM and Megatron-Bridge, and the keys of config.json that say the same."""
 
 
 def run_arguments(training: TrainingState) -> Mapping[str, Any]:
@@ -65,6 +71,7 @@ def refuse_another(arguments: Mapping[str, Any], config: Mapping[str, Any]) -> N
 
 
 def _contradictions(arguments: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[str]:
+    config = flat_config(config)
     for name, keys in _SAME.items():
         trained = arguments.get(name)
         for key in keys:
@@ -72,7 +79,36 @@ def _contradictions(arguments: Mapping[str, Any], config: Mapping[str, Any]) -> 
             for word in key.split("."):
                 given = given.get(word) if isinstance(given, Mapping) else None
             if _is_number(trained) and _is_number(given) and trained != given:
-                yield f"it has {key} = {given:g}, and the run was trained with {name} = {trained:g}"
+                yield f"it has {key} = {given:.12g}, and {_trained_with(name, trained)}"
+    yield from _other_meanings(arguments, config)
+
+
+def _other_meanings(arguments: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[str]:
+    kind = config.get("model_type")
+    name = "untie_embeddings_and_output_weights"
+    if arguments.get(name) is True and config.get("tie_word_embeddings") is True:
+        yield f"it has tie_word_embeddings = true, and {_trained_with(name, True)}"
+    for name in ("apply_layernorm_1p", "layernorm_zero_centered_gamma"):
+        wanted = has_centred_norms(config)
+        if arguments.get(name) is (not wanted):
+            how = "1 + their weight" if wanted else "their weight"
+            yield f"norms of {kind} multiply by {how}, and {_trained_with(name, not wanted)}"
+    name = "rotary_interleaved"
+    if arguments.get("multi_latent_attention") is not True:
+        wanted = rotates_pairs(config)
+        if arguments.get(name) is (not wanted):
+            how = "neighbouring elements" if wanted else "the two halves of a head"
+            yield f"{kind} rotates {how} together, and {_trained_with(name, not wanted)}"
+    name, normalises = "moe_router_pre_softmax", config.get("norm_topk_prob")
+    is_softmax = arguments.get("moe_router_score_function", "softmax") == "softmax"
+    if is_softmax and isinstance(normalises, bool) and arguments.get(name) is normalises:
+        said = str(normalises).lower()
+        yield f"it has norm_topk_prob = {said}, and {_trained_with(name, normalises)}"
+
+
+def _trained_with(name: str, value: float) -> str:
+    said = str(value).lower() if isinstance(value, bool) else f"{value:.12g}"
+    return f"the run was trained with {name} = {said}"
 
 
 def _is_number(value: object) -> bool:

@@ -12,6 +12,7 @@ from zerotools.cli.job_views.submitting.slurm_submission import members_for_slur
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.client.submissions import Submission
 from zerotools.jobs.slurm.job_directory import END, job_directories, write_record
+from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
 from zerotools.jobs.slurm.submitting import submit_job
 
 
@@ -63,3 +64,20 @@ def test_one_that_has_succeeded_is_not_waited_for(home: Path) -> None:
 def test_a_number_that_slurm_does_not_know_is_refused(home: Path) -> None:
     with pytest.raises(BadRequest, match="Slurm does not know a job of this number"):
         submit([Submission("b.toml", job({}))], after="slurm:99")
+
+
+def test_no_two_jobs_write_into_one_directory(home: Path, tmp_path: Path) -> None:
+    mine = Submission("a.toml", job({}, output_dir=str(tmp_path / "runs")))
+    submit([mine], key="first")
+    (tmp_path / "other").symlink_to(tmp_path / "runs")
+    again = Submission("b.toml", job({}, output_dir=str(tmp_path / "other")))
+    with pytest.raises(BadRequest, match=r"b.toml: output_dir = .*: job slurm:4711, which is "):
+        submit([again])
+    submit([mine], key="first")  # the same submit
+    assert len(calls(home.parent, "sbatch")) == 1
+    (directory,) = job_directories(home)
+    write_record(directory.submission_path(1) / END, {"state": "failed", "reason": "x"})
+    submit([again])
+    assert len(calls(home.parent, "sbatch")) == 2
+    with pytest.raises(BadRequest, match="writes there"):
+        SlurmJobs(programs(tmp_path, squeue="exit 0"), home).resume(directory.path.name)

@@ -76,3 +76,31 @@ def test_the_multiple_explains_the_rows(rows: int, vocabulary: int, multiple: in
 )
 def test_what_the_script_must_be_told_is_named(more: dict[str, Any], said: list[str]) -> None:
     assert [*unsaid({**CONFIG, **more})] == said
+
+
+@pytest.mark.parametrize(
+    ("config", "share", "pairs"),
+    [
+        ({"model_type": "glm4", "partial_rotary_factor": 0.5}, 0.5, True),
+        ({"model_type": "glm4", "rope_parameters": {"partial_rotary_factor": 0.25}}, 0.25, True),
+        ({"model_type": "glm4_moe"}, 0.5, False),
+        ({"model_type": "phi3", "rope_parameters": {"partial_rotary_factor": 0.75}}, 0.75, False),
+        ({"model_type": "llama"}, 1.0, False),
+    ],
+)
+def test_how_much_of_a_head_is_rotated_and_how(
+    config: dict[str, Any], share: float, pairs: bool
+) -> None:
+    found = model_arguments({**CONFIG, **config}, model(DENSE))
+    assert (found["rotary_percent"], found["rotary_interleaved"]) == (share, pairs)
+
+
+def test_layers_with_a_rope_of_their_own_are_named() -> None:
+    theirs = {"sliding_attention": {"rope_theta": 1e4}, "full_attention": {"rope_theta": 1e6}}
+    gemma = {key: value for key, value in CONFIG.items() if key not in ("rope_theta", "hidden_act")}
+    gemma |= {"rope_parameters": theirs, "hidden_activation": "gelu_pytorch_tanh"}
+    assert model_arguments(gemma, model(DENSE))["rotary_base"] == 1_000_000
+    assert list(unsaid(gemma)) == [
+        "the rope of layers with a sliding window",
+        "hidden_activation (gelu_pytorch_tanh)",
+    ]

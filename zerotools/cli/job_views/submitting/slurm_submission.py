@@ -27,7 +27,7 @@ from zerotools.jobs import states
 from zerotools.jobs.client.remote.elsewhere import Elsewhere
 from zerotools.jobs.client.submissions import Submission, conflicts, with_source
 from zerotools.jobs.jobfile.parse import given_of, job_from_dict, job_to_dict
-from zerotools.jobs.slurm.job_directory import JobDirectory, slurm_home
+from zerotools.jobs.slurm.job_directory import JobDirectory, keyed_name, slurm_home
 from zerotools.jobs.slurm.slurm_commands import SlurmCommands
 from zerotools.jobs.slurm.slurm_jobs import PREFIX, SlurmJobs
 from zerotools.jobs.slurm.submitting import script_of, submit_job
@@ -55,13 +55,20 @@ def submit_to_slurm(
     options = _options(terms, commands, jobs)
     if refusals := list(conflicts(submissions)):
         raise refusals[0]
-    for each in submissions:
+    keys = [
+        key if key is None or len(submissions) == 1 else f"{key}-{place}"
+        for place in range(len(submissions))
+    ]
+    for each, own_key in zip(submissions, keys, strict=True):
+        try:
+            jobs.refuse_taken(each.spec, own=None if own_key is None else keyed_name(own_key))
+        except BadRequest as error:
+            raise with_source(each.source, error) from None
         _check_here(each)
     if dry_run:
         return _show(commands, submissions, options)
     queued: list[Job] = []
-    for place, each in enumerate(submissions):
-        own_key = key if key is None or len(submissions) == 1 else f"{key}-{place}"
+    for each, own_key in zip(submissions, keys, strict=True):
         try:
             directory, number = submit_job(
                 commands, slurm_home(), each.spec, key=own_key, options=options

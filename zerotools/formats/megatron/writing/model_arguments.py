@@ -14,6 +14,15 @@ from typing import Any
 from zerotools.core.checkpoint import Tensor
 from zerotools.core.dtypes import BFLOAT16, FLOAT16, DType
 from zerotools.formats.megatron.origin import EMBEDDING, OUTPUT
+from zerotools.maps.beyond_shapes import (
+    flat_config,
+    has_centred_norms,
+    has_several_ropes,
+    rope_of,
+    rotary_share,
+    rotates_pairs,
+    usual_share,
+)
 
 _LAYER = re.compile(r"decoder\.layers\.(\d+)\.(.+)", re.S)
 _MTP_LAYER = re.compile(r"mtp\.layers\.(\d+)\..+", re.S)
@@ -26,8 +35,7 @@ _PLAIN_ROPE = (None, "default")
 def model_arguments(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """The arguments for the weights `tensors`, by the names of a model on one rank, of the model
     that config.json describes."""
-    text = config.get("text_config")
-    config = {**config, **text} if isinstance(text, Mapping) else config
+    config = flat_config(config)
     layers: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         if match := _LAYER.fullmatch(name):
@@ -118,18 +126,14 @@ def _attention(config: Mapping[str, Any], within: Mapping[str, Tensor]) -> dict[
     }
 
 
-def _rope(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = config.get("rope_parameters") or config.get("rope_scaling")
-    return found if isinstance(found, Mapping) else {}
-
-
 def _position(config: Mapping[str, Any]) -> dict[str, Any]:
-    base = config.get("rope_theta", _rope(config).get("rope_theta", 10000))
+    base = config.get("rope_theta", rope_of(config).get("rope_theta", 10000))
+    share = rotary_share(config)
     return {
         "position_embedding_type": "rope",
         "rotary_base": int(base) if isinstance(base, float) and base.is_integer() else base,
-        "rotary_percent": config.get("partial_rotary_factor", 1.0),
-        "rotary_interleaved": False,
+        "rotary_percent": usual_share(config) if share is None else share,
+        "rotary_interleaved": rotates_pairs(config),
     }
 
 
@@ -141,7 +145,7 @@ def _layer_kinds(
     return {
         "normalization": "RMSNorm",
         "norm_epsilon": config.get("rms_norm_eps"),
-        "apply_layernorm_1p": str(config.get("model_type", "")).startswith("gemma"),
+        "apply_layernorm_1p": has_centred_norms(config),
         "swiglu": activation in (None, "silu"),
         "squared_relu": False,
         "add_bias_linear": any(bias in within for bias in biases),
@@ -187,15 +191,21 @@ def _precision(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
 
 def unsaid(config: Mapping[str, Any]) -> Iterator[str]:
     """What of config.json the script must be told by options."""
-    text = config.get("text_config")
-    config = {**config, **text} if isinstance(text, Mapping) else config
-    rope = _rope(config)
+    config = flat_config(config)
+    rope = rope_of(config)
     if rope.get("rope_type", rope.get("type")) not in _PLAIN_ROPE:
         yield "rope_scaling"
+    if has_several_ropes(config):
+        yield "the rope of layers with a sliding window"
     if config.get("sliding_window") and config.get("use_sliding_window", True):
         yield "sliding_window"
     if (config.get("n_group") or 1) != 1:
         yield "n_group"
+    activation = config.get("hidden_act") or config.get("hidden_activation")
+    if activation not in (None, "silu"):
+        yield f"hidden_activation ({activation})"
+    if config.get("swiglu_limit"):
+        yield "swiglu_limit"
     for key in ("final_logit_softcapping", "attn_logit_softcapping", "query_pre_attn_scalar"):
         if config.get(key):
             yield key

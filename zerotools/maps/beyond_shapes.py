@@ -1,0 +1,51 @@
+"""What a model computes with its weights that none of their shapes tells, by its config.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_PAIRED = ("glm", "glm4")
+_HALVED = ("glm", "glm4", "glm4_moe")
+
+
+def flat_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """config.json with the keys of its language model at the top."""
+    text = config.get("text_config")
+    return {**config, **text} if isinstance(text, Mapping) else dict(config)
+
+
+def rope_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """How positions are rotated. Where each kind of attention has its own way, that of full
+    attention."""
+    found = config.get("rope_parameters") or config.get("rope_scaling")
+    if isinstance(found, Mapping) and isinstance(found.get("full_attention"), Mapping):
+        found = found["full_attention"]
+    return found if isinstance(found, Mapping) else {}
+
+
+def has_several_ropes(config: Mapping[str, Any]) -> bool:
+    """Whether layers with a sliding window are rotated in another way than those without."""
+    found = config.get("rope_parameters")
+    is_nested = isinstance(found, Mapping) and isinstance(found.get("full_attention"), Mapping)
+    return is_nested or config.get("rope_local_base_freq") is not None
+
+
+def rotary_share(config: Mapping[str, Any]) -> Any:
+    """Which part of a head is rotated, as config.json says it; None: it does not."""
+    return config.get("partial_rotary_factor", rope_of(config).get("partial_rotary_factor"))
+
+
+def usual_share(config: Mapping[str, Any]) -> float:
+    """Which part of a head transformers rotates where config.json does not say it."""
+    return 0.5 if config.get("model_type") in _HALVED else 1.0
+
+
+def rotates_pairs(config: Mapping[str, Any]) -> bool:
+    """Whether neighbouring elements of a head are rotated together, and not its two halves."""
+    return config.get("model_type") in _PAIRED
+
+
+def has_centred_norms(config: Mapping[str, Any]) -> bool:
+    """Whether norms multiply by 1 + their weight."""
+    return str(config.get("model_type", "")).startswith("gemma")
