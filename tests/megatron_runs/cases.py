@@ -44,7 +44,8 @@ MLA = {
 
 @dataclass(frozen=True)
 class Case:
-    """`optimizer` is the form of its state: None, `plain`, or a `distrib_optim_sharding_type`."""
+    """`optimizer` is the form of its state: None, `plain`, or a `distrib_optim_sharding_type`.
+    `grouped`: experts have the names of Transformer Engine's grouped layers."""
 
     name: str
     about: str
@@ -61,6 +62,7 @@ class Case:
     metadata: dict[str, Any] = field(default_factory=dict)
     parallel_save: bool = False
     bucket_size: int | None = None
+    grouped: bool = False
     versions: tuple[str, ...] = ("0.16.1",)
 
     @property
@@ -129,6 +131,38 @@ CASES = {
             dp=2,
             format="fsdp_dtensor",
             optimizer="fsdp_dtensor",
+        ),
+        Case(
+            "fsdp-dtensor-tp2-dp2",
+            "Megatron-FSDP under tensor parallelism, tied",
+            tp=2,
+            dp=2,
+            tied=True,
+            format="fsdp_dtensor",
+            optimizer="fsdp_dtensor",
+        ),
+        Case(
+            "fsdp-dtensor-moe-ep2-etp2",
+            "Megatron-FSDP under tensor, expert and expert-tensor parallelism",
+            tp=2,
+            ep=2,
+            dp=2,
+            etp=2,
+            model={**MOE, "num_layers": 1, "num_moe_experts": 2},
+            format="fsdp_dtensor",
+            optimizer="fsdp_dtensor",
+        ),
+        Case(
+            "fsdp-dtensor-grouped-ep2-edp2",
+            "Megatron-FSDP, experts named as Transformer Engine's",
+            tp=1,
+            ep=2,
+            dp=4,
+            etp=1,
+            model={**MOE, "num_layers": 1},
+            format="fsdp_dtensor",
+            optimizer="fsdp_dtensor",
+            grouped=True,
         ),
         Case("fp32-plain", "one rank in float32", precision="fp32", optimizer="plain"),
         Case(

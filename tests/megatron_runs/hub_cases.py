@@ -84,7 +84,7 @@ _EP = {"tp": 2, "ep": 2, "dp": 2, "etp": 1}
 
 
 def _case(name: str, about: str, model: dict[str, Any], **degrees: Any) -> Case:
-    return Case(f"hub-{name}", about, model=model, precision="fp32", **degrees)
+    return Case(f"hub-{name}", about, model=model, **{"precision": "fp32", **degrees})
 
 
 _PAIRS: list[tuple[Case, dict[str, Any]]] = [
@@ -131,6 +131,18 @@ _PAIRS: list[tuple[Case, dict[str, Any]]] = [
     (
         _case("qwen3-moe", "norms of q and k", {**_EXPERTS, "qk_layernorm": True}, **_EP),
         {**_HUB_EXPERTS, "model_type": "qwen3_moe"},
+    ),
+    (
+        _case(
+            "fsdp-qwen3-moe",
+            "Megatron-FSDP, whose experts are sharded, too",
+            {**_EXPERTS, "qk_layernorm": True, "num_layers": 1},
+            **_EP,
+            precision="bf16",  # of which Megatron-FSDP keeps masters alone
+            format="fsdp_dtensor",
+            optimizer="fsdp_dtensor",
+        ),
+        {**_HUB_EXPERTS, "model_type": "qwen3_moe", "num_hidden_layers": 1},
     ),
     (
         _case(

@@ -1,5 +1,6 @@
 """A live GPT of Megatron-Core, its optimizer, and steps with gradients that are no model's."""
 
+import re
 import zlib
 from argparse import Namespace
 
@@ -137,6 +138,7 @@ def global_name(case: Case, model, name: str) -> str:
         name = name.replace(
             f"layers.{at}.", f"layers.{model.decoder.layers[at].layer_number - 1}.", 1
         )
+    name = re.sub(r"\.experts\.(\w+)\.weight(\d+)$", r".experts.local_experts.\2.\1.weight", name)
     if ".local_experts." in name:
         before, after = name.split(".local_experts.")
         number, _, rest = after.partition(".")
@@ -151,7 +153,7 @@ def cut_rank(name: str, parameter) -> int | None:
     is_cut = getattr(parameter, "tensor_model_parallel", False)
     if not is_cut and not name.endswith("softmax_offset"):  # which has no mark, and is of heads
         return None
-    if ".local_experts." in name:
+    if ".mlp.experts." in name:
         return parallel_state.get_expert_tensor_parallel_rank()
     return parallel_state.get_tensor_model_parallel_rank()
 

@@ -2,8 +2,9 @@
 
     PYTHONPATH=.:DIR python -m tests.megatron_runs.logits GOLDEN [CASE ...]
 
-Megatron's own loader reads the checkpoint; `GOLDEN/CASE/logits.safetensors` gets the tokens and
-the logits, (batch, length, vocabulary) without padding. DIR has megatron-core.
+Megatron's own loader reads the checkpoint (of Megatron-FSDP, the truth is taken).
+`GOLDEN/CASE/logits.safetensors` gets the tokens and the logits, (batch, length, vocabulary) without
+padding. DIR has megatron-core.
 """
 
 import os
@@ -21,11 +22,11 @@ import megatron.core  # noqa: E402, F401
 stubs.after_import()
 import torch.distributed as dist  # noqa: E402
 from megatron.core import dist_checkpointing, parallel_state  # noqa: E402
-from safetensors.torch import save_file  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
 
 from harness.ports import free_port  # noqa: E402
 
-from .cases import CASES  # noqa: E402
+from .cases import CASES, Case  # noqa: E402
 from .hub_cases import HUB_CASES, HUB_CONFIGS  # noqa: E402
 from .live import VOCABULARY, model_of  # noqa: E402
 
@@ -41,10 +42,7 @@ def logits_of(root: Path, name: str) -> dict[str, torch.Tensor]:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.fill_(float("nan"))
-    state = {"model": model.sharded_state_dict(metadata=dict(case.metadata))}
-    (iteration,) = (root / name / "checkpoint").glob("iter_*")
-    loaded = dist_checkpointing.load(state, str(iteration))
-    model.load_state_dict(loaded["model"], strict=False)
+    model.load_state_dict(_weights(root / name, case, model), strict=False)
     rows = HUB_CONFIGS[name]["vocab_size"] if name in HUB_CONFIGS else VOCABULARY
     tokens = torch.randint(rows, (2, 12), generator=torch.Generator().manual_seed(1))
     places = torch.arange(tokens.shape[1])[None].expand_as(tokens)
@@ -54,6 +52,15 @@ def logits_of(root: Path, name: str) -> dict[str, torch.Tensor]:
     parallel_state.destroy_model_parallel()
     assert logits.isfinite().all(), f"{name}: a weight was not loaded"
     return {"tokens": tokens, "logits": logits.contiguous()}
+
+
+def _weights(directory: Path, case: Case, model) -> dict[str, torch.Tensor]:
+    if case.format == "fsdp_dtensor":  # which Megatron loads into Megatron-FSDP alone
+        truth = load_file(directory / "truth.safetensors")
+        return {key.removesuffix("|param"): value for key, value in truth.items()}
+    state = {"model": model.sharded_state_dict(metadata=dict(case.metadata))}
+    (iteration,) = (directory / "checkpoint").glob("iter_*")
+    return dist_checkpointing.load(state, str(iteration))["model"]
 
 
 def main() -> None:

@@ -35,7 +35,7 @@ def gather(case: Case, wrapped, optimizer) -> dict[str, torch.Tensor]:
             mine.append((global_name(case, model, name), None, 0, buffer.shape, "param", 0, flat))
     every = [None] * dist.get_world_size()
     dist.all_gather_object(every, mine)
-    return _assembled([piece for each in every for piece in each])
+    return assembled([piece for each in every for piece in each])
 
 
 def _states(model, optimizer):
@@ -75,7 +75,9 @@ def _kept(one, parameter):
     return [(role, 0, v.detach().reshape(-1).clone()) for role, v in roles.items()]
 
 
-def _assembled(pieces) -> dict[str, torch.Tensor]:
+def assembled(pieces) -> dict[str, torch.Tensor]:
+    """`<name>|<role>` out of (name, piece, axis of the pieces, shape of the piece, role, first
+    element, flat values) of every rank."""
     locals_ = {}
     for name, at, dim, shape, role, begin, flat in pieces:
         one = locals_.setdefault((name, role), {}).setdefault(

@@ -1,38 +1,58 @@
-"""Megatron-FSDP's checkpoints, of data parallelism alone."""
+"""Megatron-FSDP's checkpoints, of data, tensor and expert parallelism."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import warnings
 from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.formats.megatron.golden import read_case, read_digests, run_of, truth_of
+from tests.formats.megatron.golden import cases, read_case, read_digests, run_of, truth_of
 from zerotools import formats
 from zerotools.core.checkpoint import Key
-from zerotools.core.errors import BadFile, Unsupported
+from zerotools.core.errors import BadFile
 from zerotools.formats import training_of
-from zerotools.ops.conversions import convert
-from zerotools.ops.conversions.conversion import Conversion
+from zerotools.ops.conversions import consolidate, convert
+from zerotools.ops.conversions.conversion import Conversion, perform
+from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.inspection.inspect import inspect
 
 CASE = "megatron-core-0.16.1/fsdp-dtensor-dp2"
+GROUPED = "megatron-core-0.16.1/fsdp-dtensor-grouped-ep2-edp2"
+TIED = "megatron-core-0.16.1/fsdp-dtensor-tp2-dp2"
+CASES = [*cases("fsdp-dtensor-*"), *cases("hub-fsdp-*")]
+SAID = {
+    "fsdp-dtensor-dp2": "saved with TP 1, PP 1, ETP 1, DP 2",
+    "fsdp-dtensor-tp2-dp2": "saved with TP 2, PP 1, ETP 2, DP 2",
+    "fsdp-dtensor-moe-ep2-etp2": "saved with TP 2, PP 1, EP 2, ETP 2, DP 2",
+    "fsdp-dtensor-grouped-ep2-edp2": "saved with TP 1, PP 1, EP 2, ETP 1, DP 4",
+    "hub-fsdp-qwen3-moe": "saved with TP 2, PP 1, EP 2, ETP 1, DP 2",
+}
 
 
-def test_it_is_what_the_live_program_held() -> None:
-    checkpoint = read_case(CASE)
+@pytest.mark.parametrize("case", CASES)
+def test_it_is_what_the_live_program_held(case: str) -> None:
+    checkpoint = read_case(case)
     found = read_digests(checkpoint)
-    assert {key: d for key, d in found.items() if key.role != "step"} == truth_of(CASE)
+    assert {key: d for key, d in found.items() if key.role != "step"} == truth_of(case)
     assert inspect(checkpoint).problems == ()
     origin = checkpoint.origin
-    assert (origin.title, origin.step, origin.world_size) == ("Megatron fsdp_dtensor", 10, 2)
+    assert (origin.title, origin.step) == ("Megatron fsdp_dtensor", 10)
     assert str(origin.precision) == "bfloat16"
+    assert SAID[case.partition("/")[2]] in origin.notes
 
 
-def test_groups_and_steps_are_of_whole_parameters() -> None:
-    checkpoint = read_case(CASE)
+def test_a_tied_output_layer_is_an_alias() -> None:
+    assert read_case(TIED).aliases == {"output_layer.weight": "embedding.word_embeddings.weight"}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_groups_and_steps_are_of_whole_parameters(case: str) -> None:
+    checkpoint = read_case(case)
     training = training_of(checkpoint)
     weights = {key.name for key in checkpoint.tensors if key.role == "param"}
     assert {name for group in training.groups for name in group.params} == weights
@@ -42,10 +62,17 @@ def test_groups_and_steps_are_of_whole_parameters() -> None:
 
 
 def test_its_optimizer_is_converted(tmp_path: Path) -> None:
-    done = convert.prepare(run_of(CASE), tmp_path / "out", "dcp", {})
+    done = convert.prepare(run_of(GROUPED), tmp_path / "out", "dcp", {})
     assert isinstance(done, Conversion)
-    made = done.target.checkpoint.tensors
-    assert Key("decoder.layers.1.mlp.linear_fc1.weight", "exp_avg_sq") in made
+    perform(done, budget=MemoryBudget(), overwrite=False, verify=True)
+    there = formats.read(tmp_path / "out")
+    of_source = read_case(GROUPED)
+    assert read_digests(there) == read_digests(of_source)
+    assert Key("decoder.layers.0.mlp.experts.local_experts.3.linear_fc1.weight", "exp_avg") in (
+        there.tensors
+    )
+    groups = {frozenset(group.params) for group in training_of(of_source).groups}
+    assert {frozenset(group.params) for group in training_of(there).groups} == groups
 
 
 @pytest.mark.torch
@@ -54,21 +81,21 @@ def test_options_that_are_no_plain_values_are_refused(tmp_path: Path) -> None:
     deep: list[object] = []
     for _ in range(8):
         deep = [deep, deep]
-    run = _saved(tmp_path, {}, {"lr": deep})
+    run = _saved(tmp_path, {"args": Namespace()}, {"lr": deep})
     with pytest.raises(BadFile, match=r"the option lr of a\.weight is no plain value"):
         training_of(formats.read(run))
 
 
-def _saved(tmp_path: Path, args: dict[str, object], options: dict[str, object]) -> Path:
-    """A run of Megatron-FSDP's without weights."""
+def _saved(tmp_path: Path, values: dict[str, object], options: dict[str, object]) -> Path:
+    """A run of Megatron-FSDP's with these values."""
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint import DefaultSavePlanner
 
     run = tmp_path / "run"
-    run.mkdir()
+    run.mkdir(parents=True)
     shutil.copy(run_of(CASE) / "latest_checkpointed_iteration.txt", run)
     meta = {f"optimizer.param_to_group_meta.module.a.weight.{n}": v for n, v in options.items()}
-    state = {"args": Namespace(**args), "iteration": 10, **meta}
+    state = {**values, "iteration": 10, **meta}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         planner = DefaultSavePlanner(flatten_state_dict=False)
@@ -76,10 +103,53 @@ def _saved(tmp_path: Path, args: dict[str, object], options: dict[str, object]) 
     return run
 
 
+def _consolidate(run: Path, out: Path) -> None:
+    done = consolidate.prepare(run, out, consolidate.Options())
+    perform(done, budget=MemoryBudget(), overwrite=False)
+
+
+def _with_weights(tmp_path: Path, args: dict[str, object], names: Sequence[str]) -> Path:
+    """A run of Megatron-FSDP's with weights of one element under these names."""
+    import torch
+
+    named = {f"model.module.{name}": torch.ones(1) for name in names}
+    return _saved(tmp_path, {"args": Namespace(**args), **named}, {"lr": 0.1})
+
+
 @pytest.mark.torch
-@pytest.mark.parametrize("kind", ["tensor", "pipeline", "expert"])
-def test_other_parallelism_is_refused(tmp_path: Path, kind: str) -> None:
-    run = _saved(tmp_path, {f"{kind}_model_parallel_size": 2}, {"lr": 0.1})
-    said = f"of iteration 10, .*of Megatron-FSDP with {kind[0].upper()}P 2 nothing is known"
-    with pytest.raises(Unsupported, match=said):
-        formats.read(run)
+def test_a_run_that_saved_no_optimizer_is_known_by_its_halves(tmp_path: Path) -> None:
+    import torch
+
+    layer = "decoder.layers.0.mlp.linear_fc1.weight"
+    halves = {f"model.module.{layer}_{half}": torch.ones(2, 3) for half in "wv"}
+    checkpoint = formats.read(_saved(tmp_path, {"args": Namespace(), **halves}, {}))
+    assert checkpoint.tensors[Key(layer, "param")].shape == (4, 3)
+    assert checkpoint.origin.title == "Megatron fsdp_dtensor"
+
+
+@pytest.mark.torch
+def test_stages_that_saved_layers_under_one_name_are_a_loss(tmp_path: Path) -> None:
+    """What Megatron's own writer would leave of two stages of two layers."""
+    names = [f"decoder.layers.{layer}.input_layernorm.weight" for layer in range(2)]
+    args: dict[str, object] = {"pipeline_model_parallel_size": 2, "num_layers": 4}
+    run = _with_weights(tmp_path, args, names)
+    said = r"has 2 of 4 layers \(num_layers\).*without pipeline parallelism"
+    assert re.search(said, str(inspect(formats.read(run)).problems))
+    with pytest.raises(BadFile, match=said):
+        _consolidate(run, tmp_path / "out")
+
+
+@pytest.mark.torch
+def test_experts_that_ranks_saved_under_one_name_are_a_loss(tmp_path: Path) -> None:
+    """Megatron gives numbers over all ranks to weights of grouped experts, not to biases."""
+    experts = "decoder.layers.0.mlp.experts.linear_fc1"
+    names = [f"{experts}.weight{n}_{half}" for n in range(4) for half in "wv"]
+    biases = [f"{experts}.bias{n}_{half}" for n in range(2) for half in "wv"]
+    args: dict[str, object] = {"expert_model_parallel_size": 2, "num_experts": 4}
+    whole = formats.read(_with_weights(tmp_path / "whole", args, names))
+    assert inspect(whole).problems == ()
+    _consolidate(tmp_path / "whole" / "run", tmp_path / "exported")
+    run = _with_weights(tmp_path / "lost", args, [*names, *biases])
+    said = r"local_experts\.\{0\.\.1\}\.linear_fc1\.bias of 2 of 4 experts"
+    with pytest.raises(BadFile, match=said):
+        _consolidate(run, tmp_path / "out")

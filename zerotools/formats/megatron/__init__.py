@@ -22,6 +22,7 @@ stacked         one layer and one expert out of what is stored together
 torch_dist      what is below one `.metadata`
 flat_buckets    masters and moments out of the distributed optimizer's buffers
 fsdp_dtensor    what Megatron-FSDP saves
+lost_names      layers and experts that ranks saved under one name
 groups          param groups, and which parameters each has
 ranks           legacy files of ranks as one Checkpoint
 writing         torch_dist out of a checkpoint of any format

@@ -6,8 +6,10 @@
     optimizer.param_to_group_meta.module.module.module.NAME.lr   options of each parameter
 
 How many `module.` there are depends on the classes around the model. Gated layers are saved as
-halves (`linear_fc1.weight_w`, `weight_v`). Tensors of tensor, pipeline or expert parallelism are
-not read: no such file was at hand.
+halves (`linear_fc1.weight_w`, `weight_v`). Tensors are whole, whichever tensor-parallel and
+data-parallel ranks had their parts; experts have their numbers over all expert-parallel ranks.
+Layers have those of their rank: with pipeline parallelism, for which Megatron-FSDP has no axis in
+its device mesh, those of several stages would have one name, and only one of them would be saved.
 
 Source: megatron/core/transformer/fsdp_dtensor_checkpoint.py and optimizer/distrib_optimizer.py
 (`sharded_param_state_fsdp_dtensor`) of 0.16, training/checkpointing.py of Megatron-LM.
@@ -24,10 +26,11 @@ from typing import Any
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.errors import BadFile
 from zerotools.core.training import ParamGroup
+from zerotools.formats.megatron.lost_names import lost_experts, lost_layers
 from zerotools.formats.megatron.native import MegatronNative
 from zerotools.formats.megatron.origin import aliases_of, facts_of, origin_of
 from zerotools.formats.megatron.stacked import joined
-from zerotools.formats.megatron.tensor_names import HALVES, is_buffer
+from zerotools.formats.megatron.tensor_names import HALVES, is_buffer, of_one_expert
 from zerotools.io.distcp.data_files import data_files, mixed_saves, sizes
 from zerotools.io.distcp.directory import metadata_names, saving_ranks, tensor_of
 from zerotools.io.distcp.items import BlobTrees, Items
@@ -38,14 +41,17 @@ TITLE = "Megatron fsdp_dtensor"
 _MODEL = re.compile(r"model\.(?:module\.)*(?P<name>.+)", re.S)
 _STATE = re.compile(r"optimizer\.state\.(?:module\.)*(?P<name>.+)\.(?P<role>[^.]+)", re.S)
 _META = re.compile(r"optimizer\.param_to_group_meta\.(?:module\.)*(?P<name>.+)\.([^.]+)", re.S)
+_HALF = re.compile(r"model\..+\.linear_fc1\..+_[wv]", re.S)
 _OF_RUN = ("args", "iteration", "checkpoint_version", "opt_param_scheduler")
-_PARALLEL = ("TP", "PP", "EP")
 _LONGEST = 16
 
 
 def is_fsdp_dtensor(metadata: Metadata) -> bool:
-    """Whether only Megatron-FSDP's optimizer has such keys."""
-    return "args" in metadata.blobs and any(map(_META.fullmatch, metadata.blobs))
+    """Whether only Megatron-FSDP has such keys: its optimizer's, or without one a half's."""
+    if "args" not in metadata.blobs:
+        return False
+    halves = any(map(_HALF.fullmatch, metadata.tensors))
+    return halves or any(map(_META.fullmatch, metadata.blobs))
 
 
 def read_fsdp_dtensor(path: Path, metadata: Metadata) -> Checkpoint:
@@ -58,11 +64,6 @@ def read_fsdp_dtensor(path: Path, metadata: Metadata) -> Checkpoint:
     values = BlobTrees(path, metadata.blobs)
     facts = facts_of({name: values[name] for name in _OF_RUN if name in values})
     files |= sizes(path, metadata_names(path))
-    split = [f"{name} {n}" for name in _PARALLEL if (n := facts.sizes.get(name, 1)) > 1]
-    if split:
-        refusal = f"of Megatron-FSDP with {', '.join(split)} nothing is known"
-        origin = origin_of(path, TITLE, facts, ranks=None, refusal=refusal)
-        return Checkpoint(path, {}, origin, files=files, problems=problems)
     items = Items(path, metadata)
     keys = _keys(metadata)
     stored = {
@@ -78,7 +79,12 @@ def read_fsdp_dtensor(path: Path, metadata: Metadata) -> Checkpoint:
         state=values,
         files=files,
         model_sidecars=model_sidecars(path),
-        problems=[*problems, *mixed_saves(path, metadata, keys, stored)],
+        problems=[
+            *problems,
+            *mixed_saves(path, metadata, keys, stored),
+            *lost_layers(path, facts, tensors),
+            *lost_experts(path, facts, tensors),
+        ],
         native=MegatronNative(facts, groups=partial(_groups, values)),
     )
 
@@ -89,9 +95,10 @@ def _keys(metadata: Metadata) -> dict[str, Key]:
     for flat in metadata.tensors:
         key = Key(flat, "state")
         if match := _STATE.fullmatch(flat):
-            key = Key(match["name"], match["role"])
+            key = Key(of_one_expert(match["name"]), match["role"])
         elif match := _MODEL.fullmatch(flat):
-            key = Key(match["name"], "buffer" if is_buffer(match["name"]) else "param")
+            name = of_one_expert(match["name"])
+            key = Key(name, "buffer" if is_buffer(name) else "param")
         found[flat] = key if key not in taken else Key(flat, "state")
         taken.add(found[flat])
     return found
@@ -116,7 +123,7 @@ def _groups(values: BlobTrees) -> tuple[ParamGroup, ...]:
     options: dict[str, dict[str, Any]] = {}
     for flat in values:
         if match := _META.fullmatch(flat):
-            options.setdefault(match["name"], {})[match[2]] = values[flat]
+            options.setdefault(of_one_expert(match["name"]), {})[match[2]] = values[flat]
     groups: dict[str, tuple[dict[str, Any], list[str]]] = {}
     for name, said in options.items():
         strange = next((option for option, value in said.items() if not _is_plain(value)), None)

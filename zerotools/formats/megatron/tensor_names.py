@@ -34,6 +34,9 @@ _RUN = ("rng_state", "rerun_state")
 _MASTERS = ("fp32_param", "param")
 _LAYERS, _EXPERTS, _ONE_EXPERT = "layers.", ".experts.experts.", ".experts.local_experts."
 _BUFFERS = (".router.expert_bias", ".router.local_tokens_per_expert")
+_GROUPED = re.compile(
+    r"(.*\.experts)\.(linear_fc[12])\.(weight|bias)(\d{1,6})(_[wv])?", re.S
+)
 HALVES = ("_w", "_v")
 """Ends of the names of a gated layer's two halves, the gate first, where each is saved alone."""
 
@@ -74,6 +77,16 @@ def _key(flat: str, state: re.Match[str] | None, masters: set[str]) -> Key:
 def is_buffer(name: str) -> bool:
     """Whether a weight is none that an optimizer trains, as its name tells."""
     return name.endswith(_BUFFERS)
+
+
+def of_one_expert(name: str) -> str:
+    """The name of an expert's tensor in a model of Megatron's own layers, where `name` is that in
+    one of Transformer Engine's (`mlp.experts.linear_fc1.weight3`); else `name`."""
+    match = _GROUPED.fullmatch(name)
+    if match is None:
+        return name
+    experts, layer, kind, number, half = match.groups(default="")
+    return f"{experts}{_ONE_EXPERT[len('.experts') :]}{number}.{layer}.{kind}{half}"
 
 
 def weights_alone(tensors: Mapping[Key, Tensor]) -> dict[Key, Tensor]:

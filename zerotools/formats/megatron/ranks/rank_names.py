@@ -16,12 +16,12 @@ from zerotools.formats.megatron.origin import EMBEDDING, OUTPUT
 from zerotools.formats.megatron.ranks.rank_optimizer import Local
 from zerotools.formats.megatron.ranks.saved_rank import SavedRank
 from zerotools.formats.megatron.ranks.whole_model import WholeModel
+from zerotools.formats.megatron.tensor_names import of_one_expert
 from zerotools.io.torchzip.tensors import as_tensor
 from zerotools.io.torchzip.unread import unread
 
 _LAYER = re.compile(r"((?:.*\.)?layers)\.(\d{1,6})\.(.+)", re.S)
 _EXPERT = re.compile(r"(.*\.experts)\.local_experts\.(\d{1,6})\.(.+)", re.S)
-_GROUPED = re.compile(r"(.*\.experts)\.(linear_fc[12])\.(weight|bias)(\d{1,6})", re.S)
 _JOINED = re.compile(r".*\.experts\.weight[12]", re.S)
 
 
@@ -101,9 +101,7 @@ def _whole_name(merged: WholeModel, rank: SavedRank, name: str, firsts: Mapping[
         return EMBEDDING
     if match := _LAYER.fullmatch(name):
         name = f"{match[1]}.{int(match[2]) + firsts.get(match[1], 0)}.{match[3]}"
-    if match := _GROUPED.fullmatch(name):
-        name = f"{match[1]}.local_experts.{match[4]}.{match[2]}.{match[3]}"
-    if match := _EXPERT.fullmatch(name):
+    if match := _EXPERT.fullmatch(of_one_expert(name)):
         count = merged.facts.count("num_experts")
         if count is None and merged.degrees.experts > 1:
             raise Unsupported(f"{rank.file.path} does not say how many experts the model has")
