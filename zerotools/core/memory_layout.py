@@ -7,7 +7,7 @@ check of room on a disk, and what a rank predicts of itself before it allocates.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import ceil, prod
 
 DEVICE, HOST, DISK = "device", "host", "disk"
 """The memory tiers."""
@@ -21,12 +21,24 @@ reduced once; or this rank's part of those that are reduced after each micro bat
 ITEM_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 EIGHT_BIT_BLOCK, EIGHT_BIT_LEAST = 256, 4096
 """Elements of a row that share a scale of 8-bit moments; of the smallest tensor that has such."""
+NF4 = "nf4"
+NF4_BLOCK, NF4_SCALES_BLOCK = 64, 256
+"""Elements that share a scale in nf4; scales that share one where they are of 8 bits."""
 _TIERS = {"none": DEVICE, "cpu": HOST, "disk": DISK}
 
 
 def has_eight_bit_moments(shape: tuple[int, ...]) -> bool:
     """Whether `adamw8bit` keeps bytes of the moments of a weight; of others it keeps fp32."""
     return len(shape) > 1 and prod(shape) >= EIGHT_BIT_LEAST
+
+
+def nf4_bytes(count: int, *, double_quant: bool) -> int:
+    """Bytes of `count` elements in nf4: two in a byte, and their scales, in fp32 or in 8 bits with
+    scales and a mean of their own."""
+    scales = ceil(count / NF4_BLOCK)
+    if not double_quant:
+        return ceil(count / 2) + ITEM_BYTES["fp32"] * scales
+    return ceil(count / 2) + scales + ITEM_BYTES["fp32"] * (ceil(scales / NF4_SCALES_BLOCK) + 1)
 
 
 @dataclass(frozen=True)
@@ -37,7 +49,9 @@ class MemoryLayout:
     `offload` values are "none", "cpu" or "disk", and at stages 2 and 3 groups of `shard_size` ranks
     share one copy of the model (None: all ranks share one). `accumulate` is "local" or "sharded",
     or None where a step is one micro batch. `frozen_precision` is "train" where frozen weights are
-    kept in the type of `precision` alone, or "fp32". `tensor_ranks` ranks that follow one another
+    kept in the type of `precision` alone, "fp32", or "nf4" where every rank has those of linear
+    layers whole, in 4 bits (with `double_quant` their scales in 8), and the others are kept as with
+    "train". `tensor_ranks` ranks that follow one another
     compute with one layer's weights together, each with its part of those that are cut.
     """
 
@@ -53,6 +67,13 @@ class MemoryLayout:
     frozen_precision: str = "fp32"
     engine: str = "torch"
     tensor_ranks: int = 1
+    double_quant: bool = True
+
+    @property
+    def packs_frozen(self) -> bool:
+        """Whether frozen linear layers keep their weights in few bits. Such a run saves what it
+        trains alone."""
+        return self.frozen_precision == NF4
 
     @property
     def ranks_per_copy(self) -> int:
@@ -106,7 +127,7 @@ class MemoryLayout:
         type (its first versions take no others).
         """
         is_half = self.precision != "fp32"
-        apart = self.stage == 1 or self.frozen_precision == "train"
+        apart = self.stage == 1 or self.frozen_precision != "fp32"
         return self.params_tier == DEVICE and (
             self.offload_optimizer != "none" or (apart and is_half)
         )
@@ -123,7 +144,7 @@ class MemoryLayout:
     @property
     def frozen_dtype(self) -> str:
         """The type of engine `torch`'s frozen weights between steps."""
-        return self.precision if self.frozen_precision == "train" else self.weights_dtype
+        return self.weights_dtype if self.frozen_precision == "fp32" else self.precision
 
     @property
     def gradients_dtype(self) -> str:

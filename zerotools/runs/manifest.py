@@ -60,16 +60,24 @@ def write_manifest(directory: Path, *, threads: int | None = None, stamps: bool 
         BadFile: something below `directory` is neither a regular file nor a directory.
     """
     names = sorted(_regular_files(directory))
-    with ThreadPoolExecutor(threads or _default_threads()) as pool:
-        before = {name: _stamp((directory / name).stat()) for name in names} if stamps else {}
-        entries = pool.map(lambda name: _digest(directory / name), names)
-        files: dict[str, dict[str, Any]] = {
-            name: {"size": entry.size, "sha256": entry.sha256}
-            for name, entry in zip(names, entries, strict=True)
-        }
+    before = {name: _stamp((directory / name).stat()) for name in names} if stamps else {}
+    files: dict[str, dict[str, Any]] = {
+        name: {"size": entry.size, "sha256": entry.sha256}
+        for name, entry in digests_of(directory, names, threads=threads).items()
+    }
     for name, stamp in before.items():
         files[name]["stamp"] = list(stamp)
     return _write(directory, files, _boot() if stamps else None)
+
+
+def digests_of(
+    directory: Path, names: Collection[str], *, threads: int | None = None
+) -> dict[str, ManifestEntry]:
+    """Size and SHA-256 of the files `names` of `directory`; several are read at once, as by
+    `write_manifest`. Raises OSError."""
+    with ThreadPoolExecutor(threads or _default_threads()) as pool:
+        entries = pool.map(lambda name: _digest(directory / name), names)
+        return dict(zip(names, entries, strict=True))
 
 
 def rewrite_manifest(

@@ -19,6 +19,7 @@ from typing import Any
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.hub_layout import HubLayout
 from zerotools.io.files.json_file import read_json
+from zerotools.runs.base_record import BaseRecord, base_from_tree
 from zerotools.runs.file_names import RECORD as RECORD
 from zerotools.runs.hub_record import hub_from_tree, hub_to_tree
 
@@ -68,11 +69,13 @@ class ModelRecord:
 @dataclass(frozen=True, slots=True)
 class LoraRecord:
     """Adapters beside frozen weights: their rank, and how often each is added to its weight. Layers
-    in `fan_in_fan_out` keep their weight transposed."""
+    in `fan_in_fan_out` keep their weight transposed. Where there is a `base`, the frozen weights
+    are there, and not in the checkpoint."""
 
     rank: int
     scale: float
     fan_in_fan_out: tuple[str, ...] = ()
+    base: BaseRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +174,8 @@ def record_to_json(record: JobRecord) -> str:
         del tree["data"]["sequences"]
     if record.lora is None:
         del tree["lora"]
+    elif record.lora.base is None:
+        del tree["lora"]["base"]
     for name, default in (("engine", "torch"), ("weights_only", False), ("made_from", None)):
         if tree[name] == default:
             del tree[name]
@@ -297,7 +302,13 @@ def _hub(read: _Reader) -> HubLayout:
 
 def _lora(read: _Reader) -> LoraRecord:
     transposed = read.texts("fan_in_fan_out") if "fan_in_fan_out" in read.tree else ()
-    return LoraRecord(read.count("rank", least=1), read.number("scale", above=0), transposed)
+    rank, scale = read.count("rank", least=1), read.number("scale", above=0)
+    if "base" not in read.tree:
+        return LoraRecord(rank, scale, transposed)
+    try:
+        return LoraRecord(rank, scale, transposed, base_from_tree(read.tree["base"]))
+    except ValueError as error:
+        raise BadFile(f"{read.path}: lora.base: {error}") from None
 
 
 def _data(read: _Reader) -> DataRecord:

@@ -101,7 +101,7 @@ def check_model(spec: JobSpec) -> Iterator[str]:
         yield f"model.path = {directory}: contains no config.json"
     else:
         yield from _check_config(directory / CONFIG)
-        if spec.resume_from is None:
+        if spec.resume_from is None or spec.lora.packs_frozen:
             yield from _check_weights(directory)
 
 

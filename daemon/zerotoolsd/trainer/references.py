@@ -111,6 +111,8 @@ class ReferenceRun:
     def _digest(self, start: ResumePoint | None) -> str:
         spec, found = self.spec, hashlib.sha256(self.config.encode())
         found.update(f" {spec.train.precision}".encode())
+        if spec.lora.packs_frozen:
+            found.update(f" {spec.lora.frozen_precision} {spec.lora.double_quant}".encode())
         if start is not None:
             paths = [start.path / MANIFEST]
             if not paths[0].exists():

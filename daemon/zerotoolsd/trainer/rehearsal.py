@@ -41,6 +41,7 @@ def rehearse(spec: JobSpec) -> list[str]:
     from zerotoolsd.trainer.engine.loss_choice import check_cut
     from zerotoolsd.trainer.engine.router_bias import check_router_bias
     from zerotoolsd.trainer.engine.router_loss import check_router_loss, unbalanced
+    from zerotoolsd.trainer.frozen_base import check_base
     from zerotoolsd.trainer.leak_check import check_leaks
     from zerotoolsd.trainer.model.attention import check_attention
     from zerotoolsd.trainer.model.kept_fp32 import apart, cast_note, kept_in_fp32
@@ -77,8 +78,11 @@ def rehearse(spec: JobSpec) -> list[str]:
     notes += check_cut(spec, config)
     if spec.engine == "deepspeed":
         notes += cast_note(meta_model.model, kept)
-    if spec.model.path is not None and spec.resume_from is None:
-        notes += match(meta_model.plain, meta_model.aliases, Path(spec.model.path)).notes()
+    if spec.model.path is not None and (spec.resume_from is None or spec.lora.packs_frozen):
+        pretrained = match(meta_model.plain, meta_model.aliases, Path(spec.model.path))
+        if spec.lora.packs_frozen:
+            check_base(spec, meta_model, pretrained)
+        notes += pretrained.notes()
     begun = None if spec.resume_from is None else Path(spec.resume_from)
     if begun is not None and (is_foreign(begun) or was_made_elsewhere(begun)):
         notes += adopt(begun, spec, meta_model).notes

@@ -26,6 +26,7 @@ from zerotoolsd.trainer.engine.loss_choice import loss_size_of
 from zerotoolsd.trainer.engine_choice import make_engine
 from zerotoolsd.trainer.engine_deepspeed.nvme import remove_own_directories
 from zerotoolsd.trainer.evaluation.evaluating import make_evaluation
+from zerotoolsd.trainer.frozen_base import check_base, recorded_base
 from zerotoolsd.trainer.leak_check import check_leaks
 from zerotoolsd.trainer.loop import TrainingRun
 from zerotoolsd.trainer.model.attention import set_attention
@@ -167,12 +168,17 @@ def prepare(
     reporter.prepares(
         "loading the weights" if start is None else f"loading step {start.record.step}"
     )
-    pretrained = _pretrained(spec, meta_model) if start is None else None
+    reads = start is None or layout.packs_frozen
+    pretrained = _pretrained(spec, meta_model) if reads else None
     if pretrained is not None:
         check_same_files(_weight_files(pretrained), group)
+        if layout.packs_frozen:
+            check_base(spec, meta_model, pretrained)
         for note in pretrained.notes():
             reporter.say(note)
+    wait_for_base = recorded_base(spec, pretrained, start, group)
     engine = make_engine(spec, layout, meta_model, group, reporter, start, pretrained)
+    base = wait_for_base()
     group.wait_at_most(START_TIMEOUT)  # in groups that the engine has made, too
     phases.done("weights")
     hub = _hub(meta_model, pretrained, start)
@@ -214,7 +220,7 @@ def prepare(
         checkpoints,
         reporter,
         phases,
-        describe_run(spec, meta_model, group, data, hub),
+        describe_run(spec, meta_model, group, data, hub, base),
         step=start.record.step if start else 0,
         consumed=start.record.consumed_sequences if start else 0,
         evaluation=evaluation,

@@ -12,6 +12,7 @@ from zerotools.core.hub_layout import HubLayout
 from zerotools.jobs.tables.data import kind_of
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.runs import checkpoint_dirs
+from zerotools.runs.base_record import BaseRecord
 from zerotools.runs.record import (
     RNG_PER_RANK,
     JobRecord,
@@ -124,10 +125,16 @@ def warn_of_changes(
 
 
 def describe_run(
-    spec: JobSpec, meta_model: MetaModel, group: WorldGroup, data: TrainingData, hub: HubLayout
+    spec: JobSpec,
+    meta_model: MetaModel,
+    group: WorldGroup,
+    data: TrainingData,
+    hub: HubLayout,
+    base: BaseRecord | None = None,
 ) -> JobRecord:
     """The record of this run's checkpoints, as of step 0, but for what the engine adds; `hub` says
-    of which tensors a model directory makes the model's."""
+    of which tensors a model directory makes the model's, and `base` where the frozen ones are, if
+    checkpoints do not hold them."""
     train = spec.train
     trainable, frozen = meta_model.parameter_count()
     return JobRecord(
@@ -142,18 +149,18 @@ def describe_run(
         sequence_length=data.longest,
         optimizer=OptimizerRecord(train.optimizer, ()),
         model=ModelRecord(trainable, frozen),
-        aliases=dict(meta_model.aliases),
+        aliases={} if base is not None else dict(meta_model.aliases),
         hub=hub,
         schedule=schedule_of(train),
         rng=RNG_PER_RANK,
-        lora=_lora(spec, meta_model),
+        lora=_lora(spec, meta_model, base),
         data=data.record,
         torch_version=str(torch.__version__),
         zerotools_version=zerotools.__version__,
     )
 
 
-def _lora(spec: JobSpec, meta_model: MetaModel) -> LoraRecord | None:
+def _lora(spec: JobSpec, meta_model: MetaModel, base: BaseRecord | None) -> LoraRecord | None:
     if spec.lora.rank is None:
         return None
-    return LoraRecord(spec.lora.rank, spec.lora.scale, fan_in_fan_out(meta_model.model))
+    return LoraRecord(spec.lora.rank, spec.lora.scale, fan_in_fan_out(meta_model.model), base)

@@ -59,9 +59,10 @@ def _model(spec: JobSpec, *, asks: bool) -> ModelShape:
         if not Path(named).exists():
             raise BadRequest(f"the model {named} does not exist")
         model = read_shape(str(named), python)
-    if spec.lora.rank is None:
+    lora = spec.lora
+    if lora.rank is None:
         return model
-    return with_adapters(model, spec.lora.rank, spec.lora.target_modules)
+    return with_adapters(model, lora.rank, lora.target_modules, packs_frozen=lora.packs_frozen)
 
 
 def micro_batch_of(spec: JobSpec, model: ModelShape) -> MicroBatch | None:

@@ -23,6 +23,7 @@ def memory_layout_of(spec: JobSpec) -> MemoryLayout:
         frozen_precision="fp32" if spec.lora.rank is None else spec.lora.frozen_precision,
         engine=spec.engine,
         tensor_ranks=spec.zero.tensor_ranks,
+        double_quant=spec.lora.double_quant,
     )
 
 

@@ -56,6 +56,21 @@ def _other_optimizer(spec: JobSpec, record: JobRecord, where: str) -> Iterator[s
 def _other_adapters(spec: JobSpec, record: JobRecord, where: str) -> Iterator[str]:
     """Adapters of another rank fail by their shapes; those of another scale would load silently."""
     wanted, saved = spec.lora, record.lora
+    if saved is None and wanted.packs_frozen:
+        yield (
+            f"{where}: was trained without adapters; start a new run from its weights: zerotools "
+            "consolidate, and model.path"
+        )
+        return
+    if saved is not None and wanted.rank is not None:
+        kept = "train" if saved.base is None else saved.base.precision
+        if (saved.base is not None) != wanted.packs_frozen:
+            yield (
+                f'lora.frozen_precision = "{wanted.frozen_precision}": the adapters of {where} '
+                f'were trained beside weights of "{kept}"; use that, or begin a new run with '
+                "lora.path"
+            )
+            return
     if saved is None or saved.rank != wanted.rank or saved.scale == wanted.scale:
         return
     yield (

@@ -22,6 +22,7 @@ from zerotools.jobs.tables.model import FLASH, check_model
 from zerotools.jobs.tables.notify import check_notify
 from zerotools.jobs.tables.offload import check_offload
 from zerotools.jobs.tables.on_nodes import check_backend, on_nodes
+from zerotools.jobs.tables.packed_rules import check_packed
 from zerotools.jobs.tables.rendezvous import check_rendezvous
 from zerotools.jobs.tables.script import check_script
 from zerotools.jobs.tables.slurm import check_slurm
@@ -96,6 +97,7 @@ def _check_here(spec: JobSpec) -> tuple[list[str], list[str]]:
         *check_eval(spec.eval),
         *_check_generation(spec),
         *check_lora(spec.lora),
+        *check_packed(spec),
         *_check_batch(spec),
         *check_train(spec.train),
         *(check_optimizer(spec.train) if spec.engine == "torch" else ()),

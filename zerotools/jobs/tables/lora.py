@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from zerotools.core.memory_layout import NF4
 from zerotools.jobs.binding.declaration import key
 
 
@@ -22,10 +23,19 @@ class LoraSpec:
     dropout: float = key("Dropout before the adapters, below 1.", default=0.0, minimum=0)
     frozen_precision: str = key(
         "Type in which the frozen weights are kept: `train` is that of `train.precision`, to which "
-        "weights of another type are rounded once; `fp32` keeps all their bits, in 4 bytes.",
+        "weights of another type are rounded once; `fp32` keeps all their bits, in 4 bytes; `nf4` "
+        "keeps the weights of linear layers, but for the head, in 4 bits by bitsandbytes (QLoRA), "
+        "and the others as `train` does. It needs `model.path`, and checkpoints hold the adapters "
+        "alone.",
         default="train",
-        allowed=("train", "fp32"),
+        allowed=("train", "fp32", NF4),
         stored_default="fp32",
+        engine="torch",
+    )
+    double_quant: bool = key(
+        'With `frozen_precision = "nf4"`: keep the scales of the weights in 8 bits, too.',
+        default=True,
+        stored_default=True,
         engine="torch",
     )
     target_modules: tuple[str, ...] = key(
@@ -43,6 +53,11 @@ class LoraSpec:
         path=True,
         engine="torch",
     )
+
+    @property
+    def packs_frozen(self) -> bool:
+        """Whether frozen linear layers keep their weights in few bits."""
+        return self.rank is not None and self.frozen_precision == NF4
 
     @property
     def scale(self) -> float:

@@ -23,10 +23,16 @@ _DEFAULTS = {
 ALL_LINEAR = "all-linear"
 
 
-def with_adapters(model: ModelShape, rank: int, targets: Sequence[str] = ()) -> ModelShape:
+def with_adapters(
+    model: ModelShape, rank: int, targets: Sequence[str] = (), *, packs_frozen: bool = False
+) -> ModelShape:
     """The model with all its weights frozen and adapters on the linear layers of its blocks that
-    `targets` name; without names, on those that peft chooses for most models."""
-    frozen = tuple(replace(parameter, is_trained=False) for parameter in model.parameters)
+    `targets` name; without names, on those that peft chooses for most models. Where the frozen
+    weights of linear layers are packed, those are taken to be all matrices of the blocks."""
+    frozen = tuple(
+        replace(each, is_trained=False, is_packed=packs_frozen and each.is_hidden)
+        for each in model.parameters
+    )
     architecture = model.architecture
     if architecture is None:
         said = "adapters are not counted, as the names of the model's layers are not known"

@@ -28,9 +28,11 @@ from zerotools.core.memory_layout import (
     LOCAL,
     MASTERS,
     MOMENTS,
+    NF4_BLOCK,
     WEIGHTS,
     MemoryLayout,
     has_eight_bit_moments,
+    nf4_bytes,
 )
 
 State = Mapping[tuple[str, str], int]
@@ -44,7 +46,7 @@ class Parameter:
     """One parameter; those of a `block` are gathered together, and those of none with the model.
     One `in_fp32` is computed with in fp32, whatever the others are. Muon updates one that
     `is_hidden`, a matrix other than embeddings and head. Tensor ranks `cut` a dimension of it, or
-    none."""
+    none. One that `is_packed` is frozen, and every rank has all of it in 4 bits."""
 
     shape: tuple[int, ...]
     is_trained: bool = True
@@ -52,6 +54,7 @@ class Parameter:
     in_fp32: bool = False
     is_hidden: bool = False
     cut: int | None = None
+    is_packed: bool = False
 
     def width(self, dtype: str) -> int:
         """Bytes of an element where those of others are `dtype`."""
@@ -79,8 +82,11 @@ class Parameter:
 
 def textbook(parameters: Iterable[Parameter], layout: MemoryLayout) -> State:
     """The paper's arithmetic, not rounded to rows; bytes by (memory tier, sort)."""
-    trained = frozen = moments = 0
+    trained = frozen = moments = packed = 0
     for parameter, times in _alike(parameters):
+        if parameter.is_packed:
+            packed += times * nf4_bytes(parameter.numel, double_quant=layout.double_quant)
+            continue
         trained += times * parameter.numel * parameter.is_trained
         frozen += times * parameter.numel * (not parameter.is_trained)
         moments += times * _moments(parameter, 1, layout)
@@ -89,7 +95,8 @@ def textbook(parameters: Iterable[Parameter], layout: MemoryLayout) -> State:
     return {
         (layout.params_tier, WEIGHTS): _share(
             width * (trained + frozen), ranks if stage >= 3 else 1
-        ),
+        )
+        + packed,
         (layout.gradients_tier, GRADIENTS): _share(width * trained, ranks if stage >= 2 else 1),
         (layout.state_tier, MASTERS): _share(masters * trained, layout.update_ranks),
         (layout.state_tier, MOMENTS): _share(moments, layout.update_ranks),
@@ -115,6 +122,10 @@ def torch_engine_state(parameters: Sequence[Parameter], layout: MemoryLayout) ->
     """
     found: Counter[tuple[str, str]] = Counter()
     for parameter, times in _alike(parameters):
+        if parameter.is_packed:
+            size = nf4_bytes(parameter.numel, double_quant=layout.double_quant)
+            found[DEVICE, WEIGHTS] += times * size
+            continue
         whole, own = (
             parameter.rows(ranks, layout.tensor_ranks)
             for ranks in (layout.weight_ranks, layout.update_ranks)
@@ -171,13 +182,18 @@ def gathered(parameters: Iterable[Parameter], layout: MemoryLayout) -> int:
     """Bytes of gathered weights on the device in the passes, in addition to `torch_engine_state`.
 
     Where they are kept, those of all blocks; else one block's at a time, and those outside of the
-    blocks.
+    blocks. Of weights in 4 bits it is one at a time, and its scales in fp32.
     """
     blocks: Counter[str | None] = Counter()
+    unpacked = 0
     for parameter in parameters:
+        if parameter.is_packed:
+            scales = _FULL * ceil(parameter.numel / NF4_BLOCK)
+            unpacked = max(unpacked, parameter.width(layout.precision) * parameter.numel + scales)
+            continue
         part = parameter.part(layout.tensor_ranks)
         blocks[parameter.block] += parameter.width(layout.precision) * part.numel
-    outside = blocks.pop(None, 0)
+    outside = blocks.pop(None, 0) + unpacked
     if layout.keeps_gathered:
         return outside + sum(blocks.values())
     return outside + max(blocks.values(), default=0)

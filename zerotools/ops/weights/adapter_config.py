@@ -102,10 +102,11 @@ def _of_record(
 ) -> tuple[dict[str, Any], list[str]]:
     modules = list(dict.fromkeys(each.module for each in tensors))
     alpha = record.scale * record.rank
+    base = None if record.base is None else record.base.path
     tree = {
         "peft_type": "LORA",
         "task_type": _task_type(checkpoint),
-        "base_model_name_or_path": None,
+        "base_model_name_or_path": base,
         "r": record.rank,
         "lora_alpha": int(alpha) if float(alpha).is_integer() else alpha,
         "lora_dropout": 0.0,
@@ -115,7 +116,8 @@ def _of_record(
         "modules_to_save": None,
         "inference_mode": True,
     }
-    note = f"{ADAPTER_CONFIG} is made of the job's record; it does not name the base model"
+    names = "it does not name the base model" if base is None else f"its base model is {base}"
+    note = f"{ADAPTER_CONFIG} is made of the job's record; {names}"
     return tree, [note]
 
 

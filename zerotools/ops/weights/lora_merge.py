@@ -24,9 +24,12 @@ from zerotools.core.layout import PlacedBlock, place_chunk
 from zerotools.formats import FORMATS, FormatTable, format_of
 from zerotools.io.output.staging import Staging, partial_of
 from zerotools.ops.execution.load_arrays import load
+from zerotools.ops.weights.base_weights import BASE as BASE
+from zerotools.ops.weights.base_weights import A as A
+from zerotools.ops.weights.base_weights import B as B
+from zerotools.ops.weights.base_weights import check_bytes, with_base
 from zerotools.runs.record import LoraRecord
 
-BASE, A, B = ".base_layer.", ".lora_A.default.", ".lora_B.default."
 ROW_BYTES = 16 * 1024 * 1024
 """Rows of about so many bytes are added up at a time."""
 
@@ -65,10 +68,14 @@ def merge_adapters(
 
     Raises:
         BadFile: a weight has half an adapter, or one of other shapes; or an adapter has no weight.
+        BadRequest: the checkpoint holds adapters alone, and their base model is not there.
     """
     record = format_of(checkpoint, table).job_record(checkpoint)
     if record is None or record.lora is None:
         return None
+    base, adapters = record.lora.base, checkpoint
+    if base is not None:
+        checkpoint = with_base(adapters, record, base, table)
     scale, folder = record.lora.scale, partial_of(scratch)
     merges = {_plain(merge.weight): merge for merge in _merges(checkpoint, record.lora, folder)}
     _refuse_strays(checkpoint, merges.values())
@@ -84,9 +91,15 @@ def merge_adapters(
             tensors[new] = Tensor(dtypes.FLOAT32, tensor.shape, (whole,))
             files[merges[new].file] = tensor.numel * 4
     size = sum(tensors[key].nbytes for key in merges)
+
+    def sums() -> AbstractContextManager[None]:
+        if base is not None:
+            check_bytes(adapters, base)
+        return _summed(checkpoint, list(merges.values()), scale, scratch)
+
     return MergedAdapters(
         replace(checkpoint, tensors=tensors, files=files),
-        lambda: _summed(checkpoint, list(merges.values()), scale, scratch),
+        sums,
         size,
         folder,
         f"{counted(len(merges), 'weight')} get their adapters added, scaled by {scale:g}; the sums "

@@ -23,6 +23,7 @@ from zerotoolsd.trainer.engine_torch.masters import MasterWeights
 from zerotoolsd.trainer.engine_torch.optimizer import make_optimizer
 from zerotoolsd.trainer.engine_torch.partition import RowPartition
 from zerotoolsd.trainer.engine_torch.state import LiveState
+from zerotoolsd.trainer.memory.dtypes import TORCH_DTYPES
 from zerotoolsd.trainer.memory.tiers import make_memory
 from zerotoolsd.trainer.model.initial import initialise
 from zerotoolsd.trainer.model.kept_fp32 import kept_in_fp32
@@ -31,7 +32,13 @@ from zerotoolsd.trainer.model.meta_model import MetaModel, checkpoint_activation
 from zerotoolsd.trainer.model.optimizer_groups import decayed_names, matrices_of
 from zerotoolsd.trainer.model.pretrained import Pretrained
 from zerotoolsd.trainer.model.sharding import REPLICATE, shard
-from zerotoolsd.trainer.model.weights import load_weights, persistent_buffers, values_by_rule
+from zerotoolsd.trainer.model.weights import (
+    load_packed,
+    load_weights,
+    persistent_buffers,
+    values_by_rule,
+)
+from zerotoolsd.trainer.packed.packed_linear import check_kernels
 from zerotoolsd.trainer.rank.group import START_TIMEOUT, WorldGroup
 from zerotoolsd.trainer.reporting.reporter import Reporter
 from zerotoolsd.trainer.stretches.cutting import compute_stretches
@@ -56,6 +63,8 @@ def build(
     if spec.train.activation_checkpointing:
         checkpoint_activations(meta_model.model)
     refuse_two_types(layout)
+    if layout.packs_frozen:
+        check_kernels(group.device)
     if layout.state_tier == DISK:
         check_disk_space(meta_model, layout, Path(spec.offload.path or ""), group)
     memory = make_memory(group.device, layout.state_tier, spec.offload)
@@ -118,11 +127,13 @@ def _fill(
     parameters = {name: p for name, p in live.parameters.items() if name in by_rule}
     loaded = buffers.keys() - by_rule
     initialise(parameters, buffers, meta_model, spec.seed, live.memory.host, loaded)
-    if resumes:
-        return
     if pretrained is not None:
         targets = {**live.parameters, **persistent_buffers(live.model)}
         load_weights(targets, meta_model.aliases, pretrained)
+        device, dtype = live.memory.device, TORCH_DTYPES[live.layout.precision]
+        load_packed(live.model, meta_model.aliases, pretrained, device, dtype)
+    if resumes:
+        return
     if spec.lora.path is not None:
         fill_adapter(read_adapter(spec.lora, meta_model.model), live.parameters)
     live.copy_to_model()

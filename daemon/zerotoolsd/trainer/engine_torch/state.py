@@ -44,8 +44,15 @@ class LiveState:
             self.masters.copy_to_model()
 
     def tree(self) -> dict[str, dict[str, torch.Tensor]]:
-        """`model.<name>` and `optim.<name>.<state>`; canonical names only."""
-        model = {name: parameter.detach() for name, parameter in self.parameters.items()}
+        """`model.<name>` and `optim.<name>.<state>`; canonical names only. Beside weights in 4 bits
+        it is what is trained alone: the others are in the directory of the base model."""
+        packs = self.layout.packs_frozen
+        trained = {name for name, p in self.model.named_parameters() if p.requires_grad}
+        model = {
+            name: parameter.detach()
+            for name, parameter in self.parameters.items()
+            if not packs or name in trained
+        }
         return {
             "model": {**model, **persistent_buffers(self.model)},
             "optim": self.optimizer.state(),

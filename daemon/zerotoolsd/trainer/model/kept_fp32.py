@@ -18,6 +18,9 @@ from torch import nn
 from zerotools.core.errors import Unsupported
 from zerotools.jobs.tables.train import TrainSpec
 
+ALL_KEPT = TrainSpec(batch_size=1, precision="fp16")
+"""Of which transformers keeps most in fp32."""
+
 
 def kept_in_fp32(model: Any, train: TrainSpec) -> frozenset[str]:
     """Names of the parameters and buffers of `model` that stay fp32 where it is trained as `train`

@@ -9,6 +9,7 @@ from zerotools.core.memory_layout import DEVICE, DISK, HOST, MemoryLayout
 from zerotools.ops.estimate.state import Parameter, bytes_at, gathered, loss_bytes, state_of
 from zerotoolsd.trainer.model.meta_model import MetaModel
 from zerotoolsd.trainer.model.optimizer_groups import matrices_of
+from zerotoolsd.trainer.packed.packed_linear import packed_linears
 from zerotoolsd.trainer.tensor_parallel.layer_cuts import layer_cuts
 
 MIB = 1 << 20
@@ -18,7 +19,7 @@ def parameters_of(
     meta_model: MetaModel, kept: frozenset[str] = frozenset(), tensor_ranks: int = 1
 ) -> list[Parameter]:
     """The parameters, each with the block that it is gathered with and the dimension that tensor
-    ranks cut, those that are `kept` in fp32; tied ones once."""
+    ranks cut, those that are `kept` in fp32; tied ones once. And the weights in 4 bits."""
     found = []
     matrices = matrices_of(meta_model.model)
     cuts = layer_cuts(meta_model.model, tensor_ranks).dimensions
@@ -27,6 +28,9 @@ def parameters_of(
         shape, in_fp32 = tuple(parameter.shape), name in kept
         trained, is_hidden = parameter.requires_grad, name in matrices
         found.append(Parameter(shape, trained, block, in_fp32, is_hidden, cuts.get(name)))
+    for _, layer in packed_linears(meta_model.model):
+        shape = layer.out_features, layer.in_features
+        found.append(Parameter(shape, is_trained=False, is_packed=True))
     return found
 
 

@@ -20,7 +20,10 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.jobs.tables.lora import LoraSpec
 from zerotools.jobs.tables.model import ModelSpec
+from zerotoolsd.trainer.model.kept_fp32 import ALL_KEPT, kept_in_fp32
 from zerotoolsd.trainer.model.lora import add_adapters, refuse_tied
+from zerotoolsd.trainer.packed.packed_linear import packed_linears
+from zerotoolsd.trainer.packed.packing import pack_frozen
 
 CONFIG = "config.json"
 OLDEST_TRANSFORMERS = (5, 1)
@@ -53,6 +56,7 @@ class MetaModel:
         counts = [0, 0]
         for parameter in self.model.parameters():
             counts[not parameter.requires_grad] += parameter.numel()
+        counts[1] += sum(layer.numel for _, layer in packed_linears(self.model))
         return counts[0], counts[1]
 
 
@@ -124,6 +128,9 @@ def draw(config: Any, lora: LoraSpec = NO_ADAPTERS) -> MetaModel:
     if lora.rank is not None:
         plain = copy.deepcopy(model)
         add_adapters(model, lora)
+    if lora.packs_frozen:
+        kept = kept_in_fp32(model, ALL_KEPT)
+        pack_frozen(model, double_quant=lora.double_quant, kept=kept)
     aliases = _aliases(model)
     refuse_tied(aliases)
     for name, parameter in model.named_parameters():

@@ -43,6 +43,7 @@ from zerotoolsd.trainer.memory.reductions import free_reduction_buffers
 from zerotoolsd.trainer.memory.tiers import BUFFERS, MemoryTier, MemoryTiers
 from zerotoolsd.trainer.model.kept_fp32 import apart
 from zerotoolsd.trainer.model.meta_model import MetaModel
+from zerotoolsd.trainer.packed.packed_linear import packed_buffers
 from zerotoolsd.trainer.tensor_parallel.cut_layers import cut_layers
 from zerotoolsd.trainer.tensor_parallel.layer_cuts import LayerCuts, layer_cuts
 
@@ -217,14 +218,16 @@ def _allocate(
     records = _records(model)
     whole = meta_model.model.named_buffers(remove_duplicate=False)
     types = {name: buffer.dtype for name, buffer in whole}
+    packed = packed_buffers(model)
     for prefix, module in model.named_modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
             if parameter not in made:
                 made[parameter] = _with_memory(parameter, place, records[parameter])
             setattr(module, name, made[parameter])
         for name, buffer in list(module.named_buffers(recurse=False)):
-            dtype = types[f"{prefix}.{name}" if prefix else name]
-            module._buffers[name] = memory.device.empty(buffer.shape, dtype, BUFFERS)
+            path = f"{prefix}.{name}" if prefix else name
+            sort = WEIGHTS if path in packed else BUFFERS
+            module._buffers[name] = memory.device.empty(buffer.shape, types[path], sort)
 
 
 def _records(model: nn.Module) -> dict[nn.Parameter, Any]:

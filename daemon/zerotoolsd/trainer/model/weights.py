@@ -12,10 +12,12 @@ from torch.distributed.tensor import DTensor
 from zerotools.core.boxes import Box
 from zerotools.core.errors import BadRequest
 from zerotools.core.hub_layout import HubBlock
+from zerotoolsd.trainer.memory.tiers import START, MemoryTier
 from zerotoolsd.trainer.model.lora import base_name, is_adapter
 from zerotoolsd.trainer.model.pretrained import Pretrained
 from zerotoolsd.trainer.model.sharding import local_part
 from zerotoolsd.trainer.model.stored import StoredReader
+from zerotoolsd.trainer.packed.packed_linear import packed_buffers, packed_linears
 
 
 def is_from_seed(name: str, pretrained: Pretrained) -> bool:
@@ -27,12 +29,12 @@ def is_from_seed(name: str, pretrained: Pretrained) -> bool:
 def values_by_rule(model: Any, pretrained: Pretrained | None, *, resumes: bool) -> set[str]:
     """The parameters and buffers of `model` that get their values by its own rule, and from nowhere
     else: neither from a directory nor, where the run `resumes`, from a checkpoint."""
-    buffers = {name for name, _ in model.named_buffers()}
+    buffers = {name for name, _ in model.named_buffers()} - packed_buffers(model)
     state = {name for name, _ in model.named_parameters()} | persistent_buffers(model).keys()
-    if resumes:
-        return buffers - state
     if pretrained is not None:
         return (buffers - state) | {name for name in state if is_from_seed(name, pretrained)}
+    if resumes:
+        return buffers - state
     return buffers | state
 
 
@@ -51,6 +53,27 @@ def load_weights(
         for name, tensor in targets.items():
             if not is_from_seed(name, pretrained):
                 _fill(tensor, _blocks(name, aliases, pretrained), reader)
+
+
+def load_packed(
+    model: Any,
+    aliases: Mapping[str, str],
+    pretrained: Pretrained,
+    place: MemoryTier,
+    dtype: torch.dtype,
+) -> None:
+    """Pack the weights of the packed layers of `model`, one at a time, each read whole and rounded
+    to `dtype` first, as transformers' loader does. It is made in memory of `place`.
+
+    Raises:
+        BadFile: a safetensors file is damaged.
+    """
+    with ExitStack() as stack, torch.no_grad():
+        reader = StoredReader(pretrained.stored, stack)
+        for name, layer in packed_linears(model):
+            weight = place.empty((layer.out_features, layer.in_features), dtype, START)
+            _fill(weight, _blocks(f"{name}.weight", aliases, pretrained), reader)
+            layer.take(weight)
 
 
 def persistent_buffers(model: Any) -> dict[str, torch.Tensor]:

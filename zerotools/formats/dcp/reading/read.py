@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Key, Origin
@@ -176,6 +176,15 @@ def _native(
     )
 
 
+def _of_base(record: JobRecord) -> Iterator[str]:
+    base = None if record.lora is None else record.lora.base
+    if base is not None:
+        yield (
+            f"holds adapters alone; their base model is {base.path}, which the run kept in "
+            f"{base.precision}; they are merged into its weights as they are there"
+        )
+
+
 def _origin(path: Path, metadata: Metadata, record: JobRecord | None, named: NamedKeys) -> Origin:
     if record is not None:
         return Origin(
@@ -186,6 +195,7 @@ def _origin(path: Path, metadata: Metadata, record: JobRecord | None, named: Nam
             stage=record.stage,
             step=record.step,
             precision=PRECISIONS.get(record.precision),
+            notes=tuple(_of_base(record)),
         )
     ranks = saving_ranks(metadata)
     count = counted(ranks, "rank")

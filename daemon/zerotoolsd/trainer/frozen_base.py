@@ -1,0 +1,77 @@
+"""The base model of adapters beside weights in 4 bits, which stays in its directory: checkpoints
+say which it was, and a run that goes on must have the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from zerotools.core.boxes import Box
+from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.jobs.tables.spec import JobSpec
+from zerotools.runs.base_record import BaseRecord, record_base
+from zerotoolsd.trainer.checkpoints.resuming import ResumePoint
+from zerotoolsd.trainer.model.lora import BASE, base_name
+from zerotoolsd.trainer.model.meta_model import MetaModel
+from zerotoolsd.trainer.model.pretrained import Pretrained
+from zerotoolsd.trainer.rank.group import WorldGroup
+
+
+def check_base(spec: JobSpec, meta_model: MetaModel, pretrained: Pretrained) -> None:
+    """
+    Raises:
+        BadRequest: the directory lacks weights, which no checkpoint would hold.
+        Unsupported: it has a weight that gets an adapter in pieces, to which none can be added.
+    """
+    said = f'lora.frozen_precision = "{spec.lora.frozen_precision}"'
+    if pretrained.initial:
+        raise BadRequest(
+            f"{said}: {pretrained.directory} lacks {pretrained.initial[0]}, and checkpoints hold "
+            "the adapters alone; take a directory that has it"
+        )
+    for name, _ in meta_model.model.named_modules():
+        if not f"{name}.".endswith(BASE):
+            continue
+        blocks = pretrained.blocks.get(base_name(f"{name}.weight"), ())
+        is_one = len(blocks) == 1 and blocks[0].strides is None
+        if not is_one or blocks[0].box != Box.whole(blocks[0].shape):
+            raise Unsupported(
+                f"{said}: {pretrained.directory} has the weight of "
+                f"{base_name(f'{name}.weight')} in another shape, so that its adapter could not be "
+                'merged; leave it out of lora.target_modules, or set "train"'
+            )
+
+
+def recorded_base(
+    spec: JobSpec, pretrained: Pretrained | None, start: ResumePoint | None, group: WorldGroup
+) -> Callable[[], BaseRecord | None]:
+    """Begin to read the files of the base model, on rank 0, beside what else is done; what comes
+    back waits for it, on all ranks together, and returns what checkpoints say of it. None where
+    they hold the weights themselves.
+
+    It raises BadRequest where the files cannot be read, or are others than those that the run
+    which goes on from `start` began with.
+    """
+    if pretrained is None or not spec.lora.packs_frozen:
+        return lambda: None
+    directory, precision = pretrained.directory.absolute(), spec.lora.frozen_precision
+    names = {tensor.path.name for tensor in pretrained.stored.values()}
+    pool = ThreadPoolExecutor(1)
+    reading = pool.submit(record_base, directory, names, precision) if group.rank.leads else None
+    pool.shutdown(wait=False)
+
+    def decided() -> BaseRecord:
+        assert reading is not None, "asked on rank 0 alone"
+        found = reading.result()
+        before = None if start is None or start.record.lora is None else start.record.lora.base
+        if start is not None and before is not None:
+            for name, file in before.files.items():
+                if found.files.get(name) != file:
+                    raise BadRequest(
+                        f"model.path: {directory / name} is not the file that the adapters of "
+                        f"{start.path} were trained beside (SHA-256 {file.sha256[:12]}…); name "
+                        "the directory with that base model"
+                    )
+        return found
+
+    return lambda: group.decided_by_rank_zero(decided)

@@ -1,0 +1,156 @@
+"""A frozen linear layer whose weight is in nf4, as bitsandbytes packs it.
+
+nf4 (Dettmers et al. 2023) keeps each element as one of 16 numbers, times a scale that 64 elements
+share. The weight is made whole, in the type of the input, for one product, and let go of: in the
+forward pass, and again in the backward pass, where alone the gradient of the input needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil
+from typing import Any
+
+import torch
+from torch import nn
+
+from zerotools.core.errors import BadRequest
+from zerotools.core.memory_layout import NF4, NF4_BLOCK, NF4_SCALES_BLOCK
+
+PACKED, SCALES, SCALE_SCALES, SCALE_MEAN = "packed", "scales", "scale_scales", "scale_mean"
+
+
+class PackedLinear(nn.Module):  # type: ignore[misc] # torch's types are not followed
+    """`linear` with its weight, `[out_features, in_features]`, in 4 bits; its bias stays.
+
+    Buffers, which no checkpoint holds: `packed`, uint8 `[elements / 2, 1]`, and `scales`, one for
+    64 elements, fp32; with `double_quant` uint8, of which 256 share one of `scale_scales`, after
+    `scale_mean` was taken off.
+    """
+
+    def __init__(self, linear: nn.Linear, *, double_quant: bool) -> None:
+        super().__init__()
+        self.in_features: int = linear.in_features
+        self.out_features: int = linear.out_features
+        self.bias = linear.bias
+        self.double_quant = double_quant
+        count = ceil(self.numel / NF4_BLOCK)
+        self._add(PACKED, (ceil(self.numel / 2), 1), torch.uint8, linear)
+        self._add(SCALES, (count,), torch.uint8 if double_quant else torch.float32, linear)
+        if double_quant:
+            self._add(SCALE_SCALES, (ceil(count / NF4_SCALES_BLOCK),), torch.float32, linear)
+            self._add(SCALE_MEAN, (), torch.float32, linear)
+
+    def _add(
+        self, name: str, shape: tuple[int, ...], dtype: torch.dtype, linear: nn.Linear
+    ) -> None:
+        empty = torch.empty(shape, dtype=dtype, device=linear.weight.device)
+        self.register_buffer(name, empty, persistent=False)
+
+    @property
+    def numel(self) -> int:
+        """Elements of the weight."""
+        return self.in_features * self.out_features
+
+    def take(self, weight: torch.Tensor) -> None:
+        """Keep `weight`, `[out_features, in_features]`, fp32, fp16 or bf16, on the device of the
+        buffers."""
+        functional = _functional()
+        packed, state = functional.quantize_4bit(
+            weight.contiguous(),
+            blocksize=NF4_BLOCK,
+            compress_statistics=self.double_quant,
+            quant_type=NF4,
+        )
+        found = {PACKED: packed, SCALES: state.absmax}
+        if self.double_quant:
+            found |= {SCALE_SCALES: state.state2.absmax, SCALE_MEAN: state.offset}
+        for name, value in found.items():
+            self.get_buffer(name).copy_(value)
+
+    def weight_in(self, dtype: torch.dtype) -> torch.Tensor:
+        """The weight, `[out_features, in_features]`, as its 4 bits say it, in `dtype`."""
+        functional, scales = _functional(), self.get_buffer(SCALES)
+        if self.double_quant:
+            code = functional.create_dynamic_map().to(scales.device)
+            scales = functional.dequantize_blockwise(
+                scales, absmax=self.get_buffer(SCALE_SCALES), code=code, blocksize=NF4_SCALES_BLOCK
+            )
+            scales += self.get_buffer(SCALE_MEAN)
+        whole = functional.QuantState(
+            absmax=scales,
+            shape=torch.Size((self.out_features, self.in_features)),
+            blocksize=NF4_BLOCK,
+            quant_type=NF4,
+            dtype=dtype,
+        )
+        found: torch.Tensor = functional.dequantize_4bit(self.get_buffer(PACKED), whole)
+        return found
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """The product for `inputs`, `[..., in_features]`, in their type."""
+        bias = None if self.bias is None else self.bias.to(inputs.dtype)
+        product: torch.Tensor = _Product.apply(inputs, bias, self)
+        return product
+
+    def extra_repr(self) -> str:
+        """As `nn.Linear` has it."""
+        sizes = f"in_features={self.in_features}, out_features={self.out_features}"
+        return f"{sizes}, bias={self.bias is not None}, {NF4}"
+
+
+class _Product(torch.autograd.Function):  # type: ignore[misc]
+    """`inputs` times a packed weight, of which nothing is kept for the backward pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, inputs: torch.Tensor, bias: torch.Tensor | None, layer: PackedLinear
+    ) -> torch.Tensor:
+        ctx.layer = layer
+        return nn.functional.linear(inputs, layer.weight_in(inputs.dtype), bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, None, None]:
+        if not ctx.needs_input_grad[0]:
+            return None, None, None
+        return gradient @ ctx.layer.weight_in(gradient.dtype), None, None
+
+
+def packed_linears(model: nn.Module) -> Iterator[tuple[str, PackedLinear]]:
+    """The packed layers of `model`, by name."""
+    for name, module in model.named_modules():
+        if isinstance(module, PackedLinear):
+            yield name, module
+
+
+def packed_buffers(model: nn.Module) -> frozenset[str]:
+    """The names of their buffers."""
+    return frozenset(
+        f"{prefix}.{name}"
+        for prefix, layer in packed_linears(model)
+        for name, _ in layer.named_buffers()
+    )
+
+
+def check_kernels(device: torch.device) -> None:
+    """Pack and unpack a small weight on `device`.
+
+    Raises:
+        BadRequest: bitsandbytes cannot be imported, or has nothing that works there.
+    """
+    try:
+        layer = PackedLinear(nn.Linear(64, 4, device=device), double_quant=True)
+        layer.take(torch.ones(4, 64, device=device))
+        layer.weight_in(torch.float32)
+    except Exception as error:  # whatever its binary raises where it does not fit this machine
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise BadRequest(
+            f'lora.frozen_precision = "{NF4}": bitsandbytes does not work on {device.type} here: '
+            f'{reason}; install another release of it, or set "train"'
+        ) from None
+
+
+def _functional() -> Any:
+    from bitsandbytes import functional  # only jobs with packed weights pay for it
+
+    return functional

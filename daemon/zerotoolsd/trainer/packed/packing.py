@@ -1,0 +1,51 @@
+"""Which layers of a model keep their weights in 4 bits: those that transformers' loader packs."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections import Counter
+from collections.abc import Container, Iterator
+from typing import Any
+
+from torch import nn
+
+from zerotools.core.errors import BadRequest
+from zerotools.core.memory_layout import NF4
+from zerotoolsd.trainer.packed.packed_linear import PackedLinear
+
+SAID = f'lora.frozen_precision = "{NF4}"'
+
+
+def pack_frozen(model: Any, *, double_quant: bool, kept: Container[str] = ()) -> None:
+    """Replace the frozen linear layers of `model` by packed ones: all but its head, those that
+    share their weight, and those whose weight is `kept` as it is.
+
+    Raises:
+        BadRequest: bitsandbytes is missing, or there is no such layer.
+    """
+    if importlib.util.find_spec("bitsandbytes") is None:
+        raise BadRequest(
+            f"{SAID}: needs bitsandbytes, which {sys.executable} does not have: "
+            'pip install bitsandbytes, or set "train"'
+        )
+    found = list(_packable(model, kept))
+    if not found:
+        raise BadRequest(
+            f"{SAID}: bitsandbytes packs linear layers, and {type(model).__name__} has none that "
+            'are frozen; set "train"'
+        )
+    for name, linear in found:
+        parent, _, own = name.rpartition(".")
+        setattr(model.get_submodule(parent), own, PackedLinear(linear, double_quant=double_quant))
+
+
+def _packable(model: Any, kept: Container[str]) -> Iterator[tuple[str, nn.Linear]]:
+    head = model.get_output_embeddings()
+    uses = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
+    for name, module in model.named_modules():
+        # Subclasses may compute something else with their weight.
+        if type(module) is not nn.Linear or module is head or module.weight.requires_grad:
+            continue
+        if uses[id(module.weight)] == 1 and f"{name}.weight" not in kept:
+            yield name, module

@@ -1,0 +1,27 @@
+"""What `lora.frozen_precision = "nf4"` demands of the other keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from zerotools.core.memory_layout import NF4
+from zerotools.jobs.tables.spec import JobSpec
+
+
+def check_packed(spec: JobSpec) -> Iterator[str]:
+    """What is wrong where frozen weights are to be kept in 4 bits."""
+    said = f'lora.frozen_precision = "{NF4}"'
+    if not spec.lora.packs_frozen:
+        if not spec.lora.double_quant and spec.lora.frozen_precision != NF4:
+            yield f"lora.double_quant = false: is for {said}; set that, or leave it out"
+        return
+    if spec.model.path is None:
+        yield (
+            f"{said}: checkpoints hold the adapters alone, so their base model must stay in a "
+            "directory; set model.path"
+        )
+    if spec.offload.params != "none":
+        yield (
+            f"{said}: weights of 4 bits stay where they are computed with; leave offload.params = "
+            f'"{spec.offload.params}" out'
+        )

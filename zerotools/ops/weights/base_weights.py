@@ -1,0 +1,97 @@
+"""The model of a checkpoint that holds adapters alone: its frozen weights, from their directory.
+
+Adapters beside weights in 4 bits are merged into the weights that were rounded to 4 bits, as they
+are in the directory that the run began with, and not into the rounded ones: the merged model then
+has the adapters' change and no rounding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from zerotools.core.boxes import Box
+from zerotools.core.checkpoint import Checkpoint, Key, Tensor
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.core.hub_layout import HubLayout
+from zerotools.formats import FORMATS, FormatTable, read
+from zerotools.runs.base_record import BaseRecord, why_another
+from zerotools.runs.record import JobRecord
+
+BASE, A, B = ".base_layer.", ".lora_A.default.", ".lora_B.default."
+
+
+def with_base(
+    adapters: Checkpoint, record: JobRecord, base: BaseRecord, table: FormatTable = FORMATS
+) -> Checkpoint:
+    """The tensors of `adapters` and those of the model `base`, as the Hub has them, but for the
+    names of those that get an adapter: these are the job's. No bytes are read.
+
+    Raises:
+        BadRequest: the base model is not there any more, or has files of other sizes.
+        BadFile: it lacks a weight that gets an adapter.
+    """
+    directory = Path(base.path)
+    _refuse(adapters, why_another(base, directory, digests=False))
+    model = read(directory, table=table)
+    renamed = {
+        _on_hub(f"{stem}.weight", record.hub): f"{stem}{BASE}weight"
+        for key in adapters.tensors
+        for stem, found, _ in [key.name.partition(A)]
+        if found
+    }
+    held = {tensor.name for tensor in model.tensors}
+    for name in renamed:
+        if name not in held:
+            raise BadFile(f"{directory} has no {name}, to which an adapter of {_of(adapters)} is")
+    own = {_on_hub(key.name, record.hub) for key in adapters.tensors}
+    tensors: dict[Key, Tensor] = {
+        Key(renamed.get(key.name, key.name), key.role): _placed(tensor, model.root)
+        for key, tensor in model.tensors.items()
+        if key.name not in own
+    }
+    return replace(
+        adapters,
+        tensors=tensors | dict(adapters.tensors),
+        files={**_placed_files(model), **adapters.files},
+        aliases=model.aliases,
+    )
+
+
+def _placed(tensor: Tensor, root: Path) -> Tensor:
+    """With files by absolute path, to stand beside tensors of another directory."""
+    chunks = (replace(chunk, file=str(root / chunk.file)) for chunk in tensor.chunks)
+    return replace(tensor, chunks=tuple(chunks))
+
+
+def _placed_files(model: Checkpoint) -> dict[str, int]:
+    return {str(model.root / file): size for file, size in model.files.items()}
+
+
+def check_bytes(adapters: Checkpoint, base: BaseRecord) -> None:
+    """Read all of the base model.
+
+    Raises:
+        BadRequest: it is another one than that which the adapters were trained beside.
+    """
+    _refuse(adapters, why_another(base, Path(base.path)))
+
+
+def _refuse(adapters: Checkpoint, why: str | None) -> None:
+    if why is not None:
+        raise BadRequest(
+            f"{_of(adapters)} holds adapters alone, and the base model that they are added to is "
+            f"not what it was: {why}; put it back, or export the adapter with --adapter-only"
+        )
+
+
+def _of(adapters: Checkpoint) -> str:
+    return str(adapters.origin.path)
+
+
+def _on_hub(name: str, hub: HubLayout) -> str:
+    """The name of the Hub's tensor that is all of the job's tensor `name`; else that name."""
+    blocks = hub.get(name, ())
+    if len(blocks) == 1 and blocks[0].box == Box.whole(blocks[0].shape):
+        return blocks[0].name
+    return name

@@ -1,0 +1,95 @@
+"""Which files the base model of adapters is in, where a checkpoint does not hold it.
+
+Adapters beside weights in 4 bits are saved alone. What they are added to stays in the directory
+that the run began with, and is known by the size and the SHA-256 of each of its files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.errors import BadRequest
+from zerotools.io.files.filenames import stays_below_root
+from zerotools.runs.manifest import digests_of
+
+
+@dataclass(frozen=True, slots=True)
+class BaseFile:
+    """`size` in bytes, and `sha256` in lower-case hex."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class BaseRecord:
+    """The `files` of weights in the directory `path`, by name, and the type in which a run kept
+    them: `precision`, such as "nf4"."""
+
+    path: str
+    precision: str
+    files: Mapping[str, BaseFile]
+
+
+def record_base(directory: Path, names: Iterable[str], precision: str) -> BaseRecord:
+    """Read the files `names` of `directory`, all of their bytes.
+
+    Raises:
+        BadRequest: one cannot be read.
+    """
+    try:
+        found = digests_of(directory, sorted(names))
+    except OSError as error:
+        raise BadRequest(
+            f"model.path: {error.filename or directory} cannot be read: {error.strerror}"
+        ) from None
+    files = {name: BaseFile(entry.size, entry.sha256) for name, entry in found.items()}
+    return BaseRecord(str(directory), precision, files)
+
+
+def why_another(base: BaseRecord, directory: Path, *, digests: bool = True) -> str | None:
+    """Why the weights in `directory` are not `base`; None: they are. Without `digests` no bytes are
+    read, and files of the same sizes are taken for the same."""
+    for name, wanted in base.files.items():
+        try:
+            size = (directory / name).stat().st_size
+        except OSError as error:
+            return f"{directory / name} cannot be read: {error.strerror}"
+        if size != wanted.size:
+            return f"{directory / name} has {size} bytes, and had {wanted.size} when training began"
+    if digests:
+        try:
+            found = digests_of(directory, list(base.files))
+        except OSError as error:
+            return f"{error.filename or directory} cannot be read: {error.strerror}"
+        for name, wanted in base.files.items():
+            if found[name].sha256 != wanted.sha256:
+                return (
+                    f"{directory / name} has SHA-256 {found[name].sha256[:12]}…, and had "
+                    f"{wanted.sha256[:12]}… when training began"
+                )
+    return None
+
+
+def base_from_tree(tree: Any) -> BaseRecord:
+    """What job.json says. Raises ValueError: it is something else."""
+    if not isinstance(tree, Mapping) or not isinstance(tree.get("files"), Mapping):
+        raise ValueError("must be a table with path, precision and files")
+    path, precision = tree.get("path"), tree.get("precision")
+    if not isinstance(path, str) or not isinstance(precision, str):
+        raise ValueError("path and precision must be strings")
+    files = {}
+    for name, value in tree["files"].items():
+        size = value.get("size") if isinstance(value, Mapping) else None
+        digest = value.get("sha256") if isinstance(value, Mapping) else None
+        if type(size) is not int or size < 0 or not isinstance(digest, str):
+            raise ValueError(f"files: {name!r:.80} must have a size and a sha256")
+        if not stays_below_root(name):
+            raise ValueError(f"files: {name!r:.80} is not a file below the directory")
+        files[name] = BaseFile(size, digest)
+    if not files:
+        raise ValueError("files: lists none")
+    return BaseRecord(path, precision, files)
