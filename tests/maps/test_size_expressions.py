@@ -54,7 +54,10 @@ def test_what_is_no_size_is_refused(text: str, said: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["a.b", "f(a)", "[a for a in b]", "lambda: 1", "a ** b", "a @ b", "1 +", "a[0]", "x := 1"],
+    [
+        *("a.b", "f(a)", "[a for a in b]", "lambda: 1", "a ** b", "a @ b", "1 +", "a[0]", "x := 1"),
+        "2if 1 else 3",
+    ],
 )
 def test_nothing_else_of_python_is_understood(text: str) -> None:
     with pytest.raises(ValueError, match=r"maps do not take|is not an expression"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import warnings
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
@@ -52,7 +53,9 @@ def parsed(text: str) -> ast.expr:
         ValueError: it is none, or has more than names, numbers, words, lists and operators.
     """
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", SyntaxWarning)  # of numbers run into words
+            tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, RecursionError, MemoryError):
         raise ValueError(f"{text!r} is not an expression") from None
     for node in ast.walk(tree):

@@ -42,7 +42,7 @@ def test_how_many_stay_is_said_of_uploads_alone() -> None:
 
 
 def test_what_is_read_from_a_disk_is_no_url() -> None:
-    with pytest.raises(BadRequest, match="output_dir: a job reads this from a disk"):
+    with pytest.raises(BadRequest, match="output_dir: a job writes to a disk"):
         parsed(output_dir="s3://bucket/out")
     with pytest.raises(BadRequest, match="resume_from: a s3:// URL has a name or a password"):
         parsed(resume_from="s3://key:secret@bucket/run")

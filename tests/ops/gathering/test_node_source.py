@@ -52,6 +52,8 @@ def test_a_path_of_this_node_is_the_same_from_everywhere() -> None:
         ("n1;id:/a", "the host has a character"),
         ("ssh://ada:secret@n1/a", "a password cannot be given"),
         ("ssh://n1/a%00b", "the path has a NUL"),
+        ("s3://bucket/run", "s3://...: shards are gathered from nodes, by ssh"),
+        ("https://ada:secret@host/run", "https://...: shards are gathered"),
     ],
 )
 def test_what_is_no_source(text: str, why: str) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tests.golden_files import DEEPSPEED, JOB, TORCH
+from tests.golden_files import DEEPSPEED, GOLDEN, JOB, TORCH
 from zerotools import formats
 from zerotools.core.errors import BadFile, Unsupported, ZerotoolsError
 from zerotools.ops.inspection.inspect import inspect, to_json
@@ -84,3 +84,12 @@ def test_a_file_that_a_problem_names_already_is_not_named_again(tmp_path: Path) 
     lost.unlink()
     inspection = inspect(formats.read(damaged))
     assert [problem.message for problem in inspection.problems] == [f"{lost} is missing"]
+
+
+def test_a_config_that_cannot_say_what_is_quantised_is_a_problem(tmp_path: Path) -> None:
+    model = GOLDEN / "transformers-5.23.0" / "fp8-blocks" / "model"
+    copy = Path(shutil.copytree(model, tmp_path / "model"))
+    assert inspect(formats.read_any(copy)).problems == ()
+    (copy / "config.json").write_text('{"quantization_config": [1]}')
+    (problem,) = inspect(formats.read_any(copy)).problems
+    assert "quantization_config is not a table, but [1]" in problem.message

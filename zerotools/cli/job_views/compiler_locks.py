@@ -9,6 +9,8 @@ from pathlib import Path
 
 from zerotools.cli.job_views.describe import Job
 from zerotools.cli.output import render
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.text.home_paths import expanded
 
 OLD_SECONDS = 60.0
 
@@ -39,5 +41,8 @@ def _locks(environment: Mapping[str, str]) -> Iterator[Path]:
     if given := environment.get("TORCH_EXTENSIONS_DIR"):
         yield from sorted(Path(given).glob("*/lock"))
         return
-    cache = environment.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
+    try:
+        cache = environment.get("XDG_CACHE_HOME") or str(expanded("~/.cache"))
+    except BadRequest:  # a user without a home directory
+        return
     yield from sorted((Path(cache) / "torch_extensions").glob("*/*/lock"))

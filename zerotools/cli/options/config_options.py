@@ -23,6 +23,7 @@ from zerotools.jobs.imports.recipes.recipe import Recipe
 from zerotools.jobs.jobfile.parse import read_tree
 from zerotools.jobs.launcher_keys.deepspeed_releases import NEWEST, Release, installed_release
 from zerotools.jobs.text.document import Document, read_text
+from zerotools.jobs.text.home_paths import expanded
 from zerotools.jobs.text.json_text import parse_json
 from zerotools.jobs.text.yaml_text import parse_yaml
 
@@ -101,7 +102,7 @@ class Configs(NamedTuple):
             )
         tree = dict(job.tree)
         tree["deepspeed"] = {k: v for k, v in tree["deepspeed"].items() if k != "config"}
-        return replace(job, tree=tree), job.base_dir / Path(config).expanduser()
+        return replace(job, tree=tree), job.base_dir / expanded(config)
 
     def _deepspeed(self, path: Path) -> Document:
         if path.suffix in (".yaml", ".yml"):
@@ -121,7 +122,7 @@ class Configs(NamedTuple):
     def _named(self, name: str) -> Document:
         """A file that the accelerate config names: from the working directory, as accelerate does,
         or next to that config."""
-        path = Path(name).expanduser()
+        path = expanded(name)
         if self.accelerate is not None and not path.exists():
             beside = self.accelerate.parent / path
             path = beside if beside.exists() else path

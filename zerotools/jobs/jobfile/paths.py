@@ -10,18 +10,24 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from zerotools.core.errors import BadRequest
 from zerotools.io.stores.addresses import is_url
 from zerotools.jobs.binding.bind import hints_of, show
 from zerotools.jobs.binding.declaration import keys_of
 from zerotools.jobs.tables.engine_tables import misplaced_keys
 from zerotools.jobs.tables.far_places import why_not_read
 from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.text.home_paths import expanded
 
 PathFix = Callable[[str, str, bool], str]
 """(dotted key, path, whether it may be a URL) -> absolute path."""
 
 
 _FROM_A_DISK = "a job reads this from a disk, and not from a URL; fetch it, and name the copy"
+_ON_A_DISK = {
+    "output_dir": "a job writes to a disk, and not to a URL; name a directory, and give the URL as "
+    "checkpoint.upload_to, where each checkpoint is copied"
+}
 
 
 def with_absolute_paths(spec: JobSpec, base_dir: Path | None) -> tuple[JobSpec, list[str]]:
@@ -76,7 +82,7 @@ def _absolute(
     base_dir: Path | None, wrong: list[str], name: str, path: str, may_be_url: bool
 ) -> str:
     if is_url(path):
-        whys = why_not_read(path) if may_be_url else [_FROM_A_DISK]
+        whys = why_not_read(path) if may_be_url else [_ON_A_DISK.get(name, _FROM_A_DISK)]
         wrong.extend(f"{name}: {why}" for why in whys)
         return path
     if base_dir is None:
@@ -91,4 +97,8 @@ def _absolute(
         if found is None:
             wrong.append(f"python = {show(path)}: there is no such program in PATH")
         return found or path
-    return os.path.normpath(base_dir.absolute() / Path(path).expanduser())
+    try:
+        return os.path.normpath(base_dir.absolute() / expanded(path))
+    except BadRequest as error:
+        wrong.append(f"{name} = {error}")
+        return path

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from zerotools.core.errors import BadRequest
 from zerotools.io.ssh.ssh_host import SCHEME, SshHost, Wrong, parse_login, parse_url
+from zerotools.io.stores.addresses import is_url
 
 _HOME = "~/"
 
@@ -34,6 +35,8 @@ def parse_source(text: str) -> NodeSource:
         if host.path is None:
             raise _wrong(text, "it names no directory")
         return _source(SshHost(host.host, host.user, host.port), path, text)
+    if is_url(text):  # which may have a password: it is not shown
+        raise _wrong(f"{text.partition('://')[0]}://...", "shards are gathered from nodes, by ssh")
     place, behind = _halves(text)
     if behind is None:
         directory = Path(text).absolute()

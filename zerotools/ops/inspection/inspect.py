@@ -91,8 +91,7 @@ def inspect(checkpoint: Checkpoint, table: FormatTable = FORMATS) -> Inspection:
     """Summarise, and prove that every tensor is whole. Reads no tensor data but single numbers."""
     proof = prove(checkpoint)
     training, problems, notes = _training_of(checkpoint, table, proof.problems)
-    quantisation = _quantisation_of(checkpoint)
-    faults = (Problem(message, tensor=name) for message, name in quantisation.damage)
+    quantisation, faults = _quantisation_of(checkpoint)
     run = summarize(checkpoint, training)
     return Inspection(
         checkpoint,
@@ -106,11 +105,15 @@ def inspect(checkpoint: Checkpoint, table: FormatTable = FORMATS) -> Inspection:
     )
 
 
-def _quantisation_of(checkpoint: Checkpoint) -> Quantisation:
+def _quantisation_of(checkpoint: Checkpoint) -> tuple[Quantisation, list[Problem]]:
     try:
-        return recognise(checkpoint)
+        found = recognise(checkpoint)
+    except BadFile as error:
+        return Quantisation(), [Problem(str(error))]
     except (ZerotoolsError, OSError) as error:
-        return Quantisation(unknown=f"what config.json says of quantised weights is lost: {error}")
+        lost = f"what config.json says of quantised weights is lost: {error}"
+        return Quantisation(unknown=lost), []
+    return found, [Problem(message, tensor=name) for message, name in found.damage]
 
 
 def _hidden_elements(checkpoint: Checkpoint, found: Quantisation) -> int:

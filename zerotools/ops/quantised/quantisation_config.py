@@ -36,11 +36,21 @@ class QuantisationConfig:
         return f"{self.path} says quant_method {self.method!r:.60}"
 
     def blocks(self) -> Blocks:
-        """The shapes of blocks that the config names."""
+        """The shapes of blocks that the config names.
+
+        Raises:
+            BadFile: it names one that is none.
+        """
         return tuple(dict.fromkeys(self._blocks()))
 
     def _blocks(self) -> Iterator[tuple[int, ...]]:
-        yield from _block(self.settings.get("weight_block_size"))
+        named = self.settings.get("weight_block_size")
+        if named is not None and not list(_block(named)):
+            raise BadFile(
+                f"{self.path}: weight_block_size is {named!r:.60}, and must be two numbers of 1 or "
+                "more; correct it, or take it out, so that the blocks follow from the shapes"
+            )
+        yield from _block(named)
         groups = self.settings.get("config_groups")
         values = list(groups.values())[:_MOST_GROUPS] if isinstance(groups, Mapping) else []
         for group in values:

@@ -7,7 +7,7 @@ them no shape tells of, and a model with others computes something else.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from zerotools.core.errors import BadRequest
 from zerotools.core.training import TrainingState
@@ -106,10 +106,10 @@ def _other_meanings(arguments: Mapping[str, Any], config: Mapping[str, Any]) -> 
         yield f"it has norm_topk_prob = {said}, and {_trained_with(name, normalises)}"
 
 
-def _trained_with(name: str, value: float) -> str:
-    said = str(value).lower() if isinstance(value, bool) else f"{value:.12g}"
+def _trained_with(name: str, value: object) -> str:
+    said = f"{value:.12g}" if _is_number(value) else str(value).lower()
     return f"the run was trained with {name} = {said}"
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -9,7 +9,7 @@ from tests.jobs.slurm.fake_programs import calls, programs
 from tests.jobs.tables.test_slurm import job
 from zerotools.cli.job_views.submitting import slurm_submission
 from zerotools.cli.job_views.submitting.slurm_submission import members_for_slurm, submit_to_slurm
-from zerotools.core.errors import BadRequest
+from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.jobs.client.submissions import Submission
 from zerotools.jobs.slurm.job_directory import END, job_directories, write_record
 from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
@@ -27,14 +27,18 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def submit(
-    submissions: Sequence[Submission], after: str | None = None, key: str | None = None
+    submissions: Sequence[Submission],
+    after: str | None = None,
+    key: str | None = None,
+    *,
+    dry_run: bool = False,
 ) -> None:
     def terms(numbers_of: object) -> dict[str, object]:
         assert callable(numbers_of)
         condition = {"condition": "ok"}
         return {} if after is None else {"after": [{"job": numbers_of(after)[0], **condition}]}
 
-    submit_to_slurm(submissions, terms, None, key=key, dry_run=False, follow=False, as_json=True)
+    submit_to_slurm(submissions, terms, None, key=key, dry_run=dry_run, follow=False, as_json=True)
 
 
 def test_each_job_of_a_sweep_is_submitted_under_one_key(home: Path) -> None:
@@ -81,3 +85,17 @@ def test_no_two_jobs_write_into_one_directory(home: Path, tmp_path: Path) -> Non
     assert len(calls(home.parent, "sbatch")) == 2
     with pytest.raises(BadRequest, match="writes there"):
         SlurmJobs(programs(tmp_path, squeue="exit 0"), home).resume(directory.path.name)
+
+
+def test_a_rehearsal_refuses_a_slurm_that_is_too_old(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = programs(home.parent, sbatch='echo "$@" >> $0.old')
+    sbatch = home.parent / "bin" / "sbatch"
+    sbatch.write_text(sbatch.read_text().replace("22.05.8", "16.05.2"))
+    monkeypatch.setattr(slurm_submission, "SlurmCommands", lambda: old)
+    with pytest.raises(Unsupported, match=r"a.toml: Slurm 16.05 is too old"):
+        submit([Submission("a.toml", job({}))], dry_run=True)
+    sbatch.unlink()
+    old.environment["PATH"] = str(home.parent / "bin")
+    submit([Submission("a.toml", job({}))], dry_run=True)  # it cannot be asked here

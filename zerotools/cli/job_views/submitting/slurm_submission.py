@@ -199,10 +199,16 @@ def _show(
         click.echo(f"{each.source}: sbatch {' '.join([*options, 'SCRIPT'])}, with the script")
         render.print_lines(map(render.clean, text.splitlines()))
         try:
-            click.echo(commands.test_only(text))
-        except (Unsupported, SlurmUnreachable) as error:
+            commands.place_of("sbatch")
+        except Unsupported as error:
             say("warning", f"Slurm was not asked: {error}")
-        except BadRequest as error:
+            continue
+        try:
+            commands.version()
+            click.echo(commands.test_only(text))
+        except SlurmUnreachable as error:
+            say("warning", f"Slurm was not asked: {error}")
+        except (BadRequest, Unsupported) as error:
             raise with_source(each.source, error) from None
     return 0
 

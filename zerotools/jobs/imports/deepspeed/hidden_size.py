@@ -10,6 +10,7 @@ from typing import Any
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.imports.reading.job_keys import look_up
 from zerotools.jobs.text.document import read_text
+from zerotools.jobs.text.home_paths import expanded
 
 
 def hidden_size(job: Mapping[str, Any], base_dir: Path) -> int | None:
@@ -20,9 +21,9 @@ def hidden_size(job: Mapping[str, Any], base_dir: Path) -> int | None:
     config = look_up(job, "model.config")
     path = look_up(job, "model.path")
     if isinstance(path, str):
-        config = _read(base_dir / Path(path).expanduser() / "config.json")
+        config = _read(base_dir, f"{path}/config.json")
     elif isinstance(config, str):
-        config = _read(base_dir / Path(config).expanduser())
+        config = _read(base_dir, config)
     if not isinstance(config, Mapping):
         return None
     found = _size(config)
@@ -30,9 +31,9 @@ def hidden_size(job: Mapping[str, Any], base_dir: Path) -> int | None:
     return _size(inner) if found is None and isinstance(inner, Mapping) else found
 
 
-def _read(path: Path) -> Any:
+def _read(base_dir: Path, path: str) -> Any:
     try:
-        return json.loads(read_text(path, "model config"))
+        return json.loads(read_text(base_dir / expanded(path), "model config"))
     except (BadRequest, ValueError, RecursionError):
         return None
 

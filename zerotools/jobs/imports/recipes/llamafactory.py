@@ -20,6 +20,7 @@ from zerotools.jobs.launcher_keys.recipe_keys import (
     LLAMAFACTORY_STAGES,
 )
 from zerotools.jobs.text.document import Document, read_text
+from zerotools.jobs.text.home_paths import expanded
 from zerotools.jobs.text.json_text import parse_json
 
 REGISTER = "dataset_info.json"
@@ -92,7 +93,7 @@ def _names(value: Any) -> list[Any]:
 
 
 def _found(name: str, beside: Path) -> Path:
-    path = Path(name).expanduser()
+    path = expanded(name)
     return path if path.is_dir() or not (beside / path).is_dir() else beside / path
 
 

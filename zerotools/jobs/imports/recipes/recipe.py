@@ -10,6 +10,7 @@ from zerotools.jobs.imports.reading.report import Findings
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue
 from zerotools.jobs.imports.recipes.launcher_numa import NumaAsked
 from zerotools.jobs.text.document import Document
+from zerotools.jobs.text.home_paths import expanded
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,6 @@ class Recipe:
 
     def found(self, name: str) -> Path:
         """The path `name`: from the working directory, or next to the file where only that is."""
-        path = Path(name).expanduser()
+        path = expanded(name)
         beside = self.beside / path
         return beside if not path.exists() and beside.exists() else path
