@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -186,3 +187,22 @@ def test_nodes_share_weights_within_and_gradients_between(
     assert "of one machine" in estimate(str(job), *MACHINE[2:], "--print", "job").err
     job.write_text(text + "shard_size = 8\n")
     assert "shared by its" not in estimate(str(job), *MACHINE[2:], "--stage", "3").out
+
+
+def test_ranks_that_compute_together_are_said_and_printed(
+    estimate: Command, model: Path, tmp_path: Path
+) -> None:
+    job = tmp_path / "job.toml"
+    text = JOB.replace("gpus = 2", "gpus = 8")
+    job.write_text(text + "[zero]\ntensor_ranks = 2\nsequence_ranks = 2\n")
+    page = estimate(str(job), *MACHINE[2:]).out
+    assert "of which each of 2 ranks has a part, 2 ranks for each layer" in " ".join(page.split())
+    printed = tmp_path / "printed.toml"
+    printed.write_text(estimate(str(job), *MACHINE[2:], "--print", "job").out)
+    tree = tomllib.loads(printed.read_text())
+    assert tree["zero"]["tensor_ranks"] == tree["zero"]["sequence_ranks"] == 2
+    assert tree["train"]["batch_size"] == 8
+    for other in ("deepspeed", "accelerate"):
+        done = estimate(str(job), *MACHINE[2:], "--print", other)
+        assert done.status == 2
+        assert f"--print {other}: 4 ranks of this job compute the same sequences" in done.err

@@ -60,10 +60,7 @@ def counted(name: str, micro: MicroBatch) -> int:
         hidden = model.base_model(**arguments, use_cache=False).last_hidden_state
         gc.collect()
         kept = live.now
-    if ranks == 1:
-        assert hidden.shape[:2] == (micro.batch, micro.stretch)
-    else:
-        assert hidden.shape[:2] == ids.shape
+    assert hidden.shape[:2] == (ranks * micro.batch, micro.stretch)
     return kept // ranks
 
 
@@ -121,6 +118,16 @@ def test_a_tensor_rank_keeps_its_part_of_attention_and_mlp(name: str) -> None:
     predicted = activations_of(architecture(name), micro).kept - IDS
     assert predicted == pytest.approx(counted(name, micro), rel=TOLERANCE)
     assert predicted < activations_of(architecture(name), replace(micro, tensor_ranks=1)).kept
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", ["llama", "qwen3"])
+def test_a_tensor_rank_keeps_its_part_of_a_stretch(name: str) -> None:
+    micro = replace(MICRO, sequence=96, precision="bf16", tensor_ranks=2, sequence_ranks=2)
+    model = architecture(name)
+    predicted = activations_of(model, micro).kept
+    assert predicted == pytest.approx(counted(name, micro), rel=TOLERANCE)
+    assert predicted < 0.65 * activations_of(model, replace(micro, sequence_ranks=1)).kept
 
 
 def test_the_worked_example() -> None:

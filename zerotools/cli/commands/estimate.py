@@ -194,6 +194,14 @@ def _print_config(found: Estimate, config: str) -> int:
             "--print makes the config of one machine, and this job has [rendezvous]; change [zero] "
             "and [offload] of its file by hand"
         )
+    micro, shared = found.work.micro, found.work.layout.tensor_ranks
+    shared *= 1 if micro is None else micro.sequence_ranks
+    if config != "job" and shared > 1:
+        raise BadRequest(
+            f"--print {config}: {shared} ranks of this job compute the same sequences "
+            "(zero.tensor_ranks, zero.sequence_ranks), and that config would leave it out; use "
+            "--print job"
+        )
     tree = found.configs(row)[config]
     if config == "job":
         sys.stdout.write(job_text(tree))

@@ -60,6 +60,8 @@ def _head(found: Estimate) -> Iterator[str]:
         each = counted(micro.batch, "sequence")
         if micro.sequence_ranks > 1:
             again = f", of which each of {micro.sequence_ranks} ranks has a part{again}"
+        if micro.tensor_ranks > 1:
+            again += f", {micro.tensor_ranks} ranks for each layer"
         yield f"at a time on each: {each} of {_tokens(micro.sequence)}{again}"
 
 

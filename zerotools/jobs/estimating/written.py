@@ -29,7 +29,7 @@ def job_tree(
     if micro is not None:
         tree["data"] = {"sequence_length": micro.sequence}
         times = 1 if layout.accumulate is None else 2
-        shares = max(1, layout.world_size // micro.sequence_ranks)
+        shares = max(1, layout.world_size // (micro.sequence_ranks * layout.tensor_ranks))
         train["batch_size"] = times * micro.batch * shares
         if times > 1:
             train["micro_batch_size"] = micro.batch
@@ -40,6 +40,8 @@ def job_tree(
     tree["zero"] = {"stage": layout.stage}
     if micro is not None and micro.sequence_ranks > 1:
         tree["zero"]["sequence_ranks"] = micro.sequence_ranks
+    if layout.tensor_ranks > 1:
+        tree["zero"]["tensor_ranks"] = layout.tensor_ranks
     if layout.shard_size is not None:
         tree["zero"]["shard_size"] = layout.shard_size
     offload = {"optimizer": layout.offload_optimizer, "params": layout.offload_params}

@@ -44,6 +44,9 @@ AXOLOTL_NAMES: Mapping[str, str] = {
     "adam_eps": "adam_epsilon",
     "base_model": "model_name_or_path",
     "tokenizer_config": "tokenizer_name",
+    "tensor_parallel_size": "tensor_ranks",
+    "context_parallel_size": "sequence_ranks",
+    "sequence_parallel_degree": "sequence_ranks",
 }
 AXOLOTL_DEFAULTS: Mapping[str, object] = {
     **TRAINER_DEFAULTS,

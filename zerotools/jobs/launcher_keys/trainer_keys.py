@@ -31,6 +31,8 @@ DIRECT: Mapping[str, tuple[str, ValueKind]] = {
     "text_column": ("data.text_column", ValueKind.TEXT),
     "loss_on": ("data.loss_on", ValueKind.TEXT),
     "messages_column": ("data.messages_column", ValueKind.TEXT),
+    "tensor_ranks": ("zero.tensor_ranks", ValueKind.COUNT),
+    "sequence_ranks": ("zero.sequence_ranks", ValueKind.COUNT),
 }
 """Argument -> the key of the job file that says the same."""
 

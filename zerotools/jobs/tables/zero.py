@@ -61,13 +61,13 @@ def check_zero(zero: ZeroSpec, world_size: int) -> Iterator[str]:
     for name in ("sequence_ranks", "tensor_ranks"):
         ranks = getattr(zero, name)
         if world_size >= 1 and world_size % ranks:
-            yield f"zero.{name} = {ranks}: must divide the {world_size} ranks"
+            yield f"zero.{name} = {ranks}: must divide the {_ranks(world_size)}"
     together = zero.share_ranks
     if zero.sequence_ranks > 1 and zero.tensor_ranks > 1 and world_size % together:
         yield (
             f"zero.sequence_ranks = {zero.sequence_ranks} and zero.tensor_ranks = "
             f"{zero.tensor_ranks}: {together} ranks together compute each sequence, and must "
-            f"divide the {world_size} ranks"
+            f"divide the {_ranks(world_size)}"
         )
     if size is None:
         return
@@ -77,4 +77,8 @@ def check_zero(zero: ZeroSpec, world_size: int) -> Iterator[str]:
             f"and zero.stage is {stage}; leave it out"
         )
     elif world_size >= 1 and world_size % size:
-        yield f"zero.shard_size = {size}: must divide the {world_size} ranks"
+        yield f"zero.shard_size = {size}: must divide the {_ranks(world_size)}"
+
+
+def _ranks(count: int) -> str:
+    return f"{count} rank{'s' * (count > 1)}"

@@ -44,7 +44,8 @@ def jobs(directory: Path, out: Path) -> dict[str, dict[str, Any]]:
 
     def then(stage: int, **changes: Any) -> dict[str, Any]:
         train = {"steps": LEARNED + 1, **changes.pop("train", {})}
-        return learning(make, zero={"stage": stage}, resume_from=source, train=train, **changes)
+        zero = {"stage": stage, **changes.pop("zero", {})}
+        return learning(make, zero=zero, resume_from=source, train=train, **changes)
 
     def gpt2(**changes: Any) -> dict[str, Any]:
         """It drops out."""
@@ -57,6 +58,8 @@ def jobs(directory: Path, out: Path) -> dict[str, dict[str, Any]]:
         "stage-2": then(2, train={"precision": "fp16"}, env={FP16_ON_CPU: "1"}),
         "stage-3": then(3, offload={"params": "cpu"}),
         "again": then(3, train={"activation_checkpointing": True}),
+        "layers": then(3, zero={"tensor_ranks": 2}, eval={"num_beams": 2}),
+        "sequences": then(2, zero={"sequence_ranks": 2}),
         "with": gpt2(eval={**asked, "max_new_tokens": 8, "max_predictions": 3}),
         "without": gpt2(),
     }
@@ -97,8 +100,8 @@ def test_what_is_known_by_heart_is_said(runs: Runs) -> None:
     assert [scores[name] for name in SCORES] == pytest.approx([100.0] * 4)
 
 
-@pytest.mark.parametrize("name", ["stage-1", "stage-2", "stage-3", "again"])
-def test_it_is_said_at_every_stage_precision_and_place(runs: Runs, name: str) -> None:
+@pytest.mark.parametrize("name", ["stage-1", "stage-2", "stage-3", "again", "layers", "sequences"])
+def test_it_is_said_at_every_stage_precision_place_and_mesh(runs: Runs, name: str) -> None:
     said = [row["prediction"] for row in rows(runs, name, LEARNED + 1)]
     assert said == [pair["summary"] for pair in PAIRS]
     assert runs.losses(name)[0] < 0.1

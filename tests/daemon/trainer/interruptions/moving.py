@@ -1,5 +1,6 @@
 """A job that is stopped at random steps, and goes on each time at another stage or number of ranks.
-One whose ranks compute sequences together does so every second time, all of them.
+One whose ranks compute sequences or layers together does so every second time, all of them; one
+that does both has them share layers alone from then on.
 
 At the step after which it goes on, weights and optimizer state are those that were saved, to the
 last bit. The losses after it differ from those of the run that was not moved by the order in which
@@ -20,6 +21,7 @@ from zerotoolsd.trainer.rank.failures import EXIT_STOPPED
 
 MOVES = ((1, 3), (3, 1), (0, 2), (2, 3))
 """Stage and ranks, after those that a job begins with."""
+TOGETHER = ("tensor_ranks", "sequence_ranks")
 FAR = {"fp32": 1e-5, "bf16": 5e-4, "fp16": 5e-4}
 """How far a loss may be, relative; in 16 bits, parts of a batch are rounded part by part."""
 
@@ -42,8 +44,11 @@ def move(tree: Mapping[str, Any], place: Path, chance: random.Random) -> Moved:
     run_dir, part = place / "moved", steps // len(layouts)
     for number, (stage, ranks) in enumerate(layouts):
         zero = {"stage": stage}
-        if "sequence_ranks" in tree["zero"] and number % 2 == 0:
-            zero["sequence_ranks"] = ranks
+        if number == 0:
+            zero = tree["zero"]
+        elif number % 2 == 0:
+            shared = next((key for key in TOGETHER if key in tree["zero"]), None)
+            zero |= {shared: ranks} if shared else {}
         moved = {**tree, "ranks": ranks, "zero": zero}
         attempt = start(run_dir, moved)
         last = number == len(layouts) - 1

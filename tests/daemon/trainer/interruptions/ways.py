@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.judging_training.setting import Setting
+from benchmarks.judging_training.setting import VOCABULARY, Setting
 from harness.launching import TINY_GPT2, TINY_LLAMA, job
 from zerotools.jobs.tables.spec import FP16_ON_CPU
 
@@ -39,11 +39,12 @@ BIASED = {
     "v_head_dim": 8,
 }
 HEADS = {**TINY_LLAMA, "hidden_size": 48, "num_attention_heads": 12}
+PARTS = {**HEADS, "num_key_value_heads": 12, "intermediate_size": 60}
 PIECES = {"micro_batch_size": 2}
 Changes = dict[str, Any]
 BY_DAEMON = (
     *("stage 0", "stage 1", "stage 2", "stage 3", "stage 1, fp16 that overflows"),
-    "stage 3, sequences on 2 ranks",
+    *("stage 3, sequences on 2 ranks", "stage 3, layers on 2 ranks"),
 )
 MOVED = (
     "stage 3",
@@ -61,6 +62,10 @@ MOVED = (
     "stage 1, Muon",
     "stage 3, preferences, accumulated",
     "stage 3, sequences on 2 ranks",
+    "stage 3, layers on 2 ranks",
+    "stage 2, preferences, sequences on 2 ranks",
+    "stage 3, layers and sequences on 2 x 2 ranks",
+    "stage 3, adapters, layers on 2 ranks",
 )
 """Those that go on at other stages and numbers of ranks. Dropout is drawn by each rank."""
 
@@ -71,6 +76,15 @@ def ways(texts: list[str], setting: Setting, spill: Path) -> dict[str, Changes]:
     packed = {"text": [], "examples": [str(setting.examples)], "sequence_length": 96}
     half = {"precision": "bf16"}
     adapters = {"rank": 4, "target_modules": ["q_proj", "v_proj"], "dropout": 0.1}
+    preferences = {
+        "data": {
+            "text": [],
+            "preferences": [str(_pairs(setting.examples))],
+            "tokenizer": str(setting.model),
+        },
+        "dpo": {"beta": 0.3},
+        "eval": {"fraction": 0.1, "every": 5},
+    }
     return {
         **{f"stage {stage}": _way(stage) for stage in range(4)},
         "stage 3, 1 rank": _way(3, ranks=1),
@@ -135,13 +149,28 @@ def ways(texts: list[str], setting: Setting, spill: Path) -> dict[str, Changes]:
             model={"path": str(setting.model)},
             data={**packed, "packing": True},
         ),
-        "stage 3, preferences, accumulated": _way(
+        "stage 3, layers on 2 ranks": _together(3, by="tensor_ranks", model={"config": PARTS}),
+        "stage 2, layers on 2 of 4 ranks, accumulated, bf16": _together(
+            2, {**PIECES, **half}, by="tensor_ranks", ranks=4, model={"config": PARTS}
+        ),
+        "stage 3, adapters, layers on 2 ranks": _together(
             3,
+            by="tensor_ranks",
+            model={"config": PARTS},
+            lora={"rank": 4, "target_modules": ["q_proj", "down_proj"]},
+        ),
+        "stage 3, layers and sequences on 2 x 2 ranks": {
+            **_way(3, ranks=4, model={"config": PARTS}),
+            "zero": {"stage": 3, "tensor_ranks": 2, "sequence_ranks": 2},
+        },
+        "stage 3, preferences, accumulated": _way(
+            3, PIECES, **preferences, model={"path": str(setting.model)}
+        ),
+        "stage 2, preferences, sequences on 2 ranks": _together(
+            2,
             PIECES,
-            model={"path": str(setting.model)},
-            data={"text": [], "preferences": [str(_pairs(setting.examples))]},
-            dpo={"beta": 0.3},
-            eval={"fraction": 0.1, "every": 5},
+            **preferences,
+            model={"config": {**PARTS, "vocab_size": VOCABULARY}},
         ),
     }
 
@@ -170,6 +199,12 @@ def _way(stage: int, train: Mapping[str, Any] | None = None, **others: Any) -> C
     return {"zero": {"stage": stage}, **({"train": dict(train)} if train else {}), **others}
 
 
-def _together(stage: int, train: Mapping[str, Any] | None = None, **others: Any) -> Changes:
-    """Of ranks of which two compute each sequence."""
-    return {**_way(stage, train, **others), "zero": {"stage": stage, "sequence_ranks": 2}}
+def _together(
+    stage: int,
+    train: Mapping[str, Any] | None = None,
+    *,
+    by: str = "sequence_ranks",
+    **others: Any,
+) -> Changes:
+    """Of ranks of which two compute each sequence, or each layer."""
+    return {**_way(stage, train, **others), "zero": {"stage": stage, by: 2}}

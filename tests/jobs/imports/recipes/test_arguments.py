@@ -62,7 +62,7 @@ def yaml(draw: random.Random) -> Imported:
 def test_hostile_arguments_are_refused_or_read(seed: int) -> None:
     draw = random.Random(seed)
     read = 0
-    for _ in range(60):
+    for _ in range(120):
         try:
             imported = draw.choice((line, yaml))(draw)
         except ZerotoolsError:

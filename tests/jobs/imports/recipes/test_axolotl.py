@@ -2,10 +2,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.jobs.imports.jobs import a_job
 from tests.jobs.imports.recipes.told import key, of, rows
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.imports.combine import Imported
+from zerotools.jobs.imports.combine import Imported, import_configs
 from zerotools.jobs.imports.recipes.axolotl import read_axolotl
+from zerotools.jobs.text.json_text import parse_json
 from zerotools.jobs.text.yaml_text import parse_yaml
 
 CONFIG = """
@@ -89,6 +91,25 @@ def test_a_config_of_the_project_is_a_job(tmp_path: Path) -> None:
 )
 def test_what_a_job_cannot_have_is_refused(tmp_path: Path, old: str, new: str, why: str) -> None:
     assert why in str(imported(tmp_path, CONFIG.replace(old, new)).problem)
+
+
+def test_ranks_that_share_sequences_and_layers_have_one_micro_batch(tmp_path: Path) -> None:
+    sizes = "context_parallel_size: 2\ntensor_parallel_size: 2\ndeepspeed: ds.json\n"
+    document = parse_yaml((CONFIG + sizes).replace("{root}", str(tmp_path)), source="x.yml")
+    imported(tmp_path)
+    recipe = read_axolotl(document, tmp_path)
+    config = parse_json('{"zero_optimization": {"stage": 3}}', source="ds.json")
+    job = import_configs(a_job("gpus = 8\n"), recipe=recipe, deepspeed=config)
+    assert (key(job, "zero.sequence_ranks"), key(job, "zero.tensor_ranks")) == (2, 2)
+    assert key(job, "train.batch_size") == 2 * 4 * 8 // 4
+    assert not rows(job, "unknown")
+
+
+def test_a_size_that_does_not_divide_the_ranks_is_named_by_its_place(tmp_path: Path) -> None:
+    said = str(imported(tmp_path, CONFIG + "sequence_parallel_degree: 2\n").problem)
+    assert "sequence_parallel_degree) = 2: must divide the 1 rank" in said
+    both = "sequence_parallel_degree: 2\ncontext_parallel_size: 2\n"
+    assert "say the same; remove one of them" in str(imported(tmp_path, CONFIG + both).problem)
 
 
 def test_plain_text_and_a_floor_of_the_cosine(tmp_path: Path) -> None:
