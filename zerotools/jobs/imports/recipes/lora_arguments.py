@@ -9,6 +9,7 @@ from zerotools.jobs.binding.bind import show
 from zerotools.jobs.imports.reading.report import KeyOutcome
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue
 from zerotools.jobs.imports.recipes.argument_values import ArgumentReading
+from zerotools.jobs.imports.recipes.packed_arguments import read_packed
 from zerotools.jobs.launcher_keys.key_kinds import ValueKind
 from zerotools.jobs.launcher_keys.trainer_keys import ALL_LINEAR
 
@@ -26,6 +27,7 @@ def read_adapters(reading: ArgumentReading) -> None:
     targets = config.take("lora_target_modules")
     rest = [given for given in (rank, alpha, dropout, targets) if given is not None]
     on = switch.value if switch is not None else rank is not None
+    read_packed(reading, adapts=on)
     if not on:
         for given in [*rest, *([] if switch is None else [switch])]:
             config.row(KeyOutcome.IGNORED, given, None, "no adapters are trained")
