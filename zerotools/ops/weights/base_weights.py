@@ -43,7 +43,9 @@ def with_base(
     held = {tensor.name for tensor in model.tensors}
     for name in renamed:
         if name not in held:
-            raise BadFile(f"{directory} has no {name}, to which an adapter of {_of(adapters)} is")
+            raise BadFile(
+                f"{directory} has no {name}, to which an adapter of {_of(adapters)} belongs"
+            )
     own = {_on_hub(key.name, record.hub) for key in adapters.tensors}
     tensors: dict[Key, Tensor] = {
         Key(renamed.get(key.name, key.name), key.role): _placed(tensor, model.root)

@@ -11,7 +11,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs.tables.lora import LoraSpec
 
 pytestmark = pytest.mark.peft
-FIND = "zerotoolsd.trainer.packed.packing.find_spec"
+FIND = "zerotoolsd.trainer.packed.frozen_layers.find_spec"
 SPEC = LoraSpec(rank=2, frozen_precision="nf4", target_modules=("q_proj", "lm_head"))
 
 
