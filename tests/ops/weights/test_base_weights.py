@@ -76,11 +76,36 @@ def test_a_base_that_is_gone_or_changed_is_refused(tmp_path: Path) -> None:
     file.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
     merged = merge_adapters(source, tmp_path / "scratch")
     assert merged is not None
-    with pytest.raises(BadRequest, match=r"has SHA-256 .*; put it back, or export the adapter"):
+    with pytest.raises(
+        BadRequest, match=r"has SHA-256 .*; name a copy of it with zerotools consolidate"
+    ):
         merged.sums()
     file.unlink()
     with pytest.raises(BadRequest, match=r"model\.safetensors cannot be read: No such file"):
         merge_adapters(source, tmp_path / "scratch")
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy" / FILE).write_bytes(before)
+    merged = merge_adapters(source, tmp_path / "scratch", base_directory=tmp_path / "copy")
+    assert merged is not None
+    with merged.sums():
+        found = load(merged.checkpoint, {PLAIN: dtypes.FLOAT32})[PLAIN]
+    np.testing.assert_allclose(found, wanted(), rtol=1e-6, atol=1e-6)
+
+
+def test_whole_weights_take_no_base(tmp_path: Path) -> None:
+    whole = written(tmp_path / "source", matrices(), a_record(lora=LoraRecord(2, SCALE)))
+    for source in (whole, replace(whole, native=None)):
+        with pytest.raises(BadRequest, match="holds whole weights; leave it out"):
+            merge_adapters(source, tmp_path / "scratch", base_directory=tmp_path)
+
+
+def test_files_that_the_run_did_not_read_are_left_out(tmp_path: Path) -> None:
+    source = saved(tmp_path)
+    other = {"layer.z.weight": np.zeros((2, 2), "f4")}
+    save_file(other, tmp_path / "model" / "z.safetensors", metadata={"format": "pt"})
+    merged = merge_adapters(source, tmp_path / "scratch")
+    assert merged is not None
+    assert set(merged.checkpoint.tensors) == {PLAIN, OTHER}
 
 
 def test_a_base_without_a_weight_is_refused(tmp_path: Path) -> None:

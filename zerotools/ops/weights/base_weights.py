@@ -33,7 +33,7 @@ def with_base(
     """
     directory = Path(base.path)
     _refuse(adapters, why_another(base, directory, digests=False))
-    model = read(directory, table=table)
+    model = _of_files(read(directory, table=table), base)
     renamed = {
         _on_hub(f"{stem}.weight", record.hub): f"{stem}{BASE}weight"
         for key in adapters.tensors
@@ -60,6 +60,16 @@ def with_base(
     )
 
 
+def _of_files(model: Checkpoint, base: BaseRecord) -> Checkpoint:
+    """What is in the files that the run read: others may lie beside them."""
+    kept = {
+        key: tensor
+        for key, tensor in model.tensors.items()
+        if all(chunk.file in base.files for chunk in tensor.chunks)
+    }
+    return replace(model, tensors=kept)
+
+
 def _placed(tensor: Tensor, root: Path) -> Tensor:
     """With files by absolute path, to stand beside tensors of another directory."""
     chunks = (replace(chunk, file=str(root / chunk.file)) for chunk in tensor.chunks)
@@ -83,7 +93,8 @@ def _refuse(adapters: Checkpoint, why: str | None) -> None:
     if why is not None:
         raise BadRequest(
             f"{_of(adapters)} holds adapters alone, and the base model that they are added to is "
-            f"not what it was: {why}; put it back, or export the adapter with --adapter-only"
+            f"not what it was: {why}; name a copy of it with zerotools consolidate --base DIR, or "
+            "export the adapter with --adapter-only"
         )
 
 
