@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from zerotools.core.errors import ZerotoolsError
+from zerotools.core.memory_layout import NF4
 from zerotools.jobs.estimating.estimating import offload_of
 from zerotools.jobs.estimating.job_workload import with_ranks, workload_of
 from zerotools.jobs.tables.spec import JobSpec
@@ -170,8 +171,16 @@ def _would_fit(spec: JobSpec, foreseen: Foreseen, gpu_memory: int | None, host_m
         if fits and row.host <= host_memory:
             return f"{' and '.join(_settings(spec, row))} would fit"
     more = "more GPUs" if spec.device == "cuda" else "a smaller model"
-    other = "train adapters ([lora])" if spec.lora.rank is None else "take shorter sequences"
-    return f"no stage and offload makes it fit: take {more}, or {other}"
+    return f"no stage and offload makes it fit: take {more}, or {_smaller(spec)}"
+
+
+def _smaller(spec: JobSpec) -> str:
+    lora = spec.lora
+    if lora.rank is None:
+        return "train adapters ([lora])"
+    if spec.engine == "torch" and spec.model.path is not None and not lora.packs_frozen:
+        return f'keep frozen weights in 4 bits (lora.frozen_precision = "{NF4}")'
+    return "take shorter sequences"
 
 
 def _size(count: int) -> str:

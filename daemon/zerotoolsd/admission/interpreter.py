@@ -87,7 +87,7 @@ def needs_of(spec: JobSpec) -> Needs | None:
     if spec.lora.rank is not None:
         packages["peft"] = "peft>=0.18"
     if spec.lora.packs_frozen:
-        packages["bitsandbytes"] = "bitsandbytes>=0.46"
+        packages["bitsandbytes"] = "bitsandbytes>=0.50"
     if spec.eval.predict_with_generate:
         packages |= SCORES
     packages |= {name: TRACKERS[name] for name in spec.metrics.trackers}

@@ -55,7 +55,8 @@ def recorded_base(
     if pretrained is None or not spec.lora.packs_frozen:
         return lambda: None
     directory, precision = pretrained.directory.absolute(), spec.lora.frozen_precision
-    names = {tensor.path.name for tensor in pretrained.stored.values()}
+    paths = {tensor.path for tensor in pretrained.stored.values()}
+    names = {path.relative_to(pretrained.directory).as_posix() for path in paths}
     pool = ThreadPoolExecutor(1)
     reading = pool.submit(record_base, directory, names, precision) if group.rank.leads else None
     pool.shutdown(wait=False)

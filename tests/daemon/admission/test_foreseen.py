@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.ops.estimate.tiny_configs import config
 from zerotools.jobs.jobfile.parse import job_from_dict
+from zerotools.jobs.tables.lora import LoraSpec
 from zerotools.jobs.tables.model import ModelSpec
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.admission.foreseen import (
@@ -98,6 +100,16 @@ def test_an_estimate_that_is_a_little_too_high_refuses_nothing() -> None:
     assert "that is more than there is: zero.stage = 1 would fit" in note_of(
         job(), foreseen(job()), int(0.8 * need), 512 * GIB
     )
+
+
+def test_what_else_takes_less_is_said(tmp_path: Path) -> None:
+    def said(**lora: Any) -> str:
+        given = replace(job(), lora=LoraSpec(**lora), model=ModelSpec(path=str(tmp_path)))
+        return note_of(given, foreseen(job()), 1, 1)
+
+    assert "or train adapters ([lora])" in said()
+    assert 'in 4 bits (lora.frozen_precision = "nf4")' in said(rank=4)
+    assert "or take shorter sequences" in said(rank=4, frozen_precision="nf4")
 
 
 def test_the_note_has_the_numbers() -> None:

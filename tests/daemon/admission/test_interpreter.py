@@ -60,6 +60,10 @@ def test_a_job_needs_what_its_keys_need() -> None:
     cases: list[tuple[dict[str, Any], list[str]]] = [
         ({}, []),
         ({"lora": {"rank": 4}}, ["peft"]),
+        (
+            {"lora": {"rank": 4, "frozen_precision": "nf4"}, "model": {"path": "/model"}},
+            ["peft", "bitsandbytes"],
+        ),
         (scored, ["rouge_score", "sacrebleu"]),
         ({"metrics": {"wandb": "p", "mlflow": "e"}}, ["wandb", "mlflow"]),
         ({"lora": {"rank": 4}, **scored}, ["peft", "rouge_score", "sacrebleu"]),

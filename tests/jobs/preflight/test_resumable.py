@@ -10,6 +10,7 @@ from tests.jobs.jobfile.test_parse import parsed
 from tests.jobs.tables.test_deepspeed_config import job
 from tests.runs.records import a_record
 from zerotools.jobs.preflight.resumable import not_resumable
+from zerotools.runs.base_record import BaseFile, BaseRecord
 from zerotools.runs.record import LoraRecord, OptimizerRecord
 
 PATH = Path("/runs/a b/step-00000002")
@@ -66,3 +67,25 @@ def test_adapters_go_on_as_strong_as_they_were() -> None:
     assert list(not_resumable(weaker, record, PATH)) == [
         f"lora.alpha = 8: the adapters of resume_from = {PATH} were trained with 12; use that"
     ]
+
+
+def test_adapters_go_on_beside_weights_of_the_same_kind() -> None:
+    base = BaseRecord("/model", "nf4", {"model.safetensors": BaseFile(1, "0")})
+    alone = a_record(lora=LoraRecord(2, 2.0, (), base))
+    whole = a_record(lora=LoraRecord(2, 2.0))
+    for saved, wanted, kept in ((alone, "train", "nf4"), (whole, "nf4", "train")):
+        lora = {"rank": 2, "frozen_precision": wanted}
+        spec = parsed(
+            model={"path": "/model"}, lora=lora, data={"text": ["/a"], "tokenizer": "bytes"}
+        )
+        [sentence] = not_resumable(spec, saved, PATH)
+        assert f'lora.frozen_precision = "{wanted}": the adapters of' in sentence
+        assert f'beside weights of "{kept}"; use that' in sentence
+    packed = parsed(
+        model={"path": "/model"},
+        lora={"rank": 2, "frozen_precision": "nf4"},
+        data={"text": ["/a"], "tokenizer": "bytes"},
+    )
+    assert not list(not_resumable(packed, alone, PATH))
+    [sentence] = not_resumable(packed, a_record(), PATH)
+    assert "was trained without adapters" in sentence

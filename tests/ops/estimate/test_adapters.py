@@ -45,3 +45,11 @@ def test_of_an_unknown_architecture_they_are_not_counted() -> None:
     found = with_adapters(model, 4)
     assert not any(p.is_trained for p in found.parameters)
     assert "adapters are not counted" in found.notes[-1]
+
+
+def test_matrices_of_blocks_are_packed_and_nothing_else() -> None:
+    tree = config("llama")
+    found = with_adapters(of_config(tree, "config"), 4, packs_frozen=True)
+    packed = [each for each in found.parameters if each.is_packed]
+    assert len(packed) == 7 * tree["num_hidden_layers"]
+    assert not any(each.is_trained or each.block is None for each in packed)

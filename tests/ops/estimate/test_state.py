@@ -162,6 +162,24 @@ def test_frozen_weights_in_16_bits_are_all_there_is_of_them() -> None:
     assert bytes_at(torch_engine_state([adapter], layout), DEVICE) == 16 * 800
 
 
+def test_every_rank_has_all_weights_of_4_bits() -> None:
+    """6.7 billion of them: 4.127 bits each, as the paper of QLoRA counts, and a mean in all."""
+    base = Parameter((67_384, 100_000), is_trained=False, is_packed=True)
+    size = 3_369_200_000 + 105_287_500 + 4 * 411_280 + 4
+    for layout in (
+        *(MemoryLayout(stage, 2, frozen_precision="nf4") for stage in (0, 1, 2, 3)),
+        MemoryLayout(3, 2, offload_optimizer="cpu", frozen_precision="nf4"),
+    ):
+        assert torch_engine_state([base], layout) == {(DEVICE, WEIGHTS): size}
+        assert optimizer_state_of_all_ranks([base], layout) == 0
+        assert bytes_at(textbook([base], layout), DEVICE) == size
+    single = MemoryLayout(3, 2, frozen_precision="nf4", double_quant=False)
+    assert bytes_at(torch_engine_state([base], single), DEVICE) == 3_369_200_000 + 4 * 105_287_500
+    small = Parameter((8, 100), is_trained=False, is_packed=True)
+    whole = 2 * base.numel + 4 * 105_287_500
+    assert gathered([base, small], MemoryLayout(3, 2, frozen_precision="nf4")) == whole
+
+
 def test_adafactor_keeps_a_row_and_a_column() -> None:
     found = torch_engine_state(
         [Parameter((8, 6)), Parameter((5,))], MemoryLayout(3, 2, optimizer="adafactor")

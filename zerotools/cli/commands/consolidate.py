@@ -64,6 +64,12 @@ from zerotools.ops.weights.layout_mapping import MapRequest
     help="The adapter's adapter_config.json, where the run does not say it.",
 )
 @click.option("--adapter-name", metavar="NAME", help="Which adapter, if the run has several.")
+@click.option(
+    "--base",
+    type=CheckpointPath(),
+    metavar="DIR",
+    help="The base model of adapters that a job saved alone, where it is not where the job had it.",
+)
 @keep_aliases_option
 @allow_overflow_option
 @map_options
@@ -88,6 +94,7 @@ def command(
     adapter_only: bool,
     adapter_config: Path | None,
     adapter_name: str | None,
+    base: Path | None,
     keep_aliases: bool,
     allow_overflow: bool,
     mapping: MapRequest | None,
@@ -113,6 +120,7 @@ def command(
         adapter_only=adapter_only,
         adapter_config=adapter_config,
         adapter_name=adapter_name,
+        base=base,
         mapping=mapping,
     )
     carry_out(

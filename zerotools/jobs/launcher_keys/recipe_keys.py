@@ -18,6 +18,7 @@ LLAMAFACTORY_NAMES: Mapping[str, str] = {
 LLAMAFACTORY_DEFAULTS: Mapping[str, object] = {
     **TRAINER_DEFAULTS,
     "sequence_length": 2048,
+    "double_quantization": True,
 }
 LLAMAFACTORY_STAGES: Mapping[str, bool] = {"sft": True, "pt": False}
 """Stage -> whether it is trained on examples."""
@@ -54,6 +55,7 @@ AXOLOTL_DEFAULTS: Mapping[str, object] = {
     "num_train_epochs": 1.0,
     "lr_scheduler_type": "cosine",
     "sequence_length": 512,
+    "double_quantization": True,
 }
 AXOLOTL_IGNORED: Mapping[str, str] = {
     **dict.fromkeys(
@@ -95,7 +97,7 @@ AXOLOTL_IGNORED: Mapping[str, str] = {
         "what is trained does not depend on it",
     ),
 }
-AXOLOTL_ADAPTERS: Mapping[str, bool] = {"lora": True, "": False, "none": False}
+AXOLOTL_ADAPTERS: Mapping[str, bool] = {"lora": True, "qlora": True, "": False, "none": False}
 EXAMPLE_TYPES: Mapping[str, str] = {
     "alpaca": "alpaca",
     "alpaca_chat": "alpaca",

@@ -70,6 +70,18 @@ SYNONYMS: Mapping[str, str] = {
     **dict.fromkeys(("use_peft", "lora_enable", "lora"), "use_lora"),
     **dict.fromkeys(("lora_r", "lora_dim"), "lora_rank"),
     **dict.fromkeys(("lora_target", "lora_targets", "target_modules"), "lora_target_modules"),
+    **dict.fromkeys(("bits",), "quantization_bit"),
+    **dict.fromkeys(("use_4bit_quantization", "use_4bit"), "load_in_4bit"),
+    **dict.fromkeys(("bnb_4bit_quant_type", "quant_type"), "quantization_type"),
+    **dict.fromkeys(
+        (
+            "bnb_4bit_use_double_quant",
+            "use_bnb_nested_quant",
+            "use_nested_quant",
+            "double_quant",
+        ),
+        "double_quantization",
+    ),
     **dict.fromkeys(("epochs", "num_epochs"), "num_train_epochs"),
     **dict.fromkeys(("target_column", "summary_column"), "response_column"),
 }
@@ -245,6 +257,15 @@ IGNORED: Mapping[str, str] = {
     "metric_for_best_model": "see checkpoint.best",
     "greater_is_better": "see checkpoint.best",
     "test_datasets": "see eval.files",
+    **dict.fromkeys(
+        (
+            "bnb_4bit_compute_dtype",
+            "bnb_4bit_quant_storage",
+            "bnb_4bit_quant_storage_dtype",
+            "quantization_device_map",
+        ),
+        "weights of 4 bits are computed with in train.precision",
+    ),
     "tf32": "fp32 products follow torch's default; weights and optimizer stay fp32",
 }
 """Argument -> the reason that a report gives."""
@@ -260,12 +281,8 @@ FEATURES: frozenset[str] = frozenset(
         "use_badam",
         "lora_bias",
         "load_in_8bit",
-        "load_in_4bit",
-        "quantization_bit",
         "pre_seq_len",
         "prefix_projection",
-        "bits",
-        "double_quant",
         "use_liger_kernel",
         "freeze_backbone",
         "reward_model",

@@ -64,7 +64,8 @@ class Options:
     `exclude` and the names of the model at `like` are compared with the names that `strip_prefix`,
     `rename` (`REGEX=REPL`) and then `mapping`, which puts tensors into another layout, make. With
     `adapter_only` the PEFT adapter is exported alone: that called `adapter_name`, with the config
-    at `adapter_config`; None of both where the run says it.
+    at `adapter_config`; None of both where the run says it. `base` has the model to which adapters are
+    added that were saved alone; None: it is where the run had it.
     """
 
     dtype: str = AUTO
@@ -80,13 +81,14 @@ class Options:
     adapter_only: bool = False
     adapter_config: Path | None = None
     adapter_name: str | None = None
+    base: Path | None = None
     mapping: MapRequest | None = None
 
 
 # What shapes a whole model, and no adapter.
 _OF_MODELS = (
     "max_shard_bytes", "strip_prefix", "rename", "include", "exclude", "like", "keep_aliases",
-    "mapping",
+    "mapping", "base",
 )  # fmt: skip
 
 
@@ -154,7 +156,7 @@ def _prepare(
     if options.weights_from == MASTERS:
         source.check_weights(checkpoint)
     scratch = destination.with_name(f".{destination.name}.sums")
-    merged = merge_adapters(checkpoint, scratch, table)
+    merged = merge_adapters(checkpoint, scratch, table, options.base)
     checkpoint = checkpoint if merged is None else merged.checkpoint
     beside = like.model_sidecars if like is not None else {}
     checkpoint, found = with_sidecars(checkpoint, config_dir, beside)

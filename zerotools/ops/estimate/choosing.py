@@ -85,6 +85,8 @@ def _shards(layout: MemoryLayout, stage: int, offload: str) -> bool:
 def _exists(layout: MemoryLayout, stage: int, offload: str) -> bool:
     if layout.tensor_ranks > 1 and stage < 2:
         return False
+    if layout.packs_frozen and offload in (PARAMS, ALL):
+        return False
     if offload == PARAMS:  # with engine torch the optimizer goes where the weights are
         return stage == 3 and layout.engine == "deepspeed"
     if offload == ALL:

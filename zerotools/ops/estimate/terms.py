@@ -209,6 +209,8 @@ def _largest_block(parameters: Sequence[Parameter], layout: MemoryLayout) -> int
     """Bytes of the weights that are gathered together at most."""
     sizes: dict[str | None, int] = {}
     for parameter in parameters:
+        if parameter.is_packed:
+            continue
         part = parameter.part(layout.tensor_ranks)
         size = parameter.width(layout.precision) * part.numel
         sizes[parameter.block] = sizes.get(parameter.block, 0) + size

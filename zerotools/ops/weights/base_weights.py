@@ -33,7 +33,7 @@ def with_base(
     """
     directory = Path(base.path)
     _refuse(adapters, why_another(base, directory, digests=False))
-    model = read(directory, table=table)
+    model = _of_files(read(directory, table=table), base)
     renamed = {
         _on_hub(f"{stem}.weight", record.hub): f"{stem}{BASE}weight"
         for key in adapters.tensors
@@ -43,7 +43,9 @@ def with_base(
     held = {tensor.name for tensor in model.tensors}
     for name in renamed:
         if name not in held:
-            raise BadFile(f"{directory} has no {name}, to which an adapter of {_of(adapters)} is")
+            raise BadFile(
+                f"{directory} has no {name}, to which an adapter of {_of(adapters)} belongs"
+            )
     own = {_on_hub(key.name, record.hub) for key in adapters.tensors}
     tensors: dict[Key, Tensor] = {
         Key(renamed.get(key.name, key.name), key.role): _placed(tensor, model.root)
@@ -56,6 +58,16 @@ def with_base(
         files={**_placed_files(model), **adapters.files},
         aliases=model.aliases,
     )
+
+
+def _of_files(model: Checkpoint, base: BaseRecord) -> Checkpoint:
+    """What is in the files that the run read: others may lie beside them."""
+    kept = {
+        key: tensor
+        for key, tensor in model.tensors.items()
+        if all(chunk.file in base.files for chunk in tensor.chunks)
+    }
+    return replace(model, tensors=kept)
 
 
 def _placed(tensor: Tensor, root: Path) -> Tensor:
@@ -81,7 +93,8 @@ def _refuse(adapters: Checkpoint, why: str | None) -> None:
     if why is not None:
         raise BadRequest(
             f"{_of(adapters)} holds adapters alone, and the base model that they are added to is "
-            f"not what it was: {why}; put it back, or export the adapter with --adapter-only"
+            f"not what it was: {why}; name a copy of it with zerotools consolidate --base DIR, or "
+            "export the adapter with --adapter-only"
         )
 
 

@@ -19,7 +19,7 @@ from zerotools.core import dtypes
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Tensor
 from zerotools.core.counts import counted
-from zerotools.core.errors import BadFile
+from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.layout import PlacedBlock, place_chunk
 from zerotools.formats import FORMATS, FormatTable, format_of
 from zerotools.io.output.staging import Staging, partial_of
@@ -59,21 +59,34 @@ class MergedAdapters:
 
 
 def merge_adapters(
-    checkpoint: Checkpoint, scratch: Path, table: FormatTable = FORMATS
+    checkpoint: Checkpoint,
+    scratch: Path,
+    table: FormatTable = FORMATS,
+    base_directory: Path | None = None,
 ) -> MergedAdapters | None:
     """What is exported of a run that trained adapters, as the record of its job says; None of any
-    other.
+    other. The base model of adapters that were saved alone is at `base_directory`, or where the run
+    had it.
 
     The sums go to a directory next to `scratch`; what a killed run left there is removed first.
 
     Raises:
         BadFile: a weight has half an adapter, or one of other shapes; or an adapter has no weight.
-        BadRequest: the checkpoint holds adapters alone, and their base model is not there.
+        BadRequest: the checkpoint holds adapters alone, and their base model is not there; or it
+            does not, and one is given.
     """
     record = format_of(checkpoint, table).job_record(checkpoint)
+    base = None if record is None or record.lora is None else record.lora.base
+    if base_directory is not None:
+        if base is None:
+            raise BadRequest(
+                f"--base is for adapters that a job saved without their base model, and "
+                f"{checkpoint.origin.path} holds whole weights; leave it out"
+            )
+        base = replace(base, path=str(base_directory))
     if record is None or record.lora is None:
         return None
-    base, adapters = record.lora.base, checkpoint
+    adapters = checkpoint
     if base is not None:
         checkpoint = with_base(adapters, record, base, table)
     scale, folder = record.lora.scale, partial_of(scratch)

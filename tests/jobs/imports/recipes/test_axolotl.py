@@ -78,11 +78,26 @@ def test_a_config_of_the_project_is_a_job(tmp_path: Path) -> None:
     assert not rows(job, "unknown")
 
 
+def test_qlora_keeps_the_frozen_weights_in_4_bits(tmp_path: Path) -> None:
+    text = CONFIG.replace("adapter: lora", "adapter: qlora")
+    job = imported(tmp_path, text.replace("load_in_4bit: false", "load_in_4bit: true"))
+    assert (key(job, "lora.rank"), key(job, "lora.frozen_precision")) == (32, "nf4")
+    assert key(job, "lora.double_quant") is True
+    assert "keep all their bits" in rows(imported(tmp_path), "ignored")["load_in_4bit"]
+
+
+def test_weights_of_4_bits_without_adapters_are_refused(tmp_path: Path) -> None:
+    text = CONFIG.replace("adapter: lora", "adapter:")
+    text = text.replace("load_in_4bit: false", "load_in_4bit: true")
+    assert "are trained by adapters alone" in str(imported(tmp_path, text).problem)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        ("adapter: lora", "adapter: qlora", "those that are: lora"),
-        ("load_in_4bit: false", "load_in_4bit: true", "does not support this yet"),
+        ("adapter: lora", "adapter: dora", "those that are: lora, qlora"),
+        ("adapter: lora", "adapter: qlora", "needs load_in_4bit: true, as axolotl itself does"),
+        ("load_in_8bit: false", "load_in_8bit: true", "does not support this yet"),
         ("type: alpaca", "type: input_output", 'type = "input_output": is not supported'),
         ("strict: false", "train_on_inputs: true", "does not support this yet"),
         ("strict: false", "rl: dpo", "does not support this yet"),

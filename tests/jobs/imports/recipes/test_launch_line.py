@@ -185,7 +185,14 @@ def test_a_line_that_says_no_job_is_refused(line: str, why: str) -> None:
         ("--per_device_train_batch_size 0", BadRequest, "must be at least 1"),
         ("--optim paged_adamw_8bit", Unsupported, "paged_adamw_8bit.* is not supported"),
         ("--lr_scheduler_type polynomial", Unsupported, "those that are: linear"),
-        ("--load_in_4bit", Unsupported, "does not support this yet"),
+        ("--load_in_4bit", Unsupported, "trained by adapters alone; set its adapters"),
+        ("--use_lora --bits 8", Unsupported, "bits = 8: is not supported; those that are: 4"),
+        (
+            "--use_peft --load_in_4bit --bnb_4bit_quant_type fp4",
+            Unsupported,
+            '"fp4": is not supported; those that are: nf4',
+        ),
+        ("--use_peft --load_in_8bit", Unsupported, "does not support this yet"),
         ("--label_smoothing_factor 0.1", Unsupported, "does not support this yet"),
         ("--use_lora --lora_target_modules all-linear", Unsupported, "set lora.target_modules"),
         ("--fsdp hybrid_shard", Unsupported, "those that are"),
@@ -242,3 +249,23 @@ def test_bitsandbytes_adamw_is_the_jobs_own() -> None:
     found = of_line(f"python x.py {TRAINER} --optim adamw_bnb_8bit --adam_beta2 0.98")
     assert key(found, "train.optimizer") == "adamw8bit"
     assert key(found, "train.betas") == (0.9, 0.98)
+
+
+@pytest.mark.parametrize(
+    ("given", "double"),
+    [
+        ("--load_in_4bit", False),
+        ("--load_in_4bit --use_bnb_nested_quant", True),
+        ("--use_4bit_quantization True --use_nested_quant True --bnb_4bit_quant_type nf4", True),
+        ("--bits 4 --double_quant --quant_type nf4 --bnb_4bit_compute_dtype bfloat16", True),
+    ],
+)
+def test_4_bits_are_qlora(given: str, double: bool) -> None:
+    found = of_line(f"python x.py {TRAINER} --use_peft --lora_r 16 {given}")
+    assert key(found, "lora.frozen_precision") == "nf4"
+    assert key(found, "lora.double_quant") is double
+
+
+def test_all_bits_are_no_qlora() -> None:
+    found = of_line(f"python x.py {TRAINER} --use_peft --bits 16 --load_in_4bit False")
+    assert "lora.frozen_precision" not in found.tree.get("lora", {})

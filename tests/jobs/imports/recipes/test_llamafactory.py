@@ -105,6 +105,17 @@ def test_the_register_says_what_an_example_is(root: Path, name: str, keys: dict[
     assert {each: key(job, each) for each in keys} == keys
 
 
+@pytest.mark.parametrize(
+    ("said", "double"),
+    [("", True), ("double_quantization: false\nquantization_type: nf4\n", False)],
+)
+def test_4_bits_are_qlora(root: Path, said: str, double: bool) -> None:
+    job = imported(root, f"{SFT}\nquantization_bit: 4\nquantization_method: bnb\n{said}")
+    assert key(job, "lora.frozen_precision") == "nf4"
+    assert key(job, "lora.double_quant") is double
+    assert not rows(job, "unknown")
+
+
 def test_packing_and_the_last_answer_have_other_names(root: Path) -> None:
     job = imported(root, SFT + "neat_packing: true\nmask_history: true\n")
     assert (key(job, "data.packing"), key(job, "data.loss_on")) == (True, "last")
@@ -130,7 +141,8 @@ def test_a_newer_key_is_listed(root: Path) -> None:
         ("stage: sft", "stage: dpo", "those that are: sft, pt"),
         ("finetuning_type: lora", "finetuning_type: freeze", "those that are: full, lora"),
         ("dataset: mine,chats", "dataset: nobody", "has no nobody"),
-        ("bf16: true", "quantization_bit: 4", "does not support this yet"),
+        ("bf16: true", "quantization_bit: 8", "is not supported; those that are: 4"),
+        ("bf16: true", "quantization_bit: 4\nquantization_method: hqq", "those that are: bnb"),
         ("bf16: true", "pure_bf16: true", "does not support this yet"),
         ("bf16: true", "train_on_prompt: true", "does not support this yet"),
         ("cutoff_len: 1024", "cutoff_len: 1\nsequence_length: 2", "say the same"),

@@ -30,6 +30,9 @@ def read_axolotl(document: Document, beside: Path) -> Recipe:
     adapter = yaml.left.get("adapter")
     adapters = yaml.choice("adapter", AXOLOTL_ADAPTERS, "")
     found, examples = _data(yaml)
+    packed = yaml.left.get("load_in_4bit")
+    if adapter is not None and adapter.value == "qlora" and not (packed and packed.value):
+        yaml.refuse(adapter, "needs load_in_4bit: true, as axolotl itself does")
     linear = yaml.take("lora_target_linear")
     for name in ("rl", "reward_model", "relora_steps", "lora_model_dir", "peft_use_dora"):
         given = yaml.take(name)
@@ -42,7 +45,9 @@ def read_axolotl(document: Document, beside: Path) -> Recipe:
         given_all["use_lora"] = replace(adapter, name="use_lora", value=True)
         if linear is not None and linear.value:
             given_all["lora_target_modules"] = replace(linear, value="all")
-    elif linear is not None:
+    elif "lora_rank" in given_all:  # which alone would ask for adapters elsewhere
+        given_all["use_lora"] = ConfigValue("use_lora", "(no adapter)", document.place(()), False)
+    if linear is not None and not adapters:
         yaml.row(KeyOutcome.IGNORED, linear, None, "no adapters are trained")
     _floor(yaml, given_all)
     return Recipe(

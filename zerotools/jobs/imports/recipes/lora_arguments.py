@@ -1,10 +1,11 @@
-"""LoRA in the arguments of a program."""
+"""LoRA and QLoRA in the arguments of a program."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
+from zerotools.core.memory_layout import NF4
 from zerotools.jobs.binding.bind import show
 from zerotools.jobs.imports.reading.report import KeyOutcome
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue
@@ -14,6 +15,10 @@ from zerotools.jobs.launcher_keys.trainer_keys import ALL_LINEAR
 
 _EVERY = ("all", "all-linear")
 RANK = "lora.rank"
+PACKED, DOUBLE = "lora.frozen_precision", "lora.double_quant"
+_BITSANDBYTES = ("bnb", "bitsandbytes")
+_WHOLE = (0, 16, 32)
+"""Bits of weights that are not packed."""
 
 
 def read_adapters(reading: ArgumentReading) -> None:
@@ -26,6 +31,7 @@ def read_adapters(reading: ArgumentReading) -> None:
     targets = config.take("lora_target_modules")
     rest = [given for given in (rank, alpha, dropout, targets) if given is not None]
     on = switch.value if switch is not None else rank is not None
+    _read_packed(reading, adapts=on)
     if not on:
         for given in [*rest, *([] if switch is None else [switch])]:
             config.row(KeyOutcome.IGNORED, given, None, "no adapters are trained")
@@ -44,6 +50,49 @@ def read_adapters(reading: ArgumentReading) -> None:
         config.map(dropout, "lora.dropout", dropout.value)
     if targets is not None:
         _read_targets(reading, targets)
+
+
+def _read_packed(reading: ArgumentReading, *, adapts: bool) -> None:
+    """Map `load_in_4bit` and the like. `adapts` says whether adapters are trained."""
+    config = reading.config
+    switch = reading.typed("load_in_4bit", ValueKind.BOOL)
+    bits = reading.typed("quantization_bit", ValueKind.COUNT)
+    kind = reading.typed("quantization_type", ValueKind.TEXT)
+    method = reading.typed("quantization_method", ValueKind.TEXT)
+    double = reading.typed("double_quantization", ValueKind.BOOL)
+    asks = [given for given in (switch, bits) if given is not None]
+    on = [given for given in asks if given.value is True or given.value not in (False, *_WHOLE)]
+    if not on:
+        for given in (*asks, kind, method, double):
+            if given is not None:
+                config.row(KeyOutcome.IGNORED, given, None, "weights keep all their bits")
+        return
+    if not adapts:
+        which = "weights of 4 bits are trained by adapters alone; set its adapters, or turn it off"
+        reading.unsupported(on[0], which)
+        return
+    if bits in on and bits is not None and bits.value != 4:
+        reading.unsupported(bits, "those that are: 4")
+    _check(reading, kind, (NF4,))
+    _check(reading, method, _BITSANDBYTES)
+    config.map(on[0], PACKED, NF4)
+    for given in on[1:]:
+        config.row(KeyOutcome.MAPPED, given, PACKED, f"by {on[0].title}")
+    if double is not None:
+        config.map(double, DOUBLE, double.value)
+    elif "double_quantization" in reading.recipe.defaults:
+        reading.default("double_quantization", DOUBLE)
+    else:
+        config.default("double_quantization", DOUBLE, False, "transformers' default")
+
+
+def _check(reading: ArgumentReading, given: ConfigValue | None, known: tuple[str, ...]) -> None:
+    if given is None:
+        return
+    if str(given.value).lower() in known:
+        reading.config.row(KeyOutcome.MAPPED, given, PACKED, "")
+    else:
+        reading.unsupported(given, f"those that are: {', '.join(known)}")
 
 
 def _read_targets(reading: ArgumentReading, given: ConfigValue) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections import Counter
 from collections.abc import Container, Iterator
+from importlib.util import find_spec
 from typing import Any
 
 from torch import nn
@@ -24,7 +24,7 @@ def pack_frozen(model: Any, *, double_quant: bool, kept: Container[str] = ()) ->
     Raises:
         BadRequest: bitsandbytes is missing, or there is no such layer.
     """
-    if importlib.util.find_spec("bitsandbytes") is None:
+    if find_spec("bitsandbytes") is None:
         raise BadRequest(
             f"{SAID}: needs bitsandbytes, which {sys.executable} does not have: "
             'pip install bitsandbytes, or set "train"'
@@ -42,10 +42,11 @@ def pack_frozen(model: Any, *, double_quant: bool, kept: Container[str] = ()) ->
 
 def _packable(model: Any, kept: Container[str]) -> Iterator[tuple[str, nn.Linear]]:
     head = model.get_output_embeddings()
+    outside = set() if head is None else set(head.modules())  # its base layer, beside an adapter
     uses = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
     for name, module in model.named_modules():
         # Subclasses may compute something else with their weight.
-        if type(module) is not nn.Linear or module is head or module.weight.requires_grad:
+        if type(module) is not nn.Linear or module in outside or module.weight.requires_grad:
             continue
         if uses[id(module.weight)] == 1 and f"{name}.weight" not in kept:
             yield name, module
