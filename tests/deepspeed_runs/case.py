@@ -7,7 +7,7 @@ from typing import Any, Literal
 from .optimizers import SECTIONS
 
 Precision = Literal["fp32", "bf16", "fp16"]
-Harness = Literal["engine", "trainer", "accelerate", "pipeline", "experts", "tensor"]
+Harness = Literal["engine", "trainer", "accelerate", "pipeline", "experts", "tensor", "autoep"]
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,14 @@
 from .case import Case
 
 TENSOR_PARALLEL = {"tensor_parallel": {"autotp_size": 2}}
+AUTOEP = {
+    "expert_parallel": {
+        "enabled": True,
+        "autoep_size": 2,
+        "preset_model": "qwen3_moe",
+        "use_grouped_mm": False,
+    }
+}
 MICRO_BATCHES = {"gradient_accumulation_steps": 2}
 
 PARALLEL = (
@@ -48,6 +56,43 @@ PARALLEL = (
         "bf16",
         config={"use_data_before_expert_parallelism": True},
         harness="experts",
+    ),
+    Case(
+        "autoep-z2-bf16-w4",
+        2,
+        4,
+        "AutoEP: four experts over two ranks, two data ranks of each",
+        "bf16",
+        config=AUTOEP,
+        harness="autoep",
+    ),
+    Case(
+        "autoep-z3-bf16-w4",
+        3,
+        4,
+        "AutoEP at stage 3: sub-groups of experts over two ranks each",
+        "bf16",
+        config=AUTOEP,
+        harness="autoep",
+    ),
+    Case(
+        "autoep-z1-fp32-w2-muon",
+        1,
+        2,
+        "AutoEP with Muon: momenta of whole blocks of experts",
+        optimizer="muon",
+        config=AUTOEP,
+        harness="autoep",
+    ),
+    Case(
+        "autoep-universal-z2-bf16-w2",
+        2,
+        2,
+        "AutoEP, universal: experts in one file, and the model file has the shapes of a rank",
+        "bf16",
+        config=AUTOEP,
+        universal=True,
+        harness="autoep",
     ),
     Case(
         "tensor-parallel-z1-bf16-w4",

@@ -174,6 +174,11 @@ def run(case: Case) -> None:
 
         runner = run_trainer if case.harness == "trainer" else run_accelerate
         write_engine_truth(case, save, *runner(case))
+    elif case.harness == "autoep":
+        from .autoep import run_autoep
+
+        engine, tensors = run_autoep(case)
+        write_truth(tensors, run_facts(case, save, engine))
     else:
         from .parallel import run_parallel
 

@@ -90,7 +90,8 @@ def flat_state(engine: Any) -> Owned:
 
 def join_slices(parameter: Any, part: Tensor) -> Tensor:
     """The whole tensor of a stage-3 parameter, from every rank's slice and padding."""
-    return gather_ranks(part)[: parameter.ds_numel].clone().reshape(parameter.ds_shape)
+    ranks = getattr(parameter, "ds_zero_partition_process_group", None)  # AutoEP's experts have one
+    return gather_ranks(part, ranks)[: parameter.ds_numel].clone().reshape(parameter.ds_shape)
 
 
 def partitioned_state(engine: Any, parameters: list[nn.Parameter]) -> Owned:

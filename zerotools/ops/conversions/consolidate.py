@@ -186,7 +186,10 @@ def _prepare(
     notes = [*notes, *said, *found, *target.notes]
     lacking = lacking_config(weights, target)
     refuse_bare_casts(weights, target, quantisation)
-    conversion = Conversion(weights, target, tuple(notes), request, lacking=lacking, table=table)
+    as_read = checkpoint if options.mapping is not None else None
+    conversion = Conversion(
+        weights, target, tuple(notes), request, lacking=lacking, table=table, as_read=as_read
+    )
     if merged is None:
         return conversion
     return replace(

@@ -43,7 +43,7 @@ class Conversion:
     `command` is that of zerotools that writes it, and alone replaces it later. `lacking` says what
     keeps others from loading the output. `is_examined` says that every byte of the source was
     checked already, and that chunks of it are sound in files that are not. `table` has the formats
-    of both."""
+    of both. `as_read` is the source before its tensors were put into another layout."""
 
     source: Checkpoint
     target: Target
@@ -57,6 +57,7 @@ class Conversion:
     lacking: str | None = None
     is_examined: bool = False
     table: FormatTable = field(default_factory=lambda: FORMATS)
+    as_read: Checkpoint | None = None
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -154,7 +155,7 @@ def perform(
     sources.check()
     prove(conversion)
     if verify and not conversion.is_examined:
-        format_of(source, conversion.table).compare_copies(source)
+        format_of(source, conversion.table).compare_copies(conversion.as_read or source)
     there = allocated(partial_of(conversion.destination)) if resume else 0
     _check_room(conversion, there)
     cast = cast_for(cast_to_fp16(conversion), budget.workers)

@@ -153,6 +153,7 @@ def _prepare(
         request.text,
         lacking=lacking,
         table=table,
+        as_read=read if request.mapping is not None else None,
     )
 
 

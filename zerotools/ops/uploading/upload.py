@@ -92,7 +92,7 @@ def perform_upload(
     check_upload(conversion, overwrite=overwrite, resume=resume)
     refuse_damaged(conversion)
     if verify and not conversion.is_examined:
-        format_of(source, conversion.table).compare_copies(source)
+        format_of(source, conversion.table).compare_copies(conversion.as_read or source)
         near = budget.reading(source.root)
         prove_source(source, target.checkpoint.tensors, conversion.stamps, near)
     staging = FarStaging(

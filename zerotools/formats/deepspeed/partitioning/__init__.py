@@ -4,6 +4,7 @@ Used to read what is there and to lay out a target. Imports `schema` only.
 
 flat_layout        where each parameter lies in a flat buffer; begins with a drawn example
 parameter_order    the order of parameters in a flat buffer, and alignment
+expert_blocks      blocks of AutoEP's experts, as parts of the tensors of all of them
 flat_groups        the flat buffers of one model-parallel rank, as its files have them
 mp_rank            the tensors of one model-parallel rank
 pipeline_layers    which layers of a pipeline a stage can have beside those that it names

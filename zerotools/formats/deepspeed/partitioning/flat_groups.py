@@ -9,12 +9,13 @@ Source: DeepSpeed `runtime/zero/stage_1_and_2.py`; the old alignments from tags 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from zerotools.core.checkpoint import Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
+from zerotools.formats.deepspeed.partitioning.expert_blocks import in_whole
 from zerotools.formats.deepspeed.partitioning.flat_layout import FlatLayout, partition_size
 from zerotools.formats.deepspeed.partitioning.whole_parameters import WholeParameters, is_of_muon
 from zerotools.formats.deepspeed.schema.experts import ExpertNaming, ExpertPlacement, is_expert
@@ -22,6 +23,7 @@ from zerotools.formats.deepspeed.schema.flat_partition import FlatPartition
 from zerotools.formats.deepspeed.schema.model_states import Shapes
 from zerotools.formats.deepspeed.schema.model_tree import DS_VERSION
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, OptimStates, version_of
+from zerotools.formats.deepspeed.schema.stacked_experts import ExpertBlock, StackedExperts
 from zerotools.io.torchzip.tensors import as_tensor
 
 ALIGNMENT_FACTORS = (2, 1)
@@ -30,11 +32,13 @@ ALIGNMENT_FACTORS = (2, 1)
 @dataclass(frozen=True, slots=True)
 class FlatGroup:
     """A group (stage 3: sub-group) over all ranks; `optim_states[r]` is
-    None where a file is missing."""
+    None where a file is missing. `blocks` are those of AutoEP's experts that its ranks have, by
+    name; `geometry` has the shapes of these."""
 
     number: int
     geometry: FlatLayout
     optim_states: Sequence[OptimStates | None]
+    blocks: Mapping[str, ExpertBlock] = field(default_factory=dict)
 
     @property
     def shapes(self) -> Shapes:
@@ -117,15 +121,16 @@ class FlatGroup:
         return is_of_muon(role, options)
 
     def tensors(self, role: str) -> Iterator[tuple[str, Tensor]]:
-        """The tensors of one role, by name."""
+        """The tensors of one role, by name; of experts in `blocks` as the part of the tensor of all
+        that they are."""
         partitions = self.partitions(role)
         dtype = _dtype(partitions)
         if dtype is None:
             return
-        if self.is_whole(role):
-            yield from WholeParameters(self.geometry).tensors(dtype, partitions)
-        else:
-            yield from self.geometry.tensors(dtype, partitions)
+        layout = WholeParameters(self.geometry) if self.is_whole(role) else self.geometry
+        for name, tensor in layout.tensors(dtype, partitions):
+            block = self.blocks.get(name)
+            yield name, tensor if block is None else in_whole(tensor, block)
 
     def scalars(self) -> Iterator[tuple[str, str, Tensor]]:
         """(name, role, tensor) of 0-d state such as `step`: one for the group, equal on all ranks,
@@ -193,7 +198,7 @@ def _parts(
     """One group; or, where each expert-parallel rank has experts of its own, one for each of them.
     Files name experts by their local number."""
     ranks = _ranks_of_group(number, optim_states, first)
-    if ranks == len(optim_states) or first.kind == STAGE_3:
+    if ranks == len(optim_states):
         yield _group(number, shapes, optim_states, first, ranks)
         return
     if len(optim_states) % ranks:
@@ -201,12 +206,19 @@ def _parts(
             f"{first.file.path}: group {number} is shared by {ranks} ranks, which do not divide "
             f"the {len(optim_states)} of the run"
         )
-    if not all(map(is_expert, shapes)):
+    placement = ExpertPlacement(len(optim_states), len(optim_states) // ranks, naming.data_first)
+    if shapes and all(map(naming.stacked.blocks, shapes)):
+        for expert_rank in range(placement.ep_size):
+            blocks = _blocks(shapes, expert_rank, placement, naming.stacked, first)
+            own = [optim_states[rank] for rank in placement.ranks_of(expert_rank)]
+            yield replace(_group(number, shapes, own, first, ranks), blocks=blocks)
+        return
+    if first.kind == STAGE_3 or not all(map(is_expert, shapes)):
         raise Unsupported(
             f"{first.file.path}: group {number} is shared by {ranks} of {len(optim_states)} ranks, "
-            "and its parameters are not DeepSpeed's experts"
+            "and its parameters are no experts of DeepSpeed's or AutoEP's; save it with ranks that "
+            "all share it"
         )
-    placement = ExpertPlacement(len(optim_states), len(optim_states) // ranks, naming.data_first)
     for expert_rank in range(placement.ep_size):
         renamed = {
             naming.global_name(name, expert_rank, placement.ep_size): shape
@@ -214,6 +226,31 @@ def _parts(
         }
         own = [optim_states[rank] for rank in placement.ranks_of(expert_rank)]
         yield _group(number, renamed, own, first, ranks)
+
+
+def _blocks(
+    shapes: Shapes,
+    expert_rank: int,
+    placement: ExpertPlacement,
+    stacked: StackedExperts,
+    first: OptimStates,
+) -> dict[str, ExpertBlock]:
+    """Which of AutoEP's experts the ranks of `expert_rank` have of each weight."""
+    found = {}
+    for name, shape in shapes.items():
+        every = stacked.blocks(name)
+        if len(every) != placement.ep_size:
+            raise BadFile(
+                f"{first.file.path}: {name} is shared by {placement.ep_size} expert-parallel "
+                f"ranks, and ds_autoep_layers says {len(every)}: take another copy"
+            )
+        found[name] = every[expert_rank]
+        if shape[:1] != (found[name].count,):
+            raise BadFile(
+                f"{first.file.path}: {name} has shape {shape} on each rank, which should have "
+                f"{found[name].count} experts: take another copy"
+            )
+    return found
 
 
 def _group(
@@ -241,7 +278,7 @@ def _ranks_of_group(
     count = first.partition_count
     if isinstance(count, list) and number < len(count) and type(count[number]) is int:
         return int(count[number])
-    if isinstance(count, int) and count > 0:
+    if isinstance(count, int) and count > 0 and first.kind != STAGE_3:
         return count
     return len(optim_states)
 

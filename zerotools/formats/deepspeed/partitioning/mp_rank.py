@@ -8,12 +8,14 @@ from math import prod
 
 from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.errors import BadFile, Unsupported
+from zerotools.formats.deepspeed.partitioning.expert_blocks import joined_blocks
 from zerotools.formats.deepspeed.partitioning.flat_groups import FlatGroup, flat_groups
 from zerotools.formats.deepspeed.partitioning.flat_layout import FlatLayout
 from zerotools.formats.deepspeed.schema.experts import ExpertNaming
 from zerotools.formats.deepspeed.schema.flat_partition import FlatPartition, flat_partition_of
 from zerotools.formats.deepspeed.schema.model_states import ModelStates, Shapes, tied_in_module
 from zerotools.formats.deepspeed.schema.optim_states import BF16_OPTIMIZER, STAGE_3, OptimStates
+from zerotools.formats.deepspeed.schema.stacked_experts import ExpertBlock
 
 SIXTEEN_BIT = ("float16", "bfloat16")
 
@@ -81,13 +83,19 @@ def whole_tensors(model: ModelStates) -> dict[str, Tensor]:
 
 def _partitioned(groups: Sequence[FlatGroup]) -> Iterator[tuple[Key, Tensor]]:
     """Masters and optimizer state, from the flat buffers."""
+    stacked: dict[Key, list[tuple[ExpertBlock, Tensor]]] = {}
     for group in groups:
         _check_swapped(group)
         for role in group.roles:
             for name, tensor in group.tensors(role):
-                yield Key(name, role), tensor
+                if name in group.blocks:
+                    stacked.setdefault(Key(name, role), []).append((group.blocks[name], tensor))
+                else:
+                    yield Key(name, role), tensor
         for name, role, tensor in group.scalars():
             yield Key(name, role), tensor
+    for key, parts in stacked.items():
+        yield key, joined_blocks(str(key), parts)
 
 
 def _group_shapes(
@@ -121,7 +129,7 @@ def _naming(
     model: ModelStates, shapes: Sequence[Shapes], whole: Mapping[str, Tensor]
 ) -> ExpertNaming:
     names = (name for group in shapes for name in group)
-    return ExpertNaming.of(names, whole, model.ds_config)
+    return ExpertNaming.of(names, whole, model.ds_config, model.stacked_experts)
 
 
 def _check_swapped(group: FlatGroup) -> None:
@@ -139,7 +147,7 @@ def _check_swapped(group: FlatGroup) -> None:
 
 def _aliases(model: ModelStates, trained: set[str]) -> dict[str, str]:
     """Tied names: those that the file records, else views of the same elements of `module`."""
-    aliases = dict(model.shared)
+    aliases = {**model.stacked_experts.routers(model.module or {}), **model.shared}
     for alias, name in tied_in_module(model.module or {}).items():
         if alias in aliases or name in aliases or _is_buffer(model, alias):
             continue

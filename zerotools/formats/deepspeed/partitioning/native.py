@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zerotools.core.checkpoint import Checkpoint
+from zerotools.core.errors import Unsupported
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
+from zerotools.formats.deepspeed.schema.model_states import ModelStates
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,24 @@ class DeepSpeedNative:
     tensor_ranks: int
     frozen: frozenset[str]
     is_elastic: bool
+
+
+def refuse_stacked_experts(source: Checkpoint) -> None:
+    """Refuse to write AutoEP's experts, which need files, groups and marks of their own. `source`
+    was read from any files of DeepSpeed's.
+
+    Raises:
+        Unsupported: it has some.
+    """
+    native = source.native
+    shards = native.mp_shards if isinstance(native, DeepSpeedNative) else ()
+    model = shards[0].model if shards else getattr(native, "model", None)
+    if isinstance(model, ModelStates) and model.stacked_experts.layers:
+        raise Unsupported(
+            f"{source.origin.path} has experts of AutoEP, which zerotools does not write for "
+            "DeepSpeed; what its ds_to_universal makes of the saved run loads on any number of "
+            "ranks"
+        )
 
 
 def native_of(checkpoint: Checkpoint) -> DeepSpeedNative:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from zerotools.core.checkpoint import Checkpoint, Tensor
+from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.native import native_of
 from zerotools.formats.deepspeed.partitioning.pipeline_layers import TIED, layers_of_ties
@@ -33,8 +33,13 @@ def pairs_of(source: Checkpoint, mp_rank: int) -> Iterator[WeightPair]:
     if not (mp_shard.groups and present and first_of(mp_shard.optim_states).kind != STAGE_3):
         return
     ties = _layers_of_ties(source, mp_rank)
+    stacked = dict.fromkeys(name for group in mp_shard.groups for name in group.blocks)
+    for name in stacked:  # which no group has whole
+        master, weight = mp_shard.tensors.get(Key(name, "param")), mp_shard.uncut.get(name)
+        if master is not None and weight is not None and weight.shape == master.shape:
+            yield name, master, weight
     for group in mp_shard.groups:
-        for name, master in group.tensors("param"):
+        for name, master in group.tensors("param") if not group.blocks else ():
             weight = mp_shard.uncut.get(name)
             if weight is None and (match := TIED.fullmatch(name)):
                 weight = _only(mp_shard, match["name"], master, ties)

@@ -189,7 +189,7 @@ def lost_experts(
 ) -> Iterator[Problem]:
     """Expert files that are missing: `num_experts` counts those of each layer."""
     counts = models[0].num_experts
-    if not isinstance(counts, list) or not listing.experts or models[0].has_autoep:
+    if not isinstance(counts, list) or not listing.experts:
         return
     for mp_rank in range(len(models)):
         for layer, count in enumerate(counts):

@@ -9,6 +9,7 @@ from pathlib import Path
 from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.thinning import Keep
+from zerotools.formats.deepspeed.partitioning.expert_blocks import stacked
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.native import DeepSpeedNative
 from zerotools.formats.deepspeed.reading.consistency import compare_mp_ranks
@@ -108,7 +109,7 @@ def _mp_shards(
         else:
             saves.append(save_of(directory, listing, mp_rank, problems))
     models = [save.model for save in saves]
-    _refuse_shared_experts(models)
+    _refuse_folded(models)
     listing = _without_leftovers(directory, listing, models[0], problems)
     tensor_ranks = listing.tensor_ranks if listing.layers else len(saves)
     layers = [
@@ -118,7 +119,8 @@ def _mp_shards(
     mp_shards = []
     for mp_rank, save in zip(listing.mp_ranks, saves, strict=False):
         whole = {**(layers[mp_rank % tensor_ranks] if mp_rank % tensor_ranks < len(layers) else {})}
-        whole |= expert_tensors(directory, listing, mp_rank, problems)
+        files = expert_tensors(directory, listing, mp_rank, problems)
+        whole |= stacked(save.model.stacked_experts, files)
         mp_shards.append(
             load_mp_rank(
                 directory, listing, mp_rank, save, whole, problems, weights_alone=weights_alone
@@ -137,19 +139,17 @@ def _mp_shards(
     return mp_shards, tensor_ranks, holes
 
 
-def _refuse_shared_experts(models: Sequence[ModelStates]) -> None:
-    """Of AutoEP's experts each rank has a block of one tensor, where DeepSpeed's own have a tensor
-    each.
+def _refuse_folded(models: Sequence[ModelStates]) -> None:
+    """Tensor-parallel ranks then have files of parts of experts.
 
     Raises:
-        Unsupported: they are over several ranks.
+        Unsupported: see above.
     """
     for model in models:
-        if model.autoep_size > 1:
+        if model.is_folded:
             raise Unsupported(
-                f"{model.file.path} has experts of AutoEP over {model.autoep_size} ranks "
-                "(ds_autoep_layers), which zerotools does not read: convert it with DeepSpeed's "
-                "ds_to_universal, load that with expert_parallel.autoep_size 1, and save it again"
+                f"{model.file.path} has experts of AutoEP that AutoTP has cut (folding), which "
+                "zerotools does not read; train with tensor_parallel.autotp_size 1"
             )
 
 

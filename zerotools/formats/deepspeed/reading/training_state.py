@@ -54,9 +54,10 @@ def training_of(checkpoint: Checkpoint) -> TrainingState:
 def _groups(mp_shard: MpShard) -> list[ParamGroup]:
     optim = first_of(mp_shard.optim_states)
     round_robin = is_round_robin(mp_shard.model, optim)
-    names: dict[int, list[str]] = {}
+    names: dict[int, dict[str, None]] = {}
     for flat in mp_shard.groups:  # several of one number: each expert-parallel rank's experts
-        names.setdefault(flat.number, []).extend(optimizer_order(flat, round_robin=round_robin))
+        ordered = optimizer_order(flat, round_robin=round_robin)
+        names.setdefault(flat.number, {}).update(dict.fromkeys(ordered))
     saved = optim.param_groups or [param_group({}, [number]) for number in names]
     return [
         ParamGroup(

@@ -15,6 +15,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from zerotools.formats.deepspeed.schema.stacked_experts import StackedExperts
+
 EXPERTS = "deepspeed_experts."
 DATA_FIRST = "use_data_before_expert_parallelism"
 _EXPERT = re.compile(r"(?P<layer>.*?deepspeed_experts\.)(?P<number>\d+)(?P<rest>\..*)")
@@ -50,16 +52,25 @@ class ExpertPlacement:
 @dataclass(frozen=True, slots=True)
 class ExpertNaming:
     """`local` has the number of experts that one rank has, and `total` that of all ranks, each by
-    layer and as far as names tell; layers may differ."""
+    layer and as far as names tell; layers may differ. `stacked` are AutoEP's, whose names are one
+    for all."""
 
     local: Mapping[str, int] = field(default_factory=dict)
     total: Mapping[str, int] = field(default_factory=dict)
     data_first: bool = False
+    stacked: StackedExperts = field(default_factory=StackedExperts)
 
     @classmethod
-    def of(cls, local: Iterable[str], global_name: Iterable[str], config: Any) -> ExpertNaming:
+    def of(
+        cls,
+        local: Iterable[str],
+        global_name: Iterable[str],
+        config: Any,
+        stacked: StackedExperts | None = None,
+    ) -> ExpertNaming:
         """From the names on one rank and those over all ranks, and the run's configuration."""
-        return cls(_counts(local), _counts(global_name), is_data_first(config))
+        counts = _counts(local), _counts(global_name)
+        return cls(*counts, is_data_first(config), stacked or StackedExperts())
 
     def global_name(self, name: str, expert_rank: int, ep_size: int) -> str:
         """The name over all ranks of what `expert_rank` calls `name`."""

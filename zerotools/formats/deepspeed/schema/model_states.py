@@ -17,6 +17,7 @@ from typing import Any
 from zerotools.core.errors import Unsupported
 from zerotools.formats.deepspeed.schema import model_tree
 from zerotools.formats.deepspeed.schema.fields import Fields, shapes_of
+from zerotools.formats.deepspeed.schema.stacked_experts import StackedExperts, stacked_experts_of
 from zerotools.io.torchzip.pickle_values import StoredTensor
 from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.io.torchzip.tensors import as_tensor
@@ -75,17 +76,20 @@ class ModelStates:
         return self.fields.tree.get(model_tree.NUM_EXPERTS)
 
     @property
-    def has_autoep(self) -> bool:
-        """Whether AutoEP made the experts."""
-        return bool(self.fields.tree.get(model_tree.AUTOEP_LAYERS))
+    def stacked_experts(self) -> StackedExperts:
+        """The experts of AutoEP.
+
+        Raises:
+            BadFile, Unsupported: see `stacked_experts_of`.
+        """
+        tree = self.fields.tree
+        layers = tree.get(model_tree.AUTOEP_LAYERS) or tree.get(model_tree.AUTOEP_LAYERS_BEFORE)
+        return stacked_experts_of(self.file.path, layers)
 
     @property
-    def autoep_size(self) -> int:
-        """The expert-parallel ranks that share AutoEP's experts; 1 where there are none."""
-        layers = self.fields.tree.get(model_tree.AUTOEP_LAYERS)
-        entries = layers if isinstance(layers, list) else []
-        sizes = (entry.get("ep_size") for entry in entries if isinstance(entry, Mapping))
-        return max((size for size in sizes if type(size) is int), default=1)
+    def is_folded(self) -> bool:
+        """Whether tensor-parallel ranks share AutoEP's experts."""
+        return model_tree.FOLDING in self.fields
 
     @property
     def client_state(self) -> dict[str, Any]:

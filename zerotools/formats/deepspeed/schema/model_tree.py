@@ -40,6 +40,8 @@ DS_VERSION = "ds_version"
 TENSOR_PARALLEL_INFO = "universal_checkpoint_info"
 NUM_EXPERTS = "num_experts"
 AUTOEP_LAYERS = "ds_autoep_layers"
+AUTOEP_LAYERS_BEFORE = "autoep_layers"
+FOLDING = "folding"
 
 _ORDER = (
     MODULE, BUFFER_NAMES, OPTIMIZER, PARAM_SHAPES, FROZEN_SHAPES, SHARED_PARAMS, FROZEN_FRAGMENTS,
@@ -48,8 +50,8 @@ _ORDER = (
 )  # fmt: skip
 OWN_KEYS = frozenset(
     {
-        *_ORDER, TENSOR_PARALLEL_INFO, NUM_EXPERTS, AUTOEP_LAYERS,
-        "sparse_tensor_module_names", "csr_tensor_module_names",
+        *_ORDER, TENSOR_PARALLEL_INFO, NUM_EXPERTS, AUTOEP_LAYERS, AUTOEP_LAYERS_BEFORE,
+        FOLDING, "sparse_tensor_module_names", "csr_tensor_module_names",
     }
 )  # fmt: skip
 """What DeepSpeed saves itself; every other key is the caller's `client_state`."""

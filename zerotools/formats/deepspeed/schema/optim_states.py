@@ -80,7 +80,6 @@ def _stage_3(file: TorchFile, top: Fields, fields: Fields) -> OptimStates:
     masters = _partitions(file, fields.need(keys.SUB_GROUPS, list), keys.SUB_GROUPS)
     inner = fields.inside(keys.STATE_DICT)
     states, scalars = _rigid_states(file, inner, len(masters))
-    count = _partition_count(fields)
     return OptimStates(
         file,
         STAGE_3,
@@ -89,7 +88,7 @@ def _stage_3(file: TorchFile, top: Fields, fields: Fields) -> OptimStates:
         states,
         scalars,
         _param_groups(inner),
-        count if isinstance(count, int) else None,
+        _zero3_counts(fields, len(masters)),
         None,
         True,
         fields,
@@ -132,9 +131,28 @@ def _partition_count(fields: Fields) -> list[int] | int | None:
         return None
     if count == 0:
         return None
-    if not all(1 <= each <= MOST_RANKS for each in counts):
-        raise fields.fault(f"its {keys.PARTITION_COUNT} is {count!r:.40}, which is no run's")
+    _counts(fields, keys.PARTITION_COUNT, counts)
     return count
+
+
+def _counts(fields: Fields, key: str, counts: list[Any]) -> list[int]:
+    if not all(type(each) is int and 1 <= each <= MOST_RANKS for each in counts):
+        raise fields.fault(f"its {key} is {counts!r:.40}, which is no run's")
+    return counts
+
+
+def _zero3_counts(fields: Fields, sub_groups: int) -> Sequence[int] | int | None:
+    """Of each sub-group, where AutoEP has ranks of its own for experts; else of all."""
+    listed = fields.maybe(keys.ZERO3_GROUPS, list)
+    if listed is None:
+        count = _partition_count(fields)
+        return count if isinstance(count, int) else None
+    counts = [entry.get(keys.PARTITION_COUNT) for entry in listed if isinstance(entry, Mapping)]
+    if len(counts) != sub_groups:
+        raise fields.fault(
+            f"{keys.ZERO3_GROUPS} lists {len(counts)} sub-groups, and there are {sub_groups}"
+        )
+    return _counts(fields, keys.ZERO3_GROUPS, counts)
 
 
 def _alignment_paddings(fields: Fields) -> list[list[int]] | None:

@@ -14,7 +14,8 @@
     ds_config, ds_version
 
 Elastic state has a list in place of `base_optimizer_state`, a dict for each group. BF16_Optimizer
-has no `zero_stage`. `param_alignment_paddings` is there where parameters are aligned.
+has no `zero_stage`. `param_alignment_paddings` is there where parameters are aligned. With AutoEP
+stage 3 has `ds_zero_partition_groups` after `partition_count`: the ranks of each sub-group.
 
 Source: DeepSpeed `runtime/zero/stage_1_and_2.py`, `bf16_optimizer.py`: `state_dict`;
 `runtime/zero/stage3.py`: `_rigid_state_dict`.
@@ -37,6 +38,7 @@ SUB_GROUPS = "fp32_flat_groups"
 INTERLEAVED = "local_sub_partitions_of_fp32_groups"
 ZERO_STAGE = "zero_stage"
 PARTITION_COUNT = "partition_count"
+ZERO3_GROUPS = "ds_zero_partition_groups"
 GROUP_PADDINGS = "group_paddings"
 ALIGNMENT_PADDINGS = "param_alignment_paddings"
 SLICE_MAPPINGS = "param_slice_mappings"

@@ -23,7 +23,7 @@ from zerotools.formats.deepspeed.partitioning.whole_parameters import uses_muon
 from zerotools.formats.deepspeed.reading.consistency import misnamed_files
 from zerotools.formats.deepspeed.reading.mp_rank_files import stage_3_models
 from zerotools.formats.deepspeed.schema.ds_config import computed_type
-from zerotools.formats.deepspeed.schema.model_states import ModelStates, parse_model
+from zerotools.formats.deepspeed.schema.model_states import ModelStates, Shapes, parse_model
 from zerotools.formats.deepspeed.schema.signs import ZERO
 from zerotools.formats.deepspeed.schema.tag import TagDirectory, open_tag
 from zerotools.formats.deepspeed.universal.native import UniversalNative
@@ -63,10 +63,11 @@ def read(path: Path, *, tag: str | None = None) -> Checkpoint:
     rest = _rest(model, models, is_stage_3=is_stage_3)
     saved = parse_state(directory, model)
     problems += misplaced(saved, model)
-    shapes = {name: shape for group in model.groups or () for name, shape in group.items()}
+    groups = _whole_groups(model)
+    shapes = {name: shape for group in groups for name, shape in group.items()}
     found = dict(saved.numbers()) | dict(states_of(directory, model, shapes, problems))
     muons = {name for group in saved.groups if uses_muon(group.options) for name in group.params}
-    found |= dict(lost_state(directory, found, model.groups or [], problems, muons))
+    found |= dict(lost_state(directory, found, groups, problems, muons))
     problems += unlisted(directory, model, shapes)
     problems += emptied(directory, shapes)
     present = [each for each in models if each is not None]
@@ -81,11 +82,20 @@ def read(path: Path, *, tag: str | None = None) -> Checkpoint:
         tensors=tensors | rest,
         origin=_origin(path, found_tag, model, is_stage_3=is_stage_3),
         native=UniversalNative(model, saved, numbers),
-        aliases=model.shared,
+        aliases={**model.stacked_experts.routers(model.module or {}), **model.shared},
         files={name: note_source(directory / name) for name in names},
         model_sidecars=model_sidecars(directory.parent),
         problems=problems,
     )
+
+
+def _whole_groups(model: ModelStates) -> list[Shapes]:
+    """`param_shapes`; of AutoEP's experts it has the shapes on one rank, and files those of all."""
+    experts = model.stacked_experts
+    return [
+        {name: experts.whole_shape(name, shape) for name, shape in group.items()}
+        for group in model.groups or ()
+    ]
 
 
 def _rest(

@@ -66,10 +66,6 @@ def check_supported(path: Path, mp_shard: MpShard, count: int, settings: ZeroSet
 def _check_experts(path: Path, mp_shard: MpShard, count: int, settings: ZeroSettings) -> None:
     """Experts are moved over the ranks that share them; nothing else about them changes."""
     optim = first_of(mp_shard.optim_states)
-    if mp_shard.model.has_autoep:
-        raise Unsupported(
-            f"{path} has experts of AutoEP (ds_autoep_layers), which zerotools does not reshard"
-        )
     if count > 1:
         raise Unsupported(
             f"{path} has experts and {count} model-parallel ranks, which zerotools does not reshard"

@@ -25,6 +25,7 @@ from zerotools.formats.deepspeed.schema.ds_config import (
     ZeroSettings,
     configured_precision,
 )
+from zerotools.formats.deepspeed.partitioning.native import refuse_stacked_experts
 from zerotools.formats.deepspeed.schema.experts import is_expert
 from zerotools.formats.deepspeed.schema.loss_scaler import scaler_of
 from zerotools.formats.deepspeed.schema.model_tree import schedule_of
@@ -79,6 +80,7 @@ def lay_out_foreign(
 
 
 def _check_dense(source: Checkpoint) -> None:
+    refuse_stacked_experts(source)
     found = next((key.name for key in source.tensors if is_expert(key.name)), None)
     if found is not None:
         raise Unsupported(

@@ -1,0 +1,88 @@
+"""Runs whose experts DeepSpeed's AutoEP shares among ranks: a tiny Qwen3-MoE of transformers."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import deepspeed
+import torch
+import torch.distributed as dist
+from deepspeed.module_inject.auto_ep import AutoEP
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from . import truth
+from .case import Case, deepspeed_config
+from .models import initial
+
+EXPERT_RANKS, VOCABULARY = 2, 29
+_EXPERTS = (".experts.w1", ".experts.w2", ".experts.w3")
+
+
+def qwen() -> nn.Module:
+    """Two layers of four experts; initial values by a formula."""
+    config = AutoConfig.for_model(
+        "qwen3_moe",
+        architectures=["Qwen3MoeForCausalLM"],
+        hidden_size=8,
+        intermediate_size=12,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=4,
+        vocab_size=VOCABULARY,
+        max_position_embeddings=32,
+        tie_word_embeddings=False,
+        moe_intermediate_size=6,
+        num_experts=4,
+        num_experts_per_tok=2,
+        norm_topk_prob=True,
+        mlp_only_layers=[],
+    )
+    model = AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for seed, parameter in enumerate(model.parameters()):
+            parameter.copy_(initial(parameter.shape, seed))
+    return model
+
+
+def _leave_recorders(*args: Any, **kwargs: Any) -> None:
+    """DeepSpeed 0.19.8 looks into a registry of transformers that 5.23 has not any more, so that
+    callers can be given router logits; here none are asked for."""
+
+
+def run_autoep(case: Case) -> tuple[Any, dict[str, Tensor]]:
+    """Trains and saves; returns the engine and the truth of all ranks."""
+    AutoEP._retarget_transformers_output_recorders = _leave_recorders
+    model = qwen()
+    if dist.get_rank() == 0:
+        Path("config.json").write_text(model.config.to_json_string())
+    engine, *_ = deepspeed.initialize(
+        model=model, model_parameters=list(model.parameters()), config=deepspeed_config(case)
+    )
+    for step in range(case.steps):
+        rank = dist.get_rank()
+        ids = torch.tensor([[(3 * i + 5 * rank + step) % VOCABULARY for i in range(8)]])
+        engine.backward(engine(input_ids=ids, labels=ids).loss)
+        engine.step()
+    engine.save_checkpoint("checkpoint")
+    return engine, _gathered(truth.gather_tensors(engine))
+
+
+def _gathered(found: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Ranks that have the same experts agree, and so do all in everything else."""
+    every: list[Mapping[str, Tensor]] = [{} for _ in range(dist.get_world_size())]
+    dist.all_gather_object(every, found)
+    whole = {}
+    for key in sorted({key for held in every for key in held}):
+        name, _, role = key.partition("|")
+        is_block = name.endswith(_EXPERTS) and role != "step"
+        parts = []
+        for first in range(EXPERT_RANKS if is_block else 1):
+            held = every[first :: EXPERT_RANKS if is_block else 1]
+            same = [each[key] for each in held if key in each]
+            if any(not torch.equal(same[0], other) for other in same):
+                raise AssertionError(f"{key}: the ranks disagree")
+            parts.append(same[0])
+        whole[key] = (torch.cat(parts) if is_block else parts[0]).contiguous()
+    return whole
