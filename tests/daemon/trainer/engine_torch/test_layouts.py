@@ -13,7 +13,7 @@ from tests.matrices import FULL
 from zerotools import formats
 from zerotools.runs import checkpoint_dirs
 
-pytestmark = [pytest.mark.torch, pytest.mark.dear(80, "four numbers of ranks, and torch compiles")]
+pytestmark = [pytest.mark.torch, pytest.mark.dear(70, "four numbers of ranks, and torch compiles")]
 STAGES = (0, 1, 2, 3)
 STAGES_ON = {
     2: STAGES if FULL else (0, 3),
