@@ -134,11 +134,17 @@ forked_cpu_seconds = [0.0]
 
 
 class _Server:
-    """A process that has `modules` imported, and its socket."""
+    """A process that has `modules` imported, and its socket; forked from `below`, if that is given,
+    which has some of them."""
 
-    def __init__(self, modules: Sequence[str]) -> None:
+    def __init__(self, modules: Sequence[str], below: _Server | None = None) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
+        self._process: Started | Forked
+        with theirs, os.fdopen(os.dup(2), "wb") as said:
+            if below is not None:
+                request = {"arguments": [str(SERVER)], "modules": list(modules)}
+                self._process = below.start(request, said, said, theirs, kept=True)
+                return
             self._process = Started(
                 [sys.executable, "-P", str(SERVER), str(theirs.fileno()), *modules],
                 kept=True,
@@ -147,12 +153,20 @@ class _Server:
                 stdin=subprocess.DEVNULL,
             )
 
-    def start(self, request: Mapping[str, Any], out: IO[bytes], *, kept: bool) -> Forked:
-        """Start a program."""
+    def start(
+        self,
+        request: Mapping[str, Any],
+        out: IO[bytes],
+        err: IO[bytes],
+        *given: socket.socket,
+        kept: bool,
+    ) -> Forked:
+        """Start a program, or with `given` another server."""
         mine, theirs = os.pipe()
         try:
             data = json.dumps(request).encode()
-            socket.send_fds(self._socket, [data], [out.fileno(), theirs])
+            files = [out.fileno(), err.fileno(), theirs, *(each.fileno() for each in given)]
+            socket.send_fds(self._socket, [data], files)
         finally:
             os.close(theirs)
         return Forked(request["arguments"], mine, kept=kept)
@@ -179,15 +193,22 @@ def start(
     cwd: Path,
     env: Mapping[str, str],
     out: IO[bytes],
+    err: IO[bytes] | None = None,
     kept: bool = False,
 ) -> Forked:
     """Start `python ARGUMENTS`, which are `-P SCRIPT ...` or `-m MODULE ...`, in `cwd` with `env`;
-    what it prints goes to `out`. It finds `modules` imported."""
+    what it prints goes to `out`, its errors to `err` or there, too. It finds `modules` imported."""
     with _making:  # of two servers for the same modules, the first would end what it forked
-        if modules not in _servers:
-            _servers[modules] = _Server(modules)
+        server = _server(modules)
     request = {"arguments": list(arguments), "cwd": str(cwd), "env": dict(env)}
-    return _servers[modules].start(request, out, kept=kept)
+    return server.start(request, out, err or out, kept=kept)
+
+
+def _server(modules: Sequence[str]) -> _Server:
+    if modules not in _servers:
+        below = _server(TORCH) if modules is DEEPSPEED else None
+        _servers[modules] = _Server(modules, below)
+    return _servers[modules]
 
 
 def output(
@@ -203,7 +224,7 @@ def output(
 
 
 def close_servers() -> None:
-    """End all servers of this process."""
+    """End all servers of this process, those that were forked from others first."""
     while _servers:
         _servers.popitem()[1].close()
 

@@ -2,16 +2,19 @@
 
 Importing torch and transformers takes a rank seconds of processor time, and hundreds of ranks are
 started. This process imports them once and forks. What it knows of a program is what its command
-line would say, and a forked one goes through the interpreter's own exit.
+line would say, and a forked one without torch goes through the interpreter's own exit.
 
-One request is a datagram: a JSON object with `arguments` (of `python`), `cwd` and `env`, and two
-descriptors, for its output and for its end. The latter is told the pid at once and, at the end,
-the status of `waitpid` and the seconds of processor time. All programs are killed when the socket
-closes. Standard library alone, but for the modules; there must be one thread.
+One request is a datagram: a JSON object with `arguments` (of `python`), `cwd` and `env`, and three
+descriptors, for its output, its errors and its end. The last is told the pid at once and, at the
+end, the status of `waitpid` and the seconds of processor time. All programs are killed when the
+socket closes. A request that has `modules` and a fourth descriptor, a socket, makes another server,
+which imports them beside those of this one. Standard library alone, but for the modules; there must
+be one thread.
 """
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import json
@@ -21,9 +24,10 @@ import selectors
 import signal
 import socket
 import sys
+import threading
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 MAX_BYTES = 1 << 20
 
@@ -37,21 +41,25 @@ class Server:
         self.selector.register(requests, selectors.EVENT_READ)
         self.reports: dict[int, tuple[int, int]] = {}
 
-    def serve(self) -> dict[str, Any] | None:
-        """Go on until the socket closes; in a forked process, return what it shall do."""
+    def serve(self) -> tuple[dict[str, Any], list[int]] | None:
+        """Go on until the socket closes; in a forked process, return what it shall do, and with
+        which descriptors."""
         while True:
             for key, _ in self.selector.select():
                 if key.fileobj is not self.requests:
                     self._reap(key.fd)
                     continue
-                data, (out, report), *_ = _received(self.requests)
+                data, descriptors, *_ = socket.recv_fds(self.requests, MAX_BYTES, 4)
                 if not data:
                     self._end()
                     return None
-                if self._fork(out, report):
-                    return dict(json.loads(data))
+                out, err, report, *given = descriptors
+                if self._fork(out, err, report):
+                    return dict(json.loads(data)), given
+                for descriptor in given:
+                    os.close(descriptor)
 
-    def _fork(self, out: int, report: int) -> bool:
+    def _fork(self, out: int, err: int, report: int) -> bool:
         assert Path("/proc/self/task").stat().st_nlink == 3, (
             "a process with threads cannot be forked"
         )
@@ -64,11 +72,12 @@ class Server:
                 os.close(end)
             os.close(report)
             os.setsid()
-            for stream in (1, 2):
-                os.dup2(out, stream)
-            os.close(out)
+            for stream, number in ((out, 1), (err, 2)):
+                os.dup2(stream, number)
+                os.close(stream)
             return True
         os.close(out)
+        os.close(err)
         os.write(report, f"{pid}\n".encode())
         pidfd = os.pidfd_open(pid)
         self.reports[pidfd] = (pid, report)
@@ -89,11 +98,6 @@ class Server:
             os.kill(pid, signal.SIGKILL)
 
 
-def _received(requests: socket.socket) -> tuple[bytes, list[int]]:
-    data, descriptors, *_ = socket.recv_fds(requests, MAX_BYTES, 2)
-    return data, descriptors or [-1, -1]
-
-
 def run(request: dict[str, Any]) -> None:
     """Be the program: `-m MODULE ...`, or `-P SCRIPT ...`."""
     os.chdir(request["cwd"])
@@ -108,6 +112,19 @@ def run(request: dict[str, Any]) -> None:
         runpy.run_path(what, run_name="__main__")
 
 
+def leave(code: object) -> NoReturn:
+    """End as the interpreter does at `SystemExit(code)`, but leave what is imported to the kernel:
+    to take torch's modules apart touches every page that is shared, in a quarter of a second."""
+    if not isinstance(code, int | None):
+        print(code, file=sys.stderr)
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, and lets pools end
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit((code or 0) & 0xFF)
+
+
 def remember_processor() -> None:
     """DeepSpeed's Adam on the CPU asks three times what processor there is, a second each."""
     import cpuinfo
@@ -116,16 +133,32 @@ def remember_processor() -> None:
     cpuinfo.get_cpu_info = lambda: found
 
 
+def serve(requests: socket.socket, modules: list[str]) -> tuple[dict[str, Any], list[int]] | None:
+    """Import `modules`, then as `Server.serve`."""
+    for name in modules:
+        importlib.import_module(name)
+    if "deepspeed" in modules:
+        remember_processor()
+    gc.freeze()  # what is imported is not looked at again, and its pages stay shared
+    return Server(requests).serve()
+
+
 def main() -> None:
     """The command line."""
     requests = socket.socket(fileno=int(sys.argv[1]))
-    for name in sys.argv[2:]:
-        importlib.import_module(name)
-    if "deepspeed" in sys.argv:
-        remember_processor()
-    gc.freeze()  # what is imported is not looked at again, and its pages stay shared
-    if (request := Server(requests).serve()) is not None:
-        run(request)
+    asked = serve(requests, sys.argv[2:])
+    while asked is not None and "modules" in asked[0]:
+        asked = serve(socket.socket(fileno=asked[1][0]), asked[0]["modules"])
+    code: object = None
+    try:
+        if asked is not None:
+            run(asked[0])
+    except SystemExit as end:
+        if "torch" not in sys.modules:
+            raise
+        code = end.code
+    if "torch" in sys.modules:
+        leave(code)
 
 
 if __name__ == "__main__":

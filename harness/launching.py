@@ -1,7 +1,7 @@
 """Start the ranks of a job the way the supervisor does, without a daemon.
 
 Ranks on CPUs are forked from a process that has imported torch: `harness.forked`. Those of
-a job with an environment of its own, or for GPUs, start anew.
+a job with an environment of its own, but for what is `READ_LATE`, or for GPUs, start anew.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ KEPT = (
     *("CPATH", "LIBRARY_PATH", "TORCH_EXTENSIONS_DIR"),  # of what DeepSpeed compiles
 )
 """Variables that ranks take over."""
+READ_LATE = {"PATH", "TORCH_EXTENSIONS_DIR"}
+"""Variables that no library looks at while it is imported."""
 
 TINY_LLAMA = {
     "model_type": "llama",
@@ -225,7 +227,7 @@ def start(
     attempt = Attempt(run_dir, processes, mailbox)
     leftovers.note(attempt)
     ranks = tree["ranks"] if "ranks" in tree else tree["gpus"]
-    fork = tree["device"] == "cpu" and not tree.get("env")
+    fork = tree["device"] == "cpu" and tree.get("env", {}).keys() <= READ_LATE
     modules = forked.DEEPSPEED if tree.get("engine") == "deepspeed" else forked.TORCH
     arguments = ["-P", str(script), "--run-dir", str(run_dir)]
     for rank in range(ranks):

@@ -13,7 +13,7 @@ import shlex
 import socket
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from uuid import uuid4
@@ -21,13 +21,14 @@ from uuid import uuid4
 from harness import forked
 
 CLIENT = Path(__file__).with_name("warm_client.py")
-WARM = ("trainer/entry.py", "trainer/rehearsal.py")
+WARM = ("trainer/entry.py", "trainer/rehearsal.py", "preflight/deepspeed_accepts.py")
 LOOK_SECONDS = 0.05
 
 
 @contextmanager
-def interpreter(path: Path, modules: Sequence[str]) -> Iterator[Path]:
-    """Make `path` one whose programs of `WARM` find `modules` imported, as long as this lasts."""
+def interpreter(path: Path, modules: Sequence[str], scripts: Sequence[str] = ()) -> Iterator[Path]:
+    """Make `path` one whose programs of `WARM`, and `scripts` by their names, find `modules`
+    imported, as long as this lasts."""
     address = uuid4().hex
     words = (sys.executable, "-I", "-S", str(CLIENT), address)
     path.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', "utf-8")
@@ -35,7 +36,7 @@ def interpreter(path: Path, modules: Sequence[str]) -> Iterator[Path]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(f"\0{address}")
         listener.listen()
-        thread = threading.Thread(target=_serve, args=(listener, modules))
+        thread = threading.Thread(target=_serve, args=(listener, modules, frozenset(scripts)))
         thread.start()
         try:
             yield path
@@ -44,28 +45,34 @@ def interpreter(path: Path, modules: Sequence[str]) -> Iterator[Path]:
             thread.join()
 
 
-def _serve(listener: socket.socket, modules: Sequence[str]) -> None:
+def _serve(listener: socket.socket, modules: Sequence[str], scripts: Set[str]) -> None:
     threads = []
     while True:
         try:
             client, _ = listener.accept()
         except OSError:  # it was shut down
             break
-        threads.append(threading.Thread(target=_stand_behind, args=(client, modules)))
+        threads.append(threading.Thread(target=_stand_behind, args=(client, modules, scripts)))
         threads[-1].start()
     for thread in threads:
         thread.join()
 
 
-def _stand_behind(client: socket.socket, modules: Sequence[str]) -> None:
+def _program(arguments: list[str], scripts: Set[str]) -> list[str] | None:
+    """`arguments` as `forked` takes them; None: they are for others."""
+    if arguments[:1] == ["-P"] and arguments[1].endswith(WARM):
+        return arguments
+    return ["-P", *arguments] if arguments and arguments[0] in scripts else None
+
+
+def _stand_behind(client: socket.socket, modules: Sequence[str], scripts: Set[str]) -> None:
     """Run what a client asks for, and tell it of the end; kill it when the client is gone."""
     with ExitStack() as stack:
         stack.enter_context(client)
         data, [fd], *_ = socket.recv_fds(client, 1 << 20, 1)
         out = stack.enter_context(os.fdopen(fd, "wb", buffering=0))
         request = json.loads(data)
-        arguments: list[str] = request["arguments"]
-        if arguments[:1] != ["-P"] or not arguments[1].endswith(WARM):
+        if (arguments := _program(request["arguments"], scripts)) is None:
             return
         cwd, env = Path(request["cwd"]), request["env"]
         process = forked.start(modules, arguments, cwd=cwd, env=env, out=out, kept=True)

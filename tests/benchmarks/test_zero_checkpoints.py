@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import sys
 import zipfile
 from math import prod
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 
 from benchmarks.contents import run, values
 from benchmarks.zero_checkpoints import MODELS, TAG, generate, sub_groups
-from harness import started
+from harness import forked
 from zerotools import formats
 from zerotools.core.checkpoint import Key
 from zerotools.core.dtypes import BFLOAT16
@@ -79,13 +78,8 @@ def test_sparse_files_have_the_same_metadata(stage: int, tmp_path: Path) -> None
 @pytest.mark.parametrize(("stage", "ranks"), [(2, 3), (3, 4)])
 def test_deepspeed_reads_the_same_weights(stage: int, ranks: int, tmp_path: Path) -> None:
     generate(tmp_path / "in", SHAPES, stage=stage, ranks=ranks)
-    started.run(
-        [
-            sys.executable, "-m", "deepspeed.utils.zero_to_torch", tmp_path / "in",
-            tmp_path / "out", "--dtype", "bf16", "--safe_serialization",
-        ],
-        env={**os.environ, "DS_ACCELERATOR": "cpu"},
-        check=True,
-        timeout=120,
-    )  # fmt: skip
+    places = [str(tmp_path / "in"), str(tmp_path / "out")]
+    words = ["-m", "deepspeed.utils.zero_to_torch", *places, "--dtype", "bf16"]
+    env = {**os.environ, "DS_ACCELERATOR": "cpu"}
+    forked.output(forked.DEEPSPEED, [*words, "--safe_serialization"], env=env, timeout=120)
     assert digests(tmp_path / "out" / "model.safetensors") == expected(SHAPES)

@@ -40,7 +40,7 @@ def test_commands_in_the_chinese_tables_are_in_the_english_documents() -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.dear(30, "a daemon, a job on two ranks and its exports")
+@pytest.mark.dear(40, "a daemon, a job on two ranks and its exports")
 def test_the_quick_start_works(tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()

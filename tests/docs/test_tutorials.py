@@ -1,6 +1,7 @@
 """The recipes of `docs/tutorial`, and one of `docs/how-to`, done word for word on CPUs.
 
-Their ranks find torch imported; those of the quick start (`test_readme.py`) import it themselves.
+Their ranks and programs find torch imported; those of the quick start (`test_readme.py`) import it
+themselves.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from tests.docs.tutorials import ROOT, follow
 
 TUTORIALS = ROOT / "docs" / "tutorial"
 RECIPES = ROOT / "docs" / "how-to"
+PROGRAMS = ("make_pieces.py", "train.py", "check.py")
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 
@@ -26,7 +28,7 @@ def done(page: Path, directory: Path, modules: Sequence[str]) -> str:
     work = directory / "work"
     work.mkdir()
     with (
-        interpreter(directory / "python", modules) as python,
+        interpreter(directory / "python", modules, PROGRAMS) as python,
         daemon_in(directory / "state", program=REAL) as daemon,
     ):
         daemon.start()
@@ -51,9 +53,8 @@ def test_a_model_that_does_not_fit(tmp_path: Path) -> None:
     assert "resumed at step 4" in said
 
 
-@pytest.mark.dear(90, "a pipeline of two stages that goes on, word for word")
+@pytest.mark.dear(40, "a pipeline of two stages that goes on, word for word")
 @pytest.mark.deepspeed
-@pytest.mark.full
 def test_a_pipeline_becomes_one_model(tmp_path: Path) -> None:
     said = done(RECIPES / "pipeline.md", tmp_path, forked.DEEPSPEED)
     assert "param16          39" in said

@@ -42,7 +42,7 @@ def blocks(page: str) -> Iterator[Block]:
 
 def follow(page: Path, directory: Path, socket: Path, python: Path | None = None) -> str:
     """Do in `directory` what the page says, on CPUs; all that the commands printed. Jobs that ask
-    for GPUs are given `python`, where there is one.
+    for GPUs and commands are given `python`, where there is one, which is called so.
 
     Raises:
         AssertionError: a command failed.
@@ -57,12 +57,13 @@ def follow(page: Path, directory: Path, socket: Path, python: Path | None = None
             text = ON_GPUS.sub(lambda _: on_cpus, block.text)
             (directory / block.info["file"]).write_text(text, "utf-8")
         elif block.language == "sh":
-            said.append(_run(block.text, directory, socket))
+            said.append(_run(block.text, directory, socket, python))
     return "".join(said)
 
 
-def _run(commands: str, directory: Path, socket: Path) -> str:
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+def _run(commands: str, directory: Path, socket: Path, python: Path | None) -> str:
+    own = Path(sys.executable).parent
+    path = ":".join(map(str, [*([python.parent] if python else []), own, os.environ["PATH"]]))
     done = run(
         ["bash", "-euo", "pipefail", "-c", commands],
         cwd=directory,

@@ -5,23 +5,17 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.cli.command_process import zerotools
 from tests.golden_files import DEEPSPEED, JOB, TORCH
 from tests.ops.exports import model, noise, weights_of
 from zerotools import formats
 from zerotools.cli.commands.inspect import describe
 from zerotools.ops.inspection.inspect import inspect
-
-
-def zerotools(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "zerotools", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def refused(status: int, *arguments: object) -> str:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands.test_checkpoint_commands import refused, zerotools
+from tests.cli.command_process import zerotools
+from tests.cli.commands.test_checkpoint_commands import refused
 from tests.golden_files import DEEPSPEED, JOB, TORCH
 
 FLAT = DEEPSPEED / "z2-bf16-w2" / "checkpoint"

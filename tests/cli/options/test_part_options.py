@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands.test_checkpoint_commands import refused, zerotools
+from tests.cli.command_process import zerotools
+from tests.cli.commands.test_checkpoint_commands import refused
 from tests.golden_files import DEEPSPEED
 from zerotools.cli.options.part_options import part_of
 from zerotools.core.errors import BadRequest

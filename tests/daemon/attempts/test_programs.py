@@ -109,6 +109,7 @@ def said(directory: Path, rank: int) -> dict[str, Any]:
 
 
 @pytest.mark.torch
+@pytest.mark.dear(20, "a launcher and its ranks, each of which imports torch")
 @pytest.mark.parametrize("mode", ["asks", "does not ask"])
 def test_cancel_ends_torchrun_and_all_its_ranks(daemon: Daemon, tmp_path: Path, mode: str) -> None:
     """torchrun starts each rank in a session of its own, and leaves them running when killed."""
@@ -131,6 +132,7 @@ def test_cancel_ends_torchrun_and_all_its_ranks(daemon: Daemon, tmp_path: Path, 
 
 
 @pytest.mark.torch
+@pytest.mark.dear(20, "a launcher and its ranks, each of which imports torch")
 @pytest.mark.deepspeed
 @pytest.mark.parametrize(("launcher", "ranks"), [("deepspeed", 2), ("accelerate", 1)])
 def test_other_launchers_run_to_their_end(

@@ -2,14 +2,14 @@
 
 Rank 0 prints one JSON object: by name, what each step came to, what the first batch was evaluated
 at before, a digest over all that a run trains where it began and where it ended, and why it
-diverged.
+diverged. With a file `unsaved` beside them, jobs are not saved at their ends.
 """
 
 import hashlib
 import runpy
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ from torch.distributed.tensor._utils import (  # noqa: E402
     compute_local_shape_and_global_offset,
 )
 
+from zerotools.runs.record import JobRecord  # noqa: E402
+from zerotoolsd.trainer.checkpointing import Checkpointing  # noqa: E402
 from zerotoolsd.trainer.engine.protocol import Engine, StepResult  # noqa: E402
 from zerotoolsd.trainer.engine_torch.engine import TorchEngine  # noqa: E402
 from zerotoolsd.trainer.engine_torch.gradients import local  # noqa: E402
@@ -56,6 +58,20 @@ class Recorder(Reporter):
         """Keep it, and go on."""
         self.evaluations[step] = found
         super().evaluated(step, found)
+
+
+@dataclass
+class AsOften(Checkpointing):
+    """What is saved every so many steps, and not at the end."""
+
+    every: int | None = None
+
+    def save(self, record: JobRecord, *, last: bool) -> None:
+        """Save what is due; wait for it at the end."""
+        if self.every and record.step % self.every == 0:
+            super().save(record, last=last)
+        elif last:
+            self.saves.settle()
 
 
 def digest(live: LiveState, group: WorldGroup) -> str:
@@ -168,6 +184,8 @@ def run(run_dir: Path, group: WorldGroup) -> dict[str, Any]:
     group = replace(group, rank=group.rank.in_job(spec))
     reporter = Recorder(group.rank, Notifier(None, group.rank.index), steps=spec.train.steps)
     ready = prepare(spec, run_dir, group, reporter, Phases(time.monotonic()))
+    if (run_dir.parent / "unsaved").exists():
+        ready.checkpoints = AsOften(**vars(ready.checkpoints), every=spec.checkpoint.every)
     # Without gradients, blocks would be compiled once more, in many seconds.
     evaluated = None if spec.train.compile else first_batch(ready, group)
     error: str | None = None

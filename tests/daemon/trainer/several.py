@@ -39,10 +39,15 @@ class Runs:
         return self.directory / name / "out" / checkpoint_dirs.directory_name(step)
 
 
-def run_all(directory: Path, text: Path, ranks: int, jobs: dict[str, dict[str, Any]]) -> Runs:
-    """Run `jobs` on `ranks` ranks, in one start of the processes."""
+def run_all(
+    directory: Path, text: Path, ranks: int, jobs: dict[str, dict[str, Any]], *, ends: bool = True
+) -> Runs:
+    """Run `jobs` on `ranks` ranks, in one start of the processes. Without `ends` they save only
+    what their `checkpoint.every` says: a save takes a third of such a job."""
     runs = directory / "out"
     runs.mkdir(parents=True)
+    if not ends:
+        (runs / "unsaved").touch()
     full = {name: job(text, **{"ranks": ranks, **changes}) for name, changes in jobs.items()}
     (runs / "runs.json").write_text(
         json.dumps({name: resolved(tree) for name, tree in full.items()})

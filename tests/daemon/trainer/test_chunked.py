@@ -58,7 +58,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
         for name, way in WAYS.items()
         for chunked in ("on", "off")
     }
-    return run_all(tmp_path_factory.mktemp("chunked"), text, 2, jobs)
+    return run_all(tmp_path_factory.mktemp("chunked"), text, 2, jobs, ends=False)
 
 
 @pytest.mark.peft

@@ -59,7 +59,10 @@ def by_ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Runs]:
         }
         for stage, precision in ((3, "fp32"), (1, "bf16"))
     }
-    return {ranks: run_all(place / str(ranks), place / "none", ranks, jobs) for ranks in (1, 2)}
+    return {
+        ranks: run_all(place / str(ranks), place / "none", ranks, jobs, ends=False)
+        for ranks in (1, 2)
+    }
 
 
 def test_experts_that_other_ranks_use_are_trained_as_on_one_rank(by_ranks: dict[int, Runs]) -> None:

@@ -125,7 +125,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory, text: Path) -> dict[int, Runs
         },
     }
     root = tmp_path_factory.mktemp("routers")
-    return {ranks: run_all(root / str(ranks), text, ranks, named) for ranks, named in jobs.items()}
+    return {
+        ranks: run_all(root / str(ranks), text, ranks, named, ends=False)
+        for ranks, named in jobs.items()
+    }
 
 
 def test_losses_are_the_same_at_every_number_of_ranks(runs: dict[int, Runs]) -> None:
@@ -154,5 +157,5 @@ def test_deepspeed_adds_it_too(
         "train": {"router_loss": True, "steps": 1},
         "deepspeed": {"config": config},
     }
-    done = run_all(tmp_path / "ds", text, 2, {"job": tree})
+    done = run_all(tmp_path / "ds", text, 2, {"job": tree}, ends=False)
     assert done.losses("job")[0] == pytest.approx(runs[1].losses("plain")[0], rel=1e-5)

@@ -30,7 +30,10 @@ from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.public import diff
 from zerotools.runs import checkpoint_dirs
 
-pytestmark = [pytest.mark.torch, pytest.mark.deepspeed, pytest.mark.peft]
+pytestmark = [
+    *(pytest.mark.torch, pytest.mark.deepspeed, pytest.mark.peft),
+    pytest.mark.dear(25, "every stage with adapters, resumed"),
+]
 STAGES = (0, 1, 2, 3)
 RANK, ALPHA = 4, 12.0
 TARGETS = ("q_proj", "down_proj")

@@ -22,7 +22,7 @@ from zerotools.ops.inspection.run_summary import summarize, training_to_json
 from zerotools.runs import checkpoint_dirs
 from zerotoolsd.trainer.engine.loss_scale import after, initial
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.dear(20, "every stage in fp16")]
 STAGES = (0, 1, 2, 3)
 STEPS = 10
 IN_A_ROW = 20

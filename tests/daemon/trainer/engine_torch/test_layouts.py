@@ -13,17 +13,19 @@ from tests.matrices import FULL
 from zerotools import formats
 from zerotools.runs import checkpoint_dirs
 
-pytestmark = [pytest.mark.torch, pytest.mark.dear(80, "four numbers of ranks, and torch compiles")]
+pytestmark = [pytest.mark.torch, pytest.mark.dear(70, "four numbers of ranks, and torch compiles")]
 STAGES = (0, 1, 2, 3)
 STAGES_ON = {
-    2: STAGES if FULL else (0, 1, 3),
-    3: STAGES if FULL else (0, 2),
-    1: STAGES if FULL else (1, 3),
+    2: STAGES if FULL else (0, 3),
+    3: STAGES if FULL else (2,),
+    1: STAGES if FULL else (3,),
 }
-"""Adafactor's, by the number of ranks."""
+"""Adafactor's, by the number of ranks. At stages 1 and 2 others go on."""
 TOLERANCE = 2e-6
 KEPT = ("weights", "masters")
 EXTREMES = ("begin-0-none", "begin-3-none", "begin-3-cpu", "begin-params")
+ELSEWHERE = EXTREMES if FULL else EXTREMES[1:2]
+"""What begins on other numbers of ranks than 2, where all of it is measured."""
 DEEP = {**TINY_LLAMA, "num_hidden_layers": 4, "vocab_size": 256, "hidden_size": 48}
 
 
@@ -103,7 +105,7 @@ def four(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
         "2-by-2": grouped(2, 2),
         "host-by-2": grouped(3, 2, offload={"optimizer": "cpu"}),
     }
-    return run_all(directory, text, 4, jobs)
+    return run_all(directory, text, 4, jobs, ends=False)
 
 
 @pytest.fixture(scope="module")
@@ -114,14 +116,14 @@ def by_ranks(tmp_path_factory: pytest.TempPathFactory, text: Path, four: Runs) -
     jobs: dict[str, dict[str, Any]] = {}
     for ranks in (2, 3, 1):
         directory = root / str(ranks)
-        begun = beginnings() if ranks == 2 else {name: beginnings()[name] for name in EXTREMES}
+        begun = beginnings() if ranks == 2 else {name: beginnings()[name] for name in ELSEWHERE}
         jobs |= by_adafactor(directory / "out", ranks) | begun
         if ranks == 2:
             path = four.checkpoint("host-by-2", 2)
             jobs["from-groups"] = grouped(1, None, resume_from=str(path))
         if ranks == 1:  # each rank would compile the same, on the same cores
             jobs |= compiled(directory / "out")
-        found[ranks] = run_all(directory, text, ranks, jobs)
+        found[ranks] = run_all(directory, text, ranks, jobs, ends=False)
         jobs = moved(found[ranks], ranks)
     return found
 
@@ -203,7 +205,7 @@ def test_initial_weights_know_neither_stage_nor_place_nor_ranks(by_ranks: dict[i
     begun = {
         runs.report[name]["begun"]
         for ranks, runs in by_ranks.items()
-        for name in (beginnings() if ranks == 2 else EXTREMES)
+        for name in (beginnings() if ranks == 2 else ELSEWHERE)
     }
     assert len(begun) == 1
 
@@ -218,11 +220,12 @@ def test_no_rank_ever_holds_the_whole_model(by_ranks: dict[int, Runs], ranks: in
     whole = 4 * sum(parameter.numel() for parameter in model.parameters())
     block = 4 * sum(parameter.numel() for parameter in model.model.layers[0].parameters())
     table = model.lm_head.weight.nbytes
-    for name in ("begin-3-none", "begin-3-cpu", "begin-params"):
+    begun = EXTREMES if ranks == 2 else ELSEWHERE
+    for name in (name for name in begun if name != "begin-0-none"):
         for peak in by_ranks[ranks].report[name]["start"]["peak"]:
             assert 0 < peak["host start"] <= max(block, table)
             kept = sum(size for key, size in peak.items() if key.split()[1] in KEPT)
             # The masters of rows, and their 16-bit copy; a matrix of few rows is cut unevenly.
             assert kept <= 1.6 * whole / ranks
-    for peak in by_ranks[ranks].report["begin-0-none"]["start"]["peak"]:
+    for peak in by_ranks[2].report["begin-0-none"]["start"]["peak"]:
         assert peak["device weights"] == whole

@@ -66,7 +66,7 @@ def by_ranks(tmp_path_factory: pytest.TempPathFactory, text: Path) -> dict[int, 
     for ranks in (2, 3, 1):
         directory = root / str(ranks)
         jobs = stage_jobs(directory / "out", ranks) | further
-        found[ranks] = run_all(directory, text, ranks, jobs)
+        found[ranks] = run_all(directory, text, ranks, jobs, ends=False)
         further = moved(found[ranks], ranks)
     return found
 

@@ -17,7 +17,7 @@ from tests.daemon.trainer.test_finetuning import Jobs
 from zerotools.jobs.tables.spec import FP16_ON_CPU
 from zerotools.runs import checkpoint_dirs
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.dear(25, "a model learns a sentence by heart")]
 LEARNED = 50
 HALF_WAY = LEARNED // 2
 SCORES = ("rouge1", "rouge2", "rougeL", "bleu")

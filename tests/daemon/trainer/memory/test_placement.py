@@ -19,7 +19,7 @@ from zerotools.sensors.memory_policy import memory_policy
 from zerotools.sensors.topology import read_topology
 from zerotoolsd.supervisor.children.rank_binding import RankBinding
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.dear(20, "a rank that imports torch itself")]
 
 RANK = Path(__file__).with_name("rank_bound.py")
 
