@@ -51,15 +51,18 @@ if FULL:
         "host": {"offload": {"params": "cpu"}},
         "muon": {"train": {"optimizer": "muon"}},
         "fewer": {"data": {"sequence_length": 5}},
+        "elastic": {"ranks": {}},
     }
 COMPILED = {"train": {"compile": True}} if FULL else None
 """On two ranks: each compiles, on the same cores."""
 
 
 def trained(way: dict[str, Any], sequence_ranks: int) -> dict[str, Any]:
+    sizes = {"min": sequence_ranks, "max": 2 * sequence_ranks}
     return {
         "model": {"config": MODEL},
         **way,
+        **({"ranks": sizes} if "ranks" in way else {}),
         "train": {"steps": 3, **way.get("train", {})},
         "zero": {**way.get("zero", {}), "sequence_ranks": sequence_ranks},
     }

@@ -64,8 +64,8 @@ class Options:
     `exclude` and the names of the model at `like` are compared with the names that `strip_prefix`,
     `rename` (`REGEX=REPL`) and then `mapping`, which puts tensors into another layout, make. With
     `adapter_only` the PEFT adapter is exported alone: that called `adapter_name`, with the config
-    at `adapter_config`; None of both where the run says it. `base` has the model to which adapters are
-    added that were saved alone; None: it is where the run had it.
+    at `adapter_config`; None of both where the run says it. `base` has the model to which adapters
+    that were saved alone are added; None: it is where the run had it.
     """
 
     dtype: str = AUTO

@@ -56,6 +56,7 @@ def weights_of(
     merged = merge_adapters(checkpoint, scratch, table)
     checkpoint = checkpoint if merged is None else merged.checkpoint
     layout = hub_layout_of(checkpoint, table)
+    checkpoint = _without_lost(checkpoint, layout, lost)
     masters = restored(_restorable(weights_from(checkpoint, MASTERS), layout, lost), layout)
     copies = restored(_restorable(_copies(checkpoint), layout, {}), layout)
     named = {naming.new_name(name): why for name, why in lost.items()}
@@ -93,6 +94,13 @@ def _without_broken_adapters(
     for stem in broken:
         lost[f"{stem}.weight"] = "it or its adapter has holes, and the sum needs both"
     kept = {k: t for k, t in checkpoint.tensors.items() if _stem(k.name) not in broken}
+    return replace(checkpoint, tensors=kept)
+
+
+def _without_lost(checkpoint: Checkpoint, layout: HubLayout, lost: Mapping[str, str]) -> Checkpoint:
+    """Without weights of a base model whose adapter is lost: they would look like trained ones."""
+    names = set(lost) | {block.name for name in lost for block in layout.get(name, ())}
+    kept = {key: tensor for key, tensor in checkpoint.tensors.items() if key.name not in names}
     return replace(checkpoint, tensors=kept)
 
 

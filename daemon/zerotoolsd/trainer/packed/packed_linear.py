@@ -8,6 +8,7 @@ forward pass, and again in the backward pass, where alone the gradient of the in
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from math import ceil
 from typing import Any
 
@@ -72,9 +73,11 @@ class PackedLinear(nn.Module):  # type: ignore[misc] # torch's types are not fol
         """The weight, `[out_features, in_features]`, as its 4 bits say it, in `dtype`."""
         functional, scales = _functional(), self.get_buffer(SCALES)
         if self.double_quant:
-            code = functional.create_dynamic_map().to(scales.device)
             scales = functional.dequantize_blockwise(
-                scales, absmax=self.get_buffer(SCALE_SCALES), code=code, blocksize=NF4_SCALES_BLOCK
+                scales,
+                absmax=self.get_buffer(SCALE_SCALES),
+                code=_scale_code(scales.device),
+                blocksize=NF4_SCALES_BLOCK,
             )
             scales += self.get_buffer(SCALE_MEAN)
         whole = functional.QuantState(
@@ -149,6 +152,13 @@ def check_kernels(device: torch.device) -> None:
             f'lora.frozen_precision = "{NF4}": bitsandbytes does not work on {device.type} here: '
             f'{reason}; install another release of it, or set "train"'
         ) from None
+
+
+@cache
+def _scale_code(device: torch.device) -> torch.Tensor:
+    """What a scale of 8 bits may be, fp32 `[256]`; made number by number, so once."""
+    code: torch.Tensor = _functional().create_dynamic_map().to(device)
+    return code
 
 
 def _functional() -> Any:

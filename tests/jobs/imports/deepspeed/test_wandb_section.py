@@ -19,6 +19,7 @@ A_JOB = a_job(JOB + "batch_size = 16\nmicro_batch_size = 4\nlearning_rate = 1e-4
         ({"enabled": True, "project": "sheep"}, "sheep"),
         ({"enabled": "true", "project": "sheep", "team": "herd", "group": "a"}, "herd/sheep"),
         ({"enabled": True, "team": "herd"}, "herd/deepspeed"),
+        ({"enabled": True, "project": "", "team": None, "group": None}, "deepspeed"),
         ({"enabled": False, "project": "sheep"}, None),
         ({"project": "sheep"}, None),
     ],

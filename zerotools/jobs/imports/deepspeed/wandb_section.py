@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from zerotools.jobs.imports.reading.reader import ConfigReading
 from zerotools.jobs.imports.reading.report import KeyOutcome
+from zerotools.jobs.imports.reading.typed_keys import ConfigValue
 
 _ENABLED, _PROJECT, _TEAM, _GROUP = (
     "wandb.enabled",
@@ -23,8 +24,9 @@ def read_wandb(reading: ConfigReading) -> None:
     """Map the project, and the team before it."""
     if reading.engine == "deepspeed":
         return
-    enabled = reading.take(_ENABLED)
-    project, team, group = (reading.take(name) for name in (_PROJECT, _TEAM, _GROUP))
+    enabled, project, team, group = (
+        reading.take(name) for name in (_ENABLED, _PROJECT, _TEAM, _GROUP)
+    )
     if enabled is None or enabled.value is not True:
         for given in filter(None, (enabled, project, team, group)):
             reading.row(KeyOutcome.IGNORED, given, None, "is off without wandb.enabled")
@@ -35,7 +37,17 @@ def read_wandb(reading: ConfigReading) -> None:
         reading.row(KeyOutcome.MAPPED, enabled, _KEY)
     else:
         reading.map(enabled, _KEY, f"{owner}{_DEFAULT}", f'DeepSpeed\'s project is "{_DEFAULT}"')
-    if team is not None and team.value:
+        _note_empty(reading, project)
+    if owner and team is not None:
         reading.row(KeyOutcome.MAPPED, team, _KEY)
+    else:
+        _note_empty(reading, team)
     if group is not None and group.value:
         reading.row(KeyOutcome.IGNORED, group, None, "a job's run has no group of its own")
+    else:
+        _note_empty(reading, group)
+
+
+def _note_empty(reading: ConfigReading, given: ConfigValue | None) -> None:
+    if given is not None:
+        reading.row(KeyOutcome.IGNORED, given, None, "says nothing")
