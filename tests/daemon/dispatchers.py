@@ -52,6 +52,8 @@ class Running:
         """The job, once it is in one of these states."""
 
         async def reached() -> JobView | None:
+            if self.engine.store.job(job_id).state not in states:
+                return None  # a view takes milliseconds, and is asked for many times
             job = await self.service.job(job_id)
             return job if job.state in states else None
 

@@ -63,7 +63,8 @@ def runs(base: Path, tmp_path_factory: pytest.TempPathFactory, text: Path) -> di
             gpt2 = {"rank": RANK, "alpha": ALPHA, "target_modules": ["c_attn", "c_proj"]}
             train = {"steps": 2, "learning_rate": 5e-2}
             jobs["gpt2"] = {"model": {"config": TINY_GPT2}, "lora": gpt2, "train": train}
-        found[ranks] = run_all(directory, text, ranks, jobs)
+            jobs["gpt2"]["checkpoint"] = {"every": 2}
+        found[ranks] = run_all(directory, text, ranks, jobs, ends=False)
     return found
 
 
@@ -181,13 +182,14 @@ def halves(base: Path, tmp_path_factory: pytest.TempPathFactory, text: Path) -> 
             lora = {**tree["lora"], "frozen_precision": kept}
             jobs[f"{name}-{kept}"] = {**tree, "lora": lora}
         step = directory / "out" / f"{name}-train" / "out" / checkpoint_dirs.directory_name(2)
-        jobs[f"{name}-again"] = {**jobs[f"{name}-train"], "resume_from": str(step)}
+        again = {**jobs[f"{name}-train"], "resume_from": str(step)}
+        jobs[f"{name}-again"] = {**again, "checkpoint": {}}
     # Of before frozen weights were kept in 16 bits, and back.
     for name, kept in (("3-again-older", "fp32"), ("3-again-newer", "train")):
         saved = "3-train" if kept == "fp32" else "3-fp32"
         step = directory / "out" / saved / "out" / checkpoint_dirs.directory_name(2)
-        jobs[name] = {**jobs[f"3-{kept}"], "resume_from": str(step)}
-    return run_all(directory, text, 2, jobs)
+        jobs[name] = {**jobs[f"3-{kept}"], "resume_from": str(step), "checkpoint": {}}
+    return run_all(directory, text, 2, jobs, ends=False)
 
 
 def test_frozen_weights_of_16_bits_train_the_same_adapters(halves: Runs) -> None:
