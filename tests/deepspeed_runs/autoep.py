@@ -51,8 +51,9 @@ def _leave_recorders(*args: Any, **kwargs: Any) -> None:
     callers can be given router logits; here none are asked for."""
 
 
-def run_autoep(case: Case) -> tuple[Any, dict[str, Tensor]]:
-    """Trains and saves; returns the engine and the truth of all ranks."""
+def run_autoep(case: Case) -> tuple[Any, dict[str, Tensor], dict[str, Any]]:
+    """Trains and saves; returns the engine, the truth of all ranks, and facts: tied names, and in
+    fp32 the loss of `tokens` after the last step."""
     AutoEP._retarget_transformers_output_recorders = _leave_recorders
     model = qwen()
     if dist.get_rank() == 0:
@@ -61,12 +62,21 @@ def run_autoep(case: Case) -> tuple[Any, dict[str, Tensor]]:
         model=model, model_parameters=list(model.parameters()), config=deepspeed_config(case)
     )
     for step in range(case.steps):
-        rank = dist.get_rank()
-        ids = torch.tensor([[(3 * i + 5 * rank + step) % VOCABULARY for i in range(8)]])
+        ids = _tokens(dist.get_rank(), step)
         engine.backward(engine(input_ids=ids, labels=ids).loss)
         engine.step()
     engine.save_checkpoint("checkpoint")
-    return engine, _gathered(truth.gather_tensors(engine))
+    facts: dict[str, Any] = {"aliases": truth.aliases(engine.module)}
+    if case.precision == "fp32":
+        ids = _tokens(0, case.steps)
+        with torch.no_grad():
+            loss = engine(input_ids=ids, labels=ids).loss.item()
+        facts |= {"tokens": ids.tolist(), "loss": loss}
+    return engine, _gathered(truth.gather_tensors(engine)), facts
+
+
+def _tokens(rank: int, step: int) -> Tensor:
+    return torch.tensor([[(3 * i + 5 * rank + step) % VOCABULARY for i in range(8)]])
 
 
 def _gathered(found: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -25,7 +25,9 @@ from zerotools.formats.deepspeed.writing.lay_out import lay_out
 from .launch import launch
 
 # Those whose engines are Hugging Face's, or that are universal, pipelines and the like.
-OTHER_ENGINES = ("universal", "pipeline", "tensor-parallel", "experts", "z0-", "hf-trainer")
+OTHER_ENGINES = (
+    "universal", "pipeline", "tensor-parallel", "experts", "autoep", "z0-", "hf-trainer",
+)  # fmt: skip
 # Those that DeepSpeed 0.19.8 itself cannot load again as they were.
 LEFT_OUT = (
     "z3-fp32-w2-adagrad",

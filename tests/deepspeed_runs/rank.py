@@ -177,8 +177,8 @@ def run(case: Case) -> None:
     elif case.harness == "autoep":
         from .autoep import run_autoep
 
-        engine, tensors = run_autoep(case)
-        write_truth(tensors, run_facts(case, save, engine))
+        engine, tensors, facts = run_autoep(case)
+        write_truth(tensors, run_facts(case, save, engine) | facts)
     else:
         from .parallel import run_parallel
 

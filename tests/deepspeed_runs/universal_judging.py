@@ -23,7 +23,9 @@ from zerotools.formats.deepspeed.universal.notes import max_ranks
 from .launch import launch
 
 # Engines that are Hugging Face's or parallel models; and those without ZeRO, which name no state.
-OTHER_ENGINES = ("pipeline", "tensor-parallel", "experts", "z0-", "hf-trainer", "accelerate")
+OTHER_ENGINES = (
+    "pipeline", "tensor-parallel", "experts", "autoep", "z0-", "hf-trainer", "accelerate",
+)  # fmt: skip
 # DeepSpeed 0.19.8 does not load Muon's state from universal checkpoints: `universal/notes.py`.
 NOT_LOADED = "muon"
 LAUNCHED_TOGETHER = 20

@@ -44,7 +44,11 @@ def truth_of(case: str) -> dict[Key, Digest]:
         fused = match and f"{match[1]}.self_attention.linear_qkv.weight" in {
             each.split("|")[0] for each in found
         }
-        if match and fused and not case.partition("/")[2].startswith(("legacy", "fsdp", "hub-fsdp")):
+        if (
+            match
+            and fused
+            and not case.partition("/")[2].startswith(("legacy", "fsdp", "hub-fsdp"))
+        ):
             name = f"{match[1]}.{_FUSED[match[2]]}"
         if name.endswith("router.expert_bias"):
             role = "buffer"

@@ -18,7 +18,9 @@ from zerotools.io.distcp.file_names import METADATA
 
 _LAYER = re.compile(r"decoder\.layers\.(\d{1,6})\.", re.S)
 _EXPERT = re.compile(r"(.*\.experts\.local_experts\.)(\d{1,6})(\..+)", re.S)
-_ADVICE = "Ranks saved others under the same names, and they are lost: take a checkpoint of a run {}"
+_ADVICE = (
+    "Ranks saved others under the same names, and they are lost: take a checkpoint of a run {}"
+)
 
 
 def lost_layers(path: Path, facts: MegatronFacts, keys: Iterable[Key]) -> Iterator[Problem]:

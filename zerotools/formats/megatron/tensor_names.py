@@ -34,9 +34,7 @@ _RUN = ("rng_state", "rerun_state")
 _MASTERS = ("fp32_param", "param")
 _LAYERS, _EXPERTS, _ONE_EXPERT = "layers.", ".experts.experts.", ".experts.local_experts."
 _BUFFERS = (".router.expert_bias", ".router.local_tokens_per_expert")
-_GROUPED = re.compile(
-    r"(.*\.experts)\.(linear_fc[12])\.(weight|bias)(\d{1,6})(_[wv])?", re.S
-)
+_GROUPED = re.compile(r"(.*\.experts)\.(linear_fc[12])\.(weight|bias)(\d{1,6})(_[wv])?", re.S)
 HALVES = ("_w", "_v")
 """Ends of the names of a gated layer's two halves, the gate first, where each is saved alone."""
 

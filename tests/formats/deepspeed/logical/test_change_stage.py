@@ -19,7 +19,7 @@ from zerotools.formats import read, training_of
 from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
 from zerotools.formats.deepspeed.writing.lay_out import is_already_laid_out, lay_out
 
-APART = ("universal", "pipeline", "tensor-parallel", "experts", "z0-")
+APART = ("universal", "pipeline", "tensor-parallel", "experts", "autoep", "z0-")
 CASES = sorted(
     path.parent for path in DEEPSPEED.glob("*/truth.json") if not path.parent.name.startswith(APART)
 )

@@ -51,6 +51,12 @@ def is_in_the_files(key: Key, checkpoint: Checkpoint, said: dict[str, Any]) -> b
     stage_3 = said["stage"] == 3
     if key.role == "param16" and stage_3:
         return False  # stage 3 saves placeholders in place of the 16-bit weights
+    if (
+        key.role == "param16"
+        and ".experts." in key.name
+        and checkpoint.origin.format != "deepspeed"
+    ):
+        return False  # ds_to_universal leaves the files of experts out
     frozen = key.role == "param" and key.name in said.get("frozen", ())
     if frozen and "exclude-frozen" in said["case"]:
         return False

@@ -19,10 +19,12 @@ from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.formats import read, training_of
 from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
 from zerotools.formats.deepspeed.schema.experts import DATA_FIRST, ExpertNaming, ExpertPlacement
+from zerotools.formats.deepspeed.universal.lay_out import lay_out_universal
 from zerotools.formats.deepspeed.writing.lay_out import lay_out
 from zerotools.formats.deepspeed.writing.lay_out_other_format import lay_out_foreign
 from zerotools.formats.format import WriteOptions
 from zerotools.io.torchzip.pt_file import TorchFile
+from zerotools.ops.conversions import consolidate
 from zerotools.ops.conversions.conversion import Conversion, perform
 from zerotools.ops.conversions.reshard import Unchanged, prepare
 from zerotools.ops.execution.workers import MemoryBudget
@@ -184,21 +186,56 @@ def test_experts_are_not_written_out_of_other_formats(tmp_path: Path) -> None:
         lay_out_foreign(source, training, tmp_path / "out", world_size=2)
 
 
-def test_experts_of_other_makers_are_refused_by_name(tmp_path: Path) -> None:
-    def automatic(tree: dict[str, Any]) -> None:
-        tree["ds_autoep_layers"] = [{"moe_layer_id": 0}]
+def test_experts_of_autoep_are_not_laid_out(tmp_path: Path) -> None:
+    for case in ("autoep-z2-bf16-w4", "autoep-z3-bf16-w4"):
+        with pytest.raises(Unsupported, match=r"experts of AutoEP, .* its ds_to_universal makes"):
+            lay_out(golden(case), tmp_path / "out", world_size=2)
+    universal = golden("autoep-universal-z2-bf16-w2")
+    for source in (golden("autoep-z2-bf16-w4"), universal):
+        with pytest.raises(Unsupported, match="experts of AutoEP"):
+            lay_out_universal(source, training_of(source), tmp_path / "out")
+    with pytest.raises(Unsupported, match="experts of AutoEP"):
+        lay_out_foreign(universal, training_of(universal), tmp_path / "out", world_size=2)
 
-    source = changed(tmp_path, DEFAULT, automatic, "mp_rank*")
-    with pytest.raises(Unsupported, match=r"experts of AutoEP \(ds_autoep_layers\)"):
-        lay_out(source, tmp_path / "out", world_size=4)
+
+def test_experts_of_autoep_that_autotp_cut_are_not_read(tmp_path: Path) -> None:
+    def fold(tree: dict[str, Any]) -> None:
+        tree["folding"] = {"version": 1, "tp_size": 2, "ep_size": 2}
+
+    with pytest.raises(Unsupported, match=r"AutoTP has cut .*tensor_parallel\.autotp_size 1"):
+        changed(tmp_path, "autoep-z2-bf16-w4", fold, "mp_rank*")
 
 
-def test_experts_of_autoep_over_several_ranks_are_not_read(tmp_path: Path) -> None:
-    def automatic(tree: dict[str, Any]) -> None:
-        tree["ds_autoep_layers"] = [{"moe_layer_id": 0, "ep_size": 2}, "damaged"]
+def test_autoep_that_contradicts_its_groups_is_damage(tmp_path: Path) -> None:
+    def spread(tree: dict[str, Any]) -> None:
+        for layer in tree["ds_autoep_layers"]:
+            layer["ep_size"] = 4
+            listed = [{"rank": rank, "experts": [rank]} for rank in range(4)]
+            layer["expert_placement"]["ranks"] = listed
 
-    with pytest.raises(Unsupported, match=r"AutoEP over 2 ranks .*load that with .*autoep_size 1"):
-        changed(tmp_path, DEFAULT, automatic, "mp_rank*")
+    with pytest.raises(BadFile, match=r"shared by 2 expert-parallel ranks, .* says 4"):
+        changed(tmp_path, "autoep-z2-bf16-w4", spread, "mp_rank*")
+
+
+@pytest.mark.parametrize("case", ["autoep-z2-bf16-w4", "autoep-z3-bf16-w4"])
+def test_a_lost_rank_of_autoep_is_a_hole(case: str, tmp_path: Path) -> None:
+    shutil.copytree(DEEPSPEED / case / "checkpoint", tmp_path / "saved")
+    name = "bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt"
+    (tmp_path / "saved" / "global_step2" / name).unlink()
+    with pytest.raises(BadFile, match=f"{name} is missing"):
+        perform(
+            consolidate.prepare(tmp_path / "saved", tmp_path / "out", consolidate.Options()),
+            budget=MemoryBudget(),
+            overwrite=False,
+        )
+
+
+def test_a_lost_expert_of_autoep_is_named(tmp_path: Path) -> None:
+    shutil.copytree(DEEPSPEED / "autoep-z2-bf16-w4" / "checkpoint", tmp_path / "saved")
+    name = "layer_1_expert_2_mp_rank_00_model_states.pt"
+    (tmp_path / "saved" / "global_step2" / name).unlink()
+    (problem,) = read(tmp_path / "saved").problems
+    assert f"{name} is missing; the layer has 4 experts" in problem.message
 
 
 def test_elastic_state_does_not_say_which_groups_have_experts(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from zerotools.formats.deepspeed.universal.notes import max_ranks
 from zerotools.io.torchzip.pickle_values import StoredTensor
 from zerotools.io.torchzip.pt_file import TorchFile
 
-REFUSED = ("z0-", "pipeline-z0", "experts")
+REFUSED = ("z0-", "pipeline-z0", "experts", "autoep")
 CASES = sorted(
     path.parent
     for path in DEEPSPEED.glob("*/truth.json")

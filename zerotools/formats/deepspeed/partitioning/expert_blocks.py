@@ -47,7 +47,7 @@ def joined_blocks(name: str, parts: Sequence[tuple[ExpertBlock, Tensor]]) -> Ten
     Raises:
         BadFile: two are of other shapes or types.
     """
-    ordered = [tensor for _, tensor in sorted(parts, key=lambda part: part[0])]
+    ordered = [tensor for _, tensor in sorted(parts, key=lambda part: part[0].first)]
     first = ordered[0]
     for other in ordered:
         if (other.shape, other.dtype) != (first.shape, first.dtype):

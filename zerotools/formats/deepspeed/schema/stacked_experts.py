@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from zerotools.core.errors import BadFile, Unsupported
 
@@ -26,7 +26,8 @@ _PLACEMENT = "expert_placement"
 _MOST_EXPERTS = 2**16
 
 
-class ExpertBlock(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ExpertBlock:
     """Experts [first, first + count) of `total`, along the first axis."""
 
     first: int
@@ -112,8 +113,8 @@ def _blocks(path: Path, layer: Mapping[Any, Any]) -> tuple[ExpertBlock, ...]:
         if len(own) != len(placed[0]) or any(b != a + 1 for a, b in pairwise(own)):
             raise Unsupported(
                 f"{path}: an expert-parallel rank has experts {own} of {_prefix(path, layer)}, and "
-                "zerotools reads as many on each rank as on any other, which follow one another: "
-                "convert the checkpoint with DeepSpeed's ds_to_universal, and pass its output"
+                "zerotools knows as many on each rank as on any other, which follow one another, "
+                "as DeepSpeed 0.19.8 places them: report it, with the version of DeepSpeed"
             )
     return tuple(ExpertBlock(placed[r][0], len(placed[r]), total) for r in range(ranks))
 

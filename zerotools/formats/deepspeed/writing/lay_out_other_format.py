@@ -19,13 +19,13 @@ from zerotools.formats.deepspeed.logical.from_other_format import (
     logical_state_from,
 )
 from zerotools.formats.deepspeed.logical.param_groups import ForeignCheckpoint, never_stepped
+from zerotools.formats.deepspeed.partitioning.native import refuse_stacked_experts
 from zerotools.formats.deepspeed.schema.ds_config import (
     AS_IS,
     PRECISION_KEYS,
     ZeroSettings,
     configured_precision,
 )
-from zerotools.formats.deepspeed.partitioning.native import refuse_stacked_experts
 from zerotools.formats.deepspeed.schema.experts import is_expert
 from zerotools.formats.deepspeed.schema.loss_scaler import scaler_of
 from zerotools.formats.deepspeed.schema.model_tree import schedule_of
