@@ -189,6 +189,15 @@ def test_nodes_share_weights_within_and_gradients_between(
     assert "shared by its" not in estimate(str(job), *MACHINE[2:], "--stage", "3").out
 
 
+def test_adapters_are_printed_with_the_layout_that_is_theirs(
+    estimate: Command, model: Path, tmp_path: Path
+) -> None:
+    job, printed = tmp_path / "job.toml", tmp_path / "printed.toml"
+    job.write_text(JOB + '[lora]\nrank = 4\ntarget_modules = ["q_proj"]\n')
+    printed.write_text(estimate(str(job), *MACHINE[2:], "--print", "job").out)
+    assert tomllib.loads(printed.read_text())["lora"] == {"rank": 4, "target_modules": ["q_proj"]}
+
+
 def test_ranks_that_compute_together_are_said_and_printed(
     estimate: Command, model: Path, tmp_path: Path
 ) -> None:

@@ -25,7 +25,7 @@ from zerotools.jobs.estimating.estimating import (
 from zerotools.jobs.estimating.job_workload import is_job_file, with_ranks, workload_of
 from zerotools.jobs.estimating.launched import WITH_CONFIG, job_with_config
 from zerotools.jobs.estimating.written import job_text
-from zerotools.jobs.jobfile.parse import job_from_tree
+from zerotools.jobs.jobfile.parse import given_of, job_from_tree
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.ops.estimate.choosing import OFFLOADS, STAGES
 from zerotools.ops.estimate.model_shape import read_shape
@@ -162,13 +162,14 @@ def _estimated(
         spec = with_ranks(spec, machine.gpus)
     own = replace(machine, gpus=spec.all_ranks)
     table = job.tree.get("model")
+    tables = {"model": table} if isinstance(table, dict) else {}
     work = workload_of(spec)
     return estimate_job(
         work,
         replace(own.machine(on_gpu=spec.device == "cuda"), node_ranks=_node_ranks(spec)),
         stages,
         offloads,
-        table if isinstance(table, dict) else None,
+        tables | {"lora": given_of(spec).get("lora", {})},
     )
 
 

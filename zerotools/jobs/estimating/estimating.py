@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +34,14 @@ SCHEMA = "zerotools.estimate/1"
 @dataclass(frozen=True)
 class Estimate:
     """Every row of the table, the choice among them, and the row that a job file asks for, if it
-    was of one. `model_table` is the job file's table of that name."""
+    was of one. `tables` are those of a job file that say the model and its adapters."""
 
     work: Workload
     machine: Machine
     rows: tuple[Row, ...]
     choice: Choice
     asked: Row | None = None
-    model_table: Mapping[str, Any] | None = None
+    tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def fits(self) -> bool:
@@ -98,7 +98,7 @@ class Estimate:
         """The configs that ask for a row, by launcher."""
         micro, layout = self.work.micro, row.layout
         return {
-            "job": job_tree(self.model_table or {}, layout, micro, on_gpu=self.machine.on_gpu),
+            "job": job_tree(self.tables, layout, micro, on_gpu=self.machine.on_gpu),
             "deepspeed": deepspeed_tree(layout, micro),
             "accelerate": accelerate_text(layout),
         }
@@ -146,7 +146,8 @@ def estimate_model(
     positions = 0 if model.architecture is None else model.architecture.positions
     longest = sequence or min(positions or LONGEST_DEFAULT, LONGEST_DEFAULT)
     micro = MicroBatch(batch or 1, longest, precision, checkpointing)
-    return _estimate(Workload(model, layout, micro), machine, stages, offloads, None, model_table)
+    tables = {"model": model_table} if model_table else {}
+    return _estimate(Workload(model, layout, micro), machine, stages, offloads, None, tables)
 
 
 def estimate_job(
@@ -154,12 +155,12 @@ def estimate_job(
     machine: Machine,
     stages: Sequence[int] = STAGES,
     offloads: Sequence[str] = OFFLOADS,
-    model_table: Mapping[str, Any] | None = None,
+    tables: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Estimate:
     """The job of `work` as it is written, and every other stage and offload of it."""
     work = replace(work, layout=replace(work.layout, world_size=machine.gpus))
     asked = row_of_layout(work, machine, work.layout, offload_of(work.layout))
-    return _estimate(work, machine, stages, offloads, asked, model_table)
+    return _estimate(work, machine, stages, offloads, asked, tables or {})
 
 
 def offload_of(layout: MemoryLayout) -> str:
@@ -178,11 +179,11 @@ def _estimate(
     stages: Sequence[int],
     offloads: Sequence[str],
     asked: Row | None,
-    model_table: Mapping[str, Any] | None,
+    tables: Mapping[str, Mapping[str, Any]],
 ) -> Estimate:
     rows = rows_of(work, machine, stages, offloads)
     choice = choose(work, machine, rows)
-    return Estimate(work, machine, tuple(rows), choice, asked, model_table)
+    return Estimate(work, machine, tuple(rows), choice, asked, tables)
 
 
 def model_table_of(model: str) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def first_job(model: Path, data: SeenData, machine: Machine, precision: str) -> 
         model_table=_model_table(model, directory),
     )
     chosen = next(r for r in found.rows if (r.stage, r.offload) == (row.stage, row.offload))
-    tree = job_tree(found.model_table or {}, chosen.layout, found.work.micro, on_gpu=machine.on_gpu)
+    tree = job_tree(found.tables, chosen.layout, found.work.micro, on_gpu=machine.on_gpu)
     tree["data"] = {data.key: [data.pattern], **tree["data"]}
     if not any((directory / name).is_file() for name in _TOKENIZERS):
         tree["data"]["tokenizer"] = "bytes"

@@ -17,14 +17,17 @@ _OFF = "none"
 
 
 def job_tree(
-    model: Mapping[str, Any], layout: MemoryLayout, micro: MicroBatch | None, *, on_gpu: bool
+    tables: Mapping[str, Mapping[str, Any]],
+    layout: MemoryLayout,
+    micro: MicroBatch | None,
+    *,
+    on_gpu: bool,
 ) -> dict[str, Any]:
-    """The keys of a job file; `model` is its table of that name."""
+    """The keys of a job file; `tables` are those of it that say the model and its adapters."""
     tree: dict[str, Any] = {"gpus": layout.world_size}
     if not on_gpu:
         tree = {"device": "cpu", "ranks": layout.world_size}
-    if model:
-        tree["model"] = dict(model)
+    tree |= {name: dict(table) for name, table in tables.items() if table}
     train: dict[str, Any] = {"precision": layout.precision, "optimizer": layout.optimizer}
     if micro is not None:
         tree["data"] = {"sequence_length": micro.sequence}
