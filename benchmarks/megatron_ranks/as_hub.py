@@ -1,10 +1,14 @@
 """A Megatron run as a model of the Hub: bytes a second, and the most memory that it took.
 
-    python -m benchmarks.megatron_ranks.as_hub [--layers 44] [--runs 1] [--max-memory 128MiB] DIR
+    python -m benchmarks.megatron_ranks.as_hub [--layers 44] [--runs 1] [--max-memory 128MiB]
+        [--beside "COMMAND"] DIR
 
 The run is that of a dense model (18B with 44 layers, 0.39B for each) in bf16, as megatron-core has
 it with TP 8 and PP 4, in DIR, which must have room for the output. Its data files are sparse: they
 read as zeros, and take no room. `--runs 0` plans alone. What was written is removed.
+
+`--beside` runs another program on the same bytes before each of ours, as `COMMAND CHECKPOINT MODEL
+OUT`: `tests/megatron_runs/README.md` has the one for Megatron-Bridge.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import argparse
 import io
 import json
 import pickle
+import shlex
 import shutil
 import subprocess
 import sys
@@ -125,6 +130,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=44)
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--max-memory", default="128MiB")
+    parser.add_argument("--beside", default="", metavar="COMMAND")
     parser.add_argument("--write", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     place = options.where / "megatron-as-hub"
@@ -145,14 +151,20 @@ def main() -> None:
         print(f"{machine()}; {options.layers} layers, {total / 1e9:.1f} GB of weights in bf16")
         plan = measure([*command, "--dry-run"])
         print(f"planned in {plan.cpu_seconds:.2f} s of the processor")
+        beside = shlex.split(options.beside)
+        programs = {"beside": [*beside, *map(str, (source, model, out))]} if beside else {}
         for _ in range(options.runs):
-            done = measure(command, sampling=True)
-            shutil.rmtree(out)
-            print(
-                f"{total / 1e9 / done.wall_seconds:.2f} GB/s, {done.cpu_seconds:.1f} s of the "
-                f"processor, at most {done.peak_rss_bytes / 2**20:.0f} MiB, of which "
-                f"{done.peak_anonymous_bytes / 2**20:.0f} MiB are no pages of files"
-            )
+            for name, words in {**programs, "zerotools": command}.items():
+                done = measure(words, sampling=True)
+                written = sum(file.stat().st_size for file in out.glob("*.safetensors"))
+                if written < total:
+                    raise SystemExit(f"{name} wrote {written} bytes of {total}")
+                shutil.rmtree(out)
+                print(
+                    f"{name}: {total / 1e9 / done.wall_seconds:.2f} GB/s, {done.cpu_seconds:.1f} s "
+                    f"of the processor, at most {done.peak_rss_bytes / 2**20:.0f} MiB, of which "
+                    f"{done.peak_anonymous_bytes / 2**20:.0f} MiB are no pages of files"
+                )
     finally:
         shutil.rmtree(place, ignore_errors=True)
 

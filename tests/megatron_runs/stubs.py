@@ -87,18 +87,33 @@ def before_import():
         np.product = np.prod
 
 
-def after_import():
-    """Replace what Megatron takes from Transformer Engine and Apex."""
-    from megatron.core.models.gpt import gpt_layer_specs
+def after_import(*, has_engine=False):
+    """Replace what Megatron takes from Transformer Engine and Apex.
+
+    `has_engine`: `cpu_engine` stands for Transformer Engine.
+    """
     from megatron.core.tensor_parallel import random
-    from megatron.core.transformer import module, transformer_block
-    from megatron.core.transformer.torch_norm import WrappedTorchNorm
+    from megatron.core.transformer import module
 
     random._set_cuda_rng_state = _nothing
     random._get_cuda_rng_state = lambda *args, **kwargs: torch.get_rng_state()
     module._FLOAT_TYPES = (torch.FloatTensor, torch.float32)
     module._HALF_TYPES = (torch.HalfTensor, torch.float16)
     module._BF16_TYPES = (torch.BFloat16Tensor, torch.bfloat16)
+    if not has_engine:
+        _without_engine()
+    with contextlib.suppress(ImportError, AttributeError):
+        from megatron.core import fp8_utils
+
+        fp8_utils._quantize_param_shard_impl = _nothing
+    _keep_writing()
+
+
+def _without_engine():
+    from megatron.core.models.gpt import gpt_layer_specs
+    from megatron.core.transformer import transformer_block
+    from megatron.core.transformer.torch_norm import WrappedTorchNorm
+
     gpt_layer_specs.LNImpl = WrappedTorchNorm
     transformer_block.LayerNormImpl = WrappedTorchNorm
     with contextlib.suppress(ImportError):
@@ -113,11 +128,6 @@ def after_import():
         from megatron.core.transformer import multi_latent_attention
 
         multi_latent_attention.HAVE_TE = False
-    with contextlib.suppress(ImportError, AttributeError):
-        from megatron.core import fp8_utils
-
-        fp8_utils._quantize_param_shard_impl = _nothing
-    _keep_writing()
 
 
 def _keep_writing():
