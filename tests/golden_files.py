@@ -38,7 +38,7 @@ def digests(path: Path) -> dict[str, tuple[str, tuple[int, ...], str]]:
 
 def every_checkpoint() -> list[Path]:
     """All of them: of cases with a truth the directory `checkpoint`, else what a program wrote.
-    Those with a directory `model` are quantised weights, and of no run."""
+    Those with a directory `model` alone are quantised weights, and of no run."""
     cases = sorted(GOLDEN.glob("*/*/checkpoint"))
     files = {case.parent for case in cases}
     others = (
