@@ -67,6 +67,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "jobs/imports/deepspeed/test_memory",
         "jobs/imports/deepspeed/test_refusals",
         "jobs/imports/test_values",
+        "ops/conversions/test_autoep_logits",
         "ops/conversions/test_bridged_models",
         "ops/conversions/test_mapped",
         "ops/conversions/test_megatron_continued",
