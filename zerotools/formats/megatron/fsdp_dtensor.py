@@ -60,10 +60,10 @@ def read_fsdp_dtensor(path: Path, metadata: Metadata) -> Checkpoint:
     Raises:
         BadFile: a value is damaged, or halves of a layer do not fit each other.
     """
-    files, problems = data_files(path, metadata)
+    data = data_files(path, metadata)
     values = BlobTrees(path, metadata.blobs)
     facts = facts_of({name: values[name] for name in _OF_RUN if name in values})
-    files |= sizes(path, metadata_names(path))
+    files = data.sizes | sizes(path, metadata_names(path))
     items = Items(path, metadata)
     keys = _keys(metadata)
     stored = {
@@ -74,13 +74,13 @@ def read_fsdp_dtensor(path: Path, metadata: Metadata) -> Checkpoint:
     return Checkpoint(
         path,
         tensors,
-        origin_of(path, TITLE, facts, ranks=saving_ranks(metadata) or None),
+        origin_of(path, TITLE, facts, ranks=saving_ranks(metadata) or None, notes=data.notes),
         aliases=aliases_of(facts, tensors),
         state=values,
         files=files,
         model_sidecars=model_sidecars(path),
         problems=[
-            *problems,
+            *data.problems,
             *mixed_saves(path, metadata, keys, stored),
             *lost_layers(path, facts, tensors),
             *lost_experts(path, facts, tensors),
