@@ -75,8 +75,8 @@ def _with_odd_scales(
     with OpenFiles(checkpoint.root) as opened, TileWorkers(budget) as workers:
 
         def work(number: int, _: Scratch) -> int | None:
-            _, weight = ordered[number]
-            return number if _has_odd_scales(checkpoint, weight, opened) else None
+            odd = _has_odd_scales(checkpoint, ordered[number][1], opened)
+            return number if odd else None
 
         found = workers.share(iter(range(len(ordered))), work)
         return [ordered[number][0] for number in sorted(n for n in found if n is not None)]
