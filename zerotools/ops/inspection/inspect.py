@@ -110,7 +110,11 @@ def _quantisation_of(checkpoint: Checkpoint) -> tuple[Quantisation, list[Problem
         found = recognise(checkpoint)
     except BadFile as error:
         return Quantisation(), [Problem(str(error))]
-    except (ZerotoolsError, OSError) as error:
+    except OSError as error:
+        place = error.filename or checkpoint.root
+        lost = f"what config.json says of quantised weights is lost: {place} cannot be read: {error.strerror}"
+        return Quantisation(unknown=lost), []
+    except ZerotoolsError as error:
         lost = f"what config.json says of quantised weights is lost: {error}"
         return Quantisation(unknown=lost), []
     return found, [Problem(message, tensor=name) for message, name in found.damage]
