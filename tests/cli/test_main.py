@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import click
 import pytest
@@ -59,6 +61,23 @@ def test_an_error_is_one_sentence_and_a_status(
     assert shown.err.count("error: ") == 1
     assert all(line.startswith(("error: ", "hint: ")) for line in shown.err.splitlines())
     assert shown.out == ""
+
+
+def test_a_file_without_rights_is_a_bad_file_and_what_cannot_be_made_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "config.json"
+    file.touch()
+
+    def refused(path: Path) -> int:
+        error = PermissionError(errno.EACCES, "Permission denied", str(path))
+        return run(group_raising(error), ["verb"])
+
+    assert refused(file) == 71  # it can be read: something was to be written
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.R_OK)
+    assert refused(file) == 3
+    assert f"error: {file} cannot be read: Permission denied\n" in capsys.readouterr().err
+    assert refused(tmp_path) == 71
 
 
 def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,8 +7,9 @@ import pytest
 from tests.golden_files import GOLDEN, every_checkpoint
 from zerotools import formats
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
-from zerotools.formats import detect
+from zerotools.formats import UnfinishedCheckpoint, detect
 from zerotools.formats.detect import complete_but_for_its_name
+from zerotools.io.output.part_ledger import PartLedger
 
 
 def _touch(root: Path, *names: str) -> Path:
@@ -212,4 +213,13 @@ def test_an_unfinished_name_counts_no_more_where_the_checkpoint_is_complete(
         with pytest.raises(BadFile, match="whose save was not finished"):
             detect(other)
     with pytest.raises(BadFile, match="whose save was not finished"):
+        detect(path)
+
+
+def test_an_unfinished_output_says_how_it_is_completed(tmp_path: Path) -> None:
+    path = _touch(tmp_path / "out.partial", "model.safetensors")
+    ledger = PartLedger(path, {}, 3)
+    ledger.journal(2).close()
+    ledger.close()
+    with pytest.raises(UnfinishedCheckpoint, match=r"no run has begun part 1, 3\).* --part I/3"):
         detect(path)

@@ -14,6 +14,7 @@ import os
 import resource
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 import click
@@ -22,7 +23,7 @@ from zerotools import __version__
 from zerotools.cli.command_table import COMMANDS
 from zerotools.cli.group import LazyGroup, debug_option
 from zerotools.cli.output.messages import say_error
-from zerotools.core.errors import EXIT_INTERRUPTED, ZerotoolsError
+from zerotools.core.errors import EXIT_INTERRUPTED, BadFile, ZerotoolsError
 
 _MANY_FILES = 65536
 _MANY_OBJECTS = 100_000
@@ -142,6 +143,11 @@ def _invoke(group: click.Group, arguments: list[str]) -> int:
     return status if isinstance(status, int) else 0
 
 
+def _is_unreadable(name: object) -> bool:
+    """Whether a path is a file that may not be read, as a file of a checkpoint may be."""
+    return isinstance(name, str) and Path(name).is_file() and not os.access(name, os.R_OK)
+
+
 def _explain(error: Exception) -> tuple[str, int]:
     """The sentence and the exit status of `error`."""
     match error:
@@ -154,6 +160,8 @@ def _explain(error: Exception) -> tuple[str, int]:
             return error.format_message(), error.exit_code
         case click.Abort():
             return "", EXIT_INTERRUPTED
+        case PermissionError() if _is_unreadable(error.filename):
+            return f"{error.filename} cannot be read: {error.strerror}", BadFile.exit_code
         case OSError():
             place = f"{error.filename}: " if error.filename else ""
             return f"{place}{error.strerror or error}", EXIT_SYSTEM

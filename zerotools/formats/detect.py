@@ -1,4 +1,4 @@
-"""Which format a path holds, from names only: no file is opened.
+"""Which format a path holds, from names only: no file of a checkpoint is opened.
 
 This is the one place that chooses: between formats that lie in one directory, and between the
 checkpoints of a run. What it chose it says in `Detected.notes`.
@@ -21,6 +21,7 @@ from zerotools.io.files.damage import tolerate
 from zerotools.io.files.listing import names_in
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.files.regular import check_regular
+from zerotools.io.output.begun import how_to_go_on
 from zerotools.io.output.writing_name import WRITING
 from zerotools.runs.file_names import MANIFEST, RECORD
 from zerotools.runs.thinned import WORKSPACE_SUFFIX
@@ -117,8 +118,11 @@ class Detection:
     def _here(self, path: Path, names: set[str]) -> Detected | None:
         """The checkpoint that `path` itself is, if it is one."""
         if UNFINISHED.fullmatch(path.name) and names and path != _COMPLETE.get():
+            going_on = how_to_go_on(path)
             raise UnfinishedCheckpoint(
-                f"{path} is a checkpoint whose save was not finished; take an older one"
+                f"{path} {going_on}"
+                if going_on is not None
+                else f"{path} is a checkpoint whose save was not finished; take an older one"
             )
         if WRITING in names:
             refuse_being_written(path)

@@ -30,7 +30,7 @@ def _parts(case: str) -> Parts:
     """The buckets as they are stored, and the weights as they are read."""
     path: Path = run_of(case) / "iter_0000010"
     metadata = load_metadata(path)
-    files, _ = data_files(path, metadata)
+    files = data_files(path, metadata).sizes
     items = Items(path, metadata)
     stored = {
         Key(flat, "state"): tensor_of(items, path, flat, saved, files)

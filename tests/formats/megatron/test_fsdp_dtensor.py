@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import warnings
@@ -17,7 +18,7 @@ from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile
 from zerotools.formats import training_of
 from zerotools.ops.conversions import consolidate, convert
-from zerotools.ops.conversions.conversion import Conversion, perform
+from zerotools.ops.conversions.conversion import Conversion, perform, prove
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.inspection.inspect import inspect
 
@@ -153,3 +154,36 @@ def test_experts_that_ranks_saved_under_one_name_are_a_loss(tmp_path: Path) -> N
     said = r"local_experts\.\{0\.\.1\}\.linear_fc1\.bias of 2 of 4 experts"
     with pytest.raises(BadFile, match=said):
         _consolidate(run, tmp_path / "out")
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_file_that_is_missing_is_named_whatever_values_it_has(
+    number: int, tmp_path: Path
+) -> None:
+    """The arguments lie in the first, the iteration in the third."""
+    run = Path(shutil.copytree(run_of(TIED), tmp_path / "run"))
+    file = run / "iter_0000010" / f"__{number}_0.distcp"
+    file.unlink()
+    checkpoint = formats.read(run)
+    assert checkpoint.origin.step == 10
+    (problem,) = checkpoint.problems
+    assert (problem.message, problem.file) == (
+        f"{file} is missing; the metadata names it",
+        file.name,
+    )
+    assert problem.blocks is (number == 0)
+    found = inspect(checkpoint)
+    assert found.incomplete
+    assert problem in found.problems
+    export = consolidate.prepare(run, tmp_path / "out", consolidate.Options())
+    with pytest.raises(BadFile, match=rf"{re.escape(str(file))} is missing"):
+        prove(export)
+
+
+def test_arguments_behind_the_end_of_a_file_are_lost(tmp_path: Path) -> None:
+    run = Path(shutil.copytree(run_of(TIED), tmp_path / "run"))
+    file = run / "iter_0000010" / "__0_0.distcp"
+    os.truncate(file, 100)
+    (problem,) = formats.read(run).problems
+    assert "it is truncated" in problem.message
+    assert problem.blocks

@@ -1,11 +1,13 @@
-"""Files of another save in the place of a rank's."""
+"""Files of another save in the place of a rank's, and bytes that are of no value."""
 
 from __future__ import annotations
 
 import shutil
 import struct
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.formats.copying import write
@@ -15,9 +17,11 @@ from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.errors import BadFile
 from zerotools.formats.dcp.reading.read import read as read_dcp
 from zerotools.formats.dcp.writing.lay_out import lay_out as lay_out_dcp
-from zerotools.io.distcp.metadata import read_metadata
+from zerotools.io.distcp.metadata import Item, read_metadata
 from zerotools.ops.conversions import consolidate
 from zerotools.ops.conversions.conversion import prove
+from zerotools.ops.execution.load_arrays import load
+from zerotools.ops.verification.verify import prepare, verify
 
 SEVEN = struct.pack("<f", 7)
 
@@ -42,13 +46,52 @@ def _overwrite(path: Path, tensor: Tensor, data: bytes) -> None:
         file.write(data)
 
 
-def test_a_file_that_is_longer_than_the_metadata_says(copied: Path) -> None:
-    with (copied / "__1_0.distcp").open("ab") as file:
-        file.write(bytes(64))
+@pytest.mark.parametrize("is_archive", [True, False])
+def test_bytes_behind_the_last_value_are_a_note(
+    copied: Path, tmp_path: Path, is_archive: bool
+) -> None:
+    """As where two ranks say of one tensor that they are its first copy."""
+    file = copied / "__1_0.distcp"
+    _, item = max(read_metadata(copied / ".metadata").items, key=_end_in(file.name))
+    written = file.read_bytes()
+    more = written[item.offset :] if is_archive else bytes(64)
+    file.write_bytes(written + more)
+    read = read_dcp(copied)
+    assert not read.problems
+    (note,) = (note for note in read.origin.notes if "behind the last value" in note)
+    assert f"__1_0.distcp are {len(more)} bytes that the metadata names nowhere" in note
+    assert not verify(prepare(copied)).findings
+    conversion = consolidate.prepare(copied, tmp_path / "out", consolidate.Options())
+    prove(conversion)
+    before = read_dcp(RANKS[3])
+    types = {key: tensor.dtype for key, tensor in before.tensors.items()}
+    assert _bytes(load(read, types)) == _bytes(load(before, types))
+
+
+def _bytes(arrays: Mapping[Key, np.ndarray]) -> dict[Key, bytes]:
+    return {key: array.tobytes() for key, array in arrays.items()}
+
+
+def _end_in(name: str) -> Callable[[tuple[str, Item]], int]:
+    return lambda each: each[1].offset + each[1].length if each[1].file == name else -1
+
+
+def test_of_several_files_with_bytes_behind_one_is_named(copied: Path) -> None:
+    for name in ("__0_0.distcp", "__1_0.distcp"):
+        with (copied / name).open("ab") as file:
+            file.write(bytes(8))
+    (note,) = (note for note in read_dcp(copied).origin.notes if "behind the last value" in note)
+    assert "and 1 other file are 16 bytes" in note
+
+
+def test_a_longer_file_with_values_at_other_places_is_of_another_save(copied: Path) -> None:
+    file = copied / "__1_0.distcp"
+    written = file.read_bytes()
+    file.write_bytes(written[:64] + written)
     (problem,) = read_dcp(copied).problems
     assert problem.file == "__1_0.distcp"
-    assert "41774 bytes" in problem.message
-    assert "ends at 41710: it is from another save" in problem.message
+    assert f"{len(written) + 64} bytes and its last value ends at {len(written)}" in problem.message
+    assert "no archive lies: it is from another save" in problem.message
 
 
 @pytest.fixture

@@ -48,6 +48,11 @@ def test_what_the_run_was_not_told_is_not_compared() -> None:
             "tie_word_embeddings = true, and .*untie_embeddings_and_output_weights = true",
         ),
         (
+            {"untie_embeddings_and_output_weights": True},
+            {"model_type": "gemma2"},
+            "no tie_word_embeddings, without which the head of gemma2 is its embedding, and .*true",
+        ),
+        (
             {"rotary_interleaved": True},
             {"model_type": "llama"},
             "llama rotates the two halves of a head together, and .*rotary_interleaved = true",
@@ -82,6 +87,9 @@ def test_a_run_and_a_config_that_say_the_same_are_taken() -> None:
     refuse_another(run, {"model_type": "gemma2", "tie_word_embeddings": True})
     refuse_another(run, {"model_type": "gemma2", "norm_topk_prob": False})
     refuse_another({"rotary_interleaved": True}, {"model_type": "glm4"})
+    untied = {"untie_embeddings_and_output_weights": True}
+    refuse_another(untied, {"model_type": "gemma2", "tie_word_embeddings": False})
+    refuse_another(untied, {"model_type": "llama"})
     latent = {"multi_latent_attention": True, "rotary_interleaved": True}
     refuse_another(latent, {"model_type": "deepseek_v3"})
     sigmoid = {"moe_router_score_function": "sigmoid", "moe_router_pre_softmax": True}

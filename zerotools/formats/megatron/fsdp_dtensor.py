@@ -18,12 +18,13 @@ Source: megatron/core/transformer/fsdp_dtensor_checkpoint.py and optimizer/distr
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.checkpoint import Checkpoint, Key, Tensor
+from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
 from zerotools.core.errors import BadFile
 from zerotools.core.training import ParamGroup
 from zerotools.formats.megatron.lost_names import lost_experts, lost_layers
@@ -60,10 +61,15 @@ def read_fsdp_dtensor(path: Path, metadata: Metadata) -> Checkpoint:
     Raises:
         BadFile: a value is damaged, or halves of a layer do not fit each other.
     """
-    files, problems = data_files(path, metadata)
+    data = data_files(path, metadata)
     values = BlobTrees(path, metadata.blobs)
-    facts = facts_of({name: values[name] for name in _OF_RUN if name in values})
-    files |= sizes(path, metadata_names(path))
+    whole = {
+        name: item.offset + item.length <= data.sizes.get(item.file, -1)
+        for name, item in metadata.blobs.items()
+        if name in _OF_RUN
+    }
+    facts = facts_of({name: values[name] for name in _OF_RUN if whole.get(name)})
+    files = data.sizes | sizes(path, metadata_names(path))
     items = Items(path, metadata)
     keys = _keys(metadata)
     stored = {
@@ -74,19 +80,30 @@ def read_fsdp_dtensor(path: Path, metadata: Metadata) -> Checkpoint:
     return Checkpoint(
         path,
         tensors,
-        origin_of(path, TITLE, facts, ranks=saving_ranks(metadata) or None),
+        origin_of(path, TITLE, facts, ranks=saving_ranks(metadata) or None, notes=data.notes),
         aliases=aliases_of(facts, tensors),
         state=values,
         files=files,
         model_sidecars=model_sidecars(path),
         problems=[
-            *problems,
+            *_with_lost_arguments(data.problems, metadata, whole),
             *mixed_saves(path, metadata, keys, stored),
             *lost_layers(path, facts, tensors),
             *lost_experts(path, facts, tensors),
         ],
         native=MegatronNative(facts, groups=partial(_groups, values)),
     )
+
+
+def _with_lost_arguments(
+    problems: Iterable[Problem], metadata: Metadata, whole: Mapping[str, bool]
+) -> Iterator[Problem]:
+    """Without its arguments nothing tells which weights of a run are tied: what is wrong with their
+    file keeps it from being whole, whatever tensors lie there."""
+    item = metadata.blobs.get("args")
+    for problem in problems:
+        is_lost = item is not None and problem.file == item.file and not whole["args"]
+        yield replace(problem, blocks=problem.blocks or is_lost)
 
 
 def _keys(metadata: Metadata) -> dict[str, Key]:

@@ -87,10 +87,12 @@ def _read(
     problems: list[Problem],
 ) -> Checkpoint:
     metadata = load_metadata(path)
-    files, found = data_files(path, metadata)
+    data = data_files(path, metadata)
     saved = {flat: metadata.tensors[flat] for flat in _first_names(metadata.tensors)}
     keys, items = keys_of({flat: t.dtype for flat, t in saved.items()}), Items(path, metadata)
-    stored = {key: tensor_of(items, path, flat, saved[flat], files) for flat, key in keys.items()}
+    stored = {
+        key: tensor_of(items, path, flat, saved[flat], data.sizes) for flat, key in keys.items()
+    }
     shapes = {keys[flat]: shape for flat, shape in metadata.unflattened.items() if flat in keys}
     tensors = joined(path, unstacked(path, stored, shapes))
     state = BlobTrees(path, metadata.blobs)
@@ -101,7 +103,7 @@ def _read(
     if (strange := _misshapen(tensors)) is not None:
         tensors, unread = weights_alone(tensors), _FLAT.format(strange)
     extra = sum(_EXTRA in key for key in metadata.blobs)
-    notes = [_layout(stored), *([unread] if unread else [])]
+    notes = [_layout(stored), *([unread] if unread else []), *data.notes]
     if len(saved) < len(metadata.tensors):
         again = counted(len(metadata.tensors) - len(saved), "key")
         notes.append(f"second names of the same bytes are passed over: {again}")
@@ -119,9 +121,9 @@ def _read(
         ),
         aliases=aliases_of(facts, tensors),
         state=state,
-        files=files | sizes(path, metadata_names(path)) | described,
+        files=data.sizes | sizes(path, metadata_names(path)) | described,
         model_sidecars=model_sidecars(path),
-        problems=[*found, *mixed_saves(path, metadata, keys, stored), *problems],
+        problems=[*data.problems, *mixed_saves(path, metadata, keys, stored), *problems],
         native=MegatronNative(facts, optimizers, common, unread),
     )
 

@@ -1,5 +1,10 @@
 """Whether the files next to `.metadata` all exist, and are from the save that it describes.
 
+torch writes items one after the other and nothing behind them, so that a file is as long as its
+last item says. Where two ranks both say that they are the first copy of a tensor, as mcore-bridge
+has it of a norm, both write it and the metadata names one of them: bytes are left over. They are
+of no tensor and torch passes over them; a file of another save has its items at other places.
+
 Two saves of one model have files of the same names and, mostly, of the same sizes. What tells them
 apart is an optimizer's `step`, of which torch spreads one per parameter over the ranks: a file
 whose steps agree with each other and not with the others' is of another save.
@@ -8,29 +13,47 @@ whose steps agree with each other and not with the others' is of another save.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from typing import cast
 
 from zerotools.core.checkpoint import Key, Problem, Tensor
+from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.io.distcp.metadata import Metadata
+from zerotools.io.files.open_source import FarSource, RemotePath
+from zerotools.io.files.regular import source_file
 from zerotools.io.files.sources import note_source
 from zerotools.io.numeric.scalars import read_scalar
+from zerotools.io.torchzip.window import FileRange
+from zerotools.io.torchzip.zip_directory import frame_of, is_framed
 
 # A parameter that was not always trained has another step; two of a file alike are not accident.
 _FEWEST_STEPS = 2
 
 
-def data_files(root: Path, metadata: Metadata) -> tuple[dict[str, int], list[Problem]]:
-    """Sizes of the data files, and what is wrong with them. torch writes items one after the other
-    and nothing behind them, so that a file is as long as its last item says."""
+@dataclass(frozen=True, slots=True)
+class DataFiles:
+    """`sizes` of those that are there, in bytes; `problems` with them; `notes` are sentences on
+    what is odd in them and takes nothing away."""
+
+    sizes: dict[str, int]
+    problems: list[Problem]
+    notes: tuple[str, ...] = ()
+
+
+def data_files(root: Path, metadata: Metadata) -> DataFiles:
+    """The data files that `metadata` names, below `root`. Of one that is longer than its items
+    say, the first and last bytes of each item are read."""
     ends: dict[str, tuple[int, str]] = {}
     for key, item in metadata.items:
         end = item.offset + item.length
         if end > ends.get(item.file, (-1, ""))[0]:
             ends[item.file] = end, key
     files = sizes(root, sorted(ends))
-    problems = []
+    problems, longer = list[Problem](), dict[str, int]()
     for file, (end, key) in ends.items():
         if file not in files:
             problems.append(Problem(f"{root / file} is missing; the metadata names it", file))
@@ -40,12 +63,52 @@ def data_files(root: Path, metadata: Metadata) -> tuple[dict[str, int], list[Pro
             )
             problems.append(Problem(message, file, key, is_loss=True))
         elif metadata.ends.get(file, end) < files[file]:
-            message = (
-                f"{root / file} has {files[file]} bytes and its last value ends at "
-                f"{metadata.ends[file]}: it is from another save than the metadata"
-            )
-            problems.append(Problem(message, file))
-    return files, problems
+            longer[file] = metadata.ends[file]
+    strange = _without_archives(root, metadata, longer)
+    for file in strange:
+        message = (
+            f"{root / file} has {files[file]} bytes and its last value ends at {longer[file]}, and "
+            f"at byte {strange[file]}, where the metadata has a value, no archive lies: it is from "
+            "another save than the metadata"
+        )
+        problems.append(Problem(message, file))
+    left = {file: files[file] - end for file, end in longer.items() if file not in strange}
+    return DataFiles(files, problems, _left_over(left))
+
+
+def _left_over(bytes_of: Mapping[str, int]) -> tuple[str, ...]:
+    if not bytes_of:
+        return ()
+    first, more = next(iter(bytes_of)), len(bytes_of) - 1
+    others = f" and {counted(more, 'other file')}" if more else ""
+    counts = counted(sum(bytes_of.values()), "byte")
+    return (
+        f"behind the last value of {first}{others} are {counts} that the metadata names nowhere: "
+        "they are passed over, as torch does",
+    )
+
+
+def _without_archives(root: Path, metadata: Metadata, files: Collection[str]) -> dict[str, int]:
+    """Those of `files` of which an item is no whole archive, and where it begins."""
+    places: dict[str, set[tuple[int, int]]] = {file: set() for file in files}
+    for _, item in metadata.items if places else ():
+        if item.file in places:
+            places[item.file].add((item.offset, item.length))
+    found = ((file, _no_archive(root / file, sorted(each))) for file, each in places.items())
+    return {file: at for file, at in found if at is not None}
+
+
+def _no_archive(path: Path, places: Sequence[tuple[int, int]]) -> int | None:
+    """Where the first of `places` begins that is none; None too where the file cannot be read,
+    which whoever reads a value of it is told."""
+    try:
+        with source_file(path) as source:
+            if isinstance(path, RemotePath):
+                cast(FarSource, source).expect([*chain.from_iterable(map(frame_of, places))])
+            windows = (FileRange(source, path, at, length) for at, length in places)
+            return next((each.offset for each in windows if not is_framed(each)), None)
+    except (OSError, BadFile):
+        return None
 
 
 def sizes(root: Path, names: Iterable[str]) -> dict[str, int]:

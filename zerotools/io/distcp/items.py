@@ -177,6 +177,8 @@ class _opened:
     def __enter__(self) -> FileRange:
         try:
             self._source = open_source(self._path)
+        except FileNotFoundError:
+            raise BadFile(f"{self._path} is missing; the metadata names it") from None
         except OSError as error:
             raise BadFile(f"{self._path} cannot be opened: {error.strerror}") from None
         return FileRange(self._source, self._path, self._item.offset, self._item.length)

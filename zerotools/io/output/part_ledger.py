@@ -67,7 +67,7 @@ class PartLedger:
                 fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def _begin(self) -> None:
-        line = _first_line(self._file)
+        line = first_line(self._file)
         if line is None:  # new, or cut short by a kill: nobody has gone on from it
             begun = {"schema": SCHEMA, "identity": self._identity, "parts": self._parts}
             os.ftruncate(self._file, 0)
@@ -122,7 +122,7 @@ def parts_begun(directory: Path) -> int | None:
     """In how many parts an output is being made in `directory`; None: it is not made in parts."""
     try:
         with regular_file(directory / NAME, is_source=False) as descriptor:
-            line = _first_line(descriptor)
+            line = first_line(descriptor)
     except (OSError, BadFile):
         return None
     head = None if line is None else _head(line)
@@ -185,8 +185,8 @@ def _name(part: int) -> str:
     return f"{NAME}.{part}"
 
 
-def _first_line(file: int) -> bytes | None:
-    """None: the first line is not complete."""
+def first_line(file: int) -> bytes | None:
+    """That of the open journal `file`; None: it is not complete."""
     line, end, _ = os.pread(file, _LONGEST_HEAD, 0).partition(b"\n")
     return line if end else None
 

@@ -23,6 +23,7 @@ from zerotools.io.files.allowance import may_be_read
 from zerotools.io.files.filenames import stays_below_root
 from zerotools.io.torchzip.window import FileRange
 
+_LOCAL, _LAST = b"PK\x03\x04", b"PK\x05\x06"
 _END = struct.Struct("<4s4H2LH")
 _END64_LOCATOR = struct.Struct("<4sLQL")
 _END64 = struct.Struct("<4sQ2H2L4Q")
@@ -67,7 +68,7 @@ def read_directory(window: FileRange) -> dict[str, ZipEntry]:
     """
     tail_at = max(0, window.length - _TAIL)
     tail = window.read(tail_at, window.length - tail_at)
-    if len(tail) < _END.size or tail[-_END.size :][:4] != b"PK\x05\x06":
+    if len(tail) < _END.size or tail[-_END.size :][:4] != _LAST:
         raise BadFile(
             f"{window} does not end in a zip directory: it is truncated, or not a torch file"
         )
@@ -97,6 +98,25 @@ def read_directory(window: FileRange) -> dict[str, ZipEntry]:
     }
 
 
+def frame_of(place: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Both ranges [begin, end) that `is_framed` reads of an archive at `place`: its offset and
+    length in bytes."""
+    at, length = place
+    return (at, at + len(_LOCAL)), (max(at, at + length - _END.size), at + length)
+
+
+def is_framed(window: FileRange) -> bool:
+    """Whether a zip's first record begins where `window` does, and its end record ends there.
+
+    Raises:
+        BadFile: the file ends before the window does.
+    """
+    if window.length < LOCAL_HEADER.size + _END.size:
+        return False
+    end = window.read(window.length - _END.size, _END.size)
+    return window.read(0, len(_LOCAL)) == _LOCAL and end[:4] == _LAST and end[-2:] == bytes(2)
+
+
 def payload_of(window: FileRange, record: ZipEntry) -> int:
     """Offset of the record's first byte in the window, read from its local header.
 
@@ -108,7 +128,7 @@ def payload_of(window: FileRange, record: ZipEntry) -> int:
     signature, _, flags, method, _, _, crc, packed, length, name, extra = LOCAL_HEADER.unpack_from(
         data
     )
-    if signature != b"PK\x03\x04":
+    if signature != _LOCAL:
         raise BadFile(f"{window}: record {record.name!r} has no header at byte {record.header}")
     if name != len(expected) or data[LOCAL_HEADER.size :] != expected:
         raise BadFile(

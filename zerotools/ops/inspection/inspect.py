@@ -105,14 +105,19 @@ def inspect(checkpoint: Checkpoint, table: FormatTable = FORMATS) -> Inspection:
     )
 
 
+_LOST = "what config.json says of quantised weights is lost"
+
+
 def _quantisation_of(checkpoint: Checkpoint) -> tuple[Quantisation, list[Problem]]:
     try:
         found = recognise(checkpoint)
     except BadFile as error:
         return Quantisation(), [Problem(str(error))]
-    except (ZerotoolsError, OSError) as error:
-        lost = f"what config.json says of quantised weights is lost: {error}"
-        return Quantisation(unknown=lost), []
+    except OSError as error:
+        place = f"{error.filename or checkpoint.root} cannot be read: {error.strerror}"
+        return Quantisation(unknown=f"{_LOST}: {place}"), []
+    except ZerotoolsError as error:
+        return Quantisation(unknown=f"{_LOST}: {error}"), []
     return found, [Problem(message, tensor=name) for message, name in found.damage]
 
 

@@ -263,7 +263,10 @@ def _sound_sidecars(checkpoint: Checkpoint) -> tuple[Checkpoint, list[str]]:
             continue
         try:
             read_json(path, LARGEST_SIDECAR)
-        except (OSError, ValueError, BadFile) as error:
+        except OSError as error:
+            del kept[name]
+            notes.append(f"{path} is not copied: it cannot be read: {error.strerror}")
+        except (ValueError, BadFile) as error:
             del kept[name]
             notes.append(f"{path} is not copied: it is damaged ({error!s:.80})")
     return replace(checkpoint, model_sidecars=kept), notes

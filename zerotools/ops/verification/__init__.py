@@ -8,6 +8,7 @@ replicas             whether copies of one tensor are equal
 cast_masters         whether every weight is the cast of its master
 digests              the tree of blocks over a tensor, and its digest
 element_checks       masks, and whether a narrower type tells of every bit
+scale_checks         whether scales of quantised weights mean something
 manifests            digests that were written down before, and how two manifests differ
 against              a checkpoint compared with a manifest or with another
 findings             what is found, and what it comes to

@@ -32,6 +32,7 @@ from zerotools.ops.verification.manifests.written_record import WrittenRecord, w
 from zerotools.ops.verification.portion import Portion
 from zerotools.ops.verification.records import FilesToScan, files_to_scan
 from zerotools.ops.verification.replicas import differing_replicas
+from zerotools.ops.verification.scale_checks import meaningless_scales
 from zerotools.runs.manifest import MANIFEST, read_manifest, verify_manifest
 
 _MAX_NAMED = 3
@@ -150,6 +151,11 @@ class AllChecks:
                 continue
             for sentence in odd_values(self._checkpoint, key, counts):
                 self.findings.append(Finding(Check.MEANING, sentence, tensor=key))
+        scales = meaningless_scales(
+            self._checkpoint, self._sound_tensors(), self._portion.has_name, self._budget
+        )
+        for key, sentence in _quietly(scales, self.findings):
+            self.findings.append(Finding(Check.MEANING, sentence, tensor=key))
         try:
             pairs = (
                 pair

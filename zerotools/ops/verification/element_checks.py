@@ -31,12 +31,13 @@ def is_mask(checkpoint: Checkpoint, key: Key) -> bool:
     """Whether a tensor with infinite elements has no NaN, and no two finite numbers that differ."""
     known: np.float64 | None = None
     try:
-        for part in _parts(checkpoint, key):
-            found = part.astype(np.float64)
-            finite = found[np.isfinite(found)]
-            known = finite[0] if known is None and finite.size else known
-            if np.isnan(found).any() or (finite != known).any():
-                return False
+        with OpenFiles(checkpoint.root) as opened:
+            for part in parts_of(checkpoint, key, opened):
+                found = part.astype(np.float64)
+                finite = found[np.isfinite(found)]
+                known = finite[0] if known is None and finite.size else known
+                if np.isnan(found).any() or (finite != known).any():
+                    return False
     except BadFile:  # another check says so
         return False
     return True
@@ -49,10 +50,13 @@ def is_exact_in(checkpoint: Checkpoint, key: Key, narrow: DType) -> bool:
         BadFile: it is incomplete, or a file is missing or truncated.
     """
     dtype = checkpoint.tensors[key].dtype
-    return all(
-        np.array_equal(as_type(as_type(part, narrow), dtype).view(np.uint8), part.view(np.uint8))
-        for part in _parts(checkpoint, key)
-    )
+    with OpenFiles(checkpoint.root) as opened:
+        return all(
+            np.array_equal(
+                as_type(as_type(part, narrow), dtype).view(np.uint8), part.view(np.uint8)
+            )
+            for part in parts_of(checkpoint, key, opened)
+        )
 
 
 def odd_values(checkpoint: Checkpoint, key: Key, counts: ValueCounts) -> Iterator[str]:
@@ -71,13 +75,19 @@ def odd_values(checkpoint: Checkpoint, key: Key, counts: ValueCounts) -> Iterato
         )
 
 
-def _parts(checkpoint: Checkpoint, key: Key) -> Iterator[Array]:
-    """The elements of a tensor in their order, in a buffer that each part reuses."""
+def parts_of(checkpoint: Checkpoint, key: Key, opened: OpenFiles) -> Iterator[Array]:
+    """The elements of a tensor in their order, in a buffer that each part reuses; `opened` are the
+    files of the checkpoint.
+
+    Raises:
+        BadFile: the tensor is incomplete, or a file is missing or truncated.
+    """
     tensor = checkpoint.tensors[key]
-    raw, buffer = np.empty(_PART_BYTES, np.uint8), np.empty(_PART_BYTES, np.uint8)
-    step = _PART_BYTES // tensor.dtype.itemsize
+    most = min(_PART_BYTES, max(1, tensor.nbytes))
+    raw, buffer = np.empty(most, np.uint8), np.empty(_PART_BYTES, np.uint8)
+    step = most // tensor.dtype.itemsize
     values = FlatValues(key, tensor, checkpoint)
-    with OpenFiles(checkpoint.root) as opened, opened.holding() as held:
+    with opened.holding() as held:
         for begin in range(0, tensor.numel, step):
             end = min(begin + step, tensor.numel)
             part = raw[: (end - begin) * tensor.dtype.itemsize]

@@ -11,6 +11,7 @@ from typing import Any, TypeGuard
 
 from zerotools.core.errors import BadRequest
 from zerotools.core.training import TrainingState
+from zerotools.io.huggingface.tied_by_default import ties_embeddings
 from zerotools.maps.beyond_shapes import flat_config, has_centred_norms, rotates_pairs
 from zerotools.maps.map_sizes import MULTIPLE
 
@@ -28,6 +29,8 @@ _SAME = {
     "moe_router_topk_scaling_factor": ("routed_scaling_factor",),
 }
 """Arguments of Megatron-LM and Megatron-Bridge, and the keys of config.json that say the same."""
+
+_TIES = "it has no tie_word_embeddings, without which the head of {} is its embedding"
 
 
 def run_arguments(training: TrainingState) -> Mapping[str, Any]:
@@ -71,6 +74,11 @@ def refuse_another(arguments: Mapping[str, Any], config: Mapping[str, Any]) -> N
 
 
 def _contradictions(arguments: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[str]:
+    untied = "untie_embeddings_and_output_weights"
+    if arguments.get(untied) is True and ties_embeddings(config):
+        said = config.get("tie_word_embeddings") is True
+        what = "it has tie_word_embeddings = true" if said else _TIES.format(config["model_type"])
+        yield f"{what}, and {_trained_with(untied, True)}"
     config = flat_config(config)
     for name, keys in _SAME.items():
         trained = arguments.get(name)
@@ -85,9 +93,6 @@ def _contradictions(arguments: Mapping[str, Any], config: Mapping[str, Any]) -> 
 
 def _other_meanings(arguments: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[str]:
     kind = config.get("model_type")
-    name = "untie_embeddings_and_output_weights"
-    if arguments.get(name) is True and config.get("tie_word_embeddings") is True:
-        yield f"it has tie_word_embeddings = true, and {_trained_with(name, True)}"
     for name in ("apply_layernorm_1p", "layernorm_zero_centered_gamma"):
         wanted = has_centred_norms(config)
         if arguments.get(name) is (not wanted):

@@ -10,6 +10,7 @@ from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.errors import BadFile
 from zerotools.io.files.json_file import read_json
 from zerotools.io.huggingface.config_json import LARGEST_CONFIG
+from zerotools.io.huggingface.tied_by_default import ties_embeddings
 from zerotools.ops.weights.reference_model import Reference
 
 
@@ -57,4 +58,4 @@ def _config_ties(checkpoint: Checkpoint) -> bool:
         config: Any = read_json(path, LARGEST_CONFIG)
     except (OSError, BadFile, ValueError, RecursionError):
         return False
-    return isinstance(config, dict) and config.get("tie_word_embeddings") is True
+    return isinstance(config, dict) and ties_embeddings(config)

@@ -36,6 +36,13 @@ def test_a_dense_model() -> None:
     assert (found["params_dtype"], found["bf16"], found["fp16"]) == (BFLOAT16, True, False)
 
 
+def test_a_head_that_transformers_ties_is_none() -> None:
+    name = "untie_embeddings_and_output_weights"
+    tied = {**CONFIG, "model_type": "gemma2"}
+    assert model_arguments(tied, model(DENSE))[name] is False
+    assert model_arguments({**tied, "tie_word_embeddings": False}, model(DENSE))[name] is True
+
+
 def test_layers_that_predict_further_tokens_are_counted() -> None:
     weights = model(DENSE)
     assert "mtp_num_layers" not in model_arguments(CONFIG, weights)

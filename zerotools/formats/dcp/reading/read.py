@@ -59,8 +59,8 @@ def read(path: Path, *, section: str | None = None) -> Checkpoint:
     found, unfinished = prefixes(path)
     parts = _parts(path, found)
     metadata = union(list(parts.values()), path)
-    files, problems = data_files(path, metadata)
-    problems += unfinished
+    data = data_files(path, metadata)
+    files, problems = data.sizes, [*data.problems, *unfinished]
     for prefix in parts:
         files |= sizes(path, (f"{prefix}{name}" for name in metadata_names(path / prefix)))
     if record is not None:
@@ -78,7 +78,7 @@ def read(path: Path, *, section: str | None = None) -> Checkpoint:
     return Checkpoint(
         root=path,
         tensors=tensors,
-        origin=_origin(path, metadata, record, named),
+        origin=_origin(path, metadata, record, named, data.notes),
         native=_native(metadata, record, named, keys, parts, tied),
         aliases={every[alias].name: every[flat].name for alias, flat in tied.items()}
         | (dict(record.aliases) if record else {}),
@@ -185,7 +185,13 @@ def _of_base(record: JobRecord) -> Iterator[str]:
         )
 
 
-def _origin(path: Path, metadata: Metadata, record: JobRecord | None, named: NamedKeys) -> Origin:
+def _origin(
+    path: Path,
+    metadata: Metadata,
+    record: JobRecord | None,
+    named: NamedKeys,
+    odd: tuple[str, ...],
+) -> Origin:
     if record is not None:
         return Origin(
             "dcp",
@@ -195,7 +201,7 @@ def _origin(path: Path, metadata: Metadata, record: JobRecord | None, named: Nam
             stage=record.stage,
             step=record.step,
             precision=PRECISIONS.get(record.precision),
-            notes=tuple(_of_base(record)),
+            notes=(*_of_base(record), *odd),
         )
     ranks = saving_ranks(metadata)
     count = counted(ranks, "rank")
@@ -204,7 +210,7 @@ def _origin(path: Path, metadata: Metadata, record: JobRecord | None, named: Nam
         "dcp",
         path,
         world_size=ranks or None,
-        notes=(*named.notes, *notes),
+        notes=(*named.notes, *notes, *odd),
         question=named.question,
         refusal=_MEGATRON.format(path=path) if metadata.is_megatron else None,
     )

@@ -14,6 +14,7 @@ from typing import Any
 from zerotools.core.checkpoint import Tensor
 from zerotools.core.dtypes import BFLOAT16, FLOAT16, DType
 from zerotools.formats.megatron.origin import EMBEDDING, OUTPUT
+from zerotools.io.huggingface.tied_by_default import ties_embeddings
 from zerotools.maps.beyond_shapes import (
     flat_config,
     has_centred_norms,
@@ -35,6 +36,7 @@ _PLAIN_ROPE = (None, "default")
 def model_arguments(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """The arguments for the weights `tensors`, by the names of a model on one rank, of the model
     that config.json describes."""
+    is_tied = ties_embeddings(config)
     config = flat_config(config)
     layers: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
@@ -45,7 +47,8 @@ def model_arguments(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) ->
         **_sizes(config, tensors, within, len(layers)),
         **_attention(config, within),
         **_position(config),
-        **_layer_kinds(config, tensors, within),
+        **_layer_kinds(config, within),
+        "untie_embeddings_and_output_weights": OUTPUT in tensors and not is_tied,
         **(_experts(config, within, layers) if "mlp.router.weight" in within else {}),
         **_precision(tensors),
         "num_experts": _rows(within.get("mlp.router.weight")),
@@ -137,9 +140,7 @@ def _position(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _layer_kinds(
-    config: Mapping[str, Any], tensors: Mapping[str, Tensor], within: Mapping[str, Tensor]
-) -> dict[str, Any]:
+def _layer_kinds(config: Mapping[str, Any], within: Mapping[str, Tensor]) -> dict[str, Any]:
     biases = ("self_attention.linear_proj.bias", "mlp.linear_fc2.bias")
     activation = config.get("hidden_act") or config.get("hidden_activation")
     return {
@@ -150,8 +151,6 @@ def _layer_kinds(
         "squared_relu": False,
         "add_bias_linear": any(bias in within for bias in biases),
         "add_qkv_bias": "self_attention.linear_qkv.bias" in within,
-        "untie_embeddings_and_output_weights": OUTPUT in tensors
-        and config.get("tie_word_embeddings") is not True,
         "attention_dropout": config.get("attention_dropout") or 0.0,
         "hidden_dropout": 0.0,
     }

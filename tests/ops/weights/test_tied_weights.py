@@ -1,0 +1,44 @@
+"""Where a run's two names of one tensor stay one: where the model's config ties them again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.ops.weights.test_hub_names import written
+from zerotools.core.checkpoint import Key
+from zerotools.ops.weights.tied_weights import resolve_aliases
+
+HEAD = Key("lm_head.weight", "param")
+
+
+@pytest.mark.parametrize(
+    ("config", "is_written"),
+    [
+        ({"model_type": "llama", "tie_word_embeddings": True}, False),
+        ({"model_type": "llama"}, True),
+        ({"model_type": "gemma2"}, False),
+        ({"model_type": "gemma2", "tie_word_embeddings": False}, True),
+        ([], True),
+    ],
+)
+def test_the_config_decides_also_where_it_is_silent(
+    config: Any, is_written: bool, tmp_path: Path
+) -> None:
+    source = written(tmp_path / "source", {"embed.weight": np.ones((2, 3))})
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    tied = replace(
+        source,
+        aliases={HEAD.name: "embed.weight"},
+        model_sidecars={"config.json": tmp_path / "config.json"},
+    )
+    found, (note,) = resolve_aliases(tied)
+    assert (HEAD in found.tensors) is is_written
+    assert ("as config.json says" in note) is not is_written
+    kept, _ = resolve_aliases(tied, keep=True)
+    assert HEAD in kept.tensors

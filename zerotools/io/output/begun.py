@@ -1,0 +1,71 @@
+"""What a command left in a staging directory, in the words that tell a reader how to go on."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import count, islice
+from pathlib import Path
+
+from zerotools.core.errors import BadFile
+from zerotools.io.files.listing import names_in
+from zerotools.io.files.open_source import RemotePath
+from zerotools.io.files.regular import regular_file
+from zerotools.io.output.journal import NAME, SCHEMA
+from zerotools.io.output.part_ledger import first_line, parts_begun
+
+_MOST_NAMED = 8
+_NUMBER = re.compile(r"[1-9]\d{0,8}")
+
+
+def how_to_go_on(directory: Path) -> str | None:
+    """What the output in the staging `directory` is, and what completes it; None: no command of
+    zerotools began it. The journal is read, and nothing else."""
+    if isinstance(directory, RemotePath):
+        return None
+    parts = parts_begun(directory)
+    if parts is not None and parts > 0:
+        return _of_parts(directory, parts)
+    command = _command(directory)
+    if command is None:
+        return None
+    if command == "gather":
+        return (
+            "is what zerotools gather has brought so far: run the command again, which fetches "
+            "what is missing and gives the checkpoint its name"
+        )
+    return (
+        "is an output that zerotools has not completed: if no run is writing it, run the command "
+        "that began it again with --resume, which keeps the files that are complete (without it, "
+        "it starts over)"
+    )
+
+
+def _of_parts(directory: Path, parts: int) -> str:
+    begun = [name.removeprefix(f"{NAME}.") for name in names_in(directory)]
+    numbers = {int(each) for each in begun if _NUMBER.fullmatch(each) and int(each) <= parts}
+    missing = parts - len(numbers)
+    named = islice((part for part in count(1) if part not in numbers), min(missing, _MOST_NAMED))
+    some = ", ".join(map(str, named))
+    more = f" and {missing - _MOST_NAMED} more" if missing > _MOST_NAMED else ""
+    said = f"no run has begun part {some}{more}" if missing else "a run has begun each of them"
+    return (
+        f"is an output that zerotools makes in {parts} parts, and not all are complete ({said}): "
+        f"run the command with --part I/{parts} for each part that is missing or was stopped; it "
+        "goes on from where it was, and the last one gives the output its name"
+    )
+
+
+def _command(directory: Path) -> str | None:
+    """Which command began it, empty where the journal does not say; None: there is no journal."""
+    try:
+        with regular_file(directory / NAME, is_source=False) as descriptor:
+            line = first_line(descriptor)
+        tree = json.loads(line or b"")
+    except (OSError, BadFile, ValueError, RecursionError):
+        return None
+    if not isinstance(tree, dict) or tree.get("schema") != SCHEMA:
+        return None
+    identity = tree.get("identity")
+    command = identity.get("command") if isinstance(identity, dict) else None
+    return command if isinstance(command, str) else ""
