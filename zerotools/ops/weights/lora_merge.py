@@ -88,7 +88,7 @@ def merge_adapters(
         return None
     adapters = checkpoint
     if base is not None:
-        checkpoint = with_base(adapters, record, base, table)
+        checkpoint = with_base(adapters, record, base)
     scale, folder = record.lora.scale, partial_of(scratch)
     merges = {_plain(merge.weight): merge for merge in _merges(checkpoint, record.lora, folder)}
     _refuse_strays(checkpoint, merges.values())
