@@ -18,7 +18,7 @@ Source: megatron/core/transformer/fsdp_dtensor_checkpoint.py and optimizer/distr
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from zerotools.io.distcp.data_files import data_files, mixed_saves, sizes
 from zerotools.io.distcp.directory import metadata_names, saving_ranks, tensor_of
 from zerotools.io.distcp.items import BlobTrees, Items
 from zerotools.io.distcp.metadata import Metadata
+from zerotools.io.files.damage import lose_unnamed, tolerate
 from zerotools.io.huggingface.model_sidecars import model_sidecars
 
 TITLE = "Megatron fsdp_dtensor"
@@ -62,7 +63,7 @@ def read_fsdp_dtensor(path: Path, metadata: Metadata) -> Checkpoint:
     """
     files, problems = data_files(path, metadata)
     values = BlobTrees(path, metadata.blobs)
-    facts = facts_of({name: values[name] for name in _OF_RUN if name in values})
+    facts = facts_of(dict(_of_run(path, metadata, values)))
     files |= sizes(path, metadata_names(path))
     items = Items(path, metadata)
     keys = _keys(metadata)
@@ -87,6 +88,20 @@ def read_fsdp_dtensor(path: Path, metadata: Metadata) -> Checkpoint:
         ],
         native=MegatronNative(facts, groups=partial(_groups, values)),
     )
+
+
+def _of_run(path: Path, metadata: Metadata, values: BlobTrees) -> Iterator[tuple[str, Any]]:
+    """What a run says of itself; without what is lost, where that is tolerated."""
+    for name in _OF_RUN:
+        if name not in values:
+            continue
+        try:
+            yield name, values[name]
+        except BadFile as error:
+            file = path / metadata.blobs[name].file
+            tolerate(file, BadFile(f"{error}; it has {name} of the run: take another checkpoint"))
+            if name == "args":  # which say what is tied
+                lose_unnamed(file)
 
 
 def _keys(metadata: Metadata) -> dict[str, Key]:
