@@ -18,6 +18,7 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.hub_layout import HubBlock
+from zerotools.io.stores.store_path import StorePath
 from zerotools.ops.execution.load_arrays import load
 from zerotools.ops.weights.base_weights import with_base
 from zerotools.ops.weights.hub_names import hub_layout_of, restored
@@ -100,6 +101,13 @@ def test_whole_weights_take_no_base(tmp_path: Path) -> None:
     for source in (whole, replace(whole, native=None)):
         with pytest.raises(BadRequest, match="holds whole weights; leave it out"):
             merge_adapters(source, tmp_path / "scratch", base_directory=tmp_path)
+
+
+def test_a_base_in_a_store_is_refused(tmp_path: Path) -> None:
+    """Its weights would be looked for on the disk of the adapters."""
+    far = StorePath.of("s3", ["bucket", "model"])
+    with pytest.raises(BadRequest, match=r"--base s3://bucket/model: .* must be on a disk here"):
+        merge_adapters(saved(tmp_path), tmp_path / "scratch", base_directory=far)
 
 
 def test_files_that_the_run_did_not_read_are_left_out(tmp_path: Path) -> None:
