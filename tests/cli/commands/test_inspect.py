@@ -46,3 +46,22 @@ def test_the_commands_that_are_said_work(
         for name, _, role in (key.partition("|") for key in truth)
         if role == "param"
     }
+
+
+@pytest.mark.parametrize("case", ["openrlhf-0.11.2/sft-z2-w2", "openrlhf-0.11.2/ppo-z3-w2"])
+def test_the_model_is_the_one_that_openrlhf_exported(case: str, tmp_path: Path) -> None:
+    checkpoint = GOLDEN / case / "checkpoint"
+    assert run(build(), ["consolidate", str(checkpoint), str(tmp_path / "model")]) == 0
+    theirs = checkpoint / "global_step4_hf"
+    for name in ("config.json", "tokenizer.json"):
+        assert (tmp_path / "model" / name).read_bytes() == (theirs / name).read_bytes()
+    ours = digests(tmp_path / "model/model.safetensors")
+    assert ours == digests(theirs / "model.safetensors")
+
+
+def test_the_adapter_is_the_one_that_ms_swift_saved(tmp_path: Path) -> None:
+    checkpoint = GOLDEN / "ms-swift-4.6.0/lora/checkpoint"
+    out = tmp_path / "adapter"
+    assert run(build(), ["consolidate", str(checkpoint), str(out), "--adapter-only"]) == 0
+    (theirs,) = checkpoint.glob("*/checkpoint-4/adapter_model.safetensors")
+    assert digests(out / "adapter_model.safetensors") == digests(theirs)
