@@ -63,7 +63,6 @@ from ..deepspeed_runs.launch import leave  # noqa: E402
 from ..deepspeed_runs.truth import gather_tensors  # noqa: E402
 from .ranks import write_truth  # noqa: E402
 
-ROOT = "ckpt"
 STEPS = 4
 
 
@@ -105,7 +104,7 @@ def run_sft(inputs: Path) -> None:
     runpy.run_module("openrlhf.cli.train_sft", run_name="__main__")
 
 
-def ppo_arguments(inputs: Path) -> Any:
+def ppo_arguments() -> Any:
     """What of the options of `openrlhf.cli.train_ppo_ray` the writers look at."""
     options = {
         "train.micro_batch_size": 1,
@@ -114,7 +113,7 @@ def ppo_arguments(inputs: Path) -> Any:
         "ds.zero_stage": 3,
         "ds.param_dtype": "bf16",
         "ds.tensor_parallel_size": 1,
-        "ckpt.path": f"{ROOT}/checkpoints_ppo_ray",
+        "ckpt.path": "ckpt/checkpoints_ppo_ray",
         "ckpt.max_num": 1,
         "ckpt.max_mem": float("inf"),
         "local_rank": -1,
@@ -131,7 +130,7 @@ def trained(strategy: Any, model: Any) -> Any:
 
 def run_ppo(inputs: Path) -> None:
     """Steps of an actor and a critic at stage 3, and OpenRLHF's own saves."""
-    arguments = ppo_arguments(inputs)
+    arguments = ppo_arguments()
     strategy = get_strategy(arguments)
     strategy.setup_distributed()
     config = strategy.get_ds_train_config()
