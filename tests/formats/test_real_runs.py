@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from tests.formats.elements import assert_true
 from tests.golden_files import DEEPSPEED, GOLDEN
 from zerotools.formats import read
 from zerotools.formats.run_survey import survey_around
+from zerotools.io.huggingface.model_sidecars import find_model_sidecars
 
 RUNS = {
     "verl-0.9.1/fsdp2-w2": ("verl", "global_step_4", 2),
@@ -25,6 +27,10 @@ RUNS = {
         2,
     ),
     "llamafactory-0.9.5/trainer": ("LLaMA-Factory", "checkpoint-4", None),
+    "openrlhf-0.11.2/sft-z2-w2": ("OpenRLHF", "global_step4", 2),
+    "openrlhf-0.11.2/ppo-z3-w2": ("OpenRLHF", "_actor/global_step4", 2),
+    "ms-swift-4.6.0/zero2-w2": ("ms-swift", "VERSION/checkpoint-4", 2),
+    "ms-swift-4.6.0/lora": ("ms-swift", "VERSION/checkpoint-4", None),
 }
 
 
@@ -42,13 +48,29 @@ def test_the_newest_checkpoint_is_what_the_program_held(
     run = survey_around(path, origin if origin.is_file() else checkpoint.root)
     assert run is not None
     assert run.program == program
-    assert [each.name for each in run.checkpoints if each.is_taken] == [newest]
+    names = [re.sub(r"v0-\d{8}-\d{6}", "VERSION", e.name) for e in run.checkpoints if e.is_taken]
+    assert names == [newest]
     assert {each.fault for each in run.checkpoints} == {None}
 
 
 def test_the_config_beside_verls_ranks_goes_with_the_model() -> None:
     checkpoint = read(GOLDEN / "verl-0.9.1/fsdp2-w2/checkpoint")
     assert checkpoint.model_sidecars["config.json"].parent.name == "huggingface"
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("sft-z2-w2/checkpoint", "global_step4_hf"),
+        ("ppo-z3-w2/checkpoint", "global_step4_hf"),
+        ("ppo-z3-w2/checkpoint/_actor/best_global_step2", "best_global_step2_hf"),
+        ("ppo-z3-w2/checkpoint/_critic", None),
+    ],
+)
+def test_openrlhfs_model_of_the_same_step_has_the_config(name: str, model: str | None) -> None:
+    checkpoint = read(GOLDEN / "openrlhf-0.11.2" / name)
+    config = find_model_sidecars(checkpoint.root).get("config.json")
+    assert (config and config.parent.name) == model
 
 
 @pytest.mark.parametrize("case", ["hf-trainer-z2-bf16-w2", "hf-trainer-z3-bf16-w2"])

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.formats.test_program_run import verl_run
-from tests.formats.test_programs_table import TRAINER, VERL, below, make_run
+from tests.formats.test_programs_table import TAG, TRAINER, VERL, below, make_run
 from zerotools.formats import detect
 from zerotools.formats.run_survey import survey_around
 
@@ -43,6 +43,19 @@ def test_a_link_to_a_checkpoint_is_the_checkpoint(tmp_path: Path) -> None:
     assert found is not None
     assert (found.program, found.path) == ("ms-swift", run)
     assert [each.name for each in found.checkpoints if each.is_taken] == ["checkpoint-4"]
+
+
+def test_a_model_beside_the_checkpoints_of_its_run(tmp_path: Path) -> None:
+    model = ("model.safetensors", "config.json")
+    names = [*below("_actor/global_step2", TAG), "_actor/latest=global_step2"]
+    run = make_run(tmp_path, [*names, *below("global_step2_hf", model)])
+    found = survey_around(run / "global_step2_hf", run / "global_step2_hf")
+    assert found is not None
+    assert (found.program, found.path) == ("OpenRLHF", run)
+    assert [(e.name, e.is_taken) for e in found.checkpoints] == [("global_step2_hf", True)]
+    found = survey_around(run, detect(run).path)
+    assert found is not None
+    assert [(e.name, e.is_taken) for e in found.checkpoints] == [("_actor/global_step2", True)]
 
 
 def test_a_checkpoint_of_another_program_is_in_no_run(tmp_path: Path) -> None:

@@ -13,24 +13,18 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from harness.ports import free_port
 from harness.started import Started
 
+from ..deepspeed_runs.launch import environment as rank_environment
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEADLINE_SECONDS = 300
 
 
 def launch(module: str, arguments: list[str], world_size: int, directory: Path) -> None:
     """Runs `python -m module` on every rank inside `directory`."""
-    port = str(free_port())
+    port = free_port()
     ranks = []
     for rank in range(world_size):
-        environment = os.environ | {
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": str(world_size),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": port,
-            "GLOO_SOCKET_IFNAME": "lo",
-            "OMP_NUM_THREADS": "1",
-            "HF_HUB_OFFLINE": "1",
+        environment = rank_environment(rank, world_size, port) | {
             "PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")]),
         }
         command = [sys.executable, "-m", module, *arguments]

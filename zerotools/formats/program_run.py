@@ -126,13 +126,22 @@ def run_at(path: Path, names: set[str]) -> ProgramRun | None:
     Raises:
         BadRequest: it has several runs.
     """
+    return next(runs_at(path, names), None)
+
+
+def runs_at(path: Path, names: set[str]) -> Iterator[ProgramRun]:
+    """Every run that the directory `path` may be, the likelier first: of one of several programs,
+    or of one that saves in several ways.
+
+    Raises:
+        BadRequest: it has several runs of a program.
+    """
     listing = NamesBelow(path, names)
     for layout in PROGRAMS:
         if layout.beside is None or any(map(layout.beside.fullmatch, names)):
             found = _run(layout, listing)
             if found is not None:
-                return found
-    return None
+                yield found
 
 
 def _run(layout: RunLayout, listing: NamesBelow) -> ProgramRun | None:

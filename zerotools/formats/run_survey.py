@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from zerotools.core.errors import ZerotoolsError
 from zerotools.formats import FORMATS, FormatTable
 from zerotools.formats.detect import Detection
 from zerotools.formats.format import ReadOptions
-from zerotools.formats.program_run import ProgramRun, RunEntry, run_at
+from zerotools.formats.program_run import ProgramRun, RunEntry, runs_at
 from zerotools.io.files.listing import names_if_readable
 from zerotools.io.files.open_source import RemotePath
 
@@ -46,13 +47,23 @@ def survey_around(path: Path, taken: Path, table: FormatTable = FORMATS) -> RunS
     the run's or its final weights; None: no program that is known makes such directories."""
     places = [path] if isinstance(path, RemotePath) else list(_upwards(path.absolute()))
     for place in places:
-        run = _run_at(place)
-        if run is None:
+        surveys = (
+            RunSurvey(
+                run.layout.program,
+                path if place == places[0] else place,
+                tuple(_surveyed(run, entry, taken, table) for entry in reversed(run.entries)),
+                run.layout.wraps_models,
+            )
+            for run in _runs_at(place)
+        )
+        first = next(surveys, None)
+        if first is None:
             continue
-        rows = tuple(_surveyed(run, entry, taken, table) for entry in reversed(run.entries))
-        if place == places[0] or any(row.is_taken for row in rows):
-            shown = path if place == places[0] else place
-            return RunSurvey(run.layout.program, shown, rows, run.layout.wraps_models)
+        for each in chain((first,), surveys):
+            if any(row.is_taken for row in each.checkpoints):
+                return each
+        if place == places[0]:
+            return first
     meant = path.resolve()  # programs link to their newest or best checkpoint
     return None if meant == path.absolute() else survey_around(meant, taken.resolve(), table)
 
@@ -62,11 +73,11 @@ def _upwards(path: Path) -> Iterator[Path]:
     yield from list(path.parents)[:_LEVELS_ABOVE]
 
 
-def _run_at(path: Path) -> ProgramRun | None:
+def _runs_at(path: Path) -> Iterator[ProgramRun]:
     try:
-        return run_at(path, names_if_readable(path)) if path.is_dir() else None
+        yield from runs_at(path, names_if_readable(path)) if path.is_dir() else ()
     except (ZerotoolsError, OSError):
-        return None
+        return
 
 
 def _surveyed(

@@ -48,6 +48,17 @@ def test_a_file_that_differs_is_refused_with_both_nodes(ssh: SshDouble, tmp_path
     assert not (tmp_path / "out.partial").exists()
 
 
+def test_a_run_of_several_models_is_not_doubted(ssh: SshDouble, tmp_path: Path) -> None:
+    tag, latest = "_actor/global_step4", {"_actor/latest": b"global_step4"}
+    one = {
+        f"{tag}/mp_rank_00_model_states.pt": b"a",
+        f"{tag}/zero_pp_rank_0_mp_rank_00_optim_states.pt": b"b",
+    }
+    two = {f"{tag}/zero_pp_rank_1_mp_rank_00_optim_states.pt": b"c"}
+    nodes = [made_node(tmp_path, "n1", one | latest), made_node(tmp_path, "n2", two | latest)]
+    assert planned(nodes, tmp_path / "out").doubt is None
+
+
 @pytest.mark.parametrize("other", ["global_step3", "global_step10"])
 def test_a_pointer_that_differs_says_both_values(
     ssh: SshDouble, tmp_path: Path, other: str

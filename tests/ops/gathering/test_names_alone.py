@@ -6,6 +6,7 @@ import pytest
 
 from tests.golden_files import every_checkpoint
 from zerotools.ops.gathering.names_alone import doubt
+from zerotools.ops.gathering.node_survey import LARGEST_TEXT, may_name_one
 
 OUT = Path("/data/out")
 
@@ -17,8 +18,9 @@ DIRECTORIES = [path for path in every_checkpoint() if path.is_dir()]
 def test_a_checkpoint_is_not_doubted(path: Path) -> None:
     files = [each for each in path.rglob("*") if each.is_file()]
     names = {each.relative_to(path).as_posix(): each for each in files}
-    named = {n: each for n, each in names.items() if n.startswith("latest") and n[-3:] != ".pt"}
-    texts = {name: each.read_text() for name, each in named.items()}
+    sizes = {name: each.stat().st_size for name, each in names.items() if may_name_one(name)}
+    named = {name: names[name] for name, size in sizes.items() if 0 < size <= LARGEST_TEXT}
+    texts = {name: each.read_text(errors="replace") for name, each in named.items()}
     assert doubt(names, texts, OUT) is None
 
 

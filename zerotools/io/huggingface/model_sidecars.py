@@ -15,11 +15,13 @@ _NAME = re.compile(
 # A part of a checkpoint, or one of a run's: what belongs to the model may lie one directory up, as
 # after trainer.save_model(), accelerate's save_state and in jobs.
 _PART = re.compile(
-    r"dcp|actor|model|sharded|checkpoints?|pytorch_model_fsdp_\d+|latest|best"
-    r"|(checkpoint|step|global_step|epoch|iter)[-_]?\d+(_universal)?"
+    r"dcp|_?actor|model|sharded|checkpoints?(_\w+)?|pytorch_model_fsdp_\d+|latest|best"
+    r"|(best_)?(checkpoint|step|global_step|epoch|iter)[-_]?\d+(_universal)?"
 )
 # verl; NeMo, torch's HuggingFaceStorageWriter.
 _INSIDE = ("huggingface", ".hf_metadata")
+# OpenRLHF: beside a checkpoint, or beside _actor, the model of the same step.
+_BESIDE = "_hf"
 _MAX_LEVELS = 4
 
 
@@ -51,7 +53,7 @@ def find_beside(root: Path, name: str) -> Path | None:
 def _around(root: Path) -> Iterator[Path]:
     place = root.absolute()
     for _ in range(_MAX_LEVELS):
-        for directory in (place, *(place / name for name in _INSIDE)):
+        for directory in (place, *(place / name for name in (*_INSIDE, root.name + _BESIDE))):
             if directory.is_dir():
                 yield directory
         if not _PART.fullmatch(place.name):

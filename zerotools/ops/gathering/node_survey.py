@@ -20,8 +20,11 @@ from zerotools.ops.gathering.merging import Held, merge
 from zerotools.ops.gathering.node_source import NodeSource
 from zerotools.ops.gathering.node_threads import for_each
 
-_LARGEST_TEXT = 256
+LARGEST_TEXT = 256
 """Of a file that may name the checkpoint to take, as `latest` does."""
+
+_DEEPEST_RUN = 2
+"""So deep in a source may a run have a file that names its checkpoint: OpenRLHF's actor."""
 
 
 @dataclass(frozen=True)
@@ -141,12 +144,13 @@ def _noted(destination: Path, tag: str | None) -> Mapping[str, object]:
 def _texts(
     files: Mapping[str, Held], listings: Sequence[Listing], shells: OpenShells, at_once: int
 ) -> dict[str, dict[str, str]]:
-    """What the small files directly in each source say, of those that could name a checkpoint."""
+    """What small files say, of those that could name a checkpoint: all directly in a source, and
+    those called `latest...` in what may be runs of several models below it."""
     wanted = {
         each.source.name: [
             Wanted(name, file)
             for name, file in each.files.items()
-            if "/" not in name and name in files and 0 < file.size <= _LARGEST_TEXT
+            if may_name_one(name) and name in files and 0 < file.size <= LARGEST_TEXT
         ]
         for each in listings
     }
@@ -167,6 +171,12 @@ def _texts(
 
     for_each([each for each in listings if wanted[each.source.name]], read, shells, at_once)
     return found
+
+
+def may_name_one(name: str) -> bool:
+    """Whether a file of this name in a source could name a checkpoint."""
+    above, _, own = name.rpartition("/")
+    return not above or (own.startswith("latest") and above.count("/") < _DEEPEST_RUN)
 
 
 def _without_other_tags(

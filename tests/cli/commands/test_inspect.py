@@ -1,0 +1,67 @@
+"""Run directories of other programs: what `inspect` says next works, word for word."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.golden_files import GOLDEN, digests
+from zerotools.cli.main import build, run
+from zerotools.formats import read
+
+RUNS = {
+    "verl-0.9.1/fsdp2-w2": ("verl", 1),
+    "lightning-2.6.6/fsdp2-w2": ("Lightning", 2),
+    "openrlhf-0.11.2/sft-z2-w2": ("OpenRLHF", 2),
+    "openrlhf-0.11.2/ppo-z3-w2": ("OpenRLHF", 2),
+    "ms-swift-4.6.0/zero2-w2": ("ms-swift", 2),
+    "ms-swift-4.6.0/lora": ("ms-swift", 1),
+}
+
+
+@pytest.mark.parametrize(("case", "said"), RUNS.items(), ids=RUNS)
+def test_the_commands_that_are_said_work(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    case: str,
+    said: tuple[str, int],
+) -> None:
+    program, count = said
+    monkeypatch.chdir(tmp_path)
+    assert run(build(), ["inspect", str(GOLDEN / case / "checkpoint")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert f"a run of {program} in {GOLDEN / case}/checkpoint:" in lines
+    commands = [shlex.split(line) for line in lines if line.startswith("next: ")]
+    assert len(commands) == count
+    for _, own, command, *arguments in commands:
+        assert own == "zerotools"
+        assert run(build(), [command, *arguments]) == 0, capsys.readouterr().err
+    truth = digests(GOLDEN / case / "truth.safetensors")
+    model = read(tmp_path / commands[0][4])
+    assert {key.name for key in model.tensors} >= {
+        name.removeprefix("model.") if program == "Lightning" else name
+        for name, _, role in (key.partition("|") for key in truth)
+        if role == "param"
+    }
+
+
+@pytest.mark.parametrize("case", ["openrlhf-0.11.2/sft-z2-w2", "openrlhf-0.11.2/ppo-z3-w2"])
+def test_the_model_is_the_one_that_openrlhf_exported(case: str, tmp_path: Path) -> None:
+    checkpoint = GOLDEN / case / "checkpoint"
+    assert run(build(), ["consolidate", str(checkpoint), str(tmp_path / "model")]) == 0
+    theirs = checkpoint / "global_step4_hf"
+    for name in ("config.json", "tokenizer.json"):
+        assert (tmp_path / "model" / name).read_bytes() == (theirs / name).read_bytes()
+    ours = digests(tmp_path / "model/model.safetensors")
+    assert ours == digests(theirs / "model.safetensors")
+
+
+def test_the_adapter_is_the_one_that_ms_swift_saved(tmp_path: Path) -> None:
+    checkpoint = GOLDEN / "ms-swift-4.6.0/lora/checkpoint"
+    out = tmp_path / "adapter"
+    assert run(build(), ["consolidate", str(checkpoint), str(out), "--adapter-only"]) == 0
+    (theirs,) = checkpoint.glob("*/checkpoint-4/adapter_model.safetensors")
+    assert digests(out / "adapter_model.safetensors") == digests(theirs)
