@@ -103,10 +103,13 @@ def run(request: dict[str, Any]) -> None:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
+    if numbers := sys.modules.get("numpy.random"):
+        numbers.seed()  # else what draws from it unseeded would draw the same in every run
     how, what, *rest = request["arguments"]
     sys.argv = [what, *rest]
+    places = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
+    sys.path[:0] = [request["cwd"], *places] if how == "-m" else places
     if how == "-m":
-        sys.path[:0] = [request["cwd"], *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
         runpy.run_module(what, run_name="__main__", alter_sys=True)
     else:
         runpy.run_path(what, run_name="__main__")

@@ -133,6 +133,45 @@ RUNS = {
         "_actor/global_step20",
         "dcp",
     ),
+    "openrlhf-sft": (
+        "OpenRLHF",
+        [
+            *below("best_global_step5", (*TAG, "metric.json")),
+            *below("global_step20", (*TAG, "metric.json")),
+            *below("global_step20_hf", ("model.safetensors", "config.json")),
+            "latest=global_step20",
+        ],
+        "",
+        "deepspeed",
+    ),
+    "openrlhf-sft-by-its-output": (
+        "OpenRLHF",
+        [
+            *below("checkpoints_sft/global_step20", (*TAG, "metric.json")),
+            "checkpoints_sft/latest=global_step20",
+        ],
+        "checkpoints_sft/global_step20",
+        "deepspeed",
+    ),
+    "openrlhf-ppo-by-its-output": (
+        "OpenRLHF",
+        [
+            *below("checkpoints_ppo_ray/_actor/global_step20", TAG),
+            *below("checkpoints_ppo_ray/_critic/global_step20", TAG),
+            "checkpoints_ppo_ray/_actor/latest=global_step20",
+        ],
+        "checkpoints_ppo_ray/_actor/global_step20",
+        "deepspeed",
+    ),
+    "openrlhf-models-alone": (
+        "OpenRLHF",
+        [
+            *below("global_step5_hf", ("model.safetensors", "config.json")),
+            *below("global_step20_hf", ("model.safetensors", "config.json")),
+        ],
+        "global_step20_hf",
+        "safetensors",
+    ),
     "slime-fsdp": (
         "slime",
         [

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.formats.test_program_run import verl_run
-from tests.formats.test_programs_table import VERL, below, make_run
+from tests.formats.test_programs_table import TRAINER, VERL, below, make_run
 from zerotools.formats import detect
 from zerotools.formats.run_survey import survey_around
 
@@ -30,6 +30,19 @@ def test_the_run_of_a_checkpoint_lies_above_it(tmp_path: Path) -> None:
     assert run is not None
     assert run.path == tmp_path
     assert [each.name for each in run.checkpoints if each.is_taken] == ["global_step_2"]
+
+
+def test_a_link_to_a_checkpoint_is_the_checkpoint(tmp_path: Path) -> None:
+    run = make_run(
+        tmp_path / "run",
+        [f"checkpoint-{step}/{name}" for step in (2, 4) for name in (*TRAINER, "args.json")],
+    )
+    link = run / "last-checkpoint"
+    link.symlink_to("checkpoint-4")
+    found = survey_around(link, detect(link).path)
+    assert found is not None
+    assert (found.program, found.path) == ("ms-swift", run)
+    assert [each.name for each in found.checkpoints if each.is_taken] == ["checkpoint-4"]
 
 
 def test_a_checkpoint_of_another_program_is_in_no_run(tmp_path: Path) -> None:

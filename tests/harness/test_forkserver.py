@@ -18,13 +18,16 @@ sys.exit({})
 """
 
 
-def run(directory: Path, modules: Sequence[str], program: str) -> tuple[int, list[str], list[str]]:
-    """The status, and the lines of output and errors."""
+def run(
+    directory: Path, modules: Sequence[str], program: str, **env: str
+) -> tuple[int, list[str], list[str]]:
+    """The status, and the lines of output and errors; `env` is added to that of this process."""
     script = directory / "program.py"
     script.write_text(program)
     with (directory / "out").open("w+b") as out, (directory / "err").open("w+b") as err:
+        there = {**os.environ, **env}
         process = forked.start(
-            modules, ["-P", str(script)], cwd=directory, env=dict(os.environ), out=out, err=err
+            modules, ["-P", str(script)], cwd=directory, env=there, out=out, err=err
         )
         status = process.wait(60)
         lines = []
@@ -36,6 +39,19 @@ def run(directory: Path, modules: Sequence[str], program: str) -> tuple[int, lis
 
 def test_output_and_errors_are_apart(tmp_path: Path) -> None:
     assert run(tmp_path, (), ENDS.format("'why'")) == (1, ["thread", "at the end"], ["why"])
+
+
+def test_random_numbers_of_one_run_are_not_those_of_the_next(tmp_path: Path) -> None:
+    program = "import random, numpy; print(random.random(), numpy.random.random())"
+    runs = [run(tmp_path, ("numpy", "numpy.random"), program)[1][0].split() for _ in range(2)]
+    assert all(one != other for one, other in zip(*runs, strict=True))
+
+
+def test_a_script_finds_what_its_python_path_says(tmp_path: Path) -> None:
+    (tmp_path / "far").mkdir()
+    (tmp_path / "far" / "only_there.py").write_text("print('found')")
+    found = run(tmp_path, (), "import only_there", PYTHONPATH=str(tmp_path / "far"))
+    assert found == (0, ["found"], [])
 
 
 @pytest.mark.torch

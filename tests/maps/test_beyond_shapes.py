@@ -3,6 +3,7 @@ from __future__ import annotations
 from zerotools.maps.beyond_shapes import (
     flat_config,
     has_several_ropes,
+    normalises_experts,
     rope_of,
     rotary_share,
     usual_share,
@@ -31,3 +32,10 @@ def test_a_share_that_is_not_said_is_that_of_transformers() -> None:
     assert usual_share({"model_type": "glm4"}) == 0.5
     assert usual_share({"model_type": "llama"}) == 1.0
     assert rotary_share({"rope_parameters": {"partial_rotary_factor": 0.75}}) == 0.75
+
+
+def test_which_experts_weigh_1_together() -> None:
+    assert normalises_experts({"model_type": "mixtral"})
+    assert not normalises_experts({"model_type": "qwen3_moe"})
+    assert normalises_experts({"model_type": "qwen3_moe", "norm_topk_prob": True})
+    assert not normalises_experts({"model_type": "deepseek_v2", "norm_topk_prob": True})

@@ -6,7 +6,7 @@ verl           verl/utils/checkpoint/fsdp_checkpoint_manager.py, verl/trainer/pp
 NeMo-RL        nemo_rl/utils/checkpoint.py
 prime-rl       src/prime_rl/trainer/ckpt.py
 OpenRLHF       openrlhf/utils/deepspeed/deepspeed.py, openrlhf/utils/fsdp/checkpoint.py,
-               openrlhf/trainer/ppo_trainer.py
+               openrlhf/trainer/ppo_trainer.py, openrlhf/trainer/sft_trainer.py
 slime          slime/backends/fsdp_utils/checkpoint.py, slime/rollout/data_source.py
 NeMo           nemo/lightning/pytorch/callbacks/model_checkpoint.py, nemo/lightning/ckpt_utils.py
 ms-swift       swift/llm/argument/base_args, swift/trainers/mixin.py
@@ -23,6 +23,7 @@ import re
 from zerotools.formats.run_layout import HERE, RunLayout, Tracker
 
 _TRAINER_STATE = "trainer_state.json"
+_GLOBAL_STEP_N = re.compile(r"(best.*?)?global_step(?P<step>\d+)")
 _CHECKPOINT_N = re.compile(r"checkpoint-(?P<step>\d+)")
 _LATEST_ITERATION = "latest_checkpointed_iteration.txt"
 _SWIFT_VERSION = r"v\d+-\d{8}-\d{6}"
@@ -52,9 +53,21 @@ PROGRAMS: tuple[RunLayout, ...] = (
     ),
     RunLayout(
         "OpenRLHF",
-        re.compile(r"(best.*?)?global_step(?P<step>\d+)"),
-        places=("_actor", "_critic"),
+        _GLOBAL_STEP_N,
+        places=("_actor", "_critic", r"checkpoints_\w+/_actor", r"checkpoints_\w+/_critic"),
         tracker=Tracker("latest"),
+    ),
+    RunLayout(
+        "OpenRLHF",
+        _GLOBAL_STEP_N,
+        places=(HERE, r"checkpoints_\w+"),
+        holds=re.compile(r"metric\.json"),
+        tracker=Tracker("latest"),
+    ),
+    RunLayout(
+        "OpenRLHF",
+        re.compile(rf"{_GLOBAL_STEP_N.pattern}_hf"),
+        places=(HERE, r"checkpoints_\w+"),
     ),
     RunLayout(
         "slime",

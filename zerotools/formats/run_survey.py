@@ -53,7 +53,8 @@ def survey_around(path: Path, taken: Path, table: FormatTable = FORMATS) -> RunS
         if place == places[0] or any(row.is_taken for row in rows):
             shown = path if place == places[0] else place
             return RunSurvey(run.layout.program, shown, rows, run.layout.wraps_models)
-    return None
+    meant = path.resolve()  # programs link to their newest or best checkpoint
+    return None if meant == path.absolute() else survey_around(meant, taken.resolve(), table)
 
 
 def _upwards(path: Path) -> Iterator[Path]:

@@ -7,6 +7,7 @@ from typing import Any
 
 _PAIRED = ("glm", "glm4")
 _HALVED = ("glm", "glm4", "glm4_moe")
+_UNNORMALISED = ("qwen2_moe", "qwen3_moe")
 
 
 def flat_config(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -49,3 +50,13 @@ def rotates_pairs(config: Mapping[str, Any]) -> bool:
 def has_centred_norms(config: Mapping[str, Any]) -> bool:
     """Whether norms multiply by 1 + their weight."""
     return str(config.get("model_type", "")).startswith("gemma")
+
+
+def normalises_experts(config: Mapping[str, Any]) -> bool:
+    """Whether what the chosen experts weigh is made to sum to 1. Of DeepSeek V2 transformers never
+    does so, whatever its `norm_topk_prob` says (DeepseekV2TopkRouter)."""
+    kind = config.get("model_type")
+    said = config.get("norm_topk_prob")
+    if not isinstance(said, bool):
+        said = kind not in _UNNORMALISED
+    return said and kind != "deepseek_v2"

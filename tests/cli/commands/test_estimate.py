@@ -198,6 +198,19 @@ def test_adapters_are_printed_with_the_layout_that_is_theirs(
     assert tomllib.loads(printed.read_text())["lora"] == {"rank": 4, "target_modules": ["q_proj"]}
 
 
+def test_the_batch_and_the_model_of_a_job_are_printed_as_they_are(
+    estimate: Command, model: Path, tmp_path: Path
+) -> None:
+    """Also in another directory than that of the job, from which paths in it are taken."""
+    job = tmp_path / "below" / "job.toml"
+    job.parent.mkdir()
+    text = JOB.replace('"model"', f'"../{model.name}"').replace("= 8", "= 48\nmicro_batch_size = 4")
+    job.write_text(text)
+    tree = tomllib.loads(estimate(str(job), *MACHINE[2:], "--print", "job").out)
+    assert (tree["train"]["batch_size"], tree["train"]["micro_batch_size"]) == (48, 4)
+    assert Path(tree["model"]["path"]).resolve() == model.resolve()
+
+
 def test_ranks_that_compute_together_are_said_and_printed(
     estimate: Command, model: Path, tmp_path: Path
 ) -> None:

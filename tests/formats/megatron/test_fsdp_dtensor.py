@@ -17,6 +17,7 @@ from zerotools import formats
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile
 from zerotools.formats import training_of
+from zerotools.io.files.damage import tolerating
 from zerotools.ops.conversions import consolidate, convert
 from zerotools.ops.conversions.conversion import Conversion, perform, prove
 from zerotools.ops.execution.workers import MemoryBudget
@@ -115,6 +116,23 @@ def _with_weights(tmp_path: Path, args: dict[str, object], names: Sequence[str])
 
     named = {f"model.module.{name}": torch.ones(1) for name in names}
     return _saved(tmp_path, {"args": Namespace(**args), **named}, {"lr": 0.1})
+
+
+@pytest.mark.parametrize(("number", "what"), [(0, "args"), (1, "checkpoint_version")])
+def test_what_is_in_other_files_is_read_where_values_of_the_run_are_lost(
+    number: int, what: str, tmp_path: Path
+) -> None:
+    run = shutil.copytree(run_of(CASES[-1]), tmp_path / "run")
+    whole = formats.read(run)
+    lost = next(run.rglob(f"__{number}_0.distcp"))
+    lost.unlink()
+    problems = [problem for problem in formats.read(run).problems if problem.file == lost.name]
+    assert {problem.blocks for problem in problems} == {what == "args"}
+    with tolerating() as damage:
+        left = formats.read(run)
+    assert left.tensors.keys() == whole.tensors.keys()
+    assert list(damage.faults) == [lost]
+    assert list(damage.unnamed) == ([lost] if what == "args" else [])
 
 
 @pytest.mark.torch

@@ -33,7 +33,7 @@ def spec(tmp_path: Path, **changes: Any) -> JobSpec:
             'lora.double_quant = false: is for lora.frozen_precision = "nf4"; set that',
         ),
         ({"engine": "deepspeed"}, "lora.frozen_precision"),
-        ({"zero": {"tensor_ranks": 2}, "ranks": 2}, "cannot be used with lora.rank = 2 yet"),
+        ({"zero": {"tensor_ranks": 2}, "ranks": 2}, "cannot be shared by zero.tensor_ranks = 2;"),
     ],
 )
 def test_what_does_not_go_together_is_refused(

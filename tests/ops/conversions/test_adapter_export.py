@@ -181,6 +181,19 @@ def test_what_would_be_another_model_is_refused(tmp_path: Path, case: str) -> No
     assert not (tmp_path / "out").exists()
 
 
+def test_no_model_is_made_of_an_adapter_alone(tmp_path: Path) -> None:
+    run = saved(tmp_path / "run", half(Q) | {f"{OTHER}.bias": noise(4)}, CONFIG)
+    with pytest.raises(BadRequest, match=r"an adapter without the model .* --adapter-only"):
+        prepare(run, tmp_path / "model", Options())
+    as_they_are = prepare(run, tmp_path / "model", Options(include=["*"]))
+    assert len(as_they_are.target.checkpoint.tensors) == 3
+
+
+def test_an_adapter_beside_its_model_is_exported_with_it(tmp_path: Path) -> None:
+    run = saved(tmp_path / "run", half(Q) | base(Q), CONFIG)
+    assert len(prepare(run, tmp_path / "model", Options()).target.checkpoint.tensors) == 3
+
+
 def test_options_of_whole_models_are_refused(tmp_path: Path) -> None:
     source = saved(tmp_path / "in", half(Q), CONFIG)
     with pytest.raises(BadRequest, match="does not take --include and --keep-aliases"):

@@ -77,6 +77,15 @@ def test_of_a_model_nothing_is_merged(tmp_path: Path) -> None:
     assert next_commands(inspection, tmp_path / "model") == ()
 
 
+def test_an_adapter_is_exported_alone(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    path.mkdir()
+    model = next((GOLDEN / "continued").rglob("model.safetensors"))
+    shutil.copy(model, path / "adapter_model.safetensors")
+    command = f"zerotools consolidate {path} run-adapter --adapter-only"
+    assert commands(path) == (command,)
+
+
 def test_the_attribute_that_wraps_a_model_is_stripped() -> None:
     path = TORCH / "fsdp2-verl-w3" / "checkpoint"
     inspection = inspect(read_any(path))

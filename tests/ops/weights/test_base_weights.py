@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from tests.golden_files import DEEPSPEED
 from tests.ops.weights.test_lora_merge import DOWN, OTHER, SCALE, UP, WEIGHT, matrices, written
 from tests.runs.records import a_record
 from zerotools.core import dtypes
@@ -16,7 +18,9 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.hub_layout import HubBlock
+from zerotools.io.stores.store_path import StorePath
 from zerotools.ops.execution.load_arrays import load
+from zerotools.ops.weights.base_weights import with_base
 from zerotools.ops.weights.hub_names import hub_layout_of, restored
 from zerotools.ops.weights.lora_merge import merge_adapters
 from zerotools.runs.base_record import record_base
@@ -99,6 +103,13 @@ def test_whole_weights_take_no_base(tmp_path: Path) -> None:
             merge_adapters(source, tmp_path / "scratch", base_directory=tmp_path)
 
 
+def test_a_base_in_a_store_is_refused(tmp_path: Path) -> None:
+    """Its weights would be looked for on the disk of the adapters."""
+    far = StorePath.of("s3", ["bucket", "model"])
+    with pytest.raises(BadRequest, match=r"--base s3://bucket/model: .* must be on a disk here"):
+        merge_adapters(saved(tmp_path), tmp_path / "scratch", base_directory=far)
+
+
 def test_files_that_the_run_did_not_read_are_left_out(tmp_path: Path) -> None:
     source = saved(tmp_path)
     other = {"layer.z.weight": np.zeros((2, 2), "f4")}
@@ -106,6 +117,26 @@ def test_files_that_the_run_did_not_read_are_left_out(tmp_path: Path) -> None:
     merged = merge_adapters(source, tmp_path / "scratch")
     assert merged is not None
     assert set(merged.checkpoint.tensors) == {PLAIN, OTHER}
+
+
+def test_a_run_beside_the_base_is_not_taken_for_it(tmp_path: Path) -> None:
+    """As the Trainer saves with DeepSpeed: a model, and the run that goes on, in one directory."""
+    source, directory = saved(tmp_path), tmp_path / "model"
+    shutil.copytree(DEEPSPEED / "z2-bf16-w2" / "checkpoint", directory, dirs_exist_ok=True)
+    for name in ("model", "consolidated"):
+        (directory / f"{name}.safetensors.index.json").write_text("{}")
+    merged = merge_adapters(source, tmp_path / "scratch")
+    assert merged is not None
+    assert set(merged.checkpoint.tensors) == {PLAIN, OTHER}
+
+
+def test_a_tensor_in_two_files_is_refused(tmp_path: Path) -> None:
+    source, directory = saved(tmp_path), tmp_path / "model"
+    shutil.copy(directory / FILE, directory / "again.safetensors")
+    twice = record_base(directory, [FILE, "again.safetensors"], "nf4")
+    record = a_record(lora=LoraRecord(2, SCALE, (), twice))
+    with pytest.raises(BadFile, match=r"safetensors holds layer\.\w+\.weight, as another file"):
+        with_base(source, record, twice)
 
 
 def test_a_base_without_a_weight_is_refused(tmp_path: Path) -> None:

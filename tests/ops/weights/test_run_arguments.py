@@ -66,6 +66,7 @@ def test_what_the_run_was_not_told_is_not_compared() -> None:
         ),
         ({"rotary_percent": 1.0}, {"partial_rotary_factor": 0.5}, "= 0.5, and .* = 1"),
         ({"moe_router_pre_softmax": True}, {"norm_topk_prob": True}, "norm_topk_prob = true"),
+        ({"moe_router_pre_softmax": False}, {"model_type": "deepseek_v2"}, "do not sum to 1"),
         ({"num_layers": 2}, {"text_config": {"num_hidden_layers": 3}}, "= 3, and .* = 2"),
         ({"hidden_size": 5000001}, {"hidden_size": 5000002}, "= 5000002, and .* = 5000001"),
     ],

@@ -161,15 +161,14 @@ def _estimated(
     if machine.gpus is not None:
         spec = with_ranks(spec, machine.gpus)
     own = replace(machine, gpus=spec.all_ranks)
-    table = job.tree.get("model")
-    tables = {"model": table} if isinstance(table, dict) else {}
-    work = workload_of(spec)
+    keys, work = given_of(spec), workload_of(spec)  # with paths that hold in any directory
     return estimate_job(
         work,
         replace(own.machine(on_gpu=spec.device == "cuda"), node_ranks=_node_ranks(spec)),
         stages,
         offloads,
-        tables | {"lora": given_of(spec).get("lora", {})},
+        {name: keys[name] for name in ("model", "lora") if name in keys},
+        spec.train.batch_size,
     )
 
 

@@ -36,6 +36,7 @@ from zerotools.io.distcp.data_files import data_files, mixed_saves, sizes
 from zerotools.io.distcp.directory import metadata_names, saving_ranks, tensor_of
 from zerotools.io.distcp.items import BlobTrees, Items
 from zerotools.io.distcp.metadata import Metadata
+from zerotools.io.files.damage import lose_part, lose_unnamed, tolerate
 from zerotools.io.huggingface.model_sidecars import model_sidecars
 
 TITLE = "Megatron fsdp_dtensor"
@@ -68,7 +69,7 @@ def read_fsdp_dtensor(path: Path, metadata: Metadata) -> Checkpoint:
         for name, item in metadata.blobs.items()
         if name in _OF_RUN
     }
-    facts = facts_of({name: values[name] for name in _OF_RUN if whole.get(name)})
+    facts = facts_of(dict(_of_run(path, metadata, values, whole)))
     files = data.sizes | sizes(path, metadata_names(path))
     items = Items(path, metadata)
     keys = _keys(metadata)
@@ -93,6 +94,26 @@ def read_fsdp_dtensor(path: Path, metadata: Metadata) -> Checkpoint:
         ],
         native=MegatronNative(facts, groups=partial(_groups, values)),
     )
+
+
+def _of_run(
+    path: Path, metadata: Metadata, values: BlobTrees, whole: Mapping[str, bool]
+) -> Iterator[tuple[str, Any]]:
+    """What a run says of itself; without what is lost."""
+    for name in (name for name in _OF_RUN if name in values):
+        file, found = path / metadata.blobs[name].file, None
+        if whole[name]:
+            try:
+                found = values[name]
+            except BadFile as error:
+                told = f"{error}; it has {name} of the run: take another checkpoint"
+                tolerate(file, BadFile(told))
+        else:
+            lose_part(file, f"it has {name} of the run, which are not there")
+        if found is not None:
+            yield name, found
+        elif name == "args":  # which say what is tied
+            lose_unnamed(file)
 
 
 def _with_lost_arguments(

@@ -225,6 +225,9 @@ class BlobTrees(Mapping[str, Any]):
     def __iter__(self) -> Iterator[str]:
         return iter(self._blobs)
 
+    def __contains__(self, key: object) -> bool:
+        return key in self._blobs  # which is known, whatever its bytes are
+
     def places(self) -> Iterable[Item]:
         """Where the archives of the values lie."""
         return self._blobs.values()

@@ -79,6 +79,14 @@ def tolerate(path: Path, error: ZerotoolsError) -> None:
     damage.faults.setdefault(path.absolute(), str(error))
 
 
+def lose_part(path: Path, why: str) -> None:
+    """Note, where it is tolerated, that something of the file at `path` is lost; elsewhere what is
+    said of its size tells of it."""
+    damage = _TOLERATED.get()
+    if damage is not None:
+        damage.faults.setdefault(path.absolute(), why)
+
+
 def lose_name(path: Path, name: str) -> None:
     """Note, where it is tolerated, that all of the tensor `name` is lost, and its shape too."""
     damage = _TOLERATED.get()

@@ -34,7 +34,8 @@ SCHEMA = "zerotools.estimate/1"
 @dataclass(frozen=True)
 class Estimate:
     """Every row of the table, the choice among them, and the row that a job file asks for, if it
-    was of one. `tables` are those of a job file that say the model and its adapters."""
+    was of one. `tables` are those of a job file that say the model and its adapters, `batch` the
+    sequences of a step that it asks for."""
 
     work: Workload
     machine: Machine
@@ -42,6 +43,7 @@ class Estimate:
     choice: Choice
     asked: Row | None = None
     tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    batch: int | None = None
 
     @property
     def fits(self) -> bool:
@@ -98,7 +100,7 @@ class Estimate:
         """The configs that ask for a row, by launcher."""
         micro, layout = self.work.micro, row.layout
         return {
-            "job": job_tree(self.tables, layout, micro, on_gpu=self.machine.on_gpu),
+            "job": job_tree(self.tables, layout, micro, self.batch, on_gpu=self.machine.on_gpu),
             "deepspeed": deepspeed_tree(layout, micro),
             "accelerate": accelerate_text(layout),
         }
@@ -156,11 +158,14 @@ def estimate_job(
     stages: Sequence[int] = STAGES,
     offloads: Sequence[str] = OFFLOADS,
     tables: Mapping[str, Mapping[str, Any]] | None = None,
+    batch: int | None = None,
 ) -> Estimate:
-    """The job of `work` as it is written, and every other stage and offload of it."""
+    """The job of `work` as it is written, and every other stage and offload of it. `batch`: its
+    sequences of a step."""
     work = replace(work, layout=replace(work.layout, world_size=machine.gpus))
     asked = row_of_layout(work, machine, work.layout, offload_of(work.layout))
-    return _estimate(work, machine, stages, offloads, asked, tables or {})
+    found = _estimate(work, machine, stages, offloads, asked, tables or {})
+    return replace(found, batch=batch)
 
 
 def offload_of(layout: MemoryLayout) -> str:

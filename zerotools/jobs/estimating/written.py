@@ -20,10 +20,12 @@ def job_tree(
     tables: Mapping[str, Mapping[str, Any]],
     layout: MemoryLayout,
     micro: MicroBatch | None,
+    batch: int | None = None,
     *,
     on_gpu: bool,
 ) -> dict[str, Any]:
-    """The keys of a job file; `tables` are those of it that say the model and its adapters."""
+    """The keys of a job file; `tables` are those of it that say the model and its adapters. `batch`
+    are the sequences of a step, where micro batches make them up; None: the fewest that do."""
     tree: dict[str, Any] = {"gpus": layout.world_size}
     if not on_gpu:
         tree = {"device": "cpu", "ranks": layout.world_size}
@@ -33,7 +35,9 @@ def job_tree(
         tree["data"] = {"sequence_length": micro.sequence}
         times = 1 if layout.accumulate is None else 2
         shares = max(1, layout.world_size // (micro.sequence_ranks * layout.tensor_ranks))
-        train["batch_size"] = times * micro.batch * shares
+        fewest = times * micro.batch * shares
+        is_kept = batch is not None and times > 1 and batch % (micro.batch * shares) == 0
+        train["batch_size"] = max(fewest, batch or 0) if is_kept else fewest
         if times > 1:
             train["micro_batch_size"] = micro.batch
             train["accumulate"] = layout.accumulate

@@ -25,3 +25,8 @@ def check_packed(spec: JobSpec) -> Iterator[str]:
             f"{said}: weights of 4 bits stay where they are computed with; leave offload.params = "
             f'"{spec.offload.params}" out'
         )
+    if spec.zero.tensor_ranks > 1:
+        yield (
+            f"{said}: weights of 4 bits cannot be shared by zero.tensor_ranks = "
+            f"{spec.zero.tensor_ranks}; leave one of them out"
+        )

@@ -37,6 +37,7 @@ from zerotools.ops.quantised.dequantise import refuse_split
 from zerotools.ops.quantised.quantise import QUANTISERS
 from zerotools.ops.quantised.recognise import recognise
 from zerotools.ops.sidecars.model_sidecar_choice import lacking_config, with_sidecars
+from zerotools.ops.weights.adapter_names import is_adapter_alone
 from zerotools.ops.weights.hub_names import hub_layout_of, on_hub_note, restored
 from zerotools.ops.weights.layout_mapping import MapRequest, mapped
 from zerotools.ops.weights.lora_merge import merge_adapters
@@ -157,6 +158,12 @@ def _prepare(
         source.check_weights(checkpoint)
     scratch = destination.with_name(f".{destination.name}.sums")
     merged = merge_adapters(checkpoint, scratch, table, options.base)
+    if merged is None and not options.include and is_adapter_alone(checkpoint.tensors):
+        raise BadRequest(
+            f"{checkpoint.origin.path} holds an adapter without the model that it is for, of which "
+            "no model can be made; pass --adapter-only to export the adapter, or --include '*' to "
+            "write its tensors as they are"
+        )
     checkpoint = checkpoint if merged is None else merged.checkpoint
     beside = like.model_sidecars if like is not None else {}
     checkpoint, found = with_sidecars(checkpoint, config_dir, beside)

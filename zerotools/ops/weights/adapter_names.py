@@ -93,6 +93,17 @@ def adapter_names(keys: Iterable[Key]) -> list[str]:
     return list(dict.fromkeys(each[0] for each in parsed if each and _is_lora(each[1])))
 
 
+def is_adapter_alone(keys: Iterable[Key]) -> bool:
+    """Whether there are LoRA adapters, and of none of their layers anything else."""
+    keys = list(keys)
+    parsed = {key: _parsed(key) for key in keys}
+    modules = {each[1].module for each in parsed.values() if each and _is_lora(each[1])}
+    others = (module_of(full_name(key.name)) for key in keys if parsed[key] is None)
+    return bool(modules) and not any(
+        name.rpartition(".")[0] in modules or name in modules for name in others
+    )
+
+
 def adapter_of(key: Key) -> str | None:
     """The name of the adapter that a tensor is of; None: of none."""
     parsed = _parsed(key)

@@ -11,19 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from zerotools.core.boxes import Box
-from zerotools.core.checkpoint import Checkpoint, Key, Tensor
+from zerotools.core.checkpoint import Checkpoint, Key, Origin, Tensor
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.hub_layout import HubLayout
-from zerotools.formats import FORMATS, FormatTable, read
+from zerotools.formats.safetensors.read import read
 from zerotools.runs.base_record import BaseRecord, why_another
 from zerotools.runs.record import JobRecord
 
 BASE, A, B = ".base_layer.", ".lora_A.default.", ".lora_B.default."
 
 
-def with_base(
-    adapters: Checkpoint, record: JobRecord, base: BaseRecord, table: FormatTable = FORMATS
-) -> Checkpoint:
+def with_base(adapters: Checkpoint, record: JobRecord, base: BaseRecord) -> Checkpoint:
     """The tensors of `adapters` and those of the model `base`, as the Hub has them, but for the
     names of those that get an adapter: these are the job's. No bytes are read.
 
@@ -33,14 +31,14 @@ def with_base(
     """
     directory = Path(base.path)
     _refuse(adapters, why_another(base, directory, digests=False))
-    model = _of_files(read(directory, table=table), base)
+    model = _read(directory, base)
     renamed = {
         _on_hub(f"{stem}.weight", record.hub): f"{stem}{BASE}weight"
         for key in adapters.tensors
         for stem, found, _ in [key.name.partition(A)]
         if found
     }
-    held = {tensor.name for tensor in model.tensors}
+    held = {key.name for key in model.tensors}
     for name in renamed:
         if name not in held:
             raise BadFile(
@@ -48,36 +46,33 @@ def with_base(
             )
     own = {_on_hub(key.name, record.hub) for key in adapters.tensors}
     tensors: dict[Key, Tensor] = {
-        Key(renamed.get(key.name, key.name), key.role): _placed(tensor, model.root)
+        Key(renamed.get(key.name, key.name), key.role): tensor
         for key, tensor in model.tensors.items()
         if key.name not in own
     }
     return replace(
         adapters,
         tensors=tensors | dict(adapters.tensors),
-        files={**_placed_files(model), **adapters.files},
-        aliases=model.aliases,
+        files={**model.files, **adapters.files},
+        aliases={},
     )
 
 
-def _of_files(model: Checkpoint, base: BaseRecord) -> Checkpoint:
-    """What is in the files that the run read: others may lie beside them."""
-    kept = {
-        key: tensor
-        for key, tensor in model.tensors.items()
-        if all(chunk.file in base.files for chunk in tensor.chunks)
-    }
-    return replace(model, tensors=kept)
-
-
-def _placed(tensor: Tensor, root: Path) -> Tensor:
-    """With files by absolute path, to stand beside tensors of another directory."""
-    chunks = (replace(chunk, file=str(root / chunk.file)) for chunk in tensor.chunks)
-    return replace(tensor, chunks=tuple(chunks))
-
-
-def _placed_files(model: Checkpoint) -> dict[str, int]:
-    return {str(model.root / file): size for file, size in model.files.items()}
+def _read(directory: Path, base: BaseRecord) -> Checkpoint:
+    """What is in the files that the run read, by their absolute paths, to stand beside tensors of
+    another directory. Others may lie beside them, also a run, which would be read in their place.
+    """
+    tensors: dict[Key, Tensor] = {}
+    files: dict[str, int] = {}
+    for name in base.files:
+        part = read(directory / name)
+        for key, tensor in part.tensors.items():
+            if key in tensors:
+                raise BadFile(f"{directory / name} holds {key.name}, as another file there does")
+            chunks = (replace(each, file=str(part.root / each.file)) for each in tensor.chunks)
+            tensors[key] = replace(tensor, chunks=tuple(chunks))
+        files |= {str(part.root / file): size for file, size in part.files.items()}
+    return Checkpoint(directory, tensors, Origin("safetensors", directory), files=files)
 
 
 def check_bytes(adapters: Checkpoint, base: BaseRecord) -> None:

@@ -22,6 +22,7 @@ from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.layout import PlacedBlock, place_chunk
 from zerotools.formats import FORMATS, FormatTable, format_of
+from zerotools.io.files.open_source import RemotePath
 from zerotools.io.output.staging import Staging, partial_of
 from zerotools.ops.execution.load_arrays import load
 from zerotools.ops.weights.base_weights import BASE as BASE
@@ -83,12 +84,16 @@ def merge_adapters(
                 f"--base is for adapters that a job saved without their base model, and "
                 f"{checkpoint.origin.path} holds whole weights; leave it out"
             )
+        if isinstance(base_directory, RemotePath):
+            raise BadRequest(
+                f"--base {base_directory}: the base model must be on a disk here; copy it there"
+            )
         base = replace(base, path=str(base_directory))
     if record is None or record.lora is None:
         return None
     adapters = checkpoint
     if base is not None:
-        checkpoint = with_base(adapters, record, base, table)
+        checkpoint = with_base(adapters, record, base)
     scale, folder = record.lora.scale, partial_of(scratch)
     merges = {_plain(merge.weight): merge for merge in _merges(checkpoint, record.lora, folder)}
     _refuse_strays(checkpoint, merges.values())

@@ -12,7 +12,12 @@ from typing import Any, TypeGuard
 from zerotools.core.errors import BadRequest
 from zerotools.core.training import TrainingState
 from zerotools.io.huggingface.tied_by_default import ties_embeddings
-from zerotools.maps.beyond_shapes import flat_config, has_centred_norms, rotates_pairs
+from zerotools.maps.beyond_shapes import (
+    flat_config,
+    has_centred_norms,
+    normalises_experts,
+    rotates_pairs,
+)
 from zerotools.maps.map_sizes import MULTIPLE
 
 _SAME = {
@@ -104,11 +109,14 @@ def _other_meanings(arguments: Mapping[str, Any], config: Mapping[str, Any]) -> 
         if arguments.get(name) is (not wanted):
             how = "neighbouring elements" if wanted else "the two halves of a head"
             yield f"{kind} rotates {how} together, and {_trained_with(name, not wanted)}"
-    name, normalises = "moe_router_pre_softmax", config.get("norm_topk_prob")
+    name, normalises = "moe_router_pre_softmax", normalises_experts(config)
     is_softmax = arguments.get("moe_router_score_function", "softmax") == "softmax"
-    if is_softmax and isinstance(normalises, bool) and arguments.get(name) is normalises:
-        said = str(normalises).lower()
-        yield f"it has norm_topk_prob = {said}, and {_trained_with(name, normalises)}"
+    said: Any = config.get("norm_topk_prob")
+    if is_softmax and arguments.get(name) is normalises:
+        if said is normalises:
+            yield f"it has norm_topk_prob = {str(said).lower()}, and {_trained_with(name, said)}"
+        elif kind == "deepseek_v2":
+            yield f"its experts' weights do not sum to 1, and {_trained_with(name, normalises)}"
 
 
 def _trained_with(name: str, value: object) -> str:

@@ -86,6 +86,28 @@ def test_qlora_keeps_the_frozen_weights_in_4_bits(tmp_path: Path) -> None:
     assert "keep all their bits" in rows(imported(tmp_path), "ignored")["load_in_4bit"]
 
 
+OPTIONS = """bnb_config_kwargs:
+  llm_int8_has_fp16_weight: false
+  bnb_4bit_quant_type: nf4
+  bnb_4bit_use_double_quant: false
+"""
+
+
+def test_options_of_bitsandbytes_are_read_from_their_table(tmp_path: Path) -> None:
+    text = CONFIG.replace("adapter: lora", "adapter: qlora") + OPTIONS
+    text = text.replace("load_in_4bit: false", "load_in_4bit: true")
+    job = imported(tmp_path, text)
+    assert key(job, "lora.double_quant") is False
+    assert not rows(job, "unknown")
+    assert "8 bits" in rows(job, "ignored")["bnb_config_kwargs.llm_int8_has_fp16_weight"]
+    other = imported(tmp_path, text.replace("quant_type: nf4", "quant_type: fp4"))
+    assert 'bnb_config_kwargs.bnb_4bit_quant_type = "fp4": is not supported' in str(other.problem)
+    twice = imported(tmp_path, text + "bnb_4bit_quant_type: nf4\n")
+    assert "say the same; remove one of them" in str(twice.problem)
+    flat = imported(tmp_path, text.replace(OPTIONS, "bnb_config_kwargs: nf4\n"))
+    assert "must be a table" in str(flat.problem)
+
+
 def test_weights_of_4_bits_without_adapters_are_refused(tmp_path: Path) -> None:
     text = CONFIG.replace("adapter: lora", "adapter:")
     text = text.replace("load_in_4bit: false", "load_in_4bit: true")

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadFile, Unsupported
+from zerotools.formats.deepspeed.schema.model_tree import NUM_EXPERTS
 
-_PREFIX, _TOTAL, _RANKS = "expert_key_prefix", "num_experts", "ep_size"
+_PREFIX, _RANKS = "expert_key_prefix", "ep_size"
 _PLACEMENT = "expert_placement"
 _MOST_EXPERTS = 2**16
 
@@ -94,7 +95,7 @@ def _prefix(path: Path, layer: Mapping[Any, Any]) -> str:
 
 
 def _blocks(path: Path, layer: Mapping[Any, Any]) -> tuple[ExpertBlock, ...]:
-    total, ranks = _count(path, layer, _TOTAL), _count(path, layer, _RANKS)
+    total, ranks = _count(path, layer, NUM_EXPERTS), _count(path, layer, _RANKS)
     placed = _placed(layer.get(_PLACEMENT))
     if placed is None:  # of DeepSpeed versions that know no other placement
         each = total // ranks

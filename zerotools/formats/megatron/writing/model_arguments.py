@@ -19,6 +19,7 @@ from zerotools.maps.beyond_shapes import (
     flat_config,
     has_centred_norms,
     has_several_ropes,
+    normalises_experts,
     rope_of,
     rotary_share,
     rotates_pairs,
@@ -165,12 +166,11 @@ def _experts(
     fc2 = within.get(_EXPERT_FC2)
     shared = within.get("mlp.shared_experts.linear_fc2.weight")
     has_bias = "mlp.router.expert_bias" in within
-    normalises = config.get("norm_topk_prob", config.get("model_type") != "qwen2_moe")
     return {
         "moe_layer_freq": 1 if all(kinds) else kinds,
         "moe_ffn_hidden_size": fc2.shape[1] if fc2 else None,
         "moe_router_topk": config.get("num_experts_per_tok"),
-        "moe_router_pre_softmax": not normalises,
+        "moe_router_pre_softmax": not normalises_experts(config),
         "moe_router_score_function": "sigmoid" if has_bias else "softmax",
         "moe_router_enable_expert_bias": has_bias,
         "moe_router_topk_scaling_factor": config.get("routed_scaling_factor"),

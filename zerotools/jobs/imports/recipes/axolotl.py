@@ -21,6 +21,8 @@ from zerotools.jobs.launcher_keys.recipe_keys import (
 )
 from zerotools.jobs.text.document import Document
 
+_OF_8_BITS = "llm_int8_"
+
 
 def read_axolotl(document: Document, beside: Path) -> Recipe:
     """What the YAML says. Raises BadRequest: it is none of axolotl's."""
@@ -40,6 +42,7 @@ def read_axolotl(document: Document, beside: Path) -> Recipe:
             yaml.refuse(given, "the engine torch does not support this yet")
     yaml.ignore(AXOLOTL_IGNORED)
     named = yaml.take("deepspeed")
+    _unpack(yaml, document)
     given_all = {**yaml.renamed(AXOLOTL_NAMES), **found}
     if adapters and adapter is not None:
         given_all["use_lora"] = replace(adapter, name="use_lora", value=True)
@@ -61,6 +64,26 @@ def read_axolotl(document: Document, beside: Path) -> Recipe:
         examples=examples,
         findings=yaml.findings,
     )
+
+
+def _unpack(yaml: YamlRecipe, document: Document) -> None:
+    """Options of bitsandbytes' config, as if they stood beside the others."""
+    table = yaml.take("bnb_config_kwargs")
+    if table is None or not table.value:
+        return
+    if not isinstance(table.value, Mapping):
+        yaml.refuse(table, "must be a table")
+        return
+    for name, value in table.value.items():
+        title, place = f"{table.title}.{name}", document.place((table.name, name))
+        given = ConfigValue(name, title, place, value)
+        if name in yaml.left:
+            what = f"{given.said} and {yaml.left[name].said} say the same; remove one of them"
+            yaml.findings.wrong.append(what)
+        elif name.startswith(_OF_8_BITS):
+            yaml.row(KeyOutcome.IGNORED, given, None, "is of weights in 8 bits")
+        else:
+            yaml.left[name] = given
 
 
 def _floor(yaml: YamlRecipe, given: dict[str, ConfigValue]) -> None:

@@ -62,14 +62,13 @@ def _read_packed(reading: ArgumentReading, *, adapts: bool) -> None:
     double = reading.typed("double_quantization", ValueKind.BOOL)
     asks = [given for given in (switch, bits) if given is not None]
     on = [given for given in asks if given.value is True or given.value not in (False, *_WHOLE)]
-    if not on:
+    if not on or not adapts:
+        if on:
+            which = "weights of 4 bits are trained by adapters alone; set its adapters, or turn it"
+            reading.unsupported(on[0], f"{which} off")
         for given in (*asks, kind, method, double):
-            if given is not None:
+            if given is not None and given not in on[:1]:
                 config.row(KeyOutcome.IGNORED, given, None, "weights keep all their bits")
-        return
-    if not adapts:
-        which = "weights of 4 bits are trained by adapters alone; set its adapters, or turn it off"
-        reading.unsupported(on[0], which)
         return
     if bits in on and bits is not None and bits.value != 4:
         reading.unsupported(bits, "those that are: 4")
