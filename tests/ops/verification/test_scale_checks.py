@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from tests.io.stores.far import put_directory, served
 from tests.ops.quantised.models import BNB, FP8, STATE, fp8_tensors, nf4_tensors, plain, write
 from zerotools.core.errors import BadFile
 from zerotools.io.numeric.numpy_dtypes import Array
@@ -99,3 +100,10 @@ def test_of_several_parts_one_finds_it(tmp_path: Path) -> None:
     model = write(tmp_path / "model", _fp8(scale=0.0), FP8)
     found = [verify(prepare(model, part=OutputPart(at, 2))).findings for at in (1, 2)]
     assert sum(map(len, found)) == 1
+
+
+def test_in_a_store_it_is_found_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = write(tmp_path / "model", _fp8(scale=0.0), FP8)
+    with served(monkeypatch) as store:
+        (finding,) = verify(prepare(put_directory(store, model, "model"))).findings
+    assert "a scale that is 0" in finding.message

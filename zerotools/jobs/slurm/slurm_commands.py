@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from zerotools.core.errors import BadRequest, SlurmUnreachable, Unsupported
 from zerotools.jobs.slurm.controller_answers import (
@@ -62,6 +63,15 @@ class SlurmCommands:
                 "cluster; log in to a machine of the cluster that has them"
             )
         return place
+
+    def _refuse_lost_config(self, program: str) -> None:
+        """The programs themselves look for a file that is not there for a minute."""
+        config = self.environment.get("SLURM_CONF")
+        if config and not Path(config).exists():
+            raise SlurmUnreachable(
+                f"{program} cannot ask Slurm's controller: SLURM_CONF={config}, and there is no "
+                "such file; correct the variable, or unset it"
+            )
 
     def version(self) -> tuple[int, int]:
         """Such as (22, 5). Raises Unsupported: it is too old, or not Slurm."""
@@ -204,6 +214,7 @@ class SlurmCommands:
         stderr_too: bool = False,
     ) -> str:
         place = self.place_of(program)
+        self._refuse_lost_config(program)
         try:
             done = subprocess.run(
                 [place, *arguments],
@@ -216,9 +227,14 @@ class SlurmCommands:
                 timeout=seconds,
                 check=False,
             )
-        except subprocess.TimeoutExpired:
+        except subprocess.TimeoutExpired as error:
+            given_up = error.stderr or ""  # bytes in text mode, too
+            if isinstance(given_up, bytes):
+                given_up = given_up.decode(errors="replace")
+            waiting = _own_words(given_up)
             raise SlurmUnreachable(
                 f"{program} had no answer of Slurm's controller in {seconds:.0f} s"
+                + (f": {waiting}" if waiting else "")
             ) from None
         except OSError as error:
             raise Unsupported(f"{place} cannot be started: {error.strerror}") from None
