@@ -70,14 +70,20 @@ def _read_packed(reading: ArgumentReading, *, adapts: bool) -> None:
     if not adapts:
         which = "weights of 4 bits are trained by adapters alone; set its adapters, or turn it off"
         reading.unsupported(on[0], which)
+        for given in (*asks, kind, method, double):
+            if given is not None and given is not on[0]:
+                config.row(KeyOutcome.IGNORED, given, None, f"goes with {on[0].title}")
         return
     if bits in on and bits is not None and bits.value != 4:
         reading.unsupported(bits, "those that are: 4")
     _check(reading, kind, (NF4,))
     _check(reading, method, _BITSANDBYTES)
     config.map(on[0], PACKED, NF4)
-    for given in on[1:]:
-        config.row(KeyOutcome.MAPPED, given, PACKED, f"by {on[0].title}")
+    for given in asks:
+        if given not in on:
+            config.row(KeyOutcome.IGNORED, given, None, f"is off, and {on[0].title} is on")
+        elif given is not on[0]:
+            config.row(KeyOutcome.MAPPED, given, PACKED, f"by {on[0].title}")
     if double is not None:
         config.map(double, DOUBLE, double.value)
     elif "double_quantization" in reading.recipe.defaults:
