@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,11 @@ def test_a_record_comes_back(base: BaseRecord, tmp_path: Path) -> None:
     write_record(tmp_path, record)
     assert read_record(tmp_path) == record
     assert list(base.files) == ["a.safetensors", "b.safetensors"]
+    single = replace(base, double_quant=False)
+    write_record(tmp_path, a_record(lora=LoraRecord(4, 2.0, (), single)))
+    read = read_record(tmp_path).lora
+    assert read is not None
+    assert read.base == single
     write_record(tmp_path, a_record(lora=LoraRecord(4, 2.0)))
     assert "base" not in json.loads((tmp_path / "job.json").read_text())["lora"]
 
@@ -38,6 +44,7 @@ def test_a_record_comes_back(base: BaseRecord, tmp_path: Path) -> None:
         ({"files": {}}, "lora.base: files: lists none"),
         ({"files": []}, "must be a table with path, precision and files"),
         ({"path": 3}, "path and precision must be strings"),
+        ({"double_quant": 1}, "double_quant must be true or false"),
         ({"files": {"../a": {"size": 1, "sha256": "x"}}}, "is not a file below the directory"),
         ({"files": {"a": {"size": -1, "sha256": "x"}}}, "must have a size and a sha256"),
     ],

@@ -27,14 +27,17 @@ class BaseFile:
 @dataclass(frozen=True, slots=True)
 class BaseRecord:
     """The `files` of weights in the directory `path`, by name, and the type in which a run kept
-    them: `precision`, such as "nf4"."""
+    them: `precision`, such as "nf4". `double_quant`: the scales of that in 8 bits."""
 
     path: str
     precision: str
     files: Mapping[str, BaseFile]
+    double_quant: bool = True
 
 
-def record_base(directory: Path, names: Iterable[str], precision: str) -> BaseRecord:
+def record_base(
+    directory: Path, names: Iterable[str], precision: str, *, double_quant: bool = True
+) -> BaseRecord:
     """Read the files `names` of `directory`, all of their bytes.
 
     Raises:
@@ -47,7 +50,7 @@ def record_base(directory: Path, names: Iterable[str], precision: str) -> BaseRe
             f"model.path: {error.filename or directory} cannot be read: {error.strerror}"
         ) from None
     files = {name: BaseFile(entry.size, entry.sha256) for name, entry in found.items()}
-    return BaseRecord(str(directory), precision, files)
+    return BaseRecord(str(directory), precision, files, double_quant)
 
 
 def why_another(base: BaseRecord, directory: Path, *, digests: bool = True) -> str | None:
@@ -81,6 +84,9 @@ def base_from_tree(tree: Any) -> BaseRecord:
     path, precision = tree.get("path"), tree.get("precision")
     if not isinstance(path, str) or not isinstance(precision, str):
         raise ValueError("path and precision must be strings")
+    double_quant = tree.get("double_quant", True)
+    if not isinstance(double_quant, bool):
+        raise ValueError("double_quant must be true or false")
     files = {}
     for name, value in tree["files"].items():
         size = value.get("size") if isinstance(value, Mapping) else None
@@ -92,4 +98,4 @@ def base_from_tree(tree: Any) -> BaseRecord:
         files[name] = BaseFile(size, digest)
     if not files:
         raise ValueError("files: lists none")
-    return BaseRecord(path, precision, files)
+    return BaseRecord(path, precision, files, double_quant)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from zerotools.core.boxes import Box
 from zerotools.core.errors import BadRequest, Unsupported
@@ -54,11 +55,14 @@ def recorded_base(
     """
     if pretrained is None or not spec.lora.packs_frozen:
         return lambda: None
-    directory, precision = pretrained.directory.absolute(), spec.lora.frozen_precision
+    directory, lora = pretrained.directory.absolute(), spec.lora
     paths = {tensor.path for tensor in pretrained.stored.values()}
     names = {path.relative_to(pretrained.directory).as_posix() for path in paths}
     pool = ThreadPoolExecutor(1)
-    reading = pool.submit(record_base, directory, names, precision) if group.rank.leads else None
+    read = partial(record_base, double_quant=lora.double_quant)
+    reading = (
+        pool.submit(read, directory, names, lora.frozen_precision) if group.rank.leads else None
+    )
     pool.shutdown(wait=False)
 
     def decided() -> BaseRecord:

@@ -87,5 +87,9 @@ def test_adapters_go_on_beside_weights_of_the_same_kind() -> None:
         data={"text": ["/a"], "tokenizer": "bytes"},
     )
     assert not list(not_resumable(packed, alone, PATH))
+    single = a_record(lora=LoraRecord(2, 2.0, (), replace(base, double_quant=False)))
+    [sentence] = not_resumable(packed, single, PATH)
+    assert "lora.double_quant = true: the adapters of" in sentence
+    assert "were trained with false, beside weights of other values; use that" in sentence
     [sentence] = not_resumable(packed, a_record(), PATH)
     assert "was trained without adapters" in sentence

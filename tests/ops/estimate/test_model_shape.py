@@ -11,6 +11,8 @@ import pytest
 
 from tests.golden_files import DEEPSPEED
 from tests.ops.estimate.tiny_configs import config
+from tests.ops.weights.test_base_weights import saved
+from zerotools import formats
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.ops.estimate import model_shape
 from zerotools.ops.estimate.model_shape import of_config, read_shape
@@ -44,6 +46,14 @@ def test_a_checkpoint_has_its_shapes_in_its_headers() -> None:
     assert found.architecture is None
     assert found.count > 0
     assert "activations are unknown" in found.notes[0]
+
+
+def test_adapters_that_were_saved_alone_are_no_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(formats, "read_any", lambda path: saved(tmp_path))
+    with pytest.raises(BadRequest, match=r"holds adapters alone.* name the job file, or .*model"):
+        read_shape(str(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,13 @@ def _other_adapters(spec: JobSpec, record: JobRecord, where: str) -> Iterator[st
                 "lora.path"
             )
             return
+        if saved.base is not None and saved.base.double_quant != wanted.double_quant:
+            yield (
+                f"lora.double_quant = {str(wanted.double_quant).lower()}: the adapters of {where} "
+                f"were trained with {str(saved.base.double_quant).lower()}, beside weights of "
+                "other values; use that, or begin a new run with lora.path"
+            )
+            return
     if saved is None or saved.rank != wanted.rank or saved.scale == wanted.scale:
         return
     yield (

@@ -196,6 +196,12 @@ def _of_checkpoint(path: Path, what: str) -> ModelShape:
     from zerotools import formats  # a config needs none of them
 
     checkpoint = formats.read_any(path)
+    record = formats.format_of(checkpoint).job_record(checkpoint)
+    if record is not None and record.lora is not None and record.lora.base is not None:
+        raise BadRequest(
+            f"{path}: holds adapters alone, and not the shapes of their base model; name the job "
+            f"file, or {record.lora.base.path}"
+        )
     shapes = {
         key.name: tensor.shape
         for key, tensor in checkpoint.tensors.items()

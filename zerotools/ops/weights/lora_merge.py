@@ -88,7 +88,7 @@ def merge_adapters(
             raise BadRequest(
                 f"--base {base_directory}: the base model must be on a disk here; copy it there"
             )
-        base = replace(base, path=str(base_directory))
+        base = replace(base, path=str(base_directory.absolute()))
     if record is None or record.lora is None:
         return None
     adapters = checkpoint

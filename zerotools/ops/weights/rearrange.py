@@ -114,7 +114,8 @@ def _viewed(
         if part.dtype != dtype:
             raise Unsupported(
                 f"{path}: {Key(first, key.role)} is {dtype} and {Key(name, key.role)} is "
-                f"{part.dtype}, and both are parts of {key.name}, which has one type"
+                f"{part.dtype}, and both are parts of {key.name}, which has one type: write all in "
+                "one first (consolidate --dtype bf16), and map that"
             )
     geometry = view.view
     on_demand = ChunksOnDemand(lambda: chunks.of_view(geometry, own))

@@ -62,21 +62,28 @@ def _read_packed(reading: ArgumentReading, *, adapts: bool) -> None:
     double = reading.typed("double_quantization", ValueKind.BOOL)
     asks = [given for given in (switch, bits) if given is not None]
     on = [given for given in asks if given.value is True or given.value not in (False, *_WHOLE)]
-    if not on or not adapts:
-        if on:
-            which = "weights of 4 bits are trained by adapters alone; set its adapters, or turn it"
-            reading.unsupported(on[0], f"{which} off")
+    if not on:
         for given in (*asks, kind, method, double):
-            if given is not None and given not in on[:1]:
+            if given is not None:
                 config.row(KeyOutcome.IGNORED, given, None, "weights keep all their bits")
+        return
+    if not adapts:
+        which = "weights of 4 bits are trained by adapters alone; set its adapters, or turn it off"
+        reading.unsupported(on[0], which)
+        for given in (*asks, kind, method, double):
+            if given is not None and given is not on[0]:
+                config.row(KeyOutcome.IGNORED, given, None, f"goes with {on[0].title}")
         return
     if bits in on and bits is not None and bits.value != 4:
         reading.unsupported(bits, "those that are: 4")
     _check(reading, kind, (NF4,))
     _check(reading, method, _BITSANDBYTES)
     config.map(on[0], PACKED, NF4)
-    for given in on[1:]:
-        config.row(KeyOutcome.MAPPED, given, PACKED, f"by {on[0].title}")
+    for given in asks:
+        if given not in on:
+            config.row(KeyOutcome.IGNORED, given, None, f"is off, and {on[0].title} is on")
+        elif given is not on[0]:
+            config.row(KeyOutcome.MAPPED, given, PACKED, f"by {on[0].title}")
     if double is not None:
         config.map(double, DOUBLE, double.value)
     elif "double_quantization" in reading.recipe.defaults:
