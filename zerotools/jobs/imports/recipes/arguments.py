@@ -145,8 +145,8 @@ def _read_optimizer(reading: ArgumentReading) -> None:
     elif given is not None:
         reading.config.map(given, "train.optimizer", OPTIMIZERS[given.value])
     if given is not None and OPTIMIZERS.get(given.value) not in ("adamw", "adamw8bit"):
-        for entry in filter(None, (*betas, eps)):
-            reading.config.row(KeyOutcome.IGNORED, entry, None, "is of AdamW")
+        for useless in filter(None, (*betas, eps)):
+            reading.config.row(KeyOutcome.IGNORED, useless, None, "is of AdamW")
         return
     values = [
         entry.value if entry else reading.recipe.defaults.get(f"adam_beta{n}")
