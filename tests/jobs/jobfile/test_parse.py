@@ -173,7 +173,10 @@ def test_a_bare_python_is_looked_up() -> None:
             {"data__token_type": "uint16"},
             'token_type = "uint16": cannot be combined with data.text',
         ),
-        ({"data__text": [], "data__examples": ["/e"]}, "data.examples needs the path of a Hugging"),
+        (
+            {"data__text": [], "data__examples": ["/e"]},
+            "data.examples needs a Hugging Face tokenizer",
+        ),
         (
             {
                 "data": {
@@ -224,7 +227,7 @@ def test_a_bare_python_is_looked_up() -> None:
         ),
         (
             {"data": {"preferences": ["/p.jsonl"]}},
-            "data.tokenizer: data.preferences needs the path of a Hugging Face tokenizer",
+            "data.preferences needs a Hugging Face tokenizer",
         ),
         (
             {"data": {"preferences": ["/p.jsonl"], "tokenizer": "/t"}, "engine": "deepspeed"},

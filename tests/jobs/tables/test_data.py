@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from zerotools.core.errors import ZerotoolsError
+from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.tables.data import DataSpec, check_data, fixed_length, longest_sequence
 
 EXAMPLES = {"examples": ("/a.json", "/b.json")}
@@ -64,3 +66,24 @@ def test_how_long_sequences_are() -> None:
         sequence_length=256,
     )
     assert longest_sequence(older, 64) == 1152
+
+
+@pytest.mark.parametrize(
+    ("model", "advice"),
+    [
+        ({"path": "/m"}, "set its path, or leave it out to take that of model.path"),
+        ({"config": {"model_type": "llama"}}, "set its path"),
+    ],
+)
+def test_bytes_are_no_tokens_of_examples(model: dict[str, Any], advice: str) -> None:
+    tree: dict[str, Any] = {
+        "device": "cpu",
+        "ranks": 1,
+        "model": model,
+        "data": {"preferences": ["/p.jsonl"], "tokenizer": "bytes"},
+        "train": {"steps": 1, "batch_size": 1, "learning_rate": 1e-3},
+    }
+    with pytest.raises(ZerotoolsError) as caught:
+        job_from_dict(tree, source="job")
+    said = 'data.tokenizer = "bytes": data.preferences needs a Hugging Face tokenizer'
+    assert f"{said}; {advice}" in str(caught.value)

@@ -177,10 +177,12 @@ def _check_data_with_others(spec: JobSpec) -> Iterator[str]:
     if given in (["examples"], ["preferences"]) and (
         tokenizer_of(data, spec.model.path) in (None, BYTES)
     ):
-        yield (
-            f"data.tokenizer: data.{given[0]} needs the path of a Hugging Face tokenizer, because "
-            "there is no model.path to take one from"
-        )
+        needs = f"data.{given[0]} needs a Hugging Face tokenizer"
+        if data.tokenizer == BYTES:
+            own = "" if spec.model.path is None else ", or leave it out to take that of model.path"
+            yield f'data.tokenizer = "{BYTES}": {needs}; set its path{own}'
+        else:
+            yield f"data.tokenizer: {needs}, and there is no model.path to take one from; set it"
     if given == ["preferences"] and spec.train.router_bias_rate:
         yield (
             f"train.router_bias_rate = {spec.train.router_bias_rate}: cannot be used in a job with "

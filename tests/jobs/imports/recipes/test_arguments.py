@@ -83,3 +83,22 @@ def test_every_argument_is_in_the_report(seed: int) -> None:
     listed = {row.key for row in found.findings.rows}
     said = "\n".join([*found.findings.wrong, *found.findings.unsupported])
     assert [name for name in names if f"--{name}" not in listed and f"--{name}" not in said] == []
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "--optim adafactor --adam_beta1 0.9 --adam_beta2 0.99 --adam_epsilon 1e-8",
+        "--optim lion --adam_beta2 0.99",
+        "--adam_beta1 0.9 --adam_beta2 0.99",
+        "--lr_scheduler_kwargs {}",
+        "--load_in_4bit --use_nested_quant --quant_type nf4 --bits 4",
+        "--load_in_4bit no --bits 4 --lora_r 8",
+    ],
+)
+def test_what_another_argument_makes_useless_is_in_the_report(given: str) -> None:
+    found = of(read_launch(f"python x.py {given}", "run.sh", Path(), lines=True))
+    listed = {row.key for row in found.findings.rows}
+    said = "\n".join([*found.findings.wrong, *found.findings.unsupported])
+    names = [word for word in given.split() if word.startswith("--")]
+    assert [name for name in names if name not in listed and name not in said] == []

@@ -142,10 +142,11 @@ def _read_optimizer(reading: ArgumentReading) -> None:
     eps = reading.typed("adam_epsilon", ValueKind.NUMBER)
     if given is not None and given.value not in OPTIMIZERS:
         reading.unsupported(given, f"those that are: {', '.join(OPTIMIZERS)}")
-        return
-    if given is not None:
+    elif given is not None:
         reading.config.map(given, "train.optimizer", OPTIMIZERS[given.value])
-    if given is not None and OPTIMIZERS[given.value] not in ("adamw", "adamw8bit"):
+    if given is not None and OPTIMIZERS.get(given.value) not in ("adamw", "adamw8bit"):
+        for useless in filter(None, (*betas, eps)):
+            reading.config.row(KeyOutcome.IGNORED, useless, None, "is of AdamW")
         return
     values = [
         entry.value if entry else reading.recipe.defaults.get(f"adam_beta{n}")
@@ -156,6 +157,9 @@ def _read_optimizer(reading: ArgumentReading) -> None:
     values = [mine if value is None else value for value, mine in zip(values, own, strict=True)]
     if said is not None:
         reading.config.map(said, "train.betas", tuple(values), "with the other beta")
+        for entry in betas:
+            if entry is not None and entry is not said:
+                reading.config.row(KeyOutcome.MAPPED, entry, "train.betas", "with the other beta")
     elif "adam_beta1" in reading.recipe.defaults:
         reading.weak("adam_beta1, adam_beta2", "train.betas", tuple(values))
     if eps is not None:

@@ -113,6 +113,8 @@ def _read_options(reading: ArgumentReading, kind: str) -> None:
         what = f"{given.said} = {show(given.value)}: must be a JSON object"
         reading.config.findings.wrong.append(what)
         return
+    if not options:
+        reading.config.row(KeyOutcome.IGNORED, given, None, "says nothing")
     left = dict(options)
     floor = left.pop("min_lr", None)
     part = left.pop("min_lr_rate", None)
