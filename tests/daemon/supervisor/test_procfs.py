@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from harness.started import Started
-from tests.daemon.made_attempts import make_attempt
+from tests.daemon.made_attempts import make_attempt, noted_at_step, wait_for_file
+from tests.daemon.waiting import wait_for
 from zerotoolsd.supervisor import entry
 from zerotoolsd.supervisor.durable import read_json
 from zerotoolsd.supervisor.procfs import Process, await_program, read_process
@@ -24,8 +25,12 @@ OTHER = f"setpriv --reuid 65534 --regid 65534 --clear-groups {MAY_READ} "
 
 def in_namespace(command: str) -> subprocess.CompletedProcess[bytes]:
     """Run below a /proc with hidepid=1 as a user to whom it hides what root runs."""
-    inside = ("unshare", "-p", "-m", "--fork", "sh", "-c", f"{HIDDEN}{OTHER}{command}")
-    return subprocess.run(inside, capture_output=True, check=False, timeout=60)
+    return subprocess.run(inside(command), capture_output=True, check=False, timeout=60)
+
+
+def inside(command: str) -> list[str]:
+    """What `in_namespace` runs."""
+    return ["unshare", "-p", "-m", "--fork", "sh", "-c", f"{HIDDEN}{OTHER}{command}"]
 
 
 def test_a_process_that_proc_hides_is_passed_over() -> None:
@@ -42,14 +47,18 @@ def test_a_job_of_an_ordinary_user_runs_and_is_ended_where_others_are_hidden(
     tools = all(map(shutil.which, ("unshare", "setpriv")))
     if not tools or os.geteuid() or in_namespace("sh -c '! cat /proc/1/stat'").returncode:
         pytest.skip("another user, and a /proc of their own, need root with CAP_SYS_ADMIN")
-    run = make_attempt(tmp_path / "run", "rank=0:child rank=1:orphan steps=2 exit=0")
-    done = in_namespace(f"{sys.executable} -I -S {entry.__file__} {run}")
-    assert done.returncode == 0, done.stderr.decode()
+    run = make_attempt(tmp_path / "run", "rank=0:child rank=1:orphan steps=2 release exit=0")
+    command = inside(f"{sys.executable} -I -S {entry.__file__} {run}")
+    with Started(command, stderr=subprocess.PIPE) as started:
+        wait_for_file(run / "waiting-0")
+        wait_for(lambda: noted_at_step(2, run), "the supervisor to note steps and memory")
+        (run / "release").touch(0o600)
+        _, stderr = started.communicate(timeout=60)
+    assert started.returncode == 0, stderr.decode()
     record = read_json(run / "exit.json")
     assert record is not None
     assert (record["outcome"], record["unkillable"]) == ("finished", [])
-    # Looked at once, when a rank may have begun a moment ago and hold little.
-    assert record["peak_host_bytes"] > 0
+    assert record["peak_host_bytes"] > 2**20
 
 
 def test_a_program_has_its_words_once_it_has_begun() -> None:
