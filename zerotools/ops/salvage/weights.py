@@ -11,8 +11,9 @@ from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.hub_layout import HubLayout
 from zerotools.formats import FormatTable, format_of
 from zerotools.ops.salvage.holes import holes_of
+from zerotools.ops.weights.base_weights import BASE, A, B
 from zerotools.ops.weights.hub_names import hub_layout_of, on_hub_note, restored
-from zerotools.ops.weights.lora_merge import BASE, A, B, MergedAdapters, merge_adapters
+from zerotools.ops.weights.lora_merge import MergedAdapters, merge_adapters
 from zerotools.ops.weights.rewrite import rename
 from zerotools.ops.weights.selection import MASTERS, choose_names, weights_from
 

@@ -18,7 +18,7 @@ from zerotools.core.hub_layout import HubBlock, HubLayout, HubPiece, pieces_of
 from zerotools.formats import FORMATS, FormatTable, format_of
 from zerotools.io.distcp.items import archives_of
 from zerotools.ops.execution.plan import prove_source
-from zerotools.ops.weights.lora_merge import BASE
+from zerotools.ops.weights.base_weights import BASE
 
 
 def hub_layout_of(checkpoint: Checkpoint, table: FormatTable = FORMATS) -> HubLayout:

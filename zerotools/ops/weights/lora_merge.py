@@ -25,10 +25,7 @@ from zerotools.formats import FORMATS, FormatTable, format_of
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.output.staging import Staging, partial_of
 from zerotools.ops.execution.load_arrays import load
-from zerotools.ops.weights.base_weights import BASE as BASE
-from zerotools.ops.weights.base_weights import A as A
-from zerotools.ops.weights.base_weights import B as B
-from zerotools.ops.weights.base_weights import check_bytes, with_base
+from zerotools.ops.weights.base_weights import BASE, A, B, check_bytes, with_base
 from zerotools.runs.record import LoraRecord
 
 ROW_BYTES = 16 * 1024 * 1024
