@@ -1,0 +1,61 @@
+"""Options in groups on a help page.
+
+`@command("convert")` makes a command and `@option("--dtype", group=NAMES, ...)` an option of it,
+with click's own arguments. The help page lists each group under its title, in the order of
+`GROUPS`. Options without a group come last, under "General".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+WHAT = "What"
+NAMES = "Names and layout"
+OUTPUT = "Output"
+WHEN = "When and where"
+RESOURCES = "Resources"
+GENERAL = "General"
+GROUPS = (WHAT, NAMES, WHEN, OUTPUT, RESOURCES, GENERAL)
+
+_Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
+
+
+class GroupedOption(click.Option):
+    """An option that knows its group."""
+
+    def __init__(self, *args: Any, group: str = GENERAL, **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        assert group in GROUPS, f"{group!r} is not in GROUPS"
+        self.group = group
+
+
+class GroupedCommand(click.Command):
+    """A command that lists its options by group. One whose options are all of one group has the
+    usual single list."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write one list for each group that has an option."""
+        rows: dict[str, list[tuple[str, str]]] = {group: [] for group in GROUPS}
+        for parameter in self.get_params(ctx):
+            row = parameter.get_help_record(ctx)
+            if row is not None:
+                rows[getattr(parameter, "group", GENERAL)].append(row)
+        filled = {group: listed for group, listed in rows.items() if listed}
+        for group, listed in filled.items():
+            with formatter.section(f"{group} options" if len(filled) > 1 else "Options"):
+                formatter.write_dl(listed)
+
+
+def command(name: str, **attributes: Any) -> Callable[[Callable[..., Any]], GroupedCommand]:
+    """Return the decorator that makes a `GroupedCommand`, as `click.command` does."""
+    return click.command(name, cls=GroupedCommand, **attributes)
+
+
+def option(
+    *declarations: str, group: str = GENERAL, **attributes: Any
+) -> Callable[[_Decorated], _Decorated]:
+    """Return the decorator that adds a `GroupedOption`, as `click.option` does."""
+    return click.option(*declarations, cls=GroupedOption, group=group, **attributes)
