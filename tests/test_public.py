@@ -198,28 +198,36 @@ def test_diff_takes_one_word_or_several() -> None:
     assert zerotools.diff(JOB, JOB).to_json()["schema"] == "zerotools.diff/1"
 
 
-def test_thin_is_planned_and_then_carried_out(tmp_path: Path) -> None:
-    path = copied("z2-bf16-w2", tmp_path)
-    with pytest.raises(zerotools.BadRequest, match="keep='all': must be 'weights' or 'masters'"):
-        zerotools.plan_thin(path, keep="all")
-    plan = zerotools.plan_thin(path, keep="weights")
-    assert (plan.has_work, plan.problems, plan.thinning.keep) == (True, (), "weights")
-    assert set(plan.dropped) == {"exp_avg", "exp_avg_sq", "masters", "step"}
-    assert plan.freed == plan.bytes_before - plan.bytes_after > 0
+def test_thin_says_what_it_would_do_and_then_does_it(tmp_path: Path) -> None:
+    path, nobody = copied("z2-bf16-w2", tmp_path), tmp_path / "nobody.sock"
+    planned = zerotools.thin(path, drop_masters=True, socket=nobody)
+    assert (planned.dry_run, planned.problems, planned.keep) == (True, (), "weights")
+    assert set(planned.dropped) == {"exp_avg", "exp_avg_sq", "masters", "step"}
+    [only] = planned.checkpoints
+    assert only.bytes_before is not None
+    assert only.bytes_after is not None
+    assert planned.freed_bytes == only.bytes_before - only.bytes_after > 0
     whole = zerotools.load_state_dict(path, framework="numpy", role="param16")
-    done = zerotools.thin(plan, socket=tmp_path / "nobody.sock")
-    assert done.checked is not None
-    assert (done.checked.soundness, done.checked.findings) == ("whole", ())
-    assert done.notes == (
-        "no daemon answers, so it was not checked whether a job would resume from it",
+    told: list[zerotools.Progress] = []
+    done = zerotools.thin(
+        path, drop_masters=True, yes=True, socket=nobody, max_memory="64MiB", progress=told.append
     )
+    assert [(each.status, each.soundness) for each in done.checkpoints] == [("thinned", "whole")]
+    assert told[-1].done == told[-1].total > told[0].done > 0
+    assert done.notes[-1].startswith("no daemon answers, so it was not checked")
     left = zerotools.load_state_dict(path, framework="numpy")
     assert all(left[name].tobytes() == array.tobytes() for name, array in whole.items())
-    again = zerotools.plan_thin(path)
-    assert (again.has_work, again.freed) == (False, 0)
-    assert zerotools.thin(again, socket=tmp_path / "nobody.sock").checked is None
-    with pytest.raises(zerotools.BadFile, match="changed while it was read: it is gone"):
-        zerotools.thin(plan, socket=tmp_path / "nobody.sock")
+    again = zerotools.thin([path], yes=True, socket=nobody)
+    assert [(each.status, each.freed) for each in again.checkpoints] == [("nothing", 0)]
+
+
+def test_a_checkpoint_that_is_refused_raises_where_there_is_no_other(tmp_path: Path) -> None:
+    path, nobody = copied("z2-bf16-w2", tmp_path), tmp_path / "nobody.sock"
+    with pytest.raises(zerotools.BadRequest, match="nothing"):
+        zerotools.thin(tmp_path / "nothing", socket=nobody)
+    found = zerotools.thin([path, tmp_path / "nothing"], socket=nobody)
+    assert [each.status for each in found.checkpoints] == ["planned", "refused"]
+    assert len(found.problems) == 1
 
 
 def test_quantised_weights_are_plain_in_a_type_and_as_they_are_without(tmp_path: Path) -> None:

@@ -1,9 +1,14 @@
 """Tools for sharded training checkpoints, and the client of the training daemon.
 
-`open` and `load_state_dict` read any checkpoint that the command line reads, `verify` checks one,
-`diff` compares two, `salvage` exports what is whole of a damaged one, and `plan_thin` and `thin`
-drop the state of its optimizer. `estimate` predicts the memory of a training. They are imported
-when they are first asked for.
+    import zerotools
+
+    found = zerotools.inspect("output/checkpoint-2000")
+    zerotools.consolidate("output/checkpoint-2000", "model", dtype="bf16", progress=True)
+
+The functions are those of the command line, with the same options as keywords: `inspect`, `diff`,
+`consolidate`, `reshard`, `convert`, `verify`, `salvage`, `thin`, `gather`, `serve` and `estimate`.
+Each returns a frozen value, and raises the errors that are here. `open` and `load_state_dict` read
+tensors. All of them are imported when they are first asked for.
 """
 
 from importlib import import_module
@@ -14,15 +19,21 @@ if TYPE_CHECKING:
         BadFile,
         BadRequest,
         Entry,
+        Progress,
         Reader,
         Unsupported,
         ZerotoolsError,
+        consolidate,
+        convert,
         diff,
         estimate,
+        gather,
+        inspect,
         load_state_dict,
         open,
-        plan_thin,
+        reshard,
         salvage,
+        serve,
         thin,
         verify,
     )
@@ -33,16 +44,22 @@ __all__ = [
     "BadFile",
     "BadRequest",
     "Entry",
+    "Progress",
     "Reader",
     "Unsupported",
     "ZerotoolsError",
     "__version__",
+    "consolidate",
+    "convert",
     "diff",
     "estimate",
+    "gather",
+    "inspect",
     "load_state_dict",
     "open",
-    "plan_thin",
+    "reshard",
     "salvage",
+    "serve",
     "thin",
     "verify",
 ]

@@ -50,7 +50,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     ),
     "thin": (
         "zerotools thin zero3-run/global_step500",
-        "zerotools thin output --keep-last 2 --keep weights --yes",
+        "zerotools thin output --keep-last 2 --drop-masters --yes",
         "zerotools thin output --older-than 30d --keep-every 1000 --yes",
     ),
     "gather": (

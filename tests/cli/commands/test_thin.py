@@ -43,11 +43,11 @@ def test_a_run_thinned_and_thinned_again(tmp_path: Path) -> None:
     path = copy_of("deepspeed-0.19.8/z2-bf16-w2-tags", tmp_path)
     (path / "best-0.5").rename(path / "global_step2")
     (path / "latest").write_text("global_step3")
-    done = run(path, "--keep-last", 1, "--keep", "weights", "--yes")
+    done = run(path, "--keep-last", 1, "--drop-masters", "--yes")
     assert done.return_value == 0
     assert f"thinned {path / 'global_step1'}: 5 tensors stay; whole" in done.output
     assert f"stays: {path / 'global_step3'}: it is the newest" in done.output
-    found = json.loads(run(path, "--keep-last", 1, "--keep", "weights", "--json").output)
+    found = json.loads(run(path, "--keep-last", 1, "--drop-masters", "--json").output)
     assert found["schema"] == SCHEMA
     assert found["dry_run"] is True
     assert found["jobs_checked"] is False
@@ -126,7 +126,7 @@ def test_what_is_made_of_a_thinned_one_was_not_thinned(tmp_path: Path) -> None:
 
 def test_weights_alone_make_a_universal_checkpoint(tmp_path: Path) -> None:
     path = copy_of("deepspeed-0.19.8/z2-bf16-w2", tmp_path)
-    assert run(path, "--keep", "weights", "--yes").return_value == 0
+    assert run(path, "--drop-masters", "--yes").return_value == 0
     arguments = [str(path), str(tmp_path / "out"), "--to", "universal"]
     done = CliRunner().invoke(convert, arguments, standalone_mode=False)
     assert done.exception is None

@@ -6,7 +6,8 @@ import io
 
 import pytest
 
-from zerotools.cli.output.progress_bar import ProgressLines, progress
+from zerotools.cli.output.progress_bar import ProgressLines, shown_progress
+from zerotools.public.progress import Progress
 
 
 class Terminal(io.StringIO):
@@ -18,7 +19,7 @@ class Terminal(io.StringIO):
 
 @pytest.mark.parametrize("stream", [Terminal(), io.StringIO()])
 def test_a_refusal_is_not_preceded_by_an_empty_bar(stream: io.StringIO) -> None:
-    with progress(100, "writing", stream):
+    with shown_progress(stream):
         pass
     assert stream.getvalue() == ""
 
@@ -27,8 +28,8 @@ def test_an_interrupted_bar_is_closed_before_anything_is_said() -> None:
     stream = Terminal()
 
     def interrupted() -> None:
-        with progress(2**20, "writing", stream) as on_bytes:
-            on_bytes(2**19)
+        with shown_progress(stream) as show:
+            show(Progress("writing", 2**19, 2**20))
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

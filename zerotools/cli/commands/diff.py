@@ -10,101 +10,44 @@ from typing import Any
 import click
 
 from zerotools.cli.options.checkpoint_path import CheckpointPath
-from zerotools.cli.options.shared import layout_option, section_option, tag_option
+from zerotools.cli.options.declared import options_of
+from zerotools.cli.options.grouped import OUTPUT, GroupedCommand, option
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import say
-from zerotools.cli.output.progress_bar import progress
+from zerotools.cli.output.progress_bar import shown_progress
 from zerotools.cli.output.style import paint
 from zerotools.core.checkpoint import Origin
 from zerotools.core.counts import counted
 from zerotools.core.errors import EXIT_DIFFERENCES
-from zerotools.io.files.sources import recording
 from zerotools.ops.comparison import result
-from zerotools.ops.comparison.checkpoint_diff import DiffOptions, carry_out_diff, prepare_diff
 from zerotools.ops.comparison.result import CheckpointDiff, RunComparison, TensorDifference
+from zerotools.public.comparing import DiffOptions, diff
 
 _PATH = CheckpointPath()
 
 
-@click.command("diff")
+@click.command("diff", cls=GroupedCommand)
 @click.argument("a", type=_PATH)
 @click.argument("b", type=_PATH)
-@click.option(
-    "--role",
-    multiple=True,
-    metavar="ROLE",
-    help="Only tensors of this role (param, exp_avg, ...), and not the run; may be repeated.",
-)
-@click.option(
-    "--include",
-    multiple=True,
-    metavar="GLOB",
-    help="Only tensors whose name matches, and not the run; may be repeated.",
-)
-@click.option(
-    "--rename",
-    multiple=True,
-    metavar="REGEX=REPL",
-    help="Change names of A, or of B if none of A matches; may be repeated.",
-)
-@click.option(
-    "--tolerance",
-    default=None,
-    metavar="bits|cast|ulp=N|abs=X,rel=Y",
-    help="How far apart values may be: not at all, after a cast to the narrower type, N steps of "
-    "the type, or X + Y times the value in A.  [default: bits; with --adapter a step of A's type]",
-)
-@click.option(
-    "--adapter",
-    type=_PATH,
-    metavar="DIR",
-    help="Add this PEFT adapter to B, a base model, and compare A, a merged one, with the sum.",
-)
-@click.option(
+@options_of(DiffOptions)
+@option(
     "--top",
+    group=OUTPUT,
     type=click.IntRange(min=0),
     default=10,
     show_default=True,
     help="How many tensors to list of each kind.",
 )
-@tag_option
-@layout_option
-@section_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema zerotools.diff/1).")
-@recording()  # a file that changes between two looks at it is named
-def command(
-    a: Path,
-    b: Path,
-    role: tuple[str, ...],
-    include: tuple[str, ...],
-    rename: tuple[str, ...],
-    tolerance: str | None,
-    adapter: Path | None,
-    top: int,
-    tag: str | None,
-    layout: Path | None,
-    section: str | None,
-    as_json: bool,
-) -> int:
+def command(a: Path, b: Path, top: int, as_json: bool, **given: Any) -> int:
     """Say whether the checkpoints A and B are the same, and where they differ.
 
     They may be of any format, stage and number of ranks; neither is merged. Compared are the
     tensors, and what is known of the run: step, param groups, loss scaler, configuration. Exit
     status 1 means that they differ, or that one has problems.
     """
-    options = DiffOptions(
-        roles=role,
-        include=include,
-        rename=rename,
-        tolerance=tolerance,
-        adapter=adapter,
-        tag=tag,
-        layout=layout,
-        section=section,
-    )
-    prepared = prepare_diff(a, b, options)
-    with progress(prepared.bytes, "diff") as on_bytes:
-        difference = carry_out_diff(prepared, on_bytes=on_bytes)
+    with shown_progress() as progress:
+        difference = diff(a, b, progress=progress, **given)
     if as_json:
         render.print_json(difference.to_json())
     else:

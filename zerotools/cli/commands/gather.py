@@ -3,72 +3,42 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 
 from zerotools.cli.options.checkpoint_path import CheckpointPath
-from zerotools.cli.options.shared import tag_option
+from zerotools.cli.options.declared import options_of
+from zerotools.cli.options.grouped import GroupedCommand
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import say
-from zerotools.cli.output.progress_bar import progress
+from zerotools.cli.output.progress_bar import shown_progress
 from zerotools.cli.output.style import paint
 from zerotools.core.counts import counted
-from zerotools.core.errors import BadFile, ZerotoolsError
+from zerotools.core.errors import ZerotoolsError
 from zerotools.io.output.staging import partial_of
-from zerotools.io.ssh.far_shell import OpenShells
-from zerotools.ops.execution.workers import MemoryBudget
-from zerotools.ops.gathering.gather_json import SCHEMA, plan_json, result_json
-from zerotools.ops.gathering.gather_plan import GatherPlan, prepare
-from zerotools.ops.gathering.gathering_run import Gathered, check_room, gather
-from zerotools.ops.gathering.node_source import parse_source
-from zerotools.ops.gathering.node_survey import survey
+from zerotools.ops.gathering.gather_json import SCHEMA
+from zerotools.ops.gathering.gather_plan import GatherPlan
+from zerotools.ops.gathering.gathering_run import Gathered
 from zerotools.ops.gathering.number_gaps import varying
-from zerotools.ops.gathering.staged_check import StagedCheck, check, look
+from zerotools.ops.gathering.staged_check import StagedCheck
 from zerotools.ops.verification.findings import Soundness
-from zerotools.ops.verification.verify import DEFAULT_MEMORY
+from zerotools.public.gathering import GatherOptions, gathered, refuse_nameless
+from zerotools.public.options.option import bound
 
-AT_ONCE = 8
 MAX_LISTED = 12
 MAX_NAMED = 4
 
 
-@click.command("gather")
+@click.command("gather", cls=GroupedCommand)
 @click.argument("sources", metavar="HOST:PATH...", nargs=-1, required=True)
 @click.argument("out", type=CheckpointPath())
-@tag_option
-@click.option("--dry-run", is_flag=True, help="Compare and print the plan, and fetch nothing.")
-@click.option(
-    "--fast",
-    is_flag=True,
-    help="Compare digests only of what several nodes have, and check the structure alone.",
-)
-@click.option(
-    "--force",
-    is_flag=True,
-    help="Make OUT although the checkpoint is not whole, for zerotools salvage.",
-)
-@click.option(
-    "--workers",
-    type=click.IntRange(min=1, max=64),
-    default=AT_ONCE,
-    show_default=True,
-    help="Nodes to read from at the same time.",
-)
+@options_of(GatherOptions)
 @click.option("--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")
-def command(
-    sources: tuple[str, ...],
-    out: Path,
-    tag: str | None,
-    dry_run: bool,
-    fast: bool,
-    force: bool,
-    workers: int,
-    as_json: bool,
-) -> None:
+def command(sources: tuple[str, ...], out: Path, as_json: bool, **given: Any) -> None:
     """Bring the shards of a checkpoint that lies on several nodes together in the directory OUT.
 
     A source is HOST:PATH, ssh://USER@HOST:PORT/PATH, or a path of this node. Nodes are asked by
@@ -76,51 +46,20 @@ def command(
     once, if it is the same; where it differs, nothing is fetched. OUT gets its name when the
     checkpoint in it is whole; until then all is kept in OUT.partial, and the same command goes on.
     """
-    began, shells = time.monotonic(), OpenShells()
-    found = survey(
-        [parse_source(each) for each in sources], out, tag=tag, shells=shells, at_once=workers
-    )
-    with progress(found.bytes_to_compare, "compare") as on_bytes:
-        plan = prepare(found, shells=shells, at_once=workers, on_bytes=on_bytes)
-    if not as_json:
-        for note in _notes(plan):
+
+    def say_notes(plan: GatherPlan) -> None:
+        for note in _notes(plan) if not as_json else ():
             say("note", note)
-    if dry_run:
-        check_room(plan, partial_of(out))
-        if as_json:
-            render.print_json({**plan_json(plan), "dry_run": True})
-        else:
-            render.print_lines(_planned(plan))
-        return
-    with _hint_at_going_on(out), progress(plan.bytes_to_fetch, "gather") as on_bytes:
-        done = gather(
-            plan,
-            lambda directory: _checked(directory, fast=fast),
-            shells=shells,
-            at_once=workers,
-            fast=fast,
-            force=force,
-            on_bytes=on_bytes,
-        )
+
+    with _hint_at_going_on(out), shown_progress() as progress:
+        found = gathered(sources, out, bound(GatherOptions, given), progress, say_notes)
     if as_json:
-        seconds = round(time.monotonic() - began, 3)
-        result = {**result_json(done, fast=fast), "dry_run": False, "seconds": seconds}
-        render.print_json({**plan_json(plan), **result})
+        render.print_json(found.to_json())
+    elif found.gathered is None:
+        render.print_lines(_planned(found.plan))
     else:
-        render.print_lines(_report(done, fast=fast))
-    if not done.has_name:
-        raise BadFile(
-            f"{out} was not made: the checkpoint in {partial_of(out)} is not whole; run the "
-            "command again with the node that has what is missing, or with --force to go without it"
-        )
-
-
-def _checked(directory: Path, *, fast: bool) -> StagedCheck:
-    found, errors = look(directory)
-    to_read = 0 if fast else sum(each.bytes_to_read for each in found)
-    with progress(to_read, "verify") as on_bytes:
-        budget = MemoryBudget(DEFAULT_MEMORY)
-        return check(directory, found, errors, fast=fast, budget=budget, on_bytes=on_bytes)
+        render.print_lines(_report(found.gathered, fast=given["fast"]))
+    refuse_nameless(found)
 
 
 @contextmanager

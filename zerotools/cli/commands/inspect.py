@@ -5,60 +5,52 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 from zerotools import formats
 from zerotools.cli.options.checkpoint_path import CheckpointPath
-from zerotools.cli.options.shared import layout_option, section_option, tag_option
+from zerotools.cli.options.declared import options_of
+from zerotools.cli.options.grouped import OUTPUT, GroupedCommand, option
 from zerotools.cli.output import render
 from zerotools.cli.output.style import paint
 from zerotools.core.counts import counted
 from zerotools.core.errors import EXIT_DIFFERENCES
-from zerotools.formats.run_survey import RunSurvey, SurveyedCheckpoint, survey_around
-from zerotools.io.files.sources import recording
-from zerotools.ops.inspection.inspect import Inspection, inspect, to_json
-from zerotools.ops.inspection.next_commands import is_model, next_commands
+from zerotools.formats.run_survey import RunSurvey, SurveyedCheckpoint
+from zerotools.ops.inspection.inspect import Inspection
+from zerotools.ops.inspection.next_commands import is_model
 from zerotools.ops.inspection.run_summary import RunSummary, plain
+from zerotools.public.inspecting import inspect
+from zerotools.public.options.reading import ReadingOptions
 
 
-@click.command("inspect")
+@click.command("inspect", cls=GroupedCommand)
 @click.argument("path", type=CheckpointPath())
-@tag_option
-@layout_option
-@section_option
-@click.option("--tensors", is_flag=True, help="List every tensor, with its chunks and files.")
+@options_of(ReadingOptions)
+@option(
+    "--tensors",
+    group=OUTPUT,
+    is_flag=True,
+    help="List every tensor, with its chunks and files.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema zerotools.inspect/1).")
-@recording()  # a file that changes between two looks at it is named
-def command(
-    path: Path,
-    tag: str | None,
-    layout: Path | None,
-    section: str | None,
-    tensors: bool,
-    as_json: bool,
-) -> int:
+def command(path: Path, tensors: bool, as_json: bool, **given: Any) -> int:
     """Show the format, world size, step, tensors, optimizer state, files and problems of PATH.
 
     Of the directory of a run, the newest checkpoint is shown, with the program that made it, its
     other checkpoints, and the command for what comes next. No tensor data is read. Exit status 1
     means that the checkpoint has problems.
     """
-    inspection = inspect(formats.read_any(path, tag=tag, layout=layout, section=section))
-    checkpoint = inspection.checkpoint
-    is_file = checkpoint.origin.path.is_file()
-    run = survey_around(path, checkpoint.origin.path if is_file else checkpoint.root)
-    commands: tuple[str, ...] = ()
-    if run is not None:
-        asked = {"--tag": tag, "--layout": layout, "--section": section}
-        given = [word for each in asked.items() if each[1] is not None for word in map(str, each)]
-        commands = next_commands(inspection, path, wraps_models=run.wraps_models, given=given)
+    found = inspect(path, **given)
     if as_json:
-        render.print_json(to_json(inspection, chunks=tensors, run=run, commands=commands))
+        render.print_json(found.to_json(chunks=tensors))
     else:
-        lines = describe(inspection, tensors=tensors)
-        render.print_lines(lines if run is None else [*lines, *_run(run, inspection, commands)])
-    return EXIT_DIFFERENCES if inspection.problems else 0
+        lines = describe(found.details, tensors=tensors)
+        if found.run is not None:
+            lines += _run(found.run, found.details, found.next)
+        render.print_lines(lines)
+    return EXIT_DIFFERENCES if found.problems else 0
 
 
 def describe(inspection: Inspection, *, tensors: bool) -> list[str]:

@@ -9,8 +9,8 @@ import click
 
 from zerotools import formats
 from zerotools.cli.options.checkpoint_path import CheckpointPath
-from zerotools.cli.options.map_options import map_arg_option, map_arguments
-from zerotools.cli.options.shared import json_option, section_option, tag_option
+from zerotools.cli.options.declared import options_of
+from zerotools.cli.options.shared import json_option
 from zerotools.cli.output import render
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.counts import counted
@@ -33,6 +33,8 @@ from zerotools.ops.weights.map_checks import (
     nearest_of_all,
 )
 from zerotools.ops.weights.run_arguments import with_run_arguments
+from zerotools.public.options.maps import MapArgOption, map_arguments
+from zerotools.public.options.reading import SectionOption, TagOption
 
 _PATH = CheckpointPath()
 _MOST_NAMED = 10
@@ -50,9 +52,9 @@ _MOST_NAMED = 10
 )
 @click.option("--only", "layout_name", metavar="LAYOUT", help="Show this layout alone.")
 @click.option("--toml", is_flag=True, help="Print the file of a map, to be copied and changed.")
-@tag_option
-@section_option
-@map_arg_option
+@options_of(TagOption)
+@options_of(SectionOption)
+@options_of(MapArgOption)
 @json_option
 def command(
     action: str,
@@ -63,7 +65,7 @@ def command(
     toml: bool,
     tag: str | None,
     section: str | None,
-    map_args: tuple[str, ...],
+    map_arg: tuple[str, ...],
     as_json: bool,
 ) -> int | None:
     """List the layout maps, show one, or check one.
@@ -90,7 +92,7 @@ def command(
             read = formats.read_any(checkpoint, tag=tag, section=section)
             training = formats.training_of(read)
     sizes = _config(config, read)
-    given = map_arguments(map_args)
+    given = map_arguments(map_arg)
     family = named_map(map_name, sizes)
     if layout_name is not None:
         check_layout(family, layout_name, hub=HUB)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,134 +10,50 @@ from typing import Any
 import click
 
 from zerotools.cli.options.checkpoint_path import CheckpointPath
-from zerotools.cli.options.conversion_options import (
-    Writing,
-    conversion_options,
-    hint_at_resuming,
-)
-from zerotools.cli.options.export_options import (
-    allow_overflow_option,
-    dtype_option,
-    format_option,
-    keep_aliases_option,
-    max_shard_size_option,
-    name_options,
-)
-from zerotools.cli.options.shared import (
-    config_dir_option,
-    layout_option,
-    section_option,
-    tag_option,
-)
+from zerotools.cli.options.declared import options_of
+from zerotools.cli.options.grouped import GroupedCommand
+from zerotools.cli.options.shared import json_option
 from zerotools.cli.output import render
+from zerotools.cli.output.conversion_report import hint_at_resuming
 from zerotools.cli.output.messages import say
-from zerotools.cli.output.progress_bar import progress
+from zerotools.cli.output.progress_bar import shown_progress
 from zerotools.cli.output.style import paint
 from zerotools.core.checkpoint import Origin
 from zerotools.core.counts import counted
 from zerotools.core.errors import EXIT_DIFFERENCES
-from zerotools.io.files.sources import recording
-from zerotools.ops.conversions.consolidate import refuse_overflow
-from zerotools.ops.conversions.conversion import prove
-from zerotools.ops.salvage.examine import prepare
 from zerotools.ops.salvage.filled_weights import Part
 from zerotools.ops.salvage.holes import said
-from zerotools.ops.salvage.preparation import prepare_salvage
-from zerotools.ops.salvage.salvage_json import to_json
-from zerotools.ops.salvage.salvage_plan import Salvage, SalvageOptions
-from zerotools.ops.uploading.destination import check_write, write
+from zerotools.ops.salvage.salvage_plan import Salvage
+from zerotools.public.salvaging import SalvageOptions, SalvageResult, salvage
 
 _PATH = CheckpointPath()
 MAX_LISTED = 12
 
 
-@click.command("salvage")
+@click.command("salvage", cls=GroupedCommand)
 @click.argument("path", type=_PATH)
 @click.argument("out", type=_PATH)
-@click.option(
-    "--fill-from",
-    type=_PATH,
-    metavar="OTHER",
-    help="Take what is lost from this checkpoint or model, of any format, and record it.",
-)
-@tag_option
-@layout_option
-@section_option
-@config_dir_option
-@dtype_option
-@max_shard_size_option
-@name_options(stripped=", those of OTHER too", renamed="; in those of OTHER too")
-@format_option
-@keep_aliases_option
-@allow_overflow_option
-@conversion_options
-@recording()  # a file that changes between two looks at it is named
-def command(
-    path: Path,
-    out: Path,
-    fill_from: Path | None,
-    tag: str | None,
-    layout: Path | None,
-    section: str | None,
-    config_dir: Path | None,
-    allow_overflow: bool,
-    how: Writing,
-    **given: Any,
-) -> int:
+@options_of(SalvageOptions)
+@json_option
+def command(path: Path, out: Path, as_json: bool, **given: Any) -> int:
     """Export the weights that are whole of the damaged checkpoint at PATH into the directory OUT.
 
     Every byte is read and checked. What is lost is listed box by box, and is never replaced by
     zeros: a weight with a hole is left out, unless --fill-from has what is lost. Exit status 1
     means that weights were left out; their names are printed.
     """
-    began = time.monotonic()
-    to_examine = prepare(path, tag=tag, layout=layout, section=section, stand_in=fill_from)
-    with progress(to_examine.bytes_to_read, "examine") as on_bytes:
-        found = prepare_salvage(
-            to_examine,
-            out,
-            SalvageOptions(**given),
-            fill_from=fill_from,
-            config_dir=config_dir,
-            budget=how.budget,
-            on_bytes=on_bytes,
-        )
-    written = _carry_out(found, how, allow_overflow=allow_overflow)
-    if how.as_json:
-        seconds = round(time.monotonic() - began, 3)
-        done = {"output": str(out) if written else None, "dry_run": how.dry_run, "seconds": seconds}
-        render.print_json({**to_json(found), **done})
+    with hint_at_resuming(out), shown_progress() as progress:
+        found = salvage(path, out, progress=progress, **given)
+    if as_json:
+        render.print_json(found.to_json())
     else:
-        render.print_lines(describe(found))
+        render.print_lines(describe(found.details))
         for note in _notes(found):
             say("note", note)
-        if found.conversion is not None and found.conversion.lacking is not None:
-            say("warning", found.conversion.lacking)
-        click.echo(_ending(found, out, written=written, dry_run=how.dry_run))
+        if found.lacking is not None:
+            say("warning", found.lacking)
+        click.echo(_ending(found))
     return 0 if found.is_complete else EXIT_DIFFERENCES
-
-
-def _carry_out(found: Salvage, how: Writing, *, allow_overflow: bool) -> bool:
-    """Whether the output was written."""
-    conversion = found.conversion
-    if conversion is None:
-        return False
-    check_write(conversion, overwrite=how.overwrite, resume=how.resume)
-    if how.dry_run:
-        prove(conversion)
-        return False
-    to_handle = conversion.bytes_of_tensors * (2 if how.verify else 1)
-    with hint_at_resuming(conversion), progress(to_handle, "salvage") as on_bytes:
-        write(
-            conversion,
-            budget=how.budget,
-            overwrite=how.overwrite,
-            verify=how.verify,
-            resume=how.resume,
-            on_bytes=on_bytes,
-            check=(lambda _: None) if allow_overflow else refuse_overflow,
-        )
-    return True
 
 
 def describe(found: Salvage) -> Iterator[str]:
@@ -247,21 +162,19 @@ def _listed(title: str, lines: Sequence[str]) -> Iterator[str]:
         yield f"  ... and {len(lines) - MAX_LISTED} more (--json lists all)"
 
 
-def _notes(found: Salvage) -> Iterator[str]:
-    yield from found.examined.checkpoint.origin.notes
-    yield from found.examined.given.notes
+def _notes(found: SalvageResult) -> Iterator[str]:
     yield from found.notes
-    for problem in found.examined.damage:
+    for problem in found.damage:
         if not problem.is_loss:
             yield problem.message
-    if any(key.role not in ("param", "param16", "buffer") for key in found.examined.sound):
+    if any(key.role not in ("param", "param16", "buffer") for key in found.details.examined.sound):
         yield "weights alone are written: a run cannot resume its optimizer from them"
 
 
-def _ending(found: Salvage, out: Path, *, written: bool, dry_run: bool) -> str:
+def _ending(found: SalvageResult) -> str:
     weights = counted(len(found.weights), "weight")
-    if found.conversion is None:
+    if found.details.conversion is None:
         return "nothing was written: no weight is whole"
-    if not written:
-        return f"would write {out}: {weights}" if dry_run else "nothing was written"
-    return f"wrote {out}: {weights}, {render.size(found.conversion.bytes_to_write)}"
+    if found.dry_run:
+        return f"would write {found.destination}: {weights}"
+    return f"wrote {found.destination}: {weights}, {render.size(found.bytes_to_write)}"

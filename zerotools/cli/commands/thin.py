@@ -2,125 +2,35 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
 from zerotools.cli.options.checkpoint_path import CheckpointPath
-from zerotools.cli.options.shared import (
-    layout_option,
-    section_option,
-    socket_option,
-    tag_option,
-)
-from zerotools.cli.options.sizes import ByteSize
-from zerotools.cli.options.spans import Span
+from zerotools.cli.options.declared import options_of
+from zerotools.cli.options.grouped import GroupedCommand
+from zerotools.cli.options.shared import socket_option
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import say
-from zerotools.cli.output.progress_bar import progress
+from zerotools.cli.output.progress_bar import shown_progress
 from zerotools.core.counts import counted
-from zerotools.core.errors import BadRequest, ZerotoolsError
-from zerotools.core.thinning import Keep
-from zerotools.formats.format import ReadOptions
-from zerotools.ops.execution.workers import MemoryBudget
-from zerotools.ops.thinning.in_place import thin
-from zerotools.ops.thinning.run_checkpoints import paths_of, select
-from zerotools.ops.thinning.thin_plan import ThinPlan, leftover_note, prepare
+from zerotools.ops.thinning.thin_plan import ThinPlan, leftover_note
 from zerotools.ops.thinning.thin_report import SCHEMA, Outcome, Status
-
-if TYPE_CHECKING:
-    from zerotools.jobs.client.needed_checkpoints import Need, NeedGuard
+from zerotools.public.options.option import bound
+from zerotools.public.progress import metering
+from zerotools.public.thinning import SelectedOptions, Thinning, ThinOptions, ThinResult
 
 MAX_FILES = 3
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """What was asked for, and what is known of the daemon's jobs; None: no daemon answers."""
-
-    keep: Keep
-    options: ReadOptions
-    force: bool
-    yes: bool
-    budget: MemoryBudget
-    needed: list[Need] | None
-    guard: NeedGuard
-
-
-@dataclass
-class _Chosen:
-    """The checkpoints that are meant, and those of a run that stay, with the reasons."""
-
-    paths: list[Path] = field(default_factory=list)
-    stays: list[tuple[Path, str]] = field(default_factory=list)
-    failed: list[Outcome] = field(default_factory=list)
-
-
-@click.command("thin")
+@click.command("thin", cls=GroupedCommand)
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=CheckpointPath())
-@click.option(
-    "--keep",
-    type=click.Choice([each.value for each in Keep]),
-    default=Keep.MASTERS.value,
-    show_default=True,
-    help="masters: drop the state of the optimizer alone. weights: drop fp32 masters, too, where "
-    "16-bit weights lie beside them.",
-)
-@click.option("-y", "--yes", is_flag=True, help="Do it. Without it, only say what would be done.")
-@click.option(
-    "--older-than",
-    metavar="TIME",
-    type=Span(),
-    help="Of the checkpoints in PATH, those written longer ago: 30d, 12h, or seconds.",
-)
-@click.option(
-    "--keep-last",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="Of the checkpoints in PATH, all but the N newest.  [default: 1]",
-)
-@click.option(
-    "--keep-every",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Of the checkpoints in PATH, not those whose step is a multiple of N.",
-)
-@click.option("--force", is_flag=True, help="Thin a checkpoint that has problems, too.")
-@tag_option
-@layout_option
-@section_option
-@click.option(
-    "--workers", type=int, default=None, help="Threads. Default: one per core, at most 8."
-)
-@click.option(
-    "--max-memory",
-    type=ByteSize(),
-    default="256MiB",
-    show_default=True,
-    help="Memory for the buffers of all workers together.",
-)
+@options_of(SelectedOptions)
 @socket_option
 @click.option("--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")
-def command(
-    paths: tuple[Path, ...],
-    keep: str,
-    yes: bool,
-    older_than: int | None,
-    keep_last: int | None,
-    keep_every: int | None,
-    force: bool,
-    tag: str | None,
-    layout: Path | None,
-    section: str | None,
-    workers: int | None,
-    max_memory: int,
-    socket: Path | None,
-    as_json: bool,
-) -> int:
+def command(paths: tuple[Path, ...], as_json: bool, **given: Any) -> int:
     """Drop the optimizer state of the checkpoints at PATH, in place; the weights stay loadable.
 
     Without --yes it only says what would go and how many bytes that frees. Training cannot resume
@@ -128,141 +38,53 @@ def command(
     exchanged with it in one step. With --keep-last, --keep-every or --older-than, PATH is a run's
     directory. A checkpoint that a job of the daemon would resume from is refused.
     """
-    began = time.monotonic()
-    budget = MemoryBudget(max_memory) if workers is None else MemoryBudget(max_memory, workers)
-    options = ReadOptions(tag, layout, section)
-    asked = _Asked(Keep(keep), options, force, yes, budget, *_asking(socket))
-    selecting = not (older_than is None and keep_last is None and keep_every is None)
-    if selecting and tag is not None:
-        raise BadRequest("--tag names one checkpoint of a directory; leave it or the choice out")
-    chosen = _Chosen(list(paths))
-    if selecting:
-        chosen = _choose(paths, keep_last, keep_every, older_than)
-    looked = _once([*chosen.failed, *(_look(path, asked) for path in _distinct(chosen.paths))])
+    thinning = Thinning(paths, bound(ThinOptions, given))
+    found = thinning.planned()
     if not as_json:
-        render.print_lines(list(_described(looked, chosen, asked)))
-    done = [_do(each, asked) for each in looked] if yes else looked
+        render.print_lines(list(_described(found, yes=given["yes"])))
+    if given["yes"]:
+        with shown_progress() as progress, metering(progress) as meter:
+            found = thinning.done(found, meter)
     if as_json:
-        seconds = round(time.monotonic() - began, 3)
-        render.print_json({**_to_json(done, chosen, asked), "seconds": seconds})
-    elif yes:
-        render.print_lines(list(_results(done)))
-    for each in done:
-        if each.status is Status.REFUSED and not as_json:
-            say("error", each.message or "")
-    return next((each.code for each in done if each.code), 0)
-
-
-def _asking(socket: Path | None) -> tuple[list[Need] | None, NeedGuard]:
-    """What the daemon's jobs need now, and what asks again. Nothing else of this command knows of
-    jobs."""
-    from zerotools.jobs.client.needed_checkpoints import NeedGuard, needs_at
-
-    return needs_at(socket), NeedGuard(socket)
-
-
-def _choose(
-    paths: Sequence[Path], keep_last: int | None, keep_every: int | None, older_than: int | None
-) -> _Chosen:
-    chosen = _Chosen()
-    for path in paths:
-        try:
-            found = select(
-                path,
-                keep_last=keep_last,
-                keep_every=keep_every,
-                older_than=older_than,
-                now=time.time(),
-            )
-        except ZerotoolsError as error:
-            chosen.failed.append(_refused(path, error))
-        else:
-            chosen.paths += paths_of(found.chosen)
-            chosen.stays += found.stays
-    return chosen
-
-
-def _distinct(paths: Sequence[Path]) -> list[Path]:
-    return list({path.absolute(): path for path in paths}.values())
-
-
-def _once(looked: Sequence[Outcome]) -> list[Outcome]:
-    """Without those that are another name of one before them: `run`, `run/global_step2`."""
-    found: dict[Path, Outcome] = {}
-    for each in looked:
-        found.setdefault(each.path.absolute() if each.plan is None else _place(each.plan), each)
-    return list(found.values())
+        render.print_json(found.to_json())
+    elif given["yes"]:
+        render.print_lines(list(_results(found.checkpoints)))
+    refused = [each for each in found.checkpoints if each.status is Status.REFUSED]
+    for each in refused if not as_json else ():
+        say("error", each.message or "")
+    return next((each.error.exit_code for each in refused if each.error is not None), 0)
 
 
 def _place(plan: ThinPlan) -> Path:
     return plan.subject.resolve()
 
 
-def _refused(path: Path, error: ZerotoolsError, before: Outcome | None = None) -> Outcome:
-    plan = None if before is None else before.plan
-    return Outcome(path, Status.REFUSED, plan, message=str(error), code=error.exit_code)
-
-
-def _look(path: Path, asked: _Asked) -> Outcome:
-    """What thinning one checkpoint would do."""
-    try:
-        plan = prepare(path, asked.keep, asked.options)
-        need = next((each for each in asked.needed or () if each.concerns(plan.subject)), None)
-        if plan.has_work and need is not None:
-            raise BadRequest(need.sentence(plan.subject))
-    except ZerotoolsError as error:
-        return _refused(path, error)
-    return Outcome(path, Status.PLANNED if plan.has_work else Status.NOTHING, plan)
-
-
-def _do(looked: Outcome, asked: _Asked) -> Outcome:
-    plan = looked.plan
-    if plan is None or looked.status is Status.REFUSED:
-        return looked
-    if looked.status is Status.NOTHING and leftover_note(plan) is None:
-        return looked
-    total = plan.bytes_to_write + plan.bytes_after
-    try:
-        with progress(total, f"thin {plan.subject.name}") as on_bytes:
-            done = thin(
-                plan,
-                force=asked.force,
-                budget=asked.budget,
-                on_bytes=on_bytes,
-                permit=asked.guard.refuse,
-            )
-    except ZerotoolsError as error:
-        return _refused(looked.path, error, looked)
-    status = Status.THINNED if plan.has_work else Status.NOTHING
-    return replace(looked, status=status, done=done)
-
-
-def _described(looked: Sequence[Outcome], chosen: _Chosen, asked: _Asked) -> Iterator[str]:
+def _described(found: ThinResult, *, yes: bool) -> Iterator[str]:
     """What would be done, the bytes that it frees first."""
-    planned = [each for each in looked if each.status is Status.PLANNED]
+    planned = [each for each in found.checkpoints if each.status is Status.PLANNED]
     freed, ofs = sum(each.freed for each in planned), counted(len(planned), "checkpoint")
     if planned and freed >= 0:
-        verb = "frees" if asked.yes else "would free"
+        verb = "frees" if yes else "would free"
         yield f"{verb} {render.size(freed)} of {ofs}; training cannot resume from what is left"
     elif planned:
-        verb = "takes" if asked.yes else "would take"
+        verb = "takes" if yes else "would take"
         yield (
             f"{verb} {render.size(-freed)} more for {ofs}, as what goes stays elsewhere; training "
             "cannot resume from what is left"
         )
-    elif not any(each.status is Status.REFUSED for each in looked):
+    elif not any(each.status is Status.REFUSED for each in found.checkpoints):
         yield "there is nothing to drop"
-    for each in looked:
+    for each in found.checkpoints:
         if each.plan is not None and each.status is not Status.REFUSED:
             yield from _one(each)
-    for path, why in chosen.stays:
+    for path, why in found.stays:
         yield f"stays: {render.clean(str(path))}: {render.clean(why)}"
-    if asked.needed is None and planned:
+    if planned and not found.jobs_checked:
         yield (
             "note: no daemon answers, so it was not checked whether a job would resume from "
             f"{'it' if len(planned) == 1 else 'them'}"
         )
-    if planned and not asked.yes:
+    if planned and not yes:
         yield "nothing was changed; --yes does it"
 
 
@@ -319,15 +141,3 @@ def _results(done: Sequence[Outcome]) -> Iterator[str]:
         freed, ofs = sum(each.freed for each in gone), counted(len(gone), "checkpoint")
         took = f"took {render.size(-freed)} more for {ofs}"
         yield f"freed {render.size(freed)} of {ofs}" if freed >= 0 else took
-
-
-def _to_json(done: Sequence[Outcome], chosen: _Chosen, asked: _Asked) -> dict[str, object]:
-    return {
-        "schema": SCHEMA,
-        "dry_run": not asked.yes,
-        "keep": asked.keep.value,
-        "jobs_checked": asked.needed is not None,
-        "freed_bytes": sum(each.freed for each in done),
-        "checkpoints": [each.to_json() for each in done],
-        "stays": [{"path": str(path), "why": why} for path, why in chosen.stays],
-    }

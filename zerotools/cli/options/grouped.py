@@ -12,13 +12,17 @@ from typing import Any, TypeVar
 
 import click
 
-WHAT = "What"
-NAMES = "Names and layout"
-OUTPUT = "Output"
-WHEN = "When and where"
-RESOURCES = "Resources"
-GENERAL = "General"
-GROUPS = (WHAT, NAMES, WHEN, OUTPUT, RESOURCES, GENERAL)
+from zerotools.public.options.option import (
+    GENERAL,
+    NAMES,
+    OUTPUT,
+    RESOURCES,
+    TRAINING,
+    WHAT,
+    WHEN,
+)
+
+__all__ = ["GENERAL", "NAMES", "OUTPUT", "RESOURCES", "WHAT", "WHEN", "command", "option"]
 
 _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
 
@@ -31,6 +35,7 @@ ORDER = (
     SELECTION,
     WHAT,
     NAMES,
+    TRAINING,
     LAUNCHERS,
     WHEN,
     CLUSTER,

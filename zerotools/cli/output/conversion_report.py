@@ -1,77 +1,140 @@
-"""What the commands that write a checkpoint say of it."""
+"""Run a function that writes a checkpoint, and print what it did."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import click
+
 from zerotools.cli.output.messages import say
+from zerotools.cli.output.progress_bar import shown_progress
+from zerotools.cli.output.render import duration, print_json, size, spans
 from zerotools.core.counts import counted
-from zerotools.ops.conversions.conversion import Conversion
-from zerotools.ops.execution.execute import WriteReport
+from zerotools.io.files.open_source import RemotePath
+from zerotools.io.output.staging import partial_of
+from zerotools.public.results import ConversionResult, Losses
 
 MAX_LOSSES = 20
 
 
-def plan_json(conversion: Conversion) -> dict[str, Any]:
-    """What is written, as `--json` has it."""
-    return {
-        "schema": "zerotools.conversion/1",
-        "source": str(conversion.source.origin.path),
-        "destination": str(conversion.destination),
-        "tensors": len(conversion.target.checkpoint.tensors),
-        "bytes_to_read": conversion.bytes_to_read,
-        "bytes_to_write": conversion.bytes_to_write,
-        "files": [
-            {"name": name, "bytes": file.size} for name, file in conversion.target.files.items()
-        ],
-        "notes": list(conversion.notes),
-        "dropped": [{"what": each.what, "why": each.why} for each in conversion.target.dropped],
-        "warnings": [*conversion.warnings, *filter(None, [conversion.lacking])],
-    }
+def convert_and_report(
+    function: Callable[..., ConversionResult],
+    path: Path,
+    out: Path,
+    given: Mapping[str, Any],
+    *,
+    as_json: bool,
+) -> None:
+    """Call `function` with the options of its command, showing progress, and print the result."""
+    in_parts = given["part"] is not None or given["part_from"] is not None
+    with hint_at_resuming(out, "" if in_parts else "with --resume "), shown_progress() as progress:
+        done = function(path, out, progress=progress, **given)
+    if as_json:
+        print_json(done.to_json())
+        return
+    print_notes(done)
+    for note in done.report_notes:
+        say("note", note)
+    print_losses(done.losses)
+    if done.unchanged:
+        click.echo(
+            f"{done.source} is already laid out like that for "
+            f"{counted(done.world_size or 0, 'rank')}; nothing was written (--force rewrites it)"
+        )
+    elif done.part is not None:
+        click.echo("\n".join(_part_lines(done)))
+    elif done.dry_run:
+        click.echo("\n".join(_plan_lines(done)))
+    else:
+        click.echo(_written_line(done))
 
 
-def print_notes(conversion: Conversion) -> None:
-    """What the user should know of an output."""
+def _written_line(done: ConversionResult) -> str:
+    took = f"{done.seconds:.1f} s" if done.seconds < 60 else duration(done.seconds)
+    files, tensors = counted(len(done.files), "file"), counted(done.tensors, "tensor")
+    line = f"wrote {done.destination}: {tensors}, {size(done.bytes_to_write)} in {files}, {took}"
+    if done.resumed:
+        line += f"; {len(done.resumed)} of them were complete before"
+    if done.verified:
+        line += f"; verified against the source, digests in {done.manifest}"
+    return line
+
+
+def _plan_lines(done: ConversionResult) -> Iterator[str]:
+    yield f"would write {done.destination}:"
+    yield from (f"  {name}  {size(count)}" for name, count in done.files.items())
+    yield (
+        f"{counted(done.tensors, 'tensor')}; read {size(done.bytes_to_read)}, write "
+        f"{size(done.bytes_to_write)}; at most {size(done.buffer_bytes)} of buffers"
+    )
+
+
+def _part_lines(done: ConversionResult) -> Iterator[str]:
+    part = done.part
+    assert part is not None
+    files = counted(len(part.files), "file")
+    if part.missing is None:
+        yield f"{part} would write {size(part.bytes)} of {done.destination}, in {files}:"
+        for each in part.files:
+            is_whole = (each.begin, each.end) == (0, done.files[each.name])
+            of_it = "" if is_whole else f"  bytes {each.begin} to {each.end} of it"
+            yield f"  {each.name}  {size(each.end - each.begin)}{of_it}"
+        return
+    said = f"{part} is complete: {size(part.bytes)} in {files}"
+    if part.missing:
+        yield (
+            f"{said}; {done.destination} is made when all are, and these are not: "
+            f"{spans(part.missing)}"
+        )
+    else:
+        yield f"{said}; so are the others, and {done.destination} is there"
+
+
+def print_notes(done: ConversionResult) -> None:
+    """Print what the user should know of an output."""
     reasons: dict[str, list[str]] = {}
-    for dropped in conversion.target.dropped:
+    for dropped in done.dropped:
         reasons.setdefault(dropped.why, []).append(dropped.what)
     for why, what in reasons.items():
         say("dropped", f"{', '.join(what)} ({why})")
-    for note in conversion.notes:
+    for note in done.notes:
         say("note", note)
-    for warning in conversion.warnings:
+    for warning in done.warnings:
         say("warning", f"{warning}; what is written here does not need it")
-    if conversion.lacking is not None:
-        say("warning", conversion.lacking)
+    if done.lacking is not None:
+        say("warning", done.lacking)
 
 
-def losses_json(report: WriteReport) -> dict[str, Any]:
-    """What became infinite, or is not finite, as `--json` has it."""
-    return {
-        "overflowed": [
-            {"name": k.name, "role": k.role, "values": lost.overflowed, "largest": lost.largest}
-            for k, lost in report.losses.items()
-            if lost.overflowed
-        ],
-        "nonfinite": [
-            {"name": k.name, "role": k.role, "nans": lost.nans, "infinities": lost.infinities}
-            for k, lost in report.losses.items()
-            if lost.nans or lost.infinities
-        ],
-    }
-
-
-def print_losses(report: WriteReport) -> None:
-    """What became infinite, or is not finite."""
+def print_losses(losses: tuple[Losses, ...]) -> None:
+    """Print which tensors have values that became infinite, or are not finite."""
     lines = []
-    for key, lost in report.losses.items():
+    for lost in losses:
         if lost.overflowed:
             lines.append(
-                f"{key}: {counted(lost.overflowed, 'value')} up to {lost.largest:g} became infinite"
+                f"{lost}: {counted(lost.overflowed, 'value')} up to {lost.largest:g} became "
+                "infinite"
             )
         if lost.nans or lost.infinities:
-            lines.append(f"{key} holds {lost.nans} NaN and {lost.infinities} infinite values")
+            lines.append(f"{lost} holds {lost.nans} NaN and {lost.infinities} infinite values")
     for line in lines[:MAX_LOSSES]:
         say("note", line)
     if len(lines) > MAX_LOSSES:
         say("note", f"and {len(lines) - MAX_LOSSES} more (--json lists all)")
+
+
+@contextmanager
+def hint_at_resuming(destination: Path, flag: str = "with --resume ") -> Iterator[None]:
+    """Say what an interrupted run leaves, and how to continue it. `flag` is what that takes."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        partial = partial_of(destination)
+        if isinstance(destination, RemotePath):
+            partial = destination
+            partial.forget()
+        if partial.exists():
+            say("note", f"{partial} is kept; run the same command {flag}to continue")
+        raise

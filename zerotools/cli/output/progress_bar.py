@@ -12,40 +12,10 @@ from contextlib import contextmanager
 from typing import Any, TextIO
 
 from zerotools.cli.output import render
+from zerotools.public.progress import ProgressBars, TqdmBar
 
 EVERY_SECONDS = 30.0
 """Between two lines where the stream is not a terminal."""
-
-
-class ProgressBar:
-    """tqdm's bar, made when the first bytes come."""
-
-    def __init__(self, total: int, verb: str, stream: TextIO) -> None:
-        self._total = total
-        self._verb = verb
-        self._stream = stream
-        self._bar: Any = None
-
-    def advance(self, count: int) -> None:
-        """`count` bytes more are done."""
-        if self._bar is None:
-            from tqdm import tqdm
-
-            self._bar = tqdm(
-                total=self._total,
-                desc=self._verb,
-                unit="iB",  # after tqdm's own K, M, G
-                unit_scale=True,
-                unit_divisor=1024,
-                file=self._stream,
-                dynamic_ncols=True,
-            )
-        self._bar.update(count)
-
-    def close(self) -> None:
-        """Leave the bar as it is, and the cursor below it."""
-        if self._bar is not None:
-            self._bar.close()
 
 
 class ProgressLines:
@@ -87,15 +57,19 @@ class ProgressLines:
 
 
 @contextmanager
-def progress(
-    total: int, verb: str, stream: TextIO | None = None
-) -> Iterator[Callable[[int], None]]:
-    """What is called with the number of bytes done, of `total`; shown on `stream`, or stderr."""
+def shown_progress(stream: TextIO | None = None) -> Iterator[ProgressBars]:
+    """Yield the `progress=` of a function that shows how far it is on `stream`, or stderr."""
     stream = stream or sys.stderr
-    bar = (
-        ProgressBar(total, verb, stream) if stream.isatty() else ProgressLines(total, verb, stream)
-    )
+
+    def make_bar(total: int, stage: str) -> Any:
+        if stream.isatty():
+            from tqdm import tqdm
+
+            return TqdmBar(total, stage, tqdm, file=stream, dynamic_ncols=True)
+        return ProgressLines(total, stage, stream)
+
+    bars = ProgressBars(make_bar)
     try:
-        yield bar.advance
+        yield bars
     finally:
-        bar.close()
+        bars.close()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from zerotools.core.errors import ZerotoolsError
+from zerotools.ops.thinning.checking import CheckedCopy
 from zerotools.ops.thinning.in_place import Thinned
 from zerotools.ops.thinning.thin_plan import ThinPlan
 
@@ -25,14 +27,14 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one checkpoint; `code` is the exit status that an error has."""
+    """What came of one checkpoint. `error` is why it was refused, and `message` its sentence."""
 
     path: Path
     status: Status
-    plan: ThinPlan | None = None
-    done: Thinned | None = None
+    plan: ThinPlan | None = field(default=None, repr=False)
+    done: Thinned | None = field(default=None, repr=False)
     message: str | None = None
-    code: int = 0
+    error: ZerotoolsError | None = field(default=None, repr=False)
 
     @property
     def freed(self) -> int:
@@ -41,6 +43,41 @@ class Outcome:
         if self.plan is None or self.status is Status.REFUSED:
             return 0
         return cleared + self.plan.freed
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """Bytes of the tensors that go, by role; masters are called so."""
+        return {} if self.plan is None else self.plan.dropped
+
+    @property
+    def bytes_before(self) -> int | None:
+        """Size of all files; None where it could not be read."""
+        return None if self.plan is None else self.plan.bytes_before
+
+    @property
+    def bytes_after(self) -> int | None:
+        """Size of all files of the result."""
+        return None if self.plan is None else self.plan.bytes_after
+
+    @property
+    def soundness(self) -> str | None:
+        """What `verify` says of the result; None before there is one."""
+        return None if self._checked is None else self._checked.soundness.value
+
+    @property
+    def tensors_compared(self) -> int | None:
+        """How many tensors were written anew, and compared with the old ones."""
+        return None if self._checked is None else self._checked.compared
+
+    @property
+    def _checked(self) -> CheckedCopy | None:
+        return None if self.done is None else self.done.checked
+
+    @property
+    def all_problems(self) -> tuple[str, ...]:
+        """What is wrong with the checkpoint, and why it was refused."""
+        refusal = () if self.message is None else (self.message,)
+        return (*(() if self.plan is None else self.plan.problems), *refusal)
 
     @property
     def notes(self) -> tuple[str, ...]:

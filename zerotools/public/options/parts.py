@@ -1,14 +1,11 @@
-"""`--part I/N` and `--part-from`: which part of a piece of work a run does."""
+"""Which part of a piece of work this process does."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
-from functools import wraps
+from collections.abc import Mapping
 from typing import Any
-
-import click
 
 from zerotools.core.errors import BadRequest
 from zerotools.ops.execution.parts.share import OutputPart
@@ -17,52 +14,36 @@ MOST = 1 << 20
 LAUNCHERS = ("slurm", "torchrun")
 
 
-class PartType(click.ParamType[OutputPart]):
-    """`3/8`: the third of eight."""
+def parse_part(given: str | tuple[int, int] | OutputPart) -> OutputPart:
+    """The part that "3/8" or (3, 8) names: the third of eight.
 
-    name = "I/N"
+    Raises:
+        BadRequest: it names none.
+    """
+    if isinstance(given, OutputPart):
+        return given
+    text = given if isinstance(given, str) else "/".join(map(str, given))
+    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
+    if found is None:
+        raise BadRequest(f"--part {text!r} is not a part; write 3/8 for the third of eight")
+    index, of = int(found[1]), int(found[2])
+    if not 1 <= of <= MOST or not 1 <= index <= of:
+        raise BadRequest(f"--part {text!r}: parts are counted from 1/{of} to {of}/{of}")
+    return OutputPart(index, of)
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> OutputPart:
-        if isinstance(value, OutputPart):
-            return value
-        found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", str(value))
-        if found is None:
-            self.fail(f"{value!r} is not a part; write 3/8 for the third of eight", param, ctx)
-        index, of = int(found[1]), int(found[2])
-        if not 1 <= of <= MOST or not 1 <= index <= of:
-            self.fail(f"{value!r}: parts are counted from 1/{of} to {of}/{of}", param, ctx)
-        return OutputPart(index, of)
 
+def chosen_part(given: Mapping[str, Any]) -> OutputPart | None:
+    """The part that the options `part` and `part_from` choose, or None.
 
-def part_options(command: Callable[..., int | None]) -> Callable[..., int | None]:
-    """Add `--part` and `--part-from`; the command is given `part`, None without them."""
-
-    @wraps(command)
-    def collected(part: OutputPart | None, part_from: str | None, **given: Any) -> int | None:
-        if part is not None and part_from is not None:
-            raise BadRequest("--part and --part-from say the same thing; leave one of them out")
-        if part_from is not None:
-            part = part_of(part_from, os.environ)
-        return command(**given, part=part)
-
-    options = (
-        click.option(
-            "--part",
-            type=PartType(),
-            metavar="I/N",
-            help="Do part I of N alone; N runs, anywhere, together do all of it.",
-        ),
-        click.option(
-            "--part-from",
-            type=click.Choice(LAUNCHERS),
-            help="Take I and N from the variables of Slurm (job arrays, srun) or of torchrun.",
-        ),
-    )
-    for option in reversed(options):
-        option(collected)
-    return collected
+    Raises:
+        BadRequest: both were given, or the launcher did not start this process.
+    """
+    part, launcher = given["part"], given["part_from"]
+    if launcher is None:
+        return parse_part(part) if part is not None else None
+    if part is not None:
+        raise BadRequest("--part and --part-from say the same thing; leave one of them out")
+    return part_of(launcher, os.environ)
 
 
 def part_of(launcher: str, environ: Mapping[str, str]) -> OutputPart:

@@ -1,0 +1,75 @@
+"""The options of a command, made of the declaration that its function has, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from zerotools.cli.options.checkpoint_path import CheckpointPath
+from zerotools.cli.options.grouped import option
+from zerotools.cli.options.sizes import ByteSize
+from zerotools.cli.options.spans import Span
+from zerotools.public.options.option import DeclaredOption, Kind, declared_options
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def options_of(declaration: type) -> Callable[[_Command], _Command]:
+    """Return the decorator that adds every option which the TypedDict declares. The command is
+    given them by their keywords, as the function takes them."""
+
+    def add(command: _Command) -> _Command:
+        for each in reversed(declared_options(declaration).values()):
+            command = option(
+                *filter(None, (each.option.short, each.flag)),
+                each.keyword,
+                group=each.option.group,
+                help=each.option.help,
+                metavar=each.option.metavar,
+                required=each.is_required,
+                **_attributes(each),
+            )(command)
+        return command
+
+    return add
+
+
+def _attributes(each: DeclaredOption) -> dict[str, Any]:
+    """The arguments of `click.option` that depend on the kind."""
+    kind, default = each.kind, each.default
+    if kind is Kind.FLAG:
+        return {"is_flag": True, "default": default}
+    if kind is Kind.WORDS:
+        chosen = {"type": click.Choice(each.choices)} if each.choices else {}
+        return {"multiple": True, **chosen}
+    if kind is Kind.PATH_OR_FLAG:
+        return {"is_flag": False, "flag_value": ""}
+    shown = {} if default is None else {"default": default, "show_default": True}
+    return {"type": _type(each), **shown}
+
+
+def _type(each: DeclaredOption) -> Any:
+    least, most = each.option.least, each.option.most
+    match each.kind:
+        case Kind.CHOICE:
+            return click.Choice([str(choice) for choice in each.choices])
+        case Kind.SWITCH:
+            return click.Choice(["on", "off"])
+        case Kind.INTEGER if least is not None or most is not None:
+            return click.IntRange(least, most)
+        case Kind.INTEGER:
+            return int
+        case Kind.NUMBER:
+            return float
+        case Kind.PAIR:
+            return (float, float)
+        case Kind.PATH:
+            return CheckpointPath()
+        case Kind.SIZE:
+            return ByteSize()
+        case Kind.SPAN:
+            return Span()
+        case _:  # text, and parts, which the function reads
+            return str

@@ -1,0 +1,99 @@
+"""Compare two checkpoints."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypedDict, Unpack
+
+from zerotools.io.files.sources import recording
+from zerotools.io.stores.addresses import path_of
+from zerotools.ops.comparison import checkpoint_diff
+from zerotools.ops.comparison.result import CheckpointDiff
+from zerotools.public.options.option import (
+    NAMES,
+    WHAT,
+    Option,
+    PathOption,
+    StrPath,
+    Words,
+    bound,
+    takes_options,
+)
+from zerotools.public.options.reading import ReadingOptions
+from zerotools.public.progress import ProgressWanted, metering
+
+
+class ComparedOptions(TypedDict, total=False):
+    """Which tensors are compared, and how far apart they may be."""
+
+    role: Annotated[
+        Words,
+        Option(
+            group=WHAT,
+            metavar="ROLE",
+            help="Only tensors of this role (param, exp_avg, ...), and not the run; may be "
+            "repeated.",
+        ),
+    ]
+    include: Annotated[
+        Words,
+        Option(
+            group=WHAT,
+            metavar="GLOB",
+            help="Only tensors whose name matches, and not the run; may be repeated.",
+        ),
+    ]
+    tolerance: Annotated[
+        str | None,
+        Option(
+            group=WHAT,
+            metavar="bits|cast|ulp=N|abs=X,rel=Y",
+            help="How far apart values may be: not at all, after a cast to the narrower type, N "
+            "steps of the type, or X + Y times the value in A.  [default: bits; with --adapter a "
+            "step of A's type]",
+        ),
+    ]
+    adapter: Annotated[
+        PathOption | None,
+        Option(
+            group=WHAT,
+            metavar="DIR",
+            help="Add this PEFT adapter to B, a base model, and compare A, a merged one, with the "
+            "sum.",
+        ),
+    ]
+    rename: Annotated[
+        Words,
+        Option(
+            group=NAMES,
+            metavar="REGEX=REPL",
+            help="Change names of A, or of B if none of A matches; may be repeated.",
+        ),
+    ]
+
+
+class DiffOptions(ComparedOptions, ReadingOptions, total=False):
+    """The options of `zerotools diff`."""
+
+
+@takes_options(DiffOptions)
+def diff(
+    a: StrPath, b: StrPath, *, progress: ProgressWanted = None, **options: Unpack[DiffOptions]
+) -> CheckpointDiff:
+    """Compare two checkpoints of any format, stage and number of ranks; neither is merged.
+
+    Compared are the tensors, and what is known of the run. `is_equal`, `tensors`, `run` and
+    `worst(most)` of the result say what was found. `progress` is a callable that gets a `Progress`,
+    or True for a bar.
+
+    Raises:
+        BadRequest: one does not exist, an option is wrong, or nothing is left to compare.
+        BadFile: one is not a checkpoint, its metadata is damaged, or it changed while it was read.
+            Tensors that cannot be read are in the result.
+        Unsupported: one is in a format that is not read.
+    """
+    given = bound(DiffOptions, options)
+    asked = checkpoint_diff.DiffOptions(roles=given.pop("role"), **given)
+    with recording(), metering(progress) as meter:
+        prepared = checkpoint_diff.prepare_diff(path_of(a), path_of(b), asked)
+        with meter(prepared.bytes, "diff") as on_bytes:
+            return checkpoint_diff.carry_out_diff(prepared, on_bytes=on_bytes)

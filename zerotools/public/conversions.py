@@ -1,0 +1,338 @@
+"""Functions that write a checkpoint: consolidate, reshard and convert."""
+
+from __future__ import annotations
+
+from typing import Annotated, Required, TypedDict, Unpack
+
+from zerotools.core.errors import BadRequest
+from zerotools.formats.dcp.writing.naming_styles import STYLES
+from zerotools.io.stores.addresses import path_of
+from zerotools.ops.conversions import consolidate as consolidation
+from zerotools.ops.conversions import convert as converting
+from zerotools.ops.conversions import reshard as resharding
+from zerotools.ops.conversions.conversion import Conversion, Unchanged
+from zerotools.ops.conversions.to_job import JOB, prepare_job
+from zerotools.ops.conversions.weights_alone import KEEP
+from zerotools.ops.execution.execute import WriteReport
+from zerotools.public.options.exporting import (
+    FormatOption,
+    MastersOption,
+    ModelOptions,
+    export_options,
+    overflow_check,
+)
+from zerotools.public.options.maps import MapOptions, map_request
+from zerotools.public.options.option import (
+    OUTPUT,
+    TRAINING,
+    WHAT,
+    Option,
+    PathOption,
+    Size,
+    StrPath,
+    bound,
+    takes_options,
+)
+from zerotools.public.options.reading import ConfigDirOption, ReadingOptions, TagOption
+from zerotools.public.options.writing import PartOptions, WritingOptions
+from zerotools.public.options.zero import ZeroOptions, zero_settings
+from zerotools.public.progress import ProgressWanted
+from zerotools.public.results import ConversionResult
+from zerotools.public.writing import carry_out
+
+
+class AdapterOptions(TypedDict, total=False):
+    """The adapter of a run."""
+
+    adapter_only: Annotated[
+        bool,
+        Option(
+            group=WHAT,
+            help="Export the PEFT adapter of the run alone, as PEFT's save_pretrained writes it.",
+        ),
+    ]
+    adapter_config: Annotated[
+        PathOption | None,
+        Option(
+            group=WHAT,
+            metavar="FILE|DIR",
+            help="The adapter's adapter_config.json, where the run does not say it.",
+        ),
+    ]
+    adapter_name: Annotated[
+        str | None,
+        Option(group=WHAT, metavar="NAME", help="Which adapter, if the run has several."),
+    ]
+    base: Annotated[
+        PathOption | None,
+        Option(
+            group=WHAT,
+            metavar="DIR",
+            help="The base model of adapters that a job saved alone, where it is not where the job "
+            "had it.",
+        ),
+    ]
+
+
+class LikeOption(TypedDict, total=False):
+    """A model that the output must look like."""
+
+    like: Annotated[
+        PathOption | None,
+        Option(
+            group=OUTPUT,
+            metavar="DIR",
+            help="Check against this model's names, shapes and types before anything is written.",
+        ),
+    ]
+
+
+class ConsolidateOptions(
+    ReadingOptions,
+    MastersOption,
+    AdapterOptions,
+    ModelOptions,
+    MapOptions,
+    FormatOption,
+    ConfigDirOption,
+    LikeOption,
+    WritingOptions,
+    PartOptions,
+    total=False,
+):
+    """The options of `zerotools consolidate`."""
+
+
+@takes_options(ConsolidateOptions)
+def consolidate(
+    path: StrPath,
+    out: StrPath,
+    *,
+    progress: ProgressWanted = None,
+    **options: Unpack[ConsolidateOptions],
+) -> ConversionResult:
+    """Merge the checkpoint at `path` into a Hugging Face model in the directory `out`.
+
+    `path` is a checkpoint, or the directory of a run: then its newest checkpoint is taken. With
+    `adapter_only` the output is adapter_model.safetensors and adapter_config.json. `progress` is a
+    callable that gets a `Progress`, or True for a bar.
+
+    Raises:
+        BadRequest: there is nothing at `path`, `out` exists, or an option is wrong.
+        BadFile: it is not a checkpoint, or what is needed of it is damaged.
+        Unsupported: it is in a format that is not read.
+    """
+    given = bound(ConsolidateOptions, options)
+    prepared = consolidation.prepare(
+        path_of(path),
+        path_of(out),
+        export_options(given, map_request(given)),
+        tag=given["tag"],
+        layout=given["layout"],
+        section=given["section"],
+        config_dir=given["config_dir"],
+    )
+    return carry_out(prepared, given, "consolidate", progress, overflow_check(given))
+
+
+class ForceOption(TagOption, total=False):
+    """What is done where nothing would change."""
+
+    force: Annotated[bool, Option(group=OUTPUT, help="Rewrite even if nothing changes.")]
+
+
+class RanksOption(TypedDict):
+    """The number of ranks."""
+
+    world_size: Required[Annotated[int, Option(group=TRAINING, help="Ranks that will load it.")]]
+
+
+class ReshardOptions(
+    RanksOption, ZeroOptions, ForceOption, WritingOptions, PartOptions, total=False
+):
+    """The options of `zerotools reshard`."""
+
+
+@takes_options(ReshardOptions)
+def reshard(
+    path: StrPath,
+    out: StrPath,
+    *,
+    progress: ProgressWanted = None,
+    **options: Unpack[ReshardOptions],
+) -> ConversionResult:
+    """Rewrite the checkpoint at `path` for `world_size` ranks, optimizer state included, into
+    `out`.
+
+    `path` is a checkpoint, or the directory of a run: then its newest checkpoint is taken.
+    `progress` is a callable that gets a `Progress`, or True for a bar.
+
+    Raises:
+        BadRequest: there is nothing at `path`, `out` exists, or an option is wrong.
+        BadFile: it is not a checkpoint, or it is damaged.
+        Unsupported: its format has no ranks, or is not written.
+    """
+    given = bound(ReshardOptions, options)
+    prepared = resharding.prepare(
+        path_of(path),
+        path_of(out),
+        world_size=given["world_size"],
+        options=zero_settings(given),
+        force=given["force"],
+        tag=given["tag"],
+    )
+    return carry_out(prepared, given, "reshard", progress)
+
+
+class TargetOptions(TypedDict, total=False):
+    """The format that is written."""
+
+    to: Required[
+        Annotated[
+            str,
+            Option(
+                group=OUTPUT,
+                choices=(*converting.written_formats(), JOB),
+                help="Format to write; job: what a job of zerotools resumes from.",
+            ),
+        ]
+    ]
+    style: Annotated[
+        str | None,
+        Option(
+            group=OUTPUT,
+            choices=STYLES,
+            help="Which names and directories to use (dcp). Default: torch.",
+        ),
+    ]
+    dtype: Annotated[
+        str | None,
+        Option(
+            group=OUTPUT,
+            choices=(KEEP, *consolidation.DTYPES, *consolidation.QUANTISERS),
+            help="Type of the floating-point weights (safetensors). Default: keep.",
+        ),
+    ]
+    max_shard_size: Annotated[
+        Size | None,
+        Option(group=OUTPUT, help="Largest file of tensors (safetensors, megatron). Default: 5GB."),
+    ]
+
+
+class OptimizerOptions(TypedDict, total=False):
+    """What the run that resumes has, and a checkpoint may not say."""
+
+    world_size: Annotated[
+        int | None,
+        Option(
+            group=TRAINING,
+            help="Ranks that will load it (deepspeed, dcp, job). Default: as many as saved it.",
+        ),
+    ]
+    expert_parallel: Annotated[
+        int | None,
+        Option(
+            group=TRAINING,
+            help="Expert-parallel ranks of the run that loads the optimizer (megatron). Default: "
+            "as the source, else more than 1.",
+        ),
+    ]
+    lr: Annotated[
+        float | None, Option(group=TRAINING, help="Learning rate, if the checkpoint has none.")
+    ]
+    betas: Annotated[
+        tuple[float, float] | None,
+        Option(group=TRAINING, metavar="B1 B2", help="Adam's betas, if the checkpoint has none."),
+    ]
+    eps: Annotated[
+        float | None, Option(group=TRAINING, help="Adam's eps, if the checkpoint has none.")
+    ]
+    weight_decay: Annotated[
+        float | None, Option(group=TRAINING, help="Weight decay, if the checkpoint has none.")
+    ]
+    momentum: Annotated[
+        float | None, Option(group=TRAINING, help="SGD's momentum, if the checkpoint has none.")
+    ]
+    order: Annotated[
+        PathOption | None,
+        Option(
+            group=TRAINING,
+            metavar="FILE",
+            help="Names of the trained parameters, one per line, in the optimizer's order "
+            "(deepspeed, job).",
+        ),
+    ]
+
+
+class ConvertOptions(
+    TargetOptions,
+    ReadingOptions,
+    MapOptions,
+    ZeroOptions,
+    OptimizerOptions,
+    ConfigDirOption,
+    ForceOption,
+    WritingOptions,
+    PartOptions,
+    total=False,
+):
+    """The options of `zerotools convert`."""
+
+
+_OF_TARGETS = (
+    *("world_size", "style", "dtype", "expert_parallel"),
+    *("lr", "betas", "eps", "weight_decay", "momentum", "order"),
+)
+"""Options that some formats take and others refuse."""
+
+
+@takes_options(ConvertOptions)
+def convert(
+    path: StrPath,
+    out: StrPath,
+    *,
+    progress: ProgressWanted = None,
+    **options: Unpack[ConvertOptions],
+) -> ConversionResult:
+    """Write the checkpoint at `path` into `out` in the format `to`, optimizer state included.
+
+    `path` is a checkpoint, or the directory of a run: then its newest checkpoint is taken. What the
+    format cannot hold is in `dropped` of the result. `progress` is a callable that gets a
+    `Progress`, or True for a bar.
+
+    Raises:
+        BadRequest: there is nothing at `path`, `out` exists, or an option is wrong.
+        BadFile: it is not a checkpoint, or it is damaged.
+        Unsupported: the target cannot hold its weights.
+    """
+    given = bound(ConvertOptions, options)
+    settings = zero_settings(given)
+    asked = {name: given[name] for name in _OF_TARGETS}
+    asked["max_shard_bytes"] = given["max_shard_size"]
+    asked |= {name: getattr(settings, name) for name in settings.given()}
+    asked = {name: value for name, value in asked.items() if value is not None}
+    mapping = map_request(given)
+    reading = {name: given[name] for name in ("tag", "layout", "section", "config_dir")}
+    prepared: Conversion | Unchanged
+    if given["to"] == JOB:
+        if mapping is not None:
+            raise BadRequest(
+                "--map-to is not for --to job, as a job knows its model's own layout: convert with "
+                "--map-to first, and convert that to a job"
+            )
+        prepared = prepare_job(path_of(path), path_of(out), asked, **reading)
+    else:
+        prepared = converting.prepare(
+            path_of(path),
+            path_of(out),
+            given["to"],
+            asked,
+            force=given["force"],
+            mapping=mapping,
+            **reading,
+        )
+    return carry_out(prepared, given, "convert", progress, _refuse_overflow)
+
+
+def _refuse_overflow(report: WriteReport) -> None:
+    consolidation.refuse_overflow(report, "use --dtype bf16 or fp32")

@@ -1,0 +1,211 @@
+"""Bring the shards of a checkpoint that lies on several nodes together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, TypedDict, Unpack
+
+from zerotools.core.errors import BadFile
+from zerotools.io.output.staging import partial_of
+from zerotools.io.ssh.far_shell import OpenShells
+from zerotools.io.stores.addresses import path_of
+from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.gathering import gathering_run
+from zerotools.ops.gathering.gather_json import plan_json, result_json
+from zerotools.ops.gathering.gather_plan import GatherPlan, prepare
+from zerotools.ops.gathering.gathering_run import Gathered, check_room
+from zerotools.ops.gathering.node_source import parse_source
+from zerotools.ops.gathering.node_survey import survey
+from zerotools.ops.gathering.staged_check import StagedCheck, check, look
+from zerotools.ops.verification.verify import DEFAULT_MEMORY
+from zerotools.public.options.option import (
+    OUTPUT,
+    RESOURCES,
+    Option,
+    StrPath,
+    bound,
+    takes_options,
+)
+from zerotools.public.options.reading import TagOption
+from zerotools.public.progress import Meter, ProgressWanted, metering
+
+
+class FetchOptions(TypedDict, total=False):
+    """How shards are fetched and checked."""
+
+    dry_run: Annotated[
+        bool,
+        Option(group=OUTPUT, help="Compare and show the plan, and fetch nothing."),
+    ]
+    fast: Annotated[
+        bool,
+        Option(
+            group=OUTPUT,
+            help="Compare digests only of what several nodes have, and check the structure alone.",
+        ),
+    ]
+    force: Annotated[
+        bool,
+        Option(
+            group=OUTPUT,
+            help="Make OUT although the checkpoint is not whole, for zerotools salvage.",
+        ),
+    ]
+    workers: Annotated[
+        int,
+        Option(
+            group=RESOURCES,
+            default=8,
+            least=1,
+            most=64,
+            help="Nodes to read from at the same time.",
+        ),
+    ]
+
+
+class GatherOptions(TagOption, FetchOptions, total=False):
+    """The options of `zerotools gather`."""
+
+
+@dataclass(frozen=True)
+class GatherResult:
+    """What was brought together; in a dry run, what would be.
+
+    `sources` has the number of files that are fetched from each source. `has_name` says whether the
+    output is in `destination`; else all that was fetched is in `partial`. `findings` say what is
+    wrong with the checkpoint, `missing` are files that it lacks, and `may_lack` those that the
+    numbers in other names let expect. `plan` and `gathered` are what `zerotools.ops` returned.
+    """
+
+    destination: Path
+    partial: Path
+    sources: Mapping[str, int]
+    files: Mapping[str, int] = field(repr=False)
+    bytes_of_all: int
+    bytes_to_fetch: int
+    has_name: bool
+    is_whole: bool | None
+    findings: tuple[str, ...]
+    missing: tuple[str, ...]
+    may_lack: tuple[str, ...]
+    fast: bool
+    dry_run: bool
+    seconds: float
+    plan: GatherPlan = field(repr=False)
+    gathered: Gathered | None = field(default=None, repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented JSON (docs/reference/gather-json.md)."""
+        planned = plan_json(self.plan)
+        if self.gathered is None:
+            return {**planned, "dry_run": True}
+        done = result_json(self.gathered, fast=self.fast)
+        return {**planned, **done, "dry_run": False, "seconds": round(self.seconds, 3)}
+
+
+@takes_options(GatherOptions)
+def gather(
+    sources: str | Iterable[str],
+    out: StrPath,
+    *,
+    progress: ProgressWanted = None,
+    **options: Unpack[GatherOptions],
+) -> GatherResult:
+    """Bring the shards of a checkpoint that lies on several nodes together in the directory `out`.
+
+    A source is "HOST:PATH", "ssh://USER@HOST:PORT/PATH", or a path of this node. Nodes are asked by
+    the system's ssh, which must not have to ask for a password. `progress` is a callable that gets
+    a `Progress`, or True for a bar.
+
+    Raises:
+        BadRequest: the sources have no files, or `out` exists or does not fit.
+        BadFile: two sources have different files of one name, or the checkpoint is not whole, so
+            that `out` was not made. What was fetched is kept, and the same call continues.
+        HostUnreachable: a node cannot be reached, or its connection broke.
+    """
+    found = gathered(sources, out, bound(GatherOptions, options), progress)
+    refuse_nameless(found)
+    return found
+
+
+def refuse_nameless(found: GatherResult) -> None:
+    """Refuse a checkpoint that is not whole, and so has no name.
+
+    Raises:
+        BadFile: see above.
+    """
+    if not (found.has_name or found.dry_run):
+        raise BadFile(
+            f"{found.destination} was not made: the checkpoint in {found.partial} is not whole; "
+            "run the command again with the node that has what is missing, or with --force to go "
+            "without it"
+        )
+
+
+def gathered(
+    sources: str | Iterable[str],
+    out: StrPath,
+    given: Mapping[str, Any],
+    progress: ProgressWanted,
+    on_plan: Callable[[GatherPlan], None] = lambda _: None,
+) -> GatherResult:
+    """Do as `gather`, but return also a checkpoint that is not whole. `on_plan` gets the plan
+    before anything is fetched."""
+    began, shells = time.monotonic(), OpenShells()
+    destination, at_once, fast = path_of(out), given["workers"], given["fast"]
+    named = [sources] if isinstance(sources, str) else [*sources]
+    asked = [parse_source(each) for each in named]
+    seen = survey(asked, destination, tag=given["tag"], shells=shells, at_once=at_once)
+    with metering(progress) as meter:
+        with meter(seen.bytes_to_compare, "compare") as on_bytes:
+            plan = prepare(seen, shells=shells, at_once=at_once, on_bytes=on_bytes)
+        on_plan(plan)
+        if given["dry_run"]:
+            check_room(plan, partial_of(destination))
+            return _result(plan, None, fast, began)
+        with meter(plan.bytes_to_fetch, "gather") as on_bytes:
+            done = gathering_run.gather(
+                plan,
+                lambda directory: _checked(directory, meter, fast=fast),
+                shells=shells,
+                at_once=at_once,
+                fast=fast,
+                force=given["force"],
+                on_bytes=on_bytes,
+            )
+    return _result(plan, done, fast, began)
+
+
+def _checked(directory: Path, meter: Meter, *, fast: bool) -> StagedCheck:
+    found, errors = look(directory)
+    to_read = 0 if fast else sum(each.bytes_to_read for each in found)
+    with meter(to_read, "verify") as on_bytes:
+        budget = MemoryBudget(DEFAULT_MEMORY)
+        return check(directory, found, errors, fast=fast, budget=budget, on_bytes=on_bytes)
+
+
+def _result(plan: GatherPlan, done: Gathered | None, fast: bool, began: float) -> GatherResult:
+    return GatherResult(
+        destination=plan.destination,
+        partial=partial_of(plan.destination),
+        sources={
+            each.source.name: len(plan.fetches.get(each.source.name, ()))
+            for each in plan.survey.listings
+        },
+        files={name: each.size for name, each in plan.survey.files.items()},
+        bytes_of_all=plan.bytes_of_all,
+        bytes_to_fetch=plan.bytes_to_fetch,
+        has_name=done is not None and done.has_name,
+        is_whole=None if done is None else done.checked.is_whole,
+        findings=() if done is None else tuple(done.checked.findings),
+        missing=() if done is None else tuple(done.checked.missing),
+        may_lack=tuple(plan.may_lack),
+        fast=fast,
+        dry_run=done is None,
+        seconds=time.monotonic() - began,
+        plan=plan,
+        gathered=done,
+    )

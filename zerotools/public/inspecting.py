@@ -1,0 +1,192 @@
+"""Show what a checkpoint holds, from its metadata alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Unpack
+
+from zerotools import formats
+from zerotools.core.checkpoint import Chunk, Problem
+from zerotools.core.dtypes import DType
+from zerotools.formats.run_survey import RunSurvey, survey_around
+from zerotools.io.files.sources import recording
+from zerotools.io.stores.addresses import path_of
+from zerotools.ops.inspection.inspect import Inspection, RoleSummary, to_json
+from zerotools.ops.inspection.inspect import inspect as carry_out
+from zerotools.ops.inspection.next_commands import next_commands
+from zerotools.ops.inspection.run_summary import plain, scaler_to_json
+from zerotools.public.options.option import StrPath, bound, takes_options
+from zerotools.public.options.reading import ReadingOptions
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerFacts:
+    """The optimizer: its class, the framework's class that wraps it, the roles of its tensors."""
+
+    name: str | None
+    wrapper: str | None
+    states: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ParamGroupFacts:
+    """A param group. `params` are names, or torch's numbers where the files have no names;
+    `elements` counts them, None where their names are not known."""
+
+    params: tuple[str | int, ...]
+    elements: int | None
+    hyperparameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class QuantisedFacts:
+    """Weights that are stored in one quantised form, and how many tensors have their scales."""
+
+    kind: str
+    tensors: int
+    scales: int
+
+
+@dataclass(frozen=True, slots=True)
+class TensorFacts:
+    """One tensor, and the boxes of it that lie in files."""
+
+    name: str
+    role: str
+    dtype: DType
+    shape: tuple[int, ...]
+    chunks: Sequence[Chunk] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class InspectResult:
+    """What a checkpoint holds, with the names of `zerotools inspect --json`.
+
+    None means that the files do not say. Counts of parameters are numbers of elements, and tied
+    weights count once. Sizes are in bytes; `files` has that of each file by its name. `run` is the
+    run of a known program that the checkpoint belongs to, and `next` are commands for what comes
+    next. `problems` are what is wrong: it is whole where there are none. `details` is what
+    `zerotools.ops` returned.
+    """
+
+    path: Path
+    format: str
+    framework_version: str | None
+    stage: int | None
+    world_size: int | None
+    tag: str | None
+    other_tags: tuple[str, ...]
+    step: int | None
+    parameters: int
+    trainable_parameters: int | None
+    frozen_parameters: int | None
+    shared_parameters: int
+    weights_dtype: str | None
+    masters_dtype: str | None
+    optimizer: OptimizerFacts | None
+    param_groups: tuple[ParamGroupFacts, ...] | None = field(repr=False)
+    lr_scheduler: Any = field(repr=False)
+    loss_scaler: Mapping[str, Any] | None
+    skipped_steps: int | None
+    roles: tuple[RoleSummary, ...]
+    quantised: tuple[QuantisedFacts, ...]
+    unclaimed_bytes: int
+    files: Mapping[str, int] = field(repr=False)
+    tensors: tuple[TensorFacts, ...] = field(repr=False)
+    aliases: Mapping[str, str] = field(repr=False)
+    run: RunSurvey | None
+    next: tuple[str, ...]
+    notes: tuple[str, ...]
+    problems: tuple[Problem, ...]
+    details: Inspection = field(repr=False)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no problem was found. No tensor data was read: `zerotools.verify` reads it."""
+        return not self.problems
+
+    def to_json(self, *, chunks: bool = False) -> dict[str, Any]:
+        """The documented JSON (docs/reference/inspect-json.md); with `chunks` those of tensors,
+        too."""
+        return to_json(self.details, chunks=chunks, run=self.run, commands=self.next)
+
+
+@takes_options(ReadingOptions)
+def inspect(path: StrPath, **options: Unpack[ReadingOptions]) -> InspectResult:
+    """Read what the checkpoint at `path` holds: format, ranks, step, tensors, optimizer state,
+    files and problems. Of the directory of a run, the newest checkpoint is taken.
+
+    No tensor data is read. A damaged checkpoint is described, and what is wrong with it is in
+    `problems`.
+
+    Raises:
+        BadRequest: there is nothing at `path`, or it has no such tag or section.
+        BadFile: it is not a checkpoint, or so damaged that its tensors are not known.
+        Unsupported: it is in a format that is not read.
+    """
+    given = bound(ReadingOptions, options)
+    place = path_of(path)
+    with recording():  # a file that changes between two looks at it is named
+        found = carry_out(formats.read_any(place, **given))
+        checkpoint = found.checkpoint
+        is_file = checkpoint.origin.path.is_file()
+        run = survey_around(place, checkpoint.origin.path if is_file else checkpoint.root)
+        commands: tuple[str, ...] = ()
+        if run is not None:
+            asked = [(f"--{name}", str(value)) for name, value in given.items() if value]
+            words = [word for each in asked for word in each]
+            commands = next_commands(found, place, wraps_models=run.wraps_models, given=words)
+    return _result(found, run, commands)
+
+
+def _result(found: Inspection, run: RunSurvey | None, commands: tuple[str, ...]) -> InspectResult:
+    checkpoint, origin, summary = found.checkpoint, found.checkpoint.origin, found.run
+    training = summary.training
+    optimizer = OptimizerFacts(training.optimizer, training.optimizer_wrapper, summary.states)
+    groups = tuple(
+        ParamGroupFacts(
+            tuple(training.unnamed.get(name, name) for name in group.params),
+            elements,
+            plain(group.options),
+        )
+        for group, elements in zip(training.groups, summary.group_elements, strict=True)
+    )
+    return InspectResult(
+        path=origin.path,
+        format=origin.format,
+        framework_version=origin.framework_version,
+        stage=origin.stage,
+        world_size=origin.world_size,
+        tag=origin.tag,
+        other_tags=tuple(origin.other_tags),
+        step=found.step,
+        parameters=summary.parameters,
+        trainable_parameters=summary.trainable,
+        frozen_parameters=summary.frozen,
+        shared_parameters=summary.shared,
+        weights_dtype=summary.weights_dtype,
+        masters_dtype=summary.masters_dtype,
+        optimizer=optimizer if summary.has_optimizer else None,
+        param_groups=groups or None,
+        lr_scheduler=plain(training.lr_scheduler),
+        loss_scaler=scaler_to_json(training.loss_scaler),
+        skipped_steps=training.skipped,
+        roles=found.roles,
+        quantised=tuple(
+            QuantisedFacts(kind, *counts) for kind, counts in found.quantisation.kinds().items()
+        ),
+        unclaimed_bytes=found.unclaimed_bytes,
+        files=dict(checkpoint.files),
+        tensors=tuple(
+            TensorFacts(key.name, key.role, tensor.dtype, tensor.shape, tensor.chunks)
+            for key, tensor in checkpoint.tensors.items()
+        ),
+        aliases=dict(checkpoint.aliases),
+        run=run,
+        next=commands,
+        notes=found.notes,
+        problems=found.problems,
+        details=found,
+    )

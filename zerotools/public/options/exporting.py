@@ -1,0 +1,111 @@
+"""Options of what makes a model: which weights, with which names and types, in which files."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Annotated, Any, Literal, TypedDict
+
+from zerotools.ops.conversions.consolidate import (
+    DTYPES,
+    Options,
+    exported_formats,
+    refuse_overflow,
+)
+from zerotools.ops.conversions.few_bits import AUTO
+from zerotools.ops.execution.execute import WriteReport
+from zerotools.ops.quantised.quantise import QUANTISERS
+from zerotools.ops.weights.layout_mapping import MapRequest
+from zerotools.public.options.option import NAMES, OUTPUT, WHAT, Option, Size, Words
+
+
+class SelectionOptions(TypedDict, total=False):
+    """Which weights, under which names."""
+
+    include: Annotated[
+        Words, Option(group=WHAT, metavar="GLOB", help="Export only these (new) names.")
+    ]
+    exclude: Annotated[
+        Words, Option(group=WHAT, metavar="GLOB", help="Leave these (new) names out.")
+    ]
+    strip_prefix: Annotated[
+        Words,
+        Option(
+            group=NAMES,
+            metavar="PREFIX",
+            help="Remove this prefix from the names that begin with it.",
+        ),
+    ]
+    rename: Annotated[
+        Words,
+        Option(
+            group=NAMES,
+            metavar="REGEX=REPL",
+            help="Replace in every name, after --strip-prefix.",
+        ),
+    ]
+    keep_aliases: Annotated[
+        bool, Option(group=NAMES, help="Write tied weights under each of their names.")
+    ]
+
+
+class ModelOptions(SelectionOptions, total=False):
+    """What the files of a model hold."""
+
+    dtype: Annotated[
+        str,
+        Option(
+            group=OUTPUT,
+            default=AUTO,
+            choices=(AUTO, *DTYPES, *QUANTISERS),
+            help="Type of the floating-point weights; auto is the 16-bit type of the run, and "
+            "leaves quantised weights as they are.",
+        ),
+    ]
+    allow_overflow: Annotated[
+        bool, Option(group=OUTPUT, help="Let weights become infinite in fp16.")
+    ]
+    max_shard_size: Annotated[
+        Size, Option(group=OUTPUT, default="5GB", help="Largest weights file.")
+    ]
+
+
+class MastersOption(TypedDict, total=False):
+    """Which of two copies of the weights."""
+
+    weights_from: Annotated[
+        Literal["masters", "weights"],
+        Option(
+            group=WHAT,
+            flag="--from",
+            default="masters",
+            help="Take the fp32 masters, if there are any, or the 16-bit weights.",
+        ),
+    ]
+
+
+class FormatOption(TypedDict, total=False):
+    """In which files."""
+
+    format: Annotated[
+        str,
+        Option(
+            group=OUTPUT,
+            default="safetensors",
+            choices=tuple(exported_formats()),
+            help="Files to write; torch is pytorch_model.bin.",
+        ),
+    ]
+
+
+def export_options(given: Mapping[str, Any], mapping: MapRequest | None = None) -> Options:
+    """The options of an export, as `zerotools.ops` takes them."""
+    names = [each.name for each in fields(Options) if each.name in given]
+    return Options(
+        **{name: given[name] for name in names},
+        max_shard_bytes=given["max_shard_size"],
+        mapping=mapping,
+    )
+
+
+def overflow_check(given: Mapping[str, Any]) -> Callable[[WriteReport], None]:
+    """The check that refuses weights which became infinite, unless `allow_overflow` was given."""
+    return (lambda _: None) if given["allow_overflow"] else refuse_overflow

@@ -1,0 +1,276 @@
+"""How an option is declared, and the functions that take options.
+
+    class ThinOptions(TypedDict, total=False):
+        force: Annotated[bool, Option(help="Thin a checkpoint that has problems, too.")]
+
+    @takes_options(ThinOptions)
+    def thin(path: StrPath, **options: Unpack[ThinOptions]) -> ThinResult:
+        given = bound(ThinOptions, options)
+
+`zerotools.cli.options.declared` makes the option `--force` of the same declaration. This module
+imports neither click nor anything that reads checkpoints.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Required, TypeVar, Union, get_args, get_origin
+from typing import get_type_hints as hints_of
+
+from zerotools.core.counts import bytes_of
+from zerotools.core.errors import BadRequest
+from zerotools.io.stores.addresses import path_of
+
+WHAT = "What"
+NAMES = "Names and layout"
+TRAINING = "Training"
+WHEN = "When and where"
+OUTPUT = "Output"
+RESOURCES = "Resources"
+GENERAL = "General"
+"""Groups of a help page. `zerotools.cli.options.grouped` has their order."""
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class Kind(Enum):
+    """What values an option takes."""
+
+    FLAG = auto()
+    SWITCH = auto()
+    """True or False; None where neither was given. On the command line `on` or `off`."""
+    TEXT = auto()
+    INTEGER = auto()
+    NUMBER = auto()
+    PAIR = auto()
+    """Two numbers."""
+    CHOICE = auto()
+    WORDS = auto()
+    """One text or several. On the command line the option may be repeated."""
+    PATH = auto()
+    """A path of this machine, or the address of an object store."""
+    PATH_OR_FLAG = auto()
+    """A path, or True for the usual one."""
+    SIZE = auto()
+    """A number of bytes, or text such as "5GB"."""
+    SPAN = auto()
+    """A number of seconds, or text such as "30d"."""
+    PART = auto()
+    """Part I of N, as "3/8" or (3, 8)."""
+
+
+StrPath = str | os.PathLike[str]
+PathOption = Annotated[StrPath, Kind.PATH]
+PathOrFlag = Annotated[StrPath | bool, Kind.PATH_OR_FLAG]
+Words = Annotated[str | Sequence[str], Kind.WORDS]
+Size = Annotated[int | str, Kind.SIZE]
+Span = Annotated[int | str, Kind.SPAN]
+Part = Annotated[str | tuple[int, int], Kind.PART]
+Switch = Annotated[bool, Kind.SWITCH]
+
+_PLAIN = {bool: Kind.FLAG, str: Kind.TEXT, int: Kind.INTEGER, float: Kind.NUMBER, tuple: Kind.PAIR}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """The declaration of one option. Its keyword is the key of the TypedDict.
+
+    `flag` is None where the flag follows from the keyword: `--max-memory` from `max_memory`;
+    `short` is a second one, of one letter.
+    `choices` are the values that are allowed where a Literal does not list them. `least` and `most`
+    bound an integer.
+    """
+
+    help: str
+    group: str = GENERAL
+    default: Any = None
+    flag: str | None = None
+    short: str | None = None
+    metavar: str | None = None
+    choices: Sequence[str] = ()
+    least: int | None = None
+    most: int | None = None
+
+
+@dataclass(frozen=True)
+class DeclaredOption:
+    """An option with what its place in the TypedDict says: keyword, kind, allowed values."""
+
+    keyword: str
+    option: Option
+    kind: Kind
+    choices: tuple[Any, ...]
+    is_required: bool
+
+    @property
+    def flag(self) -> str:
+        """The flag on the command line."""
+        return self.option.flag or "--" + self.keyword.replace("_", "-")
+
+    @property
+    def default(self) -> Any:
+        """The value where none is given."""
+        if self.option.default is not None:
+            return self.option.default
+        return {Kind.FLAG: False, Kind.WORDS: ()}.get(self.kind)
+
+    def value_of(self, given: Any) -> Any:
+        """Convert a given value into the one that zerotools works with: a path, a number of bytes,
+        a tuple of texts. A value that is converted already stays as it is.
+
+        Raises:
+            BadRequest: the value is not allowed.
+        """
+        if given is None:
+            return None
+        if self.kind is Kind.CHOICE:  # the command line has texts only
+            given = next((each for each in self.choices if str(each) == str(given)), given)
+        try:
+            value = _CONVERTED[self.kind](given) if self.kind in _CONVERTED else given
+        except ValueError as error:
+            raise BadRequest(f"{self.flag} {given!r}: {error}") from None
+        self._check(value)
+        return value
+
+    def _check(self, value: Any) -> None:
+        for each in value if self.kind is Kind.WORDS else (value,):
+            if self.choices and each not in self.choices:
+                allowed = ", ".join(map(str, self.choices))
+                raise BadRequest(f"{self.flag} {each!r}: must be one of {allowed}")
+        if self.kind is not Kind.INTEGER:
+            return
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise BadRequest(f"{self.flag} {value!r}: must be an integer")
+        least, most = self.option.least, self.option.most
+        if least is not None and value < least:
+            raise BadRequest(f"{self.flag} {value}: must be at least {least}")
+        if most is not None and value > most:
+            raise BadRequest(f"{self.flag} {value}: must be at most {most}")
+
+
+def _words(given: str | Sequence[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _path_or_flag(given: StrPath | bool) -> Any:
+    """None for False, "" for True, else the path."""
+    if isinstance(given, bool):
+        return "" if given else None
+    return path_of(given) if given else given
+
+
+def _switch(given: Any) -> Any:
+    return {"on": True, "off": False}.get(given, given)
+
+
+def _seconds(given: int | str) -> int:
+    if isinstance(given, int):
+        return given
+    from zerotools.jobs.binding.durations import seconds_of  # jobs, only where a span is given
+
+    return seconds_of(int(given) if given.isascii() and given.isdecimal() else given)
+
+
+def _part(given: Any) -> Any:
+    from zerotools.public.options.parts import parse_part
+
+    return parse_part(given)
+
+
+_CONVERTED: dict[Kind, Callable[[Any], Any]] = {
+    Kind.WORDS: _words,
+    Kind.PATH: path_of,
+    Kind.PATH_OR_FLAG: _path_or_flag,
+    Kind.SIZE: bytes_of,
+    Kind.SPAN: _seconds,
+    Kind.PART: _part,
+    Kind.PAIR: tuple,
+    Kind.SWITCH: _switch,
+}
+
+
+@cache
+def declared_options(declaration: type) -> dict[str, DeclaredOption]:
+    """The options that a TypedDict declares, by keyword."""
+    hints = hints_of(declaration, include_extras=True)
+    return {name: _declared(name, hint) for name, hint in hints.items()}
+
+
+def _declared(name: str, hint: Any) -> DeclaredOption:
+    is_required = get_origin(hint) is Required
+    annotated = get_args(hint)[0] if is_required else hint
+    plain, *metadata = get_args(annotated)
+    option = next(each for each in metadata if isinstance(each, Option))
+    kinds = [each for each in metadata if isinstance(each, Kind)]
+    choices: tuple[Any, ...] = tuple(option.choices)
+    for member in get_args(plain) if get_origin(plain) in (Union, UnionType) else (plain,):
+        origin = get_origin(member)
+        if origin is Annotated:
+            kinds += [each for each in get_args(member) if isinstance(each, Kind)]
+        elif origin is Literal:
+            choices += get_args(member)
+        elif member is not NoneType and (usual := _PLAIN.get(origin or member)) is not None:
+            kinds.append(usual)
+    if choices and Kind.WORDS not in kinds:
+        kinds = [Kind.CHOICE]
+    return DeclaredOption(name, option, kinds[0], choices, is_required)
+
+
+def bound(declaration: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The value of every declared option: the given one, converted, or the default.
+
+    Raises:
+        TypeError: an option is not known, or a required one was not given.
+        BadRequest: a value is not allowed.
+    """
+    declared = declared_options(declaration)
+    for name in given:
+        if name not in declared:
+            raise TypeError(f"got an unexpected keyword argument {name!r}")
+    for name, each in declared.items():
+        if each.is_required and name not in given:
+            raise TypeError(f"missing a required keyword-only argument: {name!r}")
+    return {name: each.value_of(given.get(name, each.default)) for name, each in declared.items()}
+
+
+def takes_options(declaration: type) -> Callable[[_Function], _Function]:
+    """Return the decorator that gives a function with `**options` the signature, and the docstring,
+    that name every option with its default."""
+
+    def decorate(function: _Function) -> _Function:
+        declared = declared_options(declaration)
+        types = hints_of(declaration)
+        own = inspect.signature(function, eval_str=True)
+        parameters = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        function.__signature__ = own.replace(  # type: ignore[attr-defined]  # as inspect reads it
+            parameters=[*parameters, *(_parameter(each, types) for each in declared.values())]
+        )
+        lines = [f"    {name}: {_said_in_python(each)}" for name, each in declared.items()]
+        function.__doc__ = "\n".join([inspect.getdoc(function) or "", "", "Options:", *lines])
+        return function
+
+    return decorate
+
+
+def _parameter(each: DeclaredOption, types: Mapping[str, Any]) -> inspect.Parameter:
+    default = inspect.Parameter.empty if each.is_required else each.default
+    return inspect.Parameter(
+        each.keyword,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=types[each.keyword],
+    )
+
+
+def _said_in_python(each: DeclaredOption) -> str:
+    """The help text, with keywords in place of flags."""
+    words = each.option.help.split(" ")
+    text = " ".join(word[2:].replace("-", "_") if word.startswith("--") else word for word in words)
+    allowed = f" One of {', '.join(map(repr, each.choices))}." if each.choices else ""
+    return f"{text}{allowed}"

@@ -1,0 +1,53 @@
+"""Options that say which checkpoint of a path is meant, and how it is read."""
+
+from typing import Annotated, TypedDict
+
+from zerotools.public.options.option import NAMES, OUTPUT, WHAT, Option, PathOption
+
+
+class TagOption(TypedDict, total=False):
+    """Which of several checkpoints."""
+
+    tag: Annotated[
+        str | None,
+        Option(group=WHAT, metavar="TAG", help="Which tag of a DeepSpeed save directory."),
+    ]
+
+
+class SectionOption(TypedDict, total=False):
+    """Which of several models."""
+
+    section: Annotated[
+        str | None,
+        Option(
+            group=WHAT,
+            metavar="NAME",
+            help="Which model of a torch DCP that holds several (model, ema, generator).",
+        ),
+    ]
+
+
+class ReadingOptions(TagOption, SectionOption, total=False):
+    """Which checkpoint, which model of it, and how its files are read."""
+
+    layout: Annotated[
+        PathOption | None,
+        Option(
+            group=NAMES,
+            metavar="FILE",
+            help="Rules on how tensor-parallel ranks share the weights (TOML).",
+        ),
+    ]
+
+
+class ConfigDirOption(TypedDict, total=False):
+    """Where the files of a model that hold no weights come from."""
+
+    config_dir: Annotated[
+        PathOption | None,
+        Option(
+            group=OUTPUT,
+            metavar="DIR",
+            help="Take config.json and the tokenizer from this model directory.",
+        ),
+    ]

@@ -1,0 +1,115 @@
+"""How far a function is: a value for a callback of the user's, or a bar."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+from zerotools.core.errors import BadRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """`done` of `total` bytes of a stage, such as "consolidate" or "verify"."""
+
+    stage: str
+    done: int
+    total: int
+
+
+Callback = Callable[[Progress], None]
+ProgressWanted = Callback | bool | None
+"""A callback, True for a bar, or nothing."""
+
+
+class ProgressBars:
+    """A callback that shows a bar for each stage. `make_bar` gets the total and the stage. The bar
+    it returns has `advance(bytes)` and `close()`.
+
+    A bar appears with the first bytes, so that a refusal is not preceded by an empty one.
+    """
+
+    def __init__(self, make_bar: Callable[[int, str], Any]) -> None:
+        self._make_bar = make_bar
+        self._bar: Any = None
+        self._shown: Progress | None = None
+
+    def __call__(self, now: Progress) -> None:
+        shown = self._shown
+        is_same = shown is not None and (shown.stage, shown.total) == (now.stage, now.total)
+        if shown is None or not is_same or now.done < shown.done:
+            self.close()
+            self._bar = self._make_bar(now.total, now.stage)
+            shown = Progress(now.stage, 0, now.total)
+        self._bar.advance(now.done - shown.done)
+        self._shown = now
+
+    def close(self) -> None:
+        """Leave the last bar as it is."""
+        if self._bar is not None:
+            self._bar.close()
+        self._bar = self._shown = None
+
+
+class TqdmBar:
+    """A bar of tqdm: a widget in a notebook, else text. `bar` is another class of tqdm's."""
+
+    def __init__(self, total: int, stage: str, bar: Any = None, **attributes: Any) -> None:
+        if bar is None:
+            from tqdm.auto import tqdm as bar  # imports asyncio
+
+        self._bar = bar(
+            total=total,
+            desc=stage,
+            unit="iB",  # tqdm puts K, M, G in front
+            unit_scale=True,
+            unit_divisor=1024,
+            **attributes,
+        )
+
+    def advance(self, count: int) -> None:
+        """Add `count` bytes."""
+        self._bar.update(count)
+
+    def close(self) -> None:
+        """Leave the bar as it is, and the cursor below it."""
+        self._bar.close()
+
+
+Meter = Callable[[int, str], AbstractContextManager[Callable[[int], None]]]
+"""Makes a context for a stage and its total. Inside, its value is called with bytes that are done
+more."""
+
+
+@contextmanager
+def metering(wanted: ProgressWanted) -> Iterator[Meter]:
+    """Report every stage of a function to `wanted`."""
+    if wanted is not None and not isinstance(wanted, bool) and not callable(wanted):
+        raise BadRequest(f"progress={wanted!r}: must be a callable, True or False")
+    bars = ProgressBars(TqdmBar) if wanted is True else None
+    callback: Callback | None = bars if isinstance(wanted, bool) else wanted
+
+    @contextmanager
+    def meter(total: int, stage: str) -> Iterator[Callable[[int], None]]:
+        done, lock = 0, Lock()
+
+        def advance(count: int) -> None:
+            nonlocal done
+            if callback is None:
+                return
+            with lock:  # some stages count in several threads
+                done += count
+                callback(Progress(stage, done, total))
+
+        yield advance
+        if 0 < done < total:  # what was not read need not be
+            advance(total - done)
+
+    try:
+        yield meter
+    finally:
+        if bars is not None:
+            bars.close()

@@ -1,0 +1,214 @@
+"""What the functions that write a checkpoint return."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.target import Dropped
+from zerotools.io.numeric.numpy_dtypes import CastLosses
+from zerotools.ops.conversions.conversion import Conversion, Unchanged
+from zerotools.ops.execution.execute import WriteReport
+from zerotools.ops.execution.parts.share import PartPlan
+
+
+@dataclass(frozen=True)
+class FileShare:
+    """The bytes [begin, end) of a file."""
+
+    name: str
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
+class PartResult:
+    """Part `index` of `of`: the bytes of the files that it writes. `missing` are the other parts
+    that are not complete yet; None in a dry run."""
+
+    index: int
+    of: int
+    files: tuple[FileShare, ...]
+    bytes: int
+    missing: tuple[int, ...] | None = None
+
+    def __str__(self) -> str:
+        return f"part {self.index} of {self.of}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The part as plain values, as `--json` prints it."""
+        found = {
+            "index": self.index,
+            "of": self.of,
+            "files": [
+                {"name": each.name, "begin": each.begin, "end": each.end} for each in self.files
+            ],
+            "bytes": self.bytes,
+        }
+        return found if self.missing is None else {**found, "missing": list(self.missing)}
+
+    @classmethod
+    def of_plan(cls, planned: PartPlan, missing: tuple[int, ...] | None = None) -> PartResult:
+        """The result that a plan of a part describes."""
+        files = tuple(FileShare(name, *each) for name, each in planned.share.items())
+        return cls(planned.part.index, planned.part.of, files, planned.nbytes, missing)
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Values of one tensor that its new type cannot hold, or that were not finite before.
+    `overflowed` values became infinite; `largest` is the largest of their magnitudes."""
+
+    name: str
+    role: str
+    overflowed: int
+    largest: float
+    nans: int
+    infinities: int
+
+    def __str__(self) -> str:
+        return self.name if self.role == "param" else f"{self.name} ({self.role})"
+
+
+@dataclass(frozen=True)
+class ConversionResult:
+    """What `consolidate`, `reshard` or `convert` wrote; in a dry run, what it would write.
+
+    `files` has the size of each output file by its name. `notes`, `warnings`, `lacking` and
+    `report_notes` are sentences: `warnings` are problems of the source, `lacking` says what keeps
+    other programs from loading the output, and `report_notes` are about the writing. `dropped` is
+    what the output cannot hold. A dry run has counted its `copies`, and `buffer_bytes` is the
+    memory that its buffers would take at most. `resumed` are files that an interrupted run had
+    completed. `manifest` is the file of digests that `verify=True` wrote. `part` is the part that
+    was made, where one was asked for. With `unchanged` the checkpoint was laid out as asked
+    already, and nothing was written.
+    """
+
+    source: Path
+    destination: Path | None
+    tensors: int = 0
+    bytes_to_read: int = 0
+    bytes_to_write: int = 0
+    files: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    dropped: tuple[Dropped, ...] = ()
+    warnings: tuple[str, ...] = ()
+    lacking: str | None = None
+    world_size: int | None = None
+    dry_run: bool = False
+    unchanged: bool = False
+    verified: bool = False
+    copies: int | None = None
+    buffer_bytes: int = 0
+    seconds: float = 0.0
+    resumed: tuple[str, ...] = ()
+    losses: tuple[Losses, ...] = ()
+    manifest: Path | None = None
+    report_notes: tuple[str, ...] = ()
+    part: PartResult | None = None
+
+    @property
+    def written(self) -> bool:
+        """Whether the output is there, complete."""
+        is_partial = self.part is not None and bool(self.part.missing)
+        return not (self.dry_run or self.unchanged or is_partial)
+
+    def to_json(self) -> dict[str, Any]:
+        """The result as plain values, as `--json` prints it."""
+        schema, source = "zerotools.conversion/1", str(self.source)
+        if self.unchanged:
+            return {"schema": schema, "source": source, "destination": None, "unchanged": True}
+        planned = {
+            "schema": schema,
+            "source": source,
+            "destination": str(self.destination),
+            "tensors": self.tensors,
+            "bytes_to_read": self.bytes_to_read,
+            "bytes_to_write": self.bytes_to_write,
+            "files": [{"name": name, "bytes": size} for name, size in self.files.items()],
+            "notes": list(self.notes),
+            "dropped": [{"what": each.what, "why": each.why} for each in self.dropped],
+            "warnings": [*self.warnings, *filter(None, [self.lacking])],
+            "dry_run": self.dry_run,
+        }
+        if self.part is not None:
+            planned["part"] = self.part.to_json()
+        if self.dry_run:
+            return {**planned, "copies": self.copies}
+        whole = {"verified": self.verified, "manifest": self.manifest and str(self.manifest)}
+        return {
+            **planned,
+            "seconds": round(self.seconds, 3),
+            "resumed": list(self.resumed),
+            **({} if self.part is not None else whole),
+            "overflowed": [
+                {
+                    "name": each.name,
+                    "role": each.role,
+                    "values": each.overflowed,
+                    "largest": each.largest,
+                }
+                for each in self.losses
+                if each.overflowed
+            ],
+            "nonfinite": [
+                {
+                    "name": each.name,
+                    "role": each.role,
+                    "nans": each.nans,
+                    "infinities": each.infinities,
+                }
+                for each in self.losses
+                if each.nans or each.infinities
+            ],
+        }
+
+
+def result_of(conversion: Conversion, **more: object) -> ConversionResult:
+    """The result of a conversion; `more` are fields that the conversion does not know."""
+    target = conversion.target
+    return ConversionResult(
+        source=conversion.source.origin.path,
+        destination=conversion.destination,
+        tensors=len(target.checkpoint.tensors),
+        bytes_to_read=conversion.bytes_to_read,
+        bytes_to_write=conversion.bytes_to_write,
+        files={name: file.size for name, file in target.files.items()},
+        notes=conversion.notes,
+        dropped=tuple(target.dropped),
+        warnings=conversion.warnings,
+        lacking=conversion.lacking,
+        world_size=target.checkpoint.origin.world_size,
+        **more,  # type: ignore[arg-type]  # of the fields above
+    )
+
+
+def unchanged_result(found: Unchanged, *, dry_run: bool) -> ConversionResult:
+    """The result where nothing was to be done."""
+    return ConversionResult(
+        source=found.checkpoint.origin.path,
+        destination=None,
+        world_size=found.world_size,
+        dry_run=dry_run,
+        unchanged=True,
+    )
+
+
+def losses_of(report: WriteReport) -> tuple[Losses, ...]:
+    """What a report counts of each tensor."""
+
+    def each() -> Iterator[Losses]:
+        for key, lost in report.losses.items():
+            found: CastLosses = lost
+            yield Losses(
+                key.name,
+                key.role,
+                found.overflowed,
+                found.largest,
+                found.nans,
+                found.infinities,
+            )
+
+    return tuple(each())

@@ -1,0 +1,197 @@
+"""Export what is whole of a damaged checkpoint."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, TypedDict, Unpack
+
+from zerotools.core.checkpoint import Key, Problem
+from zerotools.io.files.sources import recording
+from zerotools.io.stores.addresses import path_of
+from zerotools.ops.conversions.conversion import prove
+from zerotools.ops.salvage.examine import prepare
+from zerotools.ops.salvage.filled_weights import Part
+from zerotools.ops.salvage.holes import Holes
+from zerotools.ops.salvage.preparation import prepare_salvage
+from zerotools.ops.salvage.salvage_json import to_json
+from zerotools.ops.salvage.salvage_plan import Salvage
+from zerotools.ops.salvage.salvage_plan import SalvageOptions as PlanOptions
+from zerotools.ops.uploading.destination import check_write
+from zerotools.public.options.exporting import FormatOption, ModelOptions, overflow_check
+from zerotools.public.options.option import (
+    WHAT,
+    Option,
+    PathOption,
+    StrPath,
+    bound,
+    takes_options,
+)
+from zerotools.public.options.reading import ConfigDirOption, ReadingOptions
+from zerotools.public.options.writing import WritingOptions, budget_of
+from zerotools.public.progress import ProgressWanted, metering
+from zerotools.public.writing import write_reporting
+
+
+class FillOption(TypedDict, total=False):
+    """Where lost values come from."""
+
+    fill_from: Annotated[
+        PathOption | None,
+        Option(
+            group=WHAT,
+            metavar="OTHER",
+            help="Take what is lost from this checkpoint or model, of any format, and record it. "
+            "--strip-prefix and --rename change its names, too.",
+        ),
+    ]
+
+
+class SalvageOptions(
+    FillOption,
+    ReadingOptions,
+    ModelOptions,
+    FormatOption,
+    ConfigDirOption,
+    WritingOptions,
+    total=False,
+):
+    """The options of `zerotools salvage`."""
+
+
+@dataclass(frozen=True)
+class SalvageResult:
+    """What was saved of a damaged checkpoint; in a dry run, what would be.
+
+    `weights` are the names in the output, and `left_out` has the reason for each weight that is not
+    in it. `unnamed` are lost files of which nothing tells what they held. `rounded` are weights
+    that are less precise than they were. `holes` are the boxes that are lost, and `filled` what
+    comes from another checkpoint, by tensor. `damage` is what is wrong with the source. Where
+    nothing is whole, nothing is written. `details` is what `zerotools.ops` returned.
+    """
+
+    path: Path
+    format: str
+    step: int | None
+    destination: Path
+    weights: tuple[str, ...] = field(repr=False)
+    left_out: Mapping[str, str]
+    unnamed: tuple[str, ...]
+    rounded: tuple[str, ...]
+    holes: Mapping[Key, Holes] = field(repr=False)
+    filled: tuple[tuple[Key, Part], ...] = field(repr=False)
+    damage: tuple[Problem, ...]
+    is_complete: bool
+    is_whole: bool
+    notes: tuple[str, ...]
+    lacking: str | None
+    bytes_to_write: int
+    written: bool
+    dry_run: bool
+    seconds: float
+    details: Salvage = field(repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented JSON (docs/reference/salvage-json.md)."""
+        return {
+            **to_json(self.details),
+            "output": str(self.destination) if self.written else None,
+            "dry_run": self.dry_run,
+            "seconds": round(self.seconds, 3),
+        }
+
+
+@takes_options(SalvageOptions)
+def salvage(
+    path: StrPath,
+    out: StrPath,
+    *,
+    progress: ProgressWanted = None,
+    **options: Unpack[SalvageOptions],
+) -> SalvageResult:
+    """Export the weights that are whole of the damaged checkpoint at `path` into the directory
+    `out`.
+
+    Every byte is read and checked. What is lost is never replaced by zeros: a weight with a hole is
+    left out, unless `fill_from` has what is lost. `is_complete` of the result says whether the
+    output has every weight. `progress` is a callable that gets a `Progress`, or True for a bar.
+
+    Raises:
+        BadRequest: there is nothing at `path`, `out` exists, `fill_from` is of another model, or
+            finite weights do not fit in the type.
+        BadFile: it is no checkpoint, nothing says which tensors there are, or its files are of two
+            saves.
+        Unsupported: it is in a format that is not read.
+    """
+    given = bound(SalvageOptions, options)
+    destination, other = path_of(out), given["fill_from"]
+    asked = PlanOptions(
+        max_shard_bytes=given["max_shard_size"],
+        **{
+            name: given[name]
+            for name in (
+                *("dtype", "strip_prefix", "rename", "include", "exclude"),
+                *("keep_aliases", "format"),
+            )
+        },
+    )
+    began = time.monotonic()
+    reading = {name: given[name] for name in ("tag", "layout", "section")}
+    with recording():
+        to_examine = prepare(path_of(path), **reading, stand_in=other)
+        with metering(progress) as meter, meter(to_examine.bytes_to_read, "examine") as on_bytes:
+            found = prepare_salvage(
+                to_examine,
+                destination,
+                asked,
+                fill_from=other,
+                config_dir=given["config_dir"],
+                budget=budget_of(given),
+                on_bytes=on_bytes,
+            )
+        written = _write(found, given, progress)
+    return _result(found, destination, given, written, time.monotonic() - began)
+
+
+def _write(found: Salvage, given: Mapping[str, Any], progress: ProgressWanted) -> bool:
+    """Write the output, and return whether that was done."""
+    conversion = found.conversion
+    if conversion is None:
+        return False
+    check_write(conversion, overwrite=given["overwrite"], resume=given["resume"])
+    if given["dry_run"]:
+        prove(conversion)
+        return False
+    write_reporting(conversion, given, "salvage", progress, overflow_check(given))
+    return True
+
+
+def _result(
+    found: Salvage, destination: Path, given: Mapping[str, Any], written: bool, seconds: float
+) -> SalvageResult:
+    examined, conversion = found.examined, found.conversion
+    origin = examined.checkpoint.origin
+    return SalvageResult(
+        path=origin.path,
+        format=origin.format,
+        step=origin.step,
+        destination=destination,
+        weights=tuple(key.name for key in found.weights),
+        left_out=found.left_out,
+        unnamed=found.unnamed,
+        rounded=found.rounded,
+        holes=examined.holes,
+        filled=tuple(found.filled),
+        damage=tuple(examined.damage),
+        is_complete=found.is_complete,
+        is_whole=examined.is_whole,
+        notes=(*origin.notes, *examined.given.notes, *found.notes),
+        lacking=None if conversion is None else conversion.lacking,
+        bytes_to_write=0 if conversion is None else conversion.bytes_to_write,
+        written=written,
+        dry_run=given["dry_run"],
+        seconds=seconds,
+        details=found,
+    )

@@ -1,0 +1,224 @@
+"""Let others read a checkpoint as a model, over HTTP, without writing it."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
+
+from zerotools.core.errors import BadRequest
+from zerotools.io.stores.addresses import path_of
+from zerotools.ops.conversions.consolidate import prepare
+from zerotools.ops.serving.access import Credentials
+from zerotools.ops.serving.byte_source import ByteSource
+from zerotools.ops.serving.served_model import served_model
+from zerotools.public.options.exporting import MastersOption, ModelOptions, export_options
+from zerotools.public.options.option import (
+    OUTPUT,
+    RESOURCES,
+    Option,
+    Size,
+    StrPath,
+    bound,
+    takes_options,
+)
+from zerotools.public.options.reading import ConfigDirOption, ReadingOptions
+from zerotools.public.options.writing import WorkersOption, budget_of
+
+if TYPE_CHECKING:
+    from zerotools.ops.serving.server import ModelServer
+
+_LISTEN = re.compile(r"(?P<host>\[[0-9A-Fa-f:]+\]|[^:\[\]]+):(?P<port>\d{1,5})")
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
+
+
+class AddressOptions(TypedDict, total=False):
+    """Where a server listens, and what it calls the model."""
+
+    listen: Annotated[
+        str,
+        Option(
+            group=OUTPUT,
+            default="127.0.0.1:0",
+            metavar="HOST:PORT",
+            help="Where to listen; port 0 is any that is free.",
+        ),
+    ]
+    name: Annotated[
+        str,
+        Option(
+            group=OUTPUT,
+            default="model",
+            help="What the bucket is called, and the repository.",
+        ),
+    ]
+
+
+class RequestsMemoryOption(TypedDict, total=False):
+    """The memory of a server."""
+
+    max_memory: Annotated[
+        Size,
+        Option(
+            group=RESOURCES,
+            default="256MiB",
+            help="Memory for the buffers of all requests together.",
+        ),
+    ]
+
+
+class ServeOptions(
+    ReadingOptions,
+    MastersOption,
+    ModelOptions,
+    AddressOptions,
+    ConfigDirOption,
+    RequestsMemoryOption,
+    WorkersOption,
+    total=False,
+):
+    """The options of `zerotools serve`."""
+
+
+@dataclass(frozen=True)
+class ServedCheckpoint:
+    """A model that is being served.
+
+    Whoever reads shows `token` as a bearer token, or signs with `access_key_id` and
+    `secret_access_key` as for an S3 bucket called `name`. `files` has the size of each file by its
+    name, and `revision` is that of all files. `notes` and `warnings` are sentences.
+    """
+
+    url: str
+    name: str
+    revision: str
+    token: str = field(repr=False)
+    access_key_id: str
+    secret_access_key: str = field(repr=False)
+    files: Mapping[str, int]
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def repository(self) -> str:
+        """What the repository is called for clients of the Hugging Face Hub."""
+        return f"local/{self.name}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables with which clients of the Hub and of S3 find the model."""
+        return {
+            "HF_ENDPOINT": self.url,
+            "HF_TOKEN": self.token,
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_REGION": "us-east-1",
+            "AWS_ACCESS_KEY_ID": self.access_key_id,
+            "AWS_SECRET_ACCESS_KEY": self.secret_access_key,
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented JSON (docs/reference/serve-json.md)."""
+        return {
+            "schema": "zerotools.serve/1",
+            "url": self.url,
+            "name": self.name,
+            "revision": self.revision,
+            "token": self.token,
+            "access_key_id": self.access_key_id,
+            "secret_access_key": self.secret_access_key,
+            "files": [{"name": name, "size": size} for name, size in self.files.items()],
+        }
+
+
+@takes_options(ServeOptions)
+@contextmanager
+def serve(
+    path: StrPath,
+    *,
+    on_error: Callable[[str], None] = lambda _: None,
+    **options: Unpack[ServeOptions],
+) -> Iterator[ServedCheckpoint]:
+    """Show the checkpoint at `path` over HTTP as the Hugging Face model that `consolidate` would
+    write, inside a `with` statement. Its end stops the server.
+
+    Nothing is written: bytes are made as they are asked for, by threads of this process. `on_error`
+    gets a sentence for each request that broke off.
+
+    Raises:
+        BadRequest: there is nothing at `path`, an option is wrong, or the address is taken.
+        BadFile: it is not a checkpoint, or it is damaged.
+        Unsupported: it is in a format that is not read.
+    """
+    given = bound(ServeOptions, options)
+    with serving(path_of(path), given, on_error) as (server, served):
+        thread = threading.Thread(
+            target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True
+        )
+        thread.start()
+        try:
+            yield served
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@contextmanager
+def serving(
+    path: Path, given: Mapping[str, Any], on_error: Callable[[str], None]
+) -> Iterator[tuple[ModelServer, ServedCheckpoint]]:
+    """Yield a server that listens and does not answer yet. `given` are bound `ServeOptions`."""
+    name, listen = given["name"], given["listen"]
+    if not _NAME.fullmatch(name):
+        raise BadRequest(
+            f"--name {name}: must be 3 to 63 lower-case letters, digits and hyphens, as the name "
+            "of a bucket"
+        )
+    address, budget = _address(listen), budget_of(given)
+    # What is computed before (adapters that are added to their weights) lies here.
+    with TemporaryDirectory(prefix="zerotools-serve-") as scratch:
+        conversion = prepare(
+            path,
+            Path(scratch, name),
+            export_options(given),
+            tag=given["tag"],
+            layout=given["layout"],
+            section=given["section"],
+            config_dir=given["config_dir"],
+        )
+        from zerotools.ops.serving.server import ModelServer  # http.server, which no --help needs
+
+        credentials, model = Credentials(), served_model(conversion, name)
+        with ByteSource(conversion, budget, strict=not given["allow_overflow"]) as source:
+            try:
+                server = ModelServer(address, model, source, credentials, on_error)
+            except OSError as error:
+                raise BadRequest(
+                    f"--listen {listen}: {error.strerror}; choose another address or port"
+                ) from None
+            with server:
+                yield (
+                    server,
+                    ServedCheckpoint(
+                        url=server.url,
+                        name=name,
+                        revision=model.revision,
+                        token=credentials.token,
+                        access_key_id=credentials.key_id,
+                        secret_access_key=credentials.secret,
+                        files={each.name: each.size for each in model.files.values()},
+                        notes=conversion.notes,
+                        warnings=(*conversion.warnings, *filter(None, [conversion.lacking])),
+                    ),
+                )
+
+
+def _address(listen: str) -> tuple[str, int]:
+    found = _LISTEN.fullmatch(listen)
+    if found is None or int(found["port"]) > 65535:
+        raise BadRequest(f"--listen {listen}: is not HOST:PORT, such as 127.0.0.1:8080")
+    return found["host"].strip("[]"), int(found["port"])

@@ -1,0 +1,215 @@
+"""Check whether a checkpoint is whole."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, TypedDict, Unpack
+
+from zerotools.core.checkpoint import Key
+from zerotools.core.errors import BadRequest
+from zerotools.io.files.sources import recording
+from zerotools.io.numeric.value_counts import ValueCounts
+from zerotools.io.stores.addresses import path_of
+from zerotools.ops.execution.parts.share import OutputPart
+from zerotools.ops.verification.against import against as compared_with
+from zerotools.ops.verification.findings import Finding, Soundness, Verification
+from zerotools.ops.verification.manifests.digest_manifest import (
+    check_manifest_target,
+    sidecar_of,
+    write_digest_manifest,
+)
+from zerotools.ops.verification.verification_json import to_json
+from zerotools.ops.verification.verify import ToVerify
+from zerotools.ops.verification.verify import prepare as prepare_verification
+from zerotools.ops.verification.verify import verify as carry_out
+from zerotools.public.options.option import (
+    OUTPUT,
+    WHAT,
+    Option,
+    PathOption,
+    PathOrFlag,
+    StrPath,
+    bound,
+    takes_options,
+)
+from zerotools.public.options.parts import chosen_part
+from zerotools.public.options.reading import ReadingOptions
+from zerotools.public.options.writing import CheckingOptions, PartOptions, budget_of
+from zerotools.public.progress import ProgressWanted, metering
+
+
+class ComparisonOptions(TypedDict, total=False):
+    """What is checked, against what."""
+
+    against: Annotated[
+        PathOption | None,
+        Option(
+            group=WHAT,
+            metavar="MANIFEST|PATH",
+            help="Compare with a manifest, or with another checkpoint of any format.",
+        ),
+    ]
+    fast: Annotated[
+        bool,
+        Option(group=WHAT, help="Look at the structure alone; read no tensor data."),
+    ]
+    write_manifest: Annotated[
+        PathOrFlag | None,
+        Option(
+            group=OUTPUT,
+            metavar="[FILE]",
+            help="Write the digests of tensors and files.  [FILE: PATH.zerotools.json]",
+        ),
+    ]
+    dry_run: Annotated[
+        bool, Option(group=OUTPUT, help="Show what would be read, and read no tensor data.")
+    ]
+
+
+class VerifyOptions(ReadingOptions, ComparisonOptions, CheckingOptions, PartOptions, total=False):
+    """The options of `zerotools verify`."""
+
+
+@dataclass(frozen=True)
+class VerifyResult:
+    """What a verification found.
+
+    `verdict` is "whole", "unchecked" (nothing wrong was found, but some bytes cannot be checked) or
+    "faulty"; in a dry run it is None. `findings` say what is wrong. `unchecked` has the reason for
+    each file that nothing vouches for. `nonfinite` counts NaN and infinities by tensor. `files` are
+    those that were read. Of one part of several, all of this is about that part alone. `against` is
+    the manifest or checkpoint that was compared with, and `record` that inside the output itself.
+    `manifest` is the manifest that was written. `details` is what `zerotools.ops` returned.
+    """
+
+    path: Path
+    format: str
+    step: int | None
+    verdict: Soundness | None
+    findings: tuple[Finding, ...]
+    unchecked: Mapping[str, str]
+    nonfinite: Mapping[Key, ValueCounts]
+    tensors: int
+    files: tuple[str, ...]
+    bytes_to_read: int
+    bytes_read: int
+    fast: bool
+    part: OutputPart
+    against: Path | None
+    record: Path | None
+    notes: tuple[str, ...]
+    manifest: Path | None
+    dry_run: bool
+    seconds: float
+    details: Verification | None = field(default=None, repr=False)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether everything was checked, and nothing is wrong."""
+        return self.verdict is Soundness.WHOLE
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented JSON (docs/reference/verify-json.md); in a dry run what would be read."""
+        if self.details is None:
+            return {
+                "path": str(self.path),
+                "part": self.part.index,
+                "parts": self.part.of,
+                "bytes_to_read": self.bytes_to_read,
+                "files": list(self.files),
+            }
+        manifest = None if self.manifest is None else str(self.manifest)
+        return {
+            **to_json(self.details),
+            "manifest": manifest,
+            "seconds": round(self.seconds, 3),
+        }
+
+
+@takes_options(VerifyOptions)
+def verify(
+    path: StrPath, *, progress: ProgressWanted = None, **options: Unpack[VerifyOptions]
+) -> VerifyResult:
+    """Check whether the checkpoint at `path` is whole: its structure, its bytes, its numbers.
+
+    A manifest that lies beside it as PATH.zerotools.json is compared with it. With
+    `write_manifest=True` a manifest is written there, if nothing is wrong. `progress` is a callable
+    that gets a `Progress`, or True for a bar.
+
+    Raises:
+        BadRequest: there is nothing at `path`, it has no such tag or section, an option excludes
+            another, or the manifest is of another model.
+        BadFile: it is not a checkpoint, or so damaged that its tensors are not known.
+        Unsupported: it is in a format that is not read.
+    """
+    given = bound(VerifyOptions, options)
+    part, against, wanted = chosen_part(given), given["against"], given["write_manifest"]
+    fast, with_digests = given["fast"], wanted is not None
+    budget = budget_of(given)
+    began = time.monotonic()
+    if fast and (against is not None or with_digests):
+        raise BadRequest("--fast reads no data, and a manifest needs it; leave one of them out")
+    if part is not None and fast:
+        raise BadRequest("--fast reads no data that could be divided; leave --part out")
+    if part is not None and with_digests:
+        raise BadRequest(
+            "a manifest is of a whole checkpoint, and no part reads it all; leave --part out"
+        )
+    with recording(), metering(progress) as meter:
+        reading = {name: given[name] for name in ("tag", "layout", "section")}
+        prepared = prepare_verification(path_of(path), **reading, part=part)
+        target = wanted or sidecar_of(prepared.files)
+        if with_digests:  # before an hour of reading
+            check_manifest_target(target, prepared.files)
+        if given["dry_run"]:
+            return _result(prepared, None, None, began)
+        other = None
+        if against is not None:
+            on_disk, portion = prepared.files.on_disk, prepared.portion
+            other = compared_with(against, budget, verified=on_disk, portion=portion)
+        with meter(prepared.bytes_to_read, "verify") as on_bytes:
+            found = carry_out(
+                prepared,
+                fast=fast,
+                other=other,
+                digests=with_digests,
+                budget=budget,
+                on_bytes=on_bytes,
+            )
+        if found.manifest is None:
+            return _result(prepared, found, None, began)
+        write_digest_manifest(found.manifest, target, prepared.files)
+        return _result(prepared, found, target, began)
+
+
+def _result(
+    prepared: ToVerify, found: Verification | None, manifest: Path | None, began: float
+) -> VerifyResult:
+    origin, portion = prepared.checkpoint.origin, prepared.portion
+    comparison = None if found is None else found.comparison
+    written = None if found is None else found.as_written
+    return VerifyResult(
+        path=origin.path,
+        format=origin.format,
+        step=origin.step,
+        verdict=None if found is None else found.verdict,
+        findings=() if found is None else found.findings,
+        unchecked={} if found is None else found.unchecked,
+        nonfinite={} if found is None else found.odd,
+        tensors=sum(portion.has_name(key.name) for key in prepared.checkpoint.tensors),
+        files=tuple(name for name in prepared.files.names if portion.has_file(name)),
+        bytes_to_read=prepared.bytes_to_read,
+        bytes_read=0 if found is None else found.bytes_read,
+        fast=found is not None and found.is_fast,
+        part=portion.part,
+        against=None if comparison is None else comparison.path,
+        record=None if written is None else written.path,
+        notes=tuple(origin.notes),
+        manifest=manifest,
+        dry_run=found is None,
+        seconds=time.monotonic() - began,
+        details=found,
+    )
