@@ -208,7 +208,7 @@ def test_thin_says_what_it_would_do_and_then_does_it(tmp_path: Path) -> None:
     assert only.bytes_after is not None
     assert planned.freed_bytes == only.bytes_before - only.bytes_after > 0
     whole = zerotools.load_state_dict(path, framework="numpy", role="param16")
-    told: list[zerotools.Progress] = []
+    told: list[zerotools.ProgressUpdate] = []
     done = zerotools.thin(
         path, drop_masters=True, yes=True, socket=nobody, max_memory="64MiB", progress=told.append
     )

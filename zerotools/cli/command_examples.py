@@ -64,7 +64,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     ),
     "estimate": (
         "zerotools estimate 7B --gpus 8 --gpu-memory 80GiB --host-memory 512GiB",
-        "zerotools estimate runs/tiny --gpus 2 --seq 2048 --batch 4",
+        "zerotools estimate runs/tiny --gpus 2 --sequence-length 2048 --batch 4",
         "zerotools estimate job.toml --json",
         "zerotools estimate model --deepspeed ds_config.json --batch 2 --gpus 4",
     ),

@@ -1,9 +1,9 @@
 """The entry point: run the command, and turn whatever goes wrong into one sentence and a status.
 
 Exit status: 0 done; 1 differences or damage found; 2 bad request; 3 bad file; 4 unsupported;
-5 the daemon or a node is unreachable, or refuses; 6 a followed job failed; 70 a defect of
-zerotools; 71 the operating system refused (disk full, permission); 130 interrupted; 141 the reader
-of our output went away.
+5 the daemon or a node is unreachable, or refuses; 6 a followed job failed; 7 a training does not
+fit; 70 a defect of zerotools; 71 the operating system refused (disk full, permission); 130
+interrupted; 141 the reader of our output went away.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ EXIT_CODES = """\b
 Exit status:
   0  done                        5  daemon or node unreachable, or refuses
   1  differences or damage       6  a followed job failed
-  2  bad request               130  interrupted
-  3  bad file
+  2  bad request                 7  estimate: it does not fit
+  3  bad file                  130  interrupted
   4  unsupported"""
 
 

@@ -12,6 +12,9 @@
   - SlurmUnreachable    Slurm's controller does not answer                 exit 5
   - JobFailed           a job that was followed to its end failed          exit 6
 
+A command that has done its work ends with 0, with 1 where it found differences or damage, and
+with 7 where `estimate` found that a training does not fit.
+
 A message is one sentence that names the file and the tensor, gives the two numbers that
 disagree, and ends with what to do. `exit_code` is the process exit status of the command line.
 """
@@ -20,6 +23,8 @@ from __future__ import annotations
 
 EXIT_DONE = 0
 EXIT_DIFFERENCES = 1
+EXIT_TOO_LARGE = 7
+"""Nothing that `estimate` was asked for fits."""
 EXIT_TIMEOUT = 124
 """What was waited for did not come in the time that was given, as of coreutils' timeout."""
 EXIT_INTERRUPTED = 130

@@ -18,7 +18,7 @@ from zerotools.public.options.option import (
     bound,
     takes_options,
 )
-from zerotools.public.options.reading import ReadingOptions
+from zerotools.public.options.read_options import ReadingOptions
 from zerotools.public.progress import ProgressWanted, metering
 
 
@@ -71,19 +71,18 @@ class ComparedOptions(TypedDict, total=False):
     ]
 
 
-class DiffOptions(ComparedOptions, ReadingOptions, total=False):
+class DiffKeywords(ComparedOptions, ReadingOptions, total=False):
     """The options of `zerotools diff`."""
 
 
-@takes_options(DiffOptions)
+@takes_options(DiffKeywords)
 def diff(
-    a: StrPath, b: StrPath, *, progress: ProgressWanted = None, **options: Unpack[DiffOptions]
+    a: StrPath, b: StrPath, *, progress: ProgressWanted = None, **options: Unpack[DiffKeywords]
 ) -> CheckpointDiff:
     """Compare two checkpoints of any format, stage and number of ranks; neither is merged.
 
     Compared are the tensors, and what is known of the run. `is_equal`, `tensors`, `run` and
-    `worst(most)` of the result say what was found. `progress` is a callable that gets a `Progress`,
-    or True for a bar.
+    `worst(most)` of the result say what was found.
 
     Raises:
         BadRequest: one does not exist, an option is wrong, or nothing is left to compare.
@@ -91,7 +90,7 @@ def diff(
             Tensors that cannot be read are in the result.
         Unsupported: one is in a format that is not read.
     """
-    given = bound(DiffOptions, options)
+    given = bound(DiffKeywords, options)
     asked = checkpoint_diff.DiffOptions(roles=given.pop("role"), **given)
     with recording(), metering(progress) as meter:
         prepared = checkpoint_diff.prepare_diff(path_of(a), path_of(b), asked)

@@ -14,14 +14,15 @@ from zerotools.ops.conversions.conversion import Conversion, Unchanged
 from zerotools.ops.conversions.to_job import JOB, prepare_job
 from zerotools.ops.conversions.weights_alone import KEEP
 from zerotools.ops.execution.execute import WriteReport
-from zerotools.public.options.exporting import (
+from zerotools.public.carry_out import carry_out
+from zerotools.public.options.export_options import (
     FormatOption,
     MastersOption,
     ModelOptions,
     export_options,
     overflow_check,
 )
-from zerotools.public.options.maps import MapOptions, map_request
+from zerotools.public.options.map_options import MapOptions, map_request
 from zerotools.public.options.option import (
     OUTPUT,
     TRAINING,
@@ -33,12 +34,11 @@ from zerotools.public.options.option import (
     bound,
     takes_options,
 )
-from zerotools.public.options.reading import ConfigDirOption, ReadingOptions, TagOption
-from zerotools.public.options.writing import PartOptions, WritingOptions
-from zerotools.public.options.zero import ZeroOptions, zero_settings
+from zerotools.public.options.read_options import ConfigDirOption, ReadingOptions, TagOption
+from zerotools.public.options.write_options import PartOptions, WritingOptions
+from zerotools.public.options.zero_options import ZeroOptions, zero_settings
 from zerotools.public.progress import ProgressWanted
 from zerotools.public.results import ConversionResult
-from zerotools.public.writing import carry_out
 
 
 class AdapterOptions(TypedDict, total=False):
@@ -87,7 +87,7 @@ class LikeOption(TypedDict, total=False):
     ]
 
 
-class ConsolidateOptions(
+class ConsolidateKeywords(
     ReadingOptions,
     MastersOption,
     AdapterOptions,
@@ -103,26 +103,25 @@ class ConsolidateOptions(
     """The options of `zerotools consolidate`."""
 
 
-@takes_options(ConsolidateOptions)
+@takes_options(ConsolidateKeywords)
 def consolidate(
     path: StrPath,
     out: StrPath,
     *,
     progress: ProgressWanted = None,
-    **options: Unpack[ConsolidateOptions],
+    **options: Unpack[ConsolidateKeywords],
 ) -> ConversionResult:
     """Merge the checkpoint at `path` into a Hugging Face model in the directory `out`.
 
     `path` is a checkpoint, or the directory of a run: then its newest checkpoint is taken. With
-    `adapter_only` the output is adapter_model.safetensors and adapter_config.json. `progress` is a
-    callable that gets a `Progress`, or True for a bar.
+    `adapter_only` the output is adapter_model.safetensors and adapter_config.json.
 
     Raises:
         BadRequest: there is nothing at `path`, `out` exists, or an option is wrong.
         BadFile: it is not a checkpoint, or what is needed of it is damaged.
         Unsupported: it is in a format that is not read.
     """
-    given = bound(ConsolidateOptions, options)
+    given = bound(ConsolidateKeywords, options)
     prepared = consolidation.prepare(
         path_of(path),
         path_of(out),
@@ -147,32 +146,32 @@ class RanksOption(TypedDict):
     world_size: Required[Annotated[int, Option(group=TRAINING, help="Ranks that will load it.")]]
 
 
-class ReshardOptions(
+class ReshardKeywords(
     RanksOption, ZeroOptions, ForceOption, WritingOptions, PartOptions, total=False
 ):
     """The options of `zerotools reshard`."""
 
 
-@takes_options(ReshardOptions)
+@takes_options(ReshardKeywords)
 def reshard(
     path: StrPath,
     out: StrPath,
     *,
     progress: ProgressWanted = None,
-    **options: Unpack[ReshardOptions],
+    **options: Unpack[ReshardKeywords],
 ) -> ConversionResult:
     """Rewrite the checkpoint at `path` for `world_size` ranks, optimizer state included, into
     `out`.
 
     `path` is a checkpoint, or the directory of a run: then its newest checkpoint is taken.
-    `progress` is a callable that gets a `Progress`, or True for a bar.
+
 
     Raises:
         BadRequest: there is nothing at `path`, `out` exists, or an option is wrong.
         BadFile: it is not a checkpoint, or it is damaged.
         Unsupported: its format has no ranks, or is not written.
     """
-    given = bound(ReshardOptions, options)
+    given = bound(ReshardKeywords, options)
     prepared = resharding.prepare(
         path_of(path),
         path_of(out),
@@ -264,7 +263,7 @@ class OptimizerOptions(TypedDict, total=False):
     ]
 
 
-class ConvertOptions(
+class ConvertKeywords(
     TargetOptions,
     ReadingOptions,
     MapOptions,
@@ -286,26 +285,25 @@ _OF_TARGETS = (
 """Options that some formats take and others refuse."""
 
 
-@takes_options(ConvertOptions)
+@takes_options(ConvertKeywords)
 def convert(
     path: StrPath,
     out: StrPath,
     *,
     progress: ProgressWanted = None,
-    **options: Unpack[ConvertOptions],
+    **options: Unpack[ConvertKeywords],
 ) -> ConversionResult:
     """Write the checkpoint at `path` into `out` in the format `to`, optimizer state included.
 
     `path` is a checkpoint, or the directory of a run: then its newest checkpoint is taken. What the
-    format cannot hold is in `dropped` of the result. `progress` is a callable that gets a
-    `Progress`, or True for a bar.
+    format cannot hold is in `dropped` of the result.
 
     Raises:
         BadRequest: there is nothing at `path`, `out` exists, or an option is wrong.
         BadFile: it is not a checkpoint, or it is damaged.
         Unsupported: the target cannot hold its weights.
     """
-    given = bound(ConvertOptions, options)
+    given = bound(ConvertKeywords, options)
     settings = zero_settings(given)
     asked = {name: given[name] for name in _OF_TARGETS}
     asked["max_shard_bytes"] = given["max_shard_size"]

@@ -29,7 +29,7 @@ from zerotools.public.options.option import (
     bound,
     takes_options,
 )
-from zerotools.public.options.reading import TagOption
+from zerotools.public.options.read_options import TagOption
 from zerotools.public.progress import Meter, ProgressWanted, metering
 
 
@@ -66,7 +66,7 @@ class FetchOptions(TypedDict, total=False):
     ]
 
 
-class GatherOptions(TagOption, FetchOptions, total=False):
+class GatherKeywords(TagOption, FetchOptions, total=False):
     """The options of `zerotools gather`."""
 
 
@@ -106,19 +106,18 @@ class GatherResult:
         return {**planned, **done, "dry_run": False, "seconds": round(self.seconds, 3)}
 
 
-@takes_options(GatherOptions)
+@takes_options(GatherKeywords)
 def gather(
     sources: str | Iterable[str],
     out: StrPath,
     *,
     progress: ProgressWanted = None,
-    **options: Unpack[GatherOptions],
+    **options: Unpack[GatherKeywords],
 ) -> GatherResult:
     """Bring the shards of a checkpoint that lies on several nodes together in the directory `out`.
 
     A source is "HOST:PATH", "ssh://USER@HOST:PORT/PATH", or a path of this node. Nodes are asked by
-    the system's ssh, which must not have to ask for a password. `progress` is a callable that gets
-    a `Progress`, or True for a bar.
+    the system's ssh, which must not have to ask for a password.
 
     Raises:
         BadRequest: the sources have no files, or `out` exists or does not fit.
@@ -126,7 +125,7 @@ def gather(
             that `out` was not made. What was fetched is kept, and the same call continues.
         HostUnreachable: a node cannot be reached, or its connection broke.
     """
-    found = gathered(sources, out, bound(GatherOptions, options), progress)
+    found = gathered(sources, out, bound(GatherKeywords, options), progress)
     refuse_nameless(found)
     return found
 

@@ -18,7 +18,7 @@ from zerotools.ops.inspection.inspect import inspect as carry_out
 from zerotools.ops.inspection.next_commands import next_commands
 from zerotools.ops.inspection.run_summary import plain, scaler_to_json
 from zerotools.public.options.option import StrPath, bound, takes_options
-from zerotools.public.options.reading import ReadingOptions
+from zerotools.public.options.read_options import ReadingOptions
 
 
 @dataclass(frozen=True, slots=True)

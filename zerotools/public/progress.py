@@ -12,7 +12,7 @@ from zerotools.core.errors import BadRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ProgressUpdate:
     """`done` of `total` bytes of a stage, such as "consolidate" or "verify"."""
 
     stage: str
@@ -20,7 +20,7 @@ class Progress:
     total: int
 
 
-Callback = Callable[[Progress], None]
+Callback = Callable[[ProgressUpdate], None]
 ProgressWanted = Callback | bool | None
 """A callback, True for a bar, or nothing."""
 
@@ -35,15 +35,15 @@ class ProgressBars:
     def __init__(self, make_bar: Callable[[int, str], Any]) -> None:
         self._make_bar = make_bar
         self._bar: Any = None
-        self._shown: Progress | None = None
+        self._shown: ProgressUpdate | None = None
 
-    def __call__(self, now: Progress) -> None:
+    def __call__(self, now: ProgressUpdate) -> None:
         shown = self._shown
         is_same = shown is not None and (shown.stage, shown.total) == (now.stage, now.total)
         if shown is None or not is_same or now.done < shown.done:
             self.close()
             self._bar = self._make_bar(now.total, now.stage)
-            shown = Progress(now.stage, 0, now.total)
+            shown = ProgressUpdate(now.stage, 0, now.total)
         self._bar.advance(now.done - shown.done)
         self._shown = now
 
@@ -102,7 +102,7 @@ def metering(wanted: ProgressWanted) -> Iterator[Meter]:
                 return
             with lock:  # some stages count in several threads
                 done += count
-                callback(Progress(stage, done, total))
+                callback(ProgressUpdate(stage, done, total))
 
         yield advance
         if 0 < done < total:  # what was not read need not be

@@ -20,7 +20,8 @@ from zerotools.ops.salvage.salvage_json import to_json
 from zerotools.ops.salvage.salvage_plan import Salvage
 from zerotools.ops.salvage.salvage_plan import SalvageOptions as PlanOptions
 from zerotools.ops.uploading.destination import check_write
-from zerotools.public.options.exporting import FormatOption, ModelOptions, overflow_check
+from zerotools.public.carry_out import write_reporting
+from zerotools.public.options.export_options import FormatOption, ModelOptions, overflow_check
 from zerotools.public.options.option import (
     WHAT,
     Option,
@@ -29,10 +30,9 @@ from zerotools.public.options.option import (
     bound,
     takes_options,
 )
-from zerotools.public.options.reading import ConfigDirOption, ReadingOptions
-from zerotools.public.options.writing import WritingOptions, budget_of
+from zerotools.public.options.read_options import ConfigDirOption, ReadingOptions
+from zerotools.public.options.write_options import WritingOptions, budget_of
 from zerotools.public.progress import ProgressWanted, metering
-from zerotools.public.writing import write_reporting
 
 
 class FillOption(TypedDict, total=False):
@@ -49,7 +49,7 @@ class FillOption(TypedDict, total=False):
     ]
 
 
-class SalvageOptions(
+class SalvageKeywords(
     FillOption,
     ReadingOptions,
     ModelOptions,
@@ -103,20 +103,20 @@ class SalvageResult:
         }
 
 
-@takes_options(SalvageOptions)
+@takes_options(SalvageKeywords)
 def salvage(
     path: StrPath,
     out: StrPath,
     *,
     progress: ProgressWanted = None,
-    **options: Unpack[SalvageOptions],
+    **options: Unpack[SalvageKeywords],
 ) -> SalvageResult:
     """Export the weights that are whole of the damaged checkpoint at `path` into the directory
     `out`.
 
     Every byte is read and checked. What is lost is never replaced by zeros: a weight with a hole is
     left out, unless `fill_from` has what is lost. `is_complete` of the result says whether the
-    output has every weight. `progress` is a callable that gets a `Progress`, or True for a bar.
+    output has every weight.
 
     Raises:
         BadRequest: there is nothing at `path`, `out` exists, `fill_from` is of another model, or
@@ -125,7 +125,7 @@ def salvage(
             saves.
         Unsupported: it is in a format that is not read.
     """
-    given = bound(SalvageOptions, options)
+    given = bound(SalvageKeywords, options)
     destination, other = path_of(out), given["fill_from"]
     asked = PlanOptions(
         max_shard_bytes=given["max_shard_size"],

@@ -17,7 +17,7 @@ from zerotools.ops.conversions.consolidate import prepare
 from zerotools.ops.serving.access import Credentials
 from zerotools.ops.serving.byte_source import ByteSource
 from zerotools.ops.serving.served_model import served_model
-from zerotools.public.options.exporting import MastersOption, ModelOptions, export_options
+from zerotools.public.options.export_options import MastersOption, ModelOptions, export_options
 from zerotools.public.options.option import (
     OUTPUT,
     RESOURCES,
@@ -27,8 +27,8 @@ from zerotools.public.options.option import (
     bound,
     takes_options,
 )
-from zerotools.public.options.reading import ConfigDirOption, ReadingOptions
-from zerotools.public.options.writing import WorkersOption, budget_of
+from zerotools.public.options.read_options import ConfigDirOption, ReadingOptions
+from zerotools.public.options.write_options import WorkersOption, budget_of
 
 if TYPE_CHECKING:
     from zerotools.ops.serving.server import ModelServer
@@ -72,7 +72,7 @@ class RequestsMemoryOption(TypedDict, total=False):
     ]
 
 
-class ServeOptions(
+class ServeKeywords(
     ReadingOptions,
     MastersOption,
     ModelOptions,
@@ -135,13 +135,13 @@ class ServedCheckpoint:
         }
 
 
-@takes_options(ServeOptions)
+@takes_options(ServeKeywords)
 @contextmanager
 def serve(
     path: StrPath,
     *,
     on_error: Callable[[str], None] = lambda _: None,
-    **options: Unpack[ServeOptions],
+    **options: Unpack[ServeKeywords],
 ) -> Iterator[ServedCheckpoint]:
     """Show the checkpoint at `path` over HTTP as the Hugging Face model that `consolidate` would
     write, inside a `with` statement. Its end stops the server.
@@ -154,7 +154,7 @@ def serve(
         BadFile: it is not a checkpoint, or it is damaged.
         Unsupported: it is in a format that is not read.
     """
-    given = bound(ServeOptions, options)
+    given = bound(ServeKeywords, options)
     with serving(path_of(path), given, on_error) as (server, served):
         thread = threading.Thread(
             target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True
@@ -171,7 +171,7 @@ def serve(
 def serving(
     path: Path, given: Mapping[str, Any], on_error: Callable[[str], None]
 ) -> Iterator[tuple[ModelServer, ServedCheckpoint]]:
-    """Yield a server that listens and does not answer yet. `given` are bound `ServeOptions`."""
+    """Yield a server that listens and does not answer yet. `given` are bound `ServeKeywords`."""
     name, listen = given["name"], given["listen"]
     if not _NAME.fullmatch(name):
         raise BadRequest(

@@ -35,9 +35,9 @@ from zerotools.public.options.option import (
     bound,
     takes_options,
 )
-from zerotools.public.options.parts import chosen_part
-from zerotools.public.options.reading import ReadingOptions
-from zerotools.public.options.writing import CheckingOptions, PartOptions, budget_of
+from zerotools.public.options.part_options import chosen_part
+from zerotools.public.options.read_options import ReadingOptions
+from zerotools.public.options.write_options import CheckingOptions, PartOptions, budget_of
 from zerotools.public.progress import ProgressWanted, metering
 
 
@@ -69,7 +69,7 @@ class ComparisonOptions(TypedDict, total=False):
     ]
 
 
-class VerifyOptions(ReadingOptions, ComparisonOptions, CheckingOptions, PartOptions, total=False):
+class VerifyKeywords(ReadingOptions, ComparisonOptions, CheckingOptions, PartOptions, total=False):
     """The options of `zerotools verify`."""
 
 
@@ -129,15 +129,14 @@ class VerifyResult:
         }
 
 
-@takes_options(VerifyOptions)
+@takes_options(VerifyKeywords)
 def verify(
-    path: StrPath, *, progress: ProgressWanted = None, **options: Unpack[VerifyOptions]
+    path: StrPath, *, progress: ProgressWanted = None, **options: Unpack[VerifyKeywords]
 ) -> VerifyResult:
     """Check whether the checkpoint at `path` is whole: its structure, its bytes, its numbers.
 
     A manifest that lies beside it as PATH.zerotools.json is compared with it. With
-    `write_manifest=True` a manifest is written there, if nothing is wrong. `progress` is a callable
-    that gets a `Progress`, or True for a bar.
+    `write_manifest=True` a manifest is written there, if nothing is wrong.
 
     Raises:
         BadRequest: there is nothing at `path`, it has no such tag or section, an option excludes
@@ -145,7 +144,7 @@ def verify(
         BadFile: it is not a checkpoint, or so damaged that its tensors are not known.
         Unsupported: it is in a format that is not read.
     """
-    given = bound(VerifyOptions, options)
+    given = bound(VerifyKeywords, options)
     part, against, wanted = chosen_part(given), given["against"], given["write_manifest"]
     fast, with_digests = given["fast"], wanted is not None
     budget = budget_of(given)

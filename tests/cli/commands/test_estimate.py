@@ -58,18 +58,18 @@ def test_the_page_has_the_table_the_choice_and_the_terms(estimate: Command) -> N
 
 
 def test_one_is_one_and_several_are_several(estimate: Command) -> None:
-    one = estimate("7B", *MACHINE, "--seq", "1").out
+    one = estimate("7B", *MACHINE, "--sequence-length", "1").out
     assert "at a time on each: 1 sequence of 1 token\n" in one
-    tight = (*MACHINE, "--stage", "1", "--seq", "4096")
+    tight = (*MACHINE, "--stage", "1", "--sequence-length", "4096")
     few = estimate("7B", *tight[:3], "60GiB", *tight[4:]).out
     assert "there, 1 sequence of 4,096 tokens fits at a time" in " ".join(few.split())
     assert "8 GPUs of 60.0 GiB" in few
 
 
-def test_where_nothing_fits_the_status_is_1(estimate: Command) -> None:
+def test_where_nothing_fits_the_status_is_7(estimate: Command) -> None:
     small = ("--gpus", "1", "--gpu-memory", "8GiB", "--host-memory", "9GiB")
     done = estimate("70B", *small)
-    assert done.status == 1
+    assert done.status == 7
     assert "nothing fits" in done.out
 
 
@@ -99,7 +99,7 @@ def test_a_deepspeed_config_beside_a_model(estimate: Command, model: Path) -> No
     file = model.parent / "ds.json"
     zero = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
     file.write_text(json.dumps({"bf16": {"enabled": True}, "zero_optimization": zero}))
-    given = ("--deepspeed", str(file), "--batch", "2", "--seq", "32", "--json")
+    given = ("--deepspeed", str(file), "--batch", "2", "--sequence-length", "32", "--json")
     done = estimate(str(model), *MACHINE, *given)
     assert done.status == 0, done.err
     found = json.loads(done.out)
@@ -135,7 +135,7 @@ def test_a_config_alone(estimate: Command, kind: str) -> None:
         (("7B", "--gpu-memory", "80XB"), "is not a size"),
         (("7B", "--gpu-memory", "80TiB"), "--gpu-memory is 81,920 GiB, and no GPU has more"),
         (("7B", "--host-memory", "900TiB"), "no machine has more than 65,536 GiB"),
-        (("7B", "--seq", "0"), "0 is not in the range"),
+        (("7B", "--sequence-length", "0"), "0 is not in the range"),
         (("nowhere",), "there is no such file or directory"),
         (("7B", "--deepspeed", "ds.json"), "name a model directory"),
         (("7B", "--lenient"), "--lenient is for a config"),
@@ -163,10 +163,10 @@ def test_a_config_needs_neither_torch_nor_numpy(model: Path) -> None:
 
 def test_the_example_of_the_documents_is_what_it_prints(estimate: Command) -> None:
     page = (Path(__file__).parents[3] / "docs" / "how-to" / "will-it-fit.md").read_text()
-    command = " ".join(("$ zerotools estimate 7B", *MACHINE, "--seq 2048"))
+    command = " ".join(("$ zerotools estimate 7B", *MACHINE, "--sequence-length 2048"))
     assert command in page
     shown = page.split("```text\n")[1].split("```")[0]
-    assert estimate("7B", *MACHINE, "--seq", "2048").out == shown
+    assert estimate("7B", *MACHINE, "--sequence-length", "2048").out == shown
 
 
 def test_nodes_share_weights_within_and_gradients_between(

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from zerotools.cli.output.progress_bar import ProgressLines, shown_progress
-from zerotools.public.progress import Progress
+from zerotools.public.progress import ProgressUpdate
 
 
 class Terminal(io.StringIO):
@@ -29,7 +29,7 @@ def test_an_interrupted_bar_is_closed_before_anything_is_said() -> None:
 
     def interrupted() -> None:
         with shown_progress(stream) as show:
-            show(Progress("writing", 2**19, 2**20))
+            show(ProgressUpdate("writing", 2**19, 2**20))
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -12,13 +12,13 @@ from zerotools.cli.options.declared import options_of
 from zerotools.cli.options.grouped import GroupedCommand
 from zerotools.cli.options.shared import json_option
 from zerotools.cli.output.conversion_report import convert_and_report
-from zerotools.public.conversions import ConsolidateOptions, consolidate
+from zerotools.public.conversions import ConsolidateKeywords, consolidate
 
 
 @click.command("consolidate", cls=GroupedCommand)
 @click.argument("path", type=CheckpointPath())
 @click.argument("out", type=CheckpointPath())
-@options_of(ConsolidateOptions)
+@options_of(ConsolidateKeywords)
 @json_option
 def command(path: Path, out: Path, as_json: bool, **given: Any) -> None:
     """Merge the checkpoint at PATH into a Hugging Face model in the directory OUT.

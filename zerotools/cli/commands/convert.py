@@ -12,13 +12,13 @@ from zerotools.cli.options.declared import options_of
 from zerotools.cli.options.grouped import GroupedCommand
 from zerotools.cli.options.shared import json_option
 from zerotools.cli.output.conversion_report import convert_and_report
-from zerotools.public.conversions import ConvertOptions, convert
+from zerotools.public.conversions import ConvertKeywords, convert
 
 
 @click.command("convert", cls=GroupedCommand)
 @click.argument("path", type=CheckpointPath())
 @click.argument("out", type=CheckpointPath())
-@options_of(ConvertOptions)
+@options_of(ConvertKeywords)
 @json_option
 def command(path: Path, out: Path, as_json: bool, **given: Any) -> None:
     """Write the checkpoint at PATH into OUT in another format, optimizer state included.

@@ -21,7 +21,7 @@ from zerotools.core.counts import counted
 from zerotools.core.errors import EXIT_DIFFERENCES
 from zerotools.ops.comparison import result
 from zerotools.ops.comparison.result import CheckpointDiff, RunComparison, TensorDifference
-from zerotools.public.comparing import DiffOptions, diff
+from zerotools.public.comparing import DiffKeywords, diff
 
 _PATH = CheckpointPath()
 
@@ -29,7 +29,7 @@ _PATH = CheckpointPath()
 @click.command("diff", cls=GroupedCommand)
 @click.argument("a", type=_PATH)
 @click.argument("b", type=_PATH)
-@options_of(DiffOptions)
+@options_of(DiffKeywords)
 @option(
     "--top",
     group=OUTPUT,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,138 +13,71 @@ import click
 
 from zerotools.cli.job_views.estimate_page import page
 from zerotools.cli.options.config_options import Configs, config_options, read_job_file
-from zerotools.cli.options.machine_options import MachineOptions, machine_options
+from zerotools.cli.options.declared import options_of
+from zerotools.cli.options.grouped import OUTPUT, GroupedCommand, option
 from zerotools.cli.options.shared import json_option
 from zerotools.cli.output import render
-from zerotools.core.errors import BadRequest, ZerotoolsError
-from zerotools.jobs.estimating.estimating import (
-    Estimate,
-    estimate_job,
-    estimate_model,
-    model_table_of,
-)
+from zerotools.core.errors import EXIT_DONE, EXIT_TOO_LARGE, BadRequest, ZerotoolsError
+from zerotools.jobs.estimating.estimating import Estimate, estimate_job
 from zerotools.jobs.estimating.job_workload import is_job_file, with_ranks, workload_of
 from zerotools.jobs.estimating.launched import WITH_CONFIG, job_with_config
 from zerotools.jobs.estimating.written import job_text
 from zerotools.jobs.jobfile.parse import given_of, job_from_tree
 from zerotools.jobs.tables.spec import JobSpec
-from zerotools.ops.estimate.choosing import OFFLOADS, STAGES
-from zerotools.ops.estimate.model_shape import read_shape
+from zerotools.ops.estimate.choosing import OFFLOADS
+from zerotools.public.memory_estimate import (
+    EstimateKeywords,
+    TrainingOptions,
+    estimated_model,
+    shown_stages,
+)
+from zerotools.public.options.machine_options import given_machine
+from zerotools.public.options.option import bound, declared_options
 
-EXIT_TOO_LARGE = 1
 _CONFIGS = ("job", "deepspeed", "accelerate")
 
 
-@click.command("estimate")
+@click.command("estimate", cls=GroupedCommand)
 @click.argument("model", metavar="MODEL|JOBFILE")
-@machine_options
-@click.option(
-    "--batch",
-    type=click.IntRange(1, 2**20),
-    metavar="N",
-    help="Sequences that a GPU computes at a time.  [default: 1]",
-)
-@click.option(
-    "--seq",
-    type=click.IntRange(1, 2**24),
-    metavar="TOKENS",
-    help="Length of a sequence.  [default: what the model has positions for, at most 4096]",
-)
-@click.option("--precision", type=click.Choice(("bf16", "fp16", "fp32")), help="[default: bf16]")
-@click.option(
-    "--optimizer",
-    type=click.Choice(("adamw", "adam", "sgd", "adafactor", "muon", "adamw8bit")),
-    help="[default: adamw]",
-)
-@click.option(
-    "--engine", type=click.Choice(("torch", "deepspeed")), help="Who trains.  [default: torch]"
-)
-@click.option(
-    "--accumulation",
-    type=click.IntRange(1, 2**20),
-    metavar="N",
-    help="Micro batches whose gradients are summed for a step.  [default: 1]",
-)
-@click.option("--activation-checkpointing", is_flag=True, help="Compute blocks a second time.")
-@click.option(
-    "--stage",
-    type=click.Choice((*map(str, STAGES), "all")),
-    default="all",
-    help="Show one ZeRO stage.  [default: all]",
-)
-@click.option(
-    "--offload",
-    type=click.Choice(OFFLOADS),
-    multiple=True,
-    help="Show what is offloaded so; may be repeated.  [default: all ways]",
-)
-@click.option(
+@options_of(EstimateKeywords)
+@option(
     "--print",
     "config",
+    group=OUTPUT,
     type=click.Choice(_CONFIGS),
     help="Print the config that asks for what was chosen, and nothing else.",
 )
 @config_options
 @json_option
-def command(
-    model: str,
-    machine: MachineOptions,
-    stage: str,
-    offload: tuple[str, ...],
-    config: str | None,
-    configs: Configs,
-    as_json: bool,
-    **given: Any,
-) -> int:
+def command(model: str, config: str | None, configs: Configs, as_json: bool, **options: Any) -> int:
     """Predict the memory of a training, and say which ZeRO stage is the fastest that fits.
 
     MODEL is a Hugging Face model directory or config.json, a checkpoint of any format, or a number
     of parameters such as 7B; with --deepspeed or --accelerate it is trained as that config says.
     JOBFILE has all of it. Nothing is loaded: shapes are read from configs and headers. The exit
-    status is 1 where nothing fits, or where the job as it is written does not.
+    status is 7 where nothing fits, or where the job as it is written does not.
     """
-    stages = STAGES if stage == "all" else (int(stage),)
-    found = _estimated(model, machine, configs, stages, offload or OFFLOADS, given)
+    found = _estimated(model, configs, bound(EstimateKeywords, options))
     if config is not None:
         return _print_config(found, config)
     if as_json:
         render.print_json(found.to_json())
     else:
         render.print_lines(page(found))
-    return 0 if found.fits else EXIT_TOO_LARGE
+    return EXIT_DONE if found.fits else EXIT_TOO_LARGE
 
 
-def _estimated(
-    model: str,
-    machine: MachineOptions,
-    configs: Configs,
-    stages: tuple[int, ...],
-    offloads: tuple[str, ...],
-    given: dict[str, Any],
-) -> Estimate:
+def _estimated(model: str, configs: Configs, given: Mapping[str, Any]) -> Estimate:
     if configs.lenient and not configs.any:
         raise BadRequest("--lenient is for a config; give --deepspeed or --accelerate")
-    path = Path(model)
-    named = is_job_file(path)
+    machine = given_machine(given)
+    named = is_job_file(Path(model))
     if not named and not configs.any:
-        return estimate_model(
-            read_shape(model),
-            machine.machine(),
-            batch=given["batch"],
-            sequence=given["seq"],
-            precision=given["precision"] or "bf16",
-            optimizer=given["optimizer"] or "adamw",
-            engine=given["engine"] or "torch",
-            accumulation=given["accumulation"] or 1,
-            checkpointing=given["activation_checkpointing"],
-            stages=stages,
-            offloads=offloads,
-            model_table=model_table_of(model),
-        )
+        return estimated_model(model, machine.machine(), given)
     fixed = [
         f"--{name.replace('_', '-')}"
-        for name, value in given.items()
-        if value and (named or name not in WITH_CONFIG)
+        for name in declared_options(TrainingOptions)
+        if given[name] and (named or name not in WITH_CONFIG)
     ]
     if fixed:
         raise BadRequest(
@@ -165,8 +99,8 @@ def _estimated(
     return estimate_job(
         work,
         replace(own.machine(on_gpu=spec.device == "cuda"), node_ranks=_node_ranks(spec)),
-        stages,
-        offloads,
+        shown_stages(given),
+        given["offload"] or OFFLOADS,
         {name: keys[name] for name in ("model", "lora") if name in keys},
         spec.train.batch_size,
     )

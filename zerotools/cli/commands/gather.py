@@ -26,7 +26,7 @@ from zerotools.ops.gathering.gathering_run import Gathered
 from zerotools.ops.gathering.number_gaps import varying
 from zerotools.ops.gathering.staged_check import StagedCheck
 from zerotools.ops.verification.findings import Soundness
-from zerotools.public.gathering import GatherOptions, gathered, refuse_nameless
+from zerotools.public.gathering import GatherKeywords, gathered, refuse_nameless
 from zerotools.public.options.option import bound
 
 MAX_LISTED = 12
@@ -36,7 +36,7 @@ MAX_NAMED = 4
 @click.command("gather", cls=GroupedCommand)
 @click.argument("sources", metavar="HOST:PATH...", nargs=-1, required=True)
 @click.argument("out", type=CheckpointPath())
-@options_of(GatherOptions)
+@options_of(GatherKeywords)
 @click.option("--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")
 def command(sources: tuple[str, ...], out: Path, as_json: bool, **given: Any) -> None:
     """Bring the shards of a checkpoint that lies on several nodes together in the directory OUT.
@@ -52,7 +52,7 @@ def command(sources: tuple[str, ...], out: Path, as_json: bool, **given: Any) ->
             say("note", note)
 
     with _hint_at_going_on(out), shown_progress() as progress:
-        found = gathered(sources, out, bound(GatherOptions, given), progress, say_notes)
+        found = gathered(sources, out, bound(GatherKeywords, given), progress, say_notes)
     if as_json:
         render.print_json(found.to_json())
     elif found.gathered is None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
+from zerotools.cli.options.declared import options_of
 from zerotools.cli.options.grouped import JOB, OUTPUT, GroupedCommand, option
-from zerotools.cli.options.machine_options import MachineOptions, machine_options
 from zerotools.cli.options.shared import json_option
 from zerotools.cli.output import render
 from zerotools.core.errors import BadRequest
@@ -17,6 +18,7 @@ from zerotools.jobs.estimating.first_job import FirstJob, first_job
 from zerotools.jobs.estimating.seen_here import CONFIG, SeenData, data_in, data_of, models_in
 from zerotools.jobs.jobfile.parse import job_from_tree
 from zerotools.jobs.text.toml_text import to_toml
+from zerotools.public.options.machine_options import GivenMachine, MachineOptions, given_machine
 from zerotools.sensors.snapshot import BF16_CAPABILITY, Snapshot
 
 _INTRODUCTION = """\
@@ -48,16 +50,16 @@ _INTRODUCTION = """\
     metavar="PATH",
     help="A file, a directory or a pattern of data.  [default: asked, else the first here]",
 )
-@machine_options
+@options_of(MachineOptions)
 @click.option("-y", "--yes", is_flag=True, help="Ask nothing; take what is seen on this machine.")
 @json_option
 def command(
     output: Path,
     model: Path | None,
     data: str | None,
-    machine: MachineOptions,
     yes: bool,
     as_json: bool,
+    **machine: Any,
 ) -> int:
     """Ask for a model, data and GPUs, and write a job file that fits.
 
@@ -71,7 +73,7 @@ def command(
     snapshot = _snapshot()
     chosen = _model(model, yes=yes)
     seen = _data(data, yes=yes)
-    where = _machine(machine, snapshot, yes=yes)
+    where = _machine(given_machine(machine), snapshot, yes=yes)
     job = first_job(
         chosen.absolute(), seen, where.machine(on_gpu=where.gpus != 0), _precision(snapshot, where)
     )
@@ -132,7 +134,7 @@ def _data(given: str | None, *, yes: bool) -> SeenData:
     return replace(found, pattern=str(Path(found.pattern).absolute()))
 
 
-def _machine(given: MachineOptions, snapshot: Snapshot, *, yes: bool) -> MachineOptions:
+def _machine(given: GivenMachine, snapshot: Snapshot, *, yes: bool) -> GivenMachine:
     """What is trained on; 0 GPUs are the CPU."""
     seen = len(snapshot.gpus)
     if given.gpus is None and not yes:
@@ -141,7 +143,7 @@ def _machine(given: MachineOptions, snapshot: Snapshot, *, yes: bool) -> Machine
     return replace(given, gpus=seen if given.gpus is None else given.gpus)
 
 
-def _precision(snapshot: Snapshot, machine: MachineOptions) -> str:
+def _precision(snapshot: Snapshot, machine: GivenMachine) -> str:
     """bf16 where all GPUs compute in it, fp16 on older ones, fp32 on the CPU."""
     if machine.gpus == 0:
         return "fp32"

@@ -22,7 +22,7 @@ from zerotools.ops.inspection.inspect import Inspection
 from zerotools.ops.inspection.next_commands import is_model
 from zerotools.ops.inspection.run_summary import RunSummary, plain
 from zerotools.public.inspecting import inspect
-from zerotools.public.options.reading import ReadingOptions
+from zerotools.public.options.read_options import ReadingOptions
 
 
 @click.command("inspect", cls=GroupedCommand)

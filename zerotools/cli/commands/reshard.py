@@ -12,13 +12,13 @@ from zerotools.cli.options.declared import options_of
 from zerotools.cli.options.grouped import GroupedCommand
 from zerotools.cli.options.shared import json_option
 from zerotools.cli.output.conversion_report import convert_and_report
-from zerotools.public.conversions import ReshardOptions, reshard
+from zerotools.public.conversions import ReshardKeywords, reshard
 
 
 @click.command("reshard", cls=GroupedCommand)
 @click.argument("path", type=CheckpointPath())
 @click.argument("out", type=CheckpointPath())
-@options_of(ReshardOptions)
+@options_of(ReshardKeywords)
 @json_option
 def command(path: Path, out: Path, as_json: bool, **given: Any) -> None:
     """Rewrite the checkpoint at PATH for another world size, optimizer state included, into OUT.

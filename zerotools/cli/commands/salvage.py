@@ -24,7 +24,7 @@ from zerotools.core.errors import EXIT_DIFFERENCES
 from zerotools.ops.salvage.filled_weights import Part
 from zerotools.ops.salvage.holes import said
 from zerotools.ops.salvage.salvage_plan import Salvage
-from zerotools.public.salvaging import SalvageOptions, SalvageResult, salvage
+from zerotools.public.salvaging import SalvageKeywords, SalvageResult, salvage
 
 _PATH = CheckpointPath()
 MAX_LISTED = 12
@@ -33,7 +33,7 @@ MAX_LISTED = 12
 @click.command("salvage", cls=GroupedCommand)
 @click.argument("path", type=_PATH)
 @click.argument("out", type=_PATH)
-@options_of(SalvageOptions)
+@options_of(SalvageKeywords)
 @json_option
 def command(path: Path, out: Path, as_json: bool, **given: Any) -> int:
     """Export the weights that are whole of the damaged checkpoint at PATH into the directory OUT.

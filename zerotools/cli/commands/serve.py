@@ -16,7 +16,7 @@ from zerotools.cli.output import render
 from zerotools.cli.output.messages import say
 from zerotools.core.counts import counted
 from zerotools.public.options.option import bound
-from zerotools.public.serving import ServedCheckpoint, ServeOptions, serving
+from zerotools.public.serving import ServedCheckpoint, ServeKeywords, serving
 
 if TYPE_CHECKING:
     from zerotools.ops.serving.server import ModelServer
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @click.command("serve", cls=GroupedCommand)
 @click.argument("path", type=CheckpointPath())
-@options_of(ServeOptions)
+@options_of(ServeKeywords)
 @click.option("--json", "as_json", is_flag=True, help="Print address and keys as JSON.")
 def command(path: Path, as_json: bool, **given: Any) -> None:
     """Show the checkpoint at PATH over HTTP as the Hugging Face model that consolidate would write.
@@ -33,7 +33,7 @@ def command(path: Path, as_json: bool, **given: Any) -> None:
     token that is printed, or signs with the keys, as for an S3 bucket. Both are made at each start.
     It serves until Ctrl-C.
     """
-    options = bound(ServeOptions, given)
+    options = bound(ServeKeywords, given)
     with serving(path, options, lambda text: say("error", text)) as (server, served):
         for note in served.notes:
             say("note", note)

@@ -20,7 +20,7 @@ from zerotools.ops.thinning.thin_plan import ThinPlan, leftover_note
 from zerotools.ops.thinning.thin_report import SCHEMA, Outcome, Status
 from zerotools.public.options.option import bound
 from zerotools.public.progress import metering
-from zerotools.public.thinning import SelectedOptions, Thinning, ThinOptions, ThinResult
+from zerotools.public.thin_steps import SelectedOptions, ThinKeywords, ThinResult, ThinSteps
 
 MAX_FILES = 3
 
@@ -38,7 +38,7 @@ def command(paths: tuple[Path, ...], as_json: bool, **given: Any) -> int:
     exchanged with it in one step. With --keep-last, --keep-every or --older-than, PATH is a run's
     directory. A checkpoint that a job of the daemon would resume from is refused.
     """
-    thinning = Thinning(paths, bound(ThinOptions, given))
+    thinning = ThinSteps(paths, bound(ThinKeywords, given))
     found = thinning.planned()
     if not as_json:
         render.print_lines(list(_described(found, yes=given["yes"])))

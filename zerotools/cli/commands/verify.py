@@ -20,7 +20,7 @@ from zerotools.core.errors import EXIT_DIFFERENCES, EXIT_DONE, BadRequest
 from zerotools.ops.verification.all_checks import OF_ANY_SAVE
 from zerotools.ops.verification.findings import Check, Soundness, Verification
 from zerotools.ops.verification.records import NO_CHECKSUMS
-from zerotools.public.verifying import VerifyOptions, VerifyResult, verify
+from zerotools.public.verifying import VerifyKeywords, VerifyResult, verify
 
 MAX_FINDINGS = 20
 MAX_NAMED = 4
@@ -29,7 +29,7 @@ _PARTS_TO_COME = "what the whole checkpoint is, the exit statuses of all parts s
 
 @click.command("verify", cls=GroupedCommand)
 @click.argument("path", type=CheckpointPath())
-@options_of(VerifyOptions)
+@options_of(VerifyKeywords)
 @option(
     "--strict",
     group=OUTPUT,

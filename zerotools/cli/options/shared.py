@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 
-from zerotools.cli.options.checkpoint_path import CheckpointPath
 from zerotools.cli.options.grouped import OUTPUT, option
 from zerotools.cli.output.messages import HOST
 from zerotools.core.errors import BadRequest
@@ -41,28 +40,6 @@ socket_option = click.option(
     metavar="PATH",
     callback=_reach,
     help="Socket of the daemon.  [default: $ZEROTOOLS_SOCKET, else the usual place]",
-)
-
-tag_option = click.option("--tag", metavar="TAG", help="Which tag of a DeepSpeed save directory.")
-
-layout_option = click.option(
-    "--layout",
-    type=CheckpointPath(),
-    metavar="FILE",
-    help="Rules on how tensor-parallel ranks share the weights (TOML).",
-)
-
-section_option = click.option(
-    "--section",
-    metavar="NAME",
-    help="Which model of a torch DCP that holds several (model, ema, generator).",
-)
-
-config_dir_option = click.option(
-    "--config-dir",
-    type=CheckpointPath(),
-    metavar="DIR",
-    help="Take config.json and the tokenizer from this model directory.",
 )
 
 state_dir_option = click.option(

@@ -37,12 +37,12 @@ class Estimate:
     was of one. `tables` are those of a job file that say the model and its adapters, `batch` the
     sequences of a step that it asks for."""
 
-    work: Workload
+    work: Workload = field(repr=False)
     machine: Machine
-    rows: tuple[Row, ...]
-    choice: Choice
-    asked: Row | None = None
-    tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    rows: tuple[Row, ...] = field(repr=False)
+    choice: Choice = field(repr=False)
+    asked: Row | None = field(default=None, repr=False)
+    tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
     batch: int | None = None
 
     @property
@@ -51,6 +51,51 @@ class Estimate:
         activations are not known, whether the state does."""
         row = self.choice.row if self.asked is None else self.asked
         return row is not None and row.fits is not False
+
+    @property
+    def stage(self) -> int | None:
+        """The ZeRO stage of the fastest row that fits; None where nothing fits."""
+        return None if self.choice.row is None else self.choice.row.stage
+
+    @property
+    def offload(self) -> str | None:
+        """What that row offloads: "none", "optimizer", "params" or "all"."""
+        return None if self.choice.row is None else self.choice.row.offload
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """The memory that the row takes of each GPU."""
+        return None if self.choice.row is None else self.choice.row.peak_bytes
+
+    @property
+    def host_bytes(self) -> int | None:
+        """The memory that the ranks of one node take of the host."""
+        return None if self.choice.row is None else self.choice.row.host_bytes
+
+    @property
+    def reason(self) -> str:
+        """Why that row was chosen, or why nothing fits."""
+        return self.choice.reason
+
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """What else is worth knowing, in sentences."""
+        return self.choice.advice
+
+    @property
+    def largest_batch(self) -> int | None:
+        """The most sequences of this length at a time that fit there."""
+        return self.choice.largest_batch
+
+    @property
+    def largest_sequence_length(self) -> int | None:
+        """The longest sequence of which one at a time fits there."""
+        return self.choice.largest_sequence
+
+    @property
+    def parameters(self) -> int:
+        """The number of parameters of the model."""
+        return self.work.model.count
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from zerotools.ops.estimate.model_shape import read_shape
 
 _ANY_DATA = "/"
 _MANY_STEPS = 2**62
-WITH_CONFIG = ("batch", "seq", "engine", "activation_checkpointing")
+WITH_CONFIG = ("batch", "sequence_length", "engine", "activation_checkpointing")
 """Options that say what no config has; all else stands in the config."""
 
 
@@ -36,7 +36,10 @@ def job_with_config(model: str, gpus: int | None, given: Mapping[str, Any]) -> J
         train["activation_checkpointing"] = True
     tree: dict[str, Any] = {
         "model": table,
-        "data": {"text": [_ANY_DATA], "sequence_length": given["seq"] or _longest(model)},
+        "data": {
+            "text": [_ANY_DATA],
+            "sequence_length": given["sequence_length"] or _longest(model),
+        },
         "train": train,
     }
     if gpus:

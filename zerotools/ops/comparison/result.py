@@ -72,6 +72,28 @@ class TensorDifference:
         return distance.odd or distance.first
 
     @property
+    def differing(self) -> int:
+        """How many elements differ, as far as they were compared."""
+        return 0 if self.distance is None else self.distance.differing
+
+    @property
+    def max_abs(self) -> float | None:
+        """The largest absolute difference; None where none was measured."""
+        largest = None if self.distance is None else self.distance.max_abs
+        return None if largest is None else largest.value
+
+    @property
+    def max_ulp(self) -> float | None:
+        """The largest difference in steps of the type."""
+        largest = None if self.distance is None else self.distance.max_ulp
+        return None if largest is None else largest.value
+
+    @property
+    def relative_norm(self) -> float | None:
+        """The norm of the difference, divided by that of the tensor in A."""
+        return None if self.distance is None else self.distance.relative
+
+    @property
     def shape(self) -> tuple[int, ...]:
         described = self.a or self.b
         return () if described is None else described.shape

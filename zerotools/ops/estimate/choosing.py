@@ -41,10 +41,15 @@ class Row:
 
     stage: int
     offload: str
-    layout: MemoryLayout
-    memory: RankMemory
+    layout: MemoryLayout = field(repr=False)
+    memory: RankMemory = field(repr=False)
     host_bytes: int
     fits: bool | None
+
+    @property
+    def peak_bytes(self) -> int:
+        """The memory that it takes of each GPU."""
+        return self.memory.peak
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,11 @@
 """How an option is declared, and the functions that take options.
 
-    class ThinOptions(TypedDict, total=False):
+    class ThinKeywords(TypedDict, total=False):
         force: Annotated[bool, Option(help="Thin a checkpoint that has problems, too.")]
 
-    @takes_options(ThinOptions)
-    def thin(path: StrPath, **options: Unpack[ThinOptions]) -> ThinResult:
-        given = bound(ThinOptions, options)
+    @takes_options(ThinKeywords)
+    def thin(path: StrPath, **options: Unpack[ThinKeywords]) -> ThinResult:
+        given = bound(ThinKeywords, options)
 
 `zerotools.cli.options.declared` makes the option `--force` of the same declaration. This module
 imports neither click nor anything that reads checkpoints.
@@ -74,6 +74,7 @@ Span = Annotated[int | str, Kind.SPAN]
 Part = Annotated[str | tuple[int, int], Kind.PART]
 Switch = Annotated[bool, Kind.SWITCH]
 
+_PROGRESS = "    progress: A callable that gets a ProgressUpdate now and then, or True for a bar."
 _PLAIN = {bool: Kind.FLAG, str: Kind.TEXT, int: Kind.INTEGER, float: Kind.NUMBER, tuple: Kind.PAIR}
 
 
@@ -178,7 +179,7 @@ def _seconds(given: int | str) -> int:
 
 
 def _part(given: Any) -> Any:
-    from zerotools.public.options.parts import parse_part
+    from zerotools.public.options.part_options import parse_part
 
     return parse_part(given)
 
@@ -252,6 +253,8 @@ def takes_options(declaration: type) -> Callable[[_Function], _Function]:
             parameters=[*parameters, *(_parameter(each, types) for each in declared.values())]
         )
         lines = [f"    {name}: {_said_in_python(each)}" for name, each in declared.items()]
+        if "progress" in own.parameters:
+            lines.append(_PROGRESS)
         function.__doc__ = "\n".join([inspect.getdoc(function) or "", "", "Options:", *lines])
         return function
 

@@ -29,8 +29,8 @@ from zerotools.public.options.option import (
     bound,
     takes_options,
 )
-from zerotools.public.options.reading import ReadingOptions
-from zerotools.public.options.writing import CheckingOptions, budget_of
+from zerotools.public.options.read_options import ReadingOptions
+from zerotools.public.options.write_options import CheckingOptions, budget_of
 from zerotools.public.progress import Meter, ProgressWanted, metering
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class SelectedOptions(DropOptions, ReadingOptions, CheckingOptions, total=False)
     """The options of `zerotools thin` but for the daemon's socket."""
 
 
-class ThinOptions(SelectedOptions, total=False):
+class ThinKeywords(SelectedOptions, total=False):
     """The options of `zerotools thin`."""
 
     socket: Annotated[
@@ -157,12 +157,12 @@ class ThinResult:
         }
 
 
-@takes_options(ThinOptions)
+@takes_options(ThinKeywords)
 def thin(
     paths: StrPath | Iterable[StrPath],
     *,
     progress: ProgressWanted = None,
-    **options: Unpack[ThinOptions],
+    **options: Unpack[ThinKeywords],
 ) -> ThinResult:
     """Drop the optimizer state of one checkpoint or several, in place; the weights stay loadable.
 
@@ -170,7 +170,7 @@ def thin(
     from what is left. Whatever stops it, a checkpoint is whole, as it was or thinned. With
     `keep_last`, `keep_every` or `older_than`, a path is a run's directory. The daemon at `socket`
     is asked whether a job would resume from a checkpoint; where none answers, `notes` say that this
-    was not checked. `progress` is a callable that gets a `Progress`, or True for a bar.
+    was not checked.
 
     A checkpoint that is refused does not stop the others: its outcome has the status "refused".
     Where all are refused, the first error is raised.
@@ -181,9 +181,9 @@ def thin(
         BadFile: it has problems, or changed meanwhile; nothing was changed.
         Unsupported: it cannot be thinned, or its file system cannot exchange two names.
     """
-    given = bound(ThinOptions, options)
+    given = bound(ThinKeywords, options)
     several = [paths] if isinstance(paths, str | os.PathLike) else [*paths]
-    thinning = Thinning([path_of(each) for each in several], given)
+    thinning = ThinSteps([path_of(each) for each in several], given)
     found = thinning.planned()
     if given["yes"]:
         with metering(progress) as meter:
@@ -194,8 +194,8 @@ def thin(
     return found
 
 
-class Thinning:
-    """The steps of `thin`: choose and plan first, then do. `given` are bound `ThinOptions`."""
+class ThinSteps:
+    """The steps of `thin`: choose and plan first, then do. `given` are bound `ThinKeywords`."""
 
     def __init__(self, paths: Sequence[Path], given: Mapping[str, Any]) -> None:
         from zerotools.jobs.client.needed_checkpoints import NeedGuard, needs_at

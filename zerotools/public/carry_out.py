@@ -13,8 +13,8 @@ from zerotools.ops.conversions.in_parts import check_part, perform_part, prove_p
 from zerotools.ops.execution.execute import WriteReport
 from zerotools.ops.execution.parts.share import OutputPart
 from zerotools.ops.uploading.destination import check_write, write
-from zerotools.public.options.parts import chosen_part
-from zerotools.public.options.writing import budget_of
+from zerotools.public.options.part_options import chosen_part
+from zerotools.public.options.write_options import budget_of
 from zerotools.public.progress import ProgressWanted, metering
 from zerotools.public.results import (
     ConversionResult,
