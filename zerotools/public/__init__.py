@@ -77,9 +77,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    from zerotools.public.options.option import describe_options
+
     for module, names in _MODULES.items():
         if name in names:
-            return getattr(import_module(module), name)
+            found = getattr(import_module(module), name)
+            return describe_options(found) if callable(found) else found
     raise AttributeError(f"module 'zerotools.public' has no attribute {name!r}")
 
 

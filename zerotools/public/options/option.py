@@ -13,7 +13,6 @@ imports neither click nor anything that reads checkpoints.
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -241,34 +240,47 @@ def bound(declaration: type, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def takes_options(declaration: type) -> Callable[[_Function], _Function]:
-    """Return the decorator that gives a function with `**options` the signature, and the docstring,
-    that name every option with its default."""
+    """Return the decorator that says which options a function takes as `**options`. Its signature
+    is that of `describe_options`."""
 
     def decorate(function: _Function) -> _Function:
-        declared = declared_options(declaration)
-        types = hints_of(declaration)
-        own = inspect.signature(function, eval_str=True)
-        parameters = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        function.__signature__ = own.replace(  # type: ignore[attr-defined]  # as inspect reads it
-            parameters=[*parameters, *(_parameter(each, types) for each in declared.values())]
-        )
-        lines = [f"    {name}: {_said_in_python(each)}" for name, each in declared.items()]
-        if "progress" in own.parameters:
-            lines.append(_PROGRESS)
-        function.__doc__ = "\n".join([inspect.getdoc(function) or "", "", "Options:", *lines])
+        _DECLARATIONS[function] = declaration
         return function
 
     return decorate
 
 
-def _parameter(each: DeclaredOption, types: Mapping[str, Any]) -> inspect.Parameter:
-    default = inspect.Parameter.empty if each.is_required else each.default
-    return inspect.Parameter(
-        each.keyword,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=default,
-        annotation=types[each.keyword],
+_DECLARATIONS: dict[Callable[..., Any], type] = {}
+
+
+def describe_options(function: _Function) -> _Function:
+    """Give a function with options the signature, and the docstring, that name each of them with
+    its default. It is done when the function is first asked for, as commands do without."""
+    declaration = _DECLARATIONS.pop(function, None)
+    if declaration is None:
+        return function
+    from inspect import Parameter, getdoc, signature
+
+    declared, types = declared_options(declaration), hints_of(declaration)
+    own = signature(function, eval_str=True)
+    keywords = [
+        Parameter(
+            name,
+            Parameter.KEYWORD_ONLY,
+            default=Parameter.empty if each.is_required else each.default,
+            annotation=types[name],
+        )
+        for name, each in declared.items()
+    ]
+    others = [each for each in own.parameters.values() if each.kind is not each.VAR_KEYWORD]
+    function.__signature__ = own.replace(  # type: ignore[attr-defined]  # as inspect reads it
+        parameters=[*others, *keywords]
     )
+    lines = [f"    {name}: {_said_in_python(each)}" for name, each in declared.items()]
+    if "progress" in own.parameters:
+        lines.append(_PROGRESS)
+    function.__doc__ = "\n".join([getdoc(function) or "", "", "Options:", *lines])
+    return function
 
 
 def _said_in_python(each: DeclaredOption) -> str:
