@@ -1,8 +1,9 @@
 """Write the reference pages that follow from the code; with --check, say which are out of date.
 
 docs/reference/job-file.md comes from `zerotools.jobs.tables`,
-docs/reference/command-line.md from the commands themselves, docs/reference/zerotoolsd.md from
-`zerotoolsd.config`, docs/reference/openapi.json from `zerotoolsd.api.openapi`.
+docs/reference/command-line.md from the commands themselves, docs/reference/python.md from the
+functions of `zerotools`, docs/reference/zerotoolsd.md from `zerotoolsd.config`,
+docs/reference/openapi.json from `zerotoolsd.api.openapi`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import click
+from python_reference import python_page
 
 from zerotools.cli.command_table import SECTIONS
 from zerotools.cli.main import build
@@ -256,6 +258,7 @@ def openapi() -> str:
 
 PAGES = {
     "job-file.md": job_file,
+    "python.md": python_page,
     "command-line.md": command_line,
     "zerotoolsd.md": daemon,
     "openapi.json": openapi,

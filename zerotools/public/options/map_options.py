@@ -21,7 +21,7 @@ class MapArgOption(TypedDict, total=False):
     ]
 
 
-class MapOptions(MapArgOption, total=False):
+class LayoutOptions(TypedDict, total=False):
     """The layout of another program."""
 
     map_to: Annotated[
@@ -49,6 +49,10 @@ class MapOptions(MapArgOption, total=False):
             help="A layout map of your own (TOML), for --map-to.",
         ),
     ]
+
+
+class MapOptions(LayoutOptions, MapArgOption, total=False):
+    """The layout of another program, with the sizes that it needs."""
 
 
 def map_request(given: Mapping[str, Any]) -> MapRequest | None:

@@ -120,6 +120,14 @@ class DeclaredOption:
             return self.option.default
         return {Kind.FLAG: False, Kind.WORDS: ()}.get(self.kind)
 
+    @property
+    def meaning(self) -> str:
+        """The help text, with keywords in place of flags."""
+        words = self.option.help.replace("; may be repeated", "").split(" ")
+        return " ".join(
+            word[2:].replace("-", "_") if word.startswith("--") else word for word in words
+        )
+
     def value_of(self, given: Any) -> Any:
         """Convert a given value into the one that zerotools works with: a path, a number of bytes,
         a tuple of texts. A value that is converted already stays as it is.
@@ -276,16 +284,13 @@ def describe_options(function: _Function) -> _Function:
     function.__signature__ = own.replace(  # type: ignore[attr-defined]  # as inspect reads it
         parameters=[*others, *keywords]
     )
-    lines = [f"    {name}: {_said_in_python(each)}" for name, each in declared.items()]
+    lines = [_described(each) for each in declared.values()]
     if "progress" in own.parameters:
         lines.append(_PROGRESS)
     function.__doc__ = "\n".join([getdoc(function) or "", "", "Options:", *lines])
     return function
 
 
-def _said_in_python(each: DeclaredOption) -> str:
-    """The help text, with keywords in place of flags."""
-    words = each.option.help.split(" ")
-    text = " ".join(word[2:].replace("-", "_") if word.startswith("--") else word for word in words)
+def _described(each: DeclaredOption) -> str:
     allowed = f" One of {', '.join(map(repr, each.choices))}." if each.choices else ""
-    return f"{text}{allowed}"
+    return f"    {each.keyword}: {each.meaning}{allowed}"

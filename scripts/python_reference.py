@@ -1,0 +1,222 @@
+"""docs/reference/python.md, from the functions of `zerotools` and the values that they return."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
+
+import zerotools
+from zerotools.ops.comparison.result import CheckpointDiff, TensorDifference
+from zerotools.ops.estimate.choosing import Row
+from zerotools.ops.thinning.thin_report import Outcome
+from zerotools.public.comparing import DiffKeywords
+from zerotools.public.conversions import ConsolidateKeywords, ConvertKeywords, ReshardKeywords
+from zerotools.public.gathering import GatherKeywords, GatherResult
+from zerotools.public.inspecting import InspectResult
+from zerotools.public.memory_estimate import Estimate, EstimateKeywords
+from zerotools.public.options.option import DeclaredOption, Kind, declared_options
+from zerotools.public.options.read_options import ReadingOptions
+from zerotools.public.results import ConversionResult
+from zerotools.public.salvaging import SalvageKeywords, SalvageResult
+from zerotools.public.serving import ServedCheckpoint, ServeKeywords
+from zerotools.public.thin_steps import ThinKeywords, ThinResult
+from zerotools.public.verifying import VerifyKeywords, VerifyResult
+
+HEAD = """\
+# Python
+
+<!-- Written by scripts/make_reference.py from the functions of zerotools; do not edit. -->
+
+`import zerotools` is fast: it imports numpy only when you read values, and torch only when you
+ask for torch tensors. [Ten recipes](../how-to/use-from-python.md) show the functions together.
+
+```pycon
+>>> import zerotools
+>>> reader = zerotools.open("tests/golden/zerotools-0.1.0/step-00000003")
+>>> reader
+<zerotools.Reader of tests/golden/zerotools-0.1.0/step-00000003: dcp, 12 names>
+>>> norm = reader["model.norm.weight"]
+>>> norm.shape, str(norm.dtype)
+((16,), 'float32')
+>>> norm.numpy("bf16").dtype.name
+'bfloat16'
+>>> reader["model.norm.weight", "exp_avg"].numpy().shape
+(16,)
+>>> sorted(reader.roles("model.norm.weight"))
+['exp_avg', 'exp_avg_sq', 'param', 'step']
+
+>>> a, b = (f"tests/golden/deepspeed-0.19.8/{case}-bf16-w2/checkpoint" for case in ("z3", "z2"))
+>>> found = zerotools.inspect(a)
+>>> found.format, found.stage, found.world_size, found.step, found.is_whole
+('deepspeed', 3, 2, 2, True)
+>>> plan = zerotools.consolidate(a, "model", dtype="bf16", dry_run=True)
+>>> plan.written, plan.tensors, list(plan.files)
+(False, 14, ['model.safetensors'])
+>>> zerotools.verify(a, fast=True).verdict.value
+'unchecked'
+>>> found = zerotools.diff(a, b, role="param")
+>>> found.is_equal, found.counts["equal"]
+(True, 13)
+>>> [(point.what, point.a, point.b) for point in zerotools.diff(a, b).run.differences]
+[('ds_config.zero_optimization.stage', 3, 2)]
+>>> planned = zerotools.thin(b)
+>>> sorted(planned.dropped), planned.freed_bytes > 0
+(['exp_avg', 'exp_avg_sq', 'step'], True)
+
+>>> machine = {"gpus": 8, "gpu_memory": "48GiB", "host_memory": "512GiB"}
+>>> found = zerotools.estimate("7B", sequence_length=2048, **machine)
+>>> found.fits, found.stage, found.offload
+(True, 1, 'none')
+
+```
+
+## What all functions have in common
+
+- The keywords are the options of the command, with `_` in place of `-`. Only `--from` has another
+  name, `weights_from`. Options on what is printed (`--json`, `inspect --tensors`, `diff --top`,
+  `verify --strict`, `estimate --print`) have no keyword.
+- A path is text or a `Path`, of this machine or [in an object store](../how-to/object-stores.md):
+  `s3://bucket/key`. A size is a number of bytes or text such as `"5GB"`, a time a number of
+  seconds or text such as `"30d"`. Where several texts are taken, one is enough.
+- `progress` is a callable that gets a `ProgressUpdate` (`stage`, `done` and `total` bytes) now
+  and then, or True for a bar of tqdm: a widget in a notebook, else text on stderr.
+- `dry_run=True` returns the plan as the same kind of value, and writes nothing.
+- A value that is returned is frozen, and `to_json()` has it as plain values. What the command
+  says on stderr is in `notes` and `warnings`.
+- An interrupt (`KeyboardInterrupt`) leaves what it leaves of the command: `resume=True` continues
+  what was begun.
+
+## Errors
+
+`zerotools.BadRequest` (the request is wrong), `BadFile` (a file is damaged, incomplete or no
+checkpoint) and `Unsupported` are all `ZerotoolsError`; `gather` and `thin` raise others of its
+kind, too. `exit_code` is the [status](exit-codes.md) of the command. A message names options as
+the command line does: `--max-memory` is `max_memory`. An unknown keyword is a `TypeError`.
+
+## Read tensors
+
+| | |
+|---|---|
+| `zerotools.open(path, tag=None, layout=None, section=None)` | a `Reader` of a checkpoint in any format; only metadata is read |
+| `for name in reader`, `reader.keys()` | names of parameters and buffers, tied names included |
+| `reader[name]` | an `Entry`: the parameter (for a ZeRO run, its fp32 master weight); if there is no such parameter, the buffer |
+| `reader[name, role]` | an `Entry` of another role: `param16`, `exp_avg`, `step`, ... |
+| `reader.roles(name)` | the roles of this name |
+| `reader.checkpoint` | what the reader is made from: aliases, state, problems, and the place of every byte |
+| `entry.shape`, `entry.dtype`, `entry.nbytes` | as stored |
+| `entry.numpy(dtype=None)` | a numpy array; bfloat16 and float8 are types of ml_dtypes |
+| `entry.torch(dtype=None)` | a torch tensor on the CPU |
+| `zerotools.load_state_dict(path, dtype=None, role="param", tag=None, layout=None, section=None, framework="torch")` | all tensors of a role by name; `param` includes buffers; tied names share one tensor; integers keep their type; with a `dtype` [quantised weights](../how-to/quantised-weights.md) are made plain; `framework="numpy"` gives arrays |
+
+Write a type as `"bf16"`, `"bfloat16"`, `torch.bfloat16` or a numpy type. An unknown name is a
+`KeyError`. What the commands refuse to export is also refused here: files of two different saves,
+or only one of the several files of a model.
+
+Casts give the same bits as torch's (except for NaN): they round to nearest even, float64 becomes
+float16 through float32, and in float8_e4m3fn larger values become 448. A finite value that is too
+large for the type asked for is a `BadRequest` that names the tensor and the value, as on the
+command line. Sparse, nested, quantized and meta tensors, numpy arrays, pickled modules, and views
+with the negative or conjugate bit set raise `Unsupported`, which names them: they are never left
+out silently.
+"""
+
+FUNCTIONS: dict[str, tuple[type, tuple[type, ...]]] = {
+    "inspect": (ReadingOptions, (InspectResult,)),
+    "consolidate": (ConsolidateKeywords, (ConversionResult,)),
+    "reshard": (ReshardKeywords, ()),
+    "convert": (ConvertKeywords, ()),
+    "verify": (VerifyKeywords, (VerifyResult,)),
+    "diff": (DiffKeywords, (CheckpointDiff, TensorDifference)),
+    "salvage": (SalvageKeywords, (SalvageResult,)),
+    "thin": (ThinKeywords, (ThinResult, Outcome)),
+    "gather": (GatherKeywords, (GatherResult,)),
+    "serve": (ServeKeywords, (ServedCheckpoint,)),
+    "estimate": (EstimateKeywords, (Estimate, Row)),
+}
+"""The functions, each with its options and the values that are described after it."""
+
+VALUES = {
+    Kind.FLAG: "True or False",
+    Kind.SWITCH: "True or False",
+    Kind.TEXT: "text",
+    Kind.INTEGER: "integer",
+    Kind.NUMBER: "number",
+    Kind.PAIR: "two numbers",
+    Kind.WORDS: "one text or several",
+    Kind.PATH: "path",
+    Kind.PATH_OR_FLAG: "path, or True",
+    Kind.SIZE: "size",
+    Kind.SPAN: "time",
+    Kind.PART: '`"I/N"`',
+}
+
+
+def python_page() -> str:
+    """The whole page."""
+    lines = [HEAD.rstrip()]
+    for name, (declaration, results) in FUNCTIONS.items():
+        lines += _function(name, declaration)
+        for result in results:
+            lines += _result(result)
+    return "\n".join(lines) + "\n"
+
+
+def _function(name: str, declaration: type) -> Iterator[str]:
+    function = getattr(zerotools, name)
+    text = (inspect.getdoc(function) or "").partition("\n\nOptions:\n")[0]
+    own = inspect.signature(function).parameters.values()
+    declared = declared_options(declaration)
+    first = [each.name for each in own if each.default is each.empty and each.name not in declared]
+    required = [f"{each.keyword}=..." for each in declared.values() if each.is_required]
+    yield f"\n## zerotools.{name}({', '.join([*first, *required, '...'])})\n"
+    yield _marked_down(text)
+    yield f"\nThe command is [`zerotools {name}`](command-line.md#zerotools-{name}).\n"
+    yield "| keyword | value | default | meaning |"
+    yield "|---|---|---|---|"
+    for each in declared.values():
+        yield f"| `{each.keyword}` | {_value(each)} | {_default(each)} | {_cell(each.meaning)} |"
+
+
+def _marked_down(text: str) -> str:
+    """A docstring, with the errors as a list."""
+    head, raises, errors = text.partition("\nRaises:\n")
+    if not raises:
+        return head
+    joined = re.sub(r"\n {8,}", " ", errors)
+    rows = re.findall(r"^ {4}(\w+): (.*)$", joined, re.MULTILINE)
+    return f"{head}\n" + "\n".join(f"- Raises `{kind}`: {why}" for kind, why in rows)
+
+
+def _value(each: DeclaredOption) -> str:
+    if each.choices:
+        allowed = ", ".join(f"`{choice!r}`".replace("'", '"') for choice in each.choices)
+        return f"{allowed}; one or several" if each.kind is Kind.WORDS else allowed
+    return VALUES[each.kind]
+
+
+def _default(each: DeclaredOption) -> str:
+    return "required" if each.is_required else f"`{each.default!r}`".replace("'", '"')
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _result(result: type) -> Iterator[str]:
+    yield f"\n### {result.__name__}\n"
+    yield inspect.getdoc(result) or ""
+    yield "\n| | |"
+    yield "|---|---|"
+    for each in fields(result):  # type: ignore[arg-type]  # every result is a dataclass
+        yield f"| `{each.name}` | {_cell(_type(each.type))} |"
+    for name, found in vars(result).items():
+        if isinstance(found, property) and not name.startswith("_"):
+            said = (inspect.getdoc(found) or "").partition("\n\n")[0].replace("\n", " ")
+            yield f"| `{name}` | {_cell(said)} |"
+
+
+def _type(hint: Any) -> str:
+    return f"`{hint if isinstance(hint, str) else getattr(hint, '__name__', hint)}`"

@@ -1,0 +1,37 @@
+"""estimate from Python: flat, and with the numbers of the command."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+import zerotools
+from zerotools.cli.main import build
+
+
+def test_the_choice_is_flat_and_that_of_the_command() -> None:
+    found = zerotools.estimate(
+        "7B", sequence_length=2048, gpus=8, gpu_memory="80GiB", host_memory="512GiB"
+    )
+    words = ["estimate", "7B", "--gpus", "8", "--gpu-memory", "80GiB", "--host-memory", "512GiB"]
+    words += ["--sequence-length", "2048", "--json"]
+    told = json.loads(CliRunner().invoke(build(), words, standalone_mode=False).stdout)
+    assert json.loads(json.dumps(found.to_json())) == told
+    chosen = told["choice"]
+    assert (found.stage, found.offload) == (chosen["stage"], chosen["offload"])
+    assert (found.peak_bytes, found.host_bytes) == (chosen["peak_bytes"], chosen["host_bytes"])
+    assert found.largest_sequence_length == told["largest_sequence"]
+    assert (found.fits, found.parameters) == (True, 7_000_000_000)
+    assert [row.peak_bytes for row in found.rows] == [row["peak_bytes"] for row in told["rows"]]
+    assert len(repr(found)) < 500
+
+
+def test_where_nothing_fits_there_is_no_choice() -> None:
+    found = zerotools.estimate("70B", gpus=1, gpu_memory="8GiB", host_memory="9GiB", stage=3)
+    assert (found.fits, found.stage, found.peak_bytes) == (False, None, None)
+    assert found.reason.startswith("nothing fits")
+    assert {row.stage for row in found.rows} == {3}
+    with pytest.raises(zerotools.BadRequest, match="check the unit"):
+        zerotools.estimate("7B", gpus=1, gpu_memory="80TiB", host_memory="1GiB")
