@@ -13,7 +13,7 @@ from tests.ops.verification.damage import copy
 from tests.surface.test_inspect_json import CHECKPOINTS
 from zerotools.public.inspecting import InspectResult
 
-OF_JSON_ALONE, OF_PYTHON_ALONE = {"schema"}, {"details"}
+OF_JSON_ALONE, OF_PYTHON_ALONE = {"schema"}, {"inspection"}
 ZERO3 = DEEPSPEED / "z3-bf16-w2" / "checkpoint"
 
 

@@ -24,6 +24,7 @@ from zerotools.public.options.export_options import (
 )
 from zerotools.public.options.map_options import MapOptions, map_request
 from zerotools.public.options.option import (
+    OPTIMIZER,
     OUTPUT,
     TRAINING,
     WHAT,
@@ -237,25 +238,25 @@ class OptimizerOptions(TypedDict, total=False):
         ),
     ]
     lr: Annotated[
-        float | None, Option(group=TRAINING, help="Learning rate, if the checkpoint has none.")
+        float | None, Option(group=OPTIMIZER, help="Learning rate, if the checkpoint has none.")
     ]
     betas: Annotated[
         tuple[float, float] | None,
-        Option(group=TRAINING, metavar="B1 B2", help="Adam's betas, if the checkpoint has none."),
+        Option(group=OPTIMIZER, metavar="B1 B2", help="Adam's betas, if the checkpoint has none."),
     ]
     eps: Annotated[
-        float | None, Option(group=TRAINING, help="Adam's eps, if the checkpoint has none.")
+        float | None, Option(group=OPTIMIZER, help="Adam's eps, if the checkpoint has none.")
     ]
     weight_decay: Annotated[
-        float | None, Option(group=TRAINING, help="Weight decay, if the checkpoint has none.")
+        float | None, Option(group=OPTIMIZER, help="Weight decay, if the checkpoint has none.")
     ]
     momentum: Annotated[
-        float | None, Option(group=TRAINING, help="SGD's momentum, if the checkpoint has none.")
+        float | None, Option(group=OPTIMIZER, help="SGD's momentum, if the checkpoint has none.")
     ]
     order: Annotated[
         PathOption | None,
         Option(
-            group=TRAINING,
+            group=OPTIMIZER,
             metavar="FILE",
             help="Names of the trained parameters, one per line, in the optimizer's order "
             "(deepspeed, job).",

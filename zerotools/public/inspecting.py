@@ -67,7 +67,7 @@ class InspectResult:
     None means that the files do not say. Counts of parameters are numbers of elements, and tied
     weights count once. Sizes are in bytes; `files` has that of each file by its name. `run` is the
     run of a known program that the checkpoint belongs to, and `next` are commands for what comes
-    next. `problems` are what is wrong: it is whole where there are none. `details` is what
+    next. `problems` are what is wrong: it is whole where there are none. `inspection` is what
     `zerotools.ops` returned.
     """
 
@@ -100,7 +100,7 @@ class InspectResult:
     next: tuple[str, ...]
     notes: tuple[str, ...]
     problems: tuple[Problem, ...]
-    details: Inspection = field(repr=False)
+    inspection: Inspection = field(repr=False)
 
     @property
     def is_whole(self) -> bool:
@@ -110,7 +110,7 @@ class InspectResult:
     def to_json(self, *, chunks: bool = False) -> dict[str, Any]:
         """The documented JSON (docs/reference/inspect-json.md); with `chunks` those of tensors,
         too."""
-        return to_json(self.details, chunks=chunks, run=self.run, commands=self.next)
+        return to_json(self.inspection, chunks=chunks, run=self.run, commands=self.next)
 
 
 @takes_options(ReadingOptions)
@@ -188,5 +188,5 @@ def _result(found: Inspection, run: RunSurvey | None, commands: tuple[str, ...])
         next=commands,
         notes=found.notes,
         problems=found.problems,
-        details=found,
+        inspection=found,
     )

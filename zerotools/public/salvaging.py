@@ -69,7 +69,7 @@ class SalvageResult:
     in it. `unnamed` are lost files of which nothing tells what they held. `rounded` are weights
     that are less precise than they were. `holes` are the boxes that are lost, and `filled` what
     comes from another checkpoint, by tensor. `damage` is what is wrong with the source. Where
-    nothing is whole, nothing is written. `details` is what `zerotools.ops` returned.
+    nothing is whole, nothing is written. `salvage_plan` is what `zerotools.ops` returned.
     """
 
     path: Path
@@ -91,12 +91,12 @@ class SalvageResult:
     written: bool
     dry_run: bool
     seconds: float
-    details: Salvage = field(repr=False)
+    salvage_plan: Salvage = field(repr=False)
 
     def to_json(self) -> dict[str, Any]:
         """The documented JSON (docs/reference/salvage-json.md)."""
         return {
-            **to_json(self.details),
+            **to_json(self.salvage_plan),
             "output": str(self.destination) if self.written else None,
             "dry_run": self.dry_run,
             "seconds": round(self.seconds, 3),
@@ -193,5 +193,5 @@ def _result(
         written=written,
         dry_run=given["dry_run"],
         seconds=seconds,
-        details=found,
+        salvage_plan=found,
     )

@@ -82,7 +82,7 @@ class VerifyResult:
     each file that nothing vouches for. `nonfinite` counts NaN and infinities by tensor. `files` are
     those that were read. Of one part of several, all of this is about that part alone. `against` is
     the manifest or checkpoint that was compared with, and `record` that inside the output itself.
-    `manifest` is the manifest that was written. `details` is what `zerotools.ops` returned.
+    `manifest` is the manifest that was written. `verification` is what `zerotools.ops` returned.
     """
 
     path: Path
@@ -104,7 +104,7 @@ class VerifyResult:
     manifest: Path | None
     dry_run: bool
     seconds: float
-    details: Verification | None = field(default=None, repr=False)
+    verification: Verification | None = field(default=None, repr=False)
 
     @property
     def is_whole(self) -> bool:
@@ -113,7 +113,7 @@ class VerifyResult:
 
     def to_json(self) -> dict[str, Any]:
         """The documented JSON (docs/reference/verify-json.md); in a dry run what would be read."""
-        if self.details is None:
+        if self.verification is None:
             return {
                 "path": str(self.path),
                 "part": self.part.index,
@@ -123,7 +123,7 @@ class VerifyResult:
             }
         manifest = None if self.manifest is None else str(self.manifest)
         return {
-            **to_json(self.details),
+            **to_json(self.verification),
             "manifest": manifest,
             "seconds": round(self.seconds, 3),
         }
@@ -210,5 +210,5 @@ def _result(
         manifest=manifest,
         dry_run=found is None,
         seconds=time.monotonic() - began,
-        details=found,
+        verification=found,
     )

@@ -44,8 +44,12 @@ def test_an_unknown_group_is_refused() -> None:
         option("--name", group="Others")(lambda: None)
 
 
-@pytest.mark.parametrize("name", ["clean", "edit", "import", "init", "logs", "monitor", "submit"])
-def test_a_command_of_jobs_with_many_options_has_them_in_groups(name: str) -> None:
+OF_JOBS = ("clean", "edit", "estimate", "import", "init", "logs", "monitor", "submit")
+OF_CHECKPOINTS = ("consolidate", "convert", "diff", "reshard", "salvage", "serve", "thin", "verify")
+
+
+@pytest.mark.parametrize("name", [*OF_JOBS, *OF_CHECKPOINTS])
+def test_a_command_with_many_options_has_them_in_groups(name: str) -> None:
     group = build()
     command = group.get_command(click.Context(group), name)
     assert command is not None

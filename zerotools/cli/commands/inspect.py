@@ -46,9 +46,9 @@ def command(path: Path, tensors: bool, as_json: bool, **given: Any) -> int:
     if as_json:
         render.print_json(found.to_json(chunks=tensors))
     else:
-        lines = describe(found.details, tensors=tensors)
+        lines = describe(found.inspection, tensors=tensors)
         if found.run is not None:
-            lines += _run(found.run, found.details, found.next)
+            lines += _run(found.run, found.inspection, found.next)
         render.print_lines(lines)
     return EXIT_DIFFERENCES if found.problems else 0
 

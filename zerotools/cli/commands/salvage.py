@@ -47,7 +47,7 @@ def command(path: Path, out: Path, as_json: bool, **given: Any) -> int:
     if as_json:
         render.print_json(found.to_json())
     else:
-        render.print_lines(describe(found.details))
+        render.print_lines(describe(found.salvage_plan))
         for note in _notes(found):
             say("note", note)
         if found.lacking is not None:
@@ -167,13 +167,15 @@ def _notes(found: SalvageResult) -> Iterator[str]:
     for problem in found.damage:
         if not problem.is_loss:
             yield problem.message
-    if any(key.role not in ("param", "param16", "buffer") for key in found.details.examined.sound):
+    if any(
+        key.role not in ("param", "param16", "buffer") for key in found.salvage_plan.examined.sound
+    ):
         yield "weights alone are written: a run cannot resume its optimizer from them"
 
 
 def _ending(found: SalvageResult) -> str:
     weights = counted(len(found.weights), "weight")
-    if found.details.conversion is None:
+    if found.salvage_plan.conversion is None:
         return "nothing was written: no weight is whole"
     if found.dry_run:
         return f"would write {found.destination}: {weights}"

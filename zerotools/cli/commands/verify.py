@@ -53,10 +53,10 @@ def command(path: Path, strict: bool, as_json: bool, **given: Any) -> int:
         found = verify(path, progress=progress, **given)
     if as_json:
         render.print_json(found.to_json())
-    elif found.details is None:
+    elif found.verification is None:
         click.echo(_plan_line(found))
     else:
-        render.print_lines(list(describe(found.details)))
+        render.print_lines(list(describe(found.verification)))
         if found.manifest is not None:
             click.echo(f"wrote {found.manifest}")
         elif given["write_manifest"] is not None:

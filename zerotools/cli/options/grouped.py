@@ -15,6 +15,7 @@ import click
 from zerotools.public.options.option import (
     GENERAL,
     NAMES,
+    OPTIMIZER,
     OUTPUT,
     RESOURCES,
     TRAINING,
@@ -36,6 +37,7 @@ ORDER = (
     WHAT,
     NAMES,
     TRAINING,
+    OPTIMIZER,
     LAUNCHERS,
     WHEN,
     CLUSTER,

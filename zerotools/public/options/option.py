@@ -29,6 +29,7 @@ from zerotools.io.stores.addresses import path_of
 WHAT = "What"
 NAMES = "Names and layout"
 TRAINING = "Training"
+OPTIMIZER = "Optimizer"
 WHEN = "When and where"
 OUTPUT = "Output"
 RESOURCES = "Resources"
