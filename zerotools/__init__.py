@@ -7,7 +7,7 @@
 
 The functions are those of the command line, with the same options as keywords: `inspect`, `diff`,
 `consolidate`, `reshard`, `convert`, `verify`, `salvage`, `thin`, `gather`, `serve` and `estimate`.
-Each returns a frozen value, and raises the errors that are here. `open` and `load_state_dict` read
+Each returns a frozen value, and raises a `ZerotoolsError`. `open` and `load_state_dict` read
 tensors. All of them are imported when they are first asked for.
 """
 
@@ -18,10 +18,19 @@ if TYPE_CHECKING:
     from zerotools.public import (
         BadFile,
         BadRequest,
+        CheckpointDiff,
+        ConversionResult,
         Entry,
+        Estimate,
+        GatherResult,
+        InspectResult,
         ProgressUpdate,
         Reader,
+        SalvageResult,
+        ServedCheckpoint,
+        ThinResult,
         Unsupported,
+        VerifyResult,
         ZerotoolsError,
         consolidate,
         convert,
@@ -43,10 +52,19 @@ __version__ = "0.2.0"
 __all__ = [
     "BadFile",
     "BadRequest",
+    "CheckpointDiff",
+    "ConversionResult",
     "Entry",
+    "Estimate",
+    "GatherResult",
+    "InspectResult",
     "ProgressUpdate",
     "Reader",
+    "SalvageResult",
+    "ServedCheckpoint",
+    "ThinResult",
     "Unsupported",
+    "VerifyResult",
     "ZerotoolsError",
     "__version__",
     "consolidate",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -35,3 +36,39 @@ def test_where_nothing_fits_there_is_no_choice() -> None:
     assert {row.stage for row in found.rows} == {3}
     with pytest.raises(zerotools.BadRequest, match="check the unit"):
         zerotools.estimate("7B", gpus=1, gpu_memory="80TiB", host_memory="1GiB")
+
+
+JOB = """
+ranks = 2
+device = "cpu"
+[model.config]
+model_type = "llama"
+vocab_size = 256
+hidden_size = 64
+intermediate_size = 128
+num_hidden_layers = 2
+num_attention_heads = 4
+[data]
+text = ["*.txt"]
+sequence_length = 128
+[train]
+steps = 2
+batch_size = 2
+"""
+
+
+def test_a_job_file_says_how_it_is_trained(tmp_path: Path) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text(JOB)
+    (tmp_path / "a.txt").write_text("text")
+    found = zerotools.estimate(path, host_memory="8GiB")
+    words = ["estimate", str(path), "--host-memory", "8GiB", "--json"]
+    told = json.loads(CliRunner().invoke(build(), words, standalone_mode=False).stdout)
+    assert json.loads(json.dumps(found.to_json())) == told
+    assert found.asked is not None
+    assert found.asked.peak_bytes == told["asked"]["peak_bytes"]
+    with pytest.raises(zerotools.BadRequest, match=r"--batch: .* says that; change it"):
+        zerotools.estimate(path, host_memory="8GiB", batch=2)
+    path.write_text(JOB + '[deepspeed]\nconfig = "ds.json"\n')
+    with pytest.raises(zerotools.Unsupported, match="which only the command imports"):
+        zerotools.estimate(path, host_memory="8GiB")

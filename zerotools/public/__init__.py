@@ -24,41 +24,56 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsError
+    from zerotools.jobs.estimating.estimating import Estimate
+    from zerotools.ops.comparison.result import CheckpointDiff
     from zerotools.public.comparing import diff
     from zerotools.public.conversions import consolidate, convert, reshard
-    from zerotools.public.gathering import gather
-    from zerotools.public.inspecting import inspect
+    from zerotools.public.gathering import GatherResult, gather
+    from zerotools.public.inspecting import InspectResult, inspect
     from zerotools.public.lazy_reader import Entry, Reader, load_state_dict, open
     from zerotools.public.memory_estimate import estimate
     from zerotools.public.progress import ProgressUpdate
-    from zerotools.public.salvaging import salvage
-    from zerotools.public.serving import serve
-    from zerotools.public.thin_steps import thin
-    from zerotools.public.verifying import verify
+    from zerotools.public.results import ConversionResult
+    from zerotools.public.salvaging import SalvageResult, salvage
+    from zerotools.public.serving import ServedCheckpoint, serve
+    from zerotools.public.thin_steps import ThinResult, thin
+    from zerotools.public.verifying import VerifyResult, verify
 
 _MODULES = {
     "zerotools.core.errors": ("BadFile", "BadRequest", "Unsupported", "ZerotoolsError"),
+    "zerotools.jobs.estimating.estimating": ("Estimate",),
+    "zerotools.ops.comparison.result": ("CheckpointDiff",),
     "zerotools.public.comparing": ("diff",),
     "zerotools.public.conversions": ("consolidate", "convert", "reshard"),
-    "zerotools.public.memory_estimate": ("estimate",),
-    "zerotools.public.gathering": ("gather",),
-    "zerotools.public.inspecting": ("inspect",),
+    "zerotools.public.gathering": ("GatherResult", "gather"),
+    "zerotools.public.inspecting": ("InspectResult", "inspect"),
     "zerotools.public.lazy_reader": ("Entry", "Reader", "load_state_dict", "open"),
+    "zerotools.public.memory_estimate": ("estimate",),
     "zerotools.public.progress": ("ProgressUpdate",),
-    "zerotools.public.salvaging": ("salvage",),
-    "zerotools.public.serving": ("serve",),
-    "zerotools.public.thin_steps": ("thin",),
-    "zerotools.public.verifying": ("verify",),
+    "zerotools.public.results": ("ConversionResult",),
+    "zerotools.public.salvaging": ("SalvageResult", "salvage"),
+    "zerotools.public.serving": ("ServedCheckpoint", "serve"),
+    "zerotools.public.thin_steps": ("ThinResult", "thin"),
+    "zerotools.public.verifying": ("VerifyResult", "verify"),
 }
 """The names of the interface, by the module that has them."""
 
 __all__ = [
     "BadFile",
     "BadRequest",
+    "CheckpointDiff",
+    "ConversionResult",
     "Entry",
+    "Estimate",
+    "GatherResult",
+    "InspectResult",
     "ProgressUpdate",
     "Reader",
+    "SalvageResult",
+    "ServedCheckpoint",
+    "ThinResult",
     "Unsupported",
+    "VerifyResult",
     "ZerotoolsError",
     "consolidate",
     "convert",

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict, Unpack
 
-from zerotools.jobs.estimating.estimating import Estimate, estimate_model, model_table_of
+from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.jobs.estimating.estimating import (
+    Estimate,
+    estimate_job,
+    estimate_model,
+    model_table_of,
+)
+from zerotools.jobs.estimating.job_workload import is_job_file, with_ranks, workload_of
+from zerotools.jobs.jobfile.parse import given_of, job_from_tree
+from zerotools.jobs.tables.spec import JobSpec
 from zerotools.ops.estimate.choosing import OFFLOADS, STAGES
 from zerotools.ops.estimate.model_shape import read_shape
 from zerotools.ops.estimate.terms import Machine
-from zerotools.public.options.machine_options import MachineOptions, given_machine
+from zerotools.public.options.machine_options import GivenMachine, MachineOptions, given_machine
 from zerotools.public.options.option import (
     OUTPUT,
     TRAINING,
@@ -19,6 +29,7 @@ from zerotools.public.options.option import (
     StrPath,
     Words,
     bound,
+    declared_options,
     takes_options,
 )
 
@@ -97,18 +108,59 @@ class EstimateKeywords(TrainingOptions, ShownOptions, MachineOptions, total=Fals
 def estimate(model: StrPath, **options: Unpack[EstimateKeywords]) -> Estimate:
     """Predict the memory of training `model`, and say which ZeRO stage is the fastest that fits.
 
-    `model` is a Hugging Face directory or config.json, a checkpoint of any format, or a number of
-    parameters such as "7B". Nothing is loaded: shapes are read from configs and headers. `stage`,
-    `offload` and `reason` of the result are the choice, `rows` the table, and `fits` says whether
-    anything fits.
+    `model` is a Hugging Face directory or config.json, a checkpoint of any format, a number of
+    parameters such as "7B", or a job file, which says how it is trained. Nothing is loaded: shapes
+    are read from configs and headers. `stage`, `offload` and `reason` of the result are the choice,
+    `rows` the table, and `fits` says whether anything fits, of a job file the job as it is written.
 
     Raises:
         BadRequest: there is no such model, its config lacks a size, or an option is wrong.
         BadFile: a checkpoint is damaged.
-        Unsupported: the architecture is not known, and transformers is not there to be asked.
+        Unsupported: the architecture is not known, and transformers is not there to be asked; or a
+            job file has the configuration of DeepSpeed, which the command reads.
     """
-    given = bound(EstimateKeywords, options)
-    return estimated_model(os.fspath(model), given_machine(given).machine(), given)
+    given, name = bound(EstimateKeywords, options), os.fspath(model)
+    if not is_job_file(Path(name)):
+        return estimated_model(name, given_machine(given).machine(), given)
+    refuse_fixed(name, given)
+    from zerotools.cli.options.config_options import read_job_file
+
+    job = read_job_file(name)
+    if isinstance(job.tree.get("deepspeed"), dict):
+        raise Unsupported(
+            f"{name} has [deepspeed], which only the command imports; use zerotools estimate {name}"
+        )
+    spec = job_from_tree(job.tree, source=job.source, base_dir=job.base_dir)
+    return estimated_job(spec, given_machine(given), given)
+
+
+def refuse_fixed(says: str, given: Mapping[str, Any], allowed: Container[str] = ()) -> None:
+    """Refuse options on what a job file or a config, `says`, has to say.
+
+    Raises:
+        BadRequest: one that is not `allowed` was given.
+    """
+    names = [name for name in declared_options(TrainingOptions) if given[name]]
+    flags = [f"--{name.replace('_', '-')}" for name in names if name not in allowed]
+    if flags:
+        raise BadRequest(f"{', '.join(flags)}: {says} says that; change it there")
+
+
+def estimated_job(spec: JobSpec, machine: GivenMachine, given: Mapping[str, Any]) -> Estimate:
+    """Estimate a job as it is written, and every other row that was asked for."""
+    if machine.gpus is not None:
+        spec = with_ranks(spec, machine.gpus)
+    own = replace(machine, gpus=spec.all_ranks).machine(on_gpu=spec.device == "cuda")
+    node_ranks = spec.world_size if spec.fewest_nodes > 1 else None
+    keys, work = given_of(spec), workload_of(spec)  # with paths that hold in any directory
+    return estimate_job(
+        work,
+        replace(own, node_ranks=node_ranks),
+        shown_stages(given),
+        given["offload"] or OFFLOADS,
+        {name: keys[name] for name in ("model", "lora") if name in keys},
+        spec.train.batch_size,
+    )
 
 
 def estimated_model(model: str, machine: Machine, given: Mapping[str, Any]) -> Estimate:

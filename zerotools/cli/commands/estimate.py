@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +17,19 @@ from zerotools.cli.options.grouped import OUTPUT, GroupedCommand, option
 from zerotools.cli.options.shared import json_option
 from zerotools.cli.output import render
 from zerotools.core.errors import EXIT_DONE, EXIT_TOO_LARGE, BadRequest, ZerotoolsError
-from zerotools.jobs.estimating.estimating import Estimate, estimate_job
-from zerotools.jobs.estimating.job_workload import is_job_file, with_ranks, workload_of
+from zerotools.jobs.estimating.estimating import Estimate
+from zerotools.jobs.estimating.job_workload import is_job_file
 from zerotools.jobs.estimating.launched import WITH_CONFIG, job_with_config
 from zerotools.jobs.estimating.written import job_text
-from zerotools.jobs.jobfile.parse import given_of, job_from_tree
-from zerotools.jobs.tables.spec import JobSpec
-from zerotools.ops.estimate.choosing import OFFLOADS
+from zerotools.jobs.jobfile.parse import job_from_tree
 from zerotools.public.memory_estimate import (
     EstimateKeywords,
-    TrainingOptions,
+    estimated_job,
     estimated_model,
-    shown_stages,
+    refuse_fixed,
 )
 from zerotools.public.options.machine_options import given_machine
-from zerotools.public.options.option import bound, declared_options
+from zerotools.public.options.option import bound
 
 _CONFIGS = ("job", "deepspeed", "accelerate")
 
@@ -74,15 +71,7 @@ def _estimated(model: str, configs: Configs, given: Mapping[str, Any]) -> Estima
     named = is_job_file(Path(model))
     if not named and not configs.any:
         return estimated_model(model, machine.machine(), given)
-    fixed = [
-        f"--{name.replace('_', '-')}"
-        for name in declared_options(TrainingOptions)
-        if given[name] and (named or name not in WITH_CONFIG)
-    ]
-    if fixed:
-        raise BadRequest(
-            f"{', '.join(fixed)}: {model if named else 'the config'} says that; change it there"
-        )
+    refuse_fixed(model if named else "the config", given, () if named else WITH_CONFIG)
     job = read_job_file(model) if named else job_with_config(model, machine.gpus, given)
     if configs.any or isinstance(job.tree.get("deepspeed"), dict):
         imported = configs.imported(job)
@@ -92,22 +81,7 @@ def _estimated(model: str, configs: Configs, given: Mapping[str, Any]) -> Estima
         assert spec is not None, "a job file was given"
     else:
         spec = job_from_tree(job.tree, source=job.source, base_dir=job.base_dir)
-    if machine.gpus is not None:
-        spec = with_ranks(spec, machine.gpus)
-    own = replace(machine, gpus=spec.all_ranks)
-    keys, work = given_of(spec), workload_of(spec)  # with paths that hold in any directory
-    return estimate_job(
-        work,
-        replace(own.machine(on_gpu=spec.device == "cuda"), node_ranks=_node_ranks(spec)),
-        shown_stages(given),
-        given["offload"] or OFFLOADS,
-        {name: keys[name] for name in ("model", "lora") if name in keys},
-        spec.train.batch_size,
-    )
-
-
-def _node_ranks(spec: JobSpec) -> int | None:
-    return spec.world_size if spec.fewest_nodes > 1 else None
+    return estimated_job(spec, machine, given)
 
 
 def _without_batch(problem: ZerotoolsError, *, named: bool) -> ZerotoolsError:
