@@ -204,6 +204,7 @@ def from_line(*words: str) -> dict[str, Any]:
         (("--trick", "off"), {"trick": False}),
         (("--count", "3"), {"count": 3}),
         (("--betas", "0.5", "1"), {"betas": (0.5, 1.0)}),
+        ((), {"size": None, "names": None, "force": None, "count": None}),
     ],
 )
 def test_a_value_is_the_same_from_both_sides(words: tuple[str, ...], given: dict[str, Any]) -> None:

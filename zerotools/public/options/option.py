@@ -232,7 +232,8 @@ def _declared(name: str, hint: Any) -> DeclaredOption:
 
 
 def bound(declaration: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The value of every declared option: the given one, converted, or the default.
+    """The value of every declared option: the given one, converted, or the default. None is as if
+    the option was not given.
 
     Raises:
         TypeError: an option is not known, or a required one was not given.
@@ -243,9 +244,12 @@ def bound(declaration: type, given: Mapping[str, Any]) -> dict[str, Any]:
         if name not in declared:
             raise TypeError(f"got an unexpected keyword argument {name!r}")
     for name, each in declared.items():
-        if each.is_required and name not in given:
+        if each.is_required and given.get(name) is None:
             raise TypeError(f"missing a required keyword-only argument: {name!r}")
-    return {name: each.value_of(given.get(name, each.default)) for name, each in declared.items()}
+    return {
+        name: each.value_of(each.default if given.get(name) is None else given[name])
+        for name, each in declared.items()
+    }
 
 
 def takes_options(declaration: type) -> Callable[[_Function], _Function]:
