@@ -19,7 +19,7 @@ from zerotoolsd.api.asking.gate import gate
 from zerotoolsd.api.asking.turns import RequestTurns
 from zerotoolsd.api.doors.rate import RateLimit
 from zerotoolsd.api.doors.tokens import BearerTokens
-from zerotoolsd.api.inputs import LARGEST_BODY
+from zerotoolsd.api.inputs import LARGEST_BODY, routes_of
 from zerotoolsd.api.keys import ACTIONS, PAGE, PEOPLE, RIGHTS, SERVICE, TOKENS, TURNS
 from zerotoolsd.api.problems import problems
 from zerotoolsd.rights.people import People
@@ -87,5 +87,5 @@ def make_app(
     app[ACTIONS] = {route.handler: action for route, action in ROUTES}
     if tokens is not None:
         app[TOKENS] = tokens
-    app.add_routes([route for route, _ in ROUTES])
+    app.add_routes(routes_of(route for route, _ in ROUTES))
     return app

@@ -48,11 +48,11 @@ def result_components() -> dict[str, Schema]:
         "PredictionPage": object_of(
             first=COUNT,
             more=FLAG,
-            rows=list_of(ref("Prediction")),
+            rows=list_of(ref("PredictionRow")),
             step=or_null(COUNT),
             steps=list_of(COUNT),
         ),
-        "Prediction": object_of(
+        "PredictionRow": object_of(
             example=WHOLE_OR_NULL,
             prompt=TEXT_OR_NULL,
             reference=TEXT_OR_NULL,
