@@ -75,10 +75,13 @@ def make_app(
     rights: Rights | None = None,
     people: People | None = None,
     page: JobPage | None = None,
+    rate: RateLimit | None = None,
 ) -> web.Application:
     """The API over `service`; `tokens` say who comes by TCP, `rights` (default: of a daemon of one
-    user) who may do what, `people` what users are called, `page` gives links to browsers."""
-    app = web.Application(middlewares=[problems, gate(RateLimit())], client_max_size=LARGEST_BODY)
+    user) who may do what, `people` what users are called, `page` gives links to browsers, `rate`
+    bounds the requests of each user."""
+    middlewares = [problems, gate(rate or RateLimit())]
+    app = web.Application(middlewares=middlewares, client_max_size=LARGEST_BODY)
     app[SERVICE] = service
     app[RIGHTS] = rights or Rights()
     app[PEOPLE] = people or People()

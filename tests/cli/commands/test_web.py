@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from tests.daemon.api.fake_page import FakePage
 from zerotools.cli.commands.web import command
 from zerotools.core.errors import Unsupported
 from zerotools.jobs.client.daemon_client import DaemonClient
 
-URL = "http://127.0.0.1:8770/link/a-secret_token"
-LINK = {"url": URL, "port": 8770, "expires_seconds": 120}
+URL = FakePage.URL
 
 
 @pytest.fixture(autouse=True)
-def link(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(DaemonClient, "web_link", lambda self: LINK)
+def link(client: DaemonClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ZEROTOOLS_SOCKET", str(client.socket))
     monkeypatch.delenv("SSH_CONNECTION", raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.daemon.hung_disks import hung_disk
+from tests.daemon.waiting import wait_async
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotoolsd.admission import interpreter
@@ -188,9 +189,13 @@ def test_an_interpreter_on_a_file_system_that_hangs_holds_up_nobody(
         async def story() -> None:
             python, turns = str(disk.door / "python"), 0
             asked = asyncio.create_task(interpreter.ask(python, {}, "-c", "", deadline_seconds=0.3))
-            while not asked.done():
-                await asyncio.sleep(0.01)
+
+            async def done() -> bool:
+                nonlocal turns
                 turns += 1
+                return asked.done()
+
+            await wait_async(done, "the end of the question")
             with pytest.raises(BadRequest, match=r"did not answer within 0\.3 s"):
                 await asked
             assert turns > 3  # the loop went on

@@ -12,16 +12,24 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.daemon.api.answer_log import AnswerLog
-from tests.daemon.api.fakes import FakePage
+from tests.daemon.api.fake_page import FakePage
 from zerotoolsd.api.doors.listen import open_socket
+from zerotoolsd.api.doors.rate import RateLimit
 from zerotoolsd.api.doors.tcp import TcpDoor
 from zerotoolsd.api.server import ApiServer
 from zerotoolsd.service.protocol import JobService
 
 
 @contextmanager
-def serving(service: JobService, path: Path, *, tcp: TcpDoor | None = None) -> Iterator[None]:
-    """Serve `service` at `path` inside the block."""
+def serving(
+    service: JobService,
+    path: Path,
+    *,
+    tcp: TcpDoor | None = None,
+    most: int | None = None,
+    rate: RateLimit | None = None,
+) -> Iterator[None]:
+    """Serve `service` at `path` inside the block, to `most` connections and at a `rate`."""
     ready = threading.Event()
     loop = asyncio.new_event_loop()
     stop = asyncio.Event()
@@ -29,7 +37,14 @@ def serving(service: JobService, path: Path, *, tcp: TcpDoor | None = None) -> I
 
     async def serve() -> None:
         server = ApiServer(
-            service, open_socket(path), path, tcp=tcp, close_seconds=0.1, page=FakePage()
+            service,
+            open_socket(path),
+            path,
+            tcp=tcp,
+            close_seconds=0.1,
+            most=most,
+            page=FakePage(),
+            rate=rate,
         )
         answers.watch(server._runner.app)
         await server.start()

@@ -25,7 +25,7 @@ import pytest
 from harness.started import Started
 from tests.daemon.api.answer_log import AnswerLog, documented_statuses
 from tests.daemon.api.doors.test_tokens import ANNA, written
-from tests.daemon.api.fakes import FakePage
+from tests.daemon.api.fake_page import FakePage
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import Running, running
 from tests.daemon.waiting import wait_for
