@@ -29,7 +29,6 @@ REPLACED: Mapping[str, frozenset[str]] = {
         {"slurm_submission.SlurmCommands", "slurm_submission._check_here"}
     ),
     "daemon/operations/test_whole_arrays.py": frozenset({"queue_store.Store._append"}),
-    "daemon/supervisor/test_host_memory.py": frozenset({"host_memory.pids"}),
     "daemon/test_dispatcher.py": frozenset({"launch.prepare"}),
     "daemon/test_machine.py": frozenset({"SnapshotCache._without_answer"}),
     "daemon/test_mirroring.py": frozenset(
@@ -39,7 +38,6 @@ REPLACED: Mapping[str, frozenset[str]] = {
         }
     ),
     "daemon/test_no_memory.py": frozenset({"store._sql"}),
-    "daemon/test_thinning.py": frozenset({"DaemonClient.jobs"}),
     "daemon/test_views.py": frozenset({"last_report.last_report", "it.engine.why_it_waits"}),
     "daemon/trainer/engine_deepspeed/test_builds.py": frozenset({"cpp_extension.FileBaton"}),
     "daemon/trainer/packed/test_frozen_layers.py": frozenset(
