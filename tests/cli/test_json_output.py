@@ -92,7 +92,7 @@ def test_it_prints_what_the_reference_says(name: str, shell: Shell) -> None:
         shell.place.mkdir()
         done = case(shell)
         for tree in objects(name, done.out):
-            assert [*tree][0] == "schema"
+            assert next(iter(tree)) == "schema"
             assert tree["schema"] == schema_of(name)
             assert "errors" not in tree, done
             for key, value in tree.items():

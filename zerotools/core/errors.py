@@ -11,7 +11,7 @@
   - HostUnreachable     another machine cannot be reached by ssh           exit 5
   - SlurmUnreachable    Slurm's controller does not answer                 exit 5
   - JobFailed           a job that was followed to its end failed          exit 6
-  - TimedOut            what was waited for did not come in the given time exit 124
+  - TimedOut            what was waited for did not come in time           exit 124
 
 A message is one sentence that names the file and the tensor, gives the two numbers that
 disagree, and ends with what to do. `exit_code` is the process exit status of the command line,

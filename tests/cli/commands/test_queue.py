@@ -35,11 +35,8 @@ def test_the_queue_shows_what_is_not_over(zerotools: Command, service: FakeServi
         "needs 1 GPU, and GPU 0 is leased to job 1",
     ]
     assert [job["id"] for job in json.loads(zerotools("queue", "--json").out)["jobs"]] == [2, 3]
-    assert [job["id"] for job in json.loads(zerotools("queue", "--all", "--json").out)["jobs"]] == [
-        1,
-        2,
-        3,
-    ]
+    everything = json.loads(zerotools("queue", "--all", "--json").out)["jobs"]
+    assert [job["id"] for job in everything] == [1, 2, 3]
 
 
 def test_an_empty_queue_says_what_next(zerotools: Command) -> None:
