@@ -115,6 +115,8 @@ def run(group: click.Group, arguments: Sequence[str]) -> int:
         # The interpreter flushes stdout once more at its end, and would complain then.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
+    except Exception as error:  # what was printed last cannot be written
+        return _reported(error, arguments)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
 

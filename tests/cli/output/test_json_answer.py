@@ -108,6 +108,11 @@ def test_an_object_of_another_schema_is_a_defect(answered: Answered) -> None:
     assert (status, tree["errors"][0]["code"]) == (70, "internal")
 
 
+def test_what_json_cannot_hold_is_a_defect(answered: Answered) -> None:
+    status, [tree], _ = answered(lambda: render.print_json({"jobs": {1, 2}}))
+    assert (status, tree["schema"], tree["errors"][0]["code"]) == (70, ERROR_SCHEMA, "internal")
+
+
 def test_without_json_there_is_none(capsys: pytest.CaptureFixture[str]) -> None:
     group = click.Group("zerotools")
     group.add_command(click.Command("queue", callback=raising(BadRequest("no"))))

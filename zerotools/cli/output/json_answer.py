@@ -29,21 +29,23 @@ class JsonAnswer:
     def __init__(self) -> None:
         self.errors: list[dict[str, Any]] = []
         self.is_asked = False
-        self._tree: dict[str, Any] | None = None
+        self._text: str | None = None
 
     def set(self, tree: Mapping[str, Any]) -> None:
         """Print `tree`, which has its schema, when the command is over, if none is set later."""
         self.is_asked = True
-        self._tree = dict(tree)
+        self._text = json.dumps(tree, indent=2)
 
     def write(self) -> None:
         """Print the object. If a command has none, print its errors on one line, as readers of JSON
         Lines expect."""
-        errors = {"errors": self.errors} if self.errors else {}
-        if self._tree is not None:
-            sys.stdout.write(json.dumps({**self._tree, **errors}, indent=2) + "\n")
-        elif errors and self.is_asked:
-            sys.stdout.write(json.dumps({"schema": ERROR_SCHEMA, **errors}) + "\n")
+        if self._text is not None:
+            if self.errors:
+                last_key = json.dumps({"errors": self.errors}, indent=2).removeprefix("{")
+                self._text = self._text.removesuffix("\n}") + "," + last_key
+            sys.stdout.write(self._text + "\n")
+        elif self.errors and self.is_asked:
+            sys.stdout.write(json.dumps({"schema": ERROR_SCHEMA, "errors": self.errors}) + "\n")
 
 
 def is_asked(arguments: Sequence[str]) -> bool:
