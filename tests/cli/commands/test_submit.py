@@ -251,6 +251,15 @@ class TestFollow:
             "status 64: no data\nhint: its log: zerotools logs 1\n",
         )
 
+    def test_json_has_the_job_that_failed(
+        self, zerotools: Command, service: Prompt, job_file: Path
+    ) -> None:
+        service.state = "failed"
+        done = zerotools("submit", "-f", "--json", str(job_file))
+        told = json.loads(done.out)
+        assert [job["state"] for job in told["jobs"]] == ["failed"]
+        assert [each["code"] for each in told["errors"]] == ["job_failed"]
+
     def test_json_has_the_end_and_nothing_else(self, zerotools: Command, job_file: Path) -> None:
         done = zerotools("submit", "-f", "--json", str(job_file))
         assert [job["state"] for job in json.loads(done.out)["jobs"]] == ["succeeded"]

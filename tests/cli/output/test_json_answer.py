@@ -87,6 +87,17 @@ def test_an_error_alone_is_an_object_of_its_own(
     assert (said["code"], said["exit_code"]) == (code, status)
 
 
+def test_what_was_done_before_an_interruption_is_printed(answered: Answered) -> None:
+    def body() -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            render.print_json({"jobs": [1]})
+
+    status, [tree], _ = answered(body)
+    assert (status, tree["jobs"], tree["errors"][0]["code"]) == (130, [1], "interrupted")
+
+
 def test_a_command_that_ends_as_interrupted_says_so(answered: Answered) -> None:
     status, [tree], err = answered(lambda: EXIT_INTERRUPTED)
     assert (status, tree["errors"][0]["code"], err) == (130, "interrupted", "")
