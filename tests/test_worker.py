@@ -133,7 +133,7 @@ def test_outside_of_a_job_nothing_happens(tmp_path: Path) -> None:
 
 def test_what_goes_wrong_is_said_and_not_raised(capsys: pytest.CaptureFixture[str]) -> None:
     worker.report("no number")  # type: ignore[arg-type]  # outside of a job nothing looks at it
-    guarded = worker._never_raises(lambda: 1 // 0)
+    guarded = worker.never_raises(lambda: 1 // 0)
     assert guarded() is None
     assert "zerotools.worker: ZeroDivisionError" in capsys.readouterr().err
 
