@@ -1,6 +1,7 @@
 """A tiny Llama under transformers' Trainer: `trainer_program.py WORD...`
 
     hold=N     after step N, rank 0 waits for the stop; not in a run that resumes
+    ask        ranks agree after every step, and not once a second
     alone      rank 0 alone has the callback
     late       rank 1 saves its random state a second after the others
     trl        a subclass that logs as TRL's trainers do
@@ -73,6 +74,8 @@ def main(words: list[str]) -> None:
     callbacks: list[Any] = [ZerotoolsCallback()] if RANK == 0 or "alone" not in words else []
     if hold and worker.resume_from() is None and RANK == 0:
         callbacks.insert(0, Hold(hold))
+    if "ask" in words:
+        ranks.ASK_SECONDS = 0.0
     if "alone" in words:
         ranks.JOIN_SECONDS = 0.2
     kind = LateTrainer if "late" in words else LoggingTrainer if "trl" in words else Trainer
