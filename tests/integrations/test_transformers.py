@@ -54,9 +54,15 @@ class Jobs:
         work = self._directory / name
         work.mkdir()
         shutil.copy(PROGRAM, work / "train.py")
-        table = {"command": ["train.py", *words], "directory": str(work)}
-        job = {"engine": "script", "device": "cpu", "ranks": ranks, "python": str(self._python)}
-        changes = {"output_dir": str(work / "out"), **changes}
+        table: dict[str, Any] = {"command": ["train.py", *words], "directory": str(work)}
+        job = {
+            "engine": "script",
+            "device": "cpu",
+            "ranks": ranks,
+            "python": str(self._python),
+            "output_dir": str(work / "out"),
+        }
+        table |= changes.pop("script", {})
         spec = job_from_dict({**job, "script": table, **changes}, source="job")
         return int(self.daemon.client.submit(spec)["id"])
 
@@ -170,6 +176,29 @@ def test_epochs_accumulation_and_a_subclass_that_logs_more(jobs: Jobs) -> None:
     assert logged[1]["tokens"] == 64
     assert job["evaluation"]["step"] == 8
     assert job["latest_checkpoint"]["step"] == 8
+
+
+@pytest.mark.full
+@pytest.mark.deepspeed
+@pytest.mark.dear(60, "four ranks that import DeepSpeed, and two launchers")
+def test_ranks_of_torchrun_under_deepspeed_stop_and_resume(
+    jobs: Jobs, whole: dict[str, Any]
+) -> None:
+    """ZeRO-3; four sequences a step as in `whole`, by two ranks."""
+    config = {
+        "zero_optimization": {"stage": 3},
+        "train_micro_batch_size_per_gpu": "auto",
+        "gradient_clipping": "auto",
+    }
+    words = ("ask", f"deepspeed={json.dumps(config)}", "hold=3", "per_device_train_batch_size=1")
+    script = {"launcher": "torchrun"}
+    job = jobs.submit("zero", *words, ranks=2, script=script, python=sys.executable)
+    wait_for_file(jobs.work("zero") / "holding")
+    jobs.daemon.client.cancel(job)
+    stopped = jobs.ended(job, "cancelled")
+    assert stopped["latest_checkpoint"]["step"] == 3
+    resumed = jobs.ended(jobs.daemon.client.resume(job)["id"])
+    assert losses(resumed) == pytest.approx(losses(whole), rel=1e-3)
 
 
 def test_without_transformers_it_says_what_to_install() -> None:

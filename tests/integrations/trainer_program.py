@@ -1,11 +1,11 @@
 """A tiny Llama under transformers' Trainer: `trainer_program.py WORD...`
 
-    hold=N     after step N, rank 0 waits for the stop; not in a run that resumes
-    ask        ranks agree after every step, and not once a second
-    alone      rank 0 alone has the callback
-    late       rank 1 saves its random state a second after the others
-    trl        a subclass that logs as TRL's trainers do
-    KEY=VALUE  of TrainingArguments, as JSON
+hold=N     after step N, rank 0 waits for the stop; not in a run that resumes
+ask        ranks agree after every step, and not once a second
+alone      rank 0 alone has the callback
+late       rank 1 saves its random state a second after the others
+trl        a subclass that logs as TRL's trainers do
+KEY=VALUE  of TrainingArguments, as JSON
 """
 
 from __future__ import annotations
@@ -86,8 +86,13 @@ def main(words: list[str]) -> None:
             use_cpu=True,
             report_to=[],
             disable_tqdm=True,
-            per_device_train_batch_size=2,
-            **{"logging_steps": 1, "max_steps": 6, "save_strategy": "no", "learning_rate": 0.01}
+            **{
+                "per_device_train_batch_size": 2,
+                "logging_steps": 1,
+                "max_steps": 6,
+                "save_strategy": "no",
+                "learning_rate": 0.01,
+            }
             | {name: json.loads(value) for name, value in settings.items()},
         ),
         train_dataset=data,
