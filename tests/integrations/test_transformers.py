@@ -1,10 +1,8 @@
-"""The callback under transformers' own Trainer, as jobs of a real daemon and under a fake one."""
+"""The callback under transformers' own Trainer, in jobs of a real daemon."""
 
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness.warm_interpreter import interpreter
-from tests.daemon.daemons import Daemon, daemon_in
-from tests.daemon.made_attempts import progress_of, wait_for_file
-from zerotools.jobs.jobfile.parse import job_from_dict
+from tests.integrations.script_jobs import Jobs, bare, documented, jobs_of, losses, metrics
 
 PROGRAM = Path(__file__).with_name("trainer_program.py")
 MODULES = ("transformers.models.llama.modeling_llama", "transformers.trainer")
@@ -26,71 +21,9 @@ pytestmark = pytest.mark.torch
 
 
 @pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """An interpreter that has transformers imported."""
-    path = tmp_path_factory.mktemp("warm") / "python"
-    with interpreter(path, MODULES, ["train.py"]) as one:
-        yield one
-
-
-@pytest.fixture(scope="module")
-def jobs(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
-    """A daemon, and the directory of the program."""
-    directory = tmp_path_factory.mktemp("jobs")
-    with daemon_in(directory / "state") as daemon:
-        yield Jobs(daemon.start(), directory, python)
-
-
-class Jobs:
-    """Runs the program as jobs, each in a directory of its own."""
-
-    def __init__(self, daemon: Daemon, directory: Path, python: Path) -> None:
-        self.daemon = daemon
-        self._directory = directory
-        self._python = python
-
-    def submit(self, name: str, *words: str, ranks: int = 1, **changes: Any) -> int:
-        """Submit one job; returns its number."""
-        work = self._directory / name
-        work.mkdir()
-        shutil.copy(PROGRAM, work / "train.py")
-        table: dict[str, Any] = {"command": ["train.py", *words], "directory": str(work)}
-        job = {
-            "engine": "script",
-            "device": "cpu",
-            "ranks": ranks,
-            "python": str(self._python),
-            "output_dir": str(work / "out"),
-        }
-        table |= changes.pop("script", {})
-        spec = job_from_dict({**job, "script": table, **changes}, source="job")
-        return int(self.daemon.client.submit(spec)["id"])
-
-    def ended(self, job: int, state: str = "succeeded") -> dict[str, Any]:
-        """The job at its end."""
-        found = self.daemon.wait_for_end(job)
-        log = (self.daemon.run_dir(job) / "rank-0.log").read_text()
-        assert found["state"] == state, f"{found['reason']}\n{log}"
-        assert "zerotools.worker: " not in log, log
-        return found
-
-    def work(self, name: str) -> Path:
-        """The directory of the job's program."""
-        return self._directory / name
-
-
-def metrics(job: dict[str, Any]) -> list[dict[str, Any]]:
-    lines = (Path(job["output_dir"]) / "metrics.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
-
-
-def losses(job: dict[str, Any]) -> dict[int, float]:
-    return {line["step"]: line["loss"] for line in metrics(job) if "loss" in line}
-
-
-def checkpoints(run_dir: Path) -> list[tuple[int, str]]:
-    events = [each for each in progress_of(run_dir) if each.get("event") == "checkpoint"]
-    return [(each["step"], Path(each["path"]).name) for each in events]
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
+    with jobs_of(PROGRAM, MODULES, tmp_path_factory.mktemp("jobs")) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -107,24 +40,22 @@ def test_steps_evaluations_and_checkpoints_are_shown(jobs: Jobs, whole: dict[str
     assert (evaluation["step"], evaluation["phase"]) == (6, "eval")
     assert evaluation.keys() >= {"loss", "seconds"}
     assert list(losses(whole)) == ALL_STEPS
-    evaluated = {line["step"] for line in metrics(whole) if "eval_loss" in line}
-    assert evaluated == {3, 6}
-    run_dir = jobs.daemon.run_dir(whole["id"])
-    assert checkpoints(run_dir) == [(2, "checkpoint-2"), (4, "checkpoint-4"), (6, "checkpoint-6")]
+    assert {line["step"] for line in metrics(whole) if "eval_loss" in line} == {3, 6}
+    saved = [(each["step"], Path(each["path"]).name) for each in jobs.checkpoints(whole)]
+    assert saved == [(2, "checkpoint-2"), (4, "checkpoint-4"), (6, "checkpoint-6")]
 
 
 def test_a_stop_saves_first_and_a_resume_takes_the_same_steps(
     jobs: Jobs, whole: dict[str, Any]
 ) -> None:
-    """Step 3 would be evaluated: the stop goes before that."""
-    job = jobs.submit("stopped", *SAVES, "hold=3")
-    wait_for_file(jobs.work("stopped") / "holding")
-    jobs.daemon.client.cancel(job)
-    stopped = jobs.ended(job, "cancelled")
+    """Step 3 would be evaluated, and saved only if the evaluation is the best: the stop does not
+    wait for that."""
+    best = ('save_strategy="best"', 'metric_for_best_model="loss"', "greater_is_better=false")
+    stopped = jobs.stopped("stopped", *best, *SAVES[2:], "hold=3")
     assert stopped["latest_checkpoint"]["step"] == 3
     assert stopped["reason"].endswith("saved at step 3 and stopped")
     assert stopped["evaluation"] is None
-    resumed = jobs.ended(jobs.daemon.client.resume(job)["id"])
+    resumed = jobs.resumed(stopped)
     assert (resumed["progress"]["step"], resumed["latest_checkpoint"]["step"]) == (6, 6)
     assert losses(resumed) == pytest.approx(losses(whole))
     assert [line["step"] for line in metrics(resumed) if "eval_loss" in line] == [6]
@@ -132,14 +63,11 @@ def test_a_stop_saves_first_and_a_resume_takes_the_same_steps(
 
 def test_ranks_stop_at_the_same_step_and_resume(jobs: Jobs) -> None:
     """Rank 0 hears of the stop after step 3, where rank 1 waits for its answer."""
-    two = ("ask", 'ddp_backend="gloo"', "logging_steps=2")
-    job = jobs.submit("ranks", *two, "hold=3", ranks=2)
-    wait_for_file(jobs.work("ranks") / "holding")
-    jobs.daemon.client.cancel(job)
-    stopped = jobs.ended(job, "cancelled")
+    words = ("ask", 'ddp_backend="gloo"', "logging_steps=2", "hold=3")
+    stopped = jobs.stopped("ranks", *words, ranks=2)
     assert stopped["latest_checkpoint"]["step"] == 3
     assert list(losses(stopped)) == [2, 3]
-    resumed = jobs.ended(jobs.daemon.client.resume(job)["id"])
+    resumed = jobs.resumed(stopped)
     assert list(losses(resumed)) == [2, 3, 4, 6]
     assert [line["step"] for line in metrics(resumed)] == ALL_STEPS
     assert resumed["progress"]["loss"] == losses(resumed)[6]
@@ -148,18 +76,16 @@ def test_ranks_stop_at_the_same_step_and_resume(jobs: Jobs) -> None:
 def test_a_checkpoint_is_reported_when_the_last_rank_has_written(jobs: Jobs) -> None:
     words = ("late", 'ddp_backend="gloo"', 'save_strategy="steps"', "save_steps=2", "max_steps=3")
     job = jobs.ended(jobs.submit("late", *words, ranks=2))
-    events = [e for e in progress_of(jobs.daemon.run_dir(job["id"])) if e["event"] == "checkpoint"]
-    assert [each["step"] for each in events] == [2, 3]
-    for each in events:
-        last = Path(each["path"]) / "rng_state_1.pth"
-        assert last.stat().st_mtime < each["time"]
+    saved = jobs.checkpoints(job)
+    assert [each["step"] for each in saved] == [2, 3]
+    for each in saved:
+        assert (Path(each["path"]) / "rng_state_1.pth").stat().st_mtime < each["time"]
 
 
 def test_a_callback_on_one_rank_alone_holds_up_nobody(jobs: Jobs) -> None:
     job = jobs.ended(jobs.submit("alone", "alone", 'ddp_backend="gloo"', ranks=2))
     assert job["progress"]["step"] == 6
-    log = (jobs.daemon.run_dir(job["id"]) / "rank-0.log").read_text()
-    assert "add the callback on every rank" in log
+    assert "add the callback on every rank" in jobs.log(job)
 
 
 def test_epochs_accumulation_and_a_subclass_that_logs_more(jobs: Jobs) -> None:
@@ -178,13 +104,31 @@ def test_epochs_accumulation_and_a_subclass_that_logs_more(jobs: Jobs) -> None:
     assert job["latest_checkpoint"]["step"] == 8
 
 
+BEFORE = """
+import sys
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "head_dim": 4}
+model = LlamaForCausalLM(LlamaConfig(vocab_size=8, num_attention_heads=2, **sizes))
+args = TrainingArguments("output", use_cpu=True, report_to=[], max_steps=2, logging_steps=1)
+data = [{"input_ids": torch.arange(4), "labels": torch.arange(4)}] * 4
+"""
+
+
+def test_the_lines_of_the_documents_are_enough(jobs: Jobs) -> None:
+    program = BEFORE + documented("integrations.transformers", "sys.exit()")
+    job = jobs.ended(jobs.submit("documented", program=program))
+    assert list(losses(job)) == [1, 2]
+    assert job["latest_checkpoint"]["step"] == 2
+
+
 @pytest.mark.full
 @pytest.mark.deepspeed
 @pytest.mark.dear(60, "four ranks that import DeepSpeed, and two launchers")
 def test_ranks_of_torchrun_under_deepspeed_stop_and_resume(
     jobs: Jobs, whole: dict[str, Any]
 ) -> None:
-    """ZeRO-3; four sequences a step as in `whole`, by two ranks."""
+    """ZeRO-3; two sequences a step as in `whole`, by two ranks."""
     config = {
         "zero_optimization": {"stage": 3},
         "train_micro_batch_size_per_gpu": "auto",
@@ -192,20 +136,13 @@ def test_ranks_of_torchrun_under_deepspeed_stop_and_resume(
     }
     words = ("ask", f"deepspeed={json.dumps(config)}", "hold=3", "per_device_train_batch_size=1")
     script = {"launcher": "torchrun"}
-    job = jobs.submit("zero", *words, ranks=2, script=script, python=sys.executable)
-    wait_for_file(jobs.work("zero") / "holding")
-    jobs.daemon.client.cancel(job)
-    stopped = jobs.ended(job, "cancelled")
+    stopped = jobs.stopped("zero", *words, ranks=2, script=script, python=sys.executable)
     assert stopped["latest_checkpoint"]["step"] == 3
-    resumed = jobs.ended(jobs.daemon.client.resume(job)["id"])
-    assert losses(resumed) == pytest.approx(losses(whole), rel=1e-3)
+    assert losses(jobs.resumed(stopped)) == pytest.approx(losses(whole), rel=1e-3)
 
 
 def test_without_transformers_it_says_what_to_install() -> None:
-    code = "import sys; sys.modules['transformers'] = None; import zerotools.integrations.NAME"
-    command = [sys.executable, "-c", code.replace("NAME", "transformers")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.stderr.endswith(
+    assert bare("import zerotools.integrations.transformers").stderr.endswith(
         "ModuleNotFoundError: zerotools.integrations.transformers needs transformers: "
         "pip install transformers\n"
     )

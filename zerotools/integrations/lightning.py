@@ -21,7 +21,7 @@ import time
 from typing import Any
 
 from zerotools import worker
-from zerotools.integrations.ranks import RankGroup
+from zerotools.integrations.ranks import TrainingRanks
 
 
 def _callback_class() -> Any:
@@ -119,7 +119,7 @@ class ZerotoolsCallback(_callback_class()):  # type: ignore[misc]  # chosen when
     def _begin(self, trainer: Any) -> None:
         if not worker.in_job() or self._ranks is not None:
             return
-        self._ranks = RankGroup(trainer.world_size, trainer.strategy.root_device)
+        self._ranks = TrainingRanks(trainer.world_size, trainer.strategy.root_device)
         if self._ranks.is_complete:
             _take_back_sigterm(trainer)
         self._ranks.begin(trainer.global_step)

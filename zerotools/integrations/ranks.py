@@ -34,7 +34,7 @@ def _ordinal(name: str) -> int:
     return _counts[name]
 
 
-class RankGroup:
+class TrainingRanks:
     """The ranks of one training. All of them make the same calls at the same steps.
 
     Several ranks that have no group of `torch.distributed` in common agree on nothing: the training

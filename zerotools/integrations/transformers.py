@@ -16,7 +16,7 @@ import time
 from typing import Any
 
 from zerotools import worker
-from zerotools.integrations.ranks import SAVE_SECONDS, RankGroup
+from zerotools.integrations.ranks import SAVE_SECONDS, TrainingRanks
 
 try:
     from transformers import TrainerCallback
@@ -69,7 +69,7 @@ class ZerotoolsCallback(TrainerCallback):  # type: ignore[misc]  # its types are
         self._seen.clear()
         self._count("num_input_tokens_seen", state.global_step, state.num_input_tokens_seen)
         self._enter("train")
-        self._ranks = RankGroup(args.world_size, args.device)
+        self._ranks = TrainingRanks(args.world_size, args.device)
         self._ranks.begin(state.global_step)
         self._is_training = True
 

@@ -142,7 +142,7 @@ def report_so_far(run_dir: Path) -> LastReport:
 def _evaluation(messages: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """Return the newest evaluation, from messages with the newest first."""
     for message in messages:
-        if message.get("event") == "eval":
+        if message.get("event") == "eval" and _count(message, "step") is not None:
             return message
         if message.get("event") == SUMMARY and isinstance(known := message.get("evaluation"), dict):
             return known

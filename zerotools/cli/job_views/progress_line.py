@@ -237,7 +237,10 @@ def _cost(record: ProgressRecord) -> str:
 
 
 _SCORES = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L", "bleu": "BLEU"}
-_NO_METRICS = ("rank", "step", "time", "clock", "seconds", "sequences", "tokens", "rss_bytes")
+_NO_METRICS = (
+    *("rank", "step", "time", "clock", "seconds", "sequences", "tokens", "rss_bytes"),
+    *("predicted", "predicted_seconds"),
+)
 
 
 def evaluation(record: ProgressRecord) -> str:
