@@ -256,6 +256,11 @@ def report_evaluation(step: int, **metrics: Any) -> None:
 
 def in_job() -> bool:
     """Return whether this process belongs to a job; outside of one all other calls do nothing."""
+    return bool(_in_job())
+
+
+@never_raises
+def _in_job() -> bool:
     return _worker().in_job
 
 

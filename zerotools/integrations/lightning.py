@@ -73,6 +73,7 @@ class ZerotoolsCallback(_callback_class()):  # type: ignore[misc]  # chosen when
         self._validated: set[str] = set()
         self._unwritten: list[tuple[int, str, Any]] = []
         self._phase_sent = 0.0
+        self._limit_val_batches: Any = None
 
     @worker.never_raises
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -96,7 +97,15 @@ class ZerotoolsCallback(_callback_class()):  # type: ignore[misc]  # chosen when
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Leave the trainer as it was."""
         vars(trainer).pop("save_checkpoint", None)
-        self._is_training = False
+        if self._is_stopping:
+            trainer.limit_val_batches = self._limit_val_batches
+        self._is_training = self._is_stopping = False
+        self._ranks = None
+
+    @worker.never_raises
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Leave the trainer as it was: Lightning does not tear callbacks down after an error."""
+        self.teardown(trainer, pl_module, "fit")
 
     @worker.never_raises
     def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None:
@@ -132,7 +141,7 @@ class ZerotoolsCallback(_callback_class()):  # type: ignore[misc]  # chosen when
         if not self._is_training:
             return
         self._report_written()
-        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        loss: Any = outputs.get("loss") if isinstance(outputs, dict) else outputs
         if hasattr(loss, "detach"):
             self._loss = self._loss + loss.detach()  # divided already by the accumulated batches
         step = trainer.global_step
@@ -165,6 +174,7 @@ class ZerotoolsCallback(_callback_class()):  # type: ignore[misc]  # chosen when
         trainer.save_checkpoint(_path_of_stop(trainer, step))
         # What is saved from here on, at the end of an epoch that is not over, resumes elsewhere.
         self._is_stopping = True
+        self._limit_val_batches = trainer.limit_val_batches
         trainer.limit_val_batches = 0  # the time until the job is killed is for the save
         trainer.fit_loop.min_epochs = 0
         trainer.fit_loop.epoch_loop.min_steps = 0
@@ -202,7 +212,6 @@ class ZerotoolsCallback(_callback_class()):  # type: ignore[misc]  # chosen when
         if self._is_training:
             self._report_written()
             worker.phase("done")
-        self._ranks = None
 
     @worker.never_raises
     def _after_save(self, trainer: Any, path: Any, before: Any, weights_only: bool) -> None:

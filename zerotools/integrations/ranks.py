@@ -60,7 +60,8 @@ class TrainingRanks:
             return True
         print(
             f"zerotools: fewer than {self.size} ranks have a ZerotoolsCallback, so this training "
-            "does not save when its job is asked to stop; add the callback on every rank",
+            "does not save when its job is asked to stop, and reports no checkpoints; add the "
+            "callback on every rank",
             file=sys.stderr,
         )
         return False
@@ -108,7 +109,7 @@ class TrainingRanks:
     def have_saved(self, key: str, seconds: float = 0.0) -> bool:
         """Return whether all ranks have saved, after at most `seconds`. Never waits for a rank that
         does not come."""
-        return self.size == 1 or (self._store is not None and self._has_reached(key, seconds))
+        return self.size == 1 or (self.is_complete and self._has_reached(key, seconds))
 
 
 def _store_of(size: int) -> Any:
