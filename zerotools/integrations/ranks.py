@@ -1,13 +1,13 @@
 """What the ranks of one training agree on: at which step to stop, and that all of them have saved.
 
 Ranks hear of a stop at different times. One that stops a step before the others leaves them waiting
-for it, so all ranks decide by an all-reduce. To keep that cheap it is made about once a second, at
-steps that all ranks compute from the same numbers:
+for it, so all ranks decide by an all-reduce. To keep that cheap it is made about once a second,
+after steps that all ranks compute from the same numbers. Here a step takes 0.1 s, the first one 5 s:
 
-    step            1     2     3  ...  12  ...  21
-    rank 0 hears    no    no                     yes
-    rank 1 hears    no    no            yes      yes
-    all-reduce      no    no (0.1 s each)  yes: both stop after step 12
+    after step      1     2     12
+    rank 0 heard    no    no    no
+    rank 1 heard    no    no    yes
+    all-reduce      no    no    yes: both stop
 
 `torch` is not imported here: where the program has not imported it, there is a single rank.
 """
