@@ -2,7 +2,7 @@
 
 Ranks hear of a stop at different times. One that stops a step before the others leaves them waiting
 for it, so all ranks decide by an all-reduce. To keep that cheap it is made about once a second,
-after steps that all ranks compute from the same numbers. Here a step takes 0.1 s, the first one 5 s:
+after steps that all ranks compute from the same numbers. Here a step takes 0.1 s, the first 5 s:
 
     after step      1     2     12
     rank 0 heard    no    no    no
