@@ -28,6 +28,7 @@ def by_command(*words: object) -> dict[str, object]:
     done = CliRunner().invoke(build(), [*map(str, words), "--json"], standalone_mode=False)
     found = json.loads(done.stdout)
     assert isinstance(found, dict)
+    assert found.pop("schema") == f"zerotools.{words[0]}/1"
     return found
 
 

@@ -117,11 +117,10 @@ class ConversionResult:
 
     def to_json(self) -> dict[str, Any]:
         """The result as plain values, as `--json` prints it."""
-        schema, source = "zerotools.conversion/1", str(self.source)
+        source = str(self.source)
         if self.unchanged:
-            return {"schema": schema, "source": source, "destination": None, "unchanged": True}
+            return {"source": source, "destination": None, "unchanged": True}
         planned = {
-            "schema": schema,
             "source": source,
             "destination": str(self.destination),
             "tensors": self.tensors,

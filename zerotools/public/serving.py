@@ -124,7 +124,6 @@ class ServedCheckpoint:
     def to_json(self) -> dict[str, Any]:
         """The documented JSON (docs/reference/serve-json.md)."""
         return {
-            "schema": "zerotools.serve/1",
             "url": self.url,
             "name": self.name,
             "revision": self.revision,

@@ -292,7 +292,7 @@ class _Chosen:
 
 
 def _refused(path: Path, error: ZerotoolsError, plan: ThinPlan | None = None) -> Outcome:
-    return Outcome(path, Status.REFUSED, plan, message=str(error), error=error)
+    return Outcome(path, Status.REFUSED, plan, error=error)
 
 
 def _once(looked: Sequence[Outcome]) -> list[Outcome]:

@@ -115,6 +115,7 @@ class VerifyResult:
         """The documented JSON (docs/reference/verify-json.md); in a dry run what would be read."""
         if self.verification is None:
             return {
+                "dry_run": True,
                 "path": str(self.path),
                 "part": self.part.index,
                 "parts": self.part.of,
@@ -124,6 +125,7 @@ class VerifyResult:
         manifest = None if self.manifest is None else str(self.manifest)
         return {
             **to_json(self.verification),
+            "dry_run": False,
             "manifest": manifest,
             "seconds": round(self.seconds, 3),
         }

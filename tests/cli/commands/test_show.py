@@ -40,7 +40,7 @@ def test_show_has_attempts_peaks_and_reasons(zerotools: Command, service: FakeSe
     assert any("61.0 GiB" in line and "6.0 GiB" in line for line in lines)
     assert ["env.TOKEN", '"***"'] in [line.split() for line in lines]
     assert "hunter2" not in done.out
-    assert json.loads(zerotools("show", "1", "--json").out)["id"] == 1
+    assert json.loads(zerotools("show", "1", "--json").out)["jobs"][0]["id"] == 1
 
 
 def test_show_says_where_ranks_run_and_why_not(service: FakeService, client: DaemonClient) -> None:
@@ -221,6 +221,13 @@ def test_an_old_speed_has_its_age_and_no_time_is_left(
     assert not any(line.startswith("  left") for line in lines)
     service.change(1, phase=known | {"late": False})
     assert any(line.startswith("  left") for line in page(client.job(1), None))
+
+
+def test_the_newest_evaluation_is_shown(service: FakeService, client: DaemonClient) -> None:
+    found = {"event": "eval", "step": 40, "rank": 0, "loss": 1.5, "accuracy": 0.8125, "name": "x"}
+    service.add(state="running", progress={"step": 41, "last_loss": 2.0}, evaluation=found)
+    lines = page(client.job(1), None)
+    assert "  evaluated   step 40: loss 1.5000  accuracy 0.8125" in lines
 
 
 def test_a_program_that_reports_nothing_has_no_heartbeat() -> None:

@@ -55,6 +55,8 @@ def command(model: str, config: str | None, configs: Configs, as_json: bool, **o
     status is 7 where nothing fits, or where the job as it is written does not.
     """
     found = _estimated(model, configs, bound(EstimateKeywords, options))
+    if config is not None and as_json:
+        raise BadRequest("--print and --json exclude each other; the JSON has all `configs`")
     if config is not None:
         return _print_config(found, config)
     if as_json:

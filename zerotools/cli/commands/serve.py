@@ -53,7 +53,7 @@ def _serve(server: ModelServer) -> None:
 
 def _tell(served: ServedCheckpoint, *, as_json: bool) -> None:
     if as_json:
-        render.print_json(served.to_json())
+        render.print_json_line(served.to_json())
         return
     size = render.size(sum(served.files.values()))
     click.echo(

@@ -13,7 +13,7 @@ from zerotools.cli.options.declared import options_of
 from zerotools.cli.options.grouped import GroupedCommand
 from zerotools.cli.options.shared import socket_option
 from zerotools.cli.output import render
-from zerotools.cli.output.messages import say
+from zerotools.cli.output.failure import report_error
 from zerotools.cli.output.progress_bar import shown_progress
 from zerotools.core.counts import counted
 from zerotools.ops.thinning.thin_plan import ThinPlan, leftover_note
@@ -49,10 +49,10 @@ def command(paths: tuple[Path, ...], as_json: bool, **given: Any) -> int:
         render.print_json(found.to_json())
     elif given["yes"]:
         render.print_lines(list(_results(found.checkpoints)))
-    refused = [each for each in found.checkpoints if each.status is Status.REFUSED]
-    for each in refused if not as_json else ():
-        say("error", each.message or "")
-    return next((each.error.exit_code for each in refused if each.error is not None), 0)
+    errors = [each.error for each in found.checkpoints if each.error is not None]
+    for error in errors:
+        report_error(error)
+    return next((error.exit_code for error in errors), 0)
 
 
 def _place(plan: ThinPlan) -> Path:

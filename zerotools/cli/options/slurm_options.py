@@ -73,23 +73,23 @@ def slurm_options(command: Callable[..., Any]) -> Callable[..., Any]:
         is_flag=True,
         help='Queue the jobs in Slurm, as backend = "slurm" of the job file.',
     )
-    @option("--partition", group=CLUSTER, metavar="NAME", help="For Slurm: the partition.")
-    @option("--account", group=CLUSTER, metavar="NAME", help="For Slurm: the account.")
-    @option("--qos", group=CLUSTER, metavar="NAME", help="For Slurm: the quality of service.")
-    @option("--constraint", group=CLUSTER, metavar="TEXT", help="For Slurm: what nodes must have.")
+    @option("--partition", group=CLUSTER, metavar="NAME", help="Partition.")
+    @option("--account", group=CLUSTER, metavar="NAME", help="Account.")
+    @option("--qos", group=CLUSTER, metavar="NAME", help="Quality of service.")
+    @option("--constraint", group=CLUSTER, metavar="TEXT", help="Features that nodes must have.")
     @option(
         "--time",
         group=CLUSTER,
         metavar="SPAN",
-        help="For Slurm: how long one start may run: 8h.",
+        help="How long one start may run, such as 8h.",
     )
-    @nodes_option("For Slurm: how many nodes; 2-4: as many as Slurm gives.")
+    @nodes_option("How many nodes; 2-4: as many as Slurm gives.")
     @option(
         "--gpus-per-node",
         group=CLUSTER,
         type=click.IntRange(1),
         metavar="N",
-        help="For Slurm: GPUs of each node (ranks, on CPUs); as gpus of the job file.",
+        help="GPUs of each node (ranks, on CPUs); as gpus of the job file.",
     )
     @option(
         "--sbatch",
@@ -97,13 +97,13 @@ def slurm_options(command: Callable[..., Any]) -> Callable[..., Any]:
         group=CLUSTER,
         metavar="OPTION",
         multiple=True,
-        help="For Slurm: one more option of sbatch, such as --exclude=n7; may be repeated.",
+        help="One more option of sbatch, such as --exclude=n7; may be repeated.",
     )
     @option(
         "--no-daemon",
         group=CLUSTER,
         is_flag=True,
-        help="For Slurm: submit from here, also where a daemon would watch the job.",
+        help="Submit from here, also where a daemon would watch the job.",
     )
     @functools.wraps(command)
     def with_options(

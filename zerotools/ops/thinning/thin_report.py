@@ -27,14 +27,18 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one checkpoint. `error` is why it was refused, and `message` its sentence."""
+    """What came of one checkpoint. `error` is why it was refused."""
 
     path: Path
     status: Status
     plan: ThinPlan | None = field(default=None, repr=False)
     done: Thinned | None = field(default=None, repr=False)
-    message: str | None = None
     error: ZerotoolsError | None = field(default=None, repr=False)
+
+    @property
+    def message(self) -> str | None:
+        """Why it was refused, in a sentence."""
+        return None if self.error is None else str(self.error)
 
     @property
     def freed(self) -> int:
