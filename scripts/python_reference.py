@@ -93,8 +93,8 @@ ask for torch tensors. [Ten recipes](../how-to/use-from-python.md) show the func
 
 `zerotools.BadRequest` (the request is wrong), `BadFile` (a file is damaged, incomplete or no
 checkpoint) and `Unsupported` are all `ZerotoolsError`; `gather` and `thin` raise others of its
-kind, too. `exit_code` is the [status](exit-codes.md) of the command. A message names options as
-the command line does: `--max-memory` is `max_memory`. An unknown keyword is a `TypeError`.
+kind, too. `exit_code` is the [status](exit-codes.md) of the command. Many messages name options
+as the command line does: `--max-memory` is `max_memory`. An unknown keyword is a `TypeError`.
 
 ## Read tensors
 

@@ -122,7 +122,7 @@ def test_what_is_wrong_raises_what_the_command_ends_with(tmp_path: Path) -> None
         zerotools.consolidate(ZERO3, tmp_path / "full")
     with pytest.raises(zerotools.BadFile):
         zerotools.consolidate(Path(__file__), tmp_path / "out")
-    with pytest.raises(zerotools.BadRequest, match="--stage 4: must be one of 1, 2, 3"):
+    with pytest.raises(zerotools.BadRequest, match="stage=4: must be one of 1, 2, 3"):
         zerotools.reshard(ZERO2, tmp_path / "out", world_size=2, stage=4)  # type: ignore[arg-type]
 
 

@@ -4,19 +4,19 @@ Each function takes the options of its command as keywords, and returns a frozen
 imported when one of its names is first asked for.
 
 lazy_reader      open, load_state_dict: a thin lazy reader around a checkpoint
-inspecting       inspect: what a checkpoint holds
+inspecting       inspect: the contents of a checkpoint
 conversions      consolidate, reshard, convert
-verifying        verify: whether a checkpoint is whole
-comparing        diff: where two checkpoints differ
-salvaging        salvage: what is whole of a damaged one
+verifying        verify: check whether a checkpoint is whole
+comparing        diff: compare two checkpoints
+salvaging        salvage: export what is whole of a damaged one
 thin_steps       thin: drop the state of optimizers
 gathering        gather: shards that lie on several nodes
 serving          serve: a checkpoint as a model over HTTP
 memory_estimate  estimate: the memory of a training
-options          how options are declared, for functions and commands
-carry_out        what the functions that write have in common
-results          what they return
-progress         how far they are, for callbacks and bars
+options          options of functions and commands
+carry_out        the common part of the functions that write
+results          their results
+progress         callbacks and bars
 """
 
 from importlib import import_module

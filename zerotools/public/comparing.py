@@ -23,7 +23,7 @@ from zerotools.public.progress import ProgressWanted, metering
 
 
 class ComparedOptions(TypedDict, total=False):
-    """Which tensors are compared, and how far apart they may be."""
+    """Options that choose the tensors, and how far apart their values may be."""
 
     role: Annotated[
         Words,

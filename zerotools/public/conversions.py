@@ -136,7 +136,7 @@ def consolidate(
 
 
 class ForceOption(TagOption, total=False):
-    """What is done where nothing would change."""
+    """The option to rewrite what would not change."""
 
     force: Annotated[bool, Option(group=OUTPUT, help="Rewrite even if nothing changes.")]
 
@@ -220,7 +220,7 @@ class TargetOptions(TypedDict, total=False):
 
 
 class OptimizerOptions(TypedDict, total=False):
-    """What the run that resumes has, and a checkpoint may not say."""
+    """Settings of the run that resumes, which a checkpoint may lack."""
 
     world_size: Annotated[
         int | None,

@@ -34,7 +34,7 @@ from zerotools.public.progress import Meter, ProgressWanted, metering
 
 
 class FetchOptions(TypedDict, total=False):
-    """How shards are fetched and checked."""
+    """Options that say how shards are fetched and checked."""
 
     dry_run: Annotated[
         bool,
@@ -72,7 +72,7 @@ class GatherKeywords(TagOption, FetchOptions, total=False):
 
 @dataclass(frozen=True)
 class GatherResult:
-    """What was brought together; in a dry run, what would be.
+    """The result of `gather`. In a dry run nothing was fetched.
 
     `sources` has the number of files that are fetched from each source. `has_name` says whether the
     output is in `destination`; else all that was fetched is in `partial`. `findings` say what is

@@ -62,7 +62,7 @@ class TensorFacts:
 
 @dataclass(frozen=True)
 class InspectResult:
-    """What a checkpoint holds, with the names of `zerotools inspect --json`.
+    """The contents of a checkpoint, with the names of `zerotools inspect --json`.
 
     None means that the files do not say. Counts of parameters are numbers of elements, and tied
     weights count once. Sizes are in bytes; `files` has that of each file by its name. `run` is the
@@ -104,7 +104,7 @@ class InspectResult:
 
     @property
     def is_whole(self) -> bool:
-        """Whether no problem was found. No tensor data was read: `zerotools.verify` reads it."""
+        """True if no problem was found. No tensor data was read: `zerotools.verify` reads it."""
         return not self.problems
 
     def to_json(self, *, chunks: bool = False) -> dict[str, Any]:

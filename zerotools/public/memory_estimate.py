@@ -35,7 +35,7 @@ from zerotools.public.options.option import (
 
 
 class TrainingOptions(TypedDict, total=False):
-    """How a model is trained."""
+    """Options that describe a training."""
 
     batch: Annotated[
         int | None,
@@ -84,7 +84,7 @@ class TrainingOptions(TypedDict, total=False):
 
 
 class ShownOptions(TypedDict, total=False):
-    """Which rows the table has."""
+    """Options that choose rows of the table."""
 
     stage: Annotated[
         Literal[0, 1, 2, 3, "all"],

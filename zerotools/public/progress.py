@@ -1,4 +1,4 @@
-"""How far a function is: a value for a callback of the user's, or a bar."""
+"""Progress of a function, for a callback of the user's or a bar."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the functions that write a checkpoint return."""
+"""Results of the functions that write a checkpoint."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Losses:
 
 @dataclass(frozen=True)
 class ConversionResult:
-    """What `consolidate`, `reshard` or `convert` wrote; in a dry run, what it would write.
+    """The result of `consolidate`, `reshard` or `convert`. In a dry run nothing was written.
 
     `files` has the size of each output file by its name. `notes`, `warnings`, `lacking` and
     `report_notes` are sentences: `warnings` are problems of the source, `lacking` says what keeps
@@ -111,7 +111,7 @@ class ConversionResult:
 
     @property
     def written(self) -> bool:
-        """Whether the output is there, complete."""
+        """True if the output is there, complete."""
         is_partial = self.part is not None and bool(self.part.missing)
         return not (self.dry_run or self.unchanged or is_partial)
 
@@ -196,7 +196,7 @@ def unchanged_result(found: Unchanged, *, dry_run: bool) -> ConversionResult:
 
 
 def losses_of(report: WriteReport) -> tuple[Losses, ...]:
-    """What a report counts of each tensor."""
+    """Return the losses of each tensor."""
 
     def each() -> Iterator[Losses]:
         for key, lost in report.losses.items():

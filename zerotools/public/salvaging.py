@@ -36,7 +36,7 @@ from zerotools.public.progress import ProgressWanted, metering
 
 
 class FillOption(TypedDict, total=False):
-    """Where lost values come from."""
+    """The option that names a source of lost values."""
 
     fill_from: Annotated[
         PathOption | None,
@@ -63,7 +63,7 @@ class SalvageKeywords(
 
 @dataclass(frozen=True)
 class SalvageResult:
-    """What was saved of a damaged checkpoint; in a dry run, what would be.
+    """The result of `salvage`. In a dry run nothing was written.
 
     `weights` are the names in the output, and `left_out` has the reason for each weight that is not
     in it. `unnamed` are lost files of which nothing tells what they held. `rounded` are weights

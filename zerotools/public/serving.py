@@ -38,7 +38,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
 
 
 class AddressOptions(TypedDict, total=False):
-    """Where a server listens, and what it calls the model."""
+    """Options on the address of a server, and on the name of its model."""
 
     listen: Annotated[
         str,
@@ -106,7 +106,7 @@ class ServedCheckpoint:
 
     @property
     def repository(self) -> str:
-        """What the repository is called for clients of the Hugging Face Hub."""
+        """The name of the repository for clients of the Hugging Face Hub."""
         return f"local/{self.name}"
 
     @property

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class DropOptions(TypedDict, total=False):
-    """Which checkpoints of a run are thinned, and what goes."""
+    """Options that choose checkpoints of a run, and what is dropped."""
 
     older_than: Annotated[
         Span | None,
@@ -99,7 +99,7 @@ class ThinKeywords(SelectedOptions, total=False):
 
 @dataclass(frozen=True)
 class ThinResult:
-    """What was dropped; without `yes=True`, what would be.
+    """The result of `thin`. Without `yes=True` nothing was changed.
 
     `checkpoints` has one outcome for each checkpoint: `status` is "planned", "thinned", "nothing"
     (there is no state to drop) or "refused". `stays` are checkpoints of a run's directory that were
@@ -130,7 +130,7 @@ class ThinResult:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What is wrong with the checkpoints, and why some were refused."""
+        """Sentences on what is wrong with the checkpoints, and on why some were refused."""
         return tuple(said for each in self.checkpoints for said in each.all_problems)
 
     @property

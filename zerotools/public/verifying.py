@@ -42,7 +42,7 @@ from zerotools.public.progress import ProgressWanted, metering
 
 
 class ComparisonOptions(TypedDict, total=False):
-    """What is checked, against what."""
+    """Options that choose the checks."""
 
     against: Annotated[
         PathOption | None,
@@ -75,7 +75,7 @@ class VerifyKeywords(ReadingOptions, ComparisonOptions, CheckingOptions, PartOpt
 
 @dataclass(frozen=True)
 class VerifyResult:
-    """What a verification found.
+    """The result of `verify`.
 
     `verdict` is "whole", "unchecked" (nothing wrong was found, but some bytes cannot be checked) or
     "faulty"; in a dry run it is None. `findings` say what is wrong. `unchecked` has the reason for
@@ -108,7 +108,7 @@ class VerifyResult:
 
     @property
     def is_whole(self) -> bool:
-        """Whether everything was checked, and nothing is wrong."""
+        """True if everything was checked, and nothing is wrong."""
         return self.verdict is Soundness.WHOLE
 
     def to_json(self) -> dict[str, Any]:

@@ -59,7 +59,7 @@ class Estimate:
 
     @property
     def offload(self) -> str | None:
-        """What that row offloads: "none", "optimizer", "params" or "all"."""
+        """The part that the row offloads: "none", "optimizer", "params" or "all"."""
         return None if self.choice.row is None else self.choice.row.offload
 
     @property
@@ -74,12 +74,12 @@ class Estimate:
 
     @property
     def reason(self) -> str:
-        """Why that row was chosen, or why nothing fits."""
+        """The reason for the row, or why nothing fits."""
         return self.choice.reason
 
     @property
     def advice(self) -> tuple[str, ...]:
-        """What else is worth knowing, in sentences."""
+        """Sentences on what else is worth knowing."""
         return self.choice.advice
 
     @property
@@ -89,7 +89,7 @@ class Estimate:
 
     @property
     def largest_sequence_length(self) -> int | None:
-        """The longest sequence of which one at a time fits there."""
+        """The longest sequence that fits there, one at a time."""
         return self.choice.largest_sequence
 
     @property

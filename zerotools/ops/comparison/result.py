@@ -73,7 +73,7 @@ class TensorDifference:
 
     @property
     def differing(self) -> int:
-        """How many elements differ, as far as they were compared."""
+        """The number of elements that differ, as far as they were compared."""
         return 0 if self.distance is None else self.distance.differing
 
     @property

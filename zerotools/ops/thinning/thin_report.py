@@ -37,7 +37,7 @@ class Outcome:
 
     @property
     def message(self) -> str | None:
-        """Why it was refused, in a sentence."""
+        """A sentence on why it was refused; None where it was not."""
         return None if self.error is None else str(self.error)
 
     @property
@@ -65,12 +65,12 @@ class Outcome:
 
     @property
     def soundness(self) -> str | None:
-        """What `verify` says of the result; None before there is one."""
+        """The verdict of `verify` on the result; None before there is one."""
         return None if self._checked is None else self._checked.soundness.value
 
     @property
     def tensors_compared(self) -> int | None:
-        """How many tensors were written anew, and compared with the old ones."""
+        """The number of tensors that were written anew and compared."""
         return None if self._checked is None else self._checked.compared
 
     @property
@@ -79,7 +79,7 @@ class Outcome:
 
     @property
     def all_problems(self) -> tuple[str, ...]:
-        """What is wrong with the checkpoint, and why it was refused."""
+        """Sentences on what is wrong with the checkpoint, and why it was refused."""
         refusal = () if self.message is None else (self.message,)
         return (*(() if self.plan is None else self.plan.problems), *refusal)
 

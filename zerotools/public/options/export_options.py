@@ -18,7 +18,7 @@ from zerotools.public.options.option import NAMES, OUTPUT, WHAT, Option, Size, W
 
 
 class SelectionOptions(TypedDict, total=False):
-    """Which weights, under which names."""
+    """Options that choose weights and their names."""
 
     include: Annotated[
         Words, Option(group=WHAT, metavar="GLOB", help="Export only these (new) names.")
@@ -48,7 +48,7 @@ class SelectionOptions(TypedDict, total=False):
 
 
 class ModelOptions(SelectionOptions, total=False):
-    """What the files of a model hold."""
+    """Options on the files of a model."""
 
     dtype: Annotated[
         str,
@@ -69,7 +69,7 @@ class ModelOptions(SelectionOptions, total=False):
 
 
 class MastersOption(TypedDict, total=False):
-    """Which of two copies of the weights."""
+    """The option that chooses one of two copies of the weights."""
 
     weights_from: Annotated[
         Literal["masters", "weights"],
@@ -83,7 +83,7 @@ class MastersOption(TypedDict, total=False):
 
 
 class FormatOption(TypedDict, total=False):
-    """In which files."""
+    """The option that chooses the kind of files."""
 
     format: Annotated[
         str,

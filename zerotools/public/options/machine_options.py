@@ -47,7 +47,7 @@ class MachineOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class GivenMachine:
-    """What was given of a machine. None is looked up."""
+    """A machine as it was given. None is looked up."""
 
     gpus: int | None
     gpu_memory: int | None
@@ -83,7 +83,7 @@ def given_machine(given: Mapping[str, Any]) -> GivenMachine:
 
 
 def _this_machine() -> tuple[int, int | None, int]:
-    """How many GPUs there are, the memory of the smallest, that of the host."""
+    """Return the number of GPUs, the memory of the smallest, and that of the host."""
     from zerotools.sensors.source import SnapshotSource  # 30 ms, where all is given needlessly
 
     with SnapshotSource() as source:

@@ -56,7 +56,7 @@ class MapOptions(LayoutOptions, MapArgOption, total=False):
 
 
 def map_request(given: Mapping[str, Any]) -> MapRequest | None:
-    """What the options of a layout ask for; None without `map_to`.
+    """Return the layout that the options ask for; None without `map_to`.
 
     Raises:
         BadRequest: others of them were given without it, or `map_arg` is not NAME=NUMBER.

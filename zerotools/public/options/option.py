@@ -1,4 +1,4 @@
-"""How an option is declared, and the functions that take options.
+"""Declarations of options, and functions that take them.
 
     class ThinKeywords(TypedDict, total=False):
         force: Annotated[bool, Option(help="Thin a checkpoint that has problems, too.")]
@@ -40,7 +40,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class Kind(Enum):
-    """What values an option takes."""
+    """The kind of values that an option takes."""
 
     FLAG = auto()
     SWITCH = auto()
@@ -134,7 +134,8 @@ class DeclaredOption:
         a tuple of texts. A value that is converted already stays as it is.
 
         Raises:
-            BadRequest: the value is not allowed.
+            BadRequest: the value is not allowed. It names the keyword, as click has refused what is
+                wrong on a command line.
         """
         if given is None:
             return None
@@ -143,7 +144,7 @@ class DeclaredOption:
         try:
             value = _CONVERTED[self.kind](given) if self.kind in _CONVERTED else given
         except ValueError as error:
-            raise BadRequest(f"{self.flag} {given!r}: {error}") from None
+            raise BadRequest(f"{self.keyword}={given!r}: {error}") from None
         self._check(value)
         return value
 
@@ -151,16 +152,16 @@ class DeclaredOption:
         for each in value if self.kind is Kind.WORDS else (value,):
             if self.choices and each not in self.choices:
                 allowed = ", ".join(map(str, self.choices))
-                raise BadRequest(f"{self.flag} {each!r}: must be one of {allowed}")
+                raise BadRequest(f"{self.keyword}={each!r}: must be one of {allowed}")
         if self.kind is not Kind.INTEGER:
             return
         if isinstance(value, bool) or not isinstance(value, int):
-            raise BadRequest(f"{self.flag} {value!r}: must be an integer")
+            raise BadRequest(f"{self.keyword}={value!r}: must be an integer")
         least, most = self.option.least, self.option.most
         if least is not None and value < least:
-            raise BadRequest(f"{self.flag} {value}: must be at least {least}")
+            raise BadRequest(f"{self.keyword}={value}: must be at least {least}")
         if most is not None and value > most:
-            raise BadRequest(f"{self.flag} {value}: must be at most {most}")
+            raise BadRequest(f"{self.keyword}={value}: must be at most {most}")
 
 
 def _words(given: str | Sequence[str]) -> tuple[str, ...]:

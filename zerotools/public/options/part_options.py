@@ -1,4 +1,4 @@
-"""Which part of a piece of work this process does."""
+"""The part of a piece of work that this process does."""
 
 from __future__ import annotations
 

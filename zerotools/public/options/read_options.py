@@ -6,7 +6,7 @@ from zerotools.public.options.option import NAMES, OUTPUT, WHAT, Option, PathOpt
 
 
 class TagOption(TypedDict, total=False):
-    """Which of several checkpoints."""
+    """The option that chooses one of several checkpoints."""
 
     tag: Annotated[
         str | None,
@@ -15,7 +15,7 @@ class TagOption(TypedDict, total=False):
 
 
 class SectionOption(TypedDict, total=False):
-    """Which of several models."""
+    """The option that chooses one of several models."""
 
     section: Annotated[
         str | None,
@@ -28,7 +28,7 @@ class SectionOption(TypedDict, total=False):
 
 
 class ReadingOptions(TagOption, SectionOption, total=False):
-    """Which checkpoint, which model of it, and how its files are read."""
+    """Options that choose a checkpoint and a model of it, and say how its files are read."""
 
     layout: Annotated[
         PathOption | None,
@@ -41,7 +41,7 @@ class ReadingOptions(TagOption, SectionOption, total=False):
 
 
 class ConfigDirOption(TypedDict, total=False):
-    """Where the files of a model that hold no weights come from."""
+    """The option that names a directory with the files of a model that hold no weights."""
 
     config_dir: Annotated[
         PathOption | None,

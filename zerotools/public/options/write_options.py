@@ -10,7 +10,7 @@ MEMORY_HELP = "Memory for the buffers of all workers together."
 
 
 class WorkersOption(TypedDict, total=False):
-    """How many threads."""
+    """The number of threads."""
 
     workers: Annotated[
         int | None,
@@ -25,7 +25,7 @@ class CheckingOptions(WorkersOption, total=False):
 
 
 class WritingOptions(WorkersOption, total=False):
-    """How an output is written."""
+    """Options of a command that writes an output."""
 
     max_memory: Annotated[Size, Option(group=RESOURCES, default="1GiB", help=MEMORY_HELP)]
     dry_run: Annotated[bool, Option(group=OUTPUT, help="Show the plan, and write nothing.")]
@@ -43,7 +43,7 @@ class WritingOptions(WorkersOption, total=False):
 
 
 class PartOptions(TypedDict, total=False):
-    """Which part of the work this process does."""
+    """Options that choose the part of the work that this process does."""
 
     part: Annotated[
         Part | None,

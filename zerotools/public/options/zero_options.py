@@ -9,7 +9,7 @@ from zerotools.public.options.option import TRAINING, Option, PathOption, Switch
 
 
 class ZeroOptions(TypedDict, total=False):
-    """What the DeepSpeed run that resumes has."""
+    """Settings of the DeepSpeed run that resumes."""
 
     stage: Annotated[
         Literal[1, 2, 3] | None,
@@ -41,7 +41,7 @@ class ZeroOptions(TypedDict, total=False):
 
 
 def zero_settings(given: Mapping[str, Any]) -> WriteOptions:
-    """What the options of a DeepSpeed run ask of its writer.
+    """Return the settings for the writer of DeepSpeed checkpoints.
 
     Raises:
         BadRequest: `ds_config` cannot be read.
