@@ -19,11 +19,11 @@ from typing import NoReturn
 
 import click
 
-from zerotools import __version__
 from zerotools.cli.command_table import COMMANDS
 from zerotools.cli.group import LazyGroup, debug_option
 from zerotools.cli.output.messages import say_error
 from zerotools.core.errors import EXIT_INTERRUPTED, BadFile, ZerotoolsError
+from zerotools.version import version
 
 _MANY_FILES = 65536
 _MANY_OBJECTS = 100_000
@@ -82,7 +82,7 @@ def _show_help(ctx: click.Context, host: str | None) -> None:
 
 def _show_version(ctx: click.Context, _parameter: click.Parameter, is_asked: bool) -> None:
     if is_asked and not ctx.resilient_parsing:
-        click.echo(f"zerotools {__version__}")
+        click.echo(f"zerotools {version()}")
         ctx.exit()
 
 
