@@ -16,7 +16,7 @@ def steps(job: str) -> list[dict[str, Any]]:
     shown = subprocess.run(
         ["zerotools", "show", job, "--json"], check=True, capture_output=True, text=True
     )
-    run_directory = Path(json.loads(shown.stdout)["attempts"][-1]["run_dir"])
+    run_directory = Path(json.loads(shown.stdout)["jobs"][0]["attempts"][-1]["run_dir"])
     lines = (run_directory / "progress.jsonl").read_text().splitlines()
     records = (json.loads(line) for line in lines)
     return [record for record in records if record.get("event") == "step"]

@@ -101,10 +101,7 @@ def _curl(words: Sequence[str]) -> tuple[float, float, int]:
 
 def _json(server: Started) -> dict[str, str]:
     assert server.stdout is not None
-    text = ""
-    while not text.rstrip().endswith("\n}"):
-        text += server.stdout.readline()
-    found: dict[str, str] = json.loads(text)
+    found: dict[str, str] = json.loads(server.stdout.readline())
     return found
 
 

@@ -149,6 +149,15 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
         assert process.wait(timeout=30) == 141
 
 
+def test_output_that_cannot_be_written_is_a_sentence() -> None:
+    command = [sys.executable, "-m", "zerotools", "maps", "list", "--json"]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 71
+    assert done.stderr.startswith(b"error: No space left on device\n")
+    assert b"Traceback" not in done.stderr
+
+
 def test_module_entry_is_the_command() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "zerotools", "--version"], capture_output=True, text=True, check=True

@@ -44,6 +44,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "cli/commands/test_submit_several",
         "cli/test_completion",
         "cli/test_interrupt",
+        "cli/test_json_output",
         "daemon/cleaning/test_retention",
         "daemon/web/test_browser",
         "daemon/web/test_browser_attacks",

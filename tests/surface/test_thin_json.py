@@ -50,6 +50,8 @@ def test_the_page_has_the_keys_that_are_printed_and_their_types(
     met = set()
     for arguments in ((path,), (path, tmp_path / "none", "--yes"), (path, "--keep-last", "1")):
         tree = printed(*arguments)
+        refused = [each["message"] for each in tree["checkpoints"] if each["message"]]
+        assert [each["detail"] for each in tree.pop("errors", ())] == refused
         check(tree, dict(row.findall(whole)))
         for each in tree["checkpoints"]:
             check(each, dict(row.findall(below)))

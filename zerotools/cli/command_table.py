@@ -13,13 +13,15 @@ SECTIONS = (CHECKPOINTS, JOBS, MACHINE)
 class CommandEntry(NamedTuple):
     """A command: the module whose `command` it is, its section of the help page, one line.
 
-    `is_local`: what it shows is of this machine, though it asks the daemon, too.
+    `is_local`: what it shows is of this machine, though it asks the daemon, too. `json_version`:
+    the number in the schema of its JSON, `zerotools.COMMAND/1`.
     """
 
     module: str
     section: str
     help: str
     is_local: bool = False
+    json_version: int = 1
 
 
 COMMANDS: dict[str, CommandEntry] = {

@@ -14,21 +14,19 @@ import os
 import resource
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NoReturn
 
 import click
 
 from zerotools.cli.command_table import COMMANDS
 from zerotools.cli.group import LazyGroup, debug_option
-from zerotools.cli.output.messages import say_error
-from zerotools.core.errors import EXIT_INTERRUPTED, BadFile, ZerotoolsError
+from zerotools.cli.output import json_answer
+from zerotools.cli.output.failure import INTERRUPTED, failure_of, report
+from zerotools.core.errors import EXIT_INTERRUPTED
 from zerotools.version import version
 
 _MANY_FILES = 65536
 _MANY_OBJECTS = 100_000
-EXIT_DEFECT = 70
-EXIT_SYSTEM = 71
 EXIT_BROKEN_PIPE = 141
 
 COMPLETION_VARIABLE = "_ZEROTOOLS_COMPLETE"
@@ -109,7 +107,6 @@ def _allow_many_files() -> None:
 
 def run(group: click.Group, arguments: Sequence[str]) -> int:
     """Run `group`; say on stderr what went wrong, and return the exit status."""
-    debug = "--debug" in arguments
     try:
         status = _invoke(group, list(arguments))
         sys.stdout.flush()
@@ -118,15 +115,8 @@ def run(group: click.Group, arguments: Sequence[str]) -> int:
         # The interpreter flushes stdout once more at its end, and would complain then.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
-    except Exception as error:  # everything ends here: one sentence, and a status
-        if debug:
-            import traceback  # 2 ms at each start
-
-            traceback.print_exc()
-        message, status = _explain(error)
-        if message:
-            say_error(message)
-        return status
+    except Exception as error:  # what was printed last cannot be written
+        return _reported(error, arguments)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
 
@@ -136,52 +126,36 @@ def _invoke(group: click.Group, arguments: list[str]) -> int:
     if COMPLETION_VARIABLE in os.environ:
         group.main(arguments, prog_name="zerotools", complete_var=COMPLETION_VARIABLE)
     try:
-        with group.make_context("zerotools", arguments) as ctx:
-            status = group.invoke(ctx)
+        context = group.make_context("zerotools", list(arguments))
     except click.exceptions.Exit as leaving:
         return leaving.exit_code
-    return status if isinstance(status, int) else 0
+    except Exception as error:
+        with click.Context(group, info_name="zerotools") as context:
+            json_answer.open_in(context).is_asked = json_answer.is_asked(arguments)
+            return _reported(error, arguments)
+    with context:
+        json_answer.open_in(context).is_asked = json_answer.is_asked(arguments)
+        try:
+            status = group.invoke(context)
+        except click.exceptions.Exit as leaving:
+            return leaving.exit_code
+        except BrokenPipeError:
+            raise
+        except Exception as error:  # everything ends here: one sentence, and a status
+            return _reported(error, arguments)
+        except KeyboardInterrupt:
+            status = EXIT_INTERRUPTED
+        if status == EXIT_INTERRUPTED:
+            report(INTERRUPTED)
+        return status if isinstance(status, int) else 0
 
 
-def _is_unreadable(name: object) -> bool:
-    """Whether a path is a file that may not be read, as a file of a checkpoint may be."""
-    return isinstance(name, str) and Path(name).is_file() and not os.access(name, os.R_OK)
+def _reported(error: Exception, arguments: Sequence[str]) -> int:
+    """Report `error` on stderr and in the JSON answer; return its exit status."""
+    if "--debug" in arguments:
+        import traceback  # 2 ms at each start
 
-
-def _explain(error: Exception) -> tuple[str, int]:
-    """The sentence and the exit status of `error`."""
-    match error:
-        case ZerotoolsError():
-            return str(error), error.exit_code
-        case click.UsageError():
-            where = error.ctx.command_path if error.ctx else "zerotools"
-            return f"{_sentence(error.format_message())}{_manual(error, where)}", error.exit_code
-        case click.ClickException():
-            return error.format_message(), error.exit_code
-        case click.Abort():
-            return "", EXIT_INTERRUPTED
-        case PermissionError() if _is_unreadable(error.filename):
-            return f"{error.filename} cannot be read: {error.strerror}", BadFile.exit_code
-        case OSError():
-            place = f"{error.filename}: " if error.filename else ""
-            return f"{place}{error.strerror or error}", EXIT_SYSTEM
-        case MemoryError():
-            return "out of memory", EXIT_SYSTEM
-    name = type(error).__name__
-    detail = f": {error}" if str(error) else ""
-    return (
-        f"this is a defect in zerotools, please report it ({name}{detail}); "
-        "run the same command with --debug to see where",
-        EXIT_DEFECT,
-    )
-
-
-def _manual(error: click.UsageError, where: str) -> str:
-    """Where to look; but an error that has its own suggestion says enough."""
-    return "" if "did you mean" in error.format_message() else f"; see {where} --help"
-
-
-def _sentence(text: str) -> str:
-    """click's message in the shape of ours: no capital, no full stop."""
-    text = text.removesuffix(".")
-    return text[:1].lower() + text[1:] if text[1:2].islower() else text
+        traceback.print_exc()
+    failure = failure_of(error)
+    report(failure)
+    return failure.exit_code

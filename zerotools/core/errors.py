@@ -11,9 +11,11 @@
   - HostUnreachable     another machine cannot be reached by ssh           exit 5
   - SlurmUnreachable    Slurm's controller does not answer                 exit 5
   - JobFailed           a job that was followed to its end failed          exit 6
+  - TimedOut            what was waited for did not come in time           exit 124
 
 A message is one sentence that names the file and the tensor, gives the two numbers that
-disagree, and ends with what to do. `exit_code` is the process exit status of the command line.
+disagree, and ends with what to do. `exit_code` is the process exit status of the command line,
+`code` a stable word for programs.
 """
 
 from __future__ import annotations
@@ -26,21 +28,37 @@ EXIT_INTERRUPTED = 130
 
 
 class ZerotoolsError(Exception):
-    """Root of the tree; never raised itself."""
+    """Root of the tree; never raised itself.
+
+    The daemon's client sets `status`, the HTTP status of the answer, and the daemon's `code`.
+    """
 
     exit_code = 1
+    code: str = "failed"
+    status: int | None = None
+
+    def __init__(
+        self, message: str = "", *, status: int | None = None, code: str | None = None
+    ) -> None:
+        super().__init__(message)
+        if status is not None:
+            self.status = status
+        if code:
+            self.code = code
 
 
 class BadRequest(ZerotoolsError):
     """The request is wrong: a bad option, a missing path, an output that exists."""
 
     exit_code = 2
+    code = "bad_request"
 
 
 class BadFile(ZerotoolsError):
     """The file is wrong: damaged, incomplete, or not a checkpoint."""
 
     exit_code = 3
+    code = "bad_file"
 
 
 class Incomplete(BadFile):
@@ -51,44 +69,57 @@ class Unsupported(ZerotoolsError):
     """The file or request is legitimate and zerotools does not handle it."""
 
     exit_code = 4
+    code = "unsupported"
 
 
 class DaemonError(ZerotoolsError):
     """The daemon could not be asked, or said no."""
 
     exit_code = 5
+    code = "daemon_failed"
 
 
 class DaemonUnreachable(DaemonError):
     """Nothing answers on the daemon's socket."""
 
+    code = "daemon_unreachable"
+
 
 class AnswerLost(DaemonUnreachable):
     """The daemon was asked, and its answer did not come: it may have done what it was asked."""
 
+    code = "answer_lost"
+
 
 class DaemonRefused(DaemonError):
-    """The daemon answered with an error; `status` is the HTTP status, `code` a stable word."""
+    """The daemon answered with an error, by its `status` and `code`."""
 
-    def __init__(self, message: str, *, status: int, code: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = code
+    code = "refused"
 
 
 class HostUnreachable(ZerotoolsError):
     """A machine whose files are asked for cannot be reached, or its connection broke."""
 
     exit_code = 5
+    code = "host_unreachable"
 
 
 class SlurmUnreachable(ZerotoolsError):
     """Slurm's controller does not answer: nothing is known of its jobs now."""
 
     exit_code = 5
+    code = "slurm_unreachable"
 
 
 class JobFailed(ZerotoolsError):
     """A job that the command followed ended in failure."""
 
     exit_code = 6
+    code = "job_failed"
+
+
+class TimedOut(ZerotoolsError):
+    """What a command waited for did not come in the time that was given."""
+
+    exit_code = EXIT_TIMEOUT
+    code = "timeout"

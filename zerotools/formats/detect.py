@@ -91,7 +91,10 @@ class Detection:
         names = names_in(path)
         found = self._here(path, names) or self._of_run(path, names)
         if found is not None:
-            return replace(found, notes=(*found.notes, *self._also_below(found, names)))
+            more = [*self._also_below(found, names)]
+            if isinstance(path, RemotePath) and path.listing_problem:
+                more.append(f"{path.listing_problem}; only files that an index names are read")
+            return replace(found, notes=(*found.notes, *more))
         for form in self.table.values():
             form.refuse_unfinished(path, names)
         return self._below(path, names)

@@ -14,7 +14,7 @@ def test_a_process_is_watched(zerotools: Command, service: FakeService) -> None:
     )
     answer = json.loads(zerotools("adopt", str(ADOPTABLE), "--json").out)
     assert answer["watched"]["below"] == [ADOPTABLE + 1]
-    assert answer["job"]["id"] == 2
+    assert [job["id"] for job in answer["jobs"]] == [2]
 
 
 def test_what_cannot_be_watched(zerotools: Command, service: FakeService) -> None:

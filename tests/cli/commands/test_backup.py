@@ -19,7 +19,7 @@ def test_what_was_copied_is_said(capsys: pytest.CaptureFixture[str], tmp_path: P
     done = zerotools("backup", str(out), "--state-dir", str(tmp_path))
     assert done == (0, f"{out}: 2 jobs, 1 of them not over\n", "")
     done = zerotools("backup", str(also), "--state-dir", str(tmp_path), "--json")
-    told = json.loads(done.out)
+    told = json.loads(done.out)["copy"]
     assert told | {"size_bytes": 0} == {
         "path": str(also),
         "jobs": 2,

@@ -78,4 +78,4 @@ def test_a_refusal_does_not_keep_the_others_alive(zerotools: Command, service: F
 def test_wait_returns_at_once_where_it_is_over(zerotools: Command, service: FakeService) -> None:
     service.add()
     done = zerotools("cancel", "1", "--wait", "--json")
-    assert [job["state"] for job in json.loads(done.out)] == ["cancelled"]
+    assert [job["state"] for job in json.loads(done.out)["jobs"]] == ["cancelled"]

@@ -72,7 +72,7 @@ def test_consolidate_and_reshard(tmp_path: Path) -> None:
     assert "11 tensors" in done.stdout
     done = zerotools("reshard", JOB, tmp_path / "three", "--world-size", 3, "--json")
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["schema"] == "zerotools.conversion/1"
+    assert json.loads(done.stdout)["schema"] == "zerotools.reshard/1"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "three"]
 
 

@@ -60,7 +60,7 @@ def test_the_json(convert: Convert, tmp_path: Path, dry: bool) -> None:
     status, out, err = convert(FULL, tmp_path / "out", *asked)
     told: dict[str, Any] = json.loads(out)
     assert (status, err) == (0, "")
-    assert told["schema"] == "zerotools.conversion/1"
+    assert told["schema"] == "zerotools.convert/1"
     assert told["dry_run"] is dry
     assert told["files"] == [{"name": "checkpoint.pt", "bytes": told["bytes_to_write"]}]
     assert [each["what"] for each in told["dropped"]] == ["ds_config", "param16"]

@@ -28,7 +28,7 @@ def test_problems_come_first_with_what_to_do() -> None:
 def test_a_problem_is_exit_status_1(zerotools: Command) -> None:
     done = zerotools("doctor", "--json", "--python", "/bin/false")
     assert done.status == 1
-    found = {each["what"]: each for each in json.loads(done.out)}
+    found = {each["what"]: each for each in json.loads(done.out)["findings"]}
     assert found["torch"]["level"] == "problem"
     assert found["daemon"]["level"] == "ok"
     assert "problem: torch: /bin/false" in zerotools("doctor", "--python", "/bin/false").out

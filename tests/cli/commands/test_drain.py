@@ -9,7 +9,8 @@ from zerotools.jobs.doctor.service import look_at_drain
 
 def test_the_queue_says_that_it_is_drained(zerotools: Command, service: FakeService) -> None:
     service.add(state="queued")
-    assert json.loads(zerotools("drain", "--why", "new driver", "--json").out)["drain"]["uid"] == 0
+    done = zerotools("drain", "--why", "new driver", "--json")
+    assert json.loads(done.out)["daemon"]["drain"]["uid"] == 0
     first, *_ = zerotools("queue").out.splitlines()
     assert first.startswith("drained since ")
     assert first.endswith("by uid 0 (new driver): nothing starts until zerotools undrain")

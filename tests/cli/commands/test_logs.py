@@ -54,7 +54,9 @@ def test_all_ranks_are_told_apart(zerotools: Command, running: FakeService) -> N
 
 def test_json_is_one_object_a_line(zerotools: Command, running: FakeService) -> None:
     lines = zerotools("logs", "1", "--rank", "1", "--json").out.splitlines()
-    assert [json.loads(line) for line in lines] == [{"attempt": 1, "rank": 1, "line": "other"}]
+    assert [json.loads(line) for line in lines] == [
+        {"schema": "zerotools.logs/1", "attempt": 1, "rank": 1, "line": "other"}
+    ]
 
 
 def test_what_is_not_there(zerotools: Command, service: FakeService) -> None:

@@ -34,8 +34,9 @@ def test_the_queue_shows_what_is_not_over(zerotools: Command, service: FakeServi
         " 3  tiny  queued       3  2 CPU      -       -            -  0 s  "
         "needs 1 GPU, and GPU 0 is leased to job 1",
     ]
-    assert [job["id"] for job in json.loads(zerotools("queue", "--json").out)] == [2, 3]
-    assert [job["id"] for job in json.loads(zerotools("queue", "--all", "--json").out)] == [1, 2, 3]
+    assert [job["id"] for job in json.loads(zerotools("queue", "--json").out)["jobs"]] == [2, 3]
+    everything = json.loads(zerotools("queue", "--all", "--json").out)["jobs"]
+    assert [job["id"] for job in everything] == [1, 2, 3]
 
 
 def test_an_empty_queue_says_what_next(zerotools: Command) -> None:
@@ -45,7 +46,7 @@ def test_an_empty_queue_says_what_next(zerotools: Command) -> None:
     assert zerotools("queue", "--all").out == (
         "there are no jobs; queue one with: zerotools submit JOBFILE\n"
     )
-    assert json.loads(zerotools("queue", "--json").out) == []
+    assert json.loads(zerotools("queue", "--json").out)["jobs"] == []
 
 
 def test_a_narrow_terminal_gets_the_reasons_whole_below() -> None:
@@ -106,7 +107,7 @@ def test_whose_jobs_they_are_is_shown_where_there_are_several_users(
         (("--user", str(os.geteuid() + 7)), [2]),
         (("--user", "all"), [1, 2]),
     ):
-        found = json.loads(zerotools("queue", "--all", "--json", *options).out)
+        found = json.loads(zerotools("queue", "--all", "--json", *options).out)["jobs"]
         assert [job["id"] for job in found] == ids
     assert [job["uid"] for job in found] == [os.geteuid(), os.geteuid() + 7]
     assert zerotools("queue", "--user", "4711").out == "no job that waits or runs is of 4711\n"

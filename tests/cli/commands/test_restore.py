@@ -24,6 +24,6 @@ def test_what_was_restored_is_said(capsys: pytest.CaptureFixture[str], tmp_path:
     assert (done.status, first) == (0, "the queue has 2 jobs, 1 of them not over")
     assert kept.startswith(f"kept: {state}/zerotools.db.before-")
     done = zerotools("restore", str(copy), "--state-dir", str(state), "--release", "--json")
-    assert json.loads(done.out)["jobs"] == 2
+    assert json.loads(done.out)["copy"]["jobs"] == 2
     assert json.loads((state / RESTORED).read_text())["release"] is True
     assert zerotools("restore", str(tmp_path / "no"), "--state-dir", str(state)).status == 2

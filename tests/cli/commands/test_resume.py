@@ -13,7 +13,7 @@ def test_a_job_that_is_over_goes_on_as_a_new_one(zerotools: Command, service: Fa
         "job 2 (tiny) is queued; it resumes from the newest checkpoint in /runs/tiny\n",
         "",
     )
-    again = json.loads(zerotools("resume", "1", "--json").out)
+    again = json.loads(zerotools("resume", "1", "--json").out)["jobs"][0]
     assert (again["id"], again["state"]) == (3, "queued")
 
 

@@ -40,7 +40,7 @@ def test_show_has_attempts_peaks_and_reasons(zerotools: Command, service: FakeSe
     assert any("61.0 GiB" in line and "6.0 GiB" in line for line in lines)
     assert ["env.TOKEN", '"***"'] in [line.split() for line in lines]
     assert "hunter2" not in done.out
-    assert json.loads(zerotools("show", "1", "--json").out)["id"] == 1
+    assert json.loads(zerotools("show", "1", "--json").out)["jobs"][0]["id"] == 1
 
 
 def test_show_says_where_ranks_run_and_why_not(service: FakeService, client: DaemonClient) -> None:

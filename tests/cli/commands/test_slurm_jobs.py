@@ -72,11 +72,11 @@ class Cli:
         tree["script"]["command"] = [sys.executable, "program.py"]  # type: ignore[index]
         (self.directory / "job.json").write_text(json.dumps(tree))
         found = self.run("submit", "--slurm", "--json", str(self.directory / "job.json"))
-        return str(json.loads(found)[0]["id"])
+        return str(json.loads(found)["jobs"][0]["id"])
 
     def show(self, name: str) -> dict[str, Any]:
         """The job as JSON."""
-        return dict(json.loads(self.run("show", "--json", name)))
+        return dict(json.loads(self.run("show", "--json", name))["jobs"][0])
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_a_job_that_fails_or_waits_for_one_that_failed(cli: Cli) -> None:
     tree["output_dir"] = str(second.directory / "out")
     (second.directory / "job.json").write_text(json.dumps(tree))
     words = ("submit", "--slurm", "--json", "--after", name, str(second.directory / "job.json"))
-    after = json.loads(second.run(*words))[0]["id"]
+    after = json.loads(second.run(*words))["jobs"][0]["id"]
     assert "failed" in cli.run("wait", name, code=6)
     assert "cancelled" in second.run("wait", str(after), code=6)
 

@@ -53,7 +53,7 @@ def test_submit_says_what_was_queued_and_what_next(
 
 def test_the_name_and_json(zerotools: Command, job_file: Path) -> None:
     done = zerotools("submit", str(job_file), "--name", "other", "--json")
-    assert [job["name"] for job in json.loads(done.out)] == ["other"]
+    assert [job["name"] for job in json.loads(done.out)["jobs"]] == ["other"]
 
 
 def test_nothing_is_queued_if_one_file_is_wrong(
@@ -137,7 +137,7 @@ def test_a_config_that_contradicts_the_job_queues_nothing(
 def test_a_dry_run_queues_nothing(zerotools: Command, service: FakeService, job_file: Path) -> None:
     done = zerotools("submit", "--dry-run", str(job_file))
     assert done == (0, "tiny would be queued: 2 ranks on CPU, ZeRO stage 3, 40 steps\n", "")
-    told = json.loads(zerotools("submit", "--dry-run", "--json", str(job_file)).out)
+    told = json.loads(zerotools("submit", "--dry-run", "--json", str(job_file)).out)["specs"]
     assert told[0]["train"]["steps"] == 40
     assert zerotools("submit", "--dry-run", "-f", str(job_file)).status == 2
     service.error = BadRequest("data.text = a.txt: no file matches")
@@ -251,9 +251,18 @@ class TestFollow:
             "status 64: no data\nhint: its log: zerotools logs 1\n",
         )
 
+    def test_json_has_the_job_that_failed(
+        self, zerotools: Command, service: Prompt, job_file: Path
+    ) -> None:
+        service.state = "failed"
+        done = zerotools("submit", "-f", "--json", str(job_file))
+        told = json.loads(done.out)
+        assert [job["state"] for job in told["jobs"]] == ["failed"]
+        assert [each["code"] for each in told["errors"]] == ["job_failed"]
+
     def test_json_has_the_end_and_nothing_else(self, zerotools: Command, job_file: Path) -> None:
         done = zerotools("submit", "-f", "--json", str(job_file))
-        assert [job["state"] for job in json.loads(done.out)] == ["succeeded"]
+        assert [job["state"] for job in json.loads(done.out)["jobs"]] == ["succeeded"]
         assert "step 40/40" in done.err
 
 

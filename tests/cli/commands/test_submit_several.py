@@ -91,7 +91,7 @@ def test_what_is_refused_late_leaves_word_of_the_others(
         f"error: {files[1]}: data.text = a.txt: no file matches\n"
     )
     as_json = zerotools("submit", "--json", *files)
-    assert [job["name"] for job in json.loads(as_json.out)] == ["a"]
+    assert [job["name"] for job in json.loads(as_json.out)["jobs"]] == ["a"]
 
 
 def test_the_file_of_a_single_refused_job_is_named(

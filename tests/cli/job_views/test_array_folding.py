@@ -36,7 +36,7 @@ def test_an_array_is_submitted_shown_and_changed_as_one(
     said = zerotools("priority", "@tiny", "5").out.splitlines()
     assert said[0] == "job 2 (tiny-0) has priority 5"
     assert [service.views[n].priority for n in (1, 2, 3, 4, 5)] == [0, 5, 5, 5, 5]
-    assert len(json.loads(zerotools("cancel", "@2", "--json").out)) == 4
+    assert len(json.loads(zerotools("cancel", "@2", "--json").out)["jobs"]) == 4
     assert service.views[1].state == "queued"
     service.change(3, state="cancelled")
     done = zerotools("hold", "@2")

@@ -33,7 +33,7 @@ def jobs(service: FakeService) -> FakeService:
 def test_a_number_a_name_or_nothing_for_the_newest(
     zerotools: Command, arguments: list[str], number: int
 ) -> None:
-    assert json.loads(zerotools("show", *arguments, "--json").out)["id"] == number
+    assert json.loads(zerotools("show", *arguments, "--json").out)["jobs"][0]["id"] == number
 
 
 def test_a_name_of_several_that_are_not_over_asks_for_a_number(
@@ -96,10 +96,10 @@ def test_whoever_sees_jobs_of_others_means_the_own_ones(
 ) -> None:
     service.add(state="queued", name="tiny", uid=os.getuid())
     service.add(state="queued", name="tiny", uid=os.getuid() + 1)
-    assert json.loads(zerotools("show", "tiny", "--json").out)["id"] == 1
+    assert json.loads(zerotools("show", "tiny", "--json").out)["jobs"][0]["id"] == 1
     assert "job 2 " not in zerotools("queue", "--name", "wide").out
     assert [
-        job["id"] for job in json.loads(zerotools("queue", "--name", "tiny", "--json").out)
+        job["id"] for job in json.loads(zerotools("queue", "--name", "tiny", "--json").out)["jobs"]
     ] == [*(1, 2)]
     assert zerotools("queue", "--name", "wide").out == (
         "no job that waits or runs has the name wide\n"

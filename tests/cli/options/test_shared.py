@@ -54,7 +54,7 @@ def test_a_job_goes_there_with_the_environment_of_there(
     done = there("submit", str(job), "--env", "MINE=1")
     assert done.status == 0, done.err
     assert f"read its log   zerotools --host ssh://box{tmp_path}/run/api.sock logs -f 1" in done.out
-    shown = json.loads(there("show", "1", "--json").out)
+    [shown] = json.loads(there("show", "1", "--json").out)["jobs"]
     assert shown["spec"]["captured_env"]["HF_HOME"] == "/there/hf"
     assert list(shown["spec"]["env"]) == ["MINE"]
 

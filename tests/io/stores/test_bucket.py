@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -19,8 +20,8 @@ from harness.stores.trouble import (
     Truncate,
 )
 from tests.io.stores.far import far, troubled
-from zerotools.core.errors import BadFile, BadRequest
-from zerotools.io.stores.far_store import FarObject, WritableStore
+from zerotools.core.errors import BadFile, BadRequest, HostUnreachable
+from zerotools.io.stores.far_store import FarObject, OddKey, WritableStore
 from zerotools.io.stores.writing import put_object, remove_objects, writable
 
 DATA = bytes(range(256)) * 1000
@@ -53,6 +54,50 @@ def test_a_request_that_fails_once_is_asked_again(trouble: Both, what: object) -
 def test_so_is_a_listing(trouble: Both, what: object) -> None:
     trouble[1].add(what, kind="list", times=1)  # type: ignore[arg-type]
     assert [each.name for each in far("run").iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize("what", [SLOW_DOWN, ResetAfter(10), Truncate(10), Truncate(300)])
+@pytest.mark.parametrize("page", [1, 2, 4])
+def test_a_page_of_a_listing_that_breaks_is_not_the_last(
+    trouble: Both, what: object, page: int
+) -> None:
+    names = [f"run/b{number:02}" for number in range(17)]
+    for name in names:
+        trouble[0].put(name, b"x")
+    trouble[1].add(what, kind="list", first=page, times=2)  # type: ignore[arg-type]
+    assert [each.key for each in bucket().below("run")] == ["run/a", *names]
+
+
+def test_a_listing_that_breaks_again_and_again_is_an_error(trouble: Both) -> None:
+    for number in range(17):
+        trouble[0].put(f"run/b{number:02}", b"x")
+    trouble[1].add(Truncate(10), kind="list", first=2)
+    with pytest.raises(HostUnreachable, match="gs://checkpoints/run cannot be listed"):
+        list(bucket().below("run"))
+
+
+@pytest.mark.parametrize("odd", ["run//x.txt", "run/../x", "run/./y"])
+def test_a_key_that_is_no_path_is_named(trouble: Both, odd: str) -> None:
+    trouble[0].put(odd, b"x")
+    with pytest.raises(OddKey, match=rf"the key '{re.escape(odd)}' has a part"):
+        list(bucket().below("run"))
+    with pytest.raises(OddKey, match="gs://checkpoints/run cannot be listed: the key 'run/"):
+        bucket().directory("run")
+
+
+def test_a_key_that_is_no_path_does_not_hide_a_model(trouble: Both) -> None:
+    for name in ("run/model.safetensors", "run/config.json", "run/deep/er//x"):
+        trouble[0].put(name, b"x")
+    assert far("run").listing_problem == ""
+    assert sorted(each.name for each in far("run").iterdir()) == [
+        "a", "config.json", "deep", "model.safetensors"
+    ]  # fmt: skip
+    trouble[0].put("run//x", b"x")
+    far("run").forget()
+    assert sorted(each.name for each in far("run").iterdir()) == [
+        "config.json", "model.safetensors"
+    ]  # fmt: skip
+    assert "the key 'run//' has a part" in far("run").listing_problem
 
 
 def test_an_object_that_changes_while_it_is_read_is_named(trouble: Both) -> None:

@@ -4,7 +4,9 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from tests.golden_files import DEEPSPEED, JOB
 from tests.layouts import load
@@ -12,9 +14,11 @@ from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.output.staging import partial_of
+from zerotools.ops.conversions import convert
 from zerotools.ops.conversions.conversion import Conversion, Unchanged, perform
 from zerotools.ops.conversions.reshard import prepare
 from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.verification import verify
 from zerotools.runs.manifest import verify_manifest
 
 
@@ -37,6 +41,27 @@ def test_every_byte_arrives_and_the_manifest_holds(tmp_path: Path, world_size: i
     assert resharded.origin.world_size == world_size
     assert len(list(out.glob("dcp/__*_0.distcp"))) == world_size
     assert verify_manifest(out) == []
+
+
+@pytest.mark.parametrize("ranks", [(2, 3), (3, 4), (4, 3)])
+def test_ranks_that_have_only_empty_shards_are_ranks(
+    tmp_path: Path, ranks: tuple[int, int]
+) -> None:
+    rows = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.ones(2, np.float32)}
+    save_file(rows, tmp_path / "model.safetensors")
+    first = tmp_path / "first"
+    done = convert.prepare(tmp_path / "model.safetensors", first, "dcp", {"world_size": ranks[0]})
+    assert isinstance(done, Conversion)
+    perform(done, budget=MemoryBudget(), overwrite=False, verify=True)
+    again = prepare(first, tmp_path / "second", world_size=ranks[1])
+    assert isinstance(again, Conversion)
+    perform(again, budget=MemoryBudget(), overwrite=False, verify=True)
+    assert formats.read(first).origin.world_size == ranks[0]
+    assert formats.read(tmp_path / "second").origin.world_size == ranks[1]
+    assert contents(formats.read(tmp_path / "second")) == contents(formats.read(first))
+    (tmp_path / "second" / ".zerotools-output.json").unlink()  # whose digests are not asked
+    found = verify.verify(verify.prepare(tmp_path / "second"))
+    assert found.findings == ()
 
 
 def test_there_and_back_is_where_we_started(tmp_path: Path) -> None:

@@ -24,9 +24,11 @@ from tests.ops.uploading.sent import send
 from zerotools import formats
 from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsError
 from zerotools.formats.format import UnfinishedCheckpoint
+from zerotools.io.output.far_staging import ObjectExists
 from zerotools.io.output.marker import MARKER
 from zerotools.io.output.writing_name import WRITING
 from zerotools.io.stores.addresses import path_of
+from zerotools.io.stores.writing import put_object
 from zerotools.ops.conversions import consolidate
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.uploading.destination import check_write, write
@@ -117,6 +119,27 @@ def test_trouble_that_passes_changes_nothing(
         proxy.add(what, kind=kind, first=first, times=1)
         send("gs://checkpoints/in/checkpoint", "gs://checkpoints/out")
         assert objects(store, "out") == written(ZERO, tmp_path / "out")
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_listing_that_lies_replaces_nothing(
+    large: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The destination holds a model, and its listings say that nothing is there."""
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    source = tmp_path / "m.safetensors"
+    save_file({"w": np.zeros((2**21 if large else 8,), np.float32)}, source)
+    with troubled(monkeypatch) as (store, proxy):
+        theirs = {"out/model.safetensors": b"a model of somebody", "out/config.json": b"{}"}
+        for name, data in theirs.items():
+            put_object(far(name), data)
+        proxy.add(ForgetWrites(50), kind="list")
+        conversion = consolidate.prepare(source, far("out"), consolidate.Options(dtype="fp32"))
+        with pytest.raises(ObjectExists, match=r"out/model\.safetensors already exists"):
+            write(conversion, budget=MemoryBudget(64 * 2**20), overwrite=False)
+        assert {name: store.get(name) for name in store.sizes()} == theirs
 
 
 def test_a_stale_listing_is_no_output_that_lacks_files(

@@ -53,7 +53,7 @@ def command(
     wanted["checkpoint_dir"] = checkpoint_dir
     answer = DaemonClient(socket).adopt({k: v for k, v in wanted.items() if v is not None})
     if as_json:
-        render.print_json(answer)
+        render.print_json({"jobs": [answer["job"]], "watched": answer["watched"]})
         return
     job, watched = answer["job"], answer["watched"]
     below, gpus = len(watched["below"]), len(watched["gpu_uuids"])

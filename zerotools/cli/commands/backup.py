@@ -25,6 +25,6 @@ def command(out: Path, state_dir: Path | None, as_json: bool) -> None:
     """
     copy = queue_copies.back_up((state_dir or default_state_dir()).absolute(), out.absolute())
     if as_json:
-        render.print_json(asdict(copy))
+        render.print_json({"copy": asdict(copy)})
     else:
         click.echo(f"{out}: {copy.jobs} jobs, {copy.unfinished} of them not over")

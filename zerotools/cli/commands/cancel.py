@@ -20,6 +20,7 @@ from zerotools.cli.job_views.polling import Poller
 from zerotools.cli.job_views.several import ask_each, finish
 from zerotools.cli.job_views.which_jobs import jobs_client
 from zerotools.cli.options.shared import json_option, socket_option
+from zerotools.cli.output import render
 from zerotools.cli.output.messages import called
 from zerotools.jobs.client.daemon_client import DaemonClient
 
@@ -46,6 +47,8 @@ def command(references: tuple[str, ...], wait: bool, socket: Path | None, as_jso
     told = None if as_json else lambda job: _asked(job, wait)
     jobs, errors = ask_each(client, references, client.cancel, told, {"do": "cancel"})
     if wait:
+        if as_json:  # should the wait be interrupted
+            render.print_json({"jobs": jobs})
         jobs = [_until_over(client, job, as_json) for job in jobs]
     finish(jobs, errors, as_json=as_json)
 

@@ -95,13 +95,18 @@ def command(
     found = client.clean({**request, "dry_run": True})
     if not as_json:
         _show(found, logs_only)
-    stayed = [job for job in found["kept"] if job["id"] in job_ids]
-    if not dry_run and found["jobs"] and (yes or _agreed(found)):
-        gone, late = _remove(client, found, outputs=outputs, logs_only=logs_only, quiet=as_json)
-        stayed += late
-        found = {"jobs": gone, "kept": [*found["kept"], *late]}
-    if as_json:
-        render.print_json({**found, "dry_run": dry_run})
+    kept = list(found["kept"])
+    stayed = [job for job in kept if job["id"] in job_ids]
+    gone: list[Answer] = list(found["jobs"])
+    try:
+        if not dry_run and gone and (yes or _agreed(found)):
+            gone = []
+            late = _remove(client, found, gone, outputs=outputs, logs_only=logs_only, quiet=as_json)
+            stayed += late
+            kept += late
+    finally:
+        if as_json:
+            render.print_json({"dry_run": dry_run, "jobs": gone, "kept": kept})
     sys.stdout.flush()
     _refuse(stayed)
 
@@ -152,11 +157,17 @@ def _agreed(found: Answer) -> bool:
 
 
 def _remove(
-    client: DaemonClient, found: Answer, *, outputs: bool, logs_only: bool, quiet: bool
-) -> tuple[list[Answer], list[Answer]]:
-    """Remove just those that were shown, as nothing else has been agreed to; those that are gone,
-    and those that stayed. What somebody else has removed meanwhile is neither."""
-    gone: list[Answer] = []
+    client: DaemonClient,
+    found: Answer,
+    gone: list[Answer],
+    *,
+    outputs: bool,
+    logs_only: bool,
+    quiet: bool,
+) -> list[Answer]:
+    """Remove just those that were shown, as nothing else has been agreed to. Those that are gone
+    are added to `gone`, and those that stayed are returned. What somebody else has removed
+    meanwhile is neither."""
     stayed: list[Answer] = []
     together = [job["id"] for job in found["jobs"]]
     try:
@@ -169,7 +180,7 @@ def _remove(
         if not quiet:
             size = render.size(sum(job["size_bytes"] for job in gone))
             click.echo(f"removed: {len(gone)} job{'s' if len(gone) != 1 else ''}, {size}")
-    return gone, stayed
+    return stayed
 
 
 def _refuse(stayed: Sequence[Answer]) -> None:

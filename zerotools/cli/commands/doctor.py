@@ -56,7 +56,7 @@ def command(python: str, socket: Path | None, as_json: bool) -> int:
     """
     findings = list(examine(python, socket or default_socket()))
     if as_json:
-        render.print_json([finding.to_json() for finding in findings])
+        render.print_json({"findings": [finding.to_json() for finding in findings]})
     else:
         render.print_lines(lines_of(findings))
     return EXIT_PROBLEMS if any(finding.level == PROBLEM for finding in findings) else 0

@@ -24,6 +24,6 @@ def command(why: str | None, socket: Path | None, as_json: bool) -> None:
     client = DaemonClient(socket)
     health = client.drain(why)
     if as_json:
-        render.print_json(health)
+        render.print_json({"daemon": health})
         return
     click.echo("the queue is drained: nothing starts until zerotools undrain; what runs goes on")

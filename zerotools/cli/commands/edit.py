@@ -70,7 +70,7 @@ def command(
         changes = _from_editor(job)
     edited = client.edit(int(job["id"]), changes)
     if as_json:
-        render.print_json(edited)
+        render.print_json({"jobs": [edited]})
         return
     click.echo(f"{title(edited)} is {how_it_waits(edited)}: {plan(edited)}")
 

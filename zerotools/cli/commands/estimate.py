@@ -104,6 +104,8 @@ def command(
     """
     stages = STAGES if stage == "all" else (int(stage),)
     found = _estimated(model, machine, configs, stages, offload or OFFLOADS, given)
+    if config is not None and as_json:
+        raise BadRequest("--print and --json exclude each other; the JSON has all `configs`")
     if config is not None:
         return _print_config(found, config)
     if as_json:

@@ -33,19 +33,20 @@ def command(context: click.Context, topic: str | None, as_list: bool, as_json: b
     if topic is None or as_list:
         topics = all_topics()
         if as_json:
-            render.print_json([_facts(each) for each in topics.values()])
+            render.print_json({"topics": [_facts(each) for each in topics.values()]})
         else:
             render.print_lines(topics if as_list else _contents(topics))
         return
     if topic not in all_topics() and (page := _page_of_command(context, topic)) is not None:
         if as_json:
-            render.print_json({"topic": topic, "kind": "command", "title": topic, "text": page})
+            page_of = {"topic": topic, "kind": "command", "title": f"zerotools {topic}"}
+            render.print_json({"page": {**page_of, "text": page}})
         else:
             _show(page)
         return
     found = find_topic(topic)
     if as_json:
-        render.print_json({**_facts(found), "text": found.markdown()})
+        render.print_json({"page": {**_facts(found), "text": found.markdown()}})
         return
     columns = min(render.terminal_columns() or WIDEST, WIDEST)
     _show("\n".join(plain_text(found.markdown(), columns)))

@@ -77,6 +77,8 @@ def command(
     if action == "list":
         _list(as_json=as_json)
         return None
+    if toml and as_json:
+        raise BadRequest("--toml and --json exclude each other; leave one out")
     if toml:
         if map_name is None:
             raise BadRequest("--toml prints the file of a map: say which")
@@ -122,12 +124,7 @@ def _config(path: Path | None, checkpoint: Checkpoint | None) -> dict[str, Any] 
 
 def _list(*, as_json: bool) -> None:
     if as_json:
-        render.print_json(
-            {
-                "schema": "zerotools.maps/1",
-                "maps": [_family_json(family) for family in shipped_maps().values()],
-            }
-        )
+        render.print_json({"maps": [_family_json(family) for family in shipped_maps().values()]})
         return
     for family in shipped_maps().values():
         click.echo(f"{family.name}  {family.about}")
@@ -171,7 +168,7 @@ def _show(
             continue
         shown[name] = made
     if as_json:
-        render.print_json({"schema": "zerotools.maps/1", "map": family.name, "layouts": {
+        render.print_json({"map": family.name, "layouts": {
             name: made if isinstance(made, str) else [
                 {"name": each.name, "shape": list(each.shape),
                  "of": [{"name": n, "shape": list(s)} for n, s in each.parts]}
@@ -199,7 +196,6 @@ def _print_checks(
     if as_json:
         render.print_json(
             {
-                "schema": "zerotools.maps/1",
                 "map": family.name,
                 "checkpoint": None if checkpoint is None else str(checkpoint),
                 "layouts": [_check_json(each, checkpoint) for each in checks],

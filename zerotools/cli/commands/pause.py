@@ -54,6 +54,8 @@ def command(
     body = {"do": "pause", "lose_steps": lose_steps}
     jobs, errors = ask_each(client, references, ask, told, body)
     if wait:
+        if as_json:  # should the wait be interrupted
+            render.print_json({"jobs": jobs})
         numbers = [int(job["id"]) for job in jobs]
         ended = {int(job["id"]): job for job in EndingWatch(client, numbers, Poller()).ends(None)}
         jobs = [ended[number] for number in numbers]

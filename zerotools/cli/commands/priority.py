@@ -11,7 +11,6 @@ from zerotools.cli.job_views.describe import title
 from zerotools.cli.job_views.job_reference import one_job_argument
 from zerotools.cli.job_views.several import ask_each, finish
 from zerotools.cli.options.shared import json_option, socket_option
-from zerotools.cli.output import render
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.priorities import LEAST_PRIORITY, MOST_PRIORITY
 
@@ -33,6 +32,4 @@ def command(reference: str, priority: int, socket: Path | None, as_json: bool) -
     asked = partial(client.set_priority, priority=priority)
     body = {"do": "priority", "priority": priority}
     jobs, errors = ask_each(client, [reference], asked, told, body)
-    if as_json and len(jobs) == 1:
-        render.print_json(jobs[0])
-    finish(jobs, errors, as_json=as_json and len(jobs) != 1)
+    finish(jobs, errors, as_json=as_json)

@@ -88,7 +88,7 @@ def command(
     if drained := drain_line(drain):
         click.echo(drained)
     if as_json:
-        render.print_json(jobs)
+        render.print_json({"jobs": jobs})
     elif jobs:
         shown = jobs if show_all else folded(jobs)
         columns = render.terminal_columns(sys.stdout)

@@ -34,7 +34,7 @@ def command(backup: Path, state_dir: Path | None, release: bool, as_json: bool) 
         backup.absolute(), (state_dir or default_state_dir()).absolute(), release=release
     )
     if as_json:
-        render.print_json({**asdict(copy), "kept": kept})
+        render.print_json({"copy": asdict(copy), "kept": kept})
         return
     click.echo(f"the queue has {copy.jobs} jobs, {copy.unfinished} of them not over")
     for path in kept:

@@ -43,7 +43,7 @@ def command(reference: str | None, nodes: int | None, socket: Path | None, as_js
     if not isinstance(client, DaemonClient):
         job = client.resume(before["id"], nodes=nodes)
         if as_json:
-            render.print_json(job)
+            render.print_json({"jobs": [job]})
         else:
             click.echo(f"{title(job)} is {job['state']}; it goes on in {job['output_dir']}")
         return
@@ -52,7 +52,7 @@ def command(reference: str | None, nodes: int | None, socket: Path | None, as_js
     job_id = int(before["id"])
     job = client.resume(job_id)
     if as_json:
-        render.print_json(job)
+        render.print_json({"jobs": [job]})
         return
     if job["id"] == job_id:
         click.echo(f"{title(job)} is no longer held: it is {str(job['state']).replace('_', ' ')}")

@@ -37,7 +37,7 @@ def command(reference: str, output_dir: str | None, socket: Path | None, as_json
         return
     job = client.retry(int(find_job(client, reference)["id"]), output_dir=place)
     if as_json:
-        render.print_json(job)
+        render.print_json({"jobs": [job]})
         return
     click.echo(f"{title(job)} is queued; it begins from the start in {job['output_dir']}")
 
@@ -46,7 +46,7 @@ def _retry_array(client: DaemonClient, reference: str, place: str | None, *, as_
     body = {} if place is None else {"output_dir": place}
     jobs = client.of_array(member_of(client, reference), body, "/retry")["jobs"]
     if as_json:
-        render.print_json(jobs)
+        render.print_json({"jobs": jobs})
         return
     for job in jobs:
         click.echo(f"{title(job)} is queued; it begins from the start in {job['output_dir']}")

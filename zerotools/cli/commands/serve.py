@@ -178,9 +178,8 @@ def _tell(
 ) -> None:
     size = sum(each.size for each in model.files.values())
     if as_json:
-        render.print_json(
+        render.print_json_line(
             {
-                "schema": "zerotools.serve/1",
                 "url": server.url,
                 "name": model.name,
                 "revision": model.revision,

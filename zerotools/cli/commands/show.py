@@ -101,7 +101,7 @@ def command(
         assert isinstance(client, DaemonClient)
         terminal_plot.plot([(title(each), curves_of(client, each)) for each in jobs], output)
     elif as_json:
-        render.print_json(job)
+        render.print_json({"jobs": [job]})
     else:
         columns = render.terminal_columns(sys.stdout)
         render.print_lines(page(job, columns, whole_spec=whole_spec))

@@ -19,6 +19,7 @@ from zerotools.cli.job_views.job_reference import numbers_of
 from zerotools.cli.job_views.polling import Poller
 from zerotools.cli.job_views.submitting.array_submission import submit_array
 from zerotools.cli.job_views.submitting.conversion_submission import conversion_submission
+from zerotools.cli.job_views.submitting.dry_run import dry_run_json
 from zerotools.cli.job_views.submitting.following import follow_submitted
 from zerotools.cli.job_views.submitting.given_at_submit import (
     on_node_rank,
@@ -34,7 +35,7 @@ from zerotools.cli.options.slurm_options import NO_SLURM, SlurmOptions, slurm_op
 from zerotools.cli.options.waiting_options import WaitingOptions, waiting_options
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import called, say
-from zerotools.core.errors import BadRequest, DaemonUnreachable, ZerotoolsError
+from zerotools.core.errors import BadRequest, DaemonUnreachable
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.client.remote.elsewhere import Elsewhere, machine_behind
 from zerotools.jobs.client.submissions import Submission
@@ -43,10 +44,8 @@ from zerotools.jobs.imports.reading.job_keys import look_up
 from zerotools.jobs.jobfile.parse import given_of, job_from_dict, job_from_tree, job_to_dict
 from zerotools.jobs.sweeps import members_of
 from zerotools.jobs.tables.far_places import in_store
-from zerotools.jobs.tables.notify import masked_url
 from zerotools.jobs.tables.rendezvous import MOST_NODES
 from zerotools.jobs.tables.spec import JobSpec
-from zerotools.jobs.text.secrets import HIDDEN, mask_tree
 
 
 @click.command("submit")
@@ -210,9 +209,7 @@ def command(
     queued = _queue(client, jobs, as_json, idempotency_key)
     if follow:
         return follow_submitted(client, queued[0], Poller(), as_json=as_json)
-    if as_json:
-        render.print_json(queued)
-    else:
+    if not as_json:
         _say_what_next(queued[-1])
     return 0
 
@@ -311,7 +308,7 @@ def _rehearse(client: DaemonClient, jobs: Sequence[Submission], as_json: bool) -
     except DaemonUnreachable as error:
         say("warning", f"the files of the job and the machine were not checked: {error}")
     if as_json:
-        render.print_json([_shown(each.spec) for each in jobs])
+        render.print_json(dry_run_json([each.spec for each in jobs]))
         return 0
     for each in jobs:
         spec = each.spec
@@ -325,13 +322,6 @@ def _rehearse(client: DaemonClient, jobs: Sequence[Submission], as_json: bool) -
         name = render.clean(spec.name) if spec.name else "the job"
         click.echo(f"{name} would be queued: {plan(job)}")
     return 0
-
-
-def _shown(spec: JobSpec) -> dict[str, Any]:
-    tree: dict[str, Any] = mask_tree(job_to_dict(spec))
-    if spec.notify.webhook is not None:
-        tree["notify"] = {**tree["notify"], "webhook": masked_url(spec.notify.webhook)}
-    return {**tree, "env": dict.fromkeys(spec.env, HIDDEN)}
 
 
 def _queue(
@@ -352,10 +342,9 @@ def _queue(
 
     try:
         return queue_all(client, jobs, tell, key)
-    except ZerotoolsError:
+    finally:
         if as_json:
-            render.print_json(queued)
-        raise
+            render.print_json({"dry_run": False, "jobs": queued})
 
 
 def _has_notes(spec: JobSpec) -> bool:

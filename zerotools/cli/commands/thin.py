@@ -20,7 +20,7 @@ from zerotools.cli.options.shared import (
 from zerotools.cli.options.sizes import ByteSize
 from zerotools.cli.options.spans import Span
 from zerotools.cli.output import render
-from zerotools.cli.output.messages import say
+from zerotools.cli.output.failure import report_error
 from zerotools.cli.output.progress_bar import progress
 from zerotools.core.counts import counted
 from zerotools.core.errors import BadRequest, ZerotoolsError
@@ -148,9 +148,9 @@ def command(
     elif yes:
         render.print_lines(list(_results(done)))
     for each in done:
-        if each.status is Status.REFUSED and not as_json:
-            say("error", each.message or "")
-    return next((each.code for each in done if each.code), 0)
+        if each.error is not None:
+            report_error(each.error)
+    return next((each.error.exit_code for each in done if each.error is not None), 0)
 
 
 def _asking(socket: Path | None) -> tuple[list[Need] | None, NeedGuard]:
@@ -200,7 +200,7 @@ def _place(plan: ThinPlan) -> Path:
 
 def _refused(path: Path, error: ZerotoolsError, before: Outcome | None = None) -> Outcome:
     plan = None if before is None else before.plan
-    return Outcome(path, Status.REFUSED, plan, message=str(error), code=error.exit_code)
+    return Outcome(path, Status.REFUSED, plan, error=error)
 
 
 def _look(path: Path, asked: _Asked) -> Outcome:

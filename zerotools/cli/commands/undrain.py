@@ -18,6 +18,6 @@ def command(socket: Path | None, as_json: bool) -> None:
     """Start jobs again after zerotools drain. For administrators."""
     health = DaemonClient(socket).undrain()
     if as_json:
-        render.print_json(health)
+        render.print_json({"daemon": health})
         return
     click.echo("the queue is no longer drained: jobs start again")

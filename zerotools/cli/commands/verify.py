@@ -142,7 +142,9 @@ def command(
     if as_json:
         seconds = round(time.monotonic() - began, 3)
         manifest = None if written is None else str(written)
-        render.print_json({**to_json(found), "manifest": manifest, "seconds": seconds})
+        render.print_json(
+            {**to_json(found), "dry_run": False, "manifest": manifest, "seconds": seconds}
+        )
     else:
         render.print_lines(list(describe(found)))
         if written is not None:
@@ -159,6 +161,7 @@ def _say_plan(given: ToVerify, as_json: bool) -> None:
     if as_json:
         render.print_json(
             {
+                "dry_run": True,
                 "path": path,
                 "part": part.index,
                 "parts": part.of,

@@ -14,8 +14,7 @@ from zerotools.cli.job_views.polling import Poller
 from zerotools.cli.job_views.which_jobs import jobs_client
 from zerotools.cli.options.shared import json_option, socket_option
 from zerotools.cli.output import render
-from zerotools.cli.output.messages import say_error
-from zerotools.core.errors import EXIT_TIMEOUT, BadRequest, JobFailed
+from zerotools.core.errors import BadRequest, JobFailed, TimedOut
 from zerotools.jobs.binding.durations import seconds_of
 from zerotools.jobs.states import SUCCEEDED
 
@@ -32,7 +31,7 @@ def command(
     timeout: str | None,
     socket: Path | None,
     as_json: bool,
-) -> int:
+) -> None:
     """Wait until jobs have ended, and say how.
 
     The exit status is 0 if all of them have succeeded (with --any, the first that ended), 6 if not,
@@ -46,23 +45,23 @@ def command(
     numbers = {job["id"]: None for job in found}
     watch = EndingWatch(client, list(numbers), Poller())
     ended: list[Job] = []
-    for job in watch.ends(deadline):
-        ended.append(job)
-        if not as_json:
-            click.echo(f"{title(job)} {outcome(job).replace('_', ' ')}")
-        if any_one:
-            break
-    if as_json:
-        render.print_json(ended)
+    try:
+        for job in watch.ends(deadline):
+            ended.append(job)
+            if not as_json:
+                click.echo(f"{title(job)} {outcome(job).replace('_', ' ')}")
+            if any_one:
+                break
+    finally:
+        if as_json:
+            render.print_json({"jobs": ended})
     if watch.timed_out:
         missing = ", ".join(map(str, sorted(watch.open)))
-        say_error(f"--timeout {timeout}: is over, and jobs {missing} have not ended")
-        return EXIT_TIMEOUT
+        raise TimedOut(f"--timeout {timeout}: is over, and jobs {missing} have not ended")
     if bad := [job for job in ended if job["state"] != SUCCEEDED]:
         listed = ", ".join(f"{job['id']} ({_state(job)})" for job in bad)
         advice = "; see why: zerotools explain JOB" if any(map(stands_still, bad)) else ""
         raise JobFailed(f"not succeeded: {listed}{advice}")
-    return 0
 
 
 def _seconds(text: str) -> int:

@@ -27,6 +27,8 @@ class Follower:
     ) -> None:
         self._client = client
         self._id: Any = job["id"]
+        self.job = job
+        """The job as it was last seen."""
         self._poller = poller
         self._line = ProgressLine(stream)
         poller.say = self._line.say
@@ -47,7 +49,7 @@ class Follower:
 
     def _watch(self) -> Job:
         for _ in self._poller.rounds():
-            job = self._poller.ask(lambda: self._client.job(self._id))
+            job = self.job = self._poller.ask(lambda: self._client.job(self._id))
             ends = is_over(job) or stands_still(job)
             if not ends:
                 self._show_state(job)

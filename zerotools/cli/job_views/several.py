@@ -11,7 +11,7 @@ import click
 from zerotools.cli.job_views.describe import Job
 from zerotools.cli.job_views.job_reference import find_job, member_of
 from zerotools.cli.output import render
-from zerotools.cli.output.messages import say_error
+from zerotools.cli.output.failure import report_error
 from zerotools.core.errors import DaemonRefused, ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
 
@@ -59,11 +59,11 @@ def _asked(
 
 
 def finish(jobs: Sequence[Job], errors: Sequence[ZerotoolsError], *, as_json: bool) -> None:
-    """Print the jobs as JSON, if asked; say all refusals but the last, and raise that."""
+    """Print the jobs as JSON, if asked; report all refusals but the last, and raise that."""
     if as_json:
-        render.print_json(list(jobs))
+        render.print_json({"jobs": list(jobs)})
     sys.stdout.flush()
     for refusal in errors[:-1]:
-        say_error(str(refusal))
+        report_error(refusal)
     if errors:
         raise errors[-1]

@@ -241,7 +241,6 @@ def say_unchanged(unchanged: Unchanged, *, as_json: bool) -> None:
     if as_json:
         print_json(
             {
-                "schema": "zerotools.conversion/1",
                 "source": path,
                 "destination": None,
                 "unchanged": True,

@@ -15,7 +15,6 @@ MAX_LOSSES = 20
 def plan_json(conversion: Conversion) -> dict[str, Any]:
     """What is written, as `--json` has it."""
     return {
-        "schema": "zerotools.conversion/1",
         "source": str(conversion.source.origin.path),
         "destination": str(conversion.destination),
         "tensors": len(conversion.target.checkpoint.tensors),

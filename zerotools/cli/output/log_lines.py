@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from typing import BinaryIO, Protocol, TextIO
@@ -76,20 +75,19 @@ class LineSink:
 class JsonSink(LineSink):
     """One JSON object for each line."""
 
-    def __init__(self, stream: TextIO) -> None:
-        super().__init__(stream, prefixed=False)
+    def __init__(self) -> None:
+        super().__init__(sys.stdout, prefixed=False)
 
     def line(self, attempt: int, rank: int, line: bytes) -> None:
         """Write one line as an object."""
         text = line.decode("utf-8", "replace")
-        tree = {"attempt": attempt, "rank": rank, "line": text}
-        self._stream.write(json.dumps(tree) + "\n")
+        render.print_json_line({"attempt": attempt, "rank": rank, "line": text})
 
 
 def sink(*, as_json: bool, prefixed: bool) -> LogSink:
     """The right one for stdout."""
     if as_json:
-        return JsonSink(sys.stdout)
+        return JsonSink()
     if prefixed or sys.stdout.isatty():
         return LineSink(sys.stdout, prefixed=prefixed)
     return RawSink(sys.stdout.buffer)

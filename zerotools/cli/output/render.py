@@ -183,9 +183,28 @@ def print_lines(lines: Iterable[str]) -> None:
     sys.stdout.write("".join(line + "\n" for line in lines))
 
 
-def print_json(value: Any) -> None:
-    """Write `value` to stdout as JSON, indented, with plain ASCII escapes."""
-    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+def print_json(tree: Mapping[str, Any]) -> None:
+    """Print `tree` on stdout as the JSON object of the command, behind its schema.
+
+    It is printed when the command is over, however that ends. Of several calls the last one counts.
+    """
+    import click  # the daemon says errors, too, and does without
+
+    from zerotools.cli.output import json_answer
+
+    context = click.get_current_context()
+    json_answer.open_in(context).set(json_answer.enveloped(tree, context))
+
+
+def print_json_line(tree: Mapping[str, Any]) -> None:
+    """Print `tree` on stdout at once, as one line of JSON behind the schema of the command."""
+    import click
+
+    from zerotools.cli.output import json_answer
+
+    line = json_answer.enveloped(tree, click.get_current_context())
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
 
 
 def spans(numbers: Sequence[int]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 import time
@@ -42,7 +41,7 @@ def watch(source: SnapshotSource, client: DaemonClient, interval: float, *, as_j
         while True:
             view, tree = observe(source, client)
             if as_json:
-                stream.write(json.dumps(tree) + "\n")
+                render.print_json_line(tree)
             elif redraw:
                 _redraw(stream, lines_of(view, render.terminal_columns(stream)), view.snapshot)
             else:

@@ -92,6 +92,7 @@ def read_fsdp_dtensor(path: Path, metadata: Metadata) -> Checkpoint:
             *lost_layers(path, facts, tensors),
             *lost_experts(path, facts, tensors),
         ],
+        archives=metadata.empty_archives(),
         native=MegatronNative(facts, groups=partial(_groups, values)),
     )
 

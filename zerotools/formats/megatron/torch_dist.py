@@ -123,6 +123,7 @@ def _read(
         state=state,
         files=data.sizes | sizes(path, metadata_names(path)) | described,
         model_sidecars=model_sidecars(path),
+        archives=metadata.empty_archives(),
         problems=[*data.problems, *mixed_saves(path, metadata, keys, stored), *problems],
         native=MegatronNative(facts, optimizers, common, unread),
     )

@@ -52,7 +52,8 @@ def data_files(root: Path, metadata: Metadata) -> DataFiles:
         end = item.offset + item.length
         if end > ends.get(item.file, (-1, ""))[0]:
             ends[item.file] = end, key
-    files = sizes(root, sorted(ends))
+    last = metadata.ends()
+    files = sizes(root, sorted(last))
     problems, longer = list[Problem](), dict[str, int]()
     for file, (end, key) in ends.items():
         if file not in files:
@@ -62,8 +63,8 @@ def data_files(root: Path, metadata: Metadata) -> DataFiles:
                 f"{root / file} has {files[file]} bytes and {key} ends at {end}: it is truncated"
             )
             problems.append(Problem(message, file, key, is_loss=True))
-        elif metadata.ends.get(file, end) < files[file]:
-            longer[file] = metadata.ends[file]
+        elif last[file] < files[file]:
+            longer[file] = last[file]
     strange = _without_archives(root, metadata, longer)
     for file in strange:
         message = (

@@ -59,16 +59,13 @@ def union(parts: list[Metadata], directory: Path) -> Metadata:
         blobs |= {key: item for key, item in part.blobs.items() if key not in blobs}
         paths |= part.paths or {}
     extras = tuple(dict.fromkeys(name for part in parts for name in part.extras))
-    ends: dict[str, int] = {}
-    for part in parts:
-        ends |= {file: max(end, ends.get(file, 0)) for file, end in part.ends.items()}
     return Metadata(
         tensors,
         blobs,
         paths or None,
         parts[0].version,
         (*tensors, *blobs),
-        ends,
+        tuple(item for part in parts for item in part.empty),
         extras,
         any(part.is_megatron for part in parts),
     )
@@ -87,8 +84,8 @@ def within(prefix: str, metadata: Metadata) -> Metadata:
         for key, saved in metadata.tensors.items()
     }
     blobs = {key: moved(item) for key, item in metadata.blobs.items()}
-    ends = {prefix + file: end for file, end in metadata.ends.items()}
-    return replace(metadata, tensors=tensors, blobs=blobs, ends=ends)
+    empty = tuple(map(moved, metadata.empty))
+    return replace(metadata, tensors=tensors, blobs=blobs, empty=empty)
 
 
 def tensor_of(
@@ -112,7 +109,6 @@ def tensor_of(
 
 
 def saving_ranks(metadata: Metadata) -> int:
-    """How many ranks wrote data files, by the names of these."""
-    return len(
-        {match[1] for _, item in metadata.items if (match := DATA_FILE.fullmatch(item.file))}
-    )
+    """Count the ranks that wrote data files, by the names of these."""
+    files = {item.file for _, item in metadata.items} | {item.file for item in metadata.empty}
+    return len({match[1] for file in files if (match := DATA_FILE.fullmatch(file))})

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast, overload
 
 from zerotools.core.boxes import Box
-from zerotools.core.checkpoint import Chunk, Tensor
+from zerotools.core.checkpoint import Checkpoint, Chunk
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.io.distcp.metadata import Item, Metadata
@@ -199,10 +199,10 @@ def _check_agrees(
         raise BadFile(f"{window}: {key} repeats its elements by a stride of 0")
 
 
-def archives_of(tensors: Iterable[Tensor]) -> dict[str, dict[int, int]]:
-    """The archives in which the chunks of `tensors` lie: {file: {offset: length}}, in bytes."""
-    found: dict[str, dict[int, int]] = {}
-    for tensor in tensors:
+def archives_of(checkpoint: Checkpoint) -> dict[str, dict[int, int]]:
+    """Return where the archives of tensors lie: {file: {offset: length}}, in bytes."""
+    found = {file: dict(known) for file, known in checkpoint.archives.items()}
+    for tensor in checkpoint.tensors.values():
         if isinstance(tensor.chunks, ItemChunks):
             for item in tensor.chunks.items():
                 found.setdefault(item.file, {})[item.offset] = item.length

@@ -7,7 +7,7 @@ stay below the directory, chunks lie inside their tensors, each has an item, num
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -52,7 +52,7 @@ class Metadata:
     """One `.metadata`. `blobs` are the values that are not tensors; `paths` is planner_data, the
     path in the nested state dict that each flat key stands for, None where it was not recorded.
     `extras` are attributes that torch's own Metadata does not have, and that are not empty;
-    `ends` has the end of each file's last item, empty chunks included.
+    `empty` are the items that hold no element: those of empty chunks.
     `is_megatron` says that only megatron-core writes such a file; `unflattened` has the true shape
     of each tensor that it stored as flat pieces (up to 0.15)."""
 
@@ -61,7 +61,7 @@ class Metadata:
     paths: Mapping[str, tuple[str | int, ...]] | None = None
     version: str | None = None
     order: tuple[str, ...] = field(default=())
-    ends: Mapping[str, int] = field(default_factory=dict)
+    empty: tuple[Item, ...] = ()
     extras: tuple[str, ...] = ()
     is_megatron: bool = False
     unflattened: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -71,6 +71,20 @@ class Metadata:
         """(flat key, item) of everything."""
         found = [(key, item) for key, saved in self.tensors.items() for _, item in saved.parts]
         return found + list(self.blobs.items())
+
+    def empty_archives(self) -> dict[str, dict[int, int]]:
+        """Return where the archives of empty chunks lie: {file: {offset: length}}, in bytes."""
+        found: dict[str, dict[int, int]] = {}
+        for item in self.empty:
+            found.setdefault(item.file, {})[item.offset] = item.length
+        return found
+
+    def ends(self) -> dict[str, int]:
+        """Return the end of the last item of each file, in bytes."""
+        found: dict[str, int] = {}
+        for item in (*(item for _, item in self.items), *self.empty):
+            found[item.file] = max(found.get(item.file, 0), item.offset + item.length)
+        return found
 
 
 def read_metadata(path: Path) -> Metadata:
@@ -92,13 +106,6 @@ def read_metadata(path: Path) -> Metadata:
         )
     tree = loads(read_regular(path, LARGEST_METADATA), source=path, beside=beside)
     return _Reader(path).metadata(tree)
-
-
-def _ends(items: Iterable[Item]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for item in items:
-        found[item.file] = max(found.get(item.file, 0), item.offset + item.length)
-    return found
 
 
 class _Reader:
@@ -124,6 +131,7 @@ class _Reader:
                 blobs[key] = self._item(items, key, None)
             else:
                 tensors[key] = self._tensor(key, self._state(entry, "TensorStorageMetadata"), items)
+        used = {item for saved in tensors.values() for _, item in saved.parts} | {*blobs.values()}
         version = state.get("version")
         return Metadata(
             tensors,
@@ -131,7 +139,7 @@ class _Reader:
             self._paths(state.get("planner_data")),
             version if isinstance(version, str) else None,
             tuple(entries),
-            _ends(items.values()),
+            tuple(item for item in items.values() if item not in used),
             tuple(str(key)[:80] for key, value in state.items() if key not in _FIELDS and value),
             is_megatron=name != "Metadata" or not _MEGATRON.isdisjoint(map(str, state)),
             unflattened=dict(self._true_shapes(state.get("mcore_data"), tensors)),

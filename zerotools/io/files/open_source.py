@@ -116,6 +116,11 @@ class RemotePath(PosixPath):
         """Every object below it."""
         raise NotImplementedError
 
+    @property
+    def listing_problem(self) -> str:
+        """A sentence if the directory could not be listed, so that files may be missing."""
+        raise NotImplementedError
+
     def forget(self) -> None:
         """What is known of what lies at it and around it is asked for again."""
         raise NotImplementedError

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +45,10 @@ _MOST_NAMED = 3
 
 class ForeignObjects(BadRequest):
     """There are objects that no run of zerotools has written."""
+
+
+class ObjectExists(BadRequest):
+    """An object that this run is about to write exists already."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +155,7 @@ class FarStaging:
         self._told = 0.0
         self._record: FarObject | None = None
         self._keep = True
+        self._is_marked = False
 
     def __enter__(self) -> FarStaging:
         """
@@ -188,11 +193,55 @@ class FarStaging:
             if time.monotonic() - self._told >= _SECONDS_BETWEEN:
                 self._put(self._record)
 
+    def upload(
+        self, name: str, pieces: Iterable[bytes], *, size: int, part_bytes: int, parts: int
+    ) -> FarObject:
+        """Write the object `name` of `size` bytes, in one request if it fits in a part.
+
+        Nothing is replaced, whatever a listing said: a small object is written on the condition
+        that none has its name. Stores know no such condition for parts, so the object is asked for
+        before, and the record keeps other runs away.
+
+        Raises:
+            ObjectExists: another object has this name.
+        """
+        if size <= part_bytes:
+            return self.put(name, b"".join(pieces))
+        key = f"{self._key}/{name}"
+        if self._store.head(key) is not None:
+            raise self._taken(name)
+        return self._store.upload(key, pieces, part_bytes, parts)
+
+    def put(self, name: str, data: bytes) -> FarObject:
+        """Write a small object that does not exist yet; raises as `upload`."""
+        key = f"{self._key}/{name}"
+        try:
+            return self._store.put(key, data, new=True)
+        except FileExistsError:
+            # The reply to an earlier try may have been lost: then the object is this one.
+            found = self._store.head(key)
+            if found is None or found.size != len(data):
+                raise self._taken(name) from None
+            if found.size and self._store.get(found, 0, found.size) != data:
+                raise self._taken(name) from None
+            return found
+
+    def _taken(self, name: str) -> ObjectExists:
+        return ObjectExists(
+            f"{self.destination / name} already exists, and was not there when this run began; "
+            "choose another output, or remove it"
+        )
+
     def commit(self, marker: bytes) -> None:
         """All objects are there: let it be an output."""
         with self._lock:
             self._put(self._record)
-            self._store.put(f"{self._key}/{MARKER}", marker)
+            self._is_marked = True  # perhaps also where no reply comes
+            try:
+                self.put(MARKER, marker)
+            except ObjectExists:
+                self._is_marked = False
+                raise
             self._keep = True
             self._store.delete([f"{self._key}/{WRITING}"])
         forget(self.destination)
@@ -252,4 +301,5 @@ class FarStaging:
                 self._put(self._record)
             return
         made = [name for name in self._files if name in self.done]
-        remove_objects(self.destination / name for name in (*made, MARKER, WRITING))
+        marker = [MARKER] if self._is_marked else []
+        remove_objects(self.destination / name for name in (*made, *marker, WRITING))

@@ -9,18 +9,27 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
 
 from zerotools.core.errors import BadRequest, ZerotoolsError
-from zerotools.io.stores.failures import CREDENTIALS, changed, failure, gone, lacking
-from zerotools.io.stores.far_store import FarDirectory, FarObject
+from zerotools.io.stores.failures import (
+    CREDENTIALS,
+    changed,
+    failure,
+    gone,
+    lacking,
+    odd_key,
+)
+from zerotools.io.stores.far_store import FarDirectory, FarObject, OddKey, directory_of
+from zerotools.io.stores.indexed_files import indexed_files
 
 try:
     import obstore
     from obstore import store as stores
-    from obstore.exceptions import BaseError, PreconditionError
+    from obstore.exceptions import BaseError, InvalidPathError, PreconditionError
 except ImportError:
     raise lacking("obstore") from None
 
@@ -122,7 +131,14 @@ class ObstoreBucket:
 
     def directory(self, key: str) -> FarDirectory:
         prefix = f"{key}/" if key else None
-        found = self._ask("listed", key, lambda: obstore.list_with_delimiter(self._store, prefix))
+        try:
+            found = _repeated(lambda: obstore.list_with_delimiter(self._store, prefix))
+        except (BaseError, ValueError, OSError) as error:
+            unlisted = self._unlisted(key, error)
+            named = indexed_files(self, key) if isinstance(unlisted, OddKey) else []
+            if not named:
+                raise unlisted from None
+            return replace(directory_of(key, named), problem=str(unlisted))
         objects = [_object(each) for each in found["objects"]]
         return FarDirectory(
             {each.key.rpartition("/")[2]: each for each in objects if each.key != key},
@@ -131,14 +147,37 @@ class ObstoreBucket:
 
     def below(self, key: str) -> Iterator[FarObject]:
         prefix = f"{key}/" if key else None
-        pages = self._ask(
-            "listed", key, lambda: iter(obstore.list(self._store, prefix, chunk_size=1000))
-        )
+        last: str | None = None  # the last key that was listed
+        is_ascending = True  # not so in directory buckets of S3
+        pages, broken = self._pages(prefix, last), 0
         while True:
-            page: Any = self._ask("listed", key, lambda: next(pages, None))
+            try:
+                page: Any = next(pages, None)
+            except (BaseError, ValueError, OSError) as error:
+                # The iterator that has failed says "end" when it is asked again.
+                broken += 1
+                if broken == _BODIES or not is_ascending or not _broke_off(str(error)):
+                    raise self._unlisted(key, error) from None
+                time.sleep(_FIRST_WAIT * 2**broken)
+                pages = self._pages(prefix, last)
+                continue
             if page is None:
                 return
-            yield from (_object(each) for each in page)
+            broken = 0
+            for each in page:
+                found = _object(each)
+                is_ascending = is_ascending and (last is None or last < found.key)
+                last = found.key
+                yield found
+
+    def _pages(self, prefix: str | None, after: str | None) -> Iterator[Any]:
+        """Begin a listing behind the key `after`."""
+        return iter(obstore.list(self._store, prefix, offset=after, chunk_size=1000))
+
+    def _unlisted(self, key: str, error: Exception) -> ZerotoolsError:
+        if isinstance(error, InvalidPathError):
+            return odd_key(self._url(key), error)
+        return failure("listed", self._url(key), error)
 
     def head(self, key: str) -> FarObject | None:
         try:
@@ -238,12 +277,6 @@ class ObstoreBucket:
 
     def _url(self, key: str) -> str:
         return f"{self.url}/{key}" if key else self.url
-
-    def _ask(self, what: str, key: str, ask: Callable[[], T]) -> T:
-        try:
-            return _repeated(ask)
-        except (BaseError, ValueError, OSError) as error:
-            raise failure(what, self._url(key), error) from None
 
 
 def _repeated(ask: Callable[[], T]) -> T:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from zerotools.core.errors import BadFile, BadRequest, HostUnreachable, ZerotoolsError
+from zerotools.io.stores.far_store import OddKey
 
 _STATUS = re.compile(r"(?:status(?: code)?:?|Client error '|Server error ') ?(\d{3})")
 _CODE = re.compile(r"<Code>([A-Za-z]{1,60})</Code>|\"reason\": ?\"([A-Za-z]{1,60})\"")
@@ -96,6 +97,16 @@ def _said(text: str) -> str:
 
 def _bucket(url: str) -> str:
     return "/".join(url.split("/")[:3])
+
+
+def odd_key(url: str, error: Exception) -> OddKey:
+    """Return the error for a directory that holds an object with a key such as `m//x`."""
+    found = re.search(r'Path "(.*?)" contained|parsing Path "(.*?)":', str(error), re.DOTALL)
+    key = repr(found[1] or found[2]) if found else "one of its objects"
+    return OddKey(
+        f"{url} cannot be listed: the key {key} has a part that no file can be called (empty, "
+        "'.' or '..'). Remove or rename that object, or copy the checkpoint to another prefix"
+    )
 
 
 def lacking(library: str) -> BadRequest:

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from zerotools.core.errors import BadRequest
+
 
 @dataclass(frozen=True, slots=True)
 class FarObject:
@@ -25,10 +27,19 @@ class FarObject:
 
 @dataclass(frozen=True, slots=True)
 class FarDirectory:
-    """Objects and directories in a directory, by name."""
+    """Objects and directories in a directory, by name.
+
+    `problem` is a sentence if the directory could not be listed. Then `objects` are those that an
+    index in the directory names.
+    """
 
     objects: dict[str, FarObject]
     directories: frozenset[str]
+    problem: str = ""
+
+
+class OddKey(BadRequest):
+    """A directory cannot be listed: the key of an object in it is no path."""
 
 
 class FarStore(Protocol):

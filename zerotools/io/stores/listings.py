@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from threading import RLock
 
-from zerotools.io.stores.far_store import FarDirectory, FarObject, FarStore
+from zerotools.io.stores.far_store import FarDirectory, FarObject, FarStore, OddKey
 
 _SINGLY = 3
 """Directories of one directory that are listed one by one."""
@@ -66,6 +66,11 @@ class StoreListing:
             found = self._directory(key)
             return sorted({*found.objects, *found.directories})
 
+    def problem(self, key: str) -> str:
+        """Return a sentence if the directory `key` could not be listed, else an empty string."""
+        with self._lock:
+            return self._directory(key).problem
+
     def known_names(self, key: str) -> list[str]:
         """The names of objects in a directory, in order, if it was listed before."""
         with self._lock:
@@ -95,11 +100,17 @@ class StoreListing:
         if key not in self._directories and key not in self._whole and not self._is_within(key):
             above = key.rpartition("/")[0]
             asked = self._singly[above] = self._singly.get(above, 0) + 1
-            if asked > _SINGLY and above and self.store.lists_below:
-                self._know_below(above)
-            else:
+            if not (asked > _SINGLY and above and self.store.lists_below and self._knows(above)):
                 self._directories[key] = self.store.directory(key)
         return self._directories.get(key) or FarDirectory({}, frozenset())
+
+    def _knows(self, key: str) -> bool:
+        """List all below `key`; return False if an odd key somewhere below prevents it."""
+        try:
+            self._know_below(key)
+        except OddKey:
+            return False
+        return True
 
     def _know_below(self, key: str) -> None:
         if key in self._whole or self._is_within(key):

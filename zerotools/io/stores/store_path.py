@@ -88,6 +88,11 @@ class StorePath(RemotePath):
         neighbours.opened(key)
         return RemoteSource(store, found)
 
+    @property
+    def listing_problem(self) -> str:
+        _, key, listing, _ = self.place
+        return listing.problem(key)
+
     def forget(self) -> None:
         _, key, listing, _ = self.place
         listing.forget(key)

@@ -100,7 +100,7 @@ class DaemonRequests:
         if code in _STRANGE or detail.startswith(_STRANGE_JOB):
             detail = "; ".join(filter(None, (detail, self._which_to_upgrade())))
         if kind := _BLAME.get(code):
-            return kind(detail)
+            return kind(detail, status=status, code=code)
         return DaemonRefused(detail, status=status, code=code)
 
     def _which_to_upgrade(self) -> str | None:

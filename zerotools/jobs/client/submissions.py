@@ -28,11 +28,8 @@ def with_source(source: str, error: ZerotoolsError) -> ZerotoolsError:
     text = str(error)
     if text.startswith(f"{source}: "):
         return error
-    if isinstance(error, DaemonRefused):
-        return DaemonRefused(f"{source}: {text}", status=error.status, code=error.code)
-    for kind in (BadRequest, Unsupported):
-        if type(error) is kind:
-            return kind(f"{source}: {text}")
+    if type(error) in (BadRequest, Unsupported, DaemonRefused):
+        return type(error)(f"{source}: {text}", status=error.status, code=error.code)
     return error
 
 

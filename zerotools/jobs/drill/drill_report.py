@@ -55,7 +55,7 @@ class DrillReport:
             "effective_training_time": round(tally.effective, 4) if tally.seconds else None,
             "steps_run": tally.steps_run,
             "steps_kept": tally.steps_kept,
-            "jobs": {"all": sum(self.states.values()), **self.states},
+            "ends": {"all": sum(self.states.values()), **self.states},
             "restarts": self.restarts,
             "resumed": self.resumed,
             "daemon_starts": self.daemon_starts,

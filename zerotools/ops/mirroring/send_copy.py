@@ -25,7 +25,7 @@ from zerotools.io.output.writing_name import WRITING
 from zerotools.io.output.writing_record import read_writing
 from zerotools.io.stores.far_store import FarObject
 from zerotools.io.stores.store_path import StorePath
-from zerotools.io.stores.writing import forget, remove_objects, writable
+from zerotools.io.stores.writing import forget, remove_objects
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.mirroring.far_copies import is_copy
 from zerotools.ops.uploading.upload_memory import UploadMemory
@@ -94,8 +94,7 @@ def send_copy(
         kept = len(staging.done)
         sending = _Sending(directory, entries, memory, staging, on_bytes)
         sending.run()
-        store, key = writable(destination)
-        staging.add(MANIFEST, store.put(f"{key}/{MANIFEST}", manifest), {})
+        staging.add(MANIFEST, staging.put(MANIFEST, manifest), {})
         permit()
         staging.commit(_marker(staging, made_of))
     return SentCopy(sending.sent_bytes, len(names) - kept, kept)
@@ -133,7 +132,6 @@ class _Sending:
         self._memory = memory
         self._staging = staging
         self._on_bytes = on_bytes
-        self._store, self._key = writable(staging.destination)
         self._stopped = Event()
         self.sent_bytes = 0
 
@@ -154,13 +152,14 @@ class _Sending:
                 raise
 
     def _send(self, name: str) -> FarObject:
-        size, key = self._entries[name].size, f"{self._key}/{name}"
-        part = self._memory.part_bytes(size)
-        if size <= part:
-            written = self._store.put(key, b"".join(self._pieces(name)))
-        else:
-            parallel = self._memory.parallel(size)
-            written = self._store.upload(key, self._pieces(name), part, parallel)
+        size = self._entries[name].size
+        written = self._staging.upload(
+            name,
+            self._pieces(name),
+            size=size,
+            part_bytes=self._memory.part_bytes(size),
+            parts=self._memory.parallel(size),
+        )
         self._staging.add(name, written, {})
         return written
 

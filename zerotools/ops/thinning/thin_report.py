@@ -7,6 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from zerotools.core.errors import ZerotoolsError
 from zerotools.ops.thinning.in_place import Thinned
 from zerotools.ops.thinning.thin_plan import ThinPlan
 
@@ -25,14 +26,13 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one checkpoint; `code` is the exit status that an error has."""
+    """What came of one checkpoint; `error` is why it was refused."""
 
     path: Path
     status: Status
     plan: ThinPlan | None = None
     done: Thinned | None = None
-    message: str | None = None
-    code: int = 0
+    error: ZerotoolsError | None = None
 
     @property
     def freed(self) -> int:
@@ -55,7 +55,7 @@ class Outcome:
         return {
             "path": str(self.path),
             "status": self.status.value,
-            "message": self.message,
+            "message": None if self.error is None else str(self.error),
             "format": None if plan is None else plan.source.origin.format,
             "step": None if plan is None else plan.source.origin.step,
             "keeps": None if plan is None else plan.thinning.keep.value,

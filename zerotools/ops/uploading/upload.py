@@ -24,7 +24,7 @@ from zerotools.io.numeric.cast_torch import cast_for
 from zerotools.io.numeric.numpy_dtypes import NO_LOSSES, CastLosses
 from zerotools.io.output.far_staging import FarStaging, check_far_destination
 from zerotools.io.output.marker import marker_text
-from zerotools.io.stores.writing import forget, writable
+from zerotools.io.stores.writing import forget
 from zerotools.ops.conversions.conversion import (
     Conversion,
     cast_to_fp16,
@@ -151,7 +151,6 @@ class _Upload:
         self._made = made
         self._staging = staging
         self._on_bytes = on_bytes
-        self._store, self._key = writable(conversion.destination)
         self._stopped = Event()
         self._lock = Lock()
 
@@ -207,11 +206,13 @@ class _Upload:
                 if piece:
                     yield piece
 
-        key, part = f"{self._key}/{name}", self._memory.part_bytes(plan.size)
-        if plan.size <= part:
-            written = self._store.put(key, b"".join(pieces()))
-        else:
-            written = self._store.upload(key, pieces(), part, self._memory.parallel(plan.size))
+        written = self._staging.upload(
+            name,
+            pieces(),
+            size=plan.size,
+            part_bytes=self._memory.part_bytes(plan.size),
+            parts=self._memory.parallel(plan.size),
+        )
         assert written.size == plan.size, f"{name} has {written.size} bytes, not {plan.size}"
         losses = [[key.name, key.role, *astuple(each)] for key, each in lost.items()]
         more = {"sha256": digest.hexdigest()} if is_digested else {}
@@ -227,7 +228,7 @@ class _Upload:
             if name in self._files
         }
         data = manifest_text(entries).encode()
-        self._staging.add(MANIFEST, self._store.put(f"{self._key}/{MANIFEST}", data), {})
+        self._staging.add(MANIFEST, self._staging.put(MANIFEST, data), {})
 
 
 def _tensor_bytes(conversion: Conversion) -> Mapping[str, int]:

@@ -85,9 +85,7 @@ def subject_of(checkpoint: Checkpoint) -> Path:
 
 def archives_in(checkpoint: Checkpoint) -> dict[str, dict[int, int]]:
     """Archives that lie one behind another in a file: {file: {offset: length}}, in bytes."""
-    found = archives_of(checkpoint.tensors.values())
-    for file, archives in checkpoint.archives.items():
-        found.setdefault(file, {}).update(archives)
+    found = archives_of(checkpoint)
     if isinstance(checkpoint.state, BlobTrees):
         for item in checkpoint.state.places():
             found.setdefault(item.file, {})[item.offset] = item.length

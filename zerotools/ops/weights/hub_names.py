@@ -77,7 +77,7 @@ def restored(weights: Checkpoint, layout: HubLayout) -> Checkpoint:
         if _is_renamed(name, layout)
     }
     # Blocks that are put together do not say any more in which archive they lie.
-    archives = archives_of(weights.tensors.values())
+    archives = archives_of(weights)
     return replace(weights, tensors=tensors, aliases=aliases, archives=archives)
 
 

@@ -135,7 +135,7 @@ def mapped(
     tensors = {**plain.tensors, **rest}
     aliases = _aliases(checkpoint, found.layout, target, tensors)
     # Chunks that are cut and put together do not say any more in which archive they lie.
-    archives = archives_of(checkpoint.tensors.values())
+    archives = archives_of(checkpoint)
     made = replace(checkpoint, tensors=tensors, aliases=aliases, native=None, archives=archives)
     notes = (*said, *_padding_notes(found, target), *_left_out_notes(found))
     return MappedCheckpoint(made, notes, origins)

@@ -38,7 +38,7 @@ def submit(
         condition = {"condition": "ok"}
         return {} if after is None else {"after": [{"job": numbers_of(after)[0], **condition}]}
 
-    submit_to_slurm(submissions, terms, None, key=key, dry_run=dry_run, follow=False, as_json=True)
+    submit_to_slurm(submissions, terms, None, key=key, dry_run=dry_run, follow=False, as_json=False)
 
 
 def test_each_job_of_a_sweep_is_submitted_under_one_key(home: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from zerotools.cli.job_views.describe import how_it_waits, plan, title
+from zerotools.cli.job_views.submitting.dry_run import dry_run_json
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import called, say
 from zerotools.core.errors import AnswerLost, ZerotoolsError
@@ -41,7 +42,7 @@ def submit_array(
     except ZerotoolsError as error:
         raise with_source(submission.source, error) from error
     if as_json:
-        render.print_json(jobs)
+        render.print_json(dry_run_json(specs) if dry_run else {"dry_run": False, "jobs": jobs})
         return 0
     if dry_run:
         click.echo(f"{len(members)} jobs would be queued:")

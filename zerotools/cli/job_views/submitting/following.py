@@ -30,10 +30,10 @@ def follow_submitted(
     client: DaemonClient | SlurmJobs, job: Job, poller: Poller, *, as_json: bool
 ) -> int:
     """Until the job has ended; Ctrl-C leaves it running. The exit status. Progress goes to stdout;
-    to stderr where stdout is for JSON. Raises JobFailed."""
-    stream = sys.stderr if as_json else sys.stdout
+    to stderr where stdout is for JSON, which has the job however that ends. Raises JobFailed."""
+    follower = Follower(client, job, sys.stderr if as_json else sys.stdout, poller)
     try:
-        ended = Follower(client, job, stream, poller).run()
+        ended = follower.run()
     except KeyboardInterrupt:
         click.echo(
             f"\n{title(job)} continues in the background; read its log: {called()} logs -f "
@@ -41,8 +41,10 @@ def follow_submitted(
             err=True,
         )
         return EXIT_INTERRUPTED
+    finally:
+        if as_json:
+            render.print_json({"dry_run": False, "jobs": [follower.job]})
     if as_json:
-        render.print_json([ended])
         return 0
     click.echo(f"{title(ended)} {outcome(ended)}")
     if path := checkpoint_path(ended):

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 import click
 
 from zerotools.cli.job_views.describe import Job
-from zerotools.cli.output.messages import called, say, say_error
+from zerotools.cli.output.failure import report_error
+from zerotools.cli.output.messages import called, say
 from zerotools.core.errors import AnswerLost, DaemonUnreachable, ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.client.submissions import Submission, conflicts, with_source
@@ -32,7 +33,7 @@ def check_all(
         except ZerotoolsError as error:
             refusals.append(with_source(each.source, error))
     for refusal in refusals[:-1]:
-        say_error(str(refusal))
+        report_error(refusal)
     if refusals:
         raise refusals[-1]
 

@@ -14,6 +14,7 @@ import click
 
 from zerotools.cli.job_views.describe import Job, plan, title
 from zerotools.cli.job_views.polling import Poller
+from zerotools.cli.job_views.submitting.dry_run import dry_run_json
 from zerotools.cli.job_views.submitting.following import follow_submitted
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import called, say
@@ -66,7 +67,7 @@ def submit_to_slurm(
             raise with_source(each.source, error) from None
         _check_here(each)
     if dry_run:
-        return _show(commands, submissions, options)
+        return _show(commands, submissions, options, as_json=as_json)
     queued: list[Job] = []
     for each, own_key in zip(submissions, keys, strict=True):
         try:
@@ -75,12 +76,14 @@ def submit_to_slurm(
             )
         except ZerotoolsError as error:
             _tell_rest(submissions, queued)
+            if as_json:
+                render.print_json({"dry_run": False, "jobs": queued})
             raise with_source(each.source, error) from error
         queued.append(_told(jobs, directory, number, as_json=as_json))
     if follow:
         return follow_submitted(jobs, queued[0], Poller(interval_seconds=2.0), as_json=as_json)
     if as_json:
-        render.print_json(queued)
+        render.print_json({"dry_run": False, "jobs": queued})
         return 0
     number = queued[-1]["id"]
     click.echo(f"  see the queue  {called()} queue\n  read its log   {called()} logs -f {number}")
@@ -191,26 +194,47 @@ def _is_to_come(commands: SlurmCommands, jobs: SlurmJobs, number: str, condition
 
 
 def _show(
-    commands: SlurmCommands, submissions: Sequence[Submission], options: Sequence[str]
+    commands: SlurmCommands,
+    submissions: Sequence[Submission],
+    options: Sequence[str],
+    *,
+    as_json: bool,
 ) -> int:
+    scripts = []
     for each in submissions:
         place = slurm_home() / "JOB"
         text = script_of(each.spec, place, 1, "TOKEN", commands.environment)
-        click.echo(f"{each.source}: sbatch {' '.join([*options, 'SCRIPT'])}, with the script")
-        render.print_lines(map(render.clean, text.splitlines()))
-        try:
-            commands.place_of("sbatch")
-        except Unsupported as error:
-            say("warning", f"Slurm was not asked: {error}")
-            continue
-        try:
-            commands.version()
-            click.echo(commands.test_only(text))
-        except SlurmUnreachable as error:
-            say("warning", f"Slurm was not asked: {error}")
-        except (BadRequest, Unsupported) as error:
-            raise with_source(each.source, error) from None
+        if not as_json:
+            click.echo(f"{each.source}: sbatch {' '.join([*options, 'SCRIPT'])}, with the script")
+            render.print_lines(map(render.clean, text.splitlines()))
+        said = _said_by_slurm(commands, each, text)
+        scripts.append(
+            {"source": each.source, "options": [*options], "script": text, "slurm_says": said}
+        )
+        if said is not None and not as_json:
+            click.echo(said)
+    if as_json:
+        specs = dry_run_json([each.spec for each in submissions])
+        render.print_json({**specs, "scripts": scripts})
     return 0
+
+
+def _said_by_slurm(commands: SlurmCommands, submission: Submission, text: str) -> str | None:
+    """What sbatch --test-only answers, or None where Slurm cannot be asked. Raises BadRequest,
+    Unsupported."""
+    try:
+        commands.place_of("sbatch")
+    except Unsupported as error:
+        say("warning", f"Slurm was not asked: {error}")
+        return None
+    try:
+        commands.version()
+        return commands.test_only(text)
+    except SlurmUnreachable as error:
+        say("warning", f"Slurm was not asked: {error}")
+        return None
+    except (BadRequest, Unsupported) as error:
+        raise with_source(submission.source, error) from None
 
 
 def _told(

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Key, Origin
-from zerotools.core.counts import counted
 from zerotools.core.dtypes import PRECISIONS
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats.dcp.directories import prefixes
@@ -86,6 +85,7 @@ def read(path: Path, *, section: str | None = None) -> Checkpoint:
         files=files,
         model_sidecars=_job_sidecars(path) if record else model_sidecars(path),
         problems=problems,
+        archives=metadata.empty_archives(),
     )
 
 
@@ -204,13 +204,11 @@ def _origin(
             notes=(*_of_base(record), *odd),
         )
     ranks = saving_ranks(metadata)
-    count = counted(ranks, "rank")
-    notes = (f"{count}, counted from the names of the data files",) if ranks else ()
     return Origin(
         "dcp",
         path,
         world_size=ranks or None,
-        notes=(*named.notes, *notes, *odd),
+        notes=(*named.notes, *odd),
         question=named.question,
         refusal=_MEGATRON.format(path=path) if metadata.is_megatron else None,
     )

@@ -1,0 +1,114 @@
+"""What went wrong with a command: a sentence for people, fields for programs, an exit status."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from zerotools.cli.output import json_answer
+from zerotools.cli.output.messages import say_error, split
+from zerotools.core.errors import EXIT_INTERRUPTED, BadFile, BadRequest, ZerotoolsError
+
+EXIT_DEFECT = 70
+EXIT_SYSTEM = 71
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error as the command line reports it.
+
+    `code` is a stable word, `status` the HTTP status of the daemon's answer if the daemon refused.
+    """
+
+    message: str
+    exit_code: int
+    code: str
+    status: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields of the API's problems, the exit status, and the advice by itself."""
+        detail, hint = split(self.message)
+        return {
+            "title": self._title(),
+            "status": self.status,
+            "detail": detail,
+            "code": self.code,
+            "exit_code": self.exit_code,
+            "hint": hint or None,
+        }
+
+    def _title(self) -> str:
+        if self.status is not None:
+            from http import HTTPStatus  # 2 ms that only a refusal of the daemon takes
+
+            with suppress(ValueError):  # a daemon of another version may have more of them
+                return HTTPStatus(self.status).phrase
+        return self.code.replace("_", " ").title()
+
+
+INTERRUPTED = Failure("interrupted", EXIT_INTERRUPTED, "interrupted")
+
+
+def report(failure: Failure) -> None:
+    """Say the error on stderr, and add it to the `errors` of the JSON answer."""
+    if failure is not INTERRUPTED:
+        say_error(failure.message)
+    answer = json_answer.current()
+    if answer is not None:
+        answer.errors.append(failure.to_json())
+
+
+def report_error(error: ZerotoolsError) -> None:
+    """Report an error that does not end the command."""
+    report(failure_of(error))
+
+
+def failure_of(error: Exception) -> Failure:
+    """What is reported of `error`."""
+    match error:
+        case ZerotoolsError():
+            return Failure(str(error), error.exit_code, error.code, error.status)
+        case click.UsageError():
+            where = error.ctx.command_path if error.ctx else "zerotools"
+            message = f"{_sentence(error.format_message())}{_manual(error, where)}"
+            return Failure(message, error.exit_code, BadRequest.code)
+        case click.ClickException():
+            return Failure(error.format_message(), error.exit_code, ZerotoolsError.code)
+        case click.Abort():
+            return INTERRUPTED
+        case PermissionError() if _is_unreadable(error.filename):
+            message = f"{error.filename} cannot be read: {error.strerror}"
+            return Failure(message, BadFile.exit_code, BadFile.code)
+        case OSError():
+            place = f"{error.filename}: " if error.filename else ""
+            return Failure(f"{place}{error.strerror or error}", EXIT_SYSTEM, "system")
+        case MemoryError():
+            return Failure("out of memory", EXIT_SYSTEM, "out_of_memory")
+    name = type(error).__name__
+    detail = f": {error}" if str(error) else ""
+    message = (
+        f"this is a defect in zerotools, please report it ({name}{detail}); "
+        "run the same command with --debug to see where"
+    )
+    return Failure(message, EXIT_DEFECT, "internal")
+
+
+def _is_unreadable(name: object) -> bool:
+    """Whether a path is a file that may not be read, as a file of a checkpoint may be."""
+    return isinstance(name, str) and Path(name).is_file() and not os.access(name, os.R_OK)
+
+
+def _manual(error: click.UsageError, where: str) -> str:
+    """Where to look; but an error that has its own suggestion says enough."""
+    return "" if "did you mean" in error.format_message() else f"; see {where} --help"
+
+
+def _sentence(text: str) -> str:
+    """click's message in the shape of ours: no capital, no full stop."""
+    text = text.removesuffix(".")
+    return text[:1].lower() + text[1:] if text[1:2].islower() else text
