@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -89,3 +90,11 @@ def test_versions_are_ordered_by_their_release() -> None:
     assert order("0.3") == order("0.3.0")
     assert order("unknown") < order("0.0.1")
     assert base_of("0.3.0.dev0+g111111111.dirty") == "0.3.0.dev0"
+
+
+def test_importing_the_package_reads_no_version() -> None:
+    script = "import sys, zerotools; print('zerotools.version' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False\n"
