@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import zerotools
+from tests.docs.tutorials import blocks
 from zerotools import worker
 from zerotools.worker import Worker
 
@@ -131,9 +132,72 @@ def test_outside_of_a_job_nothing_happens(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_an_evaluation_is_told_and_written(receiver: socket.socket, tmp_path: Path) -> None:
+    """Several calls for one step are one evaluation, as of several data sets."""
+    with in_job(tmp_path) as one:
+        one.report(4, loss=1.0)
+        one.report_evaluation(4, loss=Tensor(), rank="shadow")
+        one.report_evaluation(4, accuracy=0.5)
+        one.report_evaluation(8, loss=0.125)
+    told = [each for each in received(receiver) if each["event"] == "eval"]
+    assert [each["step"] for each in told] == [4, 4, 8]
+    assert [each.get("loss") for each in told] == [0.25, 0.25, 0.125]
+    assert [each.get("accuracy") for each in told] == [None, 0.5, None]
+    lines = [json.loads(x) for x in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
+    assert [(each.get("eval_loss"), each.get("eval_accuracy")) for each in lines] == [
+        (None, None),
+        (0.25, None),
+        (None, 0.5),
+        (0.125, None),
+    ]
+
+
+def test_a_step_without_a_loss_has_the_last_one(receiver: socket.socket, tmp_path: Path) -> None:
+    with in_job(tmp_path) as one:
+        one.report(1)
+        one.report(2, loss=3.0)
+        one.report(3)
+    told = received(receiver)
+    assert [(each.get("loss"), each.get("last_loss")) for each in told] == [
+        (None, None),
+        (3.0, None),
+        (None, 3.0),
+    ]
+    assert "last_loss" not in (tmp_path / "out" / "metrics.jsonl").read_text()
+
+
+@pytest.mark.parametrize("phase", ["load", "eval", "save"])
+def test_a_step_ends_every_other_phase(receiver: socket.socket, tmp_path: Path, phase: str) -> None:
+    with in_job(tmp_path) as one:
+        one.phase(phase)
+        one.report(1)
+    assert [each["phase"] for each in received(receiver)] == [phase, "train"]
+
+
+def test_the_loop_of_the_documents_saves_and_stops(
+    receiver: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (PACKAGE.parent / "docs/how-to/run-your-own-script.md").read_text("utf-8")
+    (loop,) = (block.text for block in blocks(page) if "train_one_step" in block.text)
+    saved: list[str] = []
+
+    def train_one_step() -> float:
+        if one._step == 1:
+            (tmp_path / "stop").touch()
+        return 0.5
+
+    names = {"steps": 9, "lr": 0.1, "tokens_per_step": 8, "train_one_step": train_one_step}
+    with in_job(tmp_path) as one:
+        monkeypatch.setattr(worker, "_worker", lambda: one)
+        monkeypatch.setattr(one, "_listen", lambda: None)  # SIGTERM stays the test's
+        exec(loop, {**names, "save": saved.append})
+    assert saved == ["output/step-2.pt"]
+    assert [each["event"] for each in received(receiver)] == ["step", "step", "checkpoint"]
+
+
 def test_what_goes_wrong_is_said_and_not_raised(capsys: pytest.CaptureFixture[str]) -> None:
     worker.report("no number")  # type: ignore[arg-type]  # outside of a job nothing looks at it
-    guarded = worker._never_raises(lambda: 1 // 0)
+    guarded = worker.never_raises(lambda: 1 // 0)
     assert guarded() is None
     assert "zerotools.worker: ZeroDivisionError" in capsys.readouterr().err
 

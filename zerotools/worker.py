@@ -1,5 +1,8 @@
 """For training programs of your own: tell the daemon how it goes, and hear when to stop.
 
+For the Trainer of transformers and for Lightning, `zerotools.integrations` has callbacks that make
+these calls.
+
     from zerotools import worker
 
     for step in range(1, steps + 1):
@@ -32,7 +35,15 @@ from zerotools.core.step_timer import StepTimer
 from zerotools.io.telemetry.datagrams import LARGEST_DATAGRAM, Sender, encode, resident_bytes
 from zerotools.io.telemetry.metrics import Metrics
 
-__all__ = ["checkpoint_written", "phase", "report", "resume_from", "should_stop"]
+__all__ = [
+    "checkpoint_written",
+    "in_job",
+    "phase",
+    "report",
+    "report_evaluation",
+    "resume_from",
+    "should_stop",
+]
 
 HEARTBEAT_SECONDS = 2.0
 _TAKEN = ("event", "phase", "rank", "rss_bytes", "time")
@@ -41,7 +52,9 @@ _KNOWN = ("steps", "loss", "grad_norm", "lr", "loss_scale", "tokens_per_second",
 Value = TypeVar("Value")
 
 
-def _never_raises(call: Callable[..., Value]) -> Callable[..., Value | None]:
+def never_raises(call: Callable[..., Value]) -> Callable[..., Value | None]:
+    """Decorate `call` to print an exception of its own instead of raising it, and return None."""
+
     @functools.wraps(call)
     def guarded(*args: Any, **kwargs: Any) -> Value | None:
         try:
@@ -64,6 +77,8 @@ class Worker:
         self._sender = Sender(environment.get("ZEROTOOLS_NOTIFY"))
         self._phase = "init"
         self._step = 0
+        self._last_loss: dict[str, Any] = {}
+        self._evaluation: tuple[int, dict[str, Any]] = (0, {})
         self._sent = 0.0
         self._timer = StepTimer()
         self._metrics: Metrics | None = None
@@ -77,15 +92,29 @@ class Worker:
         now = time.monotonic()
         self._step = int(step)
         seconds = self._timer.step_done(self._step, now)
-        self._phase = "train" if self._phase in ("init", "save") else self._phase
+        self._phase = "train"
         if self._rank:
             if now - self._sent >= HEARTBEAT_SECONDS:
                 self._send({})
             return
         fields = {n: _plain(value) for n, value in metrics.items() if n not in _TAKEN}
         fields = {**self._measured(seconds, fields), **fields}
-        self._send({"event": "step", **fields})
-        self._write(fields)
+        if "loss" in fields:
+            self._last_loss = {"last_loss": fields["loss"]}
+        self._send({"event": "step", **({} if "loss" in fields else self._last_loss), **fields})
+        self._write(self._step, {**fields, "host_bytes": resident_bytes()})
+
+    def report_evaluation(self, step: int, **metrics: Any) -> None:
+        """See the function of this name."""
+        if self._run_dir is None or self._rank:
+            return
+        number = int(step)
+        new = {n: _plain(value) for n, value in metrics.items() if n not in _TAKEN}
+        before, known = self._evaluation
+        known = {**known, **new} if before == number else new
+        self._evaluation = (number, known)
+        self._send({"event": "eval", **known, "step": number}, wait=True)
+        self._write(number, {f"eval_{name}": value for name, value in new.items()})
 
     def _measured(self, seconds: float | None, fields: Mapping[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = {"step_seconds": seconds, "gpu_peak_bytes": _gpu_peak()}
@@ -96,14 +125,18 @@ class Worker:
             found["seconds_left"] = self._timer.seconds_left(steps)
         return {name: value for name, value in found.items() if value is not None}
 
-    def _write(self, fields: Mapping[str, Any]) -> None:
+    def _write(self, step: int, fields: Mapping[str, Any]) -> None:
         if self._metrics is None:
             self._metrics = _metrics_of(self._run_dir or Path())
         shown = {name: value for name, value in fields.items() if name not in _NOT_WRITTEN}
-        line = {"time": time.time(), **shown, "host_bytes": resident_bytes()}
-        problem = self._metrics.append(self._step, line)
+        problem = self._metrics.append(step, {"time": time.time(), **shown})
         if problem is not None:
             print(f"zerotools.worker: no metrics are written: {problem}", file=sys.stderr)
+
+    @property
+    def in_job(self) -> bool:
+        """Whether this process belongs to a job."""
+        return self._run_dir is not None
 
     def phase(self, name: str) -> None:
         """See the function of this name."""
@@ -199,7 +232,7 @@ def _worker() -> Worker:
     return Worker(os.environ)
 
 
-@_never_raises
+@never_raises
 def report(step: int, **metrics: Any) -> None:
     """Step `step` is done; counted from 1 over the whole run, those before a resume included.
 
@@ -211,7 +244,27 @@ def report(step: int, **metrics: Any) -> None:
     _worker().report(step, **metrics)
 
 
-@_never_raises
+@never_raises
+def report_evaluation(step: int, **metrics: Any) -> None:
+    """Report what an evaluation after step `step` measured: `loss`, `perplexity`, `accuracy`, ...
+
+    `zerotools show` shows the newest evaluation. In `metrics.jsonl` the names begin with `eval_`.
+    Several calls for one step are one evaluation.
+    """
+    _worker().report_evaluation(step, **metrics)
+
+
+def in_job() -> bool:
+    """Return whether this process belongs to a job; outside of one all other calls do nothing."""
+    return bool(_in_job())
+
+
+@never_raises
+def _in_job() -> bool:
+    return _worker().in_job
+
+
+@never_raises
 def phase(name: str) -> None:
     """The program begins something else: `"load"`, `"train"`, `"eval"`, `"save"`."""
     _worker().phase(name)
@@ -227,12 +280,12 @@ def should_stop() -> bool:
     return bool(_should_stop())
 
 
-@_never_raises
+@never_raises
 def _should_stop() -> bool:
     return _worker().should_stop()
 
 
-@_never_raises
+@never_raises
 def checkpoint_written(path: Any, step: int | None = None) -> None:
     """The checkpoint at `path` is complete: all ranks have written, and nothing will change in it.
 
@@ -242,7 +295,7 @@ def checkpoint_written(path: Any, step: int | None = None) -> None:
     _worker().checkpoint_written(path, step)
 
 
-@_never_raises
+@never_raises
 def resume_from() -> str | None:
     """The checkpoint to resume from (`ZEROTOOLS_RESUME_FROM`); None: start from the beginning."""
     return _worker().resume_from()

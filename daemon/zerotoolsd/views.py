@@ -48,6 +48,7 @@ def job_view(
     found = last_report.latest_checkpoint(job, attempts)
     known = [last_report.last_report(attempt) for attempt in reversed(attempts)]
     progress = next((each.step for each in known if each.step is not None), None)
+    evaluation = next((each.evaluation for each in known if each.evaluation is not None), None)
     doing = known[0].doing if known else None
     uploaded = next((each.uploaded for each in known if each.uploaded is not None), None)
     return JobView(
@@ -73,12 +74,20 @@ def job_view(
         ),
         latest_checkpoint=None if found is None else _checkpoint(*found, attempts),
         uploaded=uploaded and {**uploaded, "why": _masked_text(uploaded["why"], secrets)},
-        progress=progress,
+        progress=_with_last_loss(progress),
+        evaluation=evaluation,
         phase=_masked_phase(_phase(job, attempts, known, quiet_seconds), secrets),
         spec={} if spec is None else _without_secrets(spec, secrets),
         environment=NOT_CAPTURED if spec and spec.captured_env is None else None,
         set_keys=_set_keys(job),
     )
+
+
+def _with_last_loss(progress: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Fill in the last loss that was logged, for a program that does not log one at each step."""
+    if progress is None or "loss" in progress or "last_loss" not in progress:
+        return progress
+    return {**progress, "loss": progress["last_loss"]}
 
 
 def _masked_text(text: str | None, secrets: Sequence[str]) -> str | None:

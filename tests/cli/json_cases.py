@@ -183,7 +183,7 @@ CASES: Mapping[str, tuple[Case, ...]] = {
         lambda it: it.ask("submit", it.job_file(), "--array", 2),
         lambda it: it.ask("submit", it.job_file(), "--array", 2, "--dry-run"),
     ),
-    "queue": (lambda it: it.ask("queue"), lambda it: it.ask("queue", "--all", "-n", 1)),
+    "queue": (lambda it: it.ask("queue"), lambda it: it.ask("queue", "--all", "--limit", 1)),
     "show": (lambda it: it.ask("show", 1),),
     "explain": (lambda it: it.ask("explain", 1),),
     "shares": (lambda it: it.ask("shares"),),

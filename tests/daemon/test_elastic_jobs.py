@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import CONFIG, Running, running
+from tests.daemon.waiting import wait_async
 from zerotools.cli.commands.show import page
 from zerotools.cli.job_views.describe import ranks
 from zerotools.jobs.tables.spec import JobSpec
@@ -102,14 +103,20 @@ HAS_AN_HOUR = "left=3600 attempt=1:stop attempt=2:release exit=0"
 async def step_7(it: Running, job_id: int) -> None:
     """Until the first attempt has said how long it still runs."""
     progress = it.service.run_dir(job_id, 1) / "progress.jsonl"
-    while not (progress.exists() and '"step": 7' in progress.read_text()):
-        await asyncio.sleep(0.01)
+
+    async def reported() -> bool:
+        return progress.exists() and '"step": 7' in progress.read_text()
+
+    await wait_async(reported, "step 7")
 
 
 async def second_attempt(it: Running, job_id: int) -> None:
     """Until there is one."""
-    while len(it.engine.store.attempts(job_id)) < 2:
-        await asyncio.sleep(0.01)
+
+    async def begun() -> bool:
+        return len(it.engine.store.attempts(job_id)) > 1
+
+    await wait_async(begun, "the second attempt")
 
 
 def test_a_job_grows_into_what_comes_free_and_goes_on_where_it_was(tmp_path: Path) -> None:

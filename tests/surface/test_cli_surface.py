@@ -39,7 +39,8 @@ def surface() -> Iterator[str]:
 
 def _parameter(parameter: click.Parameter) -> str:
     if isinstance(parameter, click.Argument):
-        return f"  {parameter.make_metavar(click.Context(click.Command('x')))}"
+        (usage,) = parameter.get_usage_pieces(click.Context(click.Command("x")))
+        return f"  {usage}"
     assert isinstance(parameter, click.Option)
     names = ", ".join([*parameter.opts, *parameter.secondary_opts])
     if parameter.is_flag:

@@ -105,6 +105,8 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "daemon/api/doors/test_tls",
         "daemon/supervisor/last_word/test_real_ranks",
         "daemon/api/test_every_route",
+        "daemon/api/test_generated_client",
+        "daemon/api/test_statuses",
         "daemon/test_installed_service",
         "daemon/api/test_hostile",
         "daemon/trainer/checkpoints/test_async",

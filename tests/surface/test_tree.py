@@ -53,7 +53,7 @@ SAME_NAME = {
     "machine": "the daemon's cache of snapshots, and the HTTP handler that serves it",
 }
 """Other file names that stand twice in one tree, and why."""
-SAME_CLASS: dict[str, str] = {}
+SAME_CLASS = {"ZerotoolsCallback": "the callback of zerotools, for two trainers of other libraries"}
 """Public classes that stand twice, and why: two halves of one thing on both sides of a process."""
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc"}
 

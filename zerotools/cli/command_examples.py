@@ -84,7 +84,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "queue": (
         "zerotools queue",
         "zerotools queue --all --limit 20",
-        "zerotools queue --all --name tiny",
+        "zerotools queue --all --named tiny",
         "zerotools queue --mine",
     ),
     "show": (

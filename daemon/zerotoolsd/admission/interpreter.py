@@ -54,7 +54,7 @@ class Needs:
     world_size: int = 1
 
 
-TRAINER = Needs({"torch": "torch>=2.6", "transformers": "transformers>=5.1"}, (3, 11))
+TRAINER = Needs({"torch": "torch>=2.7", "transformers": "transformers>=5.1"}, (3, 11))
 DEEPSPEED = Needs({**TRAINER.packages, "deepspeed": "deepspeed>=0.16"}, TRAINER.version)
 SCORES = {"rouge_score": "rouge-score>=0.1.2", "sacrebleu": "sacrebleu>=2.4"}
 TRACKERS = {WANDB: "wandb>=0.19", MLFLOW: "mlflow-skinny>=3.0"}

@@ -38,7 +38,7 @@ def combined(records: Sequence[Record], names: Sequence[str]) -> dict[str, Any]:
     if several and outcome not in (lifecycle.FINISHED, lifecycle.STOPPED):
         found["cause"] = f"{names[by_weight[0]]}: {first.get('cause')}"
     leader = records[0]
-    for name in ("steps_done", "progress", "checkpoint"):
+    for name in ("steps_done", "progress", "evaluation", "checkpoint"):
         found[name] = leader.get(name) or first.get(name)
     for name in ("peak_gpu_bytes", "peak_host_bytes"):
         values = [each[name] for each in records if type(each.get(name)) is int]

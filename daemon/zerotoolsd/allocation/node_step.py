@@ -128,6 +128,7 @@ class NodeStep:
             "cause": "it ended without a word",
             "steps_done": (known.step or {}).get("step"),
             "progress": known.step,
+            "evaluation": known.evaluation,
             "checkpoint": None if step is None else {"step": step, "path": path},
         }
 

@@ -14,35 +14,19 @@ from aiohttp import web
 from zerotools.jobs.client.api_versions import API_VERSION
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.api.answers import answer
+from zerotoolsd.api.document.answer_schemas import answer_components
+from zerotoolsd.api.document.explanation_schema import explanation_components
 from zerotoolsd.api.document.job_paths import job_paths
-from zerotoolsd.api.document.json_schemas import Schema, of_answer, of_table, of_type
+from zerotoolsd.api.document.json_schemas import tables_of
 from zerotoolsd.api.document.machine_paths import machine_paths
-from zerotoolsd.api.document.operation_terms import PROBLEM, object_of, ref
-from zerotoolsd.api.document.request_schemas import CLEAN_SCHEMA, HEALTH_SCHEMA
-from zerotoolsd.api.document.result_paths import result_paths
-from zerotoolsd.service.exchanged import AttemptView, CleanedJob, Event, JobView, KeptJob
-
-
-def _schemas() -> dict[str, Schema]:
-    attempt = {"anyOf": [ref("AttemptView"), {"type": "null"}]}
-    return {
-        "Job": of_table(JobSpec),
-        "JobView": of_answer(JobView, attempt=attempt),
-        "AttemptView": of_answer(AttemptView),
-        "Event": of_answer(Event),
-        "Health": HEALTH_SCHEMA,
-        "CleanedJob": of_answer(CleanedJob),
-        "KeptJob": of_answer(KeptJob),
-        "CleanRequest": CLEAN_SCHEMA,
-        "Problem": object_of(
-            title=of_type(str), status=of_type(int), detail=of_type(str), code=of_type(str)
-        ),
-    }
+from zerotoolsd.api.document.operation_terms import refusal_components
+from zerotoolsd.api.document.request_schemas import request_components
+from zerotoolsd.api.document.result_paths import result_components, result_paths
 
 
 @cache
 def document() -> dict[str, Any]:
-    """The document."""
+    """Return the document."""
     return {
         "openapi": "3.1.0",
         "info": {
@@ -54,13 +38,14 @@ def document() -> dict[str, Any]:
         "security": [{}, {"token": []}],
         "paths": {**job_paths(), **result_paths(), **machine_paths()},
         "components": {
-            "schemas": _schemas(),
-            "responses": {
-                "Problem": {
-                    "description": "Why not (RFC 9457)",
-                    "content": {PROBLEM: {"schema": ref("Problem")}},
-                }
+            "schemas": {
+                **tables_of(JobSpec),
+                **request_components(),
+                **answer_components(),
+                **explanation_components(),
+                **result_components(),
             },
+            "responses": refusal_components(),
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }

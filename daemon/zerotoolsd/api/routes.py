@@ -19,7 +19,7 @@ from zerotoolsd.api.asking.gate import gate
 from zerotoolsd.api.asking.turns import RequestTurns
 from zerotoolsd.api.doors.rate import RateLimit
 from zerotoolsd.api.doors.tokens import BearerTokens
-from zerotoolsd.api.inputs import LARGEST_BODY
+from zerotoolsd.api.inputs import LARGEST_BODY, routes_of
 from zerotoolsd.api.keys import ACTIONS, PAGE, PEOPLE, RIGHTS, SERVICE, TOKENS, TURNS
 from zerotoolsd.api.problems import problems
 from zerotoolsd.rights.people import People
@@ -75,10 +75,13 @@ def make_app(
     rights: Rights | None = None,
     people: People | None = None,
     page: JobPage | None = None,
+    rate: RateLimit | None = None,
 ) -> web.Application:
     """The API over `service`; `tokens` say who comes by TCP, `rights` (default: of a daemon of one
-    user) who may do what, `people` what users are called, `page` gives links to browsers."""
-    app = web.Application(middlewares=[problems, gate(RateLimit())], client_max_size=LARGEST_BODY)
+    user) who may do what, `people` what users are called, `page` gives links to browsers, `rate`
+    bounds the requests of each user."""
+    middlewares = [problems, gate(rate or RateLimit())]
+    app = web.Application(middlewares=middlewares, client_max_size=LARGEST_BODY)
     app[SERVICE] = service
     app[RIGHTS] = rights or Rights()
     app[PEOPLE] = people or People()
@@ -87,5 +90,5 @@ def make_app(
     app[ACTIONS] = {route.handler: action for route, action in ROUTES}
     if tokens is not None:
         app[TOKENS] = tokens
-    app.add_routes([route for route, _ in ROUTES])
+    app.add_routes(routes_of(route for route, _ in ROUTES))
     return app

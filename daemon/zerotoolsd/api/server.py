@@ -14,6 +14,7 @@ from zerotools.core.errors import ZerotoolsError
 from zerotoolsd.api.doors.connection_shares import ConnectionShares
 from zerotoolsd.api.doors.connections import Door, room_for_connections
 from zerotoolsd.api.doors.listen import open_socket
+from zerotoolsd.api.doors.rate import RateLimit
 from zerotoolsd.api.doors.tcp import TcpDoor
 from zerotoolsd.api.routes import make_app
 from zerotoolsd.rights.people import People
@@ -43,10 +44,11 @@ class ApiServer:
         rights: Rights | None = None,
         people: People | None = None,
         page: JobPage | None = None,
+        rate: RateLimit | None = None,
     ) -> None:
         # What a client asked who is gone is not done.
         self._runner = web.AppRunner(
-            make_app(service, None if tcp is None else tcp.tokens, rights, people, page),
+            make_app(service, None if tcp is None else tcp.tokens, rights, people, page, rate),
             shutdown_timeout=close_seconds,
             handler_cancellation=True,
         )

@@ -41,7 +41,8 @@ class Verified:
 
 @dataclass(frozen=True, kw_only=True)
 class LastReport:
-    """The newest step's message, step and path of the newest checkpoint, and the peaks in bytes.
+    """The messages of the newest step and of the newest evaluation, step and path of the newest
+    checkpoint, and the peaks in bytes.
 
     `uploaded` has `step`, `path` (a URL) and `time` of the newest copy in a store, and `why` the
     next one failed. `doing` is what is done before the first step, until that is over, and
@@ -50,6 +51,7 @@ class LastReport:
     """
 
     step: Mapping[str, Any] | None = None
+    evaluation: Mapping[str, Any] | None = None
     doing: str | None = None
     doing_since: float | None = None
     checkpoint_step: int | None = None
@@ -68,6 +70,7 @@ def last_report(attempt: AttemptRow) -> LastReport:
     step, checkpoint = result.get("progress"), result.get("checkpoint")
     return LastReport(
         step=step if isinstance(step, dict) else None,
+        evaluation=_evaluation([{"event": SUMMARY, **result}]),
         checkpoint_step=_count(checkpoint, "step"),
         checkpoint_path=_path(checkpoint, "path"),
         peak_host_bytes=_count(result, "peak_host_bytes"),
@@ -124,6 +127,7 @@ def report_so_far(run_dir: Path) -> LastReport:
     doing, since = _doing(messages)
     return LastReport(
         step=step,
+        evaluation=_evaluation(messages),
         doing=doing,
         doing_since=since,
         checkpoint_step=newest[0] if newest else None,
@@ -133,6 +137,16 @@ def report_so_far(run_dir: Path) -> LastReport:
         uploaded=_uploaded(messages),
         verified=_verified(messages),
     )
+
+
+def _evaluation(messages: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Return the newest evaluation, from messages with the newest first."""
+    for message in messages:
+        if message.get("event") == "eval" and _count(message, "step") is not None:
+            return message
+        if message.get("event") == SUMMARY and isinstance(known := message.get("evaluation"), dict):
+            return known
+    return None
 
 
 def _uploaded(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
@@ -165,6 +179,7 @@ def told(attempt: AttemptRow) -> dict[str, Any]:
     return {
         "steps_done": (known.step or {}).get("step"),
         "progress": known.step,
+        "evaluation": known.evaluation,
         "checkpoint": None if step is None else {"step": step, "path": path},
         "peak_gpu_bytes": known.peak_gpu_bytes,
         "peak_host_bytes": known.peak_host_bytes,

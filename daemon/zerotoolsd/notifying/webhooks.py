@@ -7,15 +7,18 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
-from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp.abc import AbstractResolver
 
 import zerotools
 from zerotoolsd.config_tables.notify_config import NotifyConfig
 from zerotoolsd.notifying.addresses import check_address, place_of, why_refused
 from zerotoolsd.queue.outbox.notices import Notice
+
+if TYPE_CHECKING:
+    from aiohttp.abc import ResolveResult  # a TypedDict, which aiohttp 3.9 does not have
 
 LookUp = Callable[[str, int], Awaitable[list[str]]]
 """(host, port) -> its addresses. Raises OSError."""
@@ -69,14 +72,14 @@ class CheckedResolver(AbstractResolver):
         for address in found:
             check_address(host, address, self._config)
         return [
-            ResolveResult(
-                hostname=host,
-                host=address,
-                port=port,
-                family=socket.AF_INET6 if ":" in address else socket.AF_INET,
-                proto=socket.IPPROTO_TCP,
-                flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
-            )
+            {
+                "hostname": host,
+                "host": address,
+                "port": port,
+                "family": socket.AF_INET6 if ":" in address else socket.AF_INET,
+                "proto": socket.IPPROTO_TCP,
+                "flags": socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
+            }
             for address in found
         ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from zerotools.core.errors import BadFile, Unsupported
@@ -300,10 +301,9 @@ def _create(path: Path, migrations: Sequence[str]) -> None:
     staged = path.with_name(f"{path.name}.new")
     staged.unlink(missing_ok=True)
     os.close(os.open(staged, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    connection = _connect(staged)
-    for number, script in enumerate(migrations, 1):
-        _migrate(connection, number, script)
-    connection.close()
+    with closing(_connect(staged)) as connection:
+        for number, script in enumerate(migrations, 1):
+            _migrate(connection, number, script)
     staged.rename(path)
     _sync_directory(path.parent)
 
@@ -311,8 +311,12 @@ def _create(path: Path, migrations: Sequence[str]) -> None:
 def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, isolation_level=None, timeout=5.0)
     connection.row_factory = sqlite3.Row
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA foreign_keys = ON")
+    try:
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA foreign_keys = ON")
+    except BaseException:  # undone, and raised again
+        connection.close()
+        raise
     return connection
 
 

@@ -54,10 +54,10 @@ class Store:
         self.yields = YieldTable(self._sql, self._transaction)
         self.outlived = OutlivedLeases(self._sql, self._transaction, self._append)
         self._connection.row_factory = loaded_row
-        # Whoever waits for another process's lock does so without holding up the event loop.
-        self._connection.execute(f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}")
         self._connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
         try:
+            # Whoever waits for another process's lock does so without holding up the event loop.
+            self._connection.execute(f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}")
             if not rebuild:
                 refuse_older(state_dir, self.last_change)
             self.noted_id = max(newest_job(state_dir), self.highest_id)

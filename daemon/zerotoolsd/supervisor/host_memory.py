@@ -35,8 +35,10 @@ class HostMemory:
         read: Callable[[int], Process | None] = read_process,
         note: Callable[[int, list[Process]], None] = lambda moment, processes: None,
         longest_pause: float = float("inf"),
+        there: Callable[[], set[int]] = pids,
     ) -> None:
         self._note, self._clock, self._used, self._read = note, clock, used, read
+        self._there = there
         self._longest_pause = longest_pause
         self._looks = 0
         self._others: set[int] = set()
@@ -60,7 +62,7 @@ class HostMemory:
         self._looks += 1
         if not self._looks % ALL_EVERY:
             self._others = set()
-        there = pids()
+        there = self._there()
         found = {pid: process for pid in there - self._others if (process := self._read(pid))}
         ours = descendants(os.getpid(), found)
         known = self._others | found.keys() | {0}

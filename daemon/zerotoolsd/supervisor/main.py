@@ -339,6 +339,7 @@ def _record(
         "stop_reason": watch.stop_reason,
         "steps_done": progress.steps_done,
         "progress": progress.last_step,
+        "evaluation": progress.evaluation,
         "checkpoint": progress.checkpoint,
         "uploaded": progress.uploaded,
         "peak_gpu_bytes": progress.peak_gpu_bytes,

@@ -77,6 +77,7 @@ class Progress:
         self._size = os.fstat(self._file).st_size
         self._last_kept: dict[object, float] = {}
         self.last_step: dict[str, Any] | None = None
+        self.evaluation: dict[str, Any] | None = None
         self.checkpoint: dict[str, Any] | None = None
         self.uploaded: dict[str, Any] | None = None
         self._told_paths: set[str] = set()
@@ -112,6 +113,7 @@ class Progress:
                 "time": time.time(),
                 "peak_host_bytes": self.peak_host_bytes or None,
                 "uploaded": self.uploaded,
+                "evaluation": self.evaluation,
                 "checkpoint_step": self.checkpoint and self.checkpoint["step"],
                 "checkpoint_path": self.checkpoint and self.checkpoint.get("path"),
                 "checkpoint_time": self.checkpoint and self.checkpoint.get("time"),
@@ -201,6 +203,8 @@ class Progress:
         event = message.get("event")
         if event == "step" and _is_count(message.get("step")):
             self.last_step = message
+        elif event == "eval" and _is_count(message.get("step")):
+            self.evaluation = message
         elif event == "checkpoint" and _is_count(message.get("step")):
             self.checkpoint = message
         elif event == "error":

@@ -13,6 +13,7 @@ import zerotools
 from zerotoolsd.api import inputs
 from zerotoolsd.api.answers import answer
 from zerotoolsd.api.asking.turns import RequestTurns
+from zerotoolsd.api.inputs import routes_of
 from zerotoolsd.api.keys import ACTIONS, PEOPLE, RIGHTS, SERVICE, TURNS
 from zerotoolsd.api.problems import problem, problems
 from zerotoolsd.api.routes import ROUTES
@@ -53,18 +54,16 @@ def make_page_app(
     app[SESSIONS] = sessions
     app[ACTIONS] = {route.handler: action for route, action in ROUTES}
     app[OPEN] = frozenset({index, page_file, welcome, follow_link, hello})
-    app.add_routes(
-        [
-            web.get("/", index),
-            web.get("/page/{name:.+}", page_file),
-            web.get("/link/{token}", welcome, allow_head=False),
-            web.post("/link/{token}", follow_link),
-            web.get("/hello", hello),
-            web.get("/session", session),
-            web.post("/session/end", end_session),
-        ]
-    )
-    app.add_routes([route for route, _ in ROUTES if _is_of_page(route)])
+    own = [
+        web.get("/", index),
+        web.get("/page/{name:.+}", page_file),
+        web.get("/link/{token}", welcome, allow_head=False),
+        web.post("/link/{token}", follow_link),
+        web.get("/hello", hello),
+        web.get("/session", session),
+        web.post("/session/end", end_session),
+    ]
+    app.add_routes(routes_of([*own, *(route for route, _ in ROUTES if _is_of_page(route))]))
     app.on_response_prepare.append(add_headers)
     return app
 

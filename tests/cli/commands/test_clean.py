@@ -78,7 +78,7 @@ def test_a_dry_run_and_json(zerotools: Command, jobs: FakeService) -> None:
 
 
 def test_wishes_go_to_the_daemon(zerotools: Command, jobs: FakeService) -> None:
-    zerotools("clean", "--dry-run", "--older-than", "30d", "--keep", "5", "--logs-only")
+    zerotools("clean", "--dry-run", "--older-than", "30d", "--keep-last", "5", "--logs-only")
     wanted = CleanRequest(older_than_seconds=30 * 86400, keep=5, logs_only=True, dry_run=True)
     assert jobs.cleans == [wanted]
 

@@ -45,9 +45,7 @@ def test_show_has_the_tensors_of_both_sides_with_shapes(
     zerotools: Zerotools, tmp_path: Path
 ) -> None:
     written(tmp_path)
-    status, out, _ = zerotools(
-        "maps", "show", "llama", "--config", tmp_path, "--layout", "megatron"
-    )
+    status, out, _ = zerotools("maps", "show", "llama", "--config", tmp_path, "--only", "megatron")
     assert status == 0
     assert "  decoder.layers.self_attention.linear_qkv.weight [2, 32, 16]" in out
     assert "    model.layers.1.self_attn.q_proj.weight [16, 16]" in out
@@ -111,15 +109,15 @@ def test_check_knows_what_a_run_of_megatron_was_started_with(
         (("check", "{}", "--config", "{}"), 0, ""),
         (("check", "{}"), 0, ""),
         (("show", "--toml"), 2, "say which"),
-        (("show", "llama", "--config", "{}", "--layout", "titn"), 2, "the nearest is titan"),
+        (("show", "llama", "--config", "{}", "--only", "titn"), 2, "the nearest is titan"),
         (("show", "phi3", "--config", "{}"), 0, ""),
         (("check", "llama", "--config", "{}", "--map-arg", "x"), 2, "is not NAME=NUMBER"),
         (
-            ("show", "--config", "{}", "--layout", "megatron", "--map-arg", "vocab_multiple=0"),
+            ("show", "--config", "{}", "--only", "megatron", "--map-arg", "vocab_multiple=0"),
             2,
             "1 or more",
         ),
-        (("show", "llama", "--config", "{}", "--layout", "TITAN"), 2, "the nearest is titan"),
+        (("show", "llama", "--config", "{}", "--only", "TITAN"), 2, "the nearest is titan"),
     ],
 )
 def test_what_is_refused_is_one_sentence(

@@ -84,7 +84,7 @@ def test_the_newest_alone(zerotools: Command, service: FakeService) -> None:
         service.add(state="succeeded")
     lines = zerotools("queue", "--all", "--limit", "2").out.splitlines()
     assert [line.split()[0] for line in lines] == ["id", "3", "4", "..."]
-    assert len(zerotools("queue", "--all", "-n", "4").out.splitlines()) == 5
+    assert len(zerotools("queue", "--all", "--limit", "4").out.splitlines()) == 5
 
 
 def test_whose_jobs_they_are_is_shown_where_there_are_several_users(

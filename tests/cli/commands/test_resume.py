@@ -32,3 +32,14 @@ def test_another_run_of_a_program_that_has_succeeded_is_said_to_be_one(
     assert queued.startswith("job 2 (tiny) is queued; it ")
     assert note == "note: job 1 had succeeded: this is another run of its program"
     assert "so it is run once more and told its" in zerotools("resume", "--help").out
+
+
+def test_a_number_of_nodes_is_for_slurm_and_may_be_a_range(
+    zerotools: Command, service: FakeService
+) -> None:
+    service.add(state="stopped")
+    refused = zerotools("resume", "1", "--nodes", "4-").err
+    assert refused.startswith("error: --nodes 4-: is not a number of nodes")
+    done = zerotools("resume", "1", "--nodes", "2-4")
+    assert (done.status, len(service.views)) == (2, 1)
+    assert "for jobs that were submitted to Slurm without a daemon" in done.err

@@ -223,6 +223,13 @@ def test_an_old_speed_has_its_age_and_no_time_is_left(
     assert any(line.startswith("  left") for line in page(client.job(1), None))
 
 
+def test_the_newest_evaluation_is_shown(service: FakeService, client: DaemonClient) -> None:
+    found = {"event": "eval", "step": 40, "rank": 0, "loss": 1.5, "accuracy": 0.8125, "name": "x"}
+    service.add(state="running", progress={"step": 41, "last_loss": 2.0}, evaluation=found)
+    lines = page(client.job(1), None)
+    assert "  evaluated   step 40: loss 1.5000  accuracy 0.8125" in lines
+
+
 def test_a_program_that_reports_nothing_has_no_heartbeat() -> None:
     phase = {"doing": None, "since": None, "last_progress": 0.0, "quiet": False, "last_line": None}
     silent = phase | {"name": None, "late": False, "waits_for": None}

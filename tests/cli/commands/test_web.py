@@ -6,41 +6,39 @@ import stat
 import tempfile
 import webbrowser
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from zerotools.cli.commands.web import command
+from tests.daemon.api.fake_page import FakePage
+from zerotools.cli.main import build, run
 from zerotools.core.errors import Unsupported
 from zerotools.jobs.client.daemon_client import DaemonClient
 
-URL = "http://127.0.0.1:8770/link/a-secret_token"
-LINK = {"url": URL, "port": 8770, "expires_seconds": 120}
+URL = FakePage.URL
 
 
 @pytest.fixture(autouse=True)
-def link(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(DaemonClient, "web_link", lambda self: LINK)
+def link(client: DaemonClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ZEROTOOLS_SOCKET", str(client.socket))
     monkeypatch.delenv("SSH_CONNECTION", raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
 
 
-def invoke(*arguments: str) -> Any:
-    return CliRunner().invoke(command, list(arguments))
+def invoke(*arguments: str) -> int:
+    return run(build(), ["web", *arguments])
 
 
-def test_it_prints_a_link() -> None:
-    found = invoke()
-    assert found.exit_code == 0
-    assert found.stdout == f"{URL}\n"
-    assert "It works once, within 2 min" in found.stderr
+def test_it_prints_a_link(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke() == 0
+    shown = capsys.readouterr()
+    assert shown.out == f"{URL}\n"
+    assert "It works once, within 2 min" in shown.err
 
 
 def test_the_link_is_no_argument_of_the_browser(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[str] = []
     monkeypatch.setattr(webbrowser, "open", lambda url: started.append(url) or True)
-    assert invoke("--open").exit_code == 0
+    assert invoke("--open") == 0
     (given,) = started
     assert given.startswith("file:///")
     page = Path(given.removeprefix("file://"))
@@ -57,15 +55,15 @@ def test_a_directory_of_the_login_that_is_not_there_is_not_needed(
     monkeypatch.setattr(webbrowser, "open", lambda url: started.append(url) or True)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "gone"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    assert invoke("--open").exit_code == 0
+    assert invoke("--open") == 0
     assert Path(started[0].removeprefix("file://")).parent.parent == tmp_path
 
 
 def test_where_there_is_no_browser_the_link_is_printed_all_the_same(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(webbrowser, "open", lambda url: False)
-    found = invoke("--open")
-    assert isinstance(found.exception, Unsupported)
-    assert found.stdout == f"{URL}\n"
-    assert "no browser could be started here" in str(found.exception)
+    assert invoke("--open") == Unsupported.exit_code
+    shown = capsys.readouterr()
+    assert shown.out == f"{URL}\n"
+    assert "no browser could be started here" in shown.err

@@ -173,6 +173,8 @@ def test_an_evaluation_is_one_line() -> None:
 
 def test_what_a_program_of_the_user_s_does_not_tell_is_left_out() -> None:
     assert step_text({"step": 5, "loss": 2}).startswith("step 5  loss 2.0000")
+    assert step_text({"step": 5, "last_loss": 2}).startswith("step 5  loss 2.0000")
+    assert event_text({"event": "eval", "step": 5, "f1": 0.5}) == "evaluated step 5: f1 0.5"
     told = {"event": "checkpoint", "step": 5, "path": "/o/5.pt"}
     assert event_text(told) == "saved step 5: /o/5.pt"
     assert event_text(told | {"found": True}) == "found a checkpoint at step 5: /o/5.pt"

@@ -97,10 +97,10 @@ def test_whoever_sees_jobs_of_others_means_the_own_ones(
     service.add(state="queued", name="tiny", uid=os.getuid())
     service.add(state="queued", name="tiny", uid=os.getuid() + 1)
     assert json.loads(zerotools("show", "tiny", "--json").out)["jobs"][0]["id"] == 1
-    assert "job 2 " not in zerotools("queue", "--name", "wide").out
+    assert "job 2 " not in zerotools("queue", "--named", "wide").out
     assert [
-        job["id"] for job in json.loads(zerotools("queue", "--name", "tiny", "--json").out)["jobs"]
+        job["id"] for job in json.loads(zerotools("queue", "--named", "tiny", "--json").out)["jobs"]
     ] == [*(1, 2)]
-    assert zerotools("queue", "--name", "wide").out == (
+    assert zerotools("queue", "--named", "wide").out == (
         "no job that waits or runs has the name wide\n"
     )

@@ -7,6 +7,7 @@ import os
 import resource
 import sys
 import threading
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,22 @@ from typing import Any
 import pytest
 
 from tests.daemon.hung_disks import hung_disk
+from tests.daemon.waiting import wait_async
 from zerotools.core.errors import BadRequest
+from zerotools.jobs.datafiles.columnar_files import REQUIREMENT
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotoolsd.admission import interpreter
-from zerotoolsd.admission.interpreter import DEEPSPEED, TRAINER, Needs, check_interpreter, needs_of
+from zerotoolsd.admission.interpreter import (
+    DEEPSPEED,
+    SCORES,
+    TRACKERS,
+    TRAINER,
+    Needs,
+    check_interpreter,
+    needs_of,
+)
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def ask(python: str, needs: Needs = TRAINER, **env: str) -> None:
@@ -45,8 +58,26 @@ def test_an_interpreter_without_torch_is_refused_with_the_line_to_type(tmp_path:
     python = bare(tmp_path / "python")
     assert refusal(python) == (
         f"python = {python}: has no torch and no transformers; type: "
-        f'{python} -m pip install "torch>=2.6" "transformers>=5.1"'
+        f'{python} -m pip install "torch>=2.7" "transformers>=5.1"'
     )
+
+
+def test_what_is_asked_for_is_what_the_extras_install() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    job = {
+        "device": "cpu",
+        "model": {"path": "/model"},
+        "data": {"text": ["/a.txt"]},
+        "train": {"steps": 1, "batch_size": 1},
+    }
+    asked = [*DEEPSPEED.packages.values(), *SCORES.values(), *TRACKERS.values(), REQUIREMENT]
+    lora = {"rank": 4, "frozen_precision": "nf4"}
+    needs = needs_of(job_from_dict({**job, "lora": lora}, source="job.toml"))
+    assert needs is not None
+    names = ("train", "deepspeed", "scores", "trackers", "data", "lora", "qlora")
+    installed = {requirement for name in names for requirement in extras[name]}
+    assert {*asked, *needs.packages.values()} == installed
 
 
 def test_a_job_needs_what_its_keys_need() -> None:
@@ -188,9 +219,13 @@ def test_an_interpreter_on_a_file_system_that_hangs_holds_up_nobody(
         async def story() -> None:
             python, turns = str(disk.door / "python"), 0
             asked = asyncio.create_task(interpreter.ask(python, {}, "-c", "", deadline_seconds=0.3))
-            while not asked.done():
-                await asyncio.sleep(0.01)
+
+            async def done() -> bool:
+                nonlocal turns
                 turns += 1
+                return asked.done()
+
+            await wait_async(done, "the end of the question")
             with pytest.raises(BadRequest, match=r"did not answer within 0\.3 s"):
                 await asked
             assert turns > 3  # the loop went on

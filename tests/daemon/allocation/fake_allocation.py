@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.patience import Deadline
 from harness.started import Started
+from tests.daemon.waiting import wait_for
 from tests.jobs.slurm.fake_programs import calls, programs
 from tests.jobs.tables.test_slurm import job
 from zerotools.jobs.slurm.job_directory import JobDirectory
@@ -100,7 +99,7 @@ class FakeAllocation:
 
     def wait_for(self, is_there: Callable[[], object], what: str) -> None:
         """Raises AssertionError: it does not come."""
-        deadline = Deadline(60.0)
-        while not is_there():
-            assert not deadline.has_passed(), f"{what} did not come:\n{self.log()}"
-            time.sleep(0.05)
+        try:
+            wait_for(is_there, what, 60.0)
+        except AssertionError as error:
+            raise AssertionError(f"{error}:\n{self.log()}") from None

@@ -38,7 +38,11 @@ def test_of_two_that_failed_the_first_did_it() -> None:
 
 def test_steps_are_told_by_node_0_and_peaks_are_the_largest() -> None:
     first = record("stopped", steps_done=7, checkpoint={"step": 6}, peak_host_bytes=5)
-    second = record("crashed", steps_done=3, peak_host_bytes=9, unkillable=[{"pid": 1}])
+    first |= {"evaluation": {"step": 4}}
+    second = record(
+        "crashed", steps_done=3, evaluation={"step": 2}, peak_host_bytes=9, unkillable=[{"pid": 1}]
+    )
     found = combined([first, second], NAMES)
     assert (found["steps_done"], found["checkpoint"]) == (7, {"step": 6})
+    assert found["evaluation"] == {"step": 4}
     assert (found["peak_host_bytes"], found["unkillable"]) == (9, [])

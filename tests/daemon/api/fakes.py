@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,20 +47,6 @@ from zerotoolsd.service.refusals import Conflict, NotFound
 ADOPTABLE = 4711  # the one process that can be watched
 
 
-class FakePage:
-    """Gives links that lead nowhere."""
-
-    def __init__(self) -> None:
-        self.uids: list[int] = []
-
-    async def link(self, uid: int) -> dict[str, Any]:
-        self.uids.append(uid)
-        return {"url": "http://127.0.0.1:1/link/x", "port": 1, "expires_seconds": 120.0}
-
-    def end(self, uid: int) -> int:
-        return self.uids.count(uid)
-
-
 class FakeService:
     """Jobs in a dict; tests change them as the daemon's loop would."""
 
@@ -75,6 +61,7 @@ class FakeService:
         self.notes: list[str] = []
         self.drained: Drain | None = None
         self.cleans: list[CleanRequest] = []
+        self.during_check: Callable[[], Awaitable[None]] | None = None
 
     def add(self, **changes: Any) -> JobView:
         """Put a job in."""
@@ -143,6 +130,8 @@ class FakeService:
     ) -> list[str]:
         if self.error is not None:
             raise self.error
+        if self.during_check is not None:
+            await self.during_check()
         return self.notes if model else []
 
     async def jobs(

@@ -1,4 +1,7 @@
-"""The real application on a real Unix socket, in a thread of its own."""
+"""The real application on a real Unix socket, in a thread of its own.
+
+In the end it is checked that the document has every status that was answered.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +11,42 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.daemon.api.fakes import FakePage
+from tests.daemon.api.answer_log import AnswerLog
+from tests.daemon.api.fake_page import FakePage
 from zerotoolsd.api.doors.listen import open_socket
+from zerotoolsd.api.doors.rate import RateLimit
 from zerotoolsd.api.doors.tcp import TcpDoor
 from zerotoolsd.api.server import ApiServer
 from zerotoolsd.service.protocol import JobService
 
 
 @contextmanager
-def serving(service: JobService, path: Path, *, tcp: TcpDoor | None = None) -> Iterator[None]:
-    """Serve `service` at `path` inside the block."""
+def serving(
+    service: JobService,
+    path: Path,
+    *,
+    tcp: TcpDoor | None = None,
+    most: int | None = None,
+    rate: RateLimit | None = None,
+) -> Iterator[None]:
+    """Serve `service` at `path` inside the block, to `most` connections and at a `rate`."""
     ready = threading.Event()
     loop = asyncio.new_event_loop()
     stop = asyncio.Event()
+    answers = AnswerLog()
 
     async def serve() -> None:
         server = ApiServer(
-            service, open_socket(path), path, tcp=tcp, close_seconds=0.1, page=FakePage()
+            service,
+            open_socket(path),
+            path,
+            tcp=tcp,
+            close_seconds=0.1,
+            most=most,
+            page=FakePage(),
+            rate=rate,
         )
+        answers.watch(server._runner.app)
         await server.start()
         ready.set()
         await stop.wait()
@@ -47,3 +68,4 @@ def serving(service: JobService, path: Path, *, tcp: TcpDoor | None = None) -> I
         loop.call_soon_threadsafe(stop.set)
         thread.join(10)
         path.unlink(missing_ok=True)
+    assert answers.undocumented() == {}

@@ -149,3 +149,16 @@ def test_bad_wishes_remove_nothing(
     assert response.status == 400
     assert said in tree["detail"]
     assert list(service.views) == [1]
+
+
+@pytest.mark.parametrize("expectation", ["", "100-continue", "100-Continue", "nonsense", "200-ok"])
+def test_expectations_other_than_to_be_asked_for_the_body_are_ignored(
+    client: DaemonClient, expectation: str
+) -> None:
+    head = f"POST /v1/undrain HTTP/1.1\r\nHost: x\r\nExpect: {expectation}\r\nContent-Length: 2\r\n"
+    with connect(client.socket, 10) as link, link.makefile("rb") as stream:
+        link.sendall(f"{head}\r\n".encode())
+        if expectation.lower() == "100-continue":
+            assert (stream.readline(), stream.readline()) == (b"HTTP/1.1 100 Continue\r\n", b"\r\n")
+        link.sendall(b"{}")
+        assert stream.readline() == b"HTTP/1.1 200 OK\r\n"

@@ -5,15 +5,24 @@ from __future__ import annotations
 import http.client
 import json
 import math
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import openapi_spec_validator
 import pytest
 
 from tests.daemon.api.fakes import FakeService
 from tests.daemon.api.made_views import JOB, an_attempt
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.client.location import connect
+from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.api.document.answer_schemas import answer_components
+from zerotoolsd.api.document.explanation_schema import explanation_components
+from zerotoolsd.api.document.json_schemas import tables_of
+from zerotoolsd.api.document.request_schemas import request_components
+from zerotoolsd.api.document.result_paths import result_components
 from zerotoolsd.api.openapi import document
 from zerotoolsd.api.routes import make_app
 from zerotoolsd.service.exchanged import Event
@@ -76,7 +85,8 @@ def of_answer(method: str, path: str, status: int) -> dict[str, Any]:
     responses = document()["paths"][path][method]["responses"]
     answer = responses[str(status)]
     if "$ref" in answer:
-        answer = document()["components"]["responses"]["Problem"]
+        name = answer["$ref"].removeprefix("#/components/responses/")
+        answer = document()["components"]["responses"][name]
     (content,) = answer["content"].values()
     return dict(content["schema"])
 
@@ -89,6 +99,55 @@ def test_every_route_is_in_it_and_nothing_else(tmp_path: Path) -> None:
     }
     listed = {(path, method) for path, item in document()["paths"].items() for method in item}
     assert listed == routes
+
+
+def operations() -> list[dict[str, Any]]:
+    return [tree for item in document()["paths"].values() for tree in item.values()]
+
+
+def schemas(tree: Any) -> Iterator[dict[str, Any]]:
+    """Yield every object in `tree`, `tree` itself first."""
+    if isinstance(tree, dict):
+        yield tree
+    for each in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ():
+        yield from schemas(each)
+
+
+def test_it_is_an_openapi_document() -> None:
+    openapi_spec_validator.validate(document())
+
+
+def test_each_operation_has_a_name_of_its_own() -> None:
+    names = [each["operationId"] for each in operations()]
+    assert len({*names}) == len(names)
+    assert all(re.fullmatch("[a-z]+([A-Z][a-z]+)+", name) for name in names)
+
+
+def test_all_objects_have_names() -> None:
+    components = document()["components"]["schemas"]
+    inner = [each for tree in components.values() for each in [*schemas(tree)][1:]]
+    outer = [each for tree in operations() for each in schemas(tree)]
+    assert [each for each in (*inner, *outer) if {"properties", "type"} <= {*each}] == []
+
+
+def test_all_names_are_known_and_used() -> None:
+    known = {
+        f"#/components/{kind}/{name}"
+        for kind in ("schemas", "responses")
+        for name in document()["components"][kind]
+    }
+    assert {each["$ref"] for each in schemas(document()) if "$ref" in each} == known
+
+
+def test_no_component_takes_the_name_of_another() -> None:
+    parts = (
+        tables_of(JobSpec),
+        request_components(),
+        answer_components(),
+        explanation_components(),
+        result_components(),
+    )
+    assert sum(map(len, parts)) == len(document()["components"]["schemas"])
 
 
 @pytest.fixture

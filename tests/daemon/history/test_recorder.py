@@ -90,7 +90,9 @@ def test_an_answer_has_what_is_written_and_what_is_not_yet(
     assert tree["series"]["host.memory_used_bytes"]["most"][-1] > 0
     assert it.starts(119) == list(range(59, 119))
     it.recorder.close()
-    assert Recorded(tmp_path, store).starts(119) == list(range(59, 119))
+    again = Recorded(tmp_path, store)
+    with closing(again.recorder):
+        assert again.starts(119) == list(range(59, 119))
 
 
 def test_an_attempt_that_ran_has_its_peak_also_where_the_daemon_was_away(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 from harness.started import Started
 from tests.daemon.dispatchers import CONFIG, Running, running
 from tests.daemon.test_jobservice import ME, Story, refusal, submit
-from tests.daemon.waiting import wait_for
+from tests.daemon.waiting import wait_async, wait_for
 from zerotools.core.errors import BadRequest
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import GpuProcess
@@ -58,8 +58,11 @@ async def adopt(it: Running, pid: int, time_limit: int | None = None) -> JobView
 async def watched(it: Running, job_id: int) -> None:
     """Until its watcher knows it."""
     log = it.service.run_dir(job_id, 1) / "rank-0.log"
-    while not log.exists() or b"watching process" not in log.read_bytes():
-        await asyncio.sleep(0.01)
+
+    async def known() -> bool:
+        return log.exists() and b"watching process" in log.read_bytes()
+
+    await wait_async(known, "the watcher")
 
 
 def close_input(child: Started) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import CONFIG, Running, running
 from tests.daemon.test_jobservice import ME, Story, refusal, submit
+from tests.daemon.waiting import wait_async
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotoolsd.config import LimitsConfig
 from zerotoolsd.queue.yielding.yield_table import PREEMPT
@@ -33,10 +34,12 @@ def tell(state: Path, story: Story, cpu_ranks: int = 1) -> None:
 
 async def steps(it: Running, job_id: int, attempt: int = 1) -> None:
     """Until its first step was reported."""
-    while not (it.service.run_dir(job_id, attempt) / "progress.jsonl").exists():
-        await asyncio.sleep(0.01)
-    while '"step": 7' not in (it.service.run_dir(job_id, attempt) / "progress.jsonl").read_text():
-        await asyncio.sleep(0.01)
+    progress = it.service.run_dir(job_id, attempt) / "progress.jsonl"
+
+    async def reported() -> bool:
+        return progress.exists() and '"step": 7' in progress.read_text()
+
+    await wait_async(reported, "step 7")
 
 
 def test_a_job_saves_gives_back_what_it_has_and_goes_on_in_its_old_place(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def test_another_process_that_locks_the_queue_is_waited_for(
         other.execute("BEGIN IMMEDIATE")
         submit = asyncio.create_task(group.submit(new()))
         for _ in range(3):  # the loop goes on meanwhile
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0)
         assert not submit.done()
         other.execute("ROLLBACK")
         assert (await submit)[0].id == 1

@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import sys
 from collections import namedtuple
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -102,7 +103,8 @@ def test_p1_a_process_that_reads_the_queue_and_goes_does_not_take_the_log_along(
     copied = tmp_path / "copy"
     shutil.copytree(tmp_path / "state", copied)  # as after a kill
     store.close()
-    assert set(Store(copied).states().values()) == {"cancelled"}
+    with closing(Store(copied)) as store:
+        assert set(store.states().values()) == {"cancelled"}
 
 
 def test_a_state_directory_that_does_not_answer_is_full(

@@ -19,12 +19,17 @@ ME = os.getpid()
 class MachineOfProcesses:
     """Processes by pid: (parent, bytes). Reading one takes a tenth of a millisecond."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         self.all: dict[int, tuple[int, int]] = {1: (0, 7), 2: (0, 0), ME: (1, 5)}
         self.read: list[int] = []
         self.now = 0.0
-        monkeypatch.setattr(host_memory, "pids", lambda: set(self.all))
-        self.memory = HostMemory(lambda: self.now, lambda: len(self.read) * 1e-4, self.read_one)
+        self.gone: set[int] = set()
+        self.memory = HostMemory(
+            lambda: self.now,
+            lambda: len(self.read) * 1e-4,
+            self.read_one,
+            there=lambda: {*self.all, *self.gone},
+        )
 
     def read_one(self, pid: int) -> Process | None:
         self.read.append(pid)
@@ -40,8 +45,8 @@ class MachineOfProcesses:
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> MachineOfProcesses:
-    return MachineOfProcesses(monkeypatch)
+def machine() -> MachineOfProcesses:
+    return MachineOfProcesses()
 
 
 def test_only_what_may_be_ours_is_read_again(machine: MachineOfProcesses) -> None:
@@ -65,11 +70,11 @@ def test_it_takes_a_thousandth_of_a_processor(machine: MachineOfProcesses) -> No
 
 
 def test_an_orphan_whose_parent_ended_between_two_reads_is_found(
-    machine: MachineOfProcesses, monkeypatch: pytest.MonkeyPatch
+    machine: MachineOfProcesses,
 ) -> None:
     gone, orphan = ME + 1, ME + 2
     machine.all |= {orphan: (gone, 100)}
-    monkeypatch.setattr(host_memory, "pids", lambda: {*machine.all, gone})
+    machine.gone = {gone}
     assert machine.after(0) == 0
     machine.all[orphan] = (ME, 100)
     assert machine.after(60) == 100

@@ -116,6 +116,19 @@ def test_the_end_of_the_file_always_tells_the_peak_and_the_checkpoint(
     assert progress.peak_host_bytes == 1049
 
 
+def test_the_end_of_the_file_always_tells_the_newest_evaluation(
+    progress: Progress, send: Send
+) -> None:
+    for step, accuracy in ((5, 0.25), (10, 0.5)):
+        send(message(event="eval", step=step, accuracy=accuracy))
+    send(message(event="eval", step="12"))
+    for step in range(11, 1011):
+        send(message(event="step", step=step))
+        known = report_so_far(Path()).evaluation
+        assert known is not None
+        assert (known["step"], known["accuracy"]) == (10, 0.5)
+
+
 def test_the_newest_checkpoint_counts(progress: Progress, send: Send) -> None:
     send(message(event="checkpoint", step=10, path="/a"))
     send(message(event="checkpoint", step=20, path="/b"))

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from tests.golden_files import GOLDEN
-from tests.megatron_runs.hub_cases import windows
 from zerotools.ops.conversions import convert
 from zerotools.ops.conversions.conversion import Conversion, perform
 from zerotools.ops.execution.workers import MemoryBudget
@@ -44,6 +43,8 @@ def test_fsdp2_goes_on_with_the_losses_of_megatron(tmp_path: Path) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     from transformers import AutoConfig, AutoModelForCausalLM
+
+    from tests.megatron_runs.hub_cases import windows
 
     place = tmp_path / "for-fsdp"
     conversion = convert.prepare(

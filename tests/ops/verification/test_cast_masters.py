@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from tests.golden_files import DEEPSPEED
 from tests.layouts import Placement, store
@@ -88,6 +87,8 @@ def change_saved(file: Path) -> None:
 @pytest.mark.torch
 def test_a_weight_of_another_step_is_found(tmp_path: Path) -> None:
     """Beyond the beginning of its master, with every checksum as it should be."""
+    import torch
+
     path = copy(DEEPSPEED / "z2-bf16-w2" / "checkpoint", tmp_path)
     file = next(path.rglob("mp_rank_00_model_states.pt"))
     tree = torch.load(file, weights_only=False)
@@ -105,6 +106,8 @@ def test_a_weight_of_another_step_is_found(tmp_path: Path) -> None:
 @pytest.mark.torch
 def test_ranks_at_another_step_are_found(tmp_path: Path) -> None:
     """A step of one group alone, which the first group does not show."""
+    import torch
+
     path = copy(DEEPSPEED / "z1-bf16-w4" / "checkpoint", tmp_path)
     file = next(path.rglob("bf16_zero_pp_rank_2_*"))
     tree = torch.load(file, weights_only=False)
@@ -126,6 +129,8 @@ def test_files_of_two_tags_do_not_fit(tmp_path: Path) -> None:
 @pytest.mark.torch
 def test_the_model_file_of_a_rank_of_another_step_is_found(tmp_path: Path) -> None:
     """At stage 3 nothing is read from it but the first rank's."""
+    import torch
+
     path = copy(DEEPSPEED / "z3-bf16-w2" / "checkpoint", tmp_path)
     file = next(path.rglob("zero_pp_rank_1_*model_states.pt"))
     tree = torch.load(file, weights_only=False)

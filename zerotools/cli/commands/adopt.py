@@ -21,7 +21,7 @@ LARGEST_PID = 2**22
 
 @click.command("adopt")
 @click.argument("pid", type=click.IntRange(1, LARGEST_PID))
-@click.option("--name", metavar="NAME", help="What the job is called; default: its program.")
+@click.option("--name", metavar="NAME", help="Name of the job.  [default: its program]")
 @click.option(
     "--time-limit", metavar="SPAN", help="End it after so long from now, such as 90m or 1d12h."
 )

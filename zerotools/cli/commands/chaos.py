@@ -62,7 +62,7 @@ SHOWN = 5
     metavar="DIR",
     help="Where it makes its own directory; default: that of temporary files.",
 )
-@click.option("--keep", is_flag=True, help="Keep its directory.")
+@click.option("--keep-directory", "keep", is_flag=True, help="Keep its directory.")
 @json_option
 def command(
     minutes: float,

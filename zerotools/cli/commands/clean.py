@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from zerotools.cli.job_views.job_reference import numbers_over, shown_jobs_argument
+from zerotools.cli.options.grouped import SELECTION, GroupedCommand, option
 from zerotools.cli.options.shared import json_option, socket_option
 from zerotools.cli.options.spans import Span
 from zerotools.cli.output import render
@@ -26,34 +27,44 @@ OVER = tuple(state for state in STATES if state in TERMINAL)
 Answer = dict[str, Any]
 
 
-@click.command("clean")
+@click.command("clean", cls=GroupedCommand)
 @shown_jobs_argument
-@click.option(
+@option(
     "--older-than",
+    group=SELECTION,
     metavar="TIME",
     type=Span(),
     help="Only jobs that ended longer ago: 30d, 12h, or seconds.",
 )
-@click.option(
-    "--keep",
+@option(
+    "--keep-last",
+    "keep",
+    group=SELECTION,
     type=click.IntRange(min=0),
     default=0,
     metavar="N",
     help="Keep the N jobs that ended last.",
 )
-@click.option(
+@option(
     "--state",
     "states",
+    group=SELECTION,
     multiple=True,
     type=click.Choice(OVER),
     help="Only jobs that ended in this state; may be repeated.",
 )
-@click.option(
+@option(
     "--outputs",
+    group=SELECTION,
     is_flag=True,
     help="Also remove the checkpoints that the JOBs left in the state directory.",
 )
-@click.option("--logs-only", is_flag=True, help="Keep the records; remove only logs and progress.")
+@option(
+    "--logs-only",
+    group=SELECTION,
+    is_flag=True,
+    help="Keep the records; remove only logs and progress.",
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be removed, and remove nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @socket_option

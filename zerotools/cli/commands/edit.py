@@ -13,6 +13,7 @@ import click
 from zerotools.cli.job_views.describe import Job, how_it_waits, plan, title
 from zerotools.cli.job_views.job_reference import find_job, numbers_of, one_job_argument
 from zerotools.cli.job_views.set_keys import set_part
+from zerotools.cli.options.grouped import JOB, WHEN, GroupedCommand, option
 from zerotools.cli.options.shared import json_option, socket_option
 from zerotools.cli.options.waiting_options import dependencies, time_of
 from zerotools.cli.output import render
@@ -25,17 +26,27 @@ _HIDDEN = ("env", "captured_env")
 _NOW = "now"
 
 
-@click.command("edit")
+@click.command("edit", cls=GroupedCommand)
 @one_job_argument
-@click.option("--set", "given", metavar="KEY=VALUE", multiple=True, help="Set a key; repeatable.")
-@click.option("--unset", metavar="KEY", multiple=True, help="Leave a key to its default.")
-@click.option(
-    "--after", metavar="JOB[:ok|any]", multiple=True, help="Start after these jobs instead."
+@option(
+    "--set",
+    "given",
+    group=JOB,
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Set a key; repeatable.",
 )
-@click.option(
+@option("--unset", group=JOB, metavar="KEY", multiple=True, help="Leave a key to its default.")
+@option(
+    "--after",
+    group=WHEN,
+    metavar="JOB[:ok|any]",
+    multiple=True,
+    help="Start after these jobs instead.",
+)
+@option(
     "--begin",
-    "--at",
-    "begin",
+    group=WHEN,
     metavar="WHEN",
     help="Not before this time instead: +2h, 22:30, 2027-01-31T22:30; now: as soon as it can.",
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from zerotools.cli.options.config_options import Configs, config_options, read_job_file
+from zerotools.cli.options.grouped import OUTPUT, GroupedCommand, option
 from zerotools.cli.options.shared import json_option
 from zerotools.cli.output import render
 from zerotools.core.errors import BadRequest
@@ -22,12 +23,13 @@ _CHOICES = {
 """What serves in the place of a key that is missing."""
 
 
-@click.command("import")
+@click.command("import", cls=GroupedCommand)
 @click.argument("job_file", metavar="[JOBFILE]", required=False, type=click.Path(allow_dash=True))
 @config_options
-@click.option(
+@option(
     "-o",
     "--output",
+    group=OUTPUT,
     type=click.Path(path_type=Path),
     metavar="FILE",
     help="Write the job file there; it must not exist.  [default: standard output]",

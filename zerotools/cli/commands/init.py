@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from zerotools.cli.options.grouped import JOB, OUTPUT, GroupedCommand, option
 from zerotools.cli.options.machine_options import MachineOptions, machine_options
 from zerotools.cli.options.shared import json_option
 from zerotools.cli.output import render
@@ -24,28 +25,31 @@ _INTRODUCTION = """\
 """
 
 
-@click.command("init")
-@click.option(
+@click.command("init", cls=GroupedCommand)
+@option(
     "-o",
     "--output",
+    group=OUTPUT,
     type=click.Path(path_type=Path),
     default=Path("job.toml"),
     metavar="FILE",
     help="Where the job file is written; it must not exist.  [default: job.toml]",
 )
-@click.option(
+@option(
     "--model",
+    group=JOB,
     type=click.Path(path_type=Path),
     metavar="DIR",
     help="The model directory, or a config.json.  [default: asked, else the first one here]",
 )
-@click.option(
+@option(
     "--data",
+    group=JOB,
     metavar="PATH",
     help="A file, a directory or a pattern of data.  [default: asked, else the first here]",
 )
 @machine_options
-@click.option("--yes", is_flag=True, help="Ask nothing; take what is seen on this machine.")
+@click.option("-y", "--yes", is_flag=True, help="Ask nothing; take what is seen on this machine.")
 @json_option
 def command(
     output: Path,

@@ -14,6 +14,7 @@ from zerotools.cli.job_views.describe import Job, is_over, outcome, title
 from zerotools.cli.job_views.job_reference import find_job, job_argument
 from zerotools.cli.job_views.polling import Poller
 from zerotools.cli.job_views.which_jobs import jobs_client
+from zerotools.cli.options.grouped import OUTPUT, SELECTION, GroupedCommand, option
 from zerotools.cli.options.shared import json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.cli.output.log_lines import LogSink, sink
@@ -28,21 +29,28 @@ PART = 1 << 20
 TAIL_BYTES = 1 << 16
 
 
-@click.command("logs")
+@click.command("logs", cls=GroupedCommand)
 @job_argument
-@click.option("-f", "--follow", is_flag=True, help="Continue until the job has ended.")
-@click.option(
+@option("-f", "--follow", group=OUTPUT, is_flag=True, help="Continue until the job has ended.")
+@option(
     "--attempt",
+    group=SELECTION,
     type=click.IntRange(min=1),
     metavar="N",
     help="Of this attempt.  [default: the last]",
 )
-@click.option(
-    "--rank", default="0", show_default=True, metavar="R", help="Of this rank, or 'all' of them."
+@option(
+    "--rank",
+    group=SELECTION,
+    default="0",
+    show_default=True,
+    metavar="R",
+    help="Of this rank, or 'all' of them.",
 )
-@click.option(
+@option(
     "-n",
     "--tail",
+    group=SELECTION,
     type=click.IntRange(min=0),
     metavar="N",
     help="Begin with the last N lines of each rank.",

@@ -48,7 +48,7 @@ _MOST_NAMED = 10
     metavar="FILE|DIR",
     help="The model's config.json, or a directory that has it.",
 )
-@click.option("--layout", "layout_name", metavar="LAYOUT", help="Show this layout alone.")
+@click.option("--only", "layout_name", metavar="LAYOUT", help="Show this layout alone.")
 @click.option("--toml", is_flag=True, help="Print the file of a map, to be copied and changed.")
 @tag_option
 @section_option

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from zerotools.cli.options.grouped import OUTPUT, GroupedCommand, option
 from zerotools.cli.options.shared import interval_option, json_option, socket_option
 from zerotools.cli.options.spans import Span
 from zerotools.core.errors import EXIT_INTERRUPTED, BadRequest
@@ -14,17 +15,21 @@ from zerotools.sensors.source import SnapshotSource
 DAEMON_SECONDS = 2.0
 
 
-@click.command("monitor")
-@click.option("--once", is_flag=True, help="Print once and end.")
+@click.command("monitor", cls=GroupedCommand)
+@option("--once", group=OUTPUT, is_flag=True, help="Print once and end.")
 @interval_option(least=0.1)
-@click.option(
+@option(
     "--history",
+    group=OUTPUT,
     type=Span(),
     metavar="TIME",
     help="Print what the daemon kept of the last 1h, 12h, 30d (a year at most), and end.",
 )
-@click.option(
-    "--peaks", is_flag=True, help="Print the most that each attempt of a job held, and end."
+@option(
+    "--peaks",
+    group=OUTPUT,
+    is_flag=True,
+    help="Print the most that each attempt of a job held, and end.",
 )
 @socket_option
 @json_option

@@ -24,6 +24,7 @@ from zerotools.cli.job_views.describe import (
     why,
 )
 from zerotools.cli.job_views.which_jobs import has_slurm_jobs
+from zerotools.cli.options.grouped import SELECTION, GroupedCommand, option
 from zerotools.cli.options.shared import json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import called
@@ -40,12 +41,19 @@ RIGHT = ("id", PRIORITY, "stage", "ranks", "step", "loss", "saved", "age")
 LONGEST_NAME = 40
 
 
-@click.command("queue")
-@click.option("-a", "--all", "show_all", is_flag=True, help="Also jobs that have ended.")
-@click.option("--name", metavar="TEXT", help="Only jobs of this name.")
-@click.option("--user", metavar="NAME", help="Only jobs of this user (all, me, a name or a uid).")
-@click.option("--mine", is_flag=True, help="Only your own jobs.")
-@click.option("-n", "--limit", type=click.IntRange(min=1), metavar="N", help="Only the newest N.")
+@click.command("queue", cls=GroupedCommand)
+@option("-a", "--all", "show_all", group=SELECTION, is_flag=True, help="Also jobs that have ended.")
+@option("--named", "name", group=SELECTION, metavar="NAME", help="Only jobs of this name.")
+@option(
+    "--user",
+    group=SELECTION,
+    metavar="NAME",
+    help="Only jobs of this user (all, me, a name or a uid).",
+)
+@option("--mine", group=SELECTION, is_flag=True, help="Only your own jobs.")
+@option(
+    "--limit", group=SELECTION, type=click.IntRange(min=1), metavar="N", help="Only the newest N."
+)
 @socket_option
 @json_option
 def command(

@@ -10,24 +10,19 @@ from zerotools.cli.job_views.describe import title
 from zerotools.cli.job_views.job_reference import find_job, job_argument
 from zerotools.cli.job_views.which_jobs import jobs_client
 from zerotools.cli.options.shared import json_option, socket_option
+from zerotools.cli.options.slurm_options import nodes_of, nodes_option
 from zerotools.cli.output import render
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import SUCCEEDED
-from zerotools.jobs.tables.rendezvous import MOST_NODES
 
 
 @click.command("resume")
 @job_argument
-@click.option(
-    "--nodes",
-    type=click.IntRange(1, MOST_NODES),
-    metavar="N",
-    help="On so many nodes; for a job that Slurm has without a daemon.",
-)
+@nodes_option("How many nodes, for a job that Slurm has without a daemon; 2-4: as Slurm gives.")
 @socket_option
 @json_option
-def command(reference: str | None, nodes: int | None, socket: Path | None, as_json: bool) -> None:
+def command(reference: str | None, nodes: str | None, socket: Path | None, as_json: bool) -> None:
     """Go on with a job that is over: a new job, in the same directory.
 
     It runs the same job file from the newest complete checkpoint, or from the start if there is
@@ -38,10 +33,11 @@ def command(reference: str | None, nodes: int | None, socket: Path | None, as_js
     (engine "script"): only you know whether it has more to do, so it is run once more and told its
     newest checkpoint. To run one from its start, submit its job file again.
     """
+    asked = {} if nodes is None else nodes_of(nodes)
     client = jobs_client(socket, [reference])
     before = find_job(client, reference)
     if not isinstance(client, DaemonClient):
-        job = client.resume(before["id"], nodes=nodes)
+        job = client.resume(before["id"], **asked)
         if as_json:
             render.print_json({"jobs": [job]})
         else:

@@ -32,7 +32,7 @@ from zerotools.cli.job_views.describe import (
     why,
 )
 from zerotools.cli.job_views.job_reference import find_job, shown_jobs_argument
-from zerotools.cli.job_views.progress_line import figures, speed, time_left
+from zerotools.cli.job_views.progress_line import evaluation, figures, speed, time_left
 from zerotools.cli.job_views.set_keys import set_part
 from zerotools.cli.job_views.which_jobs import jobs_client
 from zerotools.cli.options.shared import json_option, socket_option
@@ -159,7 +159,9 @@ def _facts(job: Job) -> Iterator[tuple[str, str]]:
         yield "speed", speed(job["progress"]) + old
         if not is_over(job) and not is_late(job):
             yield "left", time_left(job["progress"])
-    elif has_no_heartbeat(job):
+    if found := job.get("evaluation"):  # of an older daemon: not there
+        yield "evaluated", f"step {found.get('step')}: {evaluation(found)}"
+    if not job["progress"] and has_no_heartbeat(job):
         yield "heartbeat", "none: the program reports no steps (zerotools.worker can)"
     if array := job.get("array"):
         label = f": {array['label']}" if array["label"] else ""

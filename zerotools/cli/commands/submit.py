@@ -30,6 +30,7 @@ from zerotools.cli.job_views.submitting.queueing import check_all, queue_all
 from zerotools.cli.job_views.which_jobs import is_without_daemon
 from zerotools.cli.options.array_options import ArrayOptions, array_options
 from zerotools.cli.options.config_options import Configs, config_options, read_job_file
+from zerotools.cli.options.grouped import JOB, OUTPUT, WHEN, GroupedCommand, option
 from zerotools.cli.options.shared import json_option, socket_option
 from zerotools.cli.options.slurm_options import NO_SLURM, SlurmOptions, slurm_options
 from zerotools.cli.options.waiting_options import WaitingOptions, waiting_options
@@ -48,52 +49,70 @@ from zerotools.jobs.tables.rendezvous import MOST_NODES
 from zerotools.jobs.tables.spec import JobSpec
 
 
-@click.command("submit")
+@click.command("submit", cls=GroupedCommand)
 @click.argument(
     "job_files", metavar="JOBFILE...", nargs=-1, required=True, type=click.Path(allow_dash=True)
 )
-@click.option("-f", "--follow", is_flag=True, help="Show the progress until the job has ended.")
-@click.option(
+@option(
+    "-f",
+    "--follow",
+    group=OUTPUT,
+    is_flag=True,
+    help="Show the progress until the job has ended.",
+)
+@option(
     "--convert",
+    group=JOB,
     is_flag=True,
     help="Queue a conversion; in place of job files: -- consolidate|reshard|convert|verify ...",
 )
-@click.option(
+@option(
     "--parts",
+    group=JOB,
     type=click.IntRange(1, 4096),
     metavar="N",
     help="Processes of --convert, each of which does a part.  [default: 1]",
 )
-@click.option(
+@option(
     "--node-rank",
+    group=WHEN,
     type=click.IntRange(0, MOST_NODES - 1),
     metavar="N",
     help="Which of several machines this one is, as rendezvous.node_rank of the job file.",
 )
-@click.option("--name", metavar="TEXT", help="Name of the job, instead of the one in its file.")
-@click.option(
+@option(
+    "--name",
+    group=JOB,
+    metavar="NAME",
+    help="Name of the job, instead of the one in its file.",
+)
+@option(
     "--idempotency-key",
+    group=JOB,
     metavar="KEY",
     help="A word of your own for this submit: the same one twice queues one job.",
 )
 @array_options
 @slurm_options
 @waiting_options
-@click.option(
+@option(
     "--env",
     "env_options",
+    group=JOB,
     metavar="NAME[=VALUE]",
     multiple=True,
     help="Give the job this variable too, with its value here, or another; may be repeated.",
 )
-@click.option(
+@option(
     "--notify",
+    group=JOB,
     metavar="URL",
     help="Send what becomes of the jobs there; as notify.webhook of the job file.",
 )
 @config_options
-@click.option(
+@option(
     "--dry-run",
+    group=OUTPUT,
     is_flag=True,
     help="Check the jobs and the shapes of their models; queue nothing.",
 )

@@ -146,10 +146,11 @@ def _parts(record: ProgressRecord, host_peak_bytes: int | None) -> Iterator[tupl
 
 
 def _loss(record: ProgressRecord) -> str:
-    value = _number(record, "loss")
+    name = "loss" if "loss" in record else "last_loss"  # of a program that logs one now and then
+    value = _number(record, name)
     if value is not None:
         return f"loss {render.loss(value)}"
-    return "loss nan" if "loss" in record else ""  # JSON has no NaN: the API says null
+    return "loss nan" if name in record else ""  # JSON has no NaN: the API says null
 
 
 def _host_memory(record: ProgressRecord, peak_bytes: int | None) -> str:
@@ -207,7 +208,7 @@ def event_text(record: ProgressRecord) -> str:
             how = "found a checkpoint at" if record.get("found") else "saved"
             return f"{how} step {step}: {path}{_cost(record)}"
         case "eval":
-            return _evaluated(step, record)
+            return f"evaluated step {step}: {evaluation(record)}"
         case "save_failed":
             return f"could not save step {step}: {render.clean(_why(record))}"
         case "resumed":
@@ -235,18 +236,26 @@ def _cost(record: ProgressRecord) -> str:
     return "" if size is None or seconds is None else f" ({render.size(size)} in {seconds:.1f} s)"
 
 
-def _evaluated(step: int, record: ProgressRecord) -> str:
-    loss, perplexity = _number(record, "loss"), _number(record, "perplexity")
-    shown = "nan" if loss is None else render.loss(loss)
-    also = "" if perplexity is None else f"  perplexity {render.loss(perplexity)}"
-    return f"evaluated step {step}: loss {shown}{also}{_scores(record)}"
+_SCORES = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L", "bleu": "BLEU"}
+_NO_METRICS = (
+    *("rank", "step", "time", "clock", "seconds", "sequences", "tokens", "rss_bytes"),
+    *("predicted", "predicted_seconds"),
+)
 
 
-def _scores(record: ProgressRecord) -> str:
-    """What generating came to, where the job asks for it."""
-    named = (("rouge1", "ROUGE-1"), ("rouge2", "ROUGE-2"), ("rougeL", "ROUGE-L"), ("bleu", "BLEU"))
-    known = ((name, _number(record, key)) for key, name in named)
-    return "".join(f"  {name} {value:.2f}" for name, value in known if value is not None)
+def evaluation(record: ProgressRecord) -> str:
+    """Format the metrics of an evaluation: `loss 1.5000  perplexity 4.4817  accuracy 0.81`."""
+    others = (name for name in record if name not in ("loss", "perplexity", *_SCORES, *_NO_METRICS))
+    shown = [_loss({"loss": record["loss"]})] if "loss" in record else []
+    for name in ("perplexity", *_SCORES, *others):
+        if (value := _number(record, name)) is None:
+            continue
+        if name in _SCORES:
+            shown.append(f"{_SCORES[name]} {value:.2f}")
+        else:
+            text = render.loss(value) if name == "perplexity" else f"{value:.4g}"
+            shown.append(f"{render.clean(name)} {text}")
+    return "  ".join(shown)
 
 
 def _why(record: ProgressRecord) -> str:

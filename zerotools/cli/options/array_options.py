@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from zerotools.cli.options.grouped import JOB, option
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.sweeps import MOST_MEMBERS, count_of, values_of
 
@@ -40,16 +41,18 @@ class ArrayOptions:
 def array_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options; the command gets `array`, an ArrayOptions."""
 
-    @click.option(
+    @option(
         "--sweep",
         "sweeps",
+        group=JOB,
         metavar="KEY=V,V,...",
         multiple=True,
         help="A job for each of these values of a key; several: for each combination.",
     )
-    @click.option(
+    @option(
         "--array",
         "count",
+        group=JOB,
         type=click.IntRange(1, MOST_MEMBERS),
         metavar="N",
         help="So many jobs of each; ZEROTOOLS_ARRAY_INDEX tells their ranks which one they are.",

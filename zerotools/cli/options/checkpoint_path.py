@@ -11,7 +11,7 @@ from click.shell_completion import CompletionItem
 from zerotools.io.stores.addresses import path_of
 
 
-class CheckpointPath(click.ParamType[Path]):
+class CheckpointPath(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
     """`path_of` of what was written; `-` and the like are plain paths."""
 
     name = "path"

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from zerotools.cli.options.grouped import LAUNCHERS, option
 from zerotools.cli.options.recipe_options import RECIPE_OPTIONS, RecipeOptions, named_file
 from zerotools.cli.output.render import clean
 from zerotools.core.errors import BadRequest
@@ -159,28 +160,31 @@ def config_options(command: Callable[..., int]) -> Callable[..., int]:
         return command(**given, configs=Configs(deepspeed, accelerate, told, lenient))
 
     options = (
-        click.option(
+        option(
             "--deepspeed",
+            group=LAUNCHERS,
             type=click.Path(path_type=Path),
             metavar="FILE",
             help="Take settings from DeepSpeed's JSON.",
         ),
-        click.option(
+        option(
             "--accelerate",
+            group=LAUNCHERS,
             type=click.Path(path_type=Path),
             metavar="FILE",
             help="Take settings from accelerate's YAML.",
         ),
         *RECIPE_OPTIONS,
-        click.option(
+        option(
             "--lenient",
+            group=LAUNCHERS,
             is_flag=True,
             help="Repair text copied from a web page (comments, commas, quotes, spaces, "
             "indentation), and show each repair.",
         ),
     )
-    for option in reversed(options):
-        option(collected)
+    for add in reversed(options):
+        add(collected)
     return collected
 
 

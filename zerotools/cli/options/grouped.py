@@ -2,7 +2,7 @@
 
 `@command("convert")` makes a command and `@option("--dtype", group=NAMES, ...)` an option of it,
 with click's own arguments. The help page lists each group under its title, in the order of
-`GROUPS`. Options without a group come last, under "General".
+`ORDER`. Options without a group come last, under "General".
 """
 
 from __future__ import annotations
@@ -22,13 +22,30 @@ GROUPS = (WHAT, NAMES, WHEN, OUTPUT, RESOURCES, GENERAL)
 
 _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
 
+JOB = "Job"
+SELECTION = "Selection"
+LAUNCHERS = "Settings of other launchers"
+CLUSTER = "Slurm"
+ORDER = (
+    JOB,
+    SELECTION,
+    WHAT,
+    NAMES,
+    LAUNCHERS,
+    WHEN,
+    CLUSTER,
+    OUTPUT,
+    RESOURCES,
+    GENERAL,
+)
+
 
 class GroupedOption(click.Option):
     """An option that knows its group."""
 
     def __init__(self, *args: Any, group: str = GENERAL, **attributes: Any) -> None:
         super().__init__(*args, **attributes)
-        assert group in GROUPS, f"{group!r} is not in GROUPS"
+        assert group in ORDER, f"{group!r} is not in ORDER"
         self.group = group
 
 
@@ -38,14 +55,15 @@ class GroupedCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one list for each group that has an option."""
-        rows: dict[str, list[tuple[str, str]]] = {group: [] for group in GROUPS}
+        rows: dict[str, list[tuple[str, str]]] = {group: [] for group in ORDER}
         for parameter in self.get_params(ctx):
             row = parameter.get_help_record(ctx)
-            if row is not None:
+            # From 8.5.1 on, click has a row for each argument, too.
+            if row is not None and not isinstance(parameter, click.Argument):
                 rows[getattr(parameter, "group", GENERAL)].append(row)
         filled = {group: listed for group, listed in rows.items() if listed}
         for group, listed in filled.items():
-            with formatter.section(f"{group} options" if len(filled) > 1 else "Options"):
+            with formatter.section(group if len(filled) > 1 else "Options"):
                 formatter.write_dl(listed)
 
 

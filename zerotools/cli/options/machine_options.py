@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from zerotools.cli.options.grouped import RESOURCES, option
 from zerotools.cli.options.sizes import ByteSize
 from zerotools.core.errors import BadRequest
 from zerotools.ops.estimate.terms import Machine
@@ -67,27 +68,30 @@ def machine_options(command: Callable[..., int]) -> Callable[..., int]:
         return command(**given, machine=MachineOptions(gpus, gpu_memory, host_memory))
 
     options = (
-        click.option(
+        option(
             "--gpus",
+            group=RESOURCES,
             type=click.IntRange(1, _MOST_GPUS),
             metavar="N",
             help="GPUs, one rank each.  [default: the job file's, else those of this machine]",
         ),
-        click.option(
+        option(
             "--gpu-memory",
+            group=RESOURCES,
             type=ByteSize(),
             metavar="SIZE",
             help="Memory of one GPU.  [default: that of this machine]",
         ),
-        click.option(
+        option(
             "--host-memory",
+            group=RESOURCES,
             type=ByteSize(),
             metavar="SIZE",
             help="Memory of the host.  [default: that of this machine]",
         ),
     )
-    for option in reversed(options):
-        option(collected)
+    for add in reversed(options):
+        add(collected)
     return collected
 
 

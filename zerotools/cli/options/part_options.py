@@ -17,7 +17,7 @@ MOST = 1 << 20
 LAUNCHERS = ("slurm", "torchrun")
 
 
-class PartType(click.ParamType[OutputPart]):
+class PartType(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
     """`3/8`: the third of eight."""
 
     name = "I/N"

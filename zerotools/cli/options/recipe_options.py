@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import click
 
+from zerotools.cli.options.grouped import LAUNCHERS, option
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue
 from zerotools.jobs.imports.recipes.axolotl import read_axolotl
@@ -102,20 +103,23 @@ def named_file(
 
 
 RECIPE_OPTIONS = (
-    click.option(
+    option(
         "--launch",
+        group=LAUNCHERS,
         metavar="LINE|FILE",
         help="Take settings from the command that starts a training program (deepspeed, torchrun, "
         "accelerate launch, python), or from the script that has it. Nothing is run.",
     ),
-    click.option(
+    option(
         "--llamafactory",
+        group=LAUNCHERS,
         type=click.Path(path_type=Path),
         metavar="FILE",
         help="Take settings from LLaMA-Factory's YAML.",
     ),
-    click.option(
+    option(
         "--axolotl",
+        group=LAUNCHERS,
         type=click.Path(path_type=Path),
         metavar="FILE",
         help="Take settings from axolotl's YAML.",

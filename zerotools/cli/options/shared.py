@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from zerotools.cli.options.checkpoint_path import CheckpointPath
+from zerotools.cli.options.grouped import OUTPUT, option
 from zerotools.cli.output.messages import HOST
 from zerotools.core.errors import BadRequest
 
@@ -73,8 +74,9 @@ state_dir_option = click.option(
 
 def interval_option(least: float) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """`--interval`, of at least so many seconds, for what reads again and again."""
-    return click.option(
+    return option(
         "--interval",
+        group=OUTPUT,
         type=click.FloatRange(min=least, max=3600),
         default=2.0,
         show_default=True,

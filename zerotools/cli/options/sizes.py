@@ -9,7 +9,7 @@ import click
 from zerotools.core.counts import bytes_of
 
 
-class ByteSize(click.ParamType[int]):
+class ByteSize(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
     """A number of bytes: `5GB` is 5 * 10^9, `1GiB` is 2^30, a bare number counts bytes."""
 
     name = "size"

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from zerotools.cli.options.grouped import CLUSTER, option
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.tables.spec import SLURM
 
@@ -50,8 +51,13 @@ class SlurmOptions:
 NO_SLURM = SlurmOptions()
 
 
-def _nodes(text: str) -> dict[str, int]:
-    """The keys that `2` or `2-4` mean. Raises BadRequest."""
+def nodes_option(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the decorator that adds `--nodes N[-MAX]`, a text for `nodes_of`."""
+    return option("--nodes", group=CLUSTER, metavar="N[-MAX]", help=help)
+
+
+def nodes_of(text: str) -> dict[str, int]:
+    """Return the keys of `[slurm]` that `2` or `2-4` mean. Raises BadRequest."""
     found = re.fullmatch(r"([1-9][0-9]{0,4})(?:-([1-9][0-9]{0,4}))?", text)
     if found is None:
         raise BadRequest(f"--nodes {text}: is not a number of nodes; write 2, or 2-4")
@@ -61,38 +67,43 @@ def _nodes(text: str) -> dict[str, int]:
 def slurm_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options; the command gets `slurm`, a SlurmOptions."""
 
-    @click.option(
+    @option(
         "--slurm",
+        group=CLUSTER,
         is_flag=True,
         help='Queue the jobs in Slurm, as backend = "slurm" of the job file.',
     )
-    @click.option("--partition", metavar="NAME", help="For Slurm: the partition.")
-    @click.option("--account", metavar="NAME", help="For Slurm: the account.")
-    @click.option("--qos", metavar="NAME", help="For Slurm: the quality of service.")
-    @click.option("--constraint", metavar="TEXT", help="For Slurm: what nodes must have.")
-    @click.option("--time", metavar="SPAN", help="For Slurm: how long one start may run: 8h.")
-    @click.option(
-        "--nodes",
-        metavar="N[-MAX]",
-        help="For Slurm: how many nodes; 2-4: as many as Slurm gives.",
+    @option("--partition", group=CLUSTER, metavar="NAME", help="Partition.")
+    @option("--account", group=CLUSTER, metavar="NAME", help="Account.")
+    @option("--qos", group=CLUSTER, metavar="NAME", help="Quality of service.")
+    @option("--constraint", group=CLUSTER, metavar="TEXT", help="Features that nodes must have.")
+    @option(
+        "--time",
+        group=CLUSTER,
+        metavar="SPAN",
+        help="How long one start may run, such as 8h.",
     )
-    @click.option(
+    @nodes_option("How many nodes; 2-4: as many as Slurm gives.")
+    @option(
         "--gpus-per-node",
+        group=CLUSTER,
         type=click.IntRange(1),
         metavar="N",
-        help="For Slurm: GPUs of each node (ranks, on CPUs); as gpus of the job file.",
+        help="GPUs of each node (ranks, on CPUs); as gpus of the job file.",
     )
-    @click.option(
+    @option(
         "--sbatch",
         "options",
+        group=CLUSTER,
         metavar="OPTION",
         multiple=True,
-        help="For Slurm: one more option of sbatch, such as --exclude=n7; may be repeated.",
+        help="One more option of sbatch, such as --exclude=n7; may be repeated.",
     )
-    @click.option(
+    @option(
         "--no-daemon",
+        group=CLUSTER,
         is_flag=True,
-        help="For Slurm: submit from here, also where a daemon would watch the job.",
+        help="Submit from here, also where a daemon would watch the job.",
     )
     @functools.wraps(command)
     def with_options(
@@ -106,7 +117,7 @@ def slurm_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         table = {name: value for name in _TEXTS if (value := others.pop(name)) is not None}
         if nodes is not None:
-            table |= _nodes(nodes)
+            table |= nodes_of(nodes)
         if options:
             table["options"] = list(options)
         chosen = SlurmOptions(

@@ -9,7 +9,7 @@ import click
 from zerotools.core.errors import BadRequest
 
 
-class Span(click.ParamType[int]):
+class Span(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
     """Seconds: `30d`, `12h`, or a bare number of them."""
 
     name = "time"

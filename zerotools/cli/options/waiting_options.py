@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from zerotools.cli.options.grouped import WHEN, option
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.binding.durations import seconds_of
 from zerotools.jobs.priorities import LEAST_PRIORITY, MOST_PRIORITY
@@ -47,22 +48,28 @@ class WaitingOptions:
 def waiting_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options; the command gets `waiting`, a WaitingOptions."""
 
-    @click.option(
+    @option(
         "--priority",
+        group=WHEN,
         type=click.IntRange(LEAST_PRIORITY, MOST_PRIORITY),
         metavar="N",
         help=f"{LEAST_PRIORITY} to {MOST_PRIORITY}: the higher one starts first.  [default: 0]",
     )
-    @click.option("--hold", is_flag=True, help="Do not start it before: zerotools release JOB.")
-    @click.option(
+    @option(
+        "--hold",
+        group=WHEN,
+        is_flag=True,
+        help="Do not start it before: zerotools release JOB.",
+    )
+    @option(
         "--begin",
-        "--at",
-        "begin",
+        group=WHEN,
         metavar="WHEN",
         help="Not before this time: +2h, 22:30, 2027-01-31 or 2027-01-31T22:30.",
     )
-    @click.option(
+    @option(
         "--after",
+        group=WHEN,
         metavar="JOB[:ok|any]",
         multiple=True,
         help="Only when this job has succeeded, or with :any has ended; may be repeated.",

@@ -48,6 +48,7 @@ NO_VIEW: dict[str, Any] = {  # also of a job whose record cannot be read
     "latest_checkpoint": None,
     "uploaded": None,
     "progress": None,
+    "evaluation": None,
     "phase": None,
     "spec": {},
     "set_keys": [],

@@ -310,9 +310,14 @@ class SlurmJobs:
             self._commands.cancel(number)
         return self.job(job_id)
 
-    def resume(self, job_id: str, *, nodes: int | None = None) -> dict[str, Any]:
-        """Submit a job that is over once more: it goes on from its newest checkpoint, on `nodes` of
-        them. Raises BadRequest and SlurmUnreachable."""
+    def resume(
+        self, job_id: str, *, nodes: int | None = None, max_nodes: int | None = None
+    ) -> dict[str, Any]:
+        """Submit a job that is over once more, to continue from its newest checkpoint.
+
+        It runs on `nodes`, or up to `max_nodes`, instead of the numbers that it had. Raises
+        BadRequest and SlurmUnreachable.
+        """
         directory = self.directory(job_id)
         newest = max(directory.submissions(), default=0)
         view = self.job(job_id)
@@ -332,7 +337,7 @@ class SlurmJobs:
             )
         self.refuse_taken(spec, own=directory.path.name)
         if nodes is not None:
-            spec = replace(spec, slurm=replace(spec.slurm, nodes=nodes, max_nodes=None))
+            spec = replace(spec, slurm=replace(spec.slurm, nodes=nodes, max_nodes=max_nodes))
             if problems := check(spec)[0]:
                 raise BadRequest(f"--nodes {nodes}: {problems[0]}")
         submit_again(self._commands, directory, spec, newest=newest)

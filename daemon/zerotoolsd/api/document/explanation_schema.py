@@ -1,57 +1,73 @@
-"""What `GET /v1/jobs/{id}/explain` answers."""
+"""The components of what `GET /v1/jobs/{id}/explain` answers."""
 
 from __future__ import annotations
 
-from zerotoolsd.api.document.json_schemas import Schema, of_answer, of_type
-from zerotoolsd.api.document.operation_terms import COUNT, TEXT_OR_NULL, list_of, object_of, ref
+from zerotoolsd.api.document.json_schemas import Schema, answers_of, of_type, ref
+from zerotoolsd.api.document.operation_terms import (
+    COUNT,
+    FLAG,
+    NUMBER_OR_NULL,
+    TEXT,
+    TEXT_OR_NULL,
+    WHOLE_OR_NULL,
+    list_of,
+    object_of,
+    or_null,
+)
 from zerotoolsd.explaining.explanation import Holder, QueuePlace
 from zerotoolsd.queue.yielding.yield_table import YieldRow
 
 
-def explanation() -> Schema:
-    none, number = {"type": "null"}, {"type": ["number", "null"]}
-    whole, text_or_null = {"type": ["integer", "null"]}, TEXT_OR_NULL
+def explanation_components() -> dict[str, Schema]:
+    """Return the components by name; `Explanation` is the answer."""
     retries = object_of(
         used=COUNT,
         max=COUNT,
         rule={"enum": ["auto", "always"]},
-        cause=text_or_null,
-        after=text_or_null,
+        cause=TEXT_OR_NULL,
+        after=TEXT_OR_NULL,
         cause_ends=COUNT,
-        cause_max=whole,
-        counts=of_type(bool),
-        next_try=number,
+        cause_max=WHOLE_OR_NULL,
+        counts=FLAG,
+        next_try=NUMBER_OR_NULL,
     )
     end = object_of(
         attempt=COUNT,
-        cause_kind=text_or_null,
-        cause=text_or_null,
-        rank=whole,
-        exit_code=whole,
-        signal=whole,
+        cause_kind=TEXT_OR_NULL,
+        cause=TEXT_OR_NULL,
+        rank=WHOLE_OR_NULL,
+        exit_code=WHOLE_OR_NULL,
+        signal=WHOLE_OR_NULL,
         steps_done=COUNT,
-        saved_step=whole,
-        ended=number,
+        saved_step=WHOLE_OR_NULL,
+        ended=NUMBER_OR_NULL,
     )
-    notice = object_of(
-        notice=of_type(str),
+    notification = object_of(
+        notice=TEXT,
         channel={"enum": ["webhook", "command"]},
         tries=COUNT,
         next_try=of_type(float),
-        trouble=text_or_null,
+        trouble=TEXT_OR_NULL,
     )
-    return object_of(
+    explanation = object_of(
         id=COUNT,
-        name=of_type(str),
-        state=of_type(str),
-        why=text_or_null,
-        place={"anyOf": [of_answer(QueuePlace), none]},
-        size=text_or_null,
-        holders=list_of(of_answer(Holder)),
-        retries=retries,
-        end={"anyOf": [end, none]},
-        resumed_from=text_or_null,
-        room=list_of(of_answer(YieldRow)),
-        notifications=list_of(notice),
+        name=TEXT,
+        state=TEXT,
+        why=TEXT_OR_NULL,
+        place=or_null(ref("QueuePlace")),
+        size=TEXT_OR_NULL,
+        holders=list_of(ref("Holder")),
+        retries=ref("Retries"),
+        end=or_null(ref("AttemptEnd")),
+        resumed_from=TEXT_OR_NULL,
+        room=list_of(ref("YieldRow")),
+        notifications=list_of(ref("PendingNotification")),
         events=list_of(ref("Event")),
     )
+    return {
+        "Explanation": explanation,
+        "Retries": retries,
+        "AttemptEnd": end,
+        "PendingNotification": notification,
+        **answers_of(QueuePlace, Holder, YieldRow),
+    }

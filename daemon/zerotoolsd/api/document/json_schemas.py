@@ -1,10 +1,13 @@
-"""JSON schemas (draft 2020-12) of our dataclasses: of what is answered, and of the job file."""
+"""JSON schemas (draft 2020-12) of dataclasses: of those that are answered, and of the job file.
+
+Each dataclass is a component of the document, named after its class; others refer to it.
+"""
 
 from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, get_args, get_origin
 
@@ -21,20 +24,62 @@ _SCALARS: Mapping[Any, Schema] = {
 }
 
 
+def ref(name: str) -> Schema:
+    """Return a reference to the component `name`."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
 def of_type(hint: Any) -> Schema:
     """The schema of an annotated type."""
     if hint in _SCALARS:
         return dict(_SCALARS[hint])
     if is_dataclass(hint):
-        return {"$ref": f"#/components/schemas/{typing.cast(type, hint).__name__}"}
+        return ref(component_name(typing.cast("type[Any]", hint)))
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return {"anyOf": [of_type(each) for each in arguments]}
     if origin is tuple:
-        return {"type": "array", "items": of_type(arguments[0])}
+        kinds = dict.fromkeys(each for each in arguments if each is not Ellipsis)
+        items = [of_type(each) for each in kinds]
+        return {"type": "array", "items": items[0] if len(items) == 1 else {"anyOf": items}}
     if origin is not None and issubclass(origin, Mapping):
         return {"type": "object", "additionalProperties": of_type(arguments[1])}
     return {}
+
+
+def component_name(kind: type[Any]) -> str:
+    """Return the name of the component of a dataclass; that of the job file is `Job`."""
+    return {"JobSpec": "Job"}.get(kind.__name__, kind.__name__)
+
+
+def answers_of(*kinds: type[Any]) -> dict[str, Schema]:
+    """Return the components of these answers and of all dataclasses in their fields."""
+    return _components(of_answer, kinds)
+
+
+def tables_of(kind: type[Any]) -> dict[str, Schema]:
+    """Return the components of a table of the job file and of all tables in it."""
+    return _components(of_table, (kind,))
+
+
+def _components(
+    schema: Callable[[type[Any]], Schema], kinds: tuple[type[Any], ...]
+) -> dict[str, Schema]:
+    found: dict[str, Schema] = {}
+    left = list(kinds)
+    while left:
+        kind = left.pop(0)
+        if component_name(kind) not in found:
+            found[component_name(kind)] = schema(kind)
+            left += [each for hint in hints_of(kind).values() for each in _dataclasses_in(hint)]
+    return found
+
+
+def _dataclasses_in(hint: Any) -> Iterator[type[Any]]:
+    if isinstance(hint, type) and is_dataclass(hint):
+        yield hint
+    for each in get_args(hint):
+        yield from _dataclasses_in(each)
 
 
 def of_answer(kind: type[Any], **more: Schema) -> Schema:
@@ -59,11 +104,11 @@ def of_table(kind: type[Any]) -> Schema:
 
 def _key(item: Field[Any], hint: Any) -> Schema:
     if is_dataclass(hint) and isinstance(hint, type):
-        return {**of_table(hint), "description": item.metadata["doc"]}
+        return {**of_type(hint), "description": item.metadata["doc"]}
     schema = of_type(hint)
     if (table := table_of(hint)) is not None:
         others = [of_type(each) for each in get_args(hint) if each is not table]
-        schema = {"anyOf": [*others, of_table(table)]}
+        schema = {"anyOf": [*others, of_type(table)]}
     bounds = {
         "minimum": item.metadata["minimum"],
         "maximum": item.metadata["maximum"],

@@ -1,70 +1,96 @@
-"""The requests about what a job has produced."""
+"""The requests about what a job has produced, and the components of their answers."""
 
 from __future__ import annotations
 
-from zerotoolsd.api.document.json_schemas import Schema, of_type
+from zerotoolsd.api.document.json_schemas import Schema, answers_of, ref
 from zerotoolsd.api.document.operation_terms import (
-    ANY_OBJECT,
     COUNT,
+    FLAG,
     JOB_ID,
+    NUMBER_OR_NULL,
+    TEXT,
+    TEXT_OR_NULL,
+    WHOLE_OR_NULL,
+    get,
     list_of,
     object_of,
-    operation,
+    or_null,
     query_of,
 )
 from zerotoolsd.api.results import MOST_POINTS, MOST_ROWS
+from zerotoolsd.results.checkpoint_tree import SavedCheckpoint
+from zerotoolsd.results.run_curves import CheckpointStatement, CurvePart
 
-_COLUMNS: Schema = {
-    "type": "object",
-    "additionalProperties": list_of({"type": ["number", "null"]}),
-}
-_CURVES = object_of(
-    checkpoints=list_of(ANY_OBJECT),
-    evaluations=_COLUMNS,
-    follow={"anyOf": [object_of(attempt=COUNT, since=COUNT), {"type": "null"}]},
-    job=COUNT,
-    not_finite=list_of(COUNT),
-    parts=list_of(ANY_OBJECT),
-    sampled=of_type(bool),
-    steps=_COLUMNS,
-)
-_CHECKPOINTS = object_of(
-    checkpoints=list_of(ANY_OBJECT),
-    more=COUNT,
-    output_dir={"type": "string"},
-    unfinished=list_of({"type": "string"}),
-)
-_PREDICTIONS = object_of(
-    first=COUNT,
-    more=of_type(bool),
-    rows=list_of(ANY_OBJECT),
-    step={"anyOf": [COUNT, {"type": "null"}]},
-    steps=list_of(COUNT),
-)
+_RESULTS = "results"
+
+
+def result_components() -> dict[str, Schema]:
+    """Return the components by name."""
+    return {
+        "Curves": object_of(
+            checkpoints=list_of(ref("CheckpointStatement")),
+            evaluations=ref("CurveColumns"),
+            follow=or_null(ref("ProgressPlace")),
+            job=COUNT,
+            not_finite=list_of(COUNT),
+            parts=list_of(ref("CurvePart")),
+            sampled=FLAG,
+            steps=ref("CurveColumns"),
+        ),
+        "CurveColumns": {"type": "object", "additionalProperties": list_of(NUMBER_OR_NULL)},
+        "ProgressPlace": object_of(attempt=COUNT, since=COUNT),
+        "CheckpointList": object_of(
+            checkpoints=list_of(ref("SavedCheckpoint")),
+            more=COUNT,
+            output_dir=TEXT,
+            unfinished=list_of(TEXT),
+        ),
+        "PredictionPage": object_of(
+            first=COUNT,
+            more=FLAG,
+            rows=list_of(ref("PredictionRow")),
+            step=or_null(COUNT),
+            steps=list_of(COUNT),
+        ),
+        "PredictionRow": object_of(
+            example=WHOLE_OR_NULL,
+            prompt=TEXT_OR_NULL,
+            reference=TEXT_OR_NULL,
+            prediction=TEXT_OR_NULL,
+        ),
+        **answers_of(SavedCheckpoint, CurvePart, CheckpointStatement),
+    }
 
 
 def result_paths() -> dict[str, dict[str, Schema]]:
-    """By path and method."""
+    """Return the operations by path and method."""
     points: Schema = {**COUNT, "minimum": 1, "maximum": MOST_POINTS}
     rows: Schema = {**COUNT, "minimum": 1, "maximum": MOST_ROWS}
     return {
-        "/v1/jobs/{id}/curves": {
-            "get": operation(
-                "What it and the jobs that it resumes reported, as columns",
-                {"200": _CURVES},
-                *(JOB_ID, query_of("points", points, "at most; default: 1000")),
-            )
-        },
-        "/v1/jobs/{id}/checkpoints": {
-            "get": operation("The checkpoints in its directory now", {"200": _CHECKPOINTS}, JOB_ID)
-        },
-        "/v1/jobs/{id}/predictions": {
-            "get": operation(
-                "Texts that an evaluation generated",
-                {"200": _PREDICTIONS},
-                *(JOB_ID, query_of("step", COUNT, "of the evaluation; default: the newest")),
-                query_of("first", COUNT, "the row to begin with; default: 0"),
-                query_of("limit", rows, "rows, at most; default: 20"),
-            )
-        },
+        "/v1/jobs/{id}/curves": get(
+            "getCurves",
+            _RESULTS,
+            "What it and the jobs that it resumes reported, as columns",
+            {"200": ref("Curves")},
+            *(JOB_ID, query_of("points", points, "at most; default: 1000")),
+            refused=("403",),
+        ),
+        "/v1/jobs/{id}/checkpoints": get(
+            "listCheckpoints",
+            _RESULTS,
+            "The checkpoints in its directory now",
+            {"200": ref("CheckpointList")},
+            JOB_ID,
+            refused=("403",),
+        ),
+        "/v1/jobs/{id}/predictions": get(
+            "listPredictions",
+            _RESULTS,
+            "Texts that an evaluation generated",
+            {"200": ref("PredictionPage")},
+            *(JOB_ID, query_of("step", COUNT, "of the evaluation; default: the newest")),
+            query_of("first", COUNT, "the row to begin with; default: 0"),
+            query_of("limit", rows, "rows, at most; default: 20"),
+            refused=("403",),
+        ),
     }

@@ -87,6 +87,14 @@ def test_no_two_jobs_write_into_one_directory(home: Path, tmp_path: Path) -> Non
         SlurmJobs(programs(tmp_path, squeue="exit 0"), home).resume(directory.path.name)
 
 
+def test_a_job_is_resumed_on_other_numbers_of_nodes(home: Path, tmp_path: Path) -> None:
+    directory, _ = submit_job(programs(home.parent, squeue="exit 0"), home, job({}))
+    write_record(directory.submission_path(1) / END, {"state": "failed", "reason": "x"})
+    jobs = SlurmJobs(programs(tmp_path, squeue="exit 0"), home)
+    jobs.resume(directory.path.name, nodes=2, max_nodes=4)
+    assert "--nodes=2-4\n" in (tmp_path / "bin" / "sbatch.script").read_text()
+
+
 def test_a_rehearsal_refuses_a_slurm_that_is_too_old(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

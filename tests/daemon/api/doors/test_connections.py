@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.api.fakes import FakeService
+from tests.daemon.waiting import wait_async
 from zerotoolsd.api.doors import connections
 from zerotoolsd.api.doors.connections import HEAD_SECONDS, READ_SECONDS, room_for_connections
 from zerotoolsd.api.doors.listen import open_socket
@@ -197,8 +198,11 @@ def test_an_answer_that_nobody_reads_is_given_up(tmp_path: Path) -> None:
         assert it.server.door is not None
         server = it.server._runner.server
         assert server is not None
-        while not server.connections or not _unread(server.connections[0]):
-            await asyncio.sleep(0.001)
+
+        async def waits() -> int:
+            return _unread(server.connections[0]) if server.connections else 0
+
+        await wait_async(waits, "an answer that is not read")
         it.pass_time(0)
         it.pass_time(READ_SECONDS - 1)
         assert _unread(server.connections[0])

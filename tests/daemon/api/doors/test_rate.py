@@ -8,7 +8,6 @@ from tests.daemon.api.fakes import FakeService
 from tests.daemon.api.serving import serving
 from zerotools.core.errors import DaemonRefused
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotoolsd.api import routes
 from zerotoolsd.api.doors.rate import RateLimit
 
 
@@ -27,9 +26,9 @@ def test_a_clock_that_goes_back_gives_nothing() -> None:
     assert limit.wait_for(7, 5.0) == 1
 
 
-def test_whoever_asks_too_often_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routes, "RateLimit", lambda: RateLimit(per_second=0.001, at_once=2))
-    with serving(FakeService(tmp_path), tmp_path / "api.sock"):
+def test_whoever_asks_too_often_is_told(tmp_path: Path) -> None:
+    rate = RateLimit(per_second=0.001, at_once=2)
+    with serving(FakeService(tmp_path), tmp_path / "api.sock", rate=rate):
         client = DaemonClient(tmp_path / "api.sock")
         client.health()
         client.health()

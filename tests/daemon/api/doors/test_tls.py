@@ -62,7 +62,9 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def served(tmp_path: Path, certificates: Path | None, name: str = "good") -> Iterator[int]:
+def served(
+    tmp_path: Path, certificates: Path | None, name: str = "good", most: int | None = None
+) -> Iterator[int]:
     """The port of a service, with TLS if there are `certificates`."""
     files = {}
     if certificates is not None:
@@ -74,7 +76,7 @@ def served(tmp_path: Path, certificates: Path | None, name: str = "good") -> Ite
     door = open_tcp(ApiConfig(listen="127.0.0.1:0", tokens=str(tokens), **files))
     assert door is not None
     port = door.listening.getsockname()[1]
-    with serving(FakeService(tmp_path / "state"), tmp_path / "api.sock", tcp=door):
+    with serving(FakeService(tmp_path / "state"), tmp_path / "api.sock", tcp=door, most=most):
         yield port
 
 
@@ -140,9 +142,8 @@ def test_half_a_handshake_holds_no_place_for_long(
     tmp_path: Path, certificates: Path, said: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
-    monkeypatch.setattr(connections, "room_for_connections", lambda: 1)
     with (
-        served(tmp_path, certificates) as port,
+        served(tmp_path, certificates, most=1) as port,
         socket.create_connection(("127.0.0.1", port), timeout=10) as half,
     ):
         half.sendall(said)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +17,9 @@ LEASE = Lease(gpu_uuid="GPU-1", job_id=1, attempt=1, held_by="pid 7")
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path)
+def store(tmp_path: Path) -> Iterator[Store]:
+    with closing(Store(tmp_path)) as opened:
+        yield opened
 
 
 def begin(store: Store, *gpus: str, gpu_bytes: int | None = None) -> None:

@@ -71,13 +71,15 @@ def test_it_never_gives_up_and_waits_longer_each_time(tmp_path: Path) -> None:
 def test_what_is_only_nice_to_know_does_not_cost_the_record(tmp_path: Path) -> None:
     record = ReservedRecord(tmp_path / "exit.json", 0)
     told = {"outcome": "crashed", "cause": "x" * 10**6, "last_lines": "y" * 10**6}
-    record.write({**told, "progress": {"loss": "z" * 10**6}})
+    large = {"loss": "z" * 10**6}
+    record.write({**told, "progress": large, "evaluation": large})
     kept = read_json(tmp_path / "exit.json") or {}
     assert kept == {
         "outcome": "crashed",
         "cause": "x" * 2000,
         "last_lines": None,
         "progress": None,
+        "evaluation": None,
     }
 
 

@@ -1,0 +1,125 @@
+"""What the ranks of one training agree on: at which step to stop, and that all of them have saved.
+
+Ranks hear of a stop at different times. One that stops a step before the others leaves them waiting
+for it, so all ranks decide by an all-reduce. To keep that cheap it is made about once a second,
+after steps that all ranks compute from the same numbers. Here a step takes 0.1 s, the first 5 s:
+
+    after step      1     2     12
+    rank 0 heard    no    no    no
+    rank 1 heard    no    no    yes
+    all-reduce      no    no    yes: both stop
+
+`torch` is not imported here: where the program has not imported it, there is a single rank.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from zerotools import worker
+
+ASK_SECONDS = 1.0
+MOST_STEPS_BETWEEN = 100
+JOIN_SECONDS = 60.0
+SAVE_SECONDS = 60.0
+_POLL_SECONDS = 0.02
+_counts: dict[str, int] = {}
+
+
+def _ordinal(name: str) -> int:
+    """Return how many times this process has asked for `name`: keys of the store are used once."""
+    _counts[name] = _counts.get(name, 0) + 1
+    return _counts[name]
+
+
+class TrainingRanks:
+    """The ranks of one training. All of them make the same calls at the same steps.
+
+    Several ranks that have no group of `torch.distributed` in common agree on nothing: the training
+    does not stop, and its checkpoints are not reported.
+    """
+
+    def __init__(self, size: int, device: Any = "cpu") -> None:
+        """`size` is the number of ranks, `device` where a tensor for an all-reduce lies."""
+        self.size = size
+        self._device = device
+        self._store = _store_of(size)
+        self.is_complete = size == 1 or (self._store is not None and self._all_have_joined())
+        self._asked = (0, time.monotonic())
+        self._ask_at = 0
+
+    def _all_have_joined(self) -> bool:
+        """Wait for the other ranks: an all-reduce that one of them never enters does not return."""
+        key = f"zerotools/joined/{_ordinal('joined')}"
+        self._store.add(key, 1)
+        found = "all" if self._has_reached(key, JOIN_SECONDS) else "some"
+        verdict = self._store.compare_set(f"{key}/verdict", "", found)  # the first rank decides
+        if verdict in (b"all", "all"):
+            return True
+        print(
+            f"zerotools: fewer than {self.size} ranks have a ZerotoolsCallback, so this training "
+            "does not save when its job is asked to stop, and reports no checkpoints; add the "
+            "callback on every rank",
+            file=sys.stderr,
+        )
+        return False
+
+    def _has_reached(self, key: str, seconds: float) -> bool:
+        """Return whether every rank has counted itself at `key`, after at most `seconds`."""
+        deadline = time.monotonic() + seconds
+        while self._store.add(key, 0) < self.size:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_POLL_SECONDS)
+        return True
+
+    def begin(self, step: int) -> None:
+        """Start to listen for a stop. `step`: how many are done already."""
+        self._asked = (step, time.monotonic())
+        if self.is_complete:
+            worker.should_stop()  # from here on, a SIGTERM does not end the process
+
+    def should_stop(self, step: int) -> bool:
+        """Return whether all ranks stop now, after `step`. Ask after every step, on every rank."""
+        if self.size == 1:
+            return worker.should_stop()
+        if not self.is_complete or step < self._ask_at:
+            return False
+        before, since = self._asked
+        now = time.monotonic()
+        seconds = (now - since) / max(1, step - before)
+        torch: Any = sys.modules["torch"]
+        heard = torch.tensor([float(worker.should_stop()), seconds], device=self._device)
+        torch.distributed.all_reduce(heard, torch.distributed.ReduceOp.MAX)
+        stops, seconds = heard.tolist()
+        self._asked = (step, now)
+        steps = ASK_SECONDS / max(seconds, 1e-6)
+        self._ask_at = step + max(1, min(int(steps), MOST_STEPS_BETWEEN))
+        return bool(stops)
+
+    def count_saved(self, step: int) -> str:
+        """Tell the other ranks that this one has saved `step`; return what `have_saved` takes."""
+        key = f"zerotools/saved/{step}/{_ordinal(f'saved/{step}')}"
+        if self._store is not None:
+            self._store.add(key, 1)
+        return key
+
+    def have_saved(self, key: str, seconds: float = 0.0) -> bool:
+        """Return whether all ranks have saved, after at most `seconds`. Never waits for a rank that
+        does not come."""
+        return self.size == 1 or (self.is_complete and self._has_reached(key, seconds))
+
+
+def _store_of(size: int) -> Any:
+    """Return the store of the default group if it has `size` ranks, else None."""
+    distributed = getattr(sys.modules.get("torch"), "distributed", None)
+    if size == 1 or distributed is None or not distributed.is_available():
+        return None
+    if not distributed.is_initialized() or distributed.get_world_size() != size:
+        return None
+    try:
+        return distributed.distributed_c10d._get_default_store()
+    except (AttributeError, RuntimeError, ValueError):  # MPI has none
+        return None
