@@ -25,7 +25,7 @@ from zerotools.jobs.binding.bind import table_of
 from zerotools.jobs.binding.declaration import keys_of
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.api.openapi import document
-from zerotoolsd.app import make_parser
+from zerotoolsd.command.options import make_parser
 from zerotoolsd.config import Config
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
@@ -78,7 +78,7 @@ COMMAND_LINE_HEAD = """\
 DAEMON_HEAD = """\
 # zerotoolsd
 
-<!-- Written by scripts/make_reference.py from zerotoolsd/app.py and config.py; do not edit. -->
+<!-- Written by scripts/make_reference.py from zerotoolsd/command and config.py; do not edit. -->
 
 {help}
 
@@ -139,8 +139,8 @@ left](../how-to/clean-up.md).
 
 ## systemd
 
-`systemd/zerotoolsd.service` and `systemd/zerotoolsd.socket` serve a whole machine,
-`systemd/user/zerotoolsd.service` and `systemd/user/zerotoolsd.socket` one user. Both leave jobs
+The units that `--print-unit system` and `system-socket` print serve a whole machine, those of
+`user` and `user-socket` one user. They start the program that printed them. Both leave jobs
 running when the daemon is stopped, restarted or upgraded, and restart a daemon that has stopped
 answering. Each attempt of a job runs in a transient unit of its own:
 [Install the daemon as a service](../how-to/install-as-a-service.md).
@@ -159,7 +159,8 @@ def job_file() -> str:
 def daemon() -> str:
     options = ["| option | meaning |", "|---|---|"]
     for action in make_parser()._actions:
-        value = f" {action.dest.upper()}" if action.type is not None else ""
+        named = action.metavar or (action.dest.upper() if action.type is not None else "")
+        value = f" [{named}]" if action.nargs == "?" else f" {named}" if named else ""
         shown = f"{action.option_strings[-1]}{value}"
         options.append(f"| `{shown}` | {action.help} |")
     head = DAEMON_HEAD.format(help="\n".join(options))

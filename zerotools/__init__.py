@@ -47,7 +47,8 @@ if TYPE_CHECKING:
         verify,
     )
 
-__version__ = "0.2.0"
+    __version__: str
+    """The version, with the commit where this is no release (`zerotools.version`)."""
 
 __all__ = [
     "BadFile",
@@ -84,6 +85,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return import_module("zerotools.version").version()
     if name in __all__:
         return getattr(import_module("zerotools.public"), name)
     raise AttributeError(f"module 'zerotools' has no attribute {name!r}")

@@ -34,6 +34,7 @@ from zerotoolsd.attempts import rebuilding
 from zerotoolsd.attempts.launch import RankCommand, trainer_command
 from zerotoolsd.attempts.residue.attribution import look_for_suspects
 from zerotoolsd.attempts.spawning.way import choose_way
+from zerotoolsd.command.options import make_parser
 from zerotoolsd.config import Config, load
 from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.jobservice import DispatcherService
@@ -59,27 +60,6 @@ EXIT_SYSTEM = 71
 """As of `zerotools`."""
 
 log = logging.getLogger("zerotoolsd")
-
-
-def make_parser() -> argparse.ArgumentParser:
-    """The command's options."""
-    parser = argparse.ArgumentParser(
-        prog="zerotoolsd",
-        description="Runs training jobs from a durable queue on the GPUs of this machine.",
-    )
-    parser.add_argument("--state-dir", type=Path, help="queue, logs and default output of the jobs")
-    parser.add_argument("--socket", type=Path, help="where clients connect")
-    parser.add_argument("--config", type=Path, help="a zerotoolsd.toml")
-    parser.add_argument(
-        "--rebuild",
-        action="store_true",
-        help="take what the queue lacks from the run directories: it is damaged, lost or too old",
-    )
-    parser.add_argument("--debug", action="store_true", help="tracebacks and debug messages")
-    parser.add_argument(
-        "--version", action="version", version=f"zerotoolsd {zerotools.__version__}"
-    )
-    return parser
 
 
 def main(

@@ -213,6 +213,7 @@ CASES: Mapping[str, tuple[Case, ...]] = {
     "undrain": (lambda it: it.ask("undrain"),),
     "doctor": (lambda it: it.ask("doctor", "--python", "/bin/false"),),
     "chaos": (lambda it: it.run("chaos", "--minutes", "0.1", "--every", "6", "--jobs", "1"),),
+    "help": (lambda it: it.run("help"), lambda it: it.run("help", "install")),
 }
 """Runs that answer without an error, whatever the exit status says of what they found."""
 

@@ -125,6 +125,7 @@ FAILS: dict[str, tuple[str, ...]] = {
     "clean": ("--yes",),
     "monitor": ("--peaks",),
     "chaos": ("--minutes", "0"),
+    "help": ("no-such-topic",),
 }
 """Arguments with which a command fails where there are no files and no daemon. Unless they are
 here, each argument that it needs is the name of a file that there is not."""

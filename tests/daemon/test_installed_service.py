@@ -102,7 +102,6 @@ class Machine:
         """Give the commands of a block of the page."""
         page = list(blocks(PAGE.read_text("utf-8")))
         text = [each.text for each in page if each.language == "bash"][block]
-        place = next(each.text for each in page if each.language == "ini")
         for command in text.splitlines():
             if "venv" in command and "pip" not in command:
                 self.systemd.run(f"{self.python} -m venv --without-pip /opt/zerotools")
@@ -114,8 +113,6 @@ class Machine:
                 assert "are started by systemd, as it was asked for, each attempt in a" in said
             else:
                 self.systemd.run(command, directory=ROOT)
-        if block == INSTALL:
-            (self.systemd.root / DROP_INS[1:] / "place.conf").write_text(place)
 
     def _install(self) -> None:
         """What pip would do: no test asks the network."""
@@ -123,7 +120,8 @@ class Machine:
         packages = next(place.glob("lib/python*/site-packages"))
         paths = (ROOT, ROOT / "daemon", sysconfig.get_path("purelib"))
         (packages / "tree.pth").write_text("".join(f"{path}\n" for path in paths))
-        for name, module in (("zerotoolsd", "zerotoolsd.app"), ("zerotools", "zerotools.cli.main")):
+        programs = {"zerotoolsd": "zerotoolsd.__main__", "zerotools": "zerotools.cli.main"}
+        for name, module in programs.items():
             start = f"import sys\nfrom {module} import main\nsys.exit(main())\n"
             text = f"#!/opt/zerotools/bin/python\n{start}"
             (place / "bin" / name).write_text(text)

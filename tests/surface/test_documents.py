@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-import zerotools
 from zerotools.cli.command_table import COMMANDS
 from zerotools.jobs.jobfile.parse import parse_job
 
@@ -71,10 +70,6 @@ def test_every_command_is_in_the_readme() -> None:
     assert [name for name in COMMANDS if f"zerotools {name}" not in readme] == []
 
 
-def test_the_changelog_knows_this_version() -> None:
-    assert f"## [{zerotools.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
-
-
 def test_the_architecture_is_short() -> None:
     lines = (ROOT / "ARCHITECTURE.md").read_text().splitlines()
     assert len(lines) <= LONGEST_ARCHITECTURE
@@ -89,7 +84,8 @@ def test_the_pins_satisfy_the_bounds() -> None:
     }
     extras = [name for group in project["optional-dependencies"].values() for name in group]
     wanted = [re.split(r"[<>=~\[]", each)[0] for each in [*project["dependencies"], *extras]]
-    assert [name for name in wanted if name.lower().replace("_", "-") not in pins] == []
+    names = {name.lower().replace("_", "-") for name in wanted} - {project["name"]}
+    assert sorted(names - pins) == []
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=named)

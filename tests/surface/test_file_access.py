@@ -39,6 +39,7 @@ OWN = {
     "api/server.py": "the socket",
     "app.py": "the state directory",
     "attempts": "run directories",
+    "command": "the installation, before there is a daemon",
     "config.py": "the daemon's configuration",
     "history": "a file of the state directory",
     "needed.py": "a directory of the state directory",

@@ -56,6 +56,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "daemon/queue/scheduling/test_elastic_starts",
         "daemon/trainer/memory/test_layout_agreement",
         "formats/dcp/writing/test_job",
+        "harness/release/test_release",
         "formats/deepspeed/schema/test_trees",
         "formats/test_real_runs",
         "formats/test_rooms",

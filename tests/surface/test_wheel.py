@@ -12,6 +12,8 @@ import pytest
 
 import zerotools
 from tests.golden_files import JOB
+from zerotools.cli.manual.topics import KINDS
+from zerotools.version import BASE
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -39,9 +41,20 @@ def test_every_file_of_the_packages_is_in_the_wheel(wheel: Path) -> None:
         for path in (folder / package).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
+    wanted |= {
+        f"{place}/{path.relative_to(folder).as_posix()}"
+        for folder, place in (
+            *((ROOT / "docs" / kind, f"zerotools/pages/{kind}") for kind in KINDS),
+            (ROOT / "systemd", "zerotoolsd/units"),
+        )
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
     assert wanted <= held
     assert not [name for name in held if name.startswith(("tests", "benchmarks", "harness"))]
-    assert wheel.name.startswith(f"zerotools-{zerotools.__version__}-")
+    version = zerotools.__version__
+    built = wheel.name.removeprefix("zerotools-").removesuffix("-py3-none-any.whl")
+    assert built in (version, f"{version}.dirty", BASE)  # BASE alone of a tagged release
 
 
 def test_what_is_installed_runs(wheel: Path, tmp_path: Path) -> None:
@@ -58,4 +71,10 @@ def test_what_is_installed_runs(wheel: Path, tmp_path: Path) -> None:
     assert said(sys.executable, "-P", "-c", where).count(str(site)) == 2
     assert said(str(site / "bin" / "zerotools"), "--version").startswith("zerotools ")
     assert "--state-dir" in said(str(site / "bin" / "zerotoolsd"), "--help")
+    built = said(str(site / "bin" / "zerotools"), "--version").split()[1]
+    assert said(str(site / "bin" / "zerotoolsd"), "--version") == f"zerotoolsd {built}\n"
+    assert wheel.name.startswith(f"zerotools-{built}-")
+    program = f"ExecStart={site}/bin/zerotoolsd\n"
+    assert program in said(str(site / "bin" / "zerotoolsd"), "--print-unit", "user")
+    assert said(str(site / "bin" / "zerotools"), "help", "numa").startswith("Keep ranks next to")
     assert "7,088" in said(str(site / "bin" / "zerotools"), "inspect", str(JOB))

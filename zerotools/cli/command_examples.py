@@ -134,6 +134,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "undrain": ("zerotools undrain",),
     "doctor": ("zerotools doctor", "zerotools doctor --python /opt/train/bin/python"),
     "chaos": ("zerotools chaos", "zerotools chaos --minutes 10 --directory /data --seed 7"),
+    "help": ("zerotools help", "zerotools help install", "zerotools help numa --json"),
 }
 
 

@@ -25,6 +25,7 @@ COMMANDS: Mapping[str, str] = {
     **dict.fromkeys(("migrate", "config"), "import"),
     **dict.fromkeys(("host", "http", "expose", "mount"), "serve"),
     **dict.fromkeys(("collect", "fetch", "pull", "scp", "rsync"), "gather"),
+    **dict.fromkeys(("man", "manual", "docs", "doc", "topics"), "help"),
     **dict.fromkeys(("strip", "slim", "shrink", "drop"), "thin"),
 }
 

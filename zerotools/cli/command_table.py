@@ -159,4 +159,5 @@ COMMANDS: dict[str, CommandEntry] = {
         "Make trouble for toy jobs, and see what holds.",
         True,
     ),
+    "help": CommandEntry("zerotools.cli.commands.help", MACHINE, "Show a page of the manual."),
 }

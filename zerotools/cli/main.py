@@ -18,12 +18,12 @@ from typing import NoReturn
 
 import click
 
-from zerotools import __version__
 from zerotools.cli.command_table import COMMANDS
 from zerotools.cli.group import LazyGroup, debug_option
 from zerotools.cli.output import json_answer
 from zerotools.cli.output.failure import INTERRUPTED, failure_of, report
 from zerotools.core.errors import EXIT_INTERRUPTED
+from zerotools.version import version
 
 _MANY_FILES = 65536
 _MANY_OBJECTS = 100_000
@@ -80,7 +80,7 @@ def _show_help(ctx: click.Context, host: str | None) -> None:
 
 def _show_version(ctx: click.Context, _parameter: click.Parameter, is_asked: bool) -> None:
     if is_asked and not ctx.resilient_parsing:
-        click.echo(f"zerotools {__version__}")
+        click.echo(f"zerotools {version()}")
         ctx.exit()
 
 

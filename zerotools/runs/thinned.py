@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zerotools import __version__
 from zerotools.core.errors import BadFile
 from zerotools.io.files.regular import read_regular
+from zerotools.version import version
 
 THINNED = ".zerotools-thinned.json"
 SCHEMA = "zerotools.thinned/1"
@@ -48,7 +48,7 @@ class ThinnedRecord:
         """The text of the file."""
         tree = {
             "schema": SCHEMA,
-            "version": __version__,
+            "version": version(),
             "time": self.time,
             "keep": self.keep,
             "dropped": list(self.dropped),

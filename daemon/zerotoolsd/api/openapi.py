@@ -11,7 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
-import zerotools
+from zerotools.jobs.client.api_versions import API_VERSION
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.api.answers import answer
 from zerotoolsd.api.document.answer_schemas import answer_components
@@ -31,8 +31,8 @@ def document() -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {
             "title": "zerotoolsd",
-            "version": zerotools.__version__,
-            "description": "The queue of training jobs on this machine; see http-api.md.",
+            "version": str(API_VERSION),
+            "description": "The queue of training jobs on this machine; zerotools help http-api.",
         },
         "servers": [{"url": "http://localhost"}],
         "security": [{}, {"token": []}],

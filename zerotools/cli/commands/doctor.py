@@ -15,6 +15,7 @@ from zerotools.cli.options.shared import json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.core.errors import DaemonError
 from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.client.daemon_package import why_no_daemon
 from zerotools.jobs.client.location import default_socket, default_state_dir
 from zerotools.jobs.doctor.finding import LEVELS, OK, PROBLEM, DoctorFinding
 from zerotools.jobs.doctor.fork_servers import look_at_fork_servers
@@ -23,7 +24,12 @@ from zerotools.jobs.doctor.gpus import look_at_fences, look_at_gpus
 from zerotools.jobs.doctor.kernel import look_at_kernel
 from zerotools.jobs.doctor.memory_nodes import look_at_memory_nodes
 from zerotools.jobs.doctor.python import ask_python, look_at_compilers, look_at_python
-from zerotools.jobs.doctor.service import look_at_drain, look_at_service, manager_group
+from zerotools.jobs.doctor.service import (
+    look_at_daemon_package,
+    look_at_drain,
+    look_at_service,
+    manager_group,
+)
 from zerotools.jobs.doctor.storage import look_at_locks, look_at_room, look_at_state
 from zerotools.sensors.source import SnapshotSource
 
@@ -62,6 +68,8 @@ def examine(python: str, socket: Path) -> Iterator[DoctorFinding]:
     with SnapshotSource() as source:
         snapshot = source.read()
     told = _machine(socket)
+    if not told:
+        yield from look_at_daemon_package(why_no_daemon())
     yield from look_at_drain(_health(socket).get("drain"))
     leased = frozenset(str(lease["gpu_uuid"]) for lease in told.get("leases", ()))
     yield from look_at_gpus(snapshot, leased)

@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import uuid
 
-from zerotools import __version__
 from zerotools.io.output.far_staging import SCHEMA, ForeignObjects
 from zerotools.io.output.marker import MARKER, marked_files
 from zerotools.io.output.writing_name import WRITING
 from zerotools.io.output.writing_record import read_writing
 from zerotools.io.stores.store_path import StorePath
 from zerotools.io.stores.writing import forget, put_object, remove_objects
+from zerotools.version import version
 
 
 def remove_output(destination: StorePath, *, leave_foreign: bool = False) -> None:
@@ -50,7 +50,7 @@ def remove_output(destination: StorePath, *, leave_foreign: bool = False) -> Non
         "schema": SCHEMA,
         "run": uuid.uuid4().hex,
         "command": "remove",
-        "version": __version__,
+        "version": version(),
         "identity": {},
         "files": files,
         "done": {},

@@ -26,7 +26,6 @@ from threading import Lock
 from types import TracebackType
 from typing import Any
 
-from zerotools import __version__
 from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
 from zerotools.io.output.journal import refuse_another
@@ -36,6 +35,7 @@ from zerotools.io.output.writing_record import is_written, read_writing
 from zerotools.io.stores.far_store import FarObject
 from zerotools.io.stores.store_path import StorePath
 from zerotools.io.stores.writing import forget, remove_objects, writable
+from zerotools.version import version
 
 SCHEMA = "zerotools.writing/1"
 _SECONDS_BETWEEN = 2.0
@@ -251,7 +251,7 @@ class FarStaging:
             "schema": SCHEMA,
             "run": self.run,
             "command": self._command,
-            "version": __version__,
+            "version": version(),
             "identity": self._identity,
             "files": self._files,
             "done": self.done,

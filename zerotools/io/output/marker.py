@@ -21,12 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zerotools import __version__
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.files.filenames import stays_below_root
 from zerotools.io.files.json_file import read_json
 from zerotools.io.output.part_ledger import is_of_journals
 from zerotools.io.output.tree_digest import tree_digest
+from zerotools.version import version
 
 MARKER = ".zerotools-output.json"
 SCHEMA = "zerotools.output/1"
@@ -79,7 +79,7 @@ def marker_text(
     more: Mapping[str, Any],
 ) -> str:
     """The marker of an output with `files`, which have digests if there is an `algorithm`."""
-    tree = {"schema": SCHEMA, "command": command, "version": __version__, **more, "files": files}
+    tree = {"schema": SCHEMA, "command": command, "version": version(), **more, "files": files}
     if algorithm is not None:
         tree["algorithm"] = algorithm
         tree["digest"] = tree_digest(tree)

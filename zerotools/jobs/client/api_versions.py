@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
+
+from zerotools import version
 
 API_VERSION = 1
 """What this client speaks, and the daemon under `/v1`."""
@@ -21,10 +22,10 @@ FIRST_STATES = frozenset(
 
 def which_to_upgrade(health: Mapping[str, Any], mine: str) -> str | None:
     """One sentence for whoever was refused by a daemon with this `health`; None if both are of one
-    version."""
+    version. Versions may name commits, which have no order: releases alone are compared."""
     its = str(health.get("version"))
     spoken = api_versions(health)
-    older = _order(its) < _order(mine)
+    older = version.order(its) < version.order(mine)
     if "api_versions" not in health:  # whatever version it says, it is from before this client
         return (
             f"the daemon is an older zerotoolsd ({its}): upgrade it and restart it (the jobs that "
@@ -34,6 +35,11 @@ def which_to_upgrade(health: Mapping[str, Any], mine: str) -> str | None:
         older = max(spoken, default=0) < API_VERSION
     elif its == mine:
         return None
+    elif version.order(its) == version.order(mine):
+        return (
+            f"the daemon is zerotoolsd {its} and this is zerotools {mine}, of another commit: "
+            "restart the daemon from this installation, or use the zerotools of the daemon's"
+        )
     who = f"the daemon is zerotoolsd {its} and this is zerotools {mine}"
     if older:
         return f"{who}: upgrade the daemon and restart it (running jobs continue)"
@@ -45,8 +51,4 @@ def api_versions(health: Mapping[str, Any]) -> tuple[int, ...]:
     said = health.get("api_versions")
     if not isinstance(said, list):
         return FIRST_API
-    return tuple(version for version in said if type(version) is int)
-
-
-def _order(version: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d{1,9}", version))
+    return tuple(each for each in said if type(each) is int)

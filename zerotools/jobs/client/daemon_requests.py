@@ -19,7 +19,8 @@ from zerotools.core.errors import (
 )
 from zerotools.jobs.client import api_versions, location
 from zerotools.jobs.client.connection import SocketConnection
-from zerotools.jobs.client.remote.elsewhere import shown_socket
+from zerotools.jobs.client.daemon_package import INSTALL_DAEMON, why_no_daemon
+from zerotools.jobs.client.remote.elsewhere import machine_behind, shown_socket
 
 TIMEOUT_SECONDS = 30.0
 _BLAME: Mapping[str, type[BadRequest | Unsupported]] = {
@@ -117,9 +118,11 @@ class DaemonRequests:
     def _unreachable(self, error: OSError | http.client.HTTPException) -> DaemonUnreachable:
         match error:
             case FileNotFoundError() | ConnectionRefusedError() | NotADirectoryError():
+                is_here = machine_behind(self.socket) is None
+                install = f" ({INSTALL_DAEMON})" if is_here and why_no_daemon() else ""
                 why = (
                     f"nothing answers at {self.shown}; is zerotoolsd running? Start it with "
-                    f"'zerotoolsd', or set {location.SOCKET_VARIABLE} to its socket"
+                    f"'zerotoolsd'{install}, or set {location.SOCKET_VARIABLE} to its socket"
                 )
             case PermissionError():
                 why = f"the daemon at {self.shown} belongs to another user (permission denied)"

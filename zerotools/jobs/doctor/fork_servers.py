@@ -9,7 +9,7 @@ from zerotools.core.counts import counted
 from zerotools.jobs.doctor.finding import DoctorFinding, ok, warning
 
 WHAT = "warm start"
-HOW_TO = "docs/how-to/warm-start.md"
+HOW_TO = "zerotools help warm-start"
 
 
 def look_at_fork_servers(

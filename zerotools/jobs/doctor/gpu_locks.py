@@ -26,14 +26,12 @@ def look_at_gpu_locks(
     if why is None:
         yield ok(what, f"are shared by locks in {place}")
         return
-    made = (
-        f"as root: install -d -m 1777 {place or directory}, and systemd/tmpfiles.d/zerotools.conf"
-    )
     yield warning(
         what,
         f"two daemons may give one GPU to two jobs: {why}; a daemon then sees what others use by "
         "the memory that NVML shows alone",
-        f"{made} for the next boot (docs/how-to/share-gpus.md)",
+        f"as root: install -d -m 1777 {place or directory}, and for the next boot zerotoolsd "
+        "--print-unit tmpfiles > /etc/tmpfiles.d/zerotools.conf (zerotools help share-gpus)",
     )
 
 

@@ -73,7 +73,7 @@ def _cgroups(root: Path, manager: str | None) -> Iterator[DoctorFinding]:
             "cgroups",
             why,
             "a daemon that is started here refuses jobs with [limits]; start it as a unit with "
-            "Delegate=yes (docs/how-to/install-as-a-service.md)",
+            "Delegate=yes (zerotools help install-as-a-service)",
         )
     else:
         yield ok("cgroups", f"{own or '/'} is delegated, with {', '.join(NEEDED_CONTROLLERS)}")

@@ -16,7 +16,7 @@ from zerotools.sensors.snapshot import Gpu
 from zerotools.sensors.topology import NumaTopology, ReadTopology, read_topology
 
 WHAT = "memory nodes"
-HOW_TO = "docs/how-to/numa.md"
+HOW_TO = "zerotools help numa"
 
 
 def look_at_memory_nodes(

@@ -13,6 +13,13 @@ LINGERING = Path("var/lib/systemd/linger")
 """systemd-logind keeps a file here for each user whose systemd outlives his sessions."""
 
 
+def look_at_daemon_package(why_none: str | None) -> Iterator[DoctorFinding]:
+    """`why_none` says what is missing here for a daemon; None: nothing is."""
+    if why_none is not None:
+        found, _, do = why_none.partition("; ")
+        yield warning("the daemon", found, do)
+
+
 def look_at_service(
     launch: Mapping[str, Any] | None, uid: int, root: Path = Path("/")
 ) -> Iterator[DoctorFinding]:
@@ -28,8 +35,8 @@ def look_at_service(
         yield say(
             "processes of jobs",
             f"systemd could not start the last one ({trouble})",
-            f"{do}look at journalctl -b; systemd before 243 needs the drop-in "
-            "jobs-as-children.conf (docs/how-to/install-as-a-service.md)",
+            f"{do}look at journalctl -b; systemd before 243 needs the drop-in of "
+            "zerotoolsd --print-unit jobs-as-children (zerotools help install-as-a-service)",
         )
     elif by in ("systemd", "user-systemd"):
         yield ok("processes of jobs", f"are {why}, each attempt in a unit of its own")
@@ -38,7 +45,7 @@ def look_at_service(
             "processes of jobs",
             f"are {why}",
             "they inherit the limits of whatever started the daemon; start it as a unit of systemd "
-            "(docs/how-to/install-as-a-service.md)",
+            "(zerotools help install-as-a-service)",
         )
     else:
         yield ok("processes of jobs", f"are {why}")

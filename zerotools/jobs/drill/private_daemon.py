@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from zerotools.core.errors import DaemonError, DaemonUnreachable
 from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.client.daemon_package import why_no_daemon
 from zerotools.jobs.drill.own_processes import VARIABLE
 
 START_SECONDS = 60.0
@@ -57,11 +57,8 @@ class PrivateDaemon:
 
     def begin(self) -> None:
         """Start it for the first time, and wait until it answers. Raises DaemonUnreachable."""
-        if importlib.util.find_spec("zerotoolsd") is None:
-            raise DaemonUnreachable(
-                f"{sys.executable} has no zerotoolsd, which this needs: install zerotools for it "
-                "as a whole (pip install zerotools)"
-            )
+        if (why := why_no_daemon()) is not None:
+            raise DaemonUnreachable(why)
         self._start()
         deadline = time.monotonic() + START_SECONDS
         while not self.answers():

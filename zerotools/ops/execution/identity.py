@@ -7,10 +7,10 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from zerotools import __version__
 from zerotools.core.checkpoint import Checkpoint, Stamp
 from zerotools.core.ranges import Ranges
 from zerotools.core.target import CarriedBytes, Checksum, LiteralBytes, Target, ZeroBytes
+from zerotools.version import version
 
 FilePart = LiteralBytes | CarriedBytes | Checksum | ZeroBytes
 
@@ -40,7 +40,7 @@ def identity_of(
         "source files": _digest(_source_facts(stamps)),
         "options": _digest([request]),
         "layout": _digest(_layout_facts(source, target)),
-        "version of zerotools": __version__,
+        "version of zerotools": version(),
     }
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zerotools import __version__
 from zerotools.core import dtypes
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
@@ -26,6 +25,7 @@ from zerotools.io.stores.writing import put_object, remove_objects, writable
 from zerotools.ops.verification.checkpoint_files import SIDECAR_SUFFIX, CheckpointFiles
 from zerotools.ops.verification.digests import ALGORITHM, TensorDigest
 from zerotools.runs.manifest import write_durably
+from zerotools.version import version
 
 SCHEMA = "zerotools.manifest/1"
 _LARGEST = 2**26
@@ -161,7 +161,7 @@ def to_tree(manifest: DigestManifest) -> dict[str, Any]:
     """The documented form, without the digest of the manifest itself."""
     return {
         "schema": SCHEMA,
-        "zerotools": __version__,
+        "zerotools": version(),
         "algorithm": ALGORITHM,
         "name": manifest.name,
         "format": manifest.format,

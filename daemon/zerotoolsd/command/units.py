@@ -1,0 +1,58 @@
+"""The files for systemd, as a wheel or a checkout has them.
+
+A wheel has the folder `systemd` of the repository as `zerotoolsd/units` (`hatch_build.py`).
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+UNITS = {
+    "system": "zerotoolsd.service",
+    "system-socket": "zerotoolsd.socket",
+    "user": "user/zerotoolsd.service",
+    "user-socket": "user/zerotoolsd.socket",
+    "tmpfiles": "tmpfiles.d/zerotools.conf",
+    "sysusers": "sysusers.d/zerotools.conf",
+    "jobs-as-children": "drop-ins/jobs-as-children.conf",
+    "shared-socket": "drop-ins/shared-socket.conf",
+    "account": "drop-ins/account.conf",
+    "account-socket": "drop-ins/account-socket.conf",
+}
+"""What `--print-unit` calls each file."""
+_PACKAGE = Path(__file__).resolve().parents[1]
+PLACES = (_PACKAGE / "units", _PACKAGE.parents[1] / "systemd")
+"""Where the files are: of a wheel, and of a checkout."""
+_ANY_PROGRAM = "/usr/bin/env zerotoolsd"
+_UNQUOTED = frozenset("/._-+@=,:")
+
+
+def unit_text(name: str, program: str | None = None) -> str:
+    """The file that `name` means, which starts `program`; None: the first zerotoolsd on the PATH
+    of systemd.
+
+    Raises:
+        FileNotFoundError: neither a wheel nor a checkout is around this module.
+    """
+    place = next((each for each in PLACES if each.is_dir()), PLACES[0])
+    text = (place / UNITS[name]).read_text(encoding="utf-8")
+    if program is None:
+        return text
+    return text.replace(f"ExecStart={_ANY_PROGRAM}", f"ExecStart={_quoted(program)}")
+
+
+def this_program() -> str | None:
+    """The absolute path of the command that runs; None: it is not called zerotoolsd, as under
+    `python -m`."""
+    program = Path(sys.argv[0])
+    return str(program.absolute()) if program.name == "zerotoolsd" and program.is_file() else None
+
+
+def _quoted(program: str) -> str:
+    """A path as systemd reads it in a command line (systemd.service(5))."""
+    escaped = program.replace("%", "%%").replace("$", "$$")
+    if all(each.isalnum() or each in _UNQUOTED for each in escaped):
+        return escaped
+    escaped = escaped.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

@@ -1,0 +1,152 @@
+"""`python -m harness.release`, which `scripts/release` runs."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from harness.release import source_edits
+from harness.release.building import build_twice, git, run
+from harness.release.inspecting import check_files, try_installed
+from harness.release.signing import find_key, sign, write_sums
+from zerotools.core.errors import BadRequest
+from zerotools.version import order
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Make a release of the repository around the working directory."""
+    options = make_parser().parse_args(arguments)
+    try:
+        release(Path(git(Path(), "rev-parse", "--show-toplevel")), options)
+    except BadRequest as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The options."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/release",
+        description="Check, build, sign and tag a release. Nothing is uploaded or pushed.",
+    )
+    parser.add_argument("version", metavar="VERSION", help="X.Y.Z")
+    parser.add_argument("--dry-run", action="store_true", help="do everything in a scratch clone")
+    parser.add_argument(
+        "--next", metavar="VERSION", help="the release after it  [default: X.Y+1.0]"
+    )
+    key = parser.add_mutually_exclusive_group()
+    key.add_argument(
+        "--key", type=Path, help="the SSH key to sign with  [default: git's user.signingkey]"
+    )
+    key.add_argument("--unsigned", action="store_true", help="sign nothing")
+    parser.add_argument(
+        "--offline", action="store_true", help="try the files with the packages that are here"
+    )
+    return parser
+
+
+def release(root: Path, options: argparse.Namespace) -> None:
+    """Every step, in a scratch clone of `root`; then, unless it is a dry run, take the result."""
+    version, following = options.version, options.next
+    source_edits.check_version(version)
+    following = following or source_edits.next_of(version)
+    source_edits.check_version(following)
+    key = None if options.unsigned else find_key(root, options.key)
+    check_start(root, version, following)
+    with tempfile.TemporaryDirectory(prefix="zerotools-release-") as directory:
+        scratch = Path(directory)
+        clone, out = scratch / "clone", scratch / "dist"
+        out.mkdir()
+        run(["git", "clone", "--quiet", "--sparse", root, clone])
+        git(clone, "sparse-checkout", "set", "zerotools")
+        for name in ("user.name", "user.email"):
+            git(clone, "config", name, git(root, "config", name))
+        commit = commit_release(clone, version, key)
+        say(f"built of {commit[:9]}, twice")
+        wheel, source = build_twice(clone, commit, out, scratch)
+        names = [path.name for path in (wheel, source)]
+        if names != [f"zerotools-{version}-py3-none-any.whl", f"zerotools-{version}.tar.gz"]:
+            raise BadRequest(f"{' and '.join(names)} are not of version {version}")
+        say(f"{check_files(clone, commit, wheel, source)} files in the wheel, as in the repository")
+        run([sys.executable, "-m", "twine", "check", "--strict", wheel, source])
+        for path in (wheel, source):
+            place = scratch / f"venv-{path.suffix[1:]}"
+            try_installed(root, path, version, place, offline=options.offline)
+            say(f"{path.name} is installed and works")
+        files = [wheel, source]
+        files.append(write_sums(files, out))
+        say("nothing is signed" if key is None else f"signed with {key}")
+        files += [] if key is None else sign(files, key)
+        open_next(clone, following)
+        if options.dry_run:
+            say(f"dry run: nothing of {version} is kept")
+            return
+        take(root, clone, version, files)
+
+
+def check_start(root: Path, version: str, following: str) -> None:
+    """Raises BadRequest where a release cannot begin."""
+    base = source_edits.base_in(root)
+    if ".dev" not in base or order(base) >= order(version):
+        raise BadRequest(f"the source is {base}, before which {version} cannot be released")
+    if order(following) <= order(version):
+        raise BadRequest(f"--next {following} is not after {version}")
+    if changed := git(root, "status", "--porcelain"):
+        raise BadRequest(f"the tree is not clean: {changed.splitlines()[0].strip()}")
+    if not git(root, "branch", "--show-current"):
+        raise BadRequest("no branch is checked out, to which the release could be added")
+    if git(root, "tag", "--list", f"v{version}"):
+        raise BadRequest(f"there is a tag v{version} already")
+
+
+def commit_release(clone: Path, version: str, key: Path | None) -> str:
+    """The commit and the annotated tag of the release; returns the commit."""
+    today = datetime.fromtimestamp(time.time(), UTC).date()
+    source_edits.set_base(clone, version)
+    source_edits.date_changelog(clone, version, today)
+    source_edits.date_citation(clone, version, today)
+    git(clone, "commit", "--quiet", "-am", f"release: {version}")
+    signing = [] if key is None else ["-c", "gpg.format=ssh", "-c", f"user.signingkey={key}"]
+    how = "-a" if key is None else "-s"
+    git(clone, *signing, "tag", how, "-m", f"zerotools {version}", f"v{version}")
+    return git(clone, "rev-parse", "HEAD")
+
+
+def open_next(clone: Path, version: str) -> None:
+    """The commit after a release: the source is what the next one will be."""
+    source_edits.set_base(clone, f"{version}.dev0")
+    source_edits.open_changelog(clone, version)
+    git(clone, "commit", "--quiet", "-am", f"release: begin {version}")
+    if changed := git(clone, "status", "--porcelain"):
+        raise BadRequest(f"the release left something behind: {changed}")
+
+
+def take(root: Path, clone: Path, version: str, files: Sequence[Path]) -> None:
+    """Bring commits, tag and files to `root`, and say what uploads them."""
+    branch = git(root, "branch", "--show-current")
+    out = root / "dist"
+    out.mkdir(exist_ok=True)
+    for path in files:
+        shutil.copy2(path, out / path.name)
+    git(root, "fetch", "--quiet", str(clone), "tag", f"v{version}")
+    git(root, "pull", "--quiet", "--ff-only", str(clone), branch)
+    uploaded = " ".join(f"dist/{path.name}" for path in files if path.suffix in (".whl", ".gz"))
+    say(f"v{version} is tagged, and its files are in {out}; nothing was uploaded. To do so:")
+    print(f"git push origin {branch} v{version}")
+    print(f"twine upload {uploaded}")
+
+
+def say(text: str) -> None:
+    """One line of what was done."""
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""What a wheel and a source distribution must have in them, and do once they are installed."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from harness.release.building import SOURCES, git, run
+from zerotools.core.errors import BadRequest
+
+GOLDEN = Path("tests/golden/zerotools-0.1.0/step-00000003")
+PLACES = {
+    "zerotools/": "zerotools/",
+    "daemon/zerotoolsd/": "zerotoolsd/",
+    "docs/explanation/": "zerotools/pages/explanation/",
+    "docs/how-to/": "zerotools/pages/how-to/",
+    "docs/reference/": "zerotools/pages/reference/",
+    "docs/tutorial/": "zerotools/pages/tutorial/",
+    "systemd/": "zerotoolsd/units/",
+}
+"""Folders of the repository, and where a wheel has them."""
+
+
+def check_files(root: Path, commit: str, wheel: Path, source: Path) -> int:
+    """The number of files of the wheel, which has those of the repository and no other.
+
+    Raises:
+        BadRequest: a file is missing, or is there and is not of the repository.
+    """
+    tracked = git(root, "ls-tree", "-r", "--name-only", "-z", commit).rstrip("\0").split("\0")
+    with zipfile.ZipFile(wheel) as held:
+        names = {name for name in held.namelist() if ".dist-info/" not in name}
+    _compare(wheel, names, in_wheel(tracked))
+    with tarfile.open(source) as held_source:
+        files = (member.name for member in held_source.getmembers() if member.isfile())
+        inside = {name.partition("/")[2] for name in files}
+    folders = tuple(f"{name}/" for name in SOURCES)
+    of_source = {name for name in inside if name.startswith(folders)}
+    _compare(source, of_source, {name for name in tracked if name.startswith(folders)})
+    return len(names)
+
+
+def in_wheel(tracked: Iterable[str]) -> set[str]:
+    """The names that files of the repository have in a wheel; files elsewhere have none."""
+    return {
+        place + name.removeprefix(folder)
+        for name in tracked
+        for folder, place in PLACES.items()
+        if name.startswith(folder)
+    }
+
+
+def _compare(path: Path, held: set[str], wanted: set[str]) -> None:
+    for what, names in (("lacks", wanted - held), ("should not have", held - wanted)):
+        if names:
+            some = ", ".join(sorted(names)[:5])
+            raise BadRequest(f"{path.name} {what} {some} ({len(names)} files)")
+
+
+def try_installed(
+    root: Path, distribution: Path, version: str, place: Path, *, offline: bool
+) -> None:
+    """Install the file into a new environment in `place`, and run the commands there.
+
+    `offline`: the packages that it needs are those of the Python that runs.
+
+    Raises:
+        BadRequest: a command fails, or says something else than it should.
+    """
+    run([sys.executable, "-m", "venv", "--without-pip", place])
+    python = place / "bin/python"
+    options = ["--quiet", "--disable-pip-version-check"]
+    if offline:
+        here = sysconfig.get_path("purelib", vars={"base": str(place), "platbase": str(place)})
+        (Path(here) / "around.pth").write_text(sysconfig.get_path("purelib") + "\n", "utf-8")
+        options += [
+            "--no-deps",
+            "--no-index",
+            "--no-build-isolation",
+            "--no-compile",
+            "--ignore-installed",
+        ]
+    clean = {"PYTHONPATH": "", "PYTHONSAFEPATH": "1"}
+    pip: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        python,
+        "install",
+        *options,
+        distribution,
+    ]
+    run(pip, directory=place, environment=clean)
+    wanted: Mapping[tuple[str, ...], str] = {
+        ("zerotools", "--version"): f"zerotools {version}\n",
+        ("zerotoolsd", "--version"): f"zerotoolsd {version}\n",
+        ("zerotools", "inspect", str(root / GOLDEN)): "7,088",
+        ("zerotoolsd", "--print-unit"): f"ExecStart={place}/bin/zerotoolsd",
+        ("zerotools", "help", "install"): "Install\n=======",
+    }
+    for (program, *arguments), words in wanted.items():
+        said = run([place / "bin" / program, *arguments], directory=place, environment=clean)
+        if words not in said:
+            raise BadRequest(
+                f"{distribution.name}: {program} {arguments[0]} does not say {words!r}"
+            )

@@ -1,0 +1,59 @@
+"""Digests of the files, and signatures by the maintainer's SSH key, which needs no network.
+
+ssh-keygen -Y verify -f allowed_signers -I NAME -n file -s FILE.sig <FILE
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.release.building import git, run
+from zerotools.core.errors import BadRequest
+
+SUMS = "SHA256SUMS"
+NAMESPACE = "file"
+
+
+def write_sums(files: Sequence[Path], out: Path) -> Path:
+    """`SHA256SUMS` in `out`, which `sha256sum --check` reads."""
+    lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files]
+    (out / SUMS).write_text("".join(lines), "utf-8")
+    return out / SUMS
+
+
+def find_key(root: Path, given: Path | None) -> Path:
+    """The key to sign with: the one given, or git's.
+
+    Raises:
+        BadRequest: there is none.
+    """
+    if given is None:
+        configured = run(["git", "-C", root, "config", "--default", "", "user.signingkey"]).strip()
+        is_ssh = git(root, "config", "--default", "", "gpg.format") == "ssh"
+        if not configured or not is_ssh:
+            raise BadRequest(
+                "there is no key to sign with: name one by --key, set git's user.signingkey and "
+                "gpg.format=ssh, or pass --unsigned"
+            )
+        given = Path(configured).expanduser()
+    if not given.is_file():
+        raise BadRequest(f"the key to sign with, {given}, is no file")
+    return given.absolute()
+
+
+def sign(files: Sequence[Path], key: Path) -> list[Path]:
+    """A signature beside each file, each checked.
+
+    Raises:
+        BadRequest: ssh-keygen cannot sign with that key.
+    """
+    signatures = []
+    for path in files:
+        run(["ssh-keygen", "-q", "-Y", "sign", "-f", key, "-n", NAMESPACE, path])
+        signature = path.with_name(f"{path.name}.sig")
+        check = f"ssh-keygen -Y check-novalidate -n {NAMESPACE} -s {signature.name} <{path.name}"
+        run(["sh", "-c", check], directory=path.parent)
+        signatures.append(signature)
+    return signatures

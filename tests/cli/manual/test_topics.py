@@ -1,0 +1,32 @@
+"""Pages are found by their names, and near names are suggested."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from zerotools.cli.manual.topics import KINDS, all_topics, find_topic, nearest
+from zerotools.core.errors import BadRequest
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+
+
+def test_every_page_is_a_topic_and_no_two_have_one_name() -> None:
+    pages = [path for kind in KINDS for path in (DOCS / kind).glob("*.md")]
+    assert Counter(path.stem for path in pages) == Counter(all_topics().keys())
+    assert all_topics()["first-job"].title == "Your first job"
+
+
+@pytest.mark.parametrize("name", ["numa", "NUMA", "numa.md", "docs/how-to/numa.md"])
+def test_a_topic_is_found_by_its_name_or_its_file(name: str) -> None:
+    assert find_topic(name).path == DOCS / "how-to/numa.md"
+
+
+def test_near_names_are_suggested() -> None:
+    with pytest.raises(BadRequest, match=r"no topic 'instal'; did you mean install"):
+        find_topic("instal")
+    assert "compare-checkpoints" in nearest("compare", all_topics())
+    with pytest.raises(BadRequest, match="no topic 'qqqq'; zerotools help lists all topics"):
+        find_topic("qqqq")

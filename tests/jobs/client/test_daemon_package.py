@@ -1,0 +1,27 @@
+"""What a daemon needs is looked for where the client runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from zerotools.jobs.client.daemon_package import INSTALL_DAEMON, NEEDED, why_no_daemon
+
+ABSENT = """
+import sys
+from zerotools.jobs.client import daemon_package
+sys.path[:] = [path for path in sys.path if "site-packages" not in path]
+print(daemon_package.why_no_daemon())
+"""
+
+
+def test_nothing_is_missing_where_tests_run() -> None:
+    assert why_no_daemon() is None
+
+
+def test_what_is_missing_is_said_with_what_to_install() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ABSENT], capture_output=True, text=True, check=True, timeout=60
+    )
+    needs = f"zerotoolsd needs {NEEDED}, which is not installed; {INSTALL_DAEMON}"
+    assert done.stdout.strip() in (needs, needs.replace(NEEDED, "zerotoolsd"))

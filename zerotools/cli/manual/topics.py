@@ -1,0 +1,85 @@
+"""The pages that `zerotools help` shows. The name of a topic is that of its file.
+
+A wheel has the folders of `docs` as `zerotools/pages` (`hatch_build.py`).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerotools.core.errors import BadRequest, Unsupported
+
+_PACKAGE = Path(__file__).resolve().parents[2]
+PLACES = (_PACKAGE / "pages", _PACKAGE.parent / "docs")
+"""Where the pages are: of a wheel, and of a checkout."""
+KINDS = ("tutorial", "how-to", "explanation", "reference")
+"""The folders, in the order in which they are listed."""
+LEAST_WORD = 3
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A page: its `name`, its `kind` (the folder), and its `title` (the first heading)."""
+
+    name: str
+    kind: str
+    title: str
+    path: Path
+
+    def markdown(self) -> str:
+        """The page as it is written."""
+        return self.path.read_text(encoding="utf-8")
+
+
+def all_topics() -> Mapping[str, Topic]:
+    """Every page by its name, kind by kind.
+
+    Raises:
+        Unsupported: this installation has no pages.
+    """
+    place = next((each for each in PLACES if each.is_dir()), None)
+    if place is None:
+        raise Unsupported(
+            f"this installation has no pages: {PLACES[0]} does not exist; install the wheel again"
+        )
+    found = (
+        Topic(path.stem, kind, _title(path), path)
+        for kind in KINDS
+        for path in sorted((place / kind).glob("*.md"))
+    )
+    return {topic.name: topic for topic in found}
+
+
+def find_topic(name: str) -> Topic:
+    """The page that `name` means; case and a trailing `.md` do not matter.
+
+    Raises:
+        BadRequest: there is none.
+    """
+    topics = all_topics()
+    wanted = name.lower().rpartition("/")[2].removesuffix(".md").replace("_", "-")
+    if wanted in topics:
+        return topics[wanted]
+    near = nearest(wanted, topics)
+    hint = f"did you mean {' or '.join(near)}?" if near else "zerotools help lists all topics"
+    raise BadRequest(f"there is no topic {name!r}; {hint}")
+
+
+def nearest(wanted: str, topics: Mapping[str, Topic]) -> list[str]:
+    """The topics that `wanted` may stand for, the likeliest first; three at most."""
+    words = [word for word in wanted.split("-") if len(word) >= LEAST_WORD]
+    holding = [
+        name
+        for name, topic in topics.items()
+        if words and all(word in f"{name} {topic.title.lower()}" for word in words)
+    ]
+    similar = difflib.get_close_matches(wanted, topics, n=3)
+    return list(dict.fromkeys([*similar, *holding]))[:3]
+
+
+def _title(path: Path) -> str:
+    with path.open(encoding="utf-8") as file:
+        return next((line[2:].strip() for line in file if line.startswith("# ")), path.stem)
