@@ -1,6 +1,6 @@
 """Train and export with the libraries of this environment: a tiny job of each kind on the CPU.
 
-    python -m benchmarks.oldest [KIND...]
+    python -m benchmarks.versions.oldest [KIND...]
 
 A real daemon runs each job. `zerotools consolidate` exports its last checkpoint, transformers loads
 the export, and its loss on the trained text must be that of a model that has learnt something.
