@@ -6,8 +6,10 @@ import asyncio
 import socket
 import threading
 from collections.abc import Awaitable, Callable
+from functools import cache
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any
+from ssl import SSLContext, create_default_context
+from typing import TYPE_CHECKING
 
 import aiohttp
 from aiohttp.abc import AbstractResolver
@@ -87,10 +89,19 @@ class CheckedResolver(AbstractResolver):
         """Nothing is kept."""
 
 
-class WebhookSender:
-    """Sends notices to addresses. `ssl` as of aiohttp: True verifies as the system does."""
+@cache
+def _verifying() -> SSLContext:
+    """The system's idea of whom to trust. aiohttp is not asked for it: `ssl=True`, its default now,
+    switched verification off in 3.9.0."""
+    return create_default_context()
 
-    def __init__(self, config: NotifyConfig, *, look_up: LookUp = look_up, ssl: Any = True) -> None:
+
+class WebhookSender:
+    """Sends notices to addresses. `ssl` verifies who answers; None: as the system does."""
+
+    def __init__(
+        self, config: NotifyConfig, *, look_up: LookUp = look_up, ssl: SSLContext | None = None
+    ) -> None:
         self._config = config
         self._look_up = look_up
         self._ssl = ssl
@@ -120,7 +131,7 @@ class WebhookSender:
             resolver=CheckedResolver(self._config, self._look_up),
             use_dns_cache=False,
             force_close=True,
-            ssl=self._ssl,
+            ssl=self._ssl or _verifying(),
         )
         headers = {
             "Content-Type": "application/json",

@@ -138,5 +138,8 @@ async def end_session(request: web.Request) -> web.Response:
     of = request[SESSION]
     request.app[SESSIONS].end(of)
     response = problem(200, "ended", "the session has ended")
-    response.del_cookie(cookie_name(request.app, of), path="/", httponly=True, samesite="Strict")
+    # Not del_cookie: that of aiohttp 3.9 takes no attributes.
+    response.set_cookie(
+        cookie_name(request.app, of), "", max_age=0, path="/", httponly=True, samesite="Strict"
+    )
     return response

@@ -34,7 +34,7 @@ def deliver(
     seconds: float = 5.0,
     host: str = "hooks.test",
     tls: ssl.SSLContext | None = None,
-    trust: ssl.SSLContext | bool = True,
+    trust: ssl.SSLContext | None = None,
 ) -> str | None:
     """What is wrong with a delivery to a server that answers by `handler`; None: nothing."""
 

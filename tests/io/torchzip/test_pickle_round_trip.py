@@ -80,7 +80,8 @@ def test_a_foreign_object_stays_what_it_was() -> None:
     path = PurePosixPath("a/b")
     read = loads(pickle.dumps({"p": path}, 4), source="t")
     assert isinstance(read["p"], Opaque)
-    assert (read["p"].name, read["p"].args, read["p"].called) == ("PurePosixPath", ("a", "b"), True)
+    _, args = path.__reduce__()  # ("a", "b"), and since Python 3.14 ("a/b",)
+    assert (read["p"].name, read["p"].args, read["p"].called) == ("PurePosixPath", args, True)
     assert pickle.loads(dumps(read)) == {"p": path}
 
 

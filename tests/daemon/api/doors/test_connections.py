@@ -10,6 +10,7 @@ import resource
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,8 @@ from zerotoolsd.api.doors.connections import HEAD_SECONDS, READ_SECONDS, room_fo
 from zerotoolsd.api.doors.listen import open_socket
 from zerotoolsd.api.server import ApiServer
 from zerotoolsd.service.exchanged import JobView
+
+AIOHTTP = tuple(map(int, version("aiohttp").split(".")[:2]))
 
 HEALTH = b"GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n"
 Link = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -227,7 +230,12 @@ def _unread(connection: object) -> int:
         b"NOT HTTP AT ALL\r\n\r\n",
         b"GET /v1/health HTTP/1.1\r\nX: " + b"a" * 10_000 + b"\r\n\r\n",
         b"GET /" + b"a" * 10_000 + b" HTTP/1.1\r\n\r\n",
-        b"GET /v1/health HTTP/1.1\r\n" + b"A: b\r\n" * 200 + b"\r\n",
+        pytest.param(
+            b"GET /v1/health HTTP/1.1\r\n" + b"A: b\r\n" * 200 + b"\r\n",
+            marks=pytest.mark.skipif(
+                AIOHTTP < (3, 14), reason="aiohttp limited the bytes of headers, not their number"
+            ),
+        ),
         b"POST /v1/jobs HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
         b"POST /v1/jobs HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
         b"GET /v1/health HTTP/1.1\r\nHost: \x00\r\n\r\n",

@@ -1,6 +1,6 @@
 """The commands and the daemon with the lowest versions that pyproject.toml allows.
 
-    python -m tests.lowest.smoke
+    python -m benchmarks.versions.smoke
 
 The interpreter is that of `.venv-lowest`, which has neither pytest nor torch: what runs here is the
 standard library and zerotools. A golden checkpoint is inspected, exported, resharded, converted,
@@ -21,7 +21,9 @@ from importlib.metadata import requires, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "deepspeed-0.19.8" / "z3-fp32-w2"
+ROOT = Path(__file__).resolve().parents[2]
+GOLDEN = ROOT / "tests" / "golden" / "deepspeed-0.19.8" / "z3-fp32-w2"
+
 DEADLINE_SECONDS = 60.0
 PROGRAM = """
 import os
