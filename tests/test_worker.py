@@ -174,24 +174,34 @@ def test_a_step_ends_every_other_phase(receiver: socket.socket, tmp_path: Path, 
     assert [each["phase"] for each in received(receiver)] == [phase, "train"]
 
 
-def test_the_loop_of_the_documents_saves_and_stops(
-    receiver: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+LOOP = """
+from pathlib import Path
+
+steps, lr, tokens_per_step, done = 9, 0.1, 8, []
+
+def train_one_step():
+    done.append(0.5)
+    if len(done) == 2:
+        Path({stop!r}).touch()
+    return done[-1]
+
+save = print
+"""
+
+
+def test_the_loop_of_the_documents_saves_and_stops(receiver: socket.socket, tmp_path: Path) -> None:
     page = (PACKAGE.parent / "docs/how-to/run-your-own-script.md").read_text("utf-8")
     (loop,) = (block.text for block in blocks(page) if "train_one_step" in block.text)
-    saved: list[str] = []
-
-    def train_one_step() -> float:
-        if one._step == 1:
-            (tmp_path / "stop").touch()
-        return 0.5
-
-    names = {"steps": 9, "lr": 0.1, "tokens_per_step": 8, "train_one_step": train_one_step}
-    with in_job(tmp_path) as one:
-        monkeypatch.setattr(worker, "_worker", lambda: one)
-        monkeypatch.setattr(one, "_listen", lambda: None)  # SIGTERM stays the test's
-        exec(loop, {**names, "save": saved.append})
-    assert saved == ["output/step-2.pt"]
+    program = LOOP.format(stop=str(tmp_path / "stop")) + loop
+    places = {"ZEROTOOLS_RUN_DIR": tmp_path, "ZEROTOOLS_NOTIFY": tmp_path / "notify.sock"}
+    saved = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **{name: str(place) for name, place in places.items()}},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    ).stdout
+    assert saved.split() == ["output/step-2.pt"]
     assert [each["event"] for each in received(receiver)] == ["step", "step", "checkpoint"]
 
 

@@ -68,9 +68,8 @@ class World:
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World()
     monkeypatch.setitem(sys.modules, "torch", made.torch)
-    monkeypatch.setattr(worker, "should_stop", lambda: False)
-    clock = SimpleNamespace(monotonic=lambda: made.now, sleep=lambda _: None)
-    monkeypatch.setattr(ranks, "time", clock)
+    monkeypatch.setattr(ranks.time, "monotonic", lambda: made.now)
+    assert not worker.in_job()
     return made
 
 

@@ -61,6 +61,8 @@ SLEEPING: Mapping[str, str] = {
     "daemon/attempts/ranked_program.py": "a program that ranks run",
     "daemon/fake_rank.py": "a program that ranks run",
     "daemon/own_program.py": "a program that ranks run",
+    "integrations/lightning_program.py": "a program that ranks run",
+    "integrations/trainer_program.py": "a program that ranks run",
     "deepspeed_runs/launch.py": "makes golden cases: it waits for the ranks that it started",
 }
 """Files that may sleep, and why."""
