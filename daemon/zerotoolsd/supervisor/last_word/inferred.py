@@ -30,6 +30,7 @@ class _NothingTold:
     steps_done: int = 0
     checkpoint: dict[str, Any] | None = None
     awaited: int | None = None
+    is_done: bool = False
 
 
 def inferred(
