@@ -91,6 +91,18 @@ def read_stat(pid: int) -> bytes:
         os.close(fd)
 
 
+def zombie_status(pid: int, start_ticks: int) -> int | None:
+    """The wait status of exactly this process, which has ended and was not waited for; None: there
+    is none such, or it is hidden."""
+    try:
+        text = read_stat(pid)
+    except GONE:
+        return None
+    parts = text[text.rindex(b")") + 2 :].split()
+    is_it = parts[0] == b"Z" and int(parts[19]) == start_ticks and len(parts) >= 50
+    return int(parts[49]) if is_it else None
+
+
 def ticks_now() -> int:
     """Now, in the unit of `start_ticks`: a process that begins later has no smaller one."""
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_PER_SECOND)

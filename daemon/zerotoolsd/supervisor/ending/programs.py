@@ -130,16 +130,6 @@ def pipes(pid: int, *descriptors: int) -> set[str]:
     return found
 
 
-def wait_status(pid: int) -> int | None:
-    """The wait status of a process that has ended and was not waited for; None: it is not known."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_bytes()
-        fields = text[text.rindex(b")") + 2 :].split()
-        return int(fields[49]) if fields[0] == b"Z" else None
-    except (OSError, ValueError, IndexError):
-        return None
-
-
 def await_halt(process: Process, seconds: float = _HOLD_SECONDS) -> bool:
     """Return once every thread of a process that got SIGSTOP is stopped, or after `seconds`: False.
 

@@ -39,6 +39,7 @@ from zerotoolsd.supervisor.procfs import (
     open_process,
     read_process,
     send_signal,
+    zombie_status,
 )
 
 LOOK_SECONDS, OFTEN_SECONDS = 0.5, 0.05
@@ -47,6 +48,8 @@ DRAIN_SECONDS = 5.0
 """How long filters may still write what the programs have left them."""
 _SHORT_SECONDS = 1.0
 """A shell that reads a program's output starts nothing that lives longer."""
+_BY_SIGTERM = (signal.SIGTERM, (128 + signal.SIGTERM) << 8)
+"""Wait statuses of shells that SIGTERM has ended; mksh has a handler for it."""
 _SAVED = (0, 75 << 8)
 """Wait statuses of programs that did as they were asked."""
 
@@ -137,7 +140,7 @@ class Stop:
     def status_of(self, pid: int, status: int) -> int:
         """The wait status of a child that ended with `status`: a runner that the stop has ended
         counts as its programs."""
-        by_stop = pid in self.cut or status == signal.SIGTERM
+        by_stop = pid in self.cut or status in _BY_SIGTERM
         return self._statuses.get(pid, status) if by_stop else status
 
     def look(self, roots: Collection[int]) -> None:
@@ -186,7 +189,7 @@ class Stop:
             if asked.fd in ready:
                 del self._asked[key]
                 self._forget(key, asked.fd)
-                status = programs.wait_status(asked.process.pid)
+                status = zombie_status(*key)
                 if status is not None:
                     self._results.append((asked.above, status))
         for key, fd in list(self._draining.items()):
