@@ -8,10 +8,10 @@ stop takes the tree of processes from the top down:
     filter (tee, grep)    nothing: it ends with the program that it reads from
 
 When no program below a runner is left, the runner ends. One that handles SIGTERM (`trap`) gets it
-and is continued, and is a program from then on. Any other is killed before it runs again; its wait
+and is continued, and is a program from then on. Any other is ended before it runs again; its wait
 status counts as that of its programs. Example, a rank with a stop in its second line:
 
-    bash                  stopped                                killed: its status is 0
+    bash                  stopped                                ended: its status is 0
       python prepare.py   has ended
       python train.py     SIGTERM    saves    exits with 0
       (python publish.py)                                        never begins
@@ -31,7 +31,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from zerotoolsd.supervisor.ending import programs
-from zerotoolsd.supervisor.ending.programs import Kind, is_filter, kind_of
+from zerotoolsd.supervisor.ending.programs import Answer, Kind, is_filter, kind_of
 from zerotoolsd.supervisor.logs import say
 from zerotoolsd.supervisor.procfs import (
     Process,
@@ -58,23 +58,26 @@ _Key = tuple[int, int]
 
 
 @dataclass
-class _Held:
-    """A runner that stands still. `above` are the runners between it and the rank."""
+class _Taken:
+    """A process that the stop has dealt with. `above` are the runners between it and the rank."""
 
     process: Process
     above: tuple[_Key, ...]
     fd: int
+
+
+@dataclass
+class _Held(_Taken):
+    """A runner that stands still."""
+
     filters_count: bool = False
     """It runs nothing but filters, which are its programs then."""
 
 
 @dataclass
-class _Asked:
+class _Asked(_Taken):
     """A program, or a runner that handles SIGTERM (`is_runner`), that was asked to end."""
 
-    process: Process
-    above: tuple[_Key, ...]
-    fd: int
     is_runner: bool = False
 
 
@@ -312,23 +315,27 @@ class Stop:
     def _release(self) -> None:
         """End the runners below which nothing is left that was asked."""
         for key, held in sorted(self._held.items(), key=lambda item: -len(item[1].above)):
-            below = [*self._asked.values(), *self._held.values()]
+            below: list[_Taken] = [*self._asked.values(), *self._held.values()]
             if any(key in each.above for each in below):
                 continue
             del self._held[key]
             self._statuses[held.process.pid] = self._status_below(key)
-            if programs.catches(held.process.pid, signal.SIGTERM):
+            answer = programs.answer_of(held.process.pid)
+            if answer is Answer.HANDLES:
                 self._ask(held.process, held.above, is_runner=True)
             else:
-                self._kill(key, held)
+                self._kill(key, held, answer)
             os.close(held.fd)
 
-    def _kill(self, key: _Key, held: _Held) -> None:
+    def _kill(self, key: _Key, held: _Held, answer: Answer) -> None:
+        """End a runner before it runs again."""
         for child in children_of(held.process.pid):
             self._let_drain(child)
         if (process := read_process(held.process.pid)) is not None and not process.is_over:
             self.cut.add(held.process.pid)
-        send_signal(held.fd, signal.SIGKILL)
+        by_term = (signal.SIGTERM, signal.SIGCONT)
+        for number in by_term if answer is Answer.DIES else (signal.SIGKILL,):
+            send_signal(held.fd, number)
         self._past.add(key)
 
     def _let_drain(self, process: Process) -> None:
@@ -348,9 +355,8 @@ class Stop:
 
     def close(self) -> None:
         """Forget everything; nothing is signalled any more."""
-        for fd in [each.fd for each in (*self._held.values(), *self._asked.values())]:
-            os.close(fd)
-        for fd in self._draining.values():
+        taken: list[_Taken] = [*self._held.values(), *self._asked.values()]
+        for fd in (*(each.fd for each in taken), *self._draining.values()):
             os.close(fd)
         self._ends.close()
 
