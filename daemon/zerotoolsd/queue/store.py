@@ -21,6 +21,7 @@ from zerotoolsd.queue.dependencies.dependency_table import DependencyTable
 from zerotoolsd.queue.dependencies.drain_table import DrainTable
 from zerotoolsd.queue.lifecycle import Standing
 from zerotoolsd.queue.outbox.notices import Notice, Outbox
+from zerotoolsd.queue.outlived.last_uploads import UploadTable
 from zerotoolsd.queue.outlived.outlived_leases import OutlivedLeases
 from zerotoolsd.queue.room import QueueRoom
 from zerotoolsd.queue.rows import ENDED, AttemptRow, Fence, JobRow, Lease, attempt_row, job_row
@@ -53,6 +54,7 @@ class Store:
         self.dependencies, self.drains = DependencyTable(self._sql), DrainTable(self._sql)
         self.yields = YieldTable(self._sql, self._transaction)
         self.outlived = OutlivedLeases(self._sql, self._transaction, self._append)
+        self.uploads = UploadTable(self._sql, self._transaction, self._append)
         self._connection.row_factory = loaded_row
         # Whoever waits for another process's lock does so without holding up the event loop.
         self._connection.execute(f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}")

@@ -38,6 +38,7 @@ from zerotoolsd.supervisor.plan import REQUEST, RUN, STOP, Plan
 from zerotoolsd.supervisor.procfs import oom_kills
 from zerotoolsd.supervisor.progress import Progress
 from zerotoolsd.supervisor.ranks import SupervisedRank, hold_port, spawn
+from zerotoolsd.supervisor.trouble import hangs
 from zerotoolsd.supervisor.waking import SignalWaker
 
 TICK_SECONDS = 1.0
@@ -109,7 +110,7 @@ class RankMonitor:
 
     def out_of_time(self) -> bool:
         """Whether the grace of a stop is over, where the ranks have saved and ended before."""
-        self._heed_request()
+        self.heed_request()
         return self._stop_by is not None and time.monotonic() >= self._stop_by
 
     def heed(self, finder: Finder) -> None:
@@ -214,7 +215,7 @@ class RankMonitor:
         self._sample_memory()
         next_sample = next_sign = time.monotonic() + TICK_SECONDS / 4
         while self._goes_on():
-            self._heed_request()
+            self.heed_request()
             self._wait()
             self._note_ends(reap(self._note_end))
             if not self._stop.seconds_left:
@@ -285,7 +286,8 @@ class RankMonitor:
         if self._kill_at is None or at < self._kill_at:
             self._kill_at, self._kill_why = at, why
 
-    def _heed_request(self) -> None:
+    def heed_request(self) -> None:
+        """Take in what is asked of the attempt now."""
         request = self._requests.look(signalled=self._signals.asked)
         if request is None:
             return
@@ -315,7 +317,7 @@ class RankMonitor:
 
     def _ask_programs(self, grace: float) -> None:
         self._stop_by = time.monotonic() + grace
-        if self.plan.own_program and not self._stop.has_begun:
+        if self.plan.own_program and self._running and not self._stop.has_begun:
             beside = {*self.helpers, *self._beside.pids, *self.stalls.pids}
             self._stop.begin(self._running, grace, beside)
 
@@ -389,13 +391,6 @@ class RankMonitor:
         self._stop.close()
         self._selector.close()
         self._signals.close()
-
-
-def hangs(what: str) -> str:
-    """The reason of an attempt that waits for `what`; a listing adds for how long."""
-    return (
-        f"{what} does not answer (look at its file system, at mount and dmesg), and the job waits"
-    )
 
 
 def _sign() -> None:
