@@ -21,8 +21,8 @@ from zerotoolsd.queue.dependencies.dependency_table import DependencyTable
 from zerotoolsd.queue.dependencies.drain_table import DrainTable
 from zerotoolsd.queue.lifecycle import Standing
 from zerotoolsd.queue.outbox.notices import Notice, Outbox
-from zerotoolsd.queue.outlived.last_uploads import UploadTable
 from zerotoolsd.queue.outlived.outlived_leases import OutlivedLeases
+from zerotoolsd.queue.outlived.upload_table import UploadTable
 from zerotoolsd.queue.room import QueueRoom
 from zerotoolsd.queue.rows import ENDED, AttemptRow, Fence, JobRow, Lease, attempt_row, job_row
 from zerotoolsd.queue.schema import open_database, refuse_older

@@ -45,7 +45,7 @@ def _known(run_dir: Path) -> object:
 
 
 @dataclass(frozen=True)
-class StopRequest:
+class RequestedStop:
     """What is asked now. `reason` is why, and `grace_seconds` what the ranks have to save; None:
     that has not changed. `is_first`: nothing was asked before."""
 
@@ -63,7 +63,7 @@ class RequestReader:
         self.reason: str | None = None
         """Why the attempt is to stop, once it is."""
 
-    def look(self, *, signalled: bool) -> StopRequest | None:
+    def look(self, *, signalled: bool) -> RequestedStop | None:
         """What is new since the last look. `signalled`: there was a SIGTERM, with or without a
         request that can be read."""
         try:
@@ -86,9 +86,9 @@ class RequestReader:
         else:
             reason = None
         grace = _grace(request, self._default_grace) if "grace_seconds" in request else None
-        return StopRequest(reason, grace)
+        return RequestedStop(reason, grace)
 
-    def _first(self, written: int | None, *, signalled: bool) -> StopRequest | None:
+    def _first(self, written: int | None, *, signalled: bool) -> RequestedStop | None:
         try:
             request = read_json(Path(REQUEST), LARGEST_RECORD)
         except (OSError, ValueError) as error:
@@ -98,7 +98,7 @@ class RequestReader:
         self._written = written
         request = request or {"reason": OUTSIDE}
         self.reason = str(request.get("reason"))
-        return StopRequest(self.reason, _grace(request, self._default_grace), is_first=True)
+        return RequestedStop(self.reason, _grace(request, self._default_grace), is_first=True)
 
 
 def _grace(request: dict[str, object], default: float) -> float:

@@ -27,11 +27,11 @@ import os
 import select
 import signal
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from zerotoolsd.supervisor.ending import programs
-from zerotoolsd.supervisor.ending.programs import Answer, Kind, is_filter, kind_of
+from zerotoolsd.supervisor.ending import process_kinds as kinds
+from zerotoolsd.supervisor.ending.process_kinds import Kind, TermEffect, is_filter, kind_of
 from zerotoolsd.supervisor.logs import say
 from zerotoolsd.supervisor.procfs import (
     Process,
@@ -181,7 +181,7 @@ class Stop:
             return [
                 process.pid
                 for process in children_of(os.getpid())
-                if process.pid not in others and programs.is_shell(process)
+                if process.pid not in others and kinds.is_shell(process)
             ]
         except OSError:
             return []
@@ -230,7 +230,7 @@ class Stop:
                 continue
             elif kind_of(process, children_of(process.pid)) is not Kind.RUNNER:
                 self._ask(process, above)
-            elif programs.is_shell(process) and programs.pipes(process.pid, 0):
+            elif kinds.is_shell(process) and kinds.pipes(process.pid, 0):
                 late.append((process, above))
             else:
                 waiting += self._hold(process, above)
@@ -250,7 +250,7 @@ class Stop:
 
     def _of_launcher(self, process: Process, key: _Key) -> list[Process]:
         children = children_of(process.pid)
-        ranks = [child for child in children if programs.is_rank(child.pid)]
+        ranks = [child for child in children if kinds.is_rank(child.pid)]
         if children:
             self._launchers.add(key)
         return ranks or _not_filters(children) or children
@@ -260,8 +260,8 @@ class Stop:
         on: where it stood still, the programs could not write any more."""
         key = (process.pid, process.start_ticks)
         children = _not_filters(children_of(process.pid))
-        reads = key in self._readers or programs.pipes(process.pid, 0) & self._written
-        if reads and all(programs.age(child) < _SHORT_SECONDS for child in children):
+        reads = key in self._readers or kinds.pipes(process.pid, 0) & self._written
+        if reads and all(kinds.age(child) < _SHORT_SECONDS for child in children):
             self._readers[key] = above
             return True
         self._readers.pop(key, None)
@@ -283,9 +283,9 @@ class Stop:
             self._past.add(key)
             return [(child, above, False) for child in children_of(process.pid)]
         self._held[key] = held
-        programs.await_halt(process)
+        kinds.await_halt(process)
         children = children_of(process.pid)
-        held.filters_count = bool(children) and all(map(is_filter, children))
+        held.filters_count = bool(children) and not _not_filters(children)
         return list(self._below(held))
 
     def _below(self, held: _Held) -> Iterator[tuple[Process, tuple[_Key, ...], bool]]:
@@ -297,7 +297,7 @@ class Stop:
     def _ask(self, process: Process, above: tuple[_Key, ...], *, is_runner: bool = False) -> None:
         """SIGTERM for a program, which is continued if somebody has stopped it."""
         key = (process.pid, process.start_ticks)
-        self._written |= programs.pipes(process.pid, 1, 2)
+        self._written |= kinds.pipes(process.pid, 1, 2)
         fd = open_process(process.pid, process.start_ticks)
         if fd is None:
             return
@@ -320,28 +320,28 @@ class Stop:
                 continue
             del self._held[key]
             self._statuses[held.process.pid] = self._status_below(key)
-            answer = programs.answer_of(held.process.pid)
-            if answer is Answer.HANDLES:
+            effect = kinds.effect_of(held.process.pid)
+            if effect is TermEffect.HANDLES:
                 self._ask(held.process, held.above, is_runner=True)
             else:
-                self._kill(key, held, answer)
+                self._kill(key, held, effect)
             os.close(held.fd)
 
-    def _kill(self, key: _Key, held: _Held, answer: Answer) -> None:
+    def _kill(self, key: _Key, held: _Held, effect: TermEffect) -> None:
         """End a runner before it runs again."""
         for child in children_of(held.process.pid):
             self._let_drain(child)
         if (process := read_process(held.process.pid)) is not None and not process.is_over:
             self.cut.add(held.process.pid)
         by_term = (signal.SIGTERM, signal.SIGCONT)
-        for number in by_term if answer is Answer.DIES else (signal.SIGKILL,):
+        for number in by_term if effect is TermEffect.DIES else (signal.SIGKILL,):
             send_signal(held.fd, number)
         self._past.add(key)
 
     def _let_drain(self, process: Process) -> None:
         """Wait for a filter that reads from a pipe until it has ended, too."""
         key = (process.pid, process.start_ticks)
-        if key not in self._readers and not (is_filter(process) and programs.pipes(process.pid, 0)):
+        if key not in self._readers and not (is_filter(process) and kinds.pipes(process.pid, 0)):
             return
         if (fd := open_process(process.pid, process.start_ticks)) is not None:
             self._draining[key] = fd
@@ -361,8 +361,13 @@ class Stop:
         self._ends.close()
 
 
-def _not_filters(processes: Collection[Process]) -> list[Process]:
-    return [process for process in processes if not is_filter(process)]
+def _not_filters(processes: Iterable[Process]) -> list[Process]:
+    """Those that are no filters. A shell that becomes the last filter of a pipeline (zsh) has the
+    programs before it as children."""
+    found = []
+    for process in processes:
+        found += _not_filters(children_of(process.pid)) if is_filter(process) else [process]
+    return found
 
 
 def _badness(status: int) -> tuple[bool, bool]:

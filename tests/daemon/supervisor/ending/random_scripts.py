@@ -11,7 +11,7 @@ _LOOPS = (
     "until ! :; do {}; $T after; done",
     "if {}; then $T after; else $T after; fi",
     "case x in x) {};; esac",
-    "! {}",
+    "if ! {{ {}; }}; then $T after; fi",
 )
 _NESTED = ("sh -c '{}; $T after'", "bash -c '{}'", "exec sh -c '{}; :'", "trap '' TERM; {}")
 
@@ -29,7 +29,8 @@ def a_script(seed: int) -> tuple[str, tuple[str, ...]]:
             script = f"({script}; wait); $T after"
     for _ in range(pick.randint(1, 4)):
         script = _wrapped(script, pick)
-    return script, names
+    # Some shells become their last command (exec), and what runs beside it is its affair then.
+    return f"{script}; $T after", names
 
 
 def _program(name: str, pick: random.Random) -> str:
@@ -43,6 +44,4 @@ def _wrapped(script: str, pick: random.Random) -> str:
     around = pick.choice((*_AROUND, *_LOOPS, *_NESTED))
     if "'" in script and "'" in around:
         return f"{{ {script}; }}; $T after"
-    if script.endswith("&"):
-        return script
     return around.format(script)

@@ -15,8 +15,8 @@ from tests.daemon.waiting import wait_async
 from zerotoolsd.service.refusals import Unavailable
 from zerotoolsd.supervisor.durable import read_json
 from zerotoolsd.supervisor.ending.requests import (
+    RequestedStop,
     RequestReader,
-    StopRequest,
     reserve_request,
     write_request,
 )
@@ -100,12 +100,12 @@ def test_a_cancel_takes_the_place_of_a_reason_after_which_a_job_goes_on(
     reader = RequestReader(default_grace=60.0)
     assert reader.look(signalled=False) is None
     write_request(tmp_path, "preempt")
-    assert reader.look(signalled=True) == StopRequest("preempt", 60.0, is_first=True)
+    assert reader.look(signalled=True) == RequestedStop("preempt", 60.0, is_first=True)
     assert reader.look(signalled=True) is None
     write_request(tmp_path, "cancel")
-    assert reader.look(signalled=True) == StopRequest("cancel", None)
+    assert reader.look(signalled=True) == RequestedStop("cancel", None)
     write_request(tmp_path, "relieve", 2.0)
-    assert reader.look(signalled=True) == StopRequest(None, 2.0)
+    assert reader.look(signalled=True) == RequestedStop(None, 2.0)
     assert reader.reason == "cancel"
 
 
@@ -114,7 +114,7 @@ def test_a_signal_without_a_request_gets_the_reason_that_is_written_later(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     reader = RequestReader(default_grace=60.0)
-    assert reader.look(signalled=True) == StopRequest(OUTSIDE, 60.0, is_first=True)
+    assert reader.look(signalled=True) == RequestedStop(OUTSIDE, 60.0, is_first=True)
     write_request(tmp_path, "time limit")
-    assert reader.look(signalled=True) == StopRequest("time limit", None)
+    assert reader.look(signalled=True) == RequestedStop("time limit", None)
     assert reader.reason == "time limit"

@@ -274,7 +274,8 @@ def test_only_a_program_that_has_saved_its_last_step_finishes_after_a_stop(
 
 @pytest.mark.parametrize("seed", range(200 if FULL else 8))
 def test_p12_of_random_scripts(tmp_path: Path, seed: int) -> None:
-    shells = [shell for shell in SHELLS if shutil.which(shell.split()[0])]
+    # ksh handles a signal that its script ignores, and becomes the last command of a subshell.
+    shells = [shell for shell in SHELLS if shell != "ksh" and shutil.which(shell.split()[0])]
     shell = shells[seed % len(shells)]
     script, first = a_script(seed)
     found = stop(tmp_path, script, *first, shell=shell)

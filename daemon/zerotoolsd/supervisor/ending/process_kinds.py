@@ -51,7 +51,7 @@ def kind_of(process: Process, children: Sequence[Process]) -> Kind:
     if name in RUNNERS:
         return Kind.RUNNER
     is_waiting = bool(children) and _wait_channel(process.pid) in _WAITING
-    if is_waiting and answer_of(process.pid) is not Answer.HANDLES:
+    if is_waiting and effect_of(process.pid) is not TermEffect.HANDLES:
         return Kind.RUNNER
     return Kind.FILTER if name in FILTERS else Kind.PROGRAM
 
@@ -93,28 +93,28 @@ def _wait_channel(pid: int) -> str:
         return ""
 
 
-class Answer(Enum):
-    """What a process does about SIGTERM."""
+class TermEffect(Enum):
+    """What SIGTERM does to a process."""
 
     HANDLES = "handles"
     DIES = "dies"
     NOTHING = "nothing"
 
 
-def answer_of(pid: int) -> Answer:
-    """What the process would do about SIGTERM now. That it blocks the signal counts as nothing."""
+def effect_of(pid: int) -> TermEffect:
+    """What SIGTERM would do to the process now. Nothing, also where it is blocked."""
     try:
         lines = Path(f"/proc/{pid}/status").read_bytes().splitlines()
     except GONE:
-        return Answer.NOTHING
+        return TermEffect.NOTHING
     fields = dict(line.split()[:2] for line in lines if line.startswith(b"Sig"))
     ignored, blocked, caught = (
         int(fields.get(name, b"0"), 16) >> (signal.SIGTERM - 1) & 1
         for name in (b"SigIgn:", b"SigBlk:", b"SigCgt:")
     )
     if caught:
-        return Answer.HANDLES
-    return Answer.NOTHING if ignored or blocked else Answer.DIES
+        return TermEffect.HANDLES
+    return TermEffect.NOTHING if ignored or blocked else TermEffect.DIES
 
 
 def is_rank(pid: int) -> bool:
