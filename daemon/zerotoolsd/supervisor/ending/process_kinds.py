@@ -31,6 +31,7 @@ _INTERPRETERS = ("perl", "python")
 _WAITING = frozenset({"do_wait", "kernel_wait4", "kernel_waitid"})
 """The functions of the kernel in which a process waits for a child."""
 _HOLD_SECONDS = 0.5
+_FORK_SECONDS = 0.1
 
 
 class Kind(Enum):
@@ -142,6 +143,18 @@ def pipes(pid: int, *descriptors: int) -> set[str]:
         if target.startswith("pipe:"):
             found.add(target)
     return found
+
+
+def is_command(process: Process, shell: Process, children: Sequence[Process]) -> bool:
+    """Whether `shell` runs `process` for its own sake, and does not read what it writes, as in
+    `$(date)`: that goes into a pipe which no other of its `children` reads. A child that has just
+    been forked will be one or the other."""
+    if age(process) < _FORK_SECONDS and _words(process.pid) == _words(shell.pid):
+        return False
+    output = pipes(process.pid, 1)
+    if output and not output & pipes(shell.pid, 1, 2):
+        return any(output & pipes(child.pid, 0) for child in children)
+    return os.path.lexists(f"/proc/{process.pid}/fd/1")  # else it is ending
 
 
 def await_halt(process: Process, seconds: float = _HOLD_SECONDS) -> bool:

@@ -27,7 +27,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Set
 from dataclasses import dataclass
 
 from zerotoolsd.supervisor.ending import process_kinds as kinds
@@ -79,6 +79,8 @@ class _Asked(_Taken):
     """A program, or a runner that handles SIGTERM (`is_runner`), that was asked to end."""
 
     is_runner: bool = False
+    writes: Set[str] = frozenset()
+    """The pipes that its output goes to."""
 
 
 class Stop:
@@ -105,8 +107,6 @@ class Stop:
         self._past: set[_Key] = set()
         """What has been killed, has ended, or is not ours to signal."""
         self._results: list[tuple[tuple[_Key, ...], int]] = []
-        self._written: set[str] = set()
-        """The pipes that programs write to."""
         self._draining: dict[_Key, int] = {}
         self._drained_by = float("inf")
 
@@ -257,11 +257,15 @@ class Stop:
 
     def _is_reader(self, process: Process, above: tuple[_Key, ...]) -> bool:
         """Whether the shell `process` only passes on what programs write, as filters do, and runs
-        on: where it stood still, the programs could not write any more."""
+        on: where it stood still, the programs could not write any more. It may run short commands
+        for each line; once the programs have ended, only those whose output it reads itself."""
         key = (process.pid, process.start_ticks)
-        children = _not_filters(children_of(process.pid))
-        reads = key in self._readers or kinds.pipes(process.pid, 0) & self._written
-        if reads and all(kinds.age(child) < _SHORT_SECONDS for child in children):
+        source = kinds.pipes(process.pid, 0)
+        is_fed = any(source & asked.writes for asked in self._asked.values())
+        children = children_of(process.pid)
+        commands = [p for p in _not_filters(children) if kinds.is_command(p, process, children)]
+        is_short = all(kinds.age(child) < _SHORT_SECONDS for child in commands)
+        if (is_fed and is_short) or (key in self._readers and not (commands or is_fed)):
             self._readers[key] = above
             return True
         self._readers.pop(key, None)
@@ -297,7 +301,7 @@ class Stop:
     def _ask(self, process: Process, above: tuple[_Key, ...], *, is_runner: bool = False) -> None:
         """SIGTERM for a program, which is continued if somebody has stopped it."""
         key = (process.pid, process.start_ticks)
-        self._written |= kinds.pipes(process.pid, 1, 2)
+        writes = kinds.pipes(process.pid, 1, 2)
         fd = open_process(process.pid, process.start_ticks)
         if fd is None:
             return
@@ -310,7 +314,7 @@ class Stop:
             self._forget(key, fd)
             return
         self.reached.append(process.pid)
-        self._asked[key] = _Asked(process, above, fd, is_runner)
+        self._asked[key] = _Asked(process, above, fd, is_runner, writes)
 
     def _release(self) -> None:
         """End the runners below which nothing is left that was asked."""

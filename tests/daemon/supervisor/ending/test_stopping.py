@@ -282,3 +282,33 @@ def test_p12_of_random_scripts(tmp_path: Path, seed: int) -> None:
     assert {*found.notes} == all_of(*first), script
     assert len(found.notes) == 3 * len(first), script
     assert found.record["outcome"] == "stopped", script
+
+
+def test_p12_nor_of_a_loop_that_reads_what_a_program_writes(tmp_path: Path) -> None:
+    """While the program saves, it must be able to write; what it wrote starts nothing after it."""
+    script = "yes | while read line; do sh -c 'echo began >> began'; [ -e go ] || $T train; done"
+    found = stop(tmp_path, script, "train")
+    assert found.notes == ("train begins", "train asked", "train saved")
+    assert (tmp_path / "began").read_text() == "began\n"
+
+
+def test_a_loop_that_stamps_lines_passes_them_on_until_the_end(tmp_path: Path) -> None:
+    (tmp_path / "talks.py").write_text(TALKS)
+    script = f"{sys.executable} -IS talks.py | while read l; do echo $(echo at) $l; done; $T after"
+    found = stop(tmp_path, script, "train")
+    assert found.output[-1].startswith("at 299 ")
+    assert len(found.notes) == 1
+
+
+TALKS = """
+import os, signal
+def save(*_):
+    for number in range(300):  # more than a pipe holds
+        os.write(1, b"%d %s\\n" % (number, b"x" * 400))
+    os._exit(0)
+signal.signal(signal.SIGTERM, save)
+with open("notes", "a") as notes:
+    notes.write("train begins\\n")
+while True:
+    signal.pause()
+"""
