@@ -126,13 +126,6 @@ class Progress:
         """Whether any rank got as far as training, so that a stop has something to save."""
         return any(phase not in ("init", "load") for phase in self.phases.values())
 
-    @property
-    def is_done(self) -> bool:
-        """Whether the last step was reported, and a checkpoint of it."""
-        steps = None if self.last_step is None else self.last_step.get("steps")
-        saved = None if self.checkpoint is None else self.checkpoint["step"]
-        return _is_count(steps) and steps > 0 and saved is not None and saved >= steps
-
     def drain(self) -> None:
         """Take in everything that has arrived. Whatever is not a message is ignored."""
         for _ in range(_AT_ONCE):  # whoever floods it does not hold up all else

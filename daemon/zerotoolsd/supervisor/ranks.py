@@ -24,7 +24,6 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class KnownRank:
     """One rank. `status` is its wait status once it has ended; `killed` that we ended it.
 
-    `cut`: a stop has ended its shell before that could go on; `status` is that of its programs.
     `ended_clock` is the monotonic clock when its end was noticed; `oom_killed` whether the kernel
     ended a process for lack of memory just before. None: that is not known.
     """
@@ -32,7 +31,6 @@ class KnownRank:
     index: int
     status: int | None = None
     killed: bool = False
-    cut: bool = False
     ended_clock: float | None = None
     oom_killed: bool | None = None
 

@@ -263,7 +263,7 @@ class RankMonitor:
         for pid in ended.keys() & by_pid.keys():
             rank = by_pid[pid]
             rank.status = self._stop.status_of(pid, ended[pid])
-            rank.cut, rank.ended_clock = pid in self._stop.cut, time.monotonic()
+            rank.ended_clock = time.monotonic()
             if rank.signal == signal.SIGKILL and not rank.killed:
                 self._note_oom(rank)
             self._hear_start(rank)

@@ -60,9 +60,8 @@ _NAMES = (
 
 
 class EndedRank(Protocol):
-    """A rank that has ended, as the kernel told of it. `killed`: by us. `cut`: a stop has ended its
-    shell before that could go on. `ended_clock` is the monotonic clock when its end was noticed,
-    where that is known."""
+    """A rank that has ended, as the kernel told of it. `killed`: by us. `ended_clock` is the
+    monotonic clock when its end was noticed, where that is known."""
 
     @property
     def index(self) -> int: ...
@@ -70,8 +69,6 @@ class EndedRank(Protocol):
     def status(self) -> int | None: ...
     @property
     def killed(self) -> bool: ...
-    @property
-    def cut(self) -> bool: ...
     @property
     def exit_code(self) -> int | None: ...
     @property

@@ -30,7 +30,6 @@ class _NothingTold:
     steps_done: int = 0
     checkpoint: dict[str, Any] | None = None
     awaited: int | None = None
-    is_done: bool = False
 
 
 def inferred(

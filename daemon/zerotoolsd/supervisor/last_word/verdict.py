@@ -38,10 +38,6 @@ class Told(Protocol):
     def awaited(self) -> int | None:
         """The rank that the others waited for when they were last looked at."""
 
-    @property
-    def is_done(self) -> bool:
-        """Whether the last step was reported, and a checkpoint of it."""
-
 
 @dataclass(frozen=True)
 class Verdict:
@@ -116,15 +112,13 @@ def judge_program(
     killed_because: str | None,
 ) -> Verdict:
     """The verdict over a program of the user's. Once it was asked to stop it has stopped, whatever
-    its exit status says, unless all its steps are done and saved.
+    its exit status says.
 
     A launcher and the processes of `launcher = "plain"` are ranks here.
     """
     broken = [rank for rank in ranks if is_abnormal(rank)]
     if stop is None or any(rank.signal not in (None, signal.SIGTERM) for rank in broken):
         return judge_ranks(ranks, progress, stop=stop, killed_because=killed_because)
-    if progress.is_done and all(rank.exit_code == 0 and not rank.cut for rank in ranks):
-        return _finished(progress)
     if broken:
         verdict = _blame(_began(ranks, broken, progress), progress.errors)
         by_signal = verdict.rank is None or verdict.rank.signal is not None

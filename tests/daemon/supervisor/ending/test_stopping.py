@@ -6,7 +6,6 @@ that it has saved; the note that has all of them in order is the truth.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -243,33 +242,11 @@ def test_what_a_program_starts_while_it_saves_is_left_alone(tmp_path: Path) -> N
     assert found.output == ("copied",)
 
 
-REPORTS = """
-import json, os, signal, socket, sys
-def tell(**what):
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as link:
-        link.connect(os.path.join("run", "notify.sock"))
-        link.send(json.dumps({"rank": 0, "time": 1.0, "phase": "train", **what}).encode())
-def save(*_):
-    tell(event="checkpoint", step=int(sys.argv[1]), path="/x")
-    sys.exit(0)
-signal.signal(signal.SIGTERM, save)
-tell(event="step", step=int(sys.argv[1]), steps=4)
-with open("notes", "a") as notes:
-    notes.write("train begins\\n")
-signal.pause()
-"""
-
-
-@pytest.mark.parametrize(
-    ("step", "after", "outcome"),
-    [(4, "", "finished"), (3, "", "stopped"), (4, "; echo after", "stopped")],
-)
-def test_only_a_program_that_has_saved_its_last_step_finishes_after_a_stop(
-    tmp_path: Path, step: int, after: str, outcome: str
-) -> None:
-    (tmp_path / "train.py").write_text(REPORTS)
-    found = stop(tmp_path, f"{sys.executable} -IS train.py {step}{after}", "train")
-    assert found.record["outcome"] == outcome, json.dumps(found.record)
+@pytest.mark.parametrize("status", ["0", "1", "64", "75"])
+def test_whatever_its_exit_status_says_it_has_stopped(tmp_path: Path, status: str) -> None:
+    found = stop(tmp_path, f"exec $T train {status}", "train")
+    assert found.record["outcome"] == "stopped"
+    assert found.record["ranks"][0]["exit_code"] == int(status)
 
 
 @pytest.mark.parametrize("seed", range(200 if FULL else 8))
