@@ -37,6 +37,7 @@ from zerotoolsd.config import Config
 from zerotoolsd.dispatching import placing_rounds
 from zerotoolsd.dispatching.growing import GrowingJobs
 from zerotoolsd.dispatching.host_memory_now import HostMemoryNow
+from zerotoolsd.dispatching.last_uploads import LastUploads
 from zerotoolsd.dispatching.memory_guards import memory_guards
 from zerotoolsd.dispatching.placing_rounds import IDLE_SECONDS, PlacingRounds
 from zerotoolsd.dispatching.room_making import RoomMaking
@@ -196,6 +197,7 @@ class Dispatcher:
         )
         self.priority_classes = PriorityClasses(config.priority)
         self.notifier = JobNotifier(store, config.notify, self._guard, users)
+        self.last_uploads = LastUploads(store, self.announce, users)
         self.cleaner = Cleaner(state_dir, store, self.announce, ask, users)
         self.needed = NeededCheckpoints(state_dir, store, users)
         self.history = HistoryRecorder(
@@ -228,7 +230,7 @@ class Dispatcher:
         warm = self.warm.keep_up(self._starter.loads)
         kept_up = (cleaning, self._oversee(), self._shared.keep_up(), self.notifier.keep_up(), warm)
         more = self.history.keep_up(), self.pressure.keep_up(), self.gpu_pressure.keep_up()
-        every = (*kept_up, *more, self.residue.keep_up())
+        every = (*kept_up, *more, self.residue.keep_up(), self.last_uploads.keep_up())
         beside = [asyncio.create_task(each) for each in every]
         try:
             while not stop.is_set():

@@ -249,6 +249,16 @@ def test_p5_a_supervisor_that_was_stopped_is_told_of_and_hears_a_cancel(daemon: 
     assert not any(is_alive(pid) for pid in pids)
 
 
+def test_p5_a_supervisor_that_was_stopped_is_woken_once_its_job_has_ended(daemon: Daemon) -> None:
+    daemon.start()
+    daemon.client.submit(make_job("release exit=0", ranks=1))
+    daemon.wait_for_state(1, "running")
+    wait_for_file(daemon.run_dir() / "waiting-0")
+    os.kill(daemon.pids()[0], signal.SIGSTOP)
+    (daemon.run_dir() / "release").touch()
+    assert daemon.wait_for_end(1)["state"] == "succeeded"
+
+
 def test_p9_a_full_disk_refuses_submits_and_lets_jobs_go_on(daemon: Daemon) -> None:
     daemon.start()
     daemon.client.submit(make_job("release steps=3 exit=0"))

@@ -63,6 +63,7 @@ STARTS = {
     "attempts/spawning/child.py": "supervisors, as the job's user",
     "attempts/spawning/transient_unit.py": "systemd-run, whose unit is the job's user's",
     "attempts/warming/fork_server.py": "fork servers, of the daemon's own user for its own jobs",
+    "dispatching/last_uploads.py": "uploads for jobs that are over, as the job's user",
     "looking/nursery.py": "processes that look, as the job's user",
     "notifying/commands.py": "a program that a job names to be told of it, as its user",
     "supervisor": "of the job's user, as all that it starts",

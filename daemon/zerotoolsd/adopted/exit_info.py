@@ -18,7 +18,7 @@ import select
 import struct
 from dataclasses import dataclass
 
-from zerotoolsd.supervisor.procfs import read_stat
+from zerotoolsd.supervisor.procfs import zombie_status
 
 _INFO = struct.Struct("=QQ11Ii")
 _EXIT = 1 << 3
@@ -49,11 +49,10 @@ def exit_status(pidfd: int, pid: int, start_ticks: int) -> ExitStatus | None:
     """Of a process that has ended; None: nobody knows it any more."""
     if (found := _kept(pidfd)) is not None:
         return found
-    found = _of_zombie(pid, start_ticks)
-    if found is None:  # it was collected meanwhile, or is about to be
-        _await_collected(pidfd)
-        found = _kept(pidfd)
-    return found
+    if (status := zombie_status(pid, start_ticks)) is not None:
+        return ExitStatus(status & 0xFFFF)
+    _await_collected(pidfd)  # it was collected meanwhile, or is about to be
+    return _kept(pidfd)
 
 
 def _kept(pidfd: int) -> ExitStatus | None:
@@ -64,17 +63,6 @@ def _kept(pidfd: int) -> ExitStatus | None:
         return None  # an older kernel
     mask, *_, code = _INFO.unpack(room)
     return ExitStatus(code & 0xFFFF) if mask & _EXIT else None
-
-
-def _of_zombie(pid: int, start_ticks: int) -> ExitStatus | None:
-    try:
-        text = read_stat(pid)
-    except OSError:
-        return None
-    parts = text[text.rindex(b")") + 2 :].split()
-    if parts[0] != b"Z" or int(parts[19]) != start_ticks or len(parts) < 50:
-        return None
-    return ExitStatus(int(parts[49]) & 0xFFFF)
 
 
 def _await_collected(pidfd: int) -> None:

@@ -19,7 +19,7 @@ from zerotools.io.telemetry.datagrams import Sender
 from zerotoolsd.adopted.exit_info import ExitStatus, exit_status
 from zerotoolsd.adopted.tree import WatchedTree
 from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json
-from zerotoolsd.supervisor.ending.stopping import terminate
+from zerotoolsd.supervisor.ending.stopping import Stop
 from zerotoolsd.supervisor.plan import REQUEST, TIME_LIMIT
 from zerotoolsd.supervisor.procfs import Process, boot_id, open_process
 from zerotoolsd.supervisor.waking import SignalWaker
@@ -47,6 +47,7 @@ class Watch:
         self._run_dir = Path(os.environ["ZEROTOOLS_RUN_DIR"])
         self._sender = Sender(os.environ.get("ZEROTOOLS_NOTIFY"))
         self._tree = WatchedTree(pid, start_ticks)
+        self._stop = Stop(launcher=_is_launcher(pid))
         self._stopping_since: float | None = None
         self._killed = False
 
@@ -62,13 +63,16 @@ class Watch:
         waiting = select.poll()
         waiting.register(pidfd, select.POLLIN)
         waiting.register(signals.socket, select.POLLIN)
+        waiting.register(self._stop, select.POLLIN)
         while True:
             self._look()
             ready = {fd for fd, _ in waiting.poll(self._pause() * 1000)}
             if pidfd in ready:
                 return self._ended(pidfd)
+            if self._stop.fileno() in ready or not self._stop.seconds_left:
+                self._stop.look([self._pid])
             signals.clear()
-            if signals.asked and self._stopping_since is None and not self._stop():
+            if signals.asked and self._stopping_since is None and not self._ask_to_end():
                 self._say(f"process {self._pid} is watched no more, and goes on")
                 return 0
 
@@ -76,7 +80,7 @@ class Watch:
         if self._stopping_since is None or self._killed:
             return LOOK_SECONDS
         left = self._stopping_since + self._kill_after - time.monotonic()
-        return min(LOOK_SECONDS, max(0.0, left))
+        return min(LOOK_SECONDS, max(0.0, left), self._stop.seconds_left)
 
     def _look(self) -> None:
         since, now = self._stopping_since, time.monotonic()
@@ -90,14 +94,14 @@ class Watch:
         held = sum(process.rss_bytes for process in there)
         self._sender.send({"rank": 0, "watched_bytes": held, "watched_processes": len(there)})
 
-    def _stop(self) -> bool:
+    def _ask_to_end(self) -> bool:
         """Ask it to end, if that is what is wanted of this; False: it is to be left alone."""
         if self._wanted() != TIME_LIMIT:
             return False
         self._stopping_since = time.monotonic()
         self._tree.look()
-        reached = terminate([self._pid], launcher=_is_launcher(self._pid))
-        named = ", ".join(map(str, reached)) or "nobody"
+        self._stop.begin([self._pid], self._kill_after)
+        named = ", ".join(map(str, self._stop.reached)) or "nobody"
         self._say(f"its time limit is over: SIGTERM for {named}")
         return True
 

@@ -22,6 +22,7 @@ from zerotoolsd.queue.dependencies.drain_table import DrainTable
 from zerotoolsd.queue.lifecycle import Standing
 from zerotoolsd.queue.outbox.notices import Notice, Outbox
 from zerotoolsd.queue.outlived.outlived_leases import OutlivedLeases
+from zerotoolsd.queue.outlived.upload_table import UploadTable
 from zerotoolsd.queue.room import QueueRoom
 from zerotoolsd.queue.rows import ENDED, AttemptRow, Fence, JobRow, Lease, attempt_row, job_row
 from zerotoolsd.queue.schema import open_database, refuse_older
@@ -53,6 +54,7 @@ class Store:
         self.dependencies, self.drains = DependencyTable(self._sql), DrainTable(self._sql)
         self.yields = YieldTable(self._sql, self._transaction)
         self.outlived = OutlivedLeases(self._sql, self._transaction, self._append)
+        self.uploads = UploadTable(self._sql, self._transaction, self._append)
         self._connection.row_factory = loaded_row
         self._connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
         try:

@@ -189,6 +189,8 @@ def supervise(
     if group is not None:
         verdict = with_limits(verdict, group)
         group.remove()
+    if watch.stop_reason is not None:
+        watch.heed_request()  # another reason may have come, as that of a cancel
     record = _record(watch, verdict, left, started) | {"out_of_host_memory": out_of_memory}
     record |= _follow(watch, verdict, records, record | _times(clock))
     record["uploaded"] = progress.uploaded

@@ -12,6 +12,8 @@ from pathlib import Path
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
+"""What /proc answers of a process that has ended, or that it hides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ def read_process(pid: int, read: Callable[[Path], bytes] | None = None) -> Proce
     """
     try:
         text = read_stat(pid) if read is None else read(Path(f"/proc/{pid}/stat"))
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
+    except GONE:
         return None
     # The name in parentheses may hold anything; fields are counted from its end.
     begin, end = text.index(b"("), text.rindex(b")")
@@ -89,6 +91,18 @@ def read_stat(pid: int) -> bytes:
         os.close(fd)
 
 
+def zombie_status(pid: int, start_ticks: int) -> int | None:
+    """The wait status of exactly this process, which has ended and was not waited for; None: there
+    is none such, or it is hidden."""
+    try:
+        text = read_stat(pid)
+    except GONE:
+        return None
+    parts = text[text.rindex(b")") + 2 :].split()
+    is_it = parts[0] == b"Z" and int(parts[19]) == start_ticks and len(parts) >= 50
+    return int(parts[49]) if is_it else None
+
+
 def ticks_now() -> int:
     """Now, in the unit of `start_ticks`: a process that begins later has no smaller one."""
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_PER_SECOND)
@@ -98,6 +112,35 @@ def processes() -> dict[int, Process]:
     """Every process that /proc shows, by pid."""
     found = map(read_process, pids())
     return {process.pid: process for process in found if process is not None}
+
+
+def children_of(pid: int) -> list[Process]:
+    """Children of `pid` that are not over, without a look at every process. Raises OSError: the
+    machine has no descriptors."""
+    known: set[int] | None = None
+    while (found := _child_pids(pid)) != known:  # one that ends meanwhile may hide another
+        if found is None:
+            return [p for p in processes().values() if p.parent == pid and not p.is_over]
+        known = found
+    looked = map(read_process, sorted(known or ()))
+    return [p for p in looked if p is not None and p.parent == pid and not p.is_over]
+
+
+def _child_pids(pid: int) -> set[int] | None:
+    """None: the kernel does not list them."""
+    found: set[int] = set()
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208  # names alone
+    except GONE:
+        return found
+    for thread in threads:
+        try:
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:  # noqa: PTH123  # often
+                found.update(map(int, file.read().split()))
+        except GONE:
+            if os.path.exists(f"/proc/{pid}/task/{thread}"):  # noqa: PTH110
+                return None
+    return found
 
 
 def descendants(root: int, table: Mapping[int, Process]) -> list[Process]:

@@ -26,3 +26,10 @@ def is_of_machine(error: OSError, *, own_files: bool = False) -> bool:
     `own_files`: it concerns files of the daemon alone, to which no job can lose access.
     """
     return error.errno in _OF_MACHINE or (own_files and error.errno in _OF_ADMINISTRATOR)
+
+
+def hangs(what: str) -> str:
+    """The reason of an attempt that waits for `what`; a listing adds for how long."""
+    return (
+        f"{what} does not answer (look at its file system, at mount and dmesg), and the job waits"
+    )

@@ -22,10 +22,11 @@ from zerotoolsd.supervisor.children.spawning import (
     Execute,
     execute_program,
 )
-from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json, write_json
+from zerotoolsd.supervisor.durable import write_json
 from zerotoolsd.supervisor.ending.family import FAMILY, FamilyNote
 from zerotoolsd.supervisor.ending.reaper import reap
-from zerotoolsd.supervisor.ending.stopping import terminate
+from zerotoolsd.supervisor.ending.requests import RequestReader
+from zerotoolsd.supervisor.ending.stopping import Stop
 from zerotoolsd.supervisor.finder_process import Finder, searched
 from zerotoolsd.supervisor.heartbeats.stalls import ASKED, Stalls
 from zerotoolsd.supervisor.host_memory import HostMemory
@@ -33,14 +34,14 @@ from zerotoolsd.supervisor.last_word.ledger import RankLedger
 from zerotoolsd.supervisor.last_word.reserved import put
 from zerotoolsd.supervisor.last_word.verdict import is_abnormal
 from zerotoolsd.supervisor.logs import say
-from zerotoolsd.supervisor.plan import OUTSIDE, REQUEST, RUN, STOP, Plan
+from zerotoolsd.supervisor.plan import REQUEST, RUN, STOP, Plan
 from zerotoolsd.supervisor.procfs import oom_kills
 from zerotoolsd.supervisor.progress import Progress
 from zerotoolsd.supervisor.ranks import SupervisedRank, hold_port, spawn
+from zerotoolsd.supervisor.trouble import hangs
 from zerotoolsd.supervisor.waking import SignalWaker
 
 TICK_SECONDS = 1.0
-_LONGEST_GRACE = 1e9
 ALIVE_SECONDS = 10.0
 """How often the supervisor leaves a sign of life, for whoever finds it gone later."""
 HANGS_SECONDS = 5.0
@@ -70,14 +71,14 @@ class RankMonitor:
         self.progress = progress
         self._ledger = ledger
         self.ranks: list[SupervisedRank] = []
-        self.stop_reason: str | None = None
         self.killed_because: str | None = None
         self.cannot_start: CannotStart | None = None
         """Why a rank could not be started."""
         self._kill_at: float | None = None
         self._kill_why = ""
         self._give_up_at: float | None = None
-        self._request_written: int | None = None
+        self._requests = RequestReader(plan.grace_seconds)
+        self._stop = Stop(launcher=plan.launcher)
         self._untold: str | None = None
         """Why the ranks are to stop, where they could not be told yet."""
         self.finder: Finder | None = None
@@ -95,7 +96,13 @@ class RankMonitor:
         self._selector.register(progress.socket, selectors.EVENT_READ, progress.drain)
         self._signals = SignalWaker()
         self._selector.register(self._signals.socket, selectors.EVENT_READ, self._signals.clear)
+        self._selector.register(self._stop, selectors.EVENT_READ, self._look_at_stop)
         self._port: socket.socket | None = None
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why the attempt was asked to stop, if it was."""
+        return self._requests.reason
 
     def stop_asked(self) -> bool:
         """Whether anybody wants an end, also if the ranks were not asked for it."""
@@ -103,7 +110,7 @@ class RankMonitor:
 
     def out_of_time(self) -> bool:
         """Whether the grace of a stop is over, where the ranks have saved and ended before."""
-        self._heed_request()
+        self.heed_request()
         return self._stop_by is not None and time.monotonic() >= self._stop_by
 
     def heed(self, finder: Finder) -> None:
@@ -135,10 +142,10 @@ class RankMonitor:
         port = int(self._port.getsockname()[1])
         self.plan = replace(self.plan, env={**self.plan.env, **self.stalls.variables})
         self._ledger.begin()
+        entrance = None if self._group is None else self._group.entrance
         try:
             for index in range(self.plan.processes):
                 log = Path(f"rank-{index}.log")
-                entrance = None if self._group is None else self._group.entrance
                 self._add(spawn(self.plan, index, port, log, entrance, self._execute))
         except OSError:
             for rank in self.ranks:  # the end takes descriptors, too
@@ -207,10 +214,12 @@ class RankMonitor:
         """Return when every rank has ended, or the kernel does not end those that were killed."""
         self._sample_memory()
         next_sample = next_sign = time.monotonic() + TICK_SECONDS / 4
-        while any(rank.status is None for rank in self.ranks):
-            self._heed_request()
+        while self._goes_on():
+            self.heed_request()
             self._wait()
-            self._note_ends(reap(self._ledger.ended))
+            self._note_ends(reap(self._note_end))
+            if not self._stop.seconds_left:
+                self._look_at_stop()
             now = time.monotonic()
             if self._kill_at is not None and now >= self._kill_at:
                 self._kill_ranks()
@@ -233,10 +242,11 @@ class RankMonitor:
             self._untold = ASKED
             self._tell_ranks()
             grace = self.stalls.end(self.ranks)
+            self._ask_programs(grace)
             self._kill_in(grace, str(self.stalls.cause))
 
     def _wait(self) -> None:
-        timeout = TICK_SECONDS
+        timeout = min(TICK_SECONDS, self._stop.seconds_left)
         if self._kill_at is not None:
             timeout = min(timeout, max(0.0, self._kill_at - time.monotonic()))
         for key, _ in self._selector.select(timeout):
@@ -252,11 +262,12 @@ class RankMonitor:
         by_pid = {rank.pid: rank for rank in self.ranks if rank.status is None}
         for pid in ended.keys() & by_pid.keys():
             rank = by_pid[pid]
-            rank.status, rank.ended_clock = ended[pid], time.monotonic()
+            rank.status = self._stop.status_of(pid, ended[pid])
+            rank.ended_clock = time.monotonic()
             if rank.signal == signal.SIGKILL and not rank.killed:
                 self._note_oom(rank)
             self._hear_start(rank)
-            if self.plan.own_program and self.stop_reason is not None:
+            if self._stop.has_begun:
                 continue  # the others may be saving, and have their grace for it
             if is_abnormal(rank):
                 self._kill_in(SETTLE_SECONDS, f"rank {rank.index} had failed")
@@ -275,20 +286,22 @@ class RankMonitor:
         if self._kill_at is None or at < self._kill_at:
             self._kill_at, self._kill_why = at, why
 
-    def _heed_request(self) -> None:
-        if self.stop_reason is not None:
-            self._heed_haste()
+    def heed_request(self) -> None:
+        """Take in what is asked of the attempt now."""
+        request = self._requests.look(signalled=self._signals.asked)
+        if request is None:
             return
-        try:
-            request = read_json(Path(REQUEST), LARGEST_RECORD)
-        except (OSError, ValueError) as error:
-            request = {"reason": f"an unreadable request ({error})"}
-        if request is None and not self._signals.asked:
-            return
-        request = request or {"reason": OUTSIDE}
-        self.stop_reason = str(request.get("reason"))
-        self._untold = self.stop_reason
+        self._untold = request.reason or self._untold
         self._tell_ranks()
+        if request.is_first:
+            self._begin_stop(request.grace_seconds or 0.0)
+        elif request.grace_seconds is not None:  # it leaves less time than the first
+            grace = request.grace_seconds
+            self._stop_by = time.monotonic() + grace
+            left = f"{grace:g} s" if grace else "no time"
+            self._kill_in(grace, f"was left {left} to save and stop")
+
+    def _begin_stop(self, grace: float) -> None:
         self.progress.drain()
         for rank in self.ranks:
             self._hear_start(rank)
@@ -296,31 +309,31 @@ class RankMonitor:
         if self.plan.own_program and all(rank.start is not None for rank in self.ranks):
             self._kill_in(0, "stopped before it began")
             return
-        if self.plan.own_program:
-            running = [rank.pid for rank in self.ranks if rank.status is None]
-            terminate(running, launcher=self.plan.launcher)
-        grace = _grace(request, self.plan.grace_seconds)
-        self._stop_by = time.monotonic() + grace
+        self._ask_programs(grace)
         if not self.plan.own_program and not self.progress.trained:
             self._kill_in(0, "stopped before training began")
             return
         self._kill_in(grace, f"did not stop within {grace:g} s of being asked to")
 
-    def _heed_haste(self) -> None:
-        """A request that was written anew may leave less time than the first."""
-        try:
-            written = Path(REQUEST).stat().st_mtime_ns
-            if written == self._request_written:
-                return
-            request = read_json(Path(REQUEST), LARGEST_RECORD) or {}
-        except (OSError, ValueError):
-            return
-        self._request_written = written
-        if "grace_seconds" in request:
-            grace = _grace(request, self.plan.grace_seconds)
-            self._stop_by = time.monotonic() + grace
-            left = f"{grace:g} s" if grace else "no time"
-            self._kill_in(grace, f"was left {left} to save and stop")
+    def _ask_programs(self, grace: float) -> None:
+        self._stop_by = time.monotonic() + grace
+        if self.plan.own_program and self._running and not self._stop.has_begun:
+            beside = {*self.helpers, *self._beside.pids, *self.stalls.pids}
+            self._stop.begin(self._running, grace, beside)
+
+    def _look_at_stop(self) -> None:
+        self._stop.look(self._running)
+
+    @property
+    def _running(self) -> list[int]:
+        return [rank.pid for rank in self.ranks if rank.status is None]
+
+    def _goes_on(self) -> bool:
+        """Whether a rank runs, or a program that was asked to stop and has time left."""
+        return bool(self._running) or not (self._stop.is_over or self.out_of_time())
+
+    def _note_end(self, pid: int, status: int) -> None:
+        self._ledger.ended(pid, self._stop.status_of(pid, status))
 
     def _tell_ranks(self) -> None:
         """The file that ranks look for; where it cannot be written it is tried again, and ranks
@@ -336,7 +349,7 @@ class RankMonitor:
 
     def _kill_ranks(self) -> None:
         self.killed_because = self._kill_why
-        self._note_ends(reap(self._ledger.ended))
+        self._note_ends(reap(self._note_end))
         for rank in self.ranks:
             if rank.status is None:
                 rank.killed = True
@@ -375,25 +388,12 @@ class RankMonitor:
             rank.log.drain()
             rank.log.close()
         self.stalls.close()
+        self._stop.close()
         self._selector.close()
         self._signals.close()
-
-
-def hangs(what: str) -> str:
-    """The reason of an attempt that waits for `what`; a listing adds for how long."""
-    return (
-        f"{what} does not answer (look at its file system, at mount and dmesg), and the job waits"
-    )
 
 
 def _sign() -> None:
     """Date the attempt's record: how long it ran at least. Not what ranks wrote: they may hang."""
     with suppress(OSError):
         os.utime(RUN)
-
-
-def _grace(request: dict[str, Any], default: float) -> float:
-    grace = request.get("grace_seconds", default)
-    if isinstance(grace, (int, float)) and 0 <= grace < _LONGEST_GRACE:
-        return float(grace)
-    return default

@@ -10,7 +10,7 @@ import pytest
 from harness.started import Started
 from zerotoolsd.adopted import exit_info
 from zerotoolsd.adopted.exit_info import exit_status
-from zerotoolsd.supervisor.procfs import read_process
+from zerotoolsd.supervisor.procfs import read_process, zombie_status
 
 KERNEL = tuple(int(part) for part in os.uname().release.split("-")[0].split(".")[:2])
 
@@ -70,7 +70,7 @@ def test_one_that_took_over_the_pid_is_not_asked() -> None:
     pidfd = os.pidfd_open(child.pid)
     try:
         select.select([pidfd], [], [])
-        assert exit_info._of_zombie(child.pid, 1) is None
+        assert zombie_status(child.pid, 1) is None
     finally:
         child.wait()
         os.close(pidfd)

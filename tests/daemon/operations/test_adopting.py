@@ -119,7 +119,7 @@ def test_its_time_limit_ends_it_and_all_below_it_also_where_it_does_not_listen(
                 ended = await it.reach(job.id, "stopped", "failed")
                 assert ended.state == "stopped", ended.reason
                 assert ended.reason == ("its time limit of 1 s is over; ended as it was asked to")
-            assert hears.wait() == 5  # its program was asked, and the shell went on
+            assert hears.wait() == -signal.SIGTERM  # with its program, and before it went on
             assert deaf.wait() == -signal.SIGKILL
             wait_for(lambda: not _group(deaf.pid), "all of its processes to be gone")
 

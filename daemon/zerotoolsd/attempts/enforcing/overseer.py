@@ -4,8 +4,10 @@ A supervisor ends its attempt by itself. One that is stopped (SIGSTOP, a debugge
 kernel does nothing: no limit is kept, nothing is recorded, and a stop is never heard. So each is
 looked at now and then:
 
-    no stop was asked for    what is wrong is said, and nothing else is done
-    one was                  SIGCONT, so that it hears it. Where the attempt is not over when it had
+    its ranks run            what is wrong is said, and nothing else is done
+    its ranks have ended     SIGCONT, so that it writes that down and frees the GPUs. Where it does
+                             not go on in time, it is killed, and its keeper does so
+    a stop was asked for     SIGCONT, so that it hears it. Where the attempt is not over when it had
                              to be, the supervisor is killed, and its keeper ends the attempt; later
                              the keeper too, and the daemon does; what does not end is named
 
@@ -55,6 +57,7 @@ class Hands:
     send: Callable[[int, int, signal.Signals, int | None], bool] = signal_process
     find: Callable[[Traces], list[Process]] = strays.find
     sign: Callable[[Path], float | None] = lambda run_dir: _sign(run_dir)
+    ranks: Callable[[Path], tuple[int, ...]] = lambda run_dir: _ranks(run_dir)
 
 
 @dataclass
@@ -65,6 +68,8 @@ class _Watched:
     """Whose they must be: a program may become another user's (sudo), and is not signalled then."""
     sign: float | None = None
     sign_seen: float = 0.0
+    ended_seen: float | None = None
+    """Since when it stands still though its ranks have ended."""
     killed: list[tuple[str, float]] = field(default_factory=list)
     """Who was killed since it did not end the attempt, and when."""
 
@@ -119,7 +124,12 @@ class Overseer:
         keeper = None if watched.keeper is None else self._known(watched.keeper)
         why = self._what_is_wrong(attempt, watched, supervisor, now)
         self._say(attempt.job_id, why)
-        if supervisor is None or asked is not None:
+        is_stuck = self._is_stuck(attempt, supervisor)
+        if not is_stuck:
+            watched.ended_seen = None
+        elif watched.ended_seen is None:
+            watched.ended_seen = now
+        if supervisor is None or asked is not None or is_stuck:
             # Also a keeper that was stopped alone: it has to see the end of its supervisor.
             for process in (supervisor, keeper):
                 if process is not None and process.state in _STOPPED:
@@ -127,6 +137,19 @@ class Overseer:
                     self._send(process, signal.SIGCONT, watched.uid)
         if asked is not None:
             self._insist(attempt, watched, (supervisor, keeper), asked, now)
+        elif watched.ended_seen is not None:  # it needs no grace
+            since = watched.ended_seen - self._grace_seconds
+            self._insist(attempt, watched, (supervisor, keeper), since, now)
+
+    def _is_stuck(self, attempt: AttemptRow, supervisor: Process | None) -> bool:
+        """Whether it stands still though all of its ranks have ended: they are zombies, which it
+        alone can collect."""
+        if supervisor is None or supervisor.state not in _STOPPED:
+            return False
+        ranks = self._hands.ranks(Path(attempt.run_dir))
+        found = (self._hands.read(pid) for pid in ranks)
+        lives = any(p is not None and p.parent == supervisor.pid and not p.is_over for p in found)
+        return bool(ranks) and not lives
 
     def _known(self, identity: tuple[int, int]) -> Process | None:
         pid, start = identity
@@ -248,6 +271,20 @@ def _sign(run_dir: Path) -> float | None:
             return (base / RUN).lstat().st_mtime
     except OSError:
         return None
+
+
+def _ranks(run_dir: Path) -> tuple[int, ...]:
+    """Pids of the ranks that the attempt's record names."""
+    try:
+        with opened(run_dir) as base:
+            run = read_json(base / RUN, LARGEST_RECORD) or {}
+    except (OSError, ValueError):
+        return ()
+    lines = run.get("ranks")
+    if not isinstance(lines, list):
+        return ()
+    found = [line.get("pid") for line in lines if isinstance(line, dict)]
+    return tuple(pid for pid in found if type(pid) is int)
 
 
 def _follows(run_dir: Path) -> bool:

@@ -1,4 +1,5 @@
-"""GPUs that stay with an attempt which is over.
+"""What is left of an attempt that is over.
 
-outlived_leases   what holds them is noted with their leases
+outlived_leases   GPUs that stay with it: what holds them is noted with their leases
+upload_table      what was to be uploaded, and what came of that
 """

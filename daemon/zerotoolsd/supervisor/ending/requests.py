@@ -2,18 +2,21 @@
 
 Its room on the disk is taken when the attempt is prepared, so that a job which fills a disk can be
 cancelled. A request that cannot be written all the same is tried again, until it is there or nobody
-is left to read it.
+is left to read it. It may be written anew: a job that is preempted may be cancelled while it saves.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json
 from zerotoolsd.supervisor.last_word.reserved import REQUEST_BYTES, put, reserve
-from zerotoolsd.supervisor.plan import REQUEST, STOP
+from zerotoolsd.supervisor.plan import GOES_ON, OUTSIDE, REQUEST, STOP
+
+_LONGEST_GRACE = 1e9
 
 
 def reserve_request(run_dir: Path) -> None:
@@ -39,3 +42,67 @@ def _known(run_dir: Path) -> object:
         return read_json(run_dir / REQUEST, LARGEST_RECORD)
     except ValueError:
         return None
+
+
+@dataclass(frozen=True)
+class RequestedStop:
+    """What is asked now. `reason` is why, and `grace_seconds` what the ranks have to save; None:
+    that has not changed. `is_first`: nothing was asked before."""
+
+    reason: str | None
+    grace_seconds: float | None
+    is_first: bool = False
+
+
+class RequestReader:
+    """Reads the request in the working directory, and what is written in its place later."""
+
+    def __init__(self, default_grace: float) -> None:
+        self._default_grace = default_grace
+        self._written: int | None = None
+        self.reason: str | None = None
+        """Why the attempt is to stop, once it is."""
+
+    def look(self, *, signalled: bool) -> RequestedStop | None:
+        """What is new since the last look. `signalled`: there was a SIGTERM, with or without a
+        request that can be read."""
+        try:
+            written = Path(REQUEST).stat().st_mtime_ns
+        except OSError:
+            written = None
+        if self.reason is None:
+            return self._first(written, signalled=signalled)
+        if written is None or written == self._written:
+            return None
+        try:
+            request = read_json(Path(REQUEST), LARGEST_RECORD) or {}
+        except (OSError, ValueError):
+            return None
+        self._written = written
+        reason: str | None = str(request.get("reason"))
+        is_firmer = self.reason in GOES_ON and reason not in GOES_ON
+        if is_firmer or self.reason == OUTSIDE:
+            self.reason = reason
+        else:
+            reason = None
+        grace = _grace(request, self._default_grace) if "grace_seconds" in request else None
+        return RequestedStop(reason, grace)
+
+    def _first(self, written: int | None, *, signalled: bool) -> RequestedStop | None:
+        try:
+            request = read_json(Path(REQUEST), LARGEST_RECORD)
+        except (OSError, ValueError) as error:
+            request = {"reason": f"an unreadable request ({error})"}
+        if request is None and not signalled:
+            return None
+        self._written = written
+        request = request or {"reason": OUTSIDE}
+        self.reason = str(request.get("reason"))
+        return RequestedStop(self.reason, _grace(request, self._default_grace), is_first=True)
+
+
+def _grace(request: dict[str, object], default: float) -> float:
+    grace = request.get("grace_seconds", default)
+    if isinstance(grace, (int, float)) and 0 <= grace < _LONGEST_GRACE:
+        return float(grace)
+    return default

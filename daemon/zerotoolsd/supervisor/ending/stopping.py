@@ -1,84 +1,378 @@
-"""Whom to ask to stop: the user's programs, and not the shells and launchers around them.
+"""A stop of an attempt: its programs save and end, and nothing that comes after them begins.
 
-A shell dies of a SIGTERM and leaves its program running; torchrun answers one with a time limit of
-its own and always fails. Both end by themselves once what they started has ended. So does what only
-passes output on in a pipeline (`python train.py | tee log`), and a program that is saving may not
-live through the end of it.
+A shell goes on in the moment in which its program ends: `train && publish` would publish. So the
+stop takes the tree of processes from the top down:
+
+    runner (shell, make)  SIGSTOP, and its children are read once it stands still: all there will be
+    program               SIGTERM, once. What it starts while it saves is its own affair
+    filter (tee, grep)    nothing: it ends with the program that it reads from
+
+When no program below a runner is left, the runner ends. One that handles SIGTERM (`trap`) gets it
+and is continued, and is a program from then on. Any other is ended before it runs again; its wait
+status counts as that of its programs. Example, a rank with a stop in its second line:
+
+    bash                  stopped                                ended: its status is 0
+      python prepare.py   has ended
+      python train.py     SIGTERM    saves    exits with 0
+      (python publish.py)                                        never begins
+
+A launcher runs on, as its ranks may need it, and so does what it starts: that is asked at the next
+look. So is what a `trap` starts, in the second half of the grace alone: until then it may be what
+the trap saves with.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import signal
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
-from pathlib import Path
+import time
+from collections.abc import Collection, Iterable, Iterator, Set
+from dataclasses import dataclass
 
-from zerotoolsd.supervisor.procfs import Process, open_process, processes
-
-SHELLS = frozenset({"ash", "bash", "busybox", "dash", "fish", "ksh", "sh", "zsh"})
-FILTERS = frozenset(
-    {
-        "awk",
-        "cat",
-        "coreutils",
-        "gawk",
-        "grep",
-        "gzip",
-        "head",
-        "mawk",
-        "sed",
-        "tail",
-        "tee",
-        "zstd",
-    }
+from zerotoolsd.supervisor.ending import process_kinds as kinds
+from zerotoolsd.supervisor.ending.process_kinds import Kind, TermEffect, is_filter, kind_of
+from zerotoolsd.supervisor.logs import say
+from zerotoolsd.supervisor.procfs import (
+    Process,
+    children_of,
+    open_process,
+    read_process,
+    send_signal,
+    zombie_status,
 )
 
+LOOK_SECONDS, OFTEN_SECONDS = 0.5, 0.05
+"""How often the tree is looked at: where every runner stands still, and where one does not."""
+DRAIN_SECONDS = 5.0
+"""How long filters may still write what the programs have left them."""
+_SHORT_SECONDS = 1.0
+"""A shell that reads a program's output starts nothing that lives longer."""
+_BY_SIGTERM = (signal.SIGTERM, (128 + signal.SIGTERM) << 8)
+"""Wait statuses of shells that SIGTERM has ended; mksh has a handler for it."""
+_SAVED = (0, 75 << 8)
+"""Wait statuses of programs that did as they were asked."""
 
-def terminate(pids: Iterable[int], *, launcher: bool) -> list[int]:
-    """SIGTERM the programs at or below the processes `pids`; the pids of those that it reached.
-
-    `launcher`: these are launchers, whose children are the programs.
-    """
-    table = processes()
-    roots = [table[pid] for pid in pids if pid in table]
-    found = {p.pid: p for root in roots for p in _programs(root, table, launcher=launcher)}
-    return [process.pid for process in found.values() if _terminate(process)]
-
-
-def _programs(
-    process: Process, table: Mapping[int, Process], *, launcher: bool
-) -> Iterator[Process]:
-    children = [p for p in table.values() if p.parent == process.pid and p.state not in "ZX"]
-    if children and (launcher or _name(process.pid) in SHELLS):
-        ranks = [child for child in children if _is_rank(child.pid)]
-        others = [child for child in children if _name(child.pid) not in FILTERS]
-        for child in (launcher and ranks) or others or children:
-            yield from _programs(child, table, launcher=False)
-    else:
-        yield process
+_Key = tuple[int, int]
+"""(pid, start ticks)."""
 
 
-def _name(pid: int) -> str | None:
-    try:
-        return Path(os.readlink(f"/proc/{pid}/exe")).name  # noqa: PTH115  # "… (deleted)"
-    except OSError:
-        return None
+@dataclass
+class _Taken:
+    """A process that the stop has dealt with. `above` are the runners between it and the rank."""
+
+    process: Process
+    above: tuple[_Key, ...]
+    fd: int
 
 
-def _is_rank(pid: int) -> bool:
-    try:
-        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
+@dataclass
+class _Held(_Taken):
+    """A runner that stands still."""
+
+    filters_count: bool = False
+    """It runs nothing but filters, which are its programs then."""
+
+
+@dataclass
+class _Asked(_Taken):
+    """A program, or a runner that handles SIGTERM (`is_runner`), that was asked to end."""
+
+    is_runner: bool = False
+    writes: Set[str] = frozenset()
+    """The pipes that its output goes to."""
+
+
+class Stop:
+    """The stop of the processes below some roots, once it has begun. `launcher`: the roots are
+    launchers, and their children the programs."""
+
+    def __init__(self, *, launcher: bool) -> None:
+        self._launcher = launcher
+        self._statuses: dict[int, int] = {}
+        """Wait statuses of the programs of runners that were ended after them, by runner."""
+        self.cut: set[int] = set()
+        """Pids of runners that were killed before they could go on."""
+        self.reached: list[int] = []
+        """Pids that got SIGTERM."""
+        self._late_at: float | None = None
+        """When what a `trap` starts is asked, too; None: the stop has not begun."""
+        self._orphans: list[int] = []
+        self._next = float("inf")
+        self._ends = select.epoll()
+        self._held: dict[_Key, _Held] = {}
+        self._asked: dict[_Key, _Asked] = {}
+        self._readers: dict[_Key, tuple[_Key, ...]] = {}
+        self._launchers: set[_Key] = set()
+        self._past: set[_Key] = set()
+        """What has been killed, has ended, or is not ours to signal."""
+        self._results: list[tuple[tuple[_Key, ...], int]] = []
+        self._draining: dict[_Key, int] = {}
+        self._drained_by = float("inf")
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether programs have been asked."""
+        return self._late_at is not None
+
+    def begin(
+        self, roots: Collection[int], grace_seconds: float, beside: Collection[int | None] = ()
+    ) -> None:
+        """Ask the programs below the pids `roots`, which have so long to end. `beside` are children
+        of this process that are not the job's."""
+        self._late_at = time.monotonic() + grace_seconds / 2
+        self._orphans = self._find_orphans({*roots, *beside})
+        self.look(roots)
+
+    def fileno(self) -> int:
+        """Can be read from when something that was asked has ended: a look is due."""
+        return self._ends.fileno()
+
+    @property
+    def seconds_left(self) -> float:
+        """Until the next look is due."""
+        return max(0.0, self._next - time.monotonic())
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left of what was asked, nor of what its filters have to write."""
+        if self._held or self._asked:
+            return False
+        return not self._draining or time.monotonic() >= self._drained_by
+
+    def status_of(self, pid: int, status: int) -> int:
+        """The wait status of a child that ended with `status`: a runner that the stop has ended
+        counts as its programs."""
+        by_stop = pid in self.cut or status in _BY_SIGTERM
+        return self._statuses.get(pid, status) if by_stop else status
+
+    def look(self, roots: Collection[int]) -> None:
+        """Ask what has appeared since the last look, and end the runners that have nothing left to
+        wait for. Where the machine has no descriptors, the next look goes on from there."""
+        self._next = time.monotonic() + OFTEN_SECONDS
+        try:
+            self._look(roots)
+        except OSError as error:
+            say(f"the programs of the job cannot all be asked to stop yet: {error}")
+        else:
+            told = any(asked.is_runner for asked in self._asked.values())
+            if not self._launchers and not self._readers and not told:
+                self._next += LOOK_SECONDS - OFTEN_SECONDS
+
+    def _look(self, roots: Collection[int]) -> None:
+        self._note_ends()
+        readers = [pid for pid, start in self._draining if (pid, start) in self._readers]
+        begin = [(pid, self._launcher) for pid in roots]
+        begin += [(pid, False) for pid in (*self._orphans, *readers)]
+        found = ((read_process(pid), launcher) for pid, launcher in begin)
+        self._walk([(process, (), launcher) for process, launcher in found if process is not None])
+        self._release()
+        if not self._held and not self._asked:
+            self._drained_by = min(self._drained_by, time.monotonic() + DRAIN_SECONDS)
+
+    @property
+    def _is_late(self) -> bool:
+        return self._late_at is not None and time.monotonic() >= self._late_at
+
+    def _find_orphans(self, others: Collection[int | None]) -> list[int]:
+        """Shells that a rank has left behind, and that may start more. Other orphans (servers) are
+        left alone: the programs may need them to save."""
+        try:
+            return [
+                process.pid
+                for process in children_of(os.getpid())
+                if process.pid not in others and kinds.is_shell(process)
+            ]
+        except OSError:
+            return []
+
+    def _note_ends(self) -> None:
+        ready = {fd for fd, _ in self._ends.poll(0)}
+        for key, asked in list(self._asked.items()):
+            if asked.fd in ready:
+                del self._asked[key]
+                self._forget(key, asked.fd)
+                status = zombie_status(*key)
+                if status is not None:
+                    self._results.append((asked.above, status))
+        for key, fd in list(self._draining.items()):
+            if fd in ready:
+                del self._draining[key]
+                self._readers.pop(key, None)
+                self._forget(key, fd)
+
+    def _forget(self, key: _Key, fd: int) -> None:
+        self._past.add(key)
+        self._ends.unregister(fd)
+        os.close(fd)
+
+    def _walk(self, waiting: list[tuple[Process, tuple[_Key, ...], bool]]) -> None:
+        """Take in these processes with all that is below them, runners first."""
+        late: list[tuple[Process, tuple[_Key, ...]]] = []
+        while waiting or late:
+            if not waiting:  # the programs are known, and so is who reads from them
+                process, above = late.pop()
+                if not self._is_reader(process, above):
+                    waiting += self._hold(process, above)
+                continue
+            process, above, launcher = waiting.pop()
+            key = (process.pid, process.start_ticks)
+            if process.is_over or key in self._past:
+                continue
+            if key in self._held:
+                waiting += self._below(self._held[key])
+            elif key in self._asked:
+                if self._asked[key].is_runner and self._is_late:
+                    waiting += self._started_by(process, self._asked[key])
+            elif launcher and (children := self._of_launcher(process, key)):
+                waiting += [(child, (), False) for child in children]
+            elif key in self._launchers:
+                continue
+            elif kind_of(process, children_of(process.pid)) is not Kind.RUNNER:
+                self._ask(process, above)
+            elif kinds.is_shell(process) and kinds.pipes(process.pid, 0):
+                late.append((process, above))
+            else:
+                waiting += self._hold(process, above)
+
+    def _started_by(
+        self, process: Process, runner: _Asked
+    ) -> list[tuple[Process, tuple[_Key, ...], bool]]:
+        """What a runner that handled SIGTERM has started since; it may have become it (`exec`)."""
+        children = children_of(process.pid)
+        if kind_of(process, children) is Kind.RUNNER:
+            return [(child, runner.above, False) for child in _not_filters(children)]
+        key = (process.pid, process.start_ticks)
+        self._ends.unregister(runner.fd)
+        os.close(runner.fd)
+        del self._asked[key]
+        return [(process, runner.above, False)]
+
+    def _of_launcher(self, process: Process, key: _Key) -> list[Process]:
+        children = children_of(process.pid)
+        ranks = [child for child in children if kinds.is_rank(child.pid)]
+        if children:
+            self._launchers.add(key)
+        return ranks or _not_filters(children) or children
+
+    def _is_reader(self, process: Process, above: tuple[_Key, ...]) -> bool:
+        """Whether the shell `process` only passes on what programs write, as filters do, and runs
+        on: where it stood still, the programs could not write any more. It may run short commands
+        for each line; once the programs have ended, only those whose output it reads itself."""
+        key = (process.pid, process.start_ticks)
+        source = kinds.pipes(process.pid, 0)
+        is_fed = any(source & asked.writes for asked in self._asked.values())
+        children = children_of(process.pid)
+        commands = [p for p in _not_filters(children) if kinds.is_command(p, process, children)]
+        is_short = all(kinds.age(child) < _SHORT_SECONDS for child in commands)
+        if (is_fed and is_short) or (key in self._readers and not (commands or is_fed)):
+            self._readers[key] = above
+            return True
+        self._readers.pop(key, None)
         return False
-    return any(variable.startswith(b"RANK=") for variable in variables)
+
+    def _hold(
+        self, process: Process, above: tuple[_Key, ...]
+    ) -> list[tuple[Process, tuple[_Key, ...], bool]]:
+        """Let a runner stand still; its children, which are to be walked."""
+        key = (process.pid, process.start_ticks)
+        fd = open_process(process.pid, process.start_ticks)
+        if fd is None:
+            return []
+        held = _Held(process, above, fd)
+        try:
+            send_signal(fd, signal.SIGSTOP)
+        except PermissionError:  # of another user, as with sudo: what is below it may be ours
+            os.close(fd)
+            self._past.add(key)
+            return [(child, above, False) for child in children_of(process.pid)]
+        self._held[key] = held
+        kinds.await_halt(process)
+        children = children_of(process.pid)
+        held.filters_count = bool(children) and not _not_filters(children)
+        return list(self._below(held))
+
+    def _below(self, held: _Held) -> Iterator[tuple[Process, tuple[_Key, ...], bool]]:
+        above = (*held.above, (held.process.pid, held.process.start_ticks))
+        children = children_of(held.process.pid)
+        for child in children if held.filters_count else _not_filters(children):
+            yield child, above, False
+
+    def _ask(self, process: Process, above: tuple[_Key, ...], *, is_runner: bool = False) -> None:
+        """SIGTERM for a program, which is continued if somebody has stopped it."""
+        key = (process.pid, process.start_ticks)
+        writes = kinds.pipes(process.pid, 1, 2)
+        fd = open_process(process.pid, process.start_ticks)
+        if fd is None:
+            return
+        self._ends.register(fd, select.EPOLLIN)
+        try:
+            send_signal(fd, signal.SIGTERM)
+            if is_runner or process.state == "T":
+                send_signal(fd, signal.SIGCONT)
+        except PermissionError:
+            self._forget(key, fd)
+            return
+        self.reached.append(process.pid)
+        self._asked[key] = _Asked(process, above, fd, is_runner, writes)
+
+    def _release(self) -> None:
+        """End the runners below which nothing is left that was asked."""
+        for key, held in sorted(self._held.items(), key=lambda item: -len(item[1].above)):
+            below: list[_Taken] = [*self._asked.values(), *self._held.values()]
+            if any(key in each.above for each in below):
+                continue
+            del self._held[key]
+            self._statuses[held.process.pid] = self._status_below(key)
+            effect = kinds.effect_of(held.process.pid)
+            if effect is TermEffect.HANDLES:
+                self._ask(held.process, held.above, is_runner=True)
+            else:
+                self._kill(key, held, effect)
+            os.close(held.fd)
+
+    def _kill(self, key: _Key, held: _Held, effect: TermEffect) -> None:
+        """End a runner before it runs again."""
+        for child in children_of(held.process.pid):
+            self._let_drain(child)
+        if (process := read_process(held.process.pid)) is not None and not process.is_over:
+            self.cut.add(held.process.pid)
+        by_term = (signal.SIGTERM, signal.SIGCONT)
+        for number in by_term if effect is TermEffect.DIES else (signal.SIGKILL,):
+            send_signal(held.fd, number)
+        self._past.add(key)
+
+    def _let_drain(self, process: Process) -> None:
+        """Wait for a filter that reads from a pipe until it has ended, too."""
+        key = (process.pid, process.start_ticks)
+        if key not in self._readers and not (is_filter(process) and kinds.pipes(process.pid, 0)):
+            return
+        if (fd := open_process(process.pid, process.start_ticks)) is not None:
+            self._draining[key] = fd
+            self._ends.register(fd, select.EPOLLIN)
+
+    def _status_below(self, key: _Key) -> int:
+        """The best status of the programs of a runner: one that saved decides over another that
+        only ended. That of SIGTERM, where it ran none."""
+        found = [status for above, status in self._results if key in above]
+        return min(found, key=_badness, default=int(signal.SIGTERM))
+
+    def close(self) -> None:
+        """Forget everything; nothing is signalled any more."""
+        taken: list[_Taken] = [*self._held.values(), *self._asked.values()]
+        for fd in (*(each.fd for each in taken), *self._draining.values()):
+            os.close(fd)
+        self._ends.close()
 
 
-def _terminate(process: Process) -> bool:
-    fd = open_process(process.pid, process.start_ticks)
-    if fd is None:
-        return False
-    with suppress(ProcessLookupError):
-        signal.pidfd_send_signal(fd, signal.SIGTERM)
-    os.close(fd)
-    return True
+def _not_filters(processes: Iterable[Process]) -> list[Process]:
+    """Those that are no filters. A shell that becomes the last filter of a pipeline (zsh) has the
+    programs before it as children."""
+    found = []
+    for process in processes:
+        found += _not_filters(children_of(process.pid)) if is_filter(process) else [process]
+    return found
+
+
+def _badness(status: int) -> tuple[bool, bool]:
+    return status not in _SAVED, os.WIFSIGNALED(status)

@@ -7,7 +7,6 @@ import signal
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 
-from zerotoolsd.supervisor.ending.stopping import terminate
 from zerotoolsd.supervisor.heartbeats.attention import AttemptStall
 from zerotoolsd.supervisor.heartbeats.heartbeats import Heartbeats, event_of
 from zerotoolsd.supervisor.heartbeats.rank_phases import END, StallLimits
@@ -104,12 +103,11 @@ class Stalls:
         seconds that they have for it."""
         self.cause = self._heartbeats.sentence or "its ranks did not get on"
         self.rank = None if self._stall is None else self._stall.rank
-        pids = [rank.pid for rank in ranks if rank.status is None]
-        if self._plan.own_program:
-            terminate(pids, launcher=self._plan.launcher)
-        for pid in pids:
-            with suppress(ProcessLookupError):  # not reaped yet, so the pid is still its own
-                os.kill(pid, signal.SIGCONT)
+        for rank in ranks:
+            # Not reaped yet, so the pid is still its own. Programs of users: `ending.stopping`.
+            if rank.status is None and not self._plan.own_program:
+                with suppress(ProcessLookupError):
+                    os.kill(rank.pid, signal.SIGCONT)
         return min(self._plan.grace_seconds, LONGEST_GRACE)
 
     def ended(self, pids: Collection[int]) -> None:

@@ -111,7 +111,8 @@ def judge_program(
     stop: str | None,
     killed_because: str | None,
 ) -> Verdict:
-    """The verdict over a program of the user's: it may end with 0 when it was asked to stop.
+    """The verdict over a program of the user's. Once it was asked to stop it has stopped, whatever
+    its exit status says.
 
     A launcher and the processes of `launcher = "plain"` are ranks here.
     """
@@ -120,8 +121,11 @@ def judge_program(
         return judge_ranks(ranks, progress, stop=stop, killed_because=killed_because)
     if broken:
         verdict = _blame(_began(ranks, broken, progress), progress.errors)
+        by_signal = verdict.rank is None or verdict.rank.signal is not None
         return replace(
-            verdict, outcome="killed", cause=f"{verdict.cause}, after being asked to stop"
+            verdict,
+            outcome="killed" if by_signal or stop == OUTSIDE else "stopped",
+            cause=f"{verdict.cause}, after being asked to stop",
         )
     if killed_because is not None:
         return Verdict("killed", killed_because)

@@ -23,7 +23,8 @@ LATE = GRACE + 3 * KILL + 100
 
 
 def process(pid: int, state: str = "S") -> Process:
-    return Process(pid=pid, parent=1, state=state, start_ticks=pid, rss_bytes=0, name="x")
+    parent = {RANK: SUPERVISOR, SUPERVISOR: KEEPER}.get(pid, 1)
+    return Process(pid=pid, parent=parent, state=state, start_ticks=pid, rss_bytes=0, name="x")
 
 
 def identity(pid: int) -> dict[str, int]:
@@ -61,6 +62,7 @@ class Machine:
                 send=lambda pid, start, number, uid: not self.sent.append((pid, number)),  # type: ignore[func-returns-value]
                 find=lambda traces: list(self.there.values()),
                 sign=lambda run: self.sign,
+                ranks=lambda run: (RANK,),
             ),
         )
 
@@ -92,6 +94,28 @@ def test_a_stopped_supervisor_is_said_and_left_alone(machine: Machine) -> None:
     machine.becomes(SUPERVISOR, "S")
     machine.sign = 2.0
     assert machine.look(1e6) is None
+
+
+def test_one_whose_ranks_have_ended_is_woken_and_killed_where_it_stays_stopped(
+    machine: Machine,
+) -> None:
+    machine.becomes(SUPERVISOR, "T")
+    machine.becomes(RANK, "Z")
+    machine.look(0)
+    assert {*machine.sent} == {(SUPERVISOR, signal.SIGCONT)}
+    machine.look(3 * KILL)
+    assert {*machine.sent} == {(SUPERVISOR, signal.SIGCONT)}
+    machine.look(LATE)
+    assert machine.sent[-1] == (SUPERVISOR, signal.SIGKILL)
+
+
+def test_one_that_goes_on_then_has_all_time_for_what_follows(machine: Machine) -> None:
+    machine.becomes(SUPERVISOR, "T")
+    machine.becomes(RANK, None)
+    machine.look(0)
+    machine.becomes(SUPERVISOR, "S")
+    machine.look(1e6)
+    assert {*machine.sent} == {(SUPERVISOR, signal.SIGCONT)}
 
 
 def test_one_that_is_to_stop_is_woken_first(machine: Machine) -> None:

@@ -14,7 +14,13 @@ from tests.daemon.small_disks import SmallDisk
 from tests.daemon.waiting import wait_async
 from zerotoolsd.service.refusals import Unavailable
 from zerotoolsd.supervisor.durable import read_json
-from zerotoolsd.supervisor.ending.requests import reserve_request, write_request
+from zerotoolsd.supervisor.ending.requests import (
+    RequestedStop,
+    RequestReader,
+    reserve_request,
+    write_request,
+)
+from zerotoolsd.supervisor.plan import OUTSIDE
 
 UID = os.geteuid()
 
@@ -85,3 +91,30 @@ def test_a_request_that_cannot_be_written_is_tried_until_it_is(tmp_path: Path) -
             await it.reach(1, "cancelled")
 
     asyncio.run(story())
+
+
+def test_a_cancel_takes_the_place_of_a_reason_after_which_a_job_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    reader = RequestReader(default_grace=60.0)
+    assert reader.look(signalled=False) is None
+    write_request(tmp_path, "preempt")
+    assert reader.look(signalled=True) == RequestedStop("preempt", 60.0, is_first=True)
+    assert reader.look(signalled=True) is None
+    write_request(tmp_path, "cancel")
+    assert reader.look(signalled=True) == RequestedStop("cancel", None)
+    write_request(tmp_path, "relieve", 2.0)
+    assert reader.look(signalled=True) == RequestedStop(None, 2.0)
+    assert reader.reason == "cancel"
+
+
+def test_a_signal_without_a_request_gets_the_reason_that_is_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    reader = RequestReader(default_grace=60.0)
+    assert reader.look(signalled=True) == RequestedStop(OUTSIDE, 60.0, is_first=True)
+    write_request(tmp_path, "time limit")
+    assert reader.look(signalled=True) == RequestedStop("time limit", None)
+    assert reader.reason == "time limit"

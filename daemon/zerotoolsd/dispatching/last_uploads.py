@@ -1,0 +1,212 @@
+"""The last checkpoint of a job that is over is sent to its store, where no supervisor has done so.
+
+A supervisor uploads what its ranks have saved when they end. It leaves that out where the job is to
+start again soon, and where an attempt crashed: the next attempt sends it. If there is none, as the
+job was cancelled while it waited, the daemon does it: the same command, as the job's user.
+Example: job 7 saves step 40 for a preemption and is queued; `zerotools cancel 7` comes before it
+starts again. It is cancelled at once, and step 40 is uploaded after that.
+
+What came of it is in the record of the last attempt, as `uploading` and `uploaded`. So an upload
+that a restart of the daemon has cut off is done again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sqlite3
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from zerotools.core.errors import BadRequest
+from zerotools.jobs import states
+from zerotools.jobs.tables.spec import SLURM, JobSpec
+from zerotools.runs import checkpoint_dirs
+from zerotoolsd.accounts.job_user import given_env
+from zerotoolsd.accounts.name_service import SilentNames
+from zerotoolsd.accounts.serving import OWN_ONLY, ServedUsers
+from zerotoolsd.attempts import last_report
+from zerotoolsd.attempts.environment import job_environment
+from zerotoolsd.attempts.launch import known_as, mirroring_commands
+from zerotoolsd.queue.rows import ENDED, AttemptRow, JobRow
+from zerotoolsd.queue.store import Store
+from zerotoolsd.queue.values import one_line
+
+LOOK_SECONDS = 1.0
+BEFORE_SECONDS = 7 * 86400.0
+"""Jobs that ended so long before the daemon's start are looked at again."""
+AT_ONCE = 2
+TRIES, FIRST_WAIT, FACTOR = 6, 60.0, 4.0
+"""How often a store is asked that does not answer, and the waits in between, in seconds."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Upload:
+    """The upload of the checkpoint of `step`, which `attempt`, the last one of `job`, has left."""
+
+    job: JobRow
+    spec: JobSpec
+    attempt: AttemptRow
+    step: int
+    command: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class UploadEnd:
+    """How an upload ended; `why` it failed. `again`: the store or the machine does not answer."""
+
+    why: str | None
+    seconds: float
+    again: bool = False
+
+
+class LastUploads:
+    """Uploads for jobs that are over; `announce` is called after each."""
+
+    def __init__(
+        self,
+        store: Store,
+        announce: Callable[[], None],
+        users: ServedUsers = OWN_ONLY,
+        first_wait: float = FIRST_WAIT,
+    ) -> None:
+        self._store, self._announce, self._users = store, announce, users
+        self._first_wait = first_wait
+        self._seen: int | None = None
+        self._going: dict[int, asyncio.Task[None]] = {}
+        self._places = asyncio.Semaphore(AT_ONCE)
+
+    async def keep_up(self) -> None:
+        """Look for jobs that are over, as long as the daemon runs."""
+        try:
+            while True:
+                try:
+                    self._look()
+                except sqlite3.OperationalError as error:
+                    log.error("uploads that are left to do cannot be looked for now: %s", error)
+                await asyncio.sleep(LOOK_SECONDS)
+        finally:
+            for task in self._going.values():
+                task.cancel()
+
+    def _look(self) -> None:
+        self._going = {job: task for job, task in self._going.items() if not task.done()}
+        newest = self._store.last_change
+        if newest == self._seen:
+            return
+        changed = None if self._seen is None else self._store.changed_since(self._seen)
+        if changed is None:
+            changed = self._store.uploads.over_since(time.time() - BEFORE_SECONDS)
+        self._seen = newest
+        for job_id in changed:
+            if job_id not in self._going and (upload := self._left_of(job_id)) is not None:
+                self._going[job_id] = asyncio.create_task(self._send(upload))
+
+    def _left_of(self, job_id: int) -> Upload | None:
+        """What is left to do for a job; None: nothing."""
+        try:
+            job = self._store.job(job_id)
+        except KeyError:  # it was removed
+            return None
+        is_over = job.state in states.TERMINAL
+        return upload_of(job, self._store.attempts(job_id)) if is_over else None
+
+    async def _send(self, upload: Upload) -> None:
+        job = upload.job
+        try:
+            async with self._places:
+                log.info("job %d: uploading its last checkpoint, step %d", job.id, upload.step)
+                end = await self._run(upload)
+                wait = self._first_wait
+                for _ in range(TRIES - 1):
+                    if not end.again:
+                        break
+                    await asyncio.sleep(wait)
+                    wait *= FACTOR
+                    end = await self._run(upload)
+                self._note(upload, end)
+        except sqlite3.OperationalError as error:  # the next daemon does it again
+            log.error("job %d: its upload cannot be recorded: %s", job.id, error)
+        except Exception:  # of one job, which must not end the others'
+            log.exception("job %d: its last checkpoint cannot be uploaded", job.id)
+
+    async def _run(self, upload: Upload) -> UploadEnd:
+        began = time.monotonic()
+        try:
+            user = self._users.of(upload.job.uid)
+        except SilentNames as error:
+            return UploadEnd(one_line(str(error)), 0.0, again=True)
+        except BadRequest as error:
+            return UploadEnd(one_line(str(error)), 0.0)
+        command, environment = upload.command, job_environment(upload.spec, user)
+        if user is not None:
+            command, environment = user.command(command, given=True), given_env(environment)
+        try:
+            child = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.PIPE,
+                cwd="/",
+                env=environment,
+                start_new_session=True,
+            )
+        except OSError as error:
+            return UploadEnd(f"it cannot be started: {error.strerror}", 0.0, again=True)
+        try:
+            said = (await child.communicate())[1].decode("utf-8", "replace")
+        finally:
+            if child.returncode is None:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(child.pid, signal.SIGKILL)
+        seconds = time.monotonic() - began
+        if child.returncode == 0:
+            return UploadEnd(None, seconds)
+        lines = [line for line in said.splitlines() if line.strip()]
+        why = one_line(lines[-1] if lines else f"it ended with status {child.returncode}")
+        return UploadEnd(why, seconds, again=child.returncode == os.EX_TEMPFAIL)
+
+    def _note(self, upload: Upload, end: UploadEnd) -> None:
+        job, now = upload.job, time.time()
+        place = f"{upload.spec.checkpoint.upload_to}".rstrip("/")
+        name = checkpoint_dirs.directory_name(upload.step)
+        result = {
+            **(upload.attempt.result or {}),
+            "uploading": {"why": end.why, "seconds": end.seconds},
+            "uploaded": {"step": upload.step, "path": f"{place}/{name}", "time": now}
+            if end.why is None
+            else {**_uploaded(upload.attempt), "why": end.why},
+        }
+        came = f"was uploaded to {place}" if end.why is None else f"was not uploaded: {end.why}"
+        why = f"its last checkpoint, step {upload.step}, {came}"
+        self._store.uploads.done(job.id, upload.attempt.number, result, why, now)
+        log.info("job %d: %s", job.id, why)
+        self._announce()
+
+
+def upload_of(job: JobRow, attempts: list[AttemptRow]) -> Upload | None:
+    """The upload that is left to do for a job that is over; None: nothing is to be sent, or its
+    supervisor has tried, and said how that ended."""
+    spec = job.reading.spec
+    if spec is None or spec.backend == SLURM or not attempts:
+        return None
+    last, command = attempts[-1], mirroring_commands(spec, job.output_dir, known_as(job))[1]
+    saved = last_report.latest_checkpoint(job, attempts)
+    if not command or saved is None or last.state != ENDED or "uploading" in (last.result or {}):
+        return None
+    sent = [_uploaded(attempt).get("step") for attempt in attempts]
+    if any(isinstance(step, int) and step >= saved[0] for step in sent):
+        return None
+    return Upload(job, spec, last, saved[0], command)
+
+
+def _uploaded(attempt: AttemptRow) -> Mapping[str, Any]:
+    found = (attempt.result or {}).get("uploaded")
+    return found if isinstance(found, Mapping) else {}

@@ -1,0 +1,52 @@
+"""Uploads that are left to do when a job is over, and what came of them."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+from zerotools.jobs import states
+from zerotoolsd.queue.values import short
+
+KIND = "uploaded"
+"""The event of an upload that ended after its job."""
+
+RunSql = Callable[..., sqlite3.Cursor]
+
+
+class UploadTable:
+    """The attempts of jobs that are over, as far as uploads go. `append` adds an event."""
+
+    def __init__(
+        self,
+        run: RunSql,
+        transaction: Callable[[], AbstractContextManager[None]],
+        append: Callable[..., int],
+    ) -> None:
+        self._sql, self._transaction, self._append = run, transaction, append
+
+    def over_since(self, when: float) -> list[int]:
+        """Jobs that are over since `when` (seconds since the epoch), and may have an upload."""
+        over = ", ".join(f"'{state}'" for state in sorted(states.TERMINAL))
+        rows = self._sql(
+            f"SELECT id FROM job WHERE state IN ({over}) AND ended > ?"
+            " AND instr(spec, 'upload_to') ORDER BY id",
+            (when,),
+        )
+        return [row["id"] for row in rows]
+
+    def done(
+        self, job_id: int, number: int, result: Mapping[str, Any], why: str, now: float
+    ) -> None:
+        """The upload for attempt `number` has ended; `result` is the attempt's record with it, and
+        `why` the sentence of the event."""
+        with self._transaction():
+            found = self._sql(
+                "UPDATE attempt SET result = ? WHERE job_id = ? AND number = ?",
+                (json.dumps(result), job_id, number),
+            )
+            if found.rowcount:  # the job may have been removed meanwhile
+                self._append(now, job_id, number, KIND, None, None, short(why))
