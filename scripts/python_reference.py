@@ -17,7 +17,7 @@ from zerotools.public.conversions import ConsolidateKeywords, ConvertKeywords, R
 from zerotools.public.gathering import GatherKeywords, GatherResult
 from zerotools.public.inspecting import InspectResult
 from zerotools.public.memory_estimate import Estimate, EstimateKeywords
-from zerotools.public.options.option import DeclaredOption, Kind, declared_options
+from zerotools.public.options.option import DeclaredOption, OptionKind, declared_options
 from zerotools.public.options.read_options import ReadingOptions
 from zerotools.public.results import ConversionResult
 from zerotools.public.salvaging import SalvageKeywords, SalvageResult
@@ -139,18 +139,18 @@ FUNCTIONS: dict[str, tuple[type, tuple[type, ...]]] = {
 """The functions, each with its options and the values that are described after it."""
 
 VALUES = {
-    Kind.FLAG: "True or False",
-    Kind.SWITCH: "True or False",
-    Kind.TEXT: "text",
-    Kind.INTEGER: "integer",
-    Kind.NUMBER: "number",
-    Kind.PAIR: "two numbers",
-    Kind.WORDS: "one text or several",
-    Kind.PATH: "path",
-    Kind.PATH_OR_FLAG: "path, or True",
-    Kind.SIZE: "size",
-    Kind.SPAN: "time",
-    Kind.PART: '`"I/N"`',
+    OptionKind.FLAG: "True or False",
+    OptionKind.SWITCH: "True or False",
+    OptionKind.TEXT: "text",
+    OptionKind.INTEGER: "integer",
+    OptionKind.NUMBER: "number",
+    OptionKind.PAIR: "two numbers",
+    OptionKind.WORDS: "one text or several",
+    OptionKind.PATH: "path",
+    OptionKind.PATH_OR_FLAG: "path, or True",
+    OptionKind.SIZE: "size",
+    OptionKind.SPAN: "time",
+    OptionKind.PART: '`"I/N"`',
 }
 
 
@@ -193,7 +193,7 @@ def _marked_down(text: str) -> str:
 def _value(each: DeclaredOption) -> str:
     if each.choices:
         allowed = ", ".join(f"`{choice!r}`".replace("'", '"') for choice in each.choices)
-        return f"{allowed}; one or several" if each.kind is Kind.WORDS else allowed
+        return f"{allowed}; one or several" if each.kind is OptionKind.WORDS else allowed
     return VALUES[each.kind]
 
 

@@ -24,18 +24,25 @@ from zerotoolsd.queue.yielding.yield_table import PREEMPT, YieldAsk
 UID = os.geteuid()
 ONE_RANK = replace(CONFIG, limits=LimitsConfig(cpu_ranks=1))
 Story = Callable[[Running], Awaitable[None]]
+UPLOAD = """
+import sys
+from pathlib import Path
+
+here = Path({here!r})
+if sys.argv[1] == "upload":
+    if (here / "fails").exists():
+        sys.exit((here / "fails").read_text())
+    with (here / "sent").open("a") as sent:
+        sent.write("sent\\n")
+"""
 
 
 @pytest.fixture
 def sends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Uploads only add a line to this file, or fail as the file `fails` says."""
-
-    def commands(*_: object) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        script = f"cat {tmp_path}/fails >&2 && exit 1; echo sent >> {tmp_path}/sent"
-        return (), ("/bin/sh", "-c", script)
-
-    monkeypatch.setattr(launch, "mirroring_commands", commands)
-    monkeypatch.setattr(last_uploads, "mirroring_commands", commands)
+    program = tmp_path / "mirroring.py"
+    program.write_text(UPLOAD.format(here=str(tmp_path)))
+    monkeypatch.setattr(launch, "MIRRORING", program)
     return tmp_path / "sent"
 
 
@@ -53,7 +60,8 @@ async def train(it: Running, fake: str = "stop", **changes: Any) -> int:
     await it.reach(job.id, "running")
 
     async def trains() -> bool:
-        return bool(progress_of(it.service.run_dir(job.id, 1)))
+        kept = progress_of(it.service.run_dir(job.id, 1))
+        return any(message["event"] == "step" for message in kept)
 
     await wait_async(trains, "the rank to train")
     return job.id
@@ -134,7 +142,7 @@ def test_what_a_daemon_was_cut_off_at_the_next_one_does(
         assert (await uploading(it, 1))["why"] is None
 
     with monkeypatch.context() as patch:
-        patch.setattr(last_uploads.LastUploads, "_look", lambda self: None)
+        patch.setattr(last_uploads, "LOOK_SECONDS", 1e6)
         tell(tmp_path / "state", cancelled)
     tell(tmp_path / "state", later)
 

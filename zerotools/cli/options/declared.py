@@ -11,7 +11,7 @@ from zerotools.cli.options.checkpoint_path import CheckpointPath
 from zerotools.cli.options.grouped import option
 from zerotools.cli.options.sizes import ByteSize
 from zerotools.cli.options.spans import Span
-from zerotools.public.options.option import DeclaredOption, Kind, declared_options
+from zerotools.public.options.option import DeclaredOption, OptionKind, declared_options
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -39,12 +39,12 @@ def options_of(declaration: type) -> Callable[[_Command], _Command]:
 def _attributes(each: DeclaredOption) -> dict[str, Any]:
     """The arguments of `click.option` that depend on the kind."""
     kind, default = each.kind, each.default
-    if kind is Kind.FLAG:
+    if kind is OptionKind.FLAG:
         return {"is_flag": True, "default": default}
-    if kind is Kind.WORDS:
+    if kind is OptionKind.WORDS:
         chosen = {"type": click.Choice(each.choices)} if each.choices else {}
         return {"multiple": True, **chosen}
-    if kind is Kind.PATH_OR_FLAG:
+    if kind is OptionKind.PATH_OR_FLAG:
         return {"is_flag": False, "flag_value": ""}
     shown = {} if default is None else {"default": default, "show_default": True}
     return {"type": _type(each), **shown}
@@ -53,23 +53,23 @@ def _attributes(each: DeclaredOption) -> dict[str, Any]:
 def _type(each: DeclaredOption) -> Any:
     least, most = each.option.least, each.option.most
     match each.kind:
-        case Kind.CHOICE:
+        case OptionKind.CHOICE:
             return click.Choice([str(choice) for choice in each.choices])
-        case Kind.SWITCH:
+        case OptionKind.SWITCH:
             return click.Choice(["on", "off"])
-        case Kind.INTEGER if least is not None or most is not None:
+        case OptionKind.INTEGER if least is not None or most is not None:
             return click.IntRange(least, most)
-        case Kind.INTEGER:
+        case OptionKind.INTEGER:
             return int
-        case Kind.NUMBER:
+        case OptionKind.NUMBER:
             return float
-        case Kind.PAIR:
+        case OptionKind.PAIR:
             return (float, float)
-        case Kind.PATH:
+        case OptionKind.PATH:
             return CheckpointPath()
-        case Kind.SIZE:
+        case OptionKind.SIZE:
             return ByteSize()
-        case Kind.SPAN:
+        case OptionKind.SPAN:
             return Span()
         case _:  # text, and parts, which the function reads
             return str

@@ -39,7 +39,7 @@ GENERAL = "General"
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-class Kind(Enum):
+class OptionKind(Enum):
     """The kind of values that an option takes."""
 
     FLAG = auto()
@@ -66,16 +66,22 @@ class Kind(Enum):
 
 
 StrPath = str | os.PathLike[str]
-PathOption = Annotated[StrPath, Kind.PATH]
-PathOrFlag = Annotated[StrPath | bool, Kind.PATH_OR_FLAG]
-Words = Annotated[str | Sequence[str], Kind.WORDS]
-Size = Annotated[int | str, Kind.SIZE]
-Span = Annotated[int | str, Kind.SPAN]
-Part = Annotated[str | tuple[int, int], Kind.PART]
-Switch = Annotated[bool, Kind.SWITCH]
+PathOption = Annotated[StrPath, OptionKind.PATH]
+PathOrFlag = Annotated[StrPath | bool, OptionKind.PATH_OR_FLAG]
+Words = Annotated[str | Sequence[str], OptionKind.WORDS]
+Size = Annotated[int | str, OptionKind.SIZE]
+Span = Annotated[int | str, OptionKind.SPAN]
+Part = Annotated[str | tuple[int, int], OptionKind.PART]
+Switch = Annotated[bool, OptionKind.SWITCH]
 
 _PROGRESS = "    progress: A callable that gets a ProgressUpdate now and then, or True for a bar."
-_PLAIN = {bool: Kind.FLAG, str: Kind.TEXT, int: Kind.INTEGER, float: Kind.NUMBER, tuple: Kind.PAIR}
+_PLAIN = {
+    bool: OptionKind.FLAG,
+    str: OptionKind.TEXT,
+    int: OptionKind.INTEGER,
+    float: OptionKind.NUMBER,
+    tuple: OptionKind.PAIR,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +111,7 @@ class DeclaredOption:
 
     keyword: str
     option: Option
-    kind: Kind
+    kind: OptionKind
     choices: tuple[Any, ...]
     is_required: bool
 
@@ -119,7 +125,7 @@ class DeclaredOption:
         """The value where none is given."""
         if self.option.default is not None:
             return self.option.default
-        return {Kind.FLAG: False, Kind.WORDS: ()}.get(self.kind)
+        return {OptionKind.FLAG: False, OptionKind.WORDS: ()}.get(self.kind)
 
     @property
     def meaning(self) -> str:
@@ -139,7 +145,7 @@ class DeclaredOption:
         """
         if given is None:
             return None
-        if self.kind is Kind.CHOICE:  # the command line has texts only
+        if self.kind is OptionKind.CHOICE:  # the command line has texts only
             given = next((each for each in self.choices if str(each) == str(given)), given)
         try:
             value = _CONVERTED[self.kind](given) if self.kind in _CONVERTED else given
@@ -149,11 +155,11 @@ class DeclaredOption:
         return value
 
     def _check(self, value: Any) -> None:
-        for each in value if self.kind is Kind.WORDS else (value,):
+        for each in value if self.kind is OptionKind.WORDS else (value,):
             if self.choices and each not in self.choices:
                 allowed = ", ".join(map(str, self.choices))
                 raise BadRequest(f"{self.keyword}={each!r}: must be one of {allowed}")
-        if self.kind is not Kind.INTEGER:
+        if self.kind is not OptionKind.INTEGER:
             return
         if isinstance(value, bool) or not isinstance(value, int):
             raise BadRequest(f"{self.keyword}={value!r}: must be an integer")
@@ -193,15 +199,15 @@ def _part(given: Any) -> Any:
     return parse_part(given)
 
 
-_CONVERTED: dict[Kind, Callable[[Any], Any]] = {
-    Kind.WORDS: _words,
-    Kind.PATH: path_of,
-    Kind.PATH_OR_FLAG: _path_or_flag,
-    Kind.SIZE: bytes_of,
-    Kind.SPAN: _seconds,
-    Kind.PART: _part,
-    Kind.PAIR: tuple,
-    Kind.SWITCH: _switch,
+_CONVERTED: dict[OptionKind, Callable[[Any], Any]] = {
+    OptionKind.WORDS: _words,
+    OptionKind.PATH: path_of,
+    OptionKind.PATH_OR_FLAG: _path_or_flag,
+    OptionKind.SIZE: bytes_of,
+    OptionKind.SPAN: _seconds,
+    OptionKind.PART: _part,
+    OptionKind.PAIR: tuple,
+    OptionKind.SWITCH: _switch,
 }
 
 
@@ -217,18 +223,18 @@ def _declared(name: str, hint: Any) -> DeclaredOption:
     annotated = get_args(hint)[0] if is_required else hint
     plain, *metadata = get_args(annotated)
     option = next(each for each in metadata if isinstance(each, Option))
-    kinds = [each for each in metadata if isinstance(each, Kind)]
+    kinds = [each for each in metadata if isinstance(each, OptionKind)]
     choices: tuple[Any, ...] = tuple(option.choices)
     for member in get_args(plain) if get_origin(plain) in (Union, UnionType) else (plain,):
         origin = get_origin(member)
         if origin is Annotated:
-            kinds += [each for each in get_args(member) if isinstance(each, Kind)]
+            kinds += [each for each in get_args(member) if isinstance(each, OptionKind)]
         elif origin is Literal:
             choices += get_args(member)
         elif member is not NoneType and (usual := _PLAIN.get(origin or member)) is not None:
             kinds.append(usual)
-    if choices and Kind.WORDS not in kinds:
-        kinds = [Kind.CHOICE]
+    if choices and OptionKind.WORDS not in kinds:
+        kinds = [OptionKind.CHOICE]
     return DeclaredOption(name, option, kinds[0], choices, is_required)
 
 

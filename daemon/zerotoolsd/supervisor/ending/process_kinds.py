@@ -34,7 +34,7 @@ _HOLD_SECONDS = 0.5
 _FORK_SECONDS = 0.1
 
 
-class Kind(Enum):
+class ProcessKind(Enum):
     """What a process is to a stop."""
 
     PROGRAM = "program"
@@ -42,7 +42,7 @@ class Kind(Enum):
     FILTER = "filter"
 
 
-def kind_of(process: Process, children: Sequence[Process]) -> Kind:
+def kind_of(process: Process, children: Sequence[Process]) -> ProcessKind:
     """The kind of `process`, which has these `children`.
 
     A process of no known name is a runner if it waits for a child in the kernel and does not handle
@@ -50,11 +50,11 @@ def kind_of(process: Process, children: Sequence[Process]) -> Kind:
     """
     name = _name(process)
     if name in RUNNERS:
-        return Kind.RUNNER
+        return ProcessKind.RUNNER
     is_waiting = bool(children) and _wait_channel(process.pid) in _WAITING
     if is_waiting and effect_of(process.pid) is not TermEffect.HANDLES:
-        return Kind.RUNNER
-    return Kind.FILTER if name in FILTERS else Kind.PROGRAM
+        return ProcessKind.RUNNER
+    return ProcessKind.FILTER if name in FILTERS else ProcessKind.PROGRAM
 
 
 def is_filter(process: Process) -> bool:

@@ -31,7 +31,7 @@ from collections.abc import Collection, Iterable, Iterator, Set
 from dataclasses import dataclass
 
 from zerotoolsd.supervisor.ending import process_kinds as kinds
-from zerotoolsd.supervisor.ending.process_kinds import Kind, TermEffect, is_filter, kind_of
+from zerotoolsd.supervisor.ending.process_kinds import ProcessKind, TermEffect, is_filter, kind_of
 from zerotoolsd.supervisor.logs import say
 from zerotoolsd.supervisor.procfs import (
     Process,
@@ -228,7 +228,7 @@ class Stop:
                 waiting += [(child, (), False) for child in children]
             elif key in self._launchers:
                 continue
-            elif kind_of(process, children_of(process.pid)) is not Kind.RUNNER:
+            elif kind_of(process, children_of(process.pid)) is not ProcessKind.RUNNER:
                 self._ask(process, above)
             elif kinds.is_shell(process) and kinds.pipes(process.pid, 0):
                 late.append((process, above))
@@ -240,7 +240,7 @@ class Stop:
     ) -> list[tuple[Process, tuple[_Key, ...], bool]]:
         """What a runner that handled SIGTERM has started since; it may have become it (`exec`)."""
         children = children_of(process.pid)
-        if kind_of(process, children) is Kind.RUNNER:
+        if kind_of(process, children) is ProcessKind.RUNNER:
             return [(child, runner.above, False) for child in _not_filters(children)]
         key = (process.pid, process.start_ticks)
         self._ends.unregister(runner.fd)
