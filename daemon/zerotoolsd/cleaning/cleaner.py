@@ -66,8 +66,9 @@ class Cleaner:
     def refuse_going(self, named: Sequence[Mention]) -> None:
         """Raises Conflict: a path lies in the directory of a job that is being removed."""
         for job_id in self._going:
+            places = removal.names_of(str(self._jobs_dir / str(job_id)))
             for mention in named:
-                if mention.is_in(str(self._jobs_dir / str(job_id))):
+                if any(map(mention.is_in, places)):
                     raise Conflict(
                         f"{mention.key} = {mention.text}: job {job_id}, to which that belongs, is "
                         "being removed; name something else"
@@ -189,7 +190,7 @@ class Cleaner:
     async def _refuse_used(
         self, job: JobRow, files: RemovableFiles, request: CleanRequest, named: NamedPaths
     ) -> None:
-        used = await named.by_unfinished((str(files.own), job.output_dir))
+        used = await named.by_unfinished(files.places)
         if used is not None:
             other, mention = used
             where = f"in {mention.key} = {mention.text}"
@@ -200,7 +201,7 @@ class Cleaner:
         if not (request.outputs and files.outputs):
             return
         together = {job.id, *(request.jobs or ())}
-        writer = await named.by_others_output([str(path) for path in files.outputs], together)
+        writer = await named.by_others_output(files.output_places, together)
         if writer is not None:
             raise Stays(
                 f"job {writer} wrote there too; to remove both, type: zerotools clean --outputs "
