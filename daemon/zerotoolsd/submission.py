@@ -27,6 +27,7 @@ from zerotoolsd.admission.foreseen import expected_text, note_of, why_never
 from zerotoolsd.admission.interpreter import Needs, check_interpreter
 from zerotoolsd.admission.program_room import too_large
 from zerotoolsd.admission.rehearsal import rehearse
+from zerotoolsd.admission.resumable import newest_undamaged
 from zerotoolsd.admission.survey import Survey, survey, survey_of
 from zerotoolsd.attempts.environment import job_environment
 from zerotoolsd.attempts.job_limits import why_refused
@@ -78,7 +79,10 @@ def _real(path: str) -> str:
         return os.path.normpath(path)
 
 
-_OWN_LOOKS = (survey, newest_step, real_paths, who_is, uid_of, look_at_process)
+_OWN_LOOKS = (
+    *(survey, newest_step, newest_undamaged, real_paths),
+    *(who_is, uid_of, look_at_process),
+)
 LOOKS = {look.__name__: look for look in (*_OWN_LOOKS, *CLEANING_LOOKS, *RESULT_LOOKS)}
 """What is done by a process that looks."""
 

@@ -144,6 +144,7 @@ class AttemptStarter:
             plan = launch.prepare(
                 *(job, attempt, self._config, self._command, self._umask, known),
                 *(self._socket, self._gpu_locks(attempt.gpu_uuids), user, mounted, bindings),
+                reported_by_program=last_report.reported_by_program(before),
             )
             warm, how = self._warm.start(attempt, plan, job.spec, user)
             limits = None if user is None else self._held_by(job)

@@ -12,6 +12,7 @@ from pathlib import Path
 from zerotools.core.errors import BadRequest
 from zerotools.jobs import states
 from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.admission.resumable import newest_undamaged
 from zerotoolsd.attempts import last_report
 from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.operations.waiting_jobs import FindJob
@@ -93,8 +94,7 @@ class JobsAgain:
             )
         spec, begun = replace(job.spec, output_dir=job.output_dir), True
         if spec.engine == "script":
-            found = last_report.latest_checkpoint(job, self._store.attempts(job.id))
-            spec = replace(spec, resume_from=str(found[1])) if found else spec
+            spec = await self._from_newest(job, spec)
         elif await self._newest_step(job) is not None:
             spec = replace(spec, resume_from=job.output_dir)
         else:
@@ -102,6 +102,26 @@ class JobsAgain:
         owner = self._owner_of_next(job, uid)
         new, _ = await self._submission.submit(spec, uid=owner, key=None, rehearse=not begun)
         return new
+
+    async def _from_newest(self, job: JobRow, spec: JobSpec) -> JobSpec:
+        """Give a job of a program its newest checkpoint: a reported one, else one that was found.
+
+        Raises Conflict: all of these are damaged.
+        """
+        attempts = self._store.attempts(job.id)
+        paths = last_report.reported_by_program(attempts)
+        paths += [path for path in last_report.checkpoints_before(attempts) if path not in paths]
+        if not paths:
+            return spec
+        user = self._dispatcher.users.of(job.uid)
+        found = await self._submission.look(spec, newest_undamaged, paths, user=user)
+        if found["path"] is None:
+            raise Conflict(
+                f"job {job.id} cannot be resumed: none of its checkpoints is whole: "
+                f"{found['why']}; put one back that is whole, or begin anew: zerotools retry "
+                f"{job.id}"
+            )
+        return replace(spec, resume_from=str(found["path"]))
 
     async def _newest_step(self, job: JobRow) -> int | None:
         user = self._dispatcher.users.of(job.uid)
