@@ -120,6 +120,11 @@ class JobDirectory:
         if known.get("job_id") != job_id:
             write_record(self.submission_path(submission) / SUBMISSION, {**known, "job_id": job_id})
 
+    def note_unanswered(self, submission: int) -> None:
+        """Nobody knows whether a submission was queued: Slurm's controller did not answer."""
+        known = self.submission(submission) or {}
+        write_record(self.submission_path(submission) / SUBMISSION, {**known, "unanswered": True})
+
 
 def keyed_name(key: str) -> str:
     """The name of the directory of the job that was submitted with this key."""
