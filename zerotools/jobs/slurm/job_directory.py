@@ -106,13 +106,31 @@ class JobDirectory:
         """Make the directory of the submission after that one, or the newest; whoever makes it,
         submits.
 
-        Raises FileExistsError: somebody else does.
+        Raises FileExistsError: somebody else does; FileNotFoundError: the job was removed.
         """
         number = (max(self.submissions(), default=0) if after is None else after) + 1
-        self.submission_path(number).mkdir(parents=True)
+        path = self.submission_path(number)
+        draft = path.with_name(f".{number}.{secrets.token_hex(4)}")
+        draft.mkdir()
         record = {"token": token, "time": time.time(), "job_id": None}
-        write_record(self.submission_path(number) / SUBMISSION, record)
+        write_record(draft / SUBMISSION, record)
+        try:
+            draft.rename(path)  # whole at once: without its record it looks like a lost one
+        except OSError as error:
+            shutil.rmtree(draft, ignore_errors=True)
+            if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
+                raise FileExistsError(error.errno, error.strerror, str(path)) from None
+            raise
+        sync_directory(path.parent)
         return number
+
+    def remove_unsubmitted(self) -> None:
+        """Remove the directory of a job that has no submission, and that nobody is submitting."""
+        with suppress(OSError):
+            (self.path / SUBMISSIONS).rmdir()  # from now on nobody can submit it
+            gone = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
+            self.path.rename(gone)
+            shutil.rmtree(gone, ignore_errors=True)
 
     def note_number(self, submission: int, job_id: str) -> None:
         """Slurm's number of a submission is known."""
@@ -157,6 +175,7 @@ def new_job_directory(
     try:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
         draft.mkdir(mode=0o700)
+        (draft / SUBMISSIONS).mkdir()
         write_record(draft / JOB, {"schema": SCHEMA, **record})
         draft.rename(path)  # whole at once: another may look for the same key just now
         sync_directory(home)

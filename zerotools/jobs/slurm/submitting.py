@@ -91,14 +91,13 @@ def submit_job(
             continue  # it was refused, and may not be here any more
         try:
             return directory, submit_again(
-                commands, directory, spec, after=after, options=options, claim=claim
+                commands, directory, spec, newest=0, after=after, options=options, claim=claim
             )
         except SubmittedByOther:
             if key is None:
                 raise
         except (BadRequest, SlurmUnreachable):
-            if not directory.submissions():  # somebody else may have submitted it by the same key
-                shutil.rmtree(directory.path, ignore_errors=True)
+            directory.remove_unsubmitted()  # unless somebody else submits it by the same key
             raise
 
 
@@ -159,7 +158,7 @@ def _hand_over(
     token = secrets.token_hex(16)
     try:
         number = directory.new_submission(token, newest)
-    except FileExistsError:
+    except (FileExistsError, FileNotFoundError):
         raise SubmittedByOther(
             f"{directory.path.name}: somebody else submits it just now"
         ) from None
