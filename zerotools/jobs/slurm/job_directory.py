@@ -183,6 +183,8 @@ def new_job_directory(
         shutil.rmtree(draft, ignore_errors=True)
         if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR) and key and home.is_dir():
             if directory.job() is None:
+                if not path.exists():  # whoever made it was refused, and has removed it
+                    return new_job_directory(home, name, record, key)
                 raise BadRequest(f"{path} is in the way: it holds no job; remove it") from None
             return directory
         raise BadRequest(
