@@ -25,6 +25,17 @@ _NUMBER = re.compile(r"[0-9]{1,300}(?:\.[0-9]{0,300})?(?:[eE][+-]?[0-9]{1,3})?",
 _WHOLE = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 
 
+def refuse_encoded(request: web.Request) -> None:
+    """Raises HTTPUnsupportedMediaType: the body is compressed, which may be a thousand times as
+    long as what was sent."""
+    if any(each.strip().lower() not in ("", "identity") for each in _encodings(request)):
+        raise web.HTTPUnsupportedMediaType
+
+
+def _encodings(request: web.Request) -> list[str]:
+    return request.headers.getall("Content-Encoding", [])
+
+
 async def json_object(request: web.Request, *, known: tuple[str, ...]) -> dict[str, Any]:
     """The body, which must be one JSON object with no keys but `known`."""
     return _object(await _body(request), known)

@@ -8,7 +8,7 @@ from zerotoolsd.api.inputs import LARGEST_INT
 JSON, PROBLEM = "application/json", "application/problem+json"
 COUNT: Schema = {"type": "integer", "minimum": 0, "maximum": LARGEST_INT}
 ANY_OBJECT: Schema = {"type": "object"}
-_REFUSALS = ("400", "401", "403", "404", "408", "409", "413", "422", "429", "500", "503")
+_REFUSALS = ("400", "401", "403", "404", "408", "409", "413", "415", "422", "429", "500", "503")
 TEXT_OR_NULL = {"type": ["string", "null"]}
 KEY = {"type": ["string", "null"], "minLength": 1, "maxLength": 200, "pattern": "^[ -~]*$"}
 

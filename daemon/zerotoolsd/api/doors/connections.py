@@ -38,6 +38,11 @@ IDLE_SECONDS = 120.0
 """Between two requests of a connection."""
 READ_SECONDS = 30.0
 """How long a client may leave an answer unread, without taking any byte of it."""
+LINGER_SECONDS = 2.0
+"""How long the rest of a refused body is read."""
+MOST_UNREAD = 4 << 20
+"""Bytes that are read between the end of an answer and the next request; the longest request has
+less."""
 SWEEP_SECONDS = 1.0
 RESERVED = 128
 """Descriptors for the database, logs, pidfds of attempts and child processes."""
@@ -62,9 +67,14 @@ def room_for_connections() -> int:
 
 class Connection(web.RequestHandler):
     """One connection. `waiting_since` is when the head of a request began to come, or could have;
-    None between requests, and while one is answered."""
+    None between requests, and while one is answered.
 
-    __slots__ = ("_left", "busy", "stuck_bytes", "stuck_since", "waiting_since")
+    Bodies are not decompressed: aiohttp would do so as the bytes come, before it is known who sends
+    them. What comes after an answer, such as the body of a request that was refused, is read up to
+    `MOST_UNREAD` bytes, so that the client gets the answer.
+    """
+
+    __slots__ = ("_left", "_unasked", "busy", "stuck_bytes", "stuck_since", "waiting_since")
 
     def __init__(
         self,
@@ -75,7 +85,15 @@ class Connection(web.RequestHandler):
         """`left` is called once it is closed."""
         self._left = left
         no_log: Any = None
-        super().__init__(server, loop=loop, keepalive_timeout=IDLE_SECONDS, access_log=no_log)
+        super().__init__(
+            server,
+            loop=loop,
+            keepalive_timeout=IDLE_SECONDS,
+            access_log=no_log,
+            auto_decompress=False,
+            lingering_time=LINGER_SECONDS,
+        )
+        self._unasked = 0
         self.waiting_since: float | None = loop.time()
         self.busy = False
         self.stuck_bytes = 0
@@ -90,11 +108,16 @@ class Connection(web.RequestHandler):
         """See asyncio.Protocol."""
         if self.waiting_since is None and not self.busy:
             self.waiting_since = self._loop.time()
+        if not self.busy:
+            self._unasked += len(data)
+            if self._unasked > MOST_UNREAD and self.transport is not None:
+                self.transport.abort()
+                return
         super().data_received(data)
 
     def begin(self) -> None:
         """A request has come, and is to be answered."""
-        self.busy, self.waiting_since = True, None
+        self.busy, self.waiting_since, self._unasked = True, None, 0
 
     def end(self) -> None:
         """It is answered."""
