@@ -187,7 +187,7 @@ def _phase(
 
 def _without_secrets(spec: JobSpec, known: Sequence[str]) -> dict[str, Any]:
     tree = job_to_dict(spec)
-    env = dict.fromkeys(tree.get("env", ()), HIDDEN)
+    env = dict.fromkeys(tree.pop("env", ()), HIDDEN)
     shown: dict[str, Any] = mask_tree(tree, known)
     if spec.notify.webhook is not None:
         shown["notify"] = {**shown["notify"], "webhook": masked_url(spec.notify.webhook)}

@@ -9,6 +9,7 @@ import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from zerotools.core.errors import BadRequest
@@ -108,9 +109,14 @@ def members_of(
     return found
 
 
+@cache
+def _known_keys() -> Mapping[str, object]:
+    return dict(dotted_keys(JobSpec))
+
+
 def check_key(key: str, what: str, own: frozenset[str]) -> None:
     """Raises BadRequest: the job file has no such key, or it is one of `own`."""
-    known = dict(dotted_keys(JobSpec))
+    known = _known_keys()
     if key.startswith(_ENV) and len(key) > len(_ENV):
         return
     if key in own:
@@ -127,7 +133,7 @@ def put_key(tree: dict[str, Any], key: str, value: Any) -> None:
     *tables, last = key.split(".", 1) if key.startswith(_ENV) else key.split(".")
     for name in tables:
         below = tree.setdefault(name, {})
-        if not isinstance(below, dict) and name in dict(dotted_keys(JobSpec)):
+        if not isinstance(below, dict) and name in _known_keys():
             below = tree[name] = {}
         if not isinstance(below, dict):
             return

@@ -18,7 +18,7 @@ _POINTER_AND_NUL = 9
 
 def string_bytes(text: str) -> int:
     """How many bytes `text` is in a process; of names that are not UTF-8, too."""
-    return len(text.encode("utf-8", "surrogateescape"))
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogateescape"))
 
 
 def too_long(text: str, name: str | None = None) -> str | None:

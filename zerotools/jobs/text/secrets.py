@@ -46,6 +46,10 @@ _FORMS = re.compile(
 )
 _IN_URL = re.compile(r"(?<=://)[^/\s@'\"]+(?=@)")
 _BEARER = re.compile(r"(?i)\b((?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{8,}")
+_MAY_HOLD = re.compile(
+    r"[=:\s]|hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[abprs]-|AKIA|ASIA|AIza|eyJ"
+)
+"""What a text without a secret may lack: most words of a command are of this kind."""
 _NAMED = re.compile(r"""(?<![\w.-])(?P<name>[\w.-]++)(?P<between>["']?\s*+[=:]\s*+|\s++)""")
 """A name and what follows it up to its value. Nothing is tried twice: a long text takes no longer
 than its characters do."""
@@ -68,10 +72,23 @@ def is_secret_name(name: str) -> bool:
     return last in ("pass", "auth") and (name.isupper() or before == "basic" or last == "pass")
 
 
+class _LongestFirst(tuple[str, ...]):
+    """Secrets in the order in which they are looked for."""
+
+
+def _longest_first(known: Iterable[str]) -> _LongestFirst:
+    if isinstance(known, _LongestFirst):
+        return known
+    long = {value for value in known if len(value) >= LEAST_CHARACTERS}
+    return _LongestFirst(sorted(long, key=lambda value: (-len(value), value)))
+
+
 def mask_text(text: str, known: Iterable[str] = ()) -> str:
     """`text` without what looks like a secret in it, and without the secrets `known`."""
-    for value in sorted((v for v in known if len(v) >= LEAST_CHARACTERS), key=len, reverse=True):
+    for value in _longest_first(known):
         text = text.replace(value, HIDDEN)
+    if _MAY_HOLD.search(text) is None:
+        return text
     text = _IN_URL.sub(HIDDEN, _FORMS.sub(HIDDEN, _BEARER.sub(rf"\1{HIDDEN}", text)))
     return "".join(_without_named(text))
 
@@ -95,7 +112,7 @@ def _is_given(found: re.Match[str]) -> bool:
 
 def mask_arguments(arguments: Sequence[str], known: Iterable[str] = ()) -> list[str]:
     """The words of a command without the secrets among them."""
-    known, shown = list(known), []
+    known, shown = _longest_first(known), []
     follows = False
     for word in arguments:
         if follows and not word.startswith("-"):
@@ -121,16 +138,30 @@ def secret_arguments(arguments: Sequence[str]) -> list[str]:
 
 def mask_tree(tree: Any, known: Iterable[str] = ()) -> Any:
     """Plain values without secrets: those under secret names, and those in texts."""
-    known = list(known)
+    if found := _longest_first(known):
+        together = "\0".join(_texts_in(tree))
+        found = _LongestFirst(value for value in found if value in together)
+    return _masked(tree, found)
+
+
+def _texts_in(tree: Any) -> Iterator[str]:
+    if isinstance(tree, str):
+        yield tree
+    elif isinstance(tree, (list, tuple, Mapping)):
+        for each in tree.values() if isinstance(tree, Mapping) else tree:
+            yield from _texts_in(each)
+
+
+def _masked(tree: Any, known: _LongestFirst) -> Any:
     if isinstance(tree, Mapping):
         return {
             name: HIDDEN
             if isinstance(value, str) and is_secret_name(str(name))
-            else mask_tree(value, known)
+            else _masked(value, known)
             for name, value in tree.items()
         }
     if isinstance(tree, (list, tuple)):
         if all(isinstance(each, str) for each in tree):
             return mask_arguments(tree, known)
-        return [mask_tree(each, known) for each in tree]
+        return [_masked(each, known) for each in tree]
     return mask_text(tree, known) if isinstance(tree, str) else tree
