@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sqlite3
@@ -15,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.client.submissions import Submission, conflicts
-from zerotools.jobs.jobfile.parse import job_to_dict
+from zerotools.jobs.client.submissions import Places, conflicts
+from zerotools.jobs.jobfile.parse import given_of, job_to_dict
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.accounts.job_user import JobUser
 from zerotoolsd.accounts.user_limits import why_queued_too_much
@@ -41,6 +42,7 @@ from zerotoolsd.queue.placement import largest_gpu, memory_of_host, memory_of_ma
 from zerotoolsd.queue.rows import ArrayPlace, JobRow
 from zerotoolsd.queue.scheduling.gpus import impossible
 from zerotoolsd.queue.scheduling.user_room import never_within
+from zerotoolsd.queue.values import json_of
 from zerotoolsd.queue.writers import Writers
 from zerotoolsd.queue_terms import PLAIN_TERMS, QueueTerms
 from zerotoolsd.results.result_looks import RESULT_LOOKS
@@ -79,8 +81,15 @@ def _real(path: str) -> str:
         return os.path.normpath(path)
 
 
+def clash_of(named: list[tuple[str, str | None, str | None]]) -> str | None:
+    """Why jobs cannot be queued together: of each its source, `output_dir` and `resume_from`. May
+    wait for a file system that hangs."""
+    problem = next(conflicts([Places(*each) for each in named]), None)
+    return None if problem is None else str(problem)
+
+
 _OWN_LOOKS = (
-    *(survey, newest_step, newest_undamaged, real_paths),
+    *(clash_of, survey, newest_step, newest_undamaged, real_paths),
     *(who_is, uid_of, look_at_process),
 )
 LOOKS = {look.__name__: look for look in (*_OWN_LOOKS, *CLEANING_LOOKS, *RESULT_LOOKS)}
@@ -143,9 +152,12 @@ class Admittance:
         terms: QueueTerms = PLAIN_TERMS,
     ) -> list[JobRow]:
         """See `JobService.submit_array`."""
-        named = [Submission(label or str(spec.name), spec) for spec, label in members]
-        if (problem := next(conflicts(named), None)) is not None:
-            raise problem
+        named = [
+            (label or str(spec.name), spec.output_dir, spec.resume_from) for spec, label in members
+        ]
+        user = self._dispatcher.users.of(uid)
+        if (problem := await self.look(members[0][0], clash_of, named, user=user)) is not None:
+            raise BadRequest(problem)
         async with AsyncExitStack() as stack:
             jobs: list[NewJob] = []
             for index, (spec, label) in enumerate(members):
@@ -191,6 +203,10 @@ class Admittance:
         looked at again: its files may be gone since."""
         tree = job_to_dict(spec)
         text = json.dumps(tree)
+        await asyncio.sleep(0)  # what a large job takes is done in parts
+        given = given_of(spec)
+        texts = (json_of(tree), json_of(given))
+        await asyncio.sleep(0)
         user = self._dispatcher.users.of(uid)
         with self._dispatcher.needed.coming(text, uid) as coming:
             seen: Survey | None = None
@@ -210,7 +226,8 @@ class Admittance:
             # Nothing gives way between these and the commit: two submits may come at once.
             checked = partial(self._check_last, spec, seen, terms, uid, own, len(text))
             new = self._new_job(spec, tree, uid, key, checked, queued, terms)
-            yield replace(new, expected=expected_text(spec, seen.memory if seen else None))
+            expected = expected_text(spec, seen.memory if seen else None)
+            yield replace(new, expected=expected, given=given, texts=texts)
 
     def _settled(self, terms: QueueTerms, uid: int) -> QueueTerms:
         """The terms as they come to count. Raises BadRequest, Forbidden."""

@@ -49,6 +49,7 @@ OWN = {
 THREADS = {
     "accounts/name_service.py": "a user is looked up, in a thread that nobody waits for at the end",
     "api/outputs.py": "logs in run directories",
+    "cleaning/cleaner.py": "jobs are chosen from 100,000, without a look at any file",
     "notifying/webhooks.py": "a host is looked up, in a thread that nobody waits for at the end",
     "operations/job_results.py": "what ranks reported in run directories",
     "machine.py": "waits, with a deadline, for the process that asks NVML",

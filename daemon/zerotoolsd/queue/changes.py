@@ -40,7 +40,8 @@ class NewJob:
 
     `array` says which of several it is; its id does not count yet. `hold` says why it is on hold
     from the start; `begin` and `after` what it waits for.
-    `tree` is `job_to_dict(spec)`, where that was made already; `expected` is for `queue.expected`.
+    `tree` is `job_to_dict(spec)`, `given` is `given_of(spec)` and `texts` are both as they are
+    stored, where that was made already: large ones take long. `expected` is for `queue.expected`.
     `check` is called last, in the transaction: what it raises refuses this job alone. `queued` is
     called with the job's row, before the commit.
     """
@@ -58,6 +59,8 @@ class NewJob:
     after: tuple[Dependency, ...] = ()
     array: ArrayPlace | None = None
     tree: Mapping[str, Any] | None = None
+    given: Mapping[str, Any] | None = None
+    texts: tuple[str, str] | None = None
     expected: str | None = None
     check: Callable[[], None] = _nothing
     queued: Callable[[JobRow], None] = _nothing

@@ -148,8 +148,8 @@ class Store:
 
     def _submit(self, new: NewJob, array_id: int | None = None) -> tuple[JobRow, bool]:
         tree = job_to_dict(new.spec) if new.tree is None else new.tree
-        given = given_of(new.spec)
-        given_text = json_of(given)
+        given = given_of(new.spec) if new.given is None else new.given
+        spec_text, given_text = new.texts or (json_of(tree), json_of(given))
         if (old := self.by_key(new.uid, new.idempotency_key)) is not None:
             read = old.reading.spec
             # Sent again after an upgrade, the same job may have got other defaults.
@@ -161,7 +161,7 @@ class Store:
                 )
             return old, False
         new.check()
-        job_id = insert_job(self._sql, new, json_of(tree), given_text, array_id)
+        job_id = insert_job(self._sql, new, spec_text, given_text, array_id)
         self.dependencies.add(job_id, new.after)
         self._append(new.now, job_id, None, "submit", None, new.state, new.hold)
         job = self.job(job_id).with_reading(replace(new.spec, given=given))

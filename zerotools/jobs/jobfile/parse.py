@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.jobs.binding.bind import MAX_DEPTH, are_texts, build, hints_of, is_required, plain, show
+from zerotools.jobs.binding.bind import (
+    MAX_DEPTH,
+    are_texts,
+    build,
+    hints_of,
+    is_required,
+    plain,
+    show,
+)
 from zerotools.jobs.binding.declaration import keys_of, means_none
 from zerotools.jobs.jobfile.paths import with_absolute_paths
 from zerotools.jobs.jobfile.positions import excerpt, problem_line, toml_problem
