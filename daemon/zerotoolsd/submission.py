@@ -202,9 +202,11 @@ class Admittance:
         """The job, to be queued inside. One that was queued under the key, or under `known`, is not
         looked at again: its files may be gone since."""
         tree = job_to_dict(spec)
+        await asyncio.sleep(0)
         text = json.dumps(tree)
         await asyncio.sleep(0)  # what a large job takes is done in parts
         given = given_of(spec)
+        await asyncio.sleep(0)
         texts = (json_of(tree), json_of(given))
         await asyncio.sleep(0)
         user = self._dispatcher.users.of(uid)
@@ -306,7 +308,10 @@ class Admittance:
     ) -> list[str]:
         """See `JobService.check`."""
         self._settled(terms, uid)
-        text = json.dumps(job_to_dict(spec))
+        tree = job_to_dict(spec)
+        await asyncio.sleep(0)
+        text = json.dumps(tree)
+        await asyncio.sleep(0)
         user = self._dispatcher.users.of(uid)
         seen = await self._check(spec, text, user)
         self._writers.refuse_taken(spec, seen.place)
@@ -328,6 +333,7 @@ class Admittance:
         environment = job_environment(spec, user)
         for refusal in too_large(spec, environment):
             raise BadRequest(refusal)
+        await asyncio.sleep(0)
         config, way = self._dispatcher.config, self._dispatcher.spawner.way
         if (refused := why_refused(spec.limits, config.limits, way)) is not None:
             raise BadRequest(refused)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -113,6 +114,14 @@ async def _answer(request: web.Request, view: JobView, status: int) -> web.Respo
     return answer(view_json(view), status=status)
 
 
+async def _spec_of(body: Mapping[str, Any]) -> JobSpec:
+    """The job of a request. A large one is read in parts, between which others are answered."""
+    await asyncio.sleep(0)
+    spec = job_from_dict(body["job"], source="job")
+    await asyncio.sleep(0)
+    return spec
+
+
 async def submit(request: web.Request) -> web.Response:
     """POST /v1/jobs."""
     uid = asked(request).uid
@@ -120,7 +129,7 @@ async def submit(request: web.Request) -> web.Response:
     if "job" not in body:
         raise BadRequest("the key 'job' is missing")
     key = inputs.idempotency_key(body.get("idempotency_key"))
-    spec = job_from_dict(body["job"], source="job")
+    spec = await _spec_of(body)
     view, is_new = await request.app[SERVICE].submit(
         spec, uid=uid, idempotency_key=key, terms=terms_of(body)
     )
@@ -135,7 +144,7 @@ async def submit_array(request: web.Request) -> web.Response:
     if "job" not in body:
         raise BadRequest("the key 'job' is missing")
     key = inputs.idempotency_key(body.get("idempotency_key"))
-    job_from_dict(body["job"], source="job")  # refused as the job that it is, before it is many
+    await _spec_of(body)  # refused as the job that it is, before it is many
     sweep, count = _sweep(body.get("sweep")), _members(body.get("count"))
     _refuse_large(body["job"], count_of(sweep, count))
     breath, jobs = Breath(), list[tuple[JobSpec, str]]()
@@ -183,7 +192,7 @@ async def check(request: web.Request) -> web.Response:
         raise BadRequest("the key 'job' is missing")
     if not isinstance(model := body.get("model", False), bool):
         raise BadRequest("model: must be true or false")
-    spec = job_from_dict(body["job"], source="job")
+    spec = await _spec_of(body)
     notes = await request.app[SERVICE].check(spec, uid=uid, model=model, terms=terms_of(body))
     return answer({"notes": notes})
 

@@ -100,16 +100,15 @@ def insert_job(
     ).lastrowid
     assert job_id is not None
     place = new.output_dir or str(new.default_output / str(job_id) / "output")
+    array = new.array
     run(
-        "UPDATE job SET name = ?, output_dir = ? WHERE id = ?",
-        (new.name or f"job-{job_id}", place, job_id),
+        "UPDATE job SET name = ?, output_dir = ?, array_id = ?, array_index = ?, array_size = ?,"
+        " array_label = ? WHERE id = ?",
+        (
+            *(new.name or f"job-{job_id}", place, None if array is None else array_id or job_id),
+            *(array and array.index, array and array.size, array and array.label, job_id),
+        ),
     )
-    if (array := new.array) is not None:
-        run(
-            "UPDATE job SET array_id = ?, array_index = ?, array_size = ?, array_label = ?"
-            " WHERE id = ?",
-            (array_id or job_id, array.index, array.size, array.label, job_id),
-        )
     return job_id
 
 

@@ -18,7 +18,6 @@ from zerotools.runs import checkpoint_dirs
 
 NOT_CHECKED = "no daemon answers, so it was not checked whether a job would resume from it"
 UNFINISHED = tuple(state for state in STATES if state not in TERMINAL)
-_PAGE = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +146,4 @@ def _newest_entry(directory: Path) -> Path | None:
 
 def _jobs(client: DaemonClient, *, again: bool) -> Iterator[Mapping[str, Any]]:
     for state in reversed(UNFINISHED) if again else UNFINISHED:
-        after: int | None = None
-        while True:
-            found = client.jobs(state=state, limit=_PAGE, after=after)
-            yield from found
-            if len(found) < _PAGE:
-                break
-            after = min(int(job["id"]) for job in found)
+        yield from client.every_job(state=state)
