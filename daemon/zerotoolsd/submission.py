@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sqlite3
 import sys
 import time
@@ -12,23 +11,20 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.client.submissions import Places, conflicts
 from zerotools.jobs.jobfile.parse import given_of, job_to_dict
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.accounts.job_user import JobUser
 from zerotoolsd.accounts.user_limits import why_queued_too_much
-from zerotoolsd.admission import checkpoint_listing
 from zerotoolsd.admission.adoptable import look_at_process
 from zerotoolsd.admission.dependable import DependableJobs, refuse_past
+from zerotoolsd.admission.file_looks import clash_of, newest_step, newest_undamaged, real_paths
 from zerotoolsd.admission.foreseen import expected_text, note_of, why_never
 from zerotoolsd.admission.interpreter import Needs, check_interpreter
 from zerotoolsd.admission.program_room import too_large
 from zerotoolsd.admission.rehearsal import rehearse
-from zerotoolsd.admission.resumable import newest_undamaged
 from zerotoolsd.admission.survey import Survey, survey, survey_of
 from zerotoolsd.attempts.environment import job_environment
 from zerotoolsd.attempts.job_limits import why_refused
@@ -61,31 +57,6 @@ InterpreterCheck = Callable[[str, Mapping[str, str], Needs, JobUser | None], Awa
 Rehearsal = Callable[[JobSpec, str, Mapping[str, str], JobUser | None], Awaitable[list[str]]]
 """(job, interpreter, environment, as whom) -> notes on its model and its data; raises
 BadRequest."""
-
-
-def newest_step(output_dir: str) -> int | None:
-    """The step of the newest checkpoint in a job's directory."""
-    found = checkpoint_listing.newest(Path(output_dir))
-    return None if found is None else found.step
-
-
-def real_paths(paths: list[str]) -> list[str]:
-    """Each with its links followed; one that cannot be is as it was."""
-    return [_real(path) for path in paths]
-
-
-def _real(path: str) -> str:
-    try:
-        return os.path.realpath(path)
-    except (OSError, ValueError):  # a path that an odd record holds
-        return os.path.normpath(path)
-
-
-def clash_of(named: list[tuple[str, str | None, str | None]]) -> str | None:
-    """Why jobs cannot be queued together: of each its source, `output_dir` and `resume_from`. May
-    wait for a file system that hangs."""
-    problem = next(conflicts([Places(*each) for each in named]), None)
-    return None if problem is None else str(problem)
 
 
 _OWN_LOOKS = (

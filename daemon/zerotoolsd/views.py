@@ -116,11 +116,17 @@ def _world_size(spec: JobSpec | None, attempts: Sequence[AttemptRow]) -> int:
 
 def _checkpoint(step: int, path: Path, attempts: Sequence[AttemptRow]) -> dict[str, Any]:
     """`verified` has `how` and `time`; it is None where nothing was said, or `not_verified` says
-    why not."""
+    why not. `thinned` is for whoever looks at its files."""
     said = last_report.verified(path, attempts)
     how = None if said is None or said.how is None else {"how": said.how, "time": said.time}
     why = None if said is None else said.why
-    return {"step": step, "path": str(path), "verified": how, "not_verified": why}
+    return {
+        "step": step,
+        "path": str(path),
+        "verified": how,
+        "not_verified": why,
+        "thinned": None,
+    }
 
 
 def _set_keys(job: JobRow, most: int | None) -> tuple[str, ...] | None:

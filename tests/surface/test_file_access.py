@@ -29,7 +29,6 @@ LOOKS = {
     "cleaning": "what lies in the state directory; what jobs name, by a process that looks",
     "results/checkpoint_tree.py": "a job's directory, by a process that looks",
     "results/prediction_rows.py": "a job's directory, by a process that looks",
-    "submission.py": "real_paths, by a process that looks",
 }
 OWN = {
     "accounts/rights.py": "directories of the state directory, and those of users by descriptor",

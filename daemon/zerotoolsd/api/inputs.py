@@ -80,7 +80,7 @@ def _refuse_many(raw: bytes) -> None:
     """Before it is parsed: a million small values take a second."""
     if _signs(raw) > MOST_VALUES and (count := _signs(_STRING.sub(b"", raw))) > MOST_VALUES:
         raise BadRequest(
-            f"the request has more than {count:,} values, and may have {MOST_VALUES:,}; send "
+            f"the request has about {count:,} values, and may have {MOST_VALUES:,}; send "
             "several, or write what is long into a file and pass its path"
         )
 

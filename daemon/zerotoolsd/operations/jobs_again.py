@@ -12,7 +12,7 @@ from pathlib import Path
 from zerotools.core.errors import BadRequest
 from zerotools.jobs import states
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.admission.resumable import newest_undamaged
+from zerotoolsd.admission.file_looks import newest_step, newest_undamaged
 from zerotoolsd.attempts import last_report
 from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.operations.waiting_jobs import FindJob
@@ -20,7 +20,7 @@ from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue_terms import QueueTerms
 from zerotoolsd.service.refusals import Conflict, Unavailable
-from zerotoolsd.submission import Admittance, newest_step
+from zerotoolsd.submission import Admittance
 
 
 class JobsAgain:

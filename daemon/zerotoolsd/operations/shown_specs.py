@@ -25,7 +25,7 @@ MOST_CHARACTERS = 16 << 20
 """Of the job files that are kept; as many again are kept short."""
 WHOLE_CHARACTERS = 16 << 10
 """A longer job file is shown short in a list."""
-_LONGEST_TEXT, _MOST_ENTRIES = 1000, 50
+_LONGEST_TEXT, _SHORT_TEXT, _MOST_ENTRIES = 1000, 64, 50
 
 Result = TypeVar("Result")
 
@@ -126,7 +126,7 @@ class _Shortening:
         short = {}
         for name, value in list(tree.items())[: _MOST_ENTRIES * 4]:
             self._left -= len(name)
-            if len(name) <= _LONGEST_TEXT and self._left > 0:
+            if len(name) <= _LONGEST_TEXT and self._left > -WHOLE_CHARACTERS:
                 short[name] = self._value(value)
         return short
 
@@ -136,7 +136,7 @@ class _Shortening:
         if isinstance(value, (list, tuple)):
             return [self._value(each) for each in value[:_MOST_ENTRIES]]
         if isinstance(value, str):
-            self._left -= len(value)
-            if len(value) > _LONGEST_TEXT or self._left < 0:
+            if len(value) > min(_LONGEST_TEXT, max(_SHORT_TEXT, self._left)):
                 return f"({len(value)} characters)"
+            self._left -= len(value)
         return value

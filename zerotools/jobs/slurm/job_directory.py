@@ -18,6 +18,7 @@ the cluster have. Every record is written whole and then renamed.
 from __future__ import annotations
 
 import errno
+import getpass
 import hashlib
 import json
 import os
@@ -231,3 +232,11 @@ def _numbered(path: Path) -> list[int]:
     with suppress(OSError):
         return sorted(int(each.name) for each in path.iterdir() if each.name.isdecimal())
     return []
+
+
+def who() -> str:
+    """This user, for records that others read."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"

@@ -6,7 +6,6 @@ called by the number that Slurm gave to any of its submissions: `slurm:4711`.
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import time
@@ -29,6 +28,7 @@ from zerotools.jobs.slurm.job_directory import (
     job_directories,
     read_record,
     slurm_home,
+    who,
 )
 from zerotools.jobs.slurm.last_word import keep_word, kept_word
 from zerotools.jobs.slurm.output_claim import claim_output
@@ -312,7 +312,7 @@ class SlurmJobs:
             raise BadRequest(
                 f"job {view['id']} is over: it {view['state']}; there is nothing to cancel"
             )
-        directory.ask_stop(_who())
+        directory.ask_stop(who())
         number = view["slurm"]["id"]
         if number is None:
             raise SlurmUnreachable(
@@ -398,10 +398,3 @@ def _part(path: Path, offset: int, limit: int) -> tuple[bytes, int, int]:
             return os.pread(file.fileno(), limit, start), start, size
     except OSError:
         return b"", 0, 0
-
-
-def _who() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return f"uid {os.getuid()}"
