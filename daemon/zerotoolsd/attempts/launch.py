@@ -214,7 +214,7 @@ def prepare(
         plan, thinning, fetching, uploading = _attended(plan, run_dir), (), (), ()
     mounts = tuple(sorted(mounts_of(spec, mounted)))
     plan = replace(plan, thinning=thinning, fetching=fetching, uploading=uploading)
-    plan = replace(plan, gpu_locks=gpu_locks, mounts=mounts)
+    plan = replace(plan, gpu_locks=gpu_locks, mounts=mounts, gpu_part=attempt.gpu_part)
     if user is not None:
         places.note(run_dir, attempt, job_to_dict(spec))
     with opened(run_dir) as base:

@@ -115,11 +115,12 @@ class AttemptStarter:
             result=None,
             host=os.uname().nodename,
             world_size=size or job.spec.world_size,
+            gpu_part=gpu_part,
             gpu_baseline=self._unaccounted(gpu_uuids),
         )
         after, now = self._transitions.after(job, Admit()), time.time()
         with self._store.change(job, after, states.ADMIT, now=now, attempt=number) as change:
-            change.add_attempt(attempt, gpu_bytes, gpu_part)
+            change.add_attempt(attempt, gpu_bytes)
         self._transitions.publish(job, after)
         if not attempts:
             self._waited(max(0.0, now - job.created))

@@ -141,11 +141,8 @@ class Change:
         """Which of the jobs that wait goes first."""
         self._sql("UPDATE job SET priority = ? WHERE id = ?", (priority, self._job_id))
 
-    def add_attempt(
-        self, attempt: AttemptRow, gpu_bytes: int | None = None, gpu_part: float = 1.0
-    ) -> None:
+    def add_attempt(self, attempt: AttemptRow, gpu_bytes: int | None = None) -> None:
         """A new attempt, and the leases of its GPUs: of so many bytes of each, or of whole ones.
-        It is booked as `gpu_part` of each.
 
         Raises Changed: a GPU is leased as a whole, or shared and wanted as a whole.
         """
@@ -156,7 +153,7 @@ class Change:
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 *(row.job_id, row.number, row.token, row.state, row.run_dir),
-                *(json.dumps(row.gpu_uuids), row.resumed_from, row.host, gpu_part),
+                *(json.dumps(row.gpu_uuids), row.resumed_from, row.host, row.gpu_part),
                 *(row.world_size, json.dumps(dict(row.gpu_baseline))),
             ),
         )

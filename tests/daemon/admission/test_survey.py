@@ -15,7 +15,9 @@ from zerotoolsd.admission.survey import survey
 
 def test_a_job_for_slurm_is_refused_where_there_is_no_sbatch(tmp_path: Path) -> None:
     tree = {
-        **{"engine": "script", "device": "cpu", "backend": "slurm"},
+        "engine": "script",
+        "device": "cpu",
+        "backend": "slurm",
         "script": {"command": ["/bin/true"], "directory": str(tmp_path)},
         "env": {"PATH": str(tmp_path / "bin")},
     }
