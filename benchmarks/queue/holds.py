@@ -1,6 +1,6 @@
 """How long one request holds the daemon's loop: each route with the largest body that it takes.
 
-    python -m benchmarks.queue.holds [--clients 100] [--route NAME ...]
+    chrt -r 10 python -m benchmarks.queue.holds [--clients 100] [--route NAME ...] [--jobs 10000]
 
 100 clients ask for the daemon's health all the time, each on a connection of its own; the longest
 time that an answer took, less the median when nothing else is asked, is what the loop was held.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import sqlite3
 import string
 import tempfile
 import threading
@@ -23,7 +24,7 @@ from typing import Any
 from benchmarks.measuring import machine
 from benchmarks.queue.http_load import Load, connect, request, send
 from benchmarks.queue.report import Asked, line, milliseconds
-from benchmarks.queue.running import CPU, JOB, Daemon, daemon
+from benchmarks.queue.running import CPU, JOB, Daemon, daemon, end_everything
 
 LIMIT_SECONDS = 0.05
 REST_SECONDS = 0.3
@@ -161,17 +162,47 @@ def measure(asked: Asked, work: Path, clients: int, names: list[str]) -> None:
             asked.below(
                 f"the loop's longest hold: {route.name}", LIMIT_SECONDS, worst, milliseconds
             )
+    end_everything(work / "state")
+
+
+def measure_list(asked: Asked, work: Path, clients: int, jobs: int) -> None:
+    """All pages of many jobs that are over, with 100 kB of command each."""
+    name = f"list of {jobs:,} of 100 kB"
+    with daemon(work / "state") as one:
+        send(connect(one.socket, 1), iter([_post("/v1/jobs", {"job": _job()})]))
+        large = _job(script=_command(1, 100_000), name="large")
+        send(connect(one.socket, 1), iter([_post("/v1/jobs", {"job": large})]))
+    with sqlite3.connect(work / "state" / "zerotools.db") as database:
+        kept = "uid, spec, spec_given, spec_version"
+        database.execute(
+            f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {jobs})"
+            f" INSERT INTO job (name, output_dir, state, restarts_used, best_step, created,"
+            f" started, ended, {kept}) SELECT 'old', '/nowhere', 'succeeded', 0, 0, 1, 2, 3, {kept}"
+            " FROM n, (SELECT * FROM job WHERE name = 'large')"
+        )
+    database.close()
+    with daemon(work / "state") as one:
+        one.wait_until_quiet()
+        pages = [f"/v1/jobs?limit=1000&after={after}" for after in range(jobs + 3, 0, -1000)]
+        route = Route(name, lambda: [request("GET", page) for page in pages])
+        worst, took, statuses = held(one, route, clients)
+        line(name, f"held {worst * 1e3:7.1f} ms   took {took:6.2f} s   {statuses}")
+        asked.below(f"the loop's longest hold: {name}", LIMIT_SECONDS, worst, milliseconds)
+    end_everything(work / "state")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--route", action="append", default=[])
+    parser.add_argument("--jobs", type=int, default=0, help="also list so many of 100 kB")
     options = parser.parse_args()
     print(f"{machine()}\n")
     asked = Asked()
     with tempfile.TemporaryDirectory() as work:
         measure(asked, Path(work), options.clients, options.route)
+        if options.jobs:
+            measure_list(asked, Path(work) / "many", options.clients, options.jobs)
     asked.show()
 
 
