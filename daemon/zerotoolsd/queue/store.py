@@ -331,6 +331,11 @@ class Store:
         cursor.execute("SELECT id FROM job WHERE state = ? AND id > ? ORDER BY id", (state, above))
         return [row[0] for row in cursor]
 
+    def array_states(self, array_id: int) -> list[tuple[int, str]]:
+        """The jobs of an array and the state of each, the first one first."""
+        rows = self._sql("SELECT id, state FROM job WHERE array_id = ? ORDER BY id", (array_id,))
+        return [(row["id"], row["state"]) for row in rows]
+
     def changed_since(self, seq: int) -> list[int] | None:
         """The jobs of which there are events after `seq`; None: some of these events may be gone.
         A job that was removed is among them."""
