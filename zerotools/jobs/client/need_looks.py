@@ -22,7 +22,7 @@ MOST_HANGING = 4
 _KEYS = ("id", "name", "state", "latest_checkpoint", "attempts", "output_dir", "spec")
 
 
-class Look(NamedTuple):
+class NeededPath(NamedTuple):
     """A path that a job needs; `real`: with links followed."""
 
     path: str
@@ -40,7 +40,7 @@ class NeedLooker:
         self._received = b""
         self._hanging = 0
 
-    def needs(self, job: Mapping[str, Any]) -> list[Look] | None:
+    def needs(self, job: Mapping[str, Any]) -> list[NeededPath] | None:
         """What the job needs; None: its directories do not respond."""
         if self._hanging >= MOST_HANGING:
             return None
@@ -60,7 +60,7 @@ class NeedLooker:
             self._hanging += 1
             self._let_go(child)
             return None
-        return [Look(*each) for each in json.loads(line)]
+        return [NeededPath(*each) for each in json.loads(line)]
 
     def _answer(self, child: subprocess.Popen[bytes], seconds: float) -> bytes | None:
         assert child.stdout is not None

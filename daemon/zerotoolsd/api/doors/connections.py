@@ -51,6 +51,8 @@ LONGEST_WHY = 300
 AT_ONCE = 64
 """Connections that are accepted before others get a turn."""
 RETRY_SECONDS = 0.1
+SIGNING_TURNS = 4
+"""Turns of the loop from a connection's begin to the end of the signature of its handshake."""
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -176,6 +178,7 @@ class Door:
         self._shares = shares or ConnectionShares(self._most)
         self._tls = tls
         self._connecting: set[asyncio.Task[None]] = set()
+        self._handshakes = asyncio.Lock()
         self._spare = _spare()
         self._listening = listening
         self._watch(listening)
@@ -233,17 +236,43 @@ class Door:
 
     async def _serve(self, link: socket.socket, left: Callable[[], None]) -> None:
         try:
-            await self._loop.connect_accepted_socket(
-                lambda: Connection(self._server, self._loop, left),
-                link,
-                ssl=self._tls,
-                ssl_handshake_timeout=None if self._tls is None else HEAD_SECONDS,
-            )
-        except OSError as error:  # ssl.SSLError is one
+            if self._tls is None:
+                await self._connect(link, left)
+            else:
+                await self._shake_hands(link, left)
+        except (OSError, TimeoutError) as error:  # ssl.SSLError is one
             link.close()
             left()
-            log.warning("a connection was lost as it began: %s", error)
+            why = str(error) or f"nothing came within {HEAD_SECONDS:g} s"
+            log.warning("a connection was lost as it began: %s", why)
         self._sweep_later()
+
+    async def _connect(self, link: socket.socket, left: Callable[[], None]) -> None:
+        await self._loop.connect_accepted_socket(
+            lambda: Connection(self._server, self._loop, left),
+            link,
+            ssl=self._tls,
+            ssl_handshake_timeout=None if self._tls is None else HEAD_SECONDS,
+        )
+
+    async def _shake_hands(self, link: socket.socket, left: Callable[[], None]) -> None:
+        """Each signature takes up to some milliseconds: a thousand clients that all send their
+        first message at once are answered one after another, and others between them."""
+        async with asyncio.timeout(HEAD_SECONDS):
+            await self._first_byte(link)
+            async with self._handshakes:
+                task = self._loop.create_task(self._connect(link, left))
+                for _ in range(SIGNING_TURNS):
+                    await asyncio.sleep(0)
+        await task
+
+    async def _first_byte(self, link: socket.socket) -> None:
+        came = asyncio.Event()
+        self._loop.add_reader(link, came.set)
+        try:
+            await came.wait()
+        finally:
+            self._loop.remove_reader(link)
 
     def _refuse_by_spare(self, error: OSError) -> None:
         """There is no descriptor left: one is kept to say so."""
