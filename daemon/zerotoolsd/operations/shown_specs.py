@@ -21,7 +21,7 @@ from zerotoolsd.views import NO_SPEC, ShownSpec, spec_steps
 
 STEP_SECONDS = 0.01
 """So long something is done before others get the event loop."""
-MOST_CHARACTERS = 16 << 20
+MOST_CHARACTERS = 2 << 20
 """Of the job files that are kept; as many again are kept short."""
 WHOLE_CHARACTERS = 16 << 10
 """A longer job file is shown short in a list."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.queue import clocks
 from zerotoolsd.queue.booking.gpu_use import book_end
 from zerotoolsd.queue.clocks import Moment
+from zerotoolsd.queue.lifecycle import Standing
 from zerotoolsd.queue.retrying.causes import KILLED
 from zerotoolsd.queue.rows import ENDED, RUNNING, ArrayPlace, AttemptRow, Fence, JobRow
 from zerotoolsd.queue.yielding.yield_table import YieldTable
@@ -85,9 +86,9 @@ def refuse_other_size(jobs: Sequence[NewJob], known: int) -> None:
 
 def insert_job(
     run: RunSql, new: NewJob, spec_text: str, given_text: str, array_id: int | None
-) -> int:
-    """The row of a job, with its name and its place; its number. `array_id` is the array that it
-    joins, None: it is the first of one, or of none."""
+) -> JobRow:
+    """The row of a job, with its name and its place. `array_id` is the array that it joins, None:
+    it is the first of one, or of none."""
     job_id = run(
         "INSERT INTO job (uid, name, spec, spec_given, spec_version, idempotency_key,"
         " output_dir, state, reason, restarts_used, best_step, created, priority, begin_at,"
@@ -100,16 +101,33 @@ def insert_job(
     ).lastrowid
     assert job_id is not None
     place = new.output_dir or str(new.default_output / str(job_id) / "output")
-    array = new.array
+    array = None if new.array is None else replace(new.array, id=array_id or job_id)
+    name = new.name or f"job-{job_id}"
     run(
         "UPDATE job SET name = ?, output_dir = ?, array_id = ?, array_index = ?, array_size = ?,"
         " array_label = ? WHERE id = ?",
         (
-            *(new.name or f"job-{job_id}", place, None if array is None else array_id or job_id),
-            *(array and array.index, array and array.size, array and array.label, job_id),
+            *(name, place, array and array.id, array and array.index, array and array.size),
+            *(array and array.label, job_id),
         ),
     )
-    return job_id
+    return JobRow(
+        id=job_id,
+        uid=new.uid,
+        name=name,
+        spec_text=spec_text,
+        given_text=given_text,
+        spec_version=zerotools.__version__,
+        output_dir=place,
+        standing=Standing(state=new.state, reason=new.hold),
+        created=new.now,
+        started=None,
+        ended=None,
+        priority=new.priority,
+        begin=new.begin,
+        array=array,
+        expected=new.expected,
+    )
 
 
 class Change:

@@ -161,10 +161,10 @@ class Store:
                 )
             return old, False
         new.check()
-        job_id = insert_job(self._sql, new, spec_text, given_text, array_id)
-        self.dependencies.add(job_id, new.after)
-        self._append(new.now, job_id, None, "submit", None, new.state, new.hold)
-        job = self.job(job_id).with_reading(replace(new.spec, given=given))
+        job = insert_job(self._sql, new, spec_text, given_text, array_id)
+        self.dependencies.add(job.id, new.after)
+        self._append(new.now, job.id, None, "submit", None, new.state, new.hold)
+        job = job.with_reading(replace(new.spec, given=given))
         new.queued(job)
         return job, True
 
