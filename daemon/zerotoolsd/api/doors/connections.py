@@ -198,7 +198,9 @@ class Door:
         self._watch(listening)
 
     def close(self) -> None:
-        """Accept no more."""
+        """Accept no more, and let go of those that have not begun."""
+        for task in self._connecting:
+            task.cancel()
         self._loop.remove_reader(self._listening)
         self._listening.close()
         if self._timer is not None:
@@ -245,6 +247,9 @@ class Door:
             left()
             why = str(error) or f"nothing came within {HEAD_SECONDS:g} s"
             log.warning("a connection was lost as it began: %s", why)
+        except asyncio.CancelledError:
+            link.close()
+            raise
         self._sweep_later()
 
     async def _connect(self, link: socket.socket, left: Callable[[], None]) -> None:
