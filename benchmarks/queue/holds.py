@@ -1,4 +1,4 @@
-"""How long one request holds the daemon's loop: each route with the largest body that it takes.
+"""Measures how long one request holds the daemon's loop, each route with its largest body.
 
     chrt -r 10 python -m benchmarks.queue.holds [--clients 100] [--route NAME ...] [--jobs 10000]
 
@@ -68,7 +68,7 @@ COMMAS = b'{"job": [' + b"{}," * 349_000 + b"{}]}"
 
 
 def routes() -> Iterator[Route]:
-    """What is measured, in this order: later ones find the jobs of earlier ones."""
+    """Yield the routes to measure, in this order: later ones find the jobs of earlier ones."""
     for name, large in (("840 kB of command", LONG), ("40,000 words", WORDY)):
         yield Route(f"submit, {name}", lambda x=large: [_post("/v1/jobs", {"job": _job(**x)})])
     yield Route("submit, 40,000 variables", lambda: [_post("/v1/jobs", {"job": _job(**VARIABLES)})])
@@ -138,7 +138,7 @@ class Clients:
 
 
 def held(one: Daemon, route: Route, clients: int) -> tuple[float, float, list[int]]:
-    """How long the loop was held, and how long the requests took, in seconds; their statuses."""
+    """Return how long the loop was held and the requests took, in seconds, and their statuses."""
     for each in route.before():
         send(connect(one.socket, 1), iter([each]))
     with Clients(one, clients) as idle:
@@ -151,7 +151,7 @@ def held(one: Daemon, route: Route, clients: int) -> tuple[float, float, list[in
 
 
 def measure(asked: Asked, work: Path, clients: int, names: list[str]) -> None:
-    """All routes whose name has one of `names` in it; all, where there are none."""
+    """Measure the routes that have one of `names` in their name, or all if there are none."""
     with daemon(work / "state") as one:
         send(connect(one.socket, 1), iter([_post("/v1/jobs", {"job": _job()})]))
         for route in routes():
@@ -166,7 +166,7 @@ def measure(asked: Asked, work: Path, clients: int, names: list[str]) -> None:
 
 
 def measure_list(asked: Asked, work: Path, clients: int, jobs: int) -> None:
-    """All pages of many jobs that are over, with 100 kB of command each."""
+    """Measure all pages of many jobs that have ended, with 100 kB of command each."""
     name = f"list of {jobs:,} of 100 kB"
     with daemon(work / "state") as one:
         send(connect(one.socket, 1), iter([_post("/v1/jobs", {"job": _job()})]))

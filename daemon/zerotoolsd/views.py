@@ -38,7 +38,7 @@ class ShownSpec:
 
 
 NO_SPEC = ShownSpec((), {})
-"""Of a job that cannot be read."""
+"""Shown for a job that cannot be read."""
 
 
 def job_view(

@@ -21,7 +21,7 @@ def answer_unless_known(request: web.Request, tree: Any) -> web.Response:
 
 
 def text_unless_known(request: web.Request, text: str) -> web.Response:
-    """As `answer_unless_known`, of JSON text."""
+    """Do the same as `answer_unless_known` with JSON text."""
     tag = f'"{hashlib.sha256(text.encode()).hexdigest()[:32]}"'
     known = (each.strip().removeprefix("W/") for each in _header(request).split(","))
     if tag in known:

@@ -21,14 +21,14 @@ from zerotoolsd.api.asking.asked import Asked, asked
 from zerotoolsd.api.document.request_schemas import LARGEST_PID, LONGEST_SPAN
 from zerotoolsd.api.keys import PEOPLE, SERVICE
 from zerotoolsd.api.readers import named, view_for
-from zerotoolsd.operations.shown_specs import Breath
+from zerotoolsd.operations.shown_specs import TimeSlice
 from zerotoolsd.queue_terms import CONDITIONS, OK, Dependency, JobEdit, QueueTerms
 from zerotoolsd.rights.policy import Access
 from zerotoolsd.service.exchanged import Adoption, JobView
 
 MAX_JOBS = 1000
 MOST_ARRAY_BYTES = 16 << 20
-"""Of all members of an array together: they are queued in one transaction."""
+"""Limit for all members of an array together: they are queued in one transaction."""
 ME = "me"
 LONGEST_UID = 10
 ADOPTION_TEXTS = ("name", "checkpoint_dir")
@@ -55,9 +55,9 @@ def in_a_list(view: JobView, by: Asked) -> dict[str, Any]:
 
 async def list_text(request: web.Request, views: Sequence[JobView]) -> str:
     """Jobs as JSON text: a thousand are a lot of it, and others are answered meanwhile."""
-    by, breath, parts = asked(request), Breath(), list[str]()
+    by, time_slice, parts = asked(request), TimeSlice(), list[str]()
     for view in await named(request, views):
-        await breath.take()
+        await time_slice.pause_if_due()
         parts.append(encode(in_a_list(view, by)))
     return f"[{', '.join(parts)}]"
 
@@ -147,9 +147,9 @@ async def submit_array(request: web.Request) -> web.Response:
     await _spec_of(body)  # refused as the job that it is, before it is many
     sweep, count = _sweep(body.get("sweep")), _members(body.get("count"))
     _refuse_large(body["job"], count_of(sweep, count))
-    breath, jobs = Breath(), list[tuple[JobSpec, str]]()
+    time_slice, jobs = TimeSlice(), list[tuple[JobSpec, str]]()
     for each in each_member(body["job"], sweep, count):
-        await breath.take()
+        await time_slice.pause_if_due()
         jobs.append((job_from_dict(each.tree, source="job"), each.label))
     views = await request.app[SERVICE].submit_array(
         jobs, uid=uid, idempotency_key=key, terms=terms_of(body)

@@ -56,7 +56,7 @@ class LastReport:
     checkpoint_step: int | None = None
     checkpoint_path: str | None = None
     checkpoint_found: bool = False
-    """Whether the finder found it, and the program did not report it."""
+    """True where the finder found it and the program did not report it."""
     peak_host_bytes: int | None = None
     peak_gpu_bytes: int | None = None
     uploaded: Mapping[str, Any] | None = None

@@ -279,7 +279,7 @@ def _ended_record(row: AttemptRow) -> Mapping[str, Any]:
 
 
 def _used(row: AttemptRow) -> GpuTime | None:
-    """How long the attempt had its GPUs, which is over; None: nobody knows."""
+    """Return how long an attempt that has ended had its GPUs; None: nobody knows."""
     record = _read(Path(row.run_dir), EXIT)
     if record.get("token") != row.token or clocks.seconds_in(record, "ran_seconds") is None:
         record = last_report.last_seen(row)

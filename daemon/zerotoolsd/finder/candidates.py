@@ -84,7 +84,7 @@ def candidates_in(directory: Path) -> list[Candidate]:
 
 
 def is_numbered(name: str) -> bool:
-    """Whether a file or directory says of which step, epoch or iteration it is."""
+    """Return whether a file or directory is numbered by its step, epoch or iteration."""
     stem = name
     for suffix in _SUFFIXES:
         stem = stem.removesuffix(suffix)
@@ -115,7 +115,7 @@ def _checkpoints_at(path: Path) -> list[Path]:
 
 
 def _is_one(directory: Path, names: set[str]) -> bool:
-    """Whether the files `names` of the directory are one checkpoint together."""
+    """Return whether the files `names` of the directory are one checkpoint together."""
     held = [form for form in formats_in(directory, names, FORMATS) if not FORMATS[form].is_nested]
     if any(not FORMATS[form].suffixes for form in held):
         return True

@@ -30,7 +30,7 @@ _TENSORS = ".safetensors"
 
 
 def judge(found: Candidate) -> Completeness:
-    """What there is to say of a checkpoint that was found.
+    """Judge a checkpoint that was found.
 
     Raises OSError: the disk or the file server gives errors that pass.
     """

@@ -102,7 +102,7 @@ class Search:
     def _candidates(
         self, passed_over: list[dict[str, str]]
     ) -> tuple[list[Candidate], list[Candidate]]:
-        """Those that the program reported, and others; one that is gone is in `passed_over`."""
+        """Return those that the program reported, and others. Missing ones go to `passed_over`."""
         own = {_real(each.path): each for each in self._own()}
         reported: dict[str, Candidate] = {}
         for path in dict.fromkeys((*self._told, *self._reported)):

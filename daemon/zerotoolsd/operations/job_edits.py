@@ -15,7 +15,7 @@ from zerotools.jobs.sweeps import check_key, put_key, remove_key
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.admission.dependable import refuse_past, refuse_ring
 from zerotoolsd.dispatcher import Dispatcher
-from zerotoolsd.operations.shown_specs import Breath
+from zerotoolsd.operations.shown_specs import TimeSlice
 from zerotoolsd.operations.waiting_jobs import FindJob
 from zerotoolsd.queue.changes import Changed
 from zerotoolsd.queue.group_commit import when_free
@@ -105,17 +105,17 @@ async def edited(job: JobRow, edit: JobEdit) -> JobSpec:
     """What the job becomes. Raises BadRequest, Unsupported, UnreadableSpec."""
     tree: dict[str, Any]
     tree = job_to_dict(job.spec) if job.given_text is None else json.loads(job.given_text)
-    breath = Breath()
+    time_slice = TimeSlice()
     for key in (*edit.set, *edit.unset):
-        await breath.take()
+        await time_slice.pause_if_due()
         check_key(key, "edit", _OWN)
     for key in edit.unset:
-        await breath.take()
+        await time_slice.pause_if_due()
         remove_key(tree, key)
     for key, value in edit.set.items():
-        await breath.take()
+        await time_slice.pause_if_due()
         put_key(tree, key, value)
-    await breath.take()
+    await time_slice.pause_if_due()
     spec = job_from_dict(tree, source="job")
     if not edit.words:
         raise BadRequest("nothing is to be changed; name a key in set or unset, after or begin")

@@ -1,4 +1,4 @@
-"""Jobs as clients see them, made without holding up others."""
+"""Makes the views of jobs that clients get, without holding up other requests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.looking.lookers import Ask
-from zerotoolsd.operations.shown_specs import Breath, ShownSpecs
+from zerotoolsd.operations.shown_specs import ShownSpecs, TimeSlice
 from zerotoolsd.operations.thinned_checkpoints import ThinnedCheckpoints
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.service.exchanged import JobView
@@ -31,12 +31,12 @@ class JobViews:
 
     async def of(self, job: JobRow) -> JobView:
         """One job, whole."""
-        return await self._made(job, Breath(), short=False)
+        return await self._made(job, TimeSlice(), short=False)
 
     async def of_all(self, jobs: Sequence[JobRow]) -> list[JobView]:
         """Several jobs, each as in a list."""
-        breath = Breath()
-        return [await self._made(job, breath, short=True) for job in jobs]
+        time_slice = TimeSlice()
+        return [await self._made(job, time_slice, short=True) for job in jobs]
 
     async def listed(
         self,
@@ -49,17 +49,17 @@ class JobViews:
         uid: int | None,
         whole: Callable[[int], bool] | None,
     ) -> list[JobView]:
-        """As `JobService.jobs`; of users that `whole` is false for, what everybody may see."""
-        breath, views = Breath(), list[JobView]()
+        """List jobs as `JobService.jobs` does; users for whom `whole` is false get a glance."""
+        time_slice, views = TimeSlice(), list[JobView]()
         while len(views) < limit:
             most = min(limit - len(views), ROWS_AT_ONCE)
             found = self._store.jobs(
                 states, limit=most, after=below, name=name, array=array, uid=uid
             )
             for job in found:
-                await breath.take()
+                await time_slice.pause_if_due()
                 if whole is None or whole(job.uid):
-                    views.append(await self._made(job, breath, short=True))
+                    views.append(await self._made(job, time_slice, short=True))
                 else:
                     views.append(glance(job, self._store.attempts(job.id)))
             if len(found) < most:
@@ -67,12 +67,12 @@ class JobViews:
             below = found[-1].id
         return views
 
-    async def _made(self, job: JobRow, breath: Breath, *, short: bool) -> JobView:
-        before = breath.taken
+    async def _made(self, job: JobRow, time_slice: TimeSlice, *, short: bool) -> JobView:
+        before = time_slice.pauses
         try:
-            shown = await self._specs.of(job, breath, short=short)
-            await breath.take()
-            if breath.taken > before:  # it may have changed meanwhile
+            shown = await self._specs.of(job, time_slice, short=short)
+            await time_slice.pause_if_due()
+            if time_slice.pauses > before:  # it may have changed meanwhile
                 with suppress(KeyError):
                     job = self._store.job(job.id)
             view = job_view(

@@ -22,7 +22,7 @@ from zerotoolsd.views import NO_SPEC, ShownSpec, spec_steps
 STEP_SECONDS = 0.01
 """So long something is done before others get the event loop."""
 MOST_CHARACTERS = 2 << 20
-"""Of the job files that are kept; as many again are kept short."""
+"""Size of the job files that are kept; as many again are kept short."""
 WHOLE_CHARACTERS = 16 << 10
 """A longer job file is shown short in a list."""
 _LONGEST_TEXT, _SHORT_TEXT, _MOST_ENTRIES = 1000, 64, 50
@@ -30,38 +30,38 @@ _LONGEST_TEXT, _SHORT_TEXT, _MOST_ENTRIES = 1000, 64, 50
 Result = TypeVar("Result")
 
 
-class Breath:
-    """Gives others the event loop where `STEP_SECONDS` have passed since they last had it."""
+class TimeSlice:
+    """Lets other requests run after each `STEP_SECONDS` of work."""
 
     def __init__(self) -> None:
         self._since = time.monotonic()
-        self.taken = 0
+        self.pauses = 0
 
-    async def take(self) -> None:
-        """Called between two things that each take little time."""
+    async def pause_if_due(self) -> None:
+        """Let others run if the slice is used up. Call it between short pieces of work."""
         if time.monotonic() - self._since > STEP_SECONDS:
             await asyncio.sleep(0)
-            self.taken += 1
+            self.pauses += 1
             self._since = time.monotonic()
 
     async def run(self, steps: Steps[Result]) -> Result:
-        """The result of `steps`."""
+        """Take all steps, and return their result."""
         while True:
             try:
                 next(steps)
             except StopIteration as end:
                 result: Result = end.value
                 return result
-            await self.take()
+            await self.pause_if_due()
 
 
 class ShownSpecs:
-    """What is shown of the job files of jobs, by their numbers."""
+    """Keeps the shown job file of each job, by its number."""
 
     def __init__(self, most: int = MOST_CHARACTERS) -> None:
         self._whole, self._short = _Kept(most), _Kept(most)
 
-    async def of(self, job: JobRow, breath: Breath, *, short: bool = False) -> ShownSpec:
+    async def of(self, job: JobRow, time_slice: TimeSlice, *, short: bool = False) -> ShownSpec:
         """The job file of `job`; `short`: with its long texts and lists cut, for a list of jobs."""
         short = short and len(job.spec_text) > WHOLE_CHARACTERS
         kept = self._short if short else self._whole
@@ -70,12 +70,12 @@ class ShownSpecs:
         spec = job.reading.spec
         if spec is None:
             return NO_SPEC
-        await breath.take()
+        await time_slice.pause_if_due()
         secrets = tuple(secrets_of(spec))
         tree = job_to_dict(spec)
         if short:
             tree = shortened(tree)
-        shown = await breath.run(spec_steps(spec, tree, secrets))
+        shown = await time_slice.run(spec_steps(spec, tree, secrets))
         found = ShownSpec(secrets=secrets, tree=shown, shortened=short)
         kept.keep(job, found, WHOLE_CHARACTERS if short else len(job.spec_text))
         return found

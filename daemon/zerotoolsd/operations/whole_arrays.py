@@ -1,4 +1,4 @@
-"""What is done to all jobs of an array: all that can be changed, in few transactions."""
+"""Changes all jobs of an array that can be changed, in few transactions."""
 
 from __future__ import annotations
 

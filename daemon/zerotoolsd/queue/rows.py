@@ -135,7 +135,7 @@ class AttemptRow:
     world_size: int | None = None
     """Its ranks; None: an older version has begun it, of a job that has one size."""
     gpu_part: float = 1.0
-    """Of each of its GPUs, for which it is booked."""
+    """The part of each of its GPUs for which it is booked."""
     gpu_baseline: Mapping[str, int] = field(default_factory=dict)
     """Bytes of its GPUs that no process held when it began, by UUID, where that is known."""
 

@@ -1,4 +1,4 @@
-"""Whether a checkpoint was thinned, in the words of its record."""
+"""Reads the record of a checkpoint that was thinned."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from zerotools.runs.thinned import read_thinned
 
 
 def thinned_sentence(path: str) -> str | None:
-    """What was dropped of the checkpoint at `path`; None: nothing is known to be. May wait for a
-    file system that hangs."""
+    """Say what was dropped of the checkpoint at `path`; None: nothing that is known. May wait for
+    a file system that hangs."""
     try:
         found = read_thinned(Path(path))
     except (BadFile, OSError, ValueError):

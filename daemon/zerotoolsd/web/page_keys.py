@@ -15,7 +15,7 @@ OPEN: web.AppKey[Collection[Any]] = web.AppKey("open")
 """Handlers that need no session."""
 
 MOST_COOKIES = 180
-"""Of one address, browsers keep at most 180: each is hashed before anybody is known."""
+"""Browsers keep at most 180 for one address. Each is hashed before the caller is known."""
 
 # aiohttp before 3.14 has text for its keys, and since then it warns of that.
 _KEY = getattr(web, "RequestKey", None)

@@ -1,4 +1,4 @@
-"""What is refused at submit by a look at the files that a job needs."""
+"""A look at the files that a job needs refuses it at submit."""
 
 from __future__ import annotations
 

@@ -79,8 +79,8 @@ NAMES = ("step-{}", "checkpoint-{}", "epoch_{}", "global_step{}", "model-step-{:
 
 @dataclass
 class Layout:
-    """What a program has left in `out`, oldest first. `whole` are the paths that a job may go on
-    from, `reported` those of which the program said so."""
+    """The checkpoints that a program left in `out`, oldest first. A job may resume from those in
+    `whole`; `reported` those of which the program said so."""
 
     out: Path
     whole: list[Path] = field(default_factory=list)
@@ -127,7 +127,7 @@ def _cut(path: Path) -> None:
 
 
 def _clutter(rng: random.Random, layout: Layout) -> None:
-    """What else programs leave there, written last."""
+    """Add the other files that programs leave there, written last."""
     for name in rng.sample(["log.txt", "config.json", "events.out", "tmp-step-99"], 2):
         path = layout.out / name
         path.write_text("{}")

@@ -1,4 +1,4 @@
-"""What a job goes on from, over layouts of checkpoints that are drawn at random."""
+"""A job resumes from its newest whole checkpoint, over layouts drawn at random."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import pytest
 from tests.daemon.explaining.test_explanation import JOB as ROW
 from zerotools.jobs.jobfile.parse import job_from_dict, job_to_dict
 from zerotoolsd.operations import shown_specs
-from zerotoolsd.operations.shown_specs import Breath, ShownSpecs, shortened
+from zerotoolsd.operations.shown_specs import ShownSpecs, TimeSlice, shortened
 from zerotoolsd.queue.rows import JobRow
 
 
@@ -25,7 +25,7 @@ def row(number: int = 1, **changes: Any) -> JobRow:
 
 
 def shown(specs: ShownSpecs, job: JobRow, *, short: bool = False) -> Any:
-    return asyncio.run(specs.of(job, Breath(), short=short))
+    return asyncio.run(specs.of(job, TimeSlice(), short=short))
 
 
 def test_what_was_made_is_kept_until_the_job_changes() -> None:
@@ -85,7 +85,7 @@ def test_others_get_the_loop_between_the_steps(monkeypatch: pytest.MonkeyPatch) 
                 await asyncio.sleep(0)
 
         task = asyncio.create_task(others())
-        await ShownSpecs().of(job, Breath())
+        await ShownSpecs().of(job, TimeSlice())
         task.cancel()
         return turns
 

@@ -1,4 +1,4 @@
-"""Whether checkpoints were thinned is shown, and no file system is waited for."""
+"""The daemon shows which checkpoints were thinned without waiting for a file system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a queue that is older than the run directories books of the attempts that it takes in."""
+"""A queue that is made anew books the GPU time of the attempts that it takes in."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from zerotoolsd.supervisor.durable import read_json
 
 @pytest.mark.parametrize("lost", ["all", "since a backup"])
 def test_a_queue_that_is_made_anew_books_what_attempts_have_used(tmp_path: Path, lost: str) -> None:
-    """Of each attempt what its own records say, once: also of earlier ones, and not until now."""
+    """Each attempt is booked once, as its own records say, earlier ones too."""
     state, copy = tmp_path / "state", tmp_path / "copy.db"
 
     async def before(it: Running) -> None:

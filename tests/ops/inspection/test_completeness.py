@@ -17,7 +17,7 @@ TRAINER = DEEPSPEED / "hf-trainer-z2-bf16-w2" / "checkpoint" / "checkpoint-2"
 
 
 def zipped(path: Path) -> None:
-    """As torch.save makes it of an object that zerotools does not know."""
+    """Write what torch.save makes of an object that zerotools does not know."""
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("archive/data.pkl", b"\x80\x02]q\x00.")
         archive.writestr("archive/version", b"3\n")

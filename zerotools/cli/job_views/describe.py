@@ -290,9 +290,8 @@ def uploaded(job: Job) -> str:
 
 
 def thinning(job: Job) -> str | None:
-    """What was dropped of its newest checkpoint since it was saved, as a sentence; None: nothing
-    that the daemon knows of. Its files are not opened here: they may be on a file system that does
-    not answer."""
+    """Say what was dropped of its newest checkpoint since it was saved; None: nothing that the
+    daemon knows of. The files are not opened here: their file system may not answer."""
     said = job["latest_checkpoint"].get("thinned")
     return render.clean(said) if isinstance(said, str) else None
 

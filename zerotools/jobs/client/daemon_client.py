@@ -135,7 +135,7 @@ class DaemonClient(DaemonRequests):
     def every_job(
         self, *, state: str | None = None, user: str | None = None
     ) -> Iterator[dict[str, Any]]:
-        """All jobs, as `jobs` lists them, however many there are."""
+        """Yield all jobs, however many there are, in the order of `jobs`."""
         after: int | None = None
         while True:
             page = self.jobs(state=state, limit=PAGE, after=after, user=user)

@@ -1,4 +1,4 @@
-"""What jobs need, looked up by a process that a file system may hold up.
+"""Looks up which checkpoints jobs need, in a process that a file system may hold up.
 
 It reads the view of a job, one JSON object on a line, and writes what that needs:
 `[[path, path with links followed, why], ...]`. A job of which a directory does not respond in time

@@ -39,7 +39,7 @@ IDLE_SECONDS = 120.0
 READ_SECONDS = 30.0
 """How long a client may leave an answer unread, without taking any byte of it."""
 LINGER_SECONDS = 2.0
-"""How long the rest of a refused body is read."""
+"""The rest of a refused body is read for so long."""
 MOST_UNREAD = 4 << 20
 """Bytes that are read between the end of an answer and the next request; the longest request has
 less."""

@@ -24,7 +24,7 @@ _LONGEST_GAP = 366 * 86400.0
 
 
 class GpuTime(NamedTuple):
-    """How long an attempt had its GPUs, in seconds, and when that ended (since the epoch)."""
+    """GPU time of an attempt in seconds, and its end in seconds since the epoch."""
 
     ended: float
     seconds: float

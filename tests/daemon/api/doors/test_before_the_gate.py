@@ -1,4 +1,4 @@
-"""What strangers can have the daemon do before it is known who they are."""
+"""Strangers cannot make the daemon work before it knows them."""
 
 from __future__ import annotations
 
