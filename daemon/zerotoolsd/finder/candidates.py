@@ -27,6 +27,11 @@ _NUMBER = re.compile(r"\d+")
 _STEP = re.compile(
     r"(?:.*[^a-z])?(?:step|iter|iteration|epoch|checkpoint|ckpt)s?[-_.= ]*\d+", re.IGNORECASE
 )
+_NEWEST = re.compile(
+    r"(?!.*(best|ema|optim))(?:.*[^a-z])?(?:last|latest|newest|current|resume|checkpoint|ckpt)"
+    r"(?:[^a-z].*)?",
+    re.IGNORECASE,
+)
 _SEVERAL = re.compile(
     r"(model|pytorch_model|adapter_model|pytorch_model_fsdp(_\d+)?)\.(safetensors|bin)"
     r"|.*\.(safetensors|bin)\.index\.json|shard-\d+-model-\d+-of-\d+\.safetensors"
@@ -39,7 +44,7 @@ _CONFIGS = frozenset({"config.json", "adapter_config.json"})
 @dataclass(frozen=True)
 class Candidate:
     """A file or directory as it is now. `changed` is when its newest file was last written, in
-    nanoseconds; `number` is the last number in its name. `others` are names of files in the
+    nanoseconds; `number` is the last number in its name, if that may be its step. `others` are names of files in the
     directory that are checkpoints of their own."""
 
     path: Path
@@ -49,7 +54,10 @@ class Candidate:
 
     @property
     def number(self) -> int | None:
-        found = _NUMBER.findall(self.path.stem if self.path.is_file() else self.path.name)
+        name = self.path.name
+        if not is_numbered(name) and _NEWEST.fullmatch(_stem(name)):
+            return None  # `last-v1` is of no step 1
+        found = _NUMBER.findall(self.path.stem if self.path.is_file() else name)
         return int(found[-1]) if found and len(found[-1]) < 19 else None
 
 
@@ -72,7 +80,7 @@ def candidates_in(directory: Path) -> list[Candidate]:
     below = [directory / name for name in names if (directory / name).is_dir()]
     paths = [path for each in below for path in _checkpoints_at(each)]
     files = [name for name in names if name.endswith(_SUFFIXES) and directory / name not in below]
-    numbered = frozenset(name for name in files if is_numbered(name))
+    numbered = frozenset(_separate(files))
     others: frozenset[str] = frozenset()
     if not paths and _is_one(directory, every - numbered):
         paths, others = [directory], numbered
@@ -85,10 +93,22 @@ def candidates_in(directory: Path) -> list[Candidate]:
 
 def is_numbered(name: str) -> bool:
     """Return whether a file or directory is numbered by its step, epoch or iteration."""
-    stem = name
+    return bool(_STEP.fullmatch(_stem(name)))
+
+
+def _stem(name: str) -> str:
     for suffix in _SUFFIXES:
-        stem = stem.removesuffix(suffix)
-    return bool(_STEP.fullmatch(stem))
+        name = name.removesuffix(suffix)
+    return name
+
+
+def _separate(files: Collection[str]) -> list[str]:
+    """Return the files that are one checkpoint each, if any is numbered: those, and beside them the
+    file that a program always writes anew, such as `last.ckpt`. `best.pt` may be an old one."""
+    numbered = [name for name in files if is_numbered(name)]
+    if not numbered:
+        return []
+    return numbered + [n for n in files if n not in numbered and _NEWEST.fullmatch(_stem(n))]
 
 
 def _usable(directory: Path, every: Collection[str]) -> list[str]:
@@ -103,7 +123,7 @@ def _checkpoints_at(path: Path) -> list[Path]:
     every = _names(path)
     if _holds(path, every):
         names = every if is_numbered(path.name) else _usable(path, every)
-        steps = [n for n in names if n.endswith(_SUFFIXES) and is_numbered(n)]
+        steps = _separate([n for n in names if n.endswith(_SUFFIXES)])
         if is_numbered(path.name) or not steps:
             return [path]
         return [path / name for name in steps if (path / name).is_file()]

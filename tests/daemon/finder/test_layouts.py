@@ -59,6 +59,24 @@ def test_files_numbered_by_step_are_one_checkpoint_each(tmp_path: Path) -> None:
     assert choice["lost"] is None
 
 
+@pytest.mark.parametrize("place", ["", "weights"])
+def test_a_file_that_is_always_written_anew_counts_beside_those_of_steps(
+    tmp_path: Path, place: str
+) -> None:
+    """Lightning keeps the best epoch and `last.ckpt`, others `epoch10.pt`, `last.pt`, `best.pt`."""
+    out = tmp_path / "out"
+    for name in ("epoch=3-step=40", "last", "best", "optimizer", "last-v1"):
+        one_file(out / place / name)
+    found = {each.path.name for each in candidates_in(out)}
+    assert found == {f"{name}.safetensors" for name in ("epoch=3-step=40", "last", "last-v1")}
+    numbers = {each.path.name: each.number for each in candidates_in(out)}
+    assert numbers["last-v1.safetensors"] is None
+    assert numbers["epoch=3-step=40.safetensors"] == 40
+    (out / place / "epoch=3-step=40.safetensors").unlink()
+    if not place:
+        assert len(candidates_in(out)) == 4  # without a number each file may be the one
+
+
 def test_a_model_beside_files_of_steps_does_not_change_with_them(tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
