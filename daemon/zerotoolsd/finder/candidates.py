@@ -44,8 +44,8 @@ _CONFIGS = frozenset({"config.json", "adapter_config.json"})
 @dataclass(frozen=True)
 class Candidate:
     """A file or directory as it is now. `changed` is when its newest file was last written, in
-    nanoseconds; `number` is the last number in its name, if that may be its step. `others` are names of files in the
-    directory that are checkpoints of their own."""
+    nanoseconds; `number` is the last number in its name, if that may be its step. `others` are
+    names of files in the directory that are checkpoints of their own."""
 
     path: Path
     fingerprint: str

@@ -8,15 +8,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.daemon.api.made_views import a_job, a_view
 from tests.daemon.asking import ask_thread
 from tests.daemon.cleaning.ended import ME
 from tests.daemon.explaining.test_explanation import JOB as ROW
+from tests.daemon.hung_disks import hung_disk
 from zerotools.runs.thinned import THINNED, ThinnedRecord
 from zerotoolsd.accounts.job_user import JobUser
 from zerotoolsd.accounts.serving import OWN_ONLY
+from zerotoolsd.looking import nursery
+from zerotoolsd.looking.lookers import Lookers
 from zerotoolsd.operations import thinned_checkpoints
 from zerotoolsd.operations.thinned_checkpoints import ThinnedCheckpoints
+from zerotoolsd.results.thinned_look import thinned_sentence
 from zerotoolsd.service.exchanged import JobView
 
 
@@ -41,6 +47,30 @@ def test_a_record_is_shown_and_damage_is_not(tmp_path: Path) -> None:
         assert (await known.noted(a_view(1, a_job()), ROW, waits=True)).latest_checkpoint is None
 
     asyncio.run(story())
+
+
+def test_a_checkpoint_on_a_disk_that_hangs_is_shown_without_a_wait(tmp_path: Path) -> None:
+    looks = {thinned_sentence.__name__: thinned_sentence}
+    way = nursery.start(looks)
+    with hung_disk(tmp_path / "disk") as disk:
+        if disk is None:
+            way.close()
+            pytest.skip("no file system may be mounted here")
+        disk.hang()
+        path = disk.door / "step-3"
+
+        async def story() -> None:
+            asked = Lookers(way, looks)
+            known = ThinnedCheckpoints(asked.ask, OWN_ONLY)
+            async with asyncio.timeout(30 * thinned_checkpoints.PATIENCE_SECONDS):
+                for waits in (True, False, True):
+                    view = await known.noted(view_of(path), replace(ROW, uid=ME), waits=waits)
+                    assert view.latest_checkpoint is not None
+                    assert view.latest_checkpoint["thinned"] is None
+            await known.close()
+            await asked.close()
+
+        asyncio.run(story())
 
 
 def test_a_file_system_that_does_not_answer_holds_up_nobody(tmp_path: Path) -> None:
