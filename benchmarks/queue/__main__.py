@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.measuring import machine
-from benchmarks.queue import loads
+from benchmarks.queue import holds, loads
 from benchmarks.queue.gflow import measure_gflow
 from benchmarks.queue.http_load import connect, send
 from benchmarks.queue.passes import (
@@ -41,6 +41,7 @@ from benchmarks.queue.running import (
     submit,
 )
 
+CLIENTS = 100
 USERS = 20
 """Whose jobs wait, where several users share the GPUs."""
 
@@ -70,6 +71,7 @@ class Run:
         self.restart(state)
         end_everything(state)
         self.gpus(work)
+        self.holds(work)
         self.asked.show()
 
     def passes(self) -> None:
@@ -162,6 +164,11 @@ class Run:
             what = f"READY with {self.finished:,} over, {self.jobs:,} queued"
             self.asked.below(what, 2.0, one.seconds_to_ready, seconds)
             loads.pages(one, self.jobs)
+
+    def holds(self, work: Path) -> None:
+        """Each route with the largest body that it takes, while 100 clients ask for something."""
+        holds.measure(self.asked, work / "holds", CLIENTS, [])
+        holds.measure_list(self.asked, work / "large", CLIENTS, self.jobs)
 
     def gpus(self, work: Path) -> None:
         """A queue that waits for GPUs, which are looked at all the time."""

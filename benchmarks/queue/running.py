@@ -39,6 +39,7 @@ class Daemon:
     def __init__(self, state: Path, env: Mapping[str, str]) -> None:
         self.state = state
         self.socket = state / "api.sock"
+        state.parent.mkdir(parents=True, exist_ok=True)
         config = state.parent / "zerotoolsd.toml"
         config.write_text(CONFIG)
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
@@ -25,6 +24,7 @@ from zerotoolsd.operations.adopting import Adopting
 from zerotoolsd.operations.draining import Draining
 from zerotoolsd.operations.job_edits import JobEdits
 from zerotoolsd.operations.job_results import JobResults
+from zerotoolsd.operations.job_views import JobViews
 from zerotoolsd.operations.jobs_again import JobsAgain
 from zerotoolsd.operations.machine_state import MachineState
 from zerotoolsd.operations.pausing import PausedJobs
@@ -46,9 +46,6 @@ from zerotoolsd.service.exchanged import (
 )
 from zerotoolsd.service.refusals import Conflict, Forbidden, NotFound, Unavailable
 from zerotoolsd.submission import Admittance, InterpreterCheck, Rehearsal
-from zerotoolsd.views import bare_view, glance, job_view
-
-log = logging.getLogger(__name__)
 
 EXPLAINING_EVENTS = 100
 _LARGEST_ID = 2**63 - 1
@@ -78,6 +75,7 @@ class DispatcherService:
         self._draining = Draining(dispatcher)
         self._edits = JobEdits(dispatcher, self._submission, self._find)
         self._state = MachineState(dispatcher)
+        self._views = JobViews(dispatcher, ask)
         self._results = JobResults(dispatcher, self._submission, self._find)
 
     async def submit(
@@ -91,7 +89,7 @@ class DispatcherService:
         """See `JobService`."""
         self._check_uid(uid)
         job, new = await self._submission.submit(spec, uid=uid, key=idempotency_key, terms=terms)
-        return self._view(job), new
+        return await self._views.of(job), new
 
     async def submit_array(
         self,
@@ -106,7 +104,7 @@ class DispatcherService:
         jobs = await self._submission.submit_array(
             members, uid=uid, key=idempotency_key, terms=terms
         )
-        return [self._view(job) for job in jobs]
+        return await self._views.of_all(jobs)
 
     async def check(
         self, spec: JobSpec, *, uid: int, model: bool = False, terms: QueueTerms = PLAIN_TERMS
@@ -145,17 +143,13 @@ class DispatcherService:
             raise BadRequest(f"state = {state}: must be one of {', '.join(states.STATES)}")
         wanted = None if state is None else [state]
         below = None if after is None else min(after, _LARGEST_ID)
-        found = self._store.jobs(wanted, limit=limit, after=below, name=name, array=array, uid=uid)
-        return [
-            self._view(job)
-            if whole is None or whole(job.uid)
-            else glance(job, self._store.attempts(job.id))
-            for job in found
-        ]
+        return await self._views.listed(
+            wanted, limit, below, name=name, array=array, uid=uid, whole=whole
+        )
 
     async def job(self, job_id: int) -> JobView:
         """See `JobService`."""
-        return self._view(self._find(job_id))
+        return await self._views.of(self._find(job_id))
 
     def owner(self, job_id: int) -> int:
         """See `JobService`."""
@@ -169,21 +163,6 @@ class DispatcherService:
             return self._store.job(min(job_id, _LARGEST_ID))
         except KeyError:
             raise NotFound(f"there is no job {job_id}") from None
-
-    def _view(self, job: JobRow) -> JobView:
-        try:
-            return job_view(
-                job,
-                self._store.attempts(job.id),
-                self._dispatcher.why_it_waits(job),
-                quiet_seconds=self._dispatcher.config.watch.no_progress_seconds,
-                after=self._store.dependencies.of(job.id),
-            )
-        except MemoryError:  # it is not the record that is odd
-            raise
-        except Exception as error:  # one odd record must not hide all other jobs of a listing
-            log.exception("job %d cannot be shown in full", job.id)
-            return bare_view(job, f"{type(error).__name__}: {error}")
 
     async def cancel(self, job_id: int, *, uid: int) -> JobView:
         """See `JobService`."""
@@ -200,53 +179,53 @@ class DispatcherService:
             raise Unavailable(
                 f"job {job_id} cannot be cancelled: writing the queue failed: {error}"
             ) from None
-        return self._view(self._find(job_id))
+        return await self._views.of(self._find(job_id))
 
     async def set_priority(self, job_id: int, priority: int, *, uid: int) -> JobView:
         """See `JobService`."""
         await self._waiting_jobs.set_priority(job_id, priority, uid)
-        return self._view(self._find(job_id))
+        return await self._views.of(self._find(job_id))
 
     async def hold(self, job_id: int, *, uid: int) -> JobView:
         """See `JobService`."""
         await self._waiting_jobs.hold(job_id, uid)
-        return self._view(self._find(job_id))
+        return await self._views.of(self._find(job_id))
 
     async def release(self, job_id: int, *, uid: int) -> JobView:
         """See `JobService`."""
         await self._waiting_jobs.release(job_id, uid)
-        return self._view(self._find(job_id))
+        return await self._views.of(self._find(job_id))
 
     async def pause(self, job_id: int, *, uid: int, lose_steps: bool = False) -> JobView:
         """See `JobService`."""
         await self._paused_jobs.pause(job_id, uid, lose_steps=lose_steps)
-        return self._view(self._find(job_id))
+        return await self._views.of(self._find(job_id))
 
     async def unpause(self, job_id: int, *, uid: int) -> JobView:
         """See `JobService`."""
         await self._paused_jobs.unpause(job_id, uid)
-        return self._view(self._find(job_id))
+        return await self._views.of(self._find(job_id))
 
     async def resume(self, job_id: int, *, uid: int) -> JobView:
         """See `JobService`."""
-        return self._view(await self._again.resume(job_id, uid))
+        return await self._views.of(await self._again.resume(job_id, uid))
 
     async def edit(self, job_id: int, edit: JobEdit, *, uid: int) -> JobView:
         """See `JobService`."""
         await self._edits.edit(job_id, edit, uid)
-        return self._view(self._find(job_id))
+        return await self._views.of(self._find(job_id))
 
     async def retry(self, job_id: int, *, uid: int, output_dir: str | None = None) -> JobView:
         """See `JobService`."""
         new = await self._again.retry(job_id, uid, output_dir)
-        return self._view(new)
+        return await self._views.of(new)
 
     async def change_array(self, job_id: int, wish: ArrayWish, *, uid: int) -> ArrayView:
         """See `JobService`."""
         change = self._array_change(wish, uid)
         found = await self._arrays.change(job_id, change, STATES_OF.get(wish.do))
-        views = tuple(self._view(self._find(number)) for number in found.changed)
-        return ArrayView(jobs=views, kept=found.kept)
+        jobs = [self._find(number) for number in found.changed]
+        return ArrayView(jobs=tuple(await self._views.of_all(jobs)), kept=found.kept)
 
     def _array_change(self, wish: ArrayWish, uid: int) -> ChangeJob:
         match wish.do:
@@ -269,13 +248,13 @@ class DispatcherService:
         """See `JobService`."""
         members = self._arrays.members(job_id)
         jobs = await self._again.retry_array(members, uid, output_dir)
-        return [self._view(job) for job in jobs]
+        return await self._views.of_all(jobs)
 
     async def adopt(self, wanted: Adoption, *, uid: int) -> AdoptedView:
         """See `JobService`."""
         self._check_uid(uid)
         found = await self._adopting.adopt(wanted, uid)
-        view = self._view(self._find(found.job.id))
+        view = await self._views.of(self._find(found.job.id))
         return AdoptedView(job=view, below=found.below, gpu_uuids=found.gpu_uuids)
 
     async def drain(self, why: str | None, *, uid: int) -> dict[str, Any]:
@@ -315,7 +294,7 @@ class DispatcherService:
         return explain(
             job,
             self._store.attempts(job.id),
-            self._view(job),
+            await self._views.of(job),
             self._store.events_of(job.id, EXPLAINING_EVENTS),
             notices=self._store.outbox.of_job(job.id),
             room=room_of(self._store, job),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-import os
 import sqlite3
 import sys
 import time
@@ -11,18 +11,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.client.submissions import Submission, conflicts
-from zerotools.jobs.jobfile.parse import job_to_dict
+from zerotools.jobs.jobfile.parse import given_of, job_to_dict
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.accounts.job_user import JobUser
 from zerotoolsd.accounts.user_limits import why_queued_too_much
-from zerotoolsd.admission import checkpoint_listing
 from zerotoolsd.admission.adoptable import look_at_process
 from zerotoolsd.admission.dependable import DependableJobs, refuse_past
+from zerotoolsd.admission.file_looks import clash_of, newest_step, newest_undamaged, real_paths
 from zerotoolsd.admission.foreseen import expected_text, note_of, why_never
 from zerotoolsd.admission.interpreter import Needs, check_interpreter
 from zerotoolsd.admission.program_room import too_large
@@ -40,6 +38,7 @@ from zerotoolsd.queue.placement import largest_gpu, memory_of_host, memory_of_ma
 from zerotoolsd.queue.rows import ArrayPlace, JobRow
 from zerotoolsd.queue.scheduling.gpus import impossible
 from zerotoolsd.queue.scheduling.user_room import never_within
+from zerotoolsd.queue.values import json_of
 from zerotoolsd.queue.writers import Writers
 from zerotoolsd.queue_terms import PLAIN_TERMS, QueueTerms
 from zerotoolsd.results.result_looks import RESULT_LOOKS
@@ -60,25 +59,10 @@ Rehearsal = Callable[[JobSpec, str, Mapping[str, str], JobUser | None], Awaitabl
 BadRequest."""
 
 
-def newest_step(output_dir: str) -> int | None:
-    """The step of the newest checkpoint in a job's directory."""
-    found = checkpoint_listing.newest(Path(output_dir))
-    return None if found is None else found.step
-
-
-def real_paths(paths: list[str]) -> list[str]:
-    """Each with its links followed; one that cannot be is as it was."""
-    return [_real(path) for path in paths]
-
-
-def _real(path: str) -> str:
-    try:
-        return os.path.realpath(path)
-    except (OSError, ValueError):  # a path that an odd record holds
-        return os.path.normpath(path)
-
-
-_OWN_LOOKS = (survey, newest_step, real_paths, who_is, uid_of, look_at_process)
+_OWN_LOOKS = (
+    *(clash_of, survey, newest_step, newest_undamaged, real_paths),
+    *(who_is, uid_of, look_at_process),
+)
 LOOKS = {look.__name__: look for look in (*_OWN_LOOKS, *CLEANING_LOOKS, *RESULT_LOOKS)}
 """What is done by a process that looks."""
 
@@ -139,9 +123,12 @@ class Admittance:
         terms: QueueTerms = PLAIN_TERMS,
     ) -> list[JobRow]:
         """See `JobService.submit_array`."""
-        named = [Submission(label or str(spec.name), spec) for spec, label in members]
-        if (problem := next(conflicts(named), None)) is not None:
-            raise problem
+        named = [
+            (label or str(spec.name), spec.output_dir, spec.resume_from) for spec, label in members
+        ]
+        user = self._dispatcher.users.of(uid)
+        if (problem := await self.look(members[0][0], clash_of, named, user=user)) is not None:
+            raise BadRequest(problem)
         async with AsyncExitStack() as stack:
             jobs: list[NewJob] = []
             for index, (spec, label) in enumerate(members):
@@ -186,7 +173,13 @@ class Admittance:
         """The job, to be queued inside. One that was queued under the key, or under `known`, is not
         looked at again: its files may be gone since."""
         tree = job_to_dict(spec)
+        await asyncio.sleep(0)
         text = json.dumps(tree)
+        await asyncio.sleep(0)  # what a large job takes is done in parts
+        given = given_of(spec)
+        await asyncio.sleep(0)
+        texts = (json_of(tree), json_of(given))
+        await asyncio.sleep(0)
         user = self._dispatcher.users.of(uid)
         with self._dispatcher.needed.coming(text, uid) as coming:
             seen: Survey | None = None
@@ -206,7 +199,8 @@ class Admittance:
             # Nothing gives way between these and the commit: two submits may come at once.
             checked = partial(self._check_last, spec, seen, terms, uid, own, len(text))
             new = self._new_job(spec, tree, uid, key, checked, queued, terms)
-            yield replace(new, expected=expected_text(spec, seen.memory if seen else None))
+            expected = expected_text(spec, seen.memory if seen else None)
+            yield replace(new, expected=expected, given=given, texts=texts)
 
     def _settled(self, terms: QueueTerms, uid: int) -> QueueTerms:
         """The terms as they come to count. Raises BadRequest, Forbidden."""
@@ -285,7 +279,10 @@ class Admittance:
     ) -> list[str]:
         """See `JobService.check`."""
         self._settled(terms, uid)
-        text = json.dumps(job_to_dict(spec))
+        tree = job_to_dict(spec)
+        await asyncio.sleep(0)
+        text = json.dumps(tree)
+        await asyncio.sleep(0)
         user = self._dispatcher.users.of(uid)
         seen = await self._check(spec, text, user)
         self._writers.refuse_taken(spec, seen.place)
@@ -307,6 +304,7 @@ class Admittance:
         environment = job_environment(spec, user)
         for refusal in too_large(spec, environment):
             raise BadRequest(refusal)
+        await asyncio.sleep(0)
         config, way = self._dispatcher.config, self._dispatcher.spawner.way
         if (refused := why_refused(spec.limits, config.limits, way)) is not None:
             raise BadRequest(refused)

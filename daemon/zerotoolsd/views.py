@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from zerotools.jobs import states
 from zerotools.jobs.jobfile.parse import job_to_dict, keys_set
 from zerotools.jobs.tables.notify import masked_url
 from zerotools.jobs.tables.spec import SLURM, JobSpec
-from zerotools.jobs.text.secrets import HIDDEN, mask_text, mask_tree
+from zerotools.jobs.text.secrets import HIDDEN, Steps, mask_steps, mask_text, mask_tree, result_of
 from zerotoolsd.attempts import last_report
 from zerotoolsd.attempts.environment import NOT_CAPTURED, secrets_of
 from zerotoolsd.attempts.movement.phases import phase_of
@@ -24,6 +25,21 @@ from zerotoolsd.queue.rows import AttemptRow, JobRow, UnreadableSpec
 from zerotoolsd.queue.values import one_line, short
 from zerotoolsd.service.exchanged import AttemptView, JobView
 
+_MOST_SHORT_KEYS = 200
+
+
+@dataclass(frozen=True)
+class ShownSpec:
+    """A job file without its secrets, which are `secrets`. `shortened`: parts were left out."""
+
+    secrets: Sequence[str]
+    tree: Mapping[str, Any]
+    shortened: bool = False
+
+
+NO_SPEC = ShownSpec((), {})
+"""Shown for a job that cannot be read."""
+
 
 def job_view(
     job: JobRow,
@@ -32,9 +48,11 @@ def job_view(
     *,
     quiet_seconds: float,
     after: Sequence[DependencyRow] = (),
+    shown: ShownSpec | None = None,
 ) -> JobView:
     """One job; `waits` is the scheduler's sentence, if it has one; `quiet_seconds` without progress
-    make a quiet phase; `after` are the jobs that it starts after.
+    make a quiet phase; `after` are the jobs that it starts after. `shown` is its job file, where
+    that was made before.
 
     Of a job that another version queued, what this one can read is shown.
     """
@@ -43,7 +61,9 @@ def job_view(
         _ = job.spec
     except UnreadableSpec as error:
         unreadable = str(error)
-    secrets = secrets_of(spec)
+    if shown is None:
+        shown = _shown(spec)
+    secrets = shown.secrets
     reason = waits or job.standing.reason or unreadable
     found = last_report.latest_checkpoint(job, attempts)
     known = [last_report.last_report(attempt) for attempt in reversed(attempts)]
@@ -77,9 +97,10 @@ def job_view(
         progress=_with_last_loss(progress),
         evaluation=evaluation,
         phase=_masked_phase(_phase(job, attempts, known, quiet_seconds), secrets),
-        spec={} if spec is None else _without_secrets(spec, secrets),
+        spec=shown.tree,
+        shortened=shown.shortened,
         environment=NOT_CAPTURED if spec and spec.captured_env is None else None,
-        set_keys=_set_keys(job),
+        set_keys=_set_keys(job, _MOST_SHORT_KEYS if shown.shortened else None),
     )
 
 
@@ -104,19 +125,26 @@ def _world_size(spec: JobSpec | None, attempts: Sequence[AttemptRow]) -> int:
 
 def _checkpoint(step: int, path: Path, attempts: Sequence[AttemptRow]) -> dict[str, Any]:
     """`verified` has `how` and `time`; it is None where nothing was said, or `not_verified` says
-    why not."""
+    why not. `thinned` is for whoever looks at its files."""
     said = last_report.verified(path, attempts)
     how = None if said is None or said.how is None else {"how": said.how, "time": said.time}
     why = None if said is None else said.why
-    return {"step": step, "path": str(path), "verified": how, "not_verified": why}
+    return {
+        "step": step,
+        "path": str(path),
+        "verified": how,
+        "not_verified": why,
+        "thinned": None,
+    }
 
 
-def _set_keys(job: JobRow) -> tuple[str, ...] | None:
+def _set_keys(job: JobRow, most: int | None) -> tuple[str, ...] | None:
     if job.given_text is None:
         return None
     try:
         given = keys_set(json.loads(job.given_text))
-        return tuple(key for key in given if not key.startswith("captured_env."))
+        own = (key for key in given if not key.startswith("captured_env."))
+        return tuple(islice(own, most))
     except (ValueError, RecursionError):
         return None
 
@@ -194,11 +222,18 @@ def _phase(
     return {**found, "waits_for": None} if elsewhere else found
 
 
-def _without_secrets(spec: JobSpec, known: Sequence[str]) -> dict[str, Any]:
-    tree = job_to_dict(spec)
-    env = dict.fromkeys(tree.get("env", ()), HIDDEN)
-    shown: dict[str, Any] = mask_tree(tree, known)
-    if spec.notify.webhook is not None:
+def _shown(spec: JobSpec | None) -> ShownSpec:
+    if spec is None:
+        return NO_SPEC
+    secrets = secrets_of(spec)
+    return ShownSpec(secrets, result_of(spec_steps(spec, job_to_dict(spec), secrets)))
+
+
+def spec_steps(spec: JobSpec, tree: dict[str, Any], known: Sequence[str]) -> Steps[dict[str, Any]]:
+    """Mask `tree`, which is `spec` or a part of it, in steps as `mask_steps`."""
+    env = dict.fromkeys(tree.pop("env", ()), HIDDEN)
+    shown: dict[str, Any] = yield from mask_steps(tree, known)
+    if spec.notify.webhook is not None and isinstance(shown.get("notify"), Mapping):
         shown["notify"] = {**shown["notify"], "webhook": masked_url(spec.notify.webhook)}
     return {**shown, "env": env}
 

@@ -8,6 +8,8 @@
     graceful    SIGTERM saves `last`, then ends       fail=N      exit N, in the first start alone
     ask         until should_stop, then `told`        told=NAME   save NAME and tell of it
     child       a child that ignores SIGTERM          env         print the environment as JSON
+    file=NAME   a safetensors file NAME               said=NAME   the same, and tell of it
+    own=NAME    tell of a file of its own format      cut=NAME    cut the file off
     odd         save and tell of `ck-\\xe9t\\xe9`      hostile     tell what nobody should
 """
 
@@ -45,6 +47,15 @@ def tensors(name: str, *, whole: bool = True) -> Path:
     path = HERE / "checkpoints" / name
     path.mkdir(parents=True, exist_ok=True)
     (path / "model.safetensors").write_bytes(data if whole else data[:-5])
+    return path
+
+
+def flat(name: str) -> Path:
+    """A safetensors file beside those of other steps."""
+    made = tensors(f"making-{name}") / "model.safetensors"
+    path = HERE / "checkpoints" / name
+    made.rename(path)
+    made.parent.rmdir()
     return path
 
 
@@ -100,6 +111,18 @@ def do(word: str) -> None:
         from zerotools import worker
 
         worker.checkpoint_written(tensors(value))
+    elif name == "file":
+        flat(value)
+    elif name in ("said", "own"):
+        from zerotools import worker
+
+        path = flat(value)
+        if name == "own":
+            path.write_text("what only this program reads")
+        worker.checkpoint_written(path)
+    elif name == "cut":
+        path = HERE / "checkpoints" / value
+        path.write_bytes(path.read_bytes()[:-5])
     elif name == "child":
         deaf = "import signal,time; signal.signal(15, signal.SIG_IGN); print(); time.sleep(3600)"
         child = subprocess.Popen([sys.executable, "-c", deaf], stdout=subprocess.PIPE)

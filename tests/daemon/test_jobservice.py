@@ -338,6 +338,7 @@ def test_a_view_is_made_without_the_users_directory(tmp_path: Path) -> None:
             "path": f"{output}/step-00000005",
             "verified": None,
             "not_verified": None,
+            "thinned": None,
         }
         output.rename(tmp_path / "away")
         assert (await it.service.job(job.id)).latest_checkpoint == view.latest_checkpoint

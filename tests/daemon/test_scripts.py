@@ -14,7 +14,7 @@ import pytest
 from tests.daemon.daemons import Daemon
 from tests.daemon.made_attempts import is_alive, progress_of, wait_for_file
 from tests.daemon.waiting import wait_for
-from zerotools.core.errors import BadRequest
+from zerotools.core.errors import BadRequest, DaemonRefused
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.tables.spec import JobSpec
 
@@ -111,6 +111,44 @@ def test_a_crash_is_followed_by_a_start_that_goes_on_from_the_newest_whole_check
         ("skipped_checkpoint", "checkpoint-30")
     ]
     assert job["latest_checkpoint"]["step"] == 20
+
+
+@pytest.mark.parametrize(
+    ("words", "taken", "known"),
+    [
+        ("file=step-5.safetensors file=step-35.safetensors", "step-35.safetensors", 35),
+        ("file=step-5.safetensors file=step-35.safetensors cut=step-35.safetensors", "", 5),
+        ("steps=7 said=step-5.safetensors said=step-7.safetensors file=best.safetensors", "", 7),
+        ("steps=5 own=step-5.pt steps=7 own=step-7.pt", "step-7.pt", 7),
+    ],
+)
+def test_files_that_are_numbered_by_step_are_checkpoints_of_their_own(
+    daemon: Daemon, work: Path, words: str, taken: str, known: int
+) -> None:
+    """A crash is followed by a start from the newest whole one, and so is a resume."""
+    daemon.start()
+    daemon.client.submit(own(work, f"{words} fail=3 env", script=watched(work)))
+    job = daemon.wait_for_end(1)
+    assert (job["state"], len(job["attempts"])) == ("succeeded", 2), job["reason"]
+    expected = str(work / "checkpoints" / (taken or f"step-{known}.safetensors"))
+    seen = json.loads((daemon.run_dir(attempt=2) / "rank-0.log").read_text())
+    assert seen["ZEROTOOLS_RESUME_FROM"] == expected
+    newest = job["latest_checkpoint"]
+    assert (newest["step"], newest["path"]) == (known, expected)
+    assert daemon.client.resume(1)["spec"]["resume_from"] == expected
+
+
+def test_a_job_of_which_each_checkpoint_is_damaged_is_not_resumed(
+    daemon: Daemon, work: Path
+) -> None:
+    daemon.start()
+    daemon.client.submit(own(work, "steps=5 said=step-5.safetensors cut=step-5.safetensors"))
+    assert daemon.wait_for_end(1)["state"] == "succeeded"
+    with pytest.raises(
+        DaemonRefused, match=r"none of its checkpoints is whole: .*truncated.*retry"
+    ):
+        daemon.client.resume(1)
+    assert daemon.client.retry(1)["spec"].get("resume_from") is None
 
 
 def test_checkpoints_are_found_while_the_program_runs(daemon: Daemon, work: Path) -> None:

@@ -29,7 +29,6 @@ LOOKS = {
     "cleaning": "what lies in the state directory; what jobs name, by a process that looks",
     "results/checkpoint_tree.py": "a job's directory, by a process that looks",
     "results/prediction_rows.py": "a job's directory, by a process that looks",
-    "submission.py": "real_paths, by a process that looks",
 }
 OWN = {
     "accounts/rights.py": "directories of the state directory, and those of users by descriptor",
@@ -50,6 +49,7 @@ OWN = {
 THREADS = {
     "accounts/name_service.py": "a user is looked up, in a thread that nobody waits for at the end",
     "api/outputs.py": "logs in run directories",
+    "cleaning/cleaner.py": "jobs are chosen from 100,000, without a look at any file",
     "notifying/webhooks.py": "a host is looked up, in a thread that nobody waits for at the end",
     "operations/job_results.py": "what ranks reported in run directories",
     "machine.py": "waits, with a deadline, for the process that asks NVML",

@@ -14,8 +14,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = [ROOT / "zerotools", ROOT / "daemon/zerotoolsd"]
 OURS = [*SHIPPED, ROOT / "harness", ROOT / "benchmarks", ROOT / "scripts"]
-MAX_SIBLINGS = 16
-MAX_LINES = 400
+MAX_SIBLINGS = 25
+MAX_LINES = 600
 
 ROLES = {
     # what each format has

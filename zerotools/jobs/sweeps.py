@@ -7,8 +7,9 @@ import difflib
 import itertools
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from zerotools.core.errors import BadRequest
@@ -81,6 +82,13 @@ def members_of(
 
     Raises BadRequest: a key that the job file does not have, too many jobs.
     """
+    return list(each_member(tree, sweep, count))
+
+
+def each_member(
+    tree: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]], count: int | None
+) -> Iterator[ArrayMember]:
+    """As `members_of`, one after another."""
     count_of(sweep, count)
     for key in sweep:
         if key in _OWN:
@@ -88,7 +96,7 @@ def members_of(
                 f"sweep: {key}: each job of an array has its own already; leave it out"
             )
         check_key(key, "sweep", _OWN)
-    keys, found = list(sweep), []
+    keys = list(sweep)
     choices = itertools.product(*sweep.values())
     numbered = itertools.product(choices, range(1 if count is None else count))
     for index, (chosen, _) in enumerate(numbered):
@@ -104,13 +112,17 @@ def members_of(
         if isinstance(saving, dict) and isinstance(saving.get("upload_to"), str):
             saving["upload_to"] = f"{saving['upload_to'].rstrip('/')}/{index}"
         label = ", ".join(f"{k}={show(v, bare=True)}" for k, v in zip(keys, chosen, strict=True))
-        found.append(ArrayMember(index=index, tree=member, label=label))
-    return found
+        yield ArrayMember(index=index, tree=member, label=label)
+
+
+@cache
+def _known_keys() -> Mapping[str, object]:
+    return dict(dotted_keys(JobSpec))
 
 
 def check_key(key: str, what: str, own: frozenset[str]) -> None:
     """Raises BadRequest: the job file has no such key, or it is one of `own`."""
-    known = dict(dotted_keys(JobSpec))
+    known = _known_keys()
     if key.startswith(_ENV) and len(key) > len(_ENV):
         return
     if key in own:
@@ -127,7 +139,7 @@ def put_key(tree: dict[str, Any], key: str, value: Any) -> None:
     *tables, last = key.split(".", 1) if key.startswith(_ENV) else key.split(".")
     for name in tables:
         below = tree.setdefault(name, {})
-        if not isinstance(below, dict) and name in dict(dotted_keys(JobSpec)):
+        if not isinstance(below, dict) and name in _known_keys():
             below = tree[name] = {}
         if not isinstance(below, dict):
             return

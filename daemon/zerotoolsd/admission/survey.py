@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from zerotools.jobs.preflight.tracker_login import offline_notes
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.slurm.slurm_commands import SlurmCommands
+from zerotools.jobs.tables.spec import SLURM, JobSpec
 from zerotoolsd.admission.foreseen import Foreseen, foresee, foreseen_of
 from zerotoolsd.admission.interpreter import Needs, needs_of
 from zerotoolsd.admission.rehearsal import reads_data
@@ -64,6 +65,8 @@ def survey(spec: JobSpec, text: str) -> dict[str, Any]:
     """
     from zerotoolsd.admission import preflight  # readers of every format, for such a process alone
 
+    if spec.backend == SLURM:  # the process that hands it over has the job's environment
+        SlurmCommands(job_environment(spec)).place_of("sbatch")
     preflight.check_files(spec)
     preflight.check_output(spec)
     return Survey(

@@ -205,6 +205,7 @@ class Master:
                 "job_id": self._allocation.job_id,
                 "address": f"{_bracketed(self._allocation.address)}:{port}",
                 "reported": reported,
+                "by_program": last_report.reported_by_program(before),
             },
             step_environment(self._environment),
         )

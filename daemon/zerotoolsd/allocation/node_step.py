@@ -123,13 +123,14 @@ class NodeStep:
             return {"outcome": NOT_READY, "cause": cause}
         known = last_report.report_so_far(run_dir)
         step, path = known.checkpoint_step, known.checkpoint_path
+        saved = {"step": step, "path": path, "found": known.checkpoint_found}
         return {
             "outcome": lifecycle.LOST,
             "cause": "it ended without a word",
             "steps_done": (known.step or {}).get("step"),
             "progress": known.step,
             "evaluation": known.evaluation,
-            "checkpoint": None if step is None else {"step": step, "path": path},
+            "checkpoint": None if step is None else saved,
         }
 
     def _run_dir(self, node: int) -> Path:

@@ -17,7 +17,11 @@ def answer(tree: Any, *, status: int = 200) -> web.Response:
 
 def answer_unless_known(request: web.Request, tree: Any) -> web.Response:
     """`tree` with an `ETag`; 304 without it, where `If-None-Match` has that already."""
-    text = encode(tree)
+    return text_unless_known(request, encode(tree))
+
+
+def text_unless_known(request: web.Request, text: str) -> web.Response:
+    """Do the same as `answer_unless_known` with JSON text."""
     tag = f'"{hashlib.sha256(text.encode()).hexdigest()[:32]}"'
     known = (each.strip().removeprefix("W/") for each in _header(request).split(","))
     if tag in known:

@@ -6,11 +6,10 @@ from aiohttp import web
 
 from zerotools.core.errors import BadRequest
 from zerotoolsd.api import inputs
-from zerotoolsd.api.answers import answer
+from zerotoolsd.api.answers import encode
 from zerotoolsd.api.asking.asked import asked
-from zerotoolsd.api.jobs import in_a_list, priority_of
+from zerotoolsd.api.jobs import list_text, priority_of
 from zerotoolsd.api.keys import SERVICE
-from zerotoolsd.api.readers import named
 from zerotoolsd.service.exchanged import ARRAY_OPERATIONS, ArrayWish
 
 
@@ -20,8 +19,9 @@ async def change(request: web.Request) -> web.Response:
     body = await inputs.json_object(request, known=("do", "priority", "lose_steps"))
     by = asked(request)
     found = await request.app[SERVICE].change_array(job_id, _wish(body), uid=by.uid)
-    jobs = [in_a_list(view, by) for view in await named(request, found.jobs)]
-    return answer({"jobs": jobs, "kept": [{"job": job, "why": why} for job, why in found.kept]})
+    kept = encode([{"job": job, "why": why} for job, why in found.kept])
+    text = await list_text(request, found.jobs)
+    return web.json_response(text=f'{{"jobs": {text}, "kept": {kept}}}')
 
 
 def _wish(body: dict[str, object]) -> ArrayWish:
@@ -44,6 +44,4 @@ async def retry(request: web.Request) -> web.Response:
     body = await inputs.json_object(request, known=("output_dir",))
     output_dir, by = inputs.text(body, "output_dir"), asked(request)
     views = await request.app[SERVICE].retry_array(job_id, uid=by.uid, output_dir=output_dir)
-    return answer(
-        {"jobs": [in_a_list(each, by) for each in await named(request, views)]}, status=201
-    )
+    return web.json_response(text=f'{{"jobs": {await list_text(request, views)}}}', status=201)

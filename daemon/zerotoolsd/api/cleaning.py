@@ -11,9 +11,10 @@ from aiohttp import web
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.states import TERMINAL
 from zerotoolsd.api import inputs
-from zerotoolsd.api.answers import answer
+from zerotoolsd.api.answers import encode
 from zerotoolsd.api.asking.asked import asked
 from zerotoolsd.api.keys import SERVICE
+from zerotoolsd.operations.shown_specs import TimeSlice
 from zerotoolsd.rights.policy import Access
 from zerotoolsd.service.exchanged import CleanRequest
 
@@ -27,7 +28,14 @@ async def clean(request: web.Request) -> web.Response:
     of = None if by.access is Access.ALLOWED else by.uid
     # It goes on to its end, also where nobody waits for that.
     cleaned = await asyncio.shield(request.app[SERVICE].clean(wanted, uid=by.uid, of=of))
-    return answer({**cleaned.to_json(), "dry_run": wanted.dry_run})
+    time_slice, parts = TimeSlice(), dict[str, list[str]](jobs=[], kept=[])
+    for name, rows in (("jobs", cleaned.jobs), ("kept", cleaned.kept)):
+        for each in rows:
+            await time_slice.pause_if_due()
+            parts[name].append(encode(each.to_json()))
+    jobs, kept = (f'"{name}": [{", ".join(texts)}]' for name, texts in parts.items())
+    text = f'{{{jobs}, {kept}, "dry_run": {encode(wanted.dry_run)}}}'
+    return web.json_response(text=text)
 
 
 def request_of(body: dict[str, Any]) -> CleanRequest:

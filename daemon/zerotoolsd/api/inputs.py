@@ -17,11 +17,14 @@ from zerotools.core.errors import BadRequest
 from zerotoolsd.service.refusals import NotFound
 
 LARGEST_BODY = 1 << 20
+MOST_VALUES, LONGEST_TEXT = 50_000, 131_072
+"""In one request. The kernel takes no longer text as an argument or a variable."""
 MOST_HISTORY_SECONDS, MOST_HISTORY_POINTS, MOST_PEAKS = 366 * 86400, 1000, 1000
 BODY_SECONDS = 30.0
 """How long the body of a request may take to come."""
 LARGEST_INT = 2**63 - 1
 _NUMBER = re.compile(r"[0-9]{1,300}(?:\.[0-9]{0,300})?(?:[eE][+-]?[0-9]{1,3})?", re.ASCII)
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 _WHOLE = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 
 
@@ -41,6 +44,17 @@ async def ask_for_body(request: web.Request) -> None:
     if request.version == HttpVersion11 and request.headers["Expect"].lower() == "100-continue":
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0  # of the answer itself
+
+
+def refuse_encoded(request: web.Request) -> None:
+    """Raises HTTPUnsupportedMediaType: the body is compressed, which may be a thousand times as
+    long as what was sent."""
+    if any(each.strip().lower() not in ("", "identity") for each in _encodings(request)):
+        raise web.HTTPUnsupportedMediaType
+
+
+def _encodings(request: web.Request) -> list[str]:
+    return request.headers.getall("Content-Encoding", [])
 
 
 async def json_object(request: web.Request, *, known: tuple[str, ...]) -> dict[str, Any]:
@@ -65,6 +79,7 @@ async def _body(request: web.Request) -> bytes:
 
 
 def _object(raw: bytes, known: tuple[str, ...]) -> dict[str, Any]:
+    _refuse_many(raw)
     try:
         tree = json.loads(raw, parse_constant=_refuse_constant, object_pairs_hook=_unique)
     except RecursionError:
@@ -73,8 +88,38 @@ def _object(raw: bytes, known: tuple[str, ...]) -> dict[str, Any]:
         raise BadRequest(f"the request is not valid JSON: {error}") from None
     if not isinstance(tree, dict):
         raise BadRequest("the request must be a JSON object")
+    if len(raw) > LONGEST_TEXT:
+        _refuse_long(tree)
     refuse_unknown(tree, known, "key")
     return tree
+
+
+def _refuse_many(raw: bytes) -> None:
+    """Before it is parsed: a million small values take a second."""
+    if _signs(raw) > MOST_VALUES and (count := _signs(_STRING.sub(b"", raw))) > MOST_VALUES:
+        raise BadRequest(
+            f"the request has about {count:,} values, and may have {MOST_VALUES:,}; send "
+            "several, or write what is long into a file and pass its path"
+        )
+
+
+def _signs(raw: bytes) -> int:
+    return sum(map(raw.count, (b",", b"[", b"{")))
+
+
+def _refuse_long(tree: Any) -> None:
+    left = [tree]
+    while left:
+        value = left.pop()
+        if isinstance(value, dict):
+            left += [*value, *value.values()]
+        elif isinstance(value, list):
+            left += value
+        elif isinstance(value, str) and len(value) > LONGEST_TEXT:
+            raise BadRequest(
+                f"a text of the request has {len(value):,} characters, and may have "
+                f"{LONGEST_TEXT:,}; write it to a file and pass its path"
+            )
 
 
 def refuse_unknown(names: Iterable[str], known: Collection[str], what: str) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aiohttp import web
@@ -11,19 +12,23 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.priorities import why_not_priority
 from zerotools.jobs.states import STATES
-from zerotools.jobs.sweeps import MOST_MEMBERS, members_of
+from zerotools.jobs.sweeps import MOST_MEMBERS, count_of, each_member
+from zerotools.jobs.tables.spec import JobSpec
 from zerotools.jobs.text.secrets import HIDDEN
 from zerotoolsd.api import inputs
-from zerotoolsd.api.answers import answer, answer_unless_known
+from zerotoolsd.api.answers import answer, answer_unless_known, encode, text_unless_known
 from zerotoolsd.api.asking.asked import Asked, asked
 from zerotoolsd.api.document.request_schemas import LARGEST_PID, LONGEST_SPAN
 from zerotoolsd.api.keys import PEOPLE, SERVICE
 from zerotoolsd.api.readers import named, view_for
+from zerotoolsd.operations.shown_specs import TimeSlice
 from zerotoolsd.queue_terms import CONDITIONS, OK, Dependency, JobEdit, QueueTerms
 from zerotoolsd.rights.policy import Access
 from zerotoolsd.service.exchanged import Adoption, JobView
 
 MAX_JOBS = 1000
+MOST_ARRAY_BYTES = 16 << 20
+"""Limit for all members of an array together: they are queued in one transaction."""
 ME = "me"
 LONGEST_UID = 10
 ADOPTION_TEXTS = ("name", "checkpoint_dir")
@@ -46,6 +51,15 @@ def in_a_list(view: JobView, by: Asked) -> dict[str, Any]:
     tree = view_json(view_for(view, by))
     tree["spec"].pop("captured_env", None)
     return tree
+
+
+async def list_text(request: web.Request, views: Sequence[JobView]) -> str:
+    """Jobs as JSON text: a thousand are a lot of it, and others are answered meanwhile."""
+    by, time_slice, parts = asked(request), TimeSlice(), list[str]()
+    for view in await named(request, views):
+        await time_slice.pause_if_due()
+        parts.append(encode(in_a_list(view, by)))
+    return f"[{', '.join(parts)}]"
 
 
 def terms_of(body: Mapping[str, Any]) -> QueueTerms:
@@ -100,6 +114,14 @@ async def _answer(request: web.Request, view: JobView, status: int) -> web.Respo
     return answer(view_json(view), status=status)
 
 
+async def _spec_of(body: Mapping[str, Any]) -> JobSpec:
+    """The job of a request. A large one is read in parts, between which others are answered."""
+    await asyncio.sleep(0)
+    spec = job_from_dict(body["job"], source="job")
+    await asyncio.sleep(0)
+    return spec
+
+
 async def submit(request: web.Request) -> web.Response:
     """POST /v1/jobs."""
     uid = asked(request).uid
@@ -107,7 +129,7 @@ async def submit(request: web.Request) -> web.Response:
     if "job" not in body:
         raise BadRequest("the key 'job' is missing")
     key = inputs.idempotency_key(body.get("idempotency_key"))
-    spec = job_from_dict(body["job"], source="job")
+    spec = await _spec_of(body)
     view, is_new = await request.app[SERVICE].submit(
         spec, uid=uid, idempotency_key=key, terms=terms_of(body)
     )
@@ -122,16 +144,28 @@ async def submit_array(request: web.Request) -> web.Response:
     if "job" not in body:
         raise BadRequest("the key 'job' is missing")
     key = inputs.idempotency_key(body.get("idempotency_key"))
-    job_from_dict(body["job"], source="job")  # refused as the job that it is, before it is many
-    members = members_of(body["job"], _sweep(body.get("sweep")), _members(body.get("count")))
-    jobs = [(job_from_dict(each.tree, source="job"), each.label) for each in members]
+    await _spec_of(body)  # refused as the job that it is, before it is many
+    sweep, count = _sweep(body.get("sweep")), _members(body.get("count"))
+    _refuse_large(body["job"], count_of(sweep, count))
+    time_slice, jobs = TimeSlice(), list[tuple[JobSpec, str]]()
+    for each in each_member(body["job"], sweep, count):
+        await time_slice.pause_if_due()
+        jobs.append((job_from_dict(each.tree, source="job"), each.label))
     views = await request.app[SERVICE].submit_array(
         jobs, uid=uid, idempotency_key=key, terms=terms_of(body)
     )
-    by = asked(request)
-    return answer(
-        {"jobs": [in_a_list(view, by) for view in await named(request, views)]}, status=201
-    )
+    text = await list_text(request, views)
+    return web.json_response(text=f'{{"jobs": {text}}}', status=201)
+
+
+def _refuse_large(job: object, members: int) -> None:
+    size = len(encode(job))
+    if size * members > MOST_ARRAY_BYTES:
+        raise BadRequest(
+            f"these are {members} jobs of {size:,} bytes, and an array has at most "
+            f"{MOST_ARRAY_BYTES:,} bytes in all; make several arrays, or write what is long into a "
+            "file and pass its path"
+        )
 
 
 def _sweep(value: object) -> Mapping[str, list[Any]]:
@@ -158,7 +192,7 @@ async def check(request: web.Request) -> web.Response:
         raise BadRequest("the key 'job' is missing")
     if not isinstance(model := body.get("model", False), bool):
         raise BadRequest("model: must be true or false")
-    spec = job_from_dict(body["job"], source="job")
+    spec = await _spec_of(body)
     notes = await request.app[SERVICE].check(spec, uid=uid, model=model, terms=terms_of(body))
     return answer({"notes": notes})
 
@@ -183,9 +217,8 @@ async def list_jobs(request: web.Request) -> web.Response:
         state=state, limit=limit, after=after, name=name, array=array, uid=of, whole=by.sees
     )
     after = views[-1].id if len(views) == limit else None
-    views = await named(request, views)
-    tree = {"jobs": [in_a_list(view, by) for view in views], "next": after}
-    return answer_unless_known(request, tree)
+    text = await list_text(request, views)
+    return text_unless_known(request, f'{{"jobs": {text}, "next": {encode(after)}}}')
 
 
 async def _user(request: web.Request, by: Asked) -> int | None:

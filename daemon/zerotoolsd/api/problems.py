@@ -30,7 +30,13 @@ STATUS: tuple[tuple[type[ZerotoolsError], int, str], ...] = (
 )
 CONTENT_TYPE = "application/problem+json"
 _VERSION = re.compile("/v([0-9]{1,9})(?:/|$)", re.ASCII)
-HTTP_CODES = {404: "no_such_path", 405: "method_not_allowed", 408: "timeout", 413: "too_large"}
+HTTP_CODES = {
+    404: "no_such_path",
+    405: "method_not_allowed",
+    408: "timeout",
+    413: "too_large",
+    415: "encoded",
+}
 
 
 def problem(status: int, code: str, detail: str) -> web.Response:
@@ -96,11 +102,12 @@ def _http_problem(request: web.Request, error: web.HTTPException) -> web.Respons
         404: f"there is nothing at {request.path[:200]!r}",
         408: "the body of the request did not come in time",
         405: f"{request.method} does not work on {request.path[:200]!r}",
+        415: "the body of the request is compressed: send it without Content-Encoding",
         413: f"the request is longer than {request.client_max_size} bytes",
     }.get(error.status, error.reason)
     answer = problem(error.status, code, detail)
     if "Allow" in error.headers:
         answer.headers["Allow"] = error.headers["Allow"]
-    if error.status == 408:
+    if error.status in (408, 415):
         answer.force_close()
     return answer

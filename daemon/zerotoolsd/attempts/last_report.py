@@ -25,6 +25,7 @@ from zerotoolsd.supervisor.plan import PROGRESS, RUN, SUMMARY
 _TAIL_BYTES = 32 * 1024
 _LONGEST_WHY = 1000
 _LONGEST_LINE = 500
+_MOST_REPORTED = 100
 _PASSED_OVER = "skipped_checkpoint"
 _WAYS = ("at_save", "digests", "unchanged", "structure")
 
@@ -56,6 +57,8 @@ class LastReport:
     doing_since: float | None = None
     checkpoint_step: int | None = None
     checkpoint_path: str | None = None
+    checkpoint_found: bool = False
+    """True where the finder found it and the program did not report it."""
     peak_host_bytes: int | None = None
     peak_gpu_bytes: int | None = None
     uploaded: Mapping[str, Any] | None = None
@@ -73,6 +76,7 @@ def last_report(attempt: AttemptRow) -> LastReport:
         evaluation=_evaluation([{"event": SUMMARY, **result}]),
         checkpoint_step=_count(checkpoint, "step"),
         checkpoint_path=_path(checkpoint, "path"),
+        checkpoint_found=isinstance(checkpoint, dict) and checkpoint.get("found") is True,
         peak_host_bytes=_count(result, "peak_host_bytes"),
         peak_gpu_bytes=_count(result, "peak_gpu_bytes"),
         uploaded=_uploaded([{"event": SUMMARY, **result}]),
@@ -99,6 +103,21 @@ def checkpoints_before(attempts: Sequence[AttemptRow]) -> list[str]:
     """The newest checkpoint of each attempt, the newest first."""
     paths = (last_report(attempt).checkpoint_path for attempt in reversed(attempts))
     return list(dict.fromkeys(path for path in paths if path is not None))
+
+
+def reported_by_program(attempts: Sequence[AttemptRow]) -> list[str]:
+    """The checkpoints that the job's program reported itself, the newest first.
+
+    Of each attempt these are the newest, and those in the last part of its `progress.jsonl`.
+    """
+    paths: dict[str, None] = {}
+    for attempt in reversed(attempts):
+        newest = last_report(attempt)
+        messages = _newest_first(Path(attempt.run_dir) / PROGRESS)
+        known = [] if newest.checkpoint_found else [newest.checkpoint_path]
+        known += [path for _, path, found in _checkpoints(list(messages)) if not found]
+        paths.update(dict.fromkeys(path for path in known if path is not None))
+    return list(paths)[:_MOST_REPORTED]
 
 
 def last_sign_of_life(run_dir: Path) -> float | None:
@@ -132,6 +151,7 @@ def report_so_far(run_dir: Path) -> LastReport:
         doing_since=since,
         checkpoint_step=newest[0] if newest else None,
         checkpoint_path=newest[1] if newest else None,
+        checkpoint_found=newest is not None and newest[2],
         peak_host_bytes=_count(summary, "peak_host_bytes"),
         peak_gpu_bytes=_count(step, "gpu_peak_bytes"),
         uploaded=_uploaded(messages),
@@ -176,11 +196,12 @@ def told(attempt: AttemptRow) -> dict[str, Any]:
     """What the supervisor kept of what the ranks told, for a record that it did not write."""
     known = report_so_far(Path(attempt.run_dir))
     step, path = known.checkpoint_step, known.checkpoint_path
+    saved = {"step": step, "path": path, "found": known.checkpoint_found}
     return {
         "steps_done": (known.step or {}).get("step"),
         "progress": known.step,
         "evaluation": known.evaluation,
-        "checkpoint": None if step is None else {"step": step, "path": path},
+        "checkpoint": None if step is None else saved,
         "peak_gpu_bytes": known.peak_gpu_bytes,
         "peak_host_bytes": known.peak_host_bytes,
     }
@@ -242,7 +263,7 @@ def _doing(messages: Sequence[Mapping[str, Any]]) -> tuple[str | None, float | N
     return doing, _time(since)
 
 
-def _checkpoints(messages: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, str | None]]:
+def _checkpoints(messages: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, str | None, bool]]:
     keys = {"checkpoint": "", SUMMARY: "checkpoint_"}
     for message in messages:
         event = message.get("event")
@@ -250,7 +271,8 @@ def _checkpoints(messages: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, s
             continue
         step = _count(message, f"{keys[event]}step")
         if step is not None:
-            yield step, _path(message, f"{keys[event]}path")
+            found = message.get(f"{keys[event]}found") is True
+            yield step, _path(message, f"{keys[event]}path"), found
 
 
 def _path(tree: object, key: str) -> str | None:

@@ -186,11 +186,13 @@ def prepare(
     user: JobUser | None = None,
     mounted: Sequence[MountPoint] = (),
     bindings: RankBindings = UNBOUND,
+    reported_by_program: Sequence[str] = (),
 ) -> Plan:
     """Make the run directory and write what its processes read; what its supervisor is told. May be
     repeated. Raises OSError.
 
-    `reported_before`: the checkpoints that earlier attempts reported, the newest first. `socket`
+    `reported_before`: the newest checkpoint of each earlier attempt, the newest first;
+    `reported_by_program`: those that the job's program reported itself. `socket`
     is the daemon's. `gpu_locks`: what the supervisor is told of the locks of its GPUs. `user`:
     whose job it is, if not the daemon's. `mounted`: what is mounted now. `bindings`: what its ranks
     keep to.
@@ -212,7 +214,7 @@ def prepare(
         plan, thinning, fetching, uploading = _attended(plan, run_dir), (), (), ()
     mounts = tuple(sorted(mounts_of(spec, mounted)))
     plan = replace(plan, thinning=thinning, fetching=fetching, uploading=uploading)
-    plan = replace(plan, gpu_locks=gpu_locks, mounts=mounts)
+    plan = replace(plan, gpu_locks=gpu_locks, mounts=mounts, gpu_part=attempt.gpu_part)
     if user is not None:
         places.note(run_dir, attempt, job_to_dict(spec))
     with opened(run_dir) as base:
@@ -220,7 +222,8 @@ def prepare(
             before = run_dir.parent / (BEFORE if user is None else f"{OWN}/{BEFORE}")
             plan = _for_program(plan, spec, job, reported_before, importable)
             if plan.finder:
-                write_json(base / FINDER, _finder_settings(spec, reported_before, before))
+                settings = _finder_settings(spec, reported_before, reported_by_program, before)
+                write_json(base / FINDER, settings)
         elif saved := newest_saved(reported_before, Path(job.output_dir)):
             plan = replace(plan, env={**plan.env, "ZEROTOOLS_SAVED_STEP": str(saved)})
         write_json(base / SPEC, job_to_dict(spec))
@@ -346,10 +349,13 @@ def _for_program(
     return replace(plan, argv=argv, cwd=str(run_dir), watches=True)
 
 
-def _finder_settings(spec: JobSpec, reported: Sequence[str], before: Path) -> dict[str, Any]:
+def _finder_settings(
+    spec: JobSpec, told: Sequence[str], reported: Sequence[str], before: Path
+) -> dict[str, Any]:
     return {
         "checkpoint_dir": spec.script.checkpoint_dir,
         "before": str(before),
-        "told": list(reported),
+        "told": list(told),
+        "reported": list(reported),
         "given": spec.resume_from,
     }

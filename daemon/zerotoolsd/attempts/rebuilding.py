@@ -27,10 +27,11 @@ from zerotools.jobs import states
 from zerotools.jobs.client.queue_copies import RESTORED
 from zerotools.jobs.tables.size_range import MOST_RANKS
 from zerotoolsd.accounts.rights import opened, owner_of
-from zerotoolsd.attempts import reattach
+from zerotoolsd.attempts import last_report, reattach
 from zerotoolsd.attempts.launch import SPEC
 from zerotoolsd.attempts.spawning import places
 from zerotoolsd.queue import clocks, lifecycle
+from zerotoolsd.queue.booking.gpu_use import GpuTime
 from zerotoolsd.queue.rows import ENDED, LAUNCHING, RUNNING, AttemptRow
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.taking_in import FoundJob, Rebuild
@@ -185,7 +186,9 @@ def _found(store: Store, own: Path, job_id: int, state: str | None) -> FoundJob 
     after = states.HELD
     if newest.asked == "cancel" or newest.is_alive:
         after = _ASKED.get(newest.asked or "", states.RUNNING)
-    closed = {row.number: _ended_record(row) for row in have if row.state != ENDED}
+    open_ones = [row for row in have if row.state != ENDED]
+    closed = {row.number: _ended_record(row) for row in open_ones}
+    over = [*open_ones, *(each.row for each in found if not each.is_alive)]
     records = [row.result or {} for row in (*have, *(each.row for each in found[:-1]))]
     return FoundJob(
         id=job_id,
@@ -197,6 +200,7 @@ def _found(store: Store, own: Path, job_id: int, state: str | None) -> FoundJob 
         after=after,
         closed=closed,
         attempts=tuple(each.row for each in found),
+        used={row.number: used for row in over if (used := _used(row)) is not None},
         restarts_used=sum(record.get("outcome") in _CRASHES for record in records),
     )
 
@@ -230,6 +234,7 @@ def _attempt(run_dir: Path, job_id: int, number: int, last: int) -> _Found | Non
     if plan is None or not isinstance(token, str) or plan.get("job_id") != job_id:
         return None
     gpus, size = plan.get("gpu_uuids"), plan.get("world_size")
+    part = clocks.seconds_in(plan, "gpu_part")
     status = reattach.run_dir_status(run_dir, token)
     if isinstance(status, reattach.Alive):
         os.close(status.pidfd)
@@ -250,6 +255,7 @@ def _attempt(run_dir: Path, job_id: int, number: int, last: int) -> _Found | Non
         boot_id=None if began is None else began.boot_id,
         host=os.uname().nodename,
         world_size=size if type(size) is int and 0 < size <= MOST_RANKS else None,
+        gpu_part=part if part is not None and 0 < part <= 1 else 1.0,
     )
     is_alive = isinstance(status, (reattach.Alive, reattach.Starting))
     asked = _read(run_dir, REQUEST).get("reason")
@@ -270,6 +276,19 @@ def _ended_record(row: AttemptRow) -> Mapping[str, Any]:
     if record.get("token") == row.token:
         return record
     return {"outcome": lifecycle.LOST, "cause": "lost: another attempt began after it"}
+
+
+def _used(row: AttemptRow) -> GpuTime | None:
+    """Return how long an attempt that has ended had its GPUs; None: nobody knows."""
+    record = _read(Path(row.run_dir), EXIT)
+    if record.get("token") != row.token or clocks.seconds_in(record, "ran_seconds") is None:
+        record = last_report.last_seen(row)
+    ended, ran = (clocks.seconds_in(record, name) for name in ("ended", "ran_seconds"))
+    if ended is None or ran is None:
+        return None
+    if row.began is not None:
+        ran = min(ran, clocks.now().seconds_since(row.began))
+    return GpuTime(ended, ran)
 
 
 def _spec(run_dir: Path) -> dict[str, Any] | None:

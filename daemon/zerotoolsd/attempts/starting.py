@@ -115,11 +115,12 @@ class AttemptStarter:
             result=None,
             host=os.uname().nodename,
             world_size=size or job.spec.world_size,
+            gpu_part=gpu_part,
             gpu_baseline=self._unaccounted(gpu_uuids),
         )
         after, now = self._transitions.after(job, Admit()), time.time()
         with self._store.change(job, after, states.ADMIT, now=now, attempt=number) as change:
-            change.add_attempt(attempt, gpu_bytes, gpu_part)
+            change.add_attempt(attempt, gpu_bytes)
         self._transitions.publish(job, after)
         if not attempts:
             self._waited(max(0.0, now - job.created))
@@ -144,6 +145,7 @@ class AttemptStarter:
             plan = launch.prepare(
                 *(job, attempt, self._config, self._command, self._umask, known),
                 *(self._socket, self._gpu_locks(attempt.gpu_uuids), user, mounted, bindings),
+                reported_by_program=last_report.reported_by_program(before),
             )
             warm, how = self._warm.start(attempt, plan, job.spec, user)
             limits = None if user is None else self._held_by(job)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import socket
+from functools import partial
 from pathlib import Path
 
 from zerotools.core.errors import BadRequest
@@ -53,10 +54,11 @@ def handed_over(
 
     Raises BadRequest, SlurmUnreachable and Unsupported: it was not handed over.
     """
-    directory, _ = submit_job(commands, home, spec, key=key, attended=True)
+    claim = partial(jobs.claim_output, spec)
+    directory, _ = submit_job(commands, home, spec, key=key, attended=True, claim=claim)
     view = jobs.job(directory.path.name)
     if view["state"] in TERMINAL and is_told(directory):
-        submit_again(commands, directory, spec)
+        submit_again(commands, directory, spec, claim=claim)
     return directory
 
 

@@ -66,8 +66,9 @@ class Cleaner:
     def refuse_going(self, named: Sequence[Mention]) -> None:
         """Raises Conflict: a path lies in the directory of a job that is being removed."""
         for job_id in self._going:
+            places = removal.names_of(str(self._jobs_dir / str(job_id)))
             for mention in named:
-                if mention.is_in(str(self._jobs_dir / str(job_id))):
+                if any(map(mention.is_in, places)):
                     raise Conflict(
                         f"{mention.key} = {mention.text}: job {job_id}, to which that belongs, is "
                         "being removed; name something else"
@@ -79,12 +80,12 @@ class Cleaner:
         Raises Unavailable: paths that jobs name do not answer.
         """
         async with self._turn:
-            named = NamedPaths(self._store, self._mentions, owner)
-            meant = removal.selected(
-                await self._over(request, owner), request, self._calendar.now()
-            )
+            together = frozenset(request.jobs or ())
+            named = NamedPaths(self._store, self._mentions, owner, together)
+            over = await self._over(request, owner)
+            meant = await asyncio.to_thread(removal.selected, over, request, self._calendar.now())
             gone: list[CleanedJob] = []
-            kept = self._left_out(request, {job.id for job in meant}, owner)
+            kept = await self._left_out(request, {job.id for job in meant}, owner)
             for each in meant:
                 job = self._store.job(each.id)
                 try:
@@ -105,10 +106,14 @@ class Cleaner:
                 await asyncio.sleep(0)
         return found
 
-    def _left_out(self, request: CleanRequest, meant: set[int], owner: int | None) -> list[KeptJob]:
+    async def _left_out(
+        self, request: CleanRequest, meant: set[int], owner: int | None
+    ) -> list[KeptJob]:
         """Those that were named and that the other wishes leave out."""
         found = []
-        for job_id in request.jobs or ():
+        for count, job_id in enumerate(request.jobs or ()):
+            if count % AT_ONCE == 0:
+                await asyncio.sleep(0)
             if job_id in meant:
                 continue
             try:
@@ -189,7 +194,7 @@ class Cleaner:
     async def _refuse_used(
         self, job: JobRow, files: RemovableFiles, request: CleanRequest, named: NamedPaths
     ) -> None:
-        used = await named.by_unfinished((str(files.own), job.output_dir))
+        used = await named.by_unfinished(files.places)
         if used is not None:
             other, mention = used
             where = f"in {mention.key} = {mention.text}"
@@ -199,8 +204,7 @@ class Cleaner:
             )
         if not (request.outputs and files.outputs):
             return
-        together = {job.id, *(request.jobs or ())}
-        writer = await named.by_others_output([str(path) for path in files.outputs], together)
+        writer = await named.by_others_output(files.output_places, job.id)
         if writer is not None:
             raise Stays(
                 f"job {writer} wrote there too; to remove both, type: zerotools clean --outputs "

@@ -34,6 +34,8 @@ def files_in(answer: Mapping[str, Any]) -> RemovableFiles:
         raise Stays(answer["stays"])
     return RemovableFiles(
         own=Path(answer["own"]),
+        places=tuple(answer["places"]),
+        output_places=tuple(answer["output_places"]),
         logs=tuple(map(Path, answer["logs"])),
         outputs=tuple(map(Path, answer["outputs"])),
         size_bytes=answer["size_bytes"],

@@ -22,10 +22,18 @@ LookUp = Callable[[JobRow], Awaitable[list[Mention]]]
 
 class NamedPaths:
     """What jobs name during one clean. A job that is queued meanwhile has a higher number than all
-    before it, and one that is over stays so. `owner` is who asks, None: all."""
+    before it, and one that is over stays so. `owner` is who asks, None: all; `together` are the
+    jobs that are named to go."""
 
-    def __init__(self, store: Store, look_up: LookUp, owner: int | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        look_up: LookUp,
+        owner: int | None = None,
+        together: Collection[int] = (),
+    ) -> None:
         self.owner = owner
+        self._together = together
         self._store = store
         self._look_up = look_up
         self._texts: list[str] = []
@@ -65,15 +73,17 @@ class NamedPaths:
         if ids:
             self._all_text = "\0".join(self._texts)
 
-    async def by_others_output(self, paths: Sequence[str], besides: Collection[int]) -> int | None:
-        """A job that is over and wrote to one of `paths`, or into it."""
+    async def by_others_output(self, paths: Sequence[str], own: int) -> int | None:
+        """A job that is over, stays, and wrote to one of `paths`, or into it."""
         if self._writers is None:
             self._writers = {}
             for state in states.TERMINAL:
                 for job_id in self._store.ids(state):
                     await self._note_output(job_id, self._writers)
         for path in paths:
-            for job_id in sorted(self._writers.get(path, set()) - set(besides)):
+            for job_id in sorted(self._writers.get(path, ())):
+                if job_id == own or job_id in self._together:
+                    continue
                 with suppress(KeyError):
                     return self._store.job(job_id).id
         return None

@@ -29,6 +29,8 @@ from zerotoolsd.supervisor.durable import read_json, sync_directory, write_json
 
 CLEANING = "cleaning"
 _ATTEMPT = re.compile(r"attempt-[0-9]+")
+_PATH = re.compile(r"""(?<![\w./-])/[^\s"'`=:,;|&<>(){}\[\]]+""")
+"""An absolute path in a longer text, such as `--from=PATH`."""
 _KEPT_BY_DAEMON = re.compile(rf"{BEGUN}-[0-9]+\.json")
 OURS = re.compile(
     r"(attempt|spec|run|exit|ended|request|finder|heartbeats)\.json|progress\.jsonl|ledger|family"
@@ -40,9 +42,15 @@ OURS = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class RemovableFiles:
-    """What of one job lies in the state directory. `size_bytes` has `outputs_bytes` in it."""
+    """What of one job lies in the state directory. `size_bytes` has `outputs_bytes` in it.
+
+    `places` are the directories of the job, `output_places` the outputs, each by its name and by
+    the path that it has with links followed: jobs may name them by either.
+    """
 
     own: Path
+    places: tuple[str, ...]
+    output_places: tuple[str, ...]
     logs: tuple[Path, ...]
     outputs: tuple[Path, ...]
     size_bytes: int
@@ -79,11 +87,11 @@ def files_of(jobs_dir: Path, job: JobRow, attempts: Sequence[AttemptRow]) -> Rem
     own = jobs_dir / str(job.id)
     if own.is_symlink():
         raise Stays(f"{own} is a link to files that may be in use elsewhere; remove it yourself")
-    logs, outputs, told_of = [], [], _told_within(own, attempts)
+    logs, outputs, reported = [], [], _reported(attempts)
     for entry in _entries(own):
         mine = entry.name in (BEFORE, HELD_LOG, OWN) or bool(_ATTEMPT.fullmatch(entry.name))
         mine |= bool(_KEPT_BY_DAEMON.fullmatch(entry.name))
-        if mine and not _holds_outputs(entry, told_of):
+        if mine and not _holds_outputs(entry, reported):
             logs.append(entry)
         elif not _is_empty(entry):
             outputs.append(entry)
@@ -93,6 +101,8 @@ def files_of(jobs_dir: Path, job: JobRow, attempts: Sequence[AttemptRow]) -> Rem
     written = sum(map(_size, outputs))
     return RemovableFiles(
         own=own,
+        places=names_of(str(own), job.output_dir),
+        output_places=names_of(*map(str, outputs)),
         logs=tuple(logs),
         outputs=tuple(outputs),
         size_bytes=written + sum(map(_size, logs)),
@@ -101,13 +111,23 @@ def files_of(jobs_dir: Path, job: JobRow, attempts: Sequence[AttemptRow]) -> Rem
 
 
 def _among_others(jobs_dir: Path, own: Path, output: Path) -> list[Path]:
-    """The output of a job that went on in the directory of another one."""
-    if output.is_relative_to(own) or not output.is_relative_to(jobs_dir.parent):
+    """The output of a job that went on in the directory of another one, below `jobs_dir`.
+
+    `output` and the state directory may be reached by links: where they really lie is compared.
+    """
+    if output.is_relative_to(jobs_dir.parent):
+        place = output
+    else:
+        real_state, real = (Path(_real(str(path))) for path in (jobs_dir.parent, output))
+        if not real.is_relative_to(real_state):
+            return []
+        place = jobs_dir.parent / real.relative_to(real_state)
+    if place.is_relative_to(own):
         return []
-    parts = output.relative_to(jobs_dir).parts if output.is_relative_to(jobs_dir) else ()
+    parts = place.relative_to(jobs_dir).parts if place.is_relative_to(jobs_dir) else ()
     if len(parts) < 2 or ".." in parts or not parts[0].isdecimal() or _ATTEMPT.fullmatch(parts[1]):
         raise Stays(f"it wrote to {output}, among the daemon's own files; remove that yourself")
-    return [output] if os.path.lexists(output) else []
+    return [place] if os.path.lexists(place) else []
 
 
 def _entries(directory: Path) -> list[Path]:
@@ -117,15 +137,16 @@ def _entries(directory: Path) -> list[Path]:
         return []
 
 
-def _told_within(own: Path, attempts: Sequence[AttemptRow]) -> list[Path]:
-    """Checkpoints that the job's own program reported and that lie in the state directory."""
+def _reported(attempts: Sequence[AttemptRow]) -> list[Path]:
+    """Checkpoints that the job's own program reported, with links followed."""
     paths = (last_report.last_report(attempt).checkpoint_path for attempt in attempts)
-    return [Path(path) for path in paths if path and Path(path).is_relative_to(own)]
+    return [Path(_real(path)) for path in paths if path]
 
 
-def _holds_outputs(entry: Path, told_of: Sequence[Path]) -> bool:
+def _holds_outputs(entry: Path, reported: Sequence[Path]) -> bool:
     """Whether a program has kept something of its own in the directory of an attempt."""
-    if entry.is_symlink() or any(path.is_relative_to(entry) for path in told_of):
+    place = _real(str(entry))
+    if entry.is_symlink() or any(path.is_relative_to(place) for path in reported):
         return True
     if not entry.is_dir():
         return False
@@ -174,7 +195,13 @@ def mentions(spec_text: str, output_dir: str) -> list[Mention]:
         named = [*texts_of(json.loads(spec_text)), ("output_dir", output_dir)]
     except (ValueError, RecursionError):  # whatever it is, what it names is protected
         named = [("its job file", spec_text), ("output_dir", output_dir)]
-    return [Mention(key=key, text=text, real=_real(text)) for key, text in named]
+    found, known = [], dict[str, str]()
+    for key, text in named:
+        found.append(Mention(key=key, text=text, real=_real(text)))
+        within = _PATH.sub(lambda path: _followed(path[0], known), text)
+        if within not in (text, found[-1].real) and key != "output_dir":
+            found.append(Mention(key=key, text=text, real=within))
+    return found
 
 
 def texts_of(tree: object, key: str = "") -> Iterator[tuple[str, str]]:
@@ -190,7 +217,29 @@ def texts_of(tree: object, key: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _real(text: str) -> str:
-    return os.path.realpath(text) if text.startswith("/") and "\0" not in text else text
+    if not text.startswith("/"):
+        return text
+    try:
+        return os.path.realpath(text)
+    except ValueError:  # it holds what no path can
+        return text
+
+
+def _followed(path: str, known: dict[str, str]) -> str:
+    """`path` with links followed. `known` are directories that were followed before: a command may
+    name thousands of files of one."""
+    parent, _, name = path.rstrip("/").rpartition("/")
+    if name in ("", ".", ".."):
+        return _real(path)
+    if parent not in known:
+        known[parent] = _real(f"{parent}/").rstrip("/")
+    followed = f"{known[parent]}/{name}"
+    return _real(followed) if os.path.islink(followed) else followed  # noqa: PTH114  # speed
+
+
+def names_of(*paths: str) -> tuple[str, ...]:
+    """Each path as it is, and with links followed."""
+    return tuple(dict.fromkeys(name for path in paths for name in (path, _real(path))))
 
 
 def note_intent(state_dir: Path, job_id: int, *, outputs: bool) -> None:

@@ -5,5 +5,6 @@ alone looks into the directories of users, which may be on a file system that ha
 
     entry       finds zerotools without help from the environment
     candidates  what in a directory may be a checkpoint, and its fingerprint
+    judging     whether one is whole
     process     the choice of what to go on from, then the watch
 """

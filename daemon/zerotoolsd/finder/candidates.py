@@ -1,37 +1,63 @@
-"""What in a directory may be a checkpoint, and what tells one state of it from another."""
+"""Finds what in a directory may be a checkpoint, and takes its fingerprint.
+
+A file that is numbered by its step is one checkpoint, whatever lies beside it. Several files are
+one checkpoint where their names say so: an index, `model-00001-of-00002`, one file per rank, or a
+name that loaders of a directory look for, such as `model.safetensors`. Else each file is one.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
 
 from zerotools.core.errors import BadRequest
 from zerotools.formats import FORMATS
 from zerotools.formats.detect import UNFINISHED, formats_in
+from zerotools.io.huggingface.numbered_files import set_of
 from zerotoolsd.supervisor.trouble import is_of_machine
 
 MAX_FILES = 100_000
 _TEMPORARY = re.compile(r"\..*|tmp[-_.].*|.*[-_.](tmp|temp|incomplete|partial)")
 _SUFFIXES = tuple(suffix for form in FORMATS.values() for suffix in form.suffixes)
 _NUMBER = re.compile(r"\d+")
+_STEP = re.compile(
+    r"(?:.*[^a-z])?(?:step|iter|iteration|epoch|checkpoint|ckpt)s?[-_.= ]*\d+", re.IGNORECASE
+)
+_NEWEST = re.compile(
+    r"(?!.*(best|ema|optim))(?:.*[^a-z])?(?:last|latest|newest|current|resume|checkpoint|ckpt)"
+    r"(?:[^a-z].*)?",
+    re.IGNORECASE,
+)
+_SEVERAL = re.compile(
+    r"(model|pytorch_model|adapter_model|pytorch_model_fsdp(_\d+)?)\.(safetensors|bin)"
+    r"|.*\.(safetensors|bin)\.index\.json|shard-\d+-model-\d+-of-\d+\.safetensors"
+    r"|(?!optim|extra_state|random|rng|scheduler).*rank_?\d+\.(pt|pth|bin)"
+)
+"""Names of which one is enough to say that the directory is the checkpoint."""
+_CONFIGS = frozenset({"config.json", "adapter_config.json"})
 
 
 @dataclass(frozen=True)
 class Candidate:
     """A file or directory as it is now. `changed` is when its newest file was last written, in
-    nanoseconds; `number` is the last number in its name."""
+    nanoseconds; `number` is the last number in its name, if that may be its step. `others` are
+    names of files in the directory that are checkpoints of their own."""
 
     path: Path
     fingerprint: str
     changed: int
+    others: frozenset[str] = frozenset()
 
     @property
     def number(self) -> int | None:
-        found = _NUMBER.findall(self.path.stem if self.path.is_file() else self.path.name)
+        name = self.path.name
+        if not is_numbered(name) and _NEWEST.fullmatch(_stem(name)):
+            return None  # `last-v1` is of no step 1
+        found = _NUMBER.findall(self.path.stem if self.path.is_file() else name)
         return int(found[-1]) if found and len(found[-1]) < 19 else None
 
 
@@ -50,16 +76,73 @@ def candidates_in(directory: Path) -> list[Candidate]:
         if is_of_machine(error):
             raise
         raise BadRequest(f"{directory} cannot be listed: {error.strerror}") from None
-    names = sorted(n for n in every if not _is_temporary(n) and not _is_alias(directory, n))
-    inside = [directory / name for name in names if (directory / name).is_dir()]
-    found = [path for path in inside if _may_be_checkpoint(path)]
-    if not found and any(
-        not FORMATS[held].is_nested for held in formats_in(directory, every, FORMATS)
-    ):
-        found = [directory]
-    if not found:
-        found = [directory / name for name in names if name.endswith(_SUFFIXES)]
-    return [candidate for path in found if (candidate := candidate_of(path)) is not None]
+    names = _usable(directory, every)
+    below = [directory / name for name in names if (directory / name).is_dir()]
+    paths = [path for each in below for path in _checkpoints_at(each)]
+    files = [name for name in names if name.endswith(_SUFFIXES) and directory / name not in below]
+    numbered = frozenset(_separate(files))
+    others: frozenset[str] = frozenset()
+    if not paths and _is_one(directory, every - numbered):
+        paths, others = [directory], numbered
+    elif not (paths or numbered):
+        paths = [directory / name for name in files]
+    paths += [directory / name for name in sorted(numbered)]
+    found = (candidate_of(path, others if path == directory else frozenset()) for path in paths)
+    return [candidate for candidate in found if candidate is not None]
+
+
+def is_numbered(name: str) -> bool:
+    """Return whether a file or directory is numbered by its step, epoch or iteration."""
+    return bool(_STEP.fullmatch(_stem(name)))
+
+
+def _stem(name: str) -> str:
+    for suffix in _SUFFIXES:
+        name = name.removesuffix(suffix)
+    return name
+
+
+def _separate(files: Collection[str]) -> list[str]:
+    """Return the files that are one checkpoint each, if any is numbered: those, and beside them the
+    file that a program always writes anew, such as `last.ckpt`. `best.pt` may be an old one."""
+    numbered = [name for name in files if is_numbered(name)]
+    if not numbered:
+        return []
+    return numbered + [n for n in files if n not in numbered and _NEWEST.fullmatch(_stem(n))]
+
+
+def _usable(directory: Path, every: Collection[str]) -> list[str]:
+    return sorted(n for n in every if not _is_temporary(n) and not _is_alias(directory, n))
+
+
+def _checkpoints_at(path: Path) -> list[Path]:
+    """The checkpoint that the directory `path` is, or those in it that are numbered by their steps.
+
+    accelerate and verl nest one directory in another.
+    """
+    every = _names(path)
+    if _holds(path, every):
+        names = every if is_numbered(path.name) else _usable(path, every)
+        steps = _separate([n for n in names if n.endswith(_SUFFIXES)])
+        if is_numbered(path.name) or not steps:
+            return [path]
+        return [path / name for name in steps if (path / name).is_file()]
+    below = [path / name for name in every if _holds(path / name, _names(path / name))]
+    steps = [each.name for each in below if is_numbered(each.name)]
+    if below and (is_numbered(path.name) or not steps):
+        return [path]
+    return [path / name for name in _usable(path, steps)]
+
+
+def _is_one(directory: Path, names: set[str]) -> bool:
+    """Return whether the files `names` of the directory are one checkpoint together."""
+    held = [form for form in formats_in(directory, names, FORMATS) if not FORMATS[form].is_nested]
+    if any(not FORMATS[form].suffixes for form in held):
+        return True
+    if any(_SEVERAL.fullmatch(name) or set_of(name) for name in names):
+        return bool(held)
+    single = sum(name.endswith(_SUFFIXES) for name in names) == 1
+    return bool(held) and single and not names.isdisjoint(_CONFIGS)
 
 
 def _is_temporary(name: str) -> bool:
@@ -70,12 +153,6 @@ def _is_alias(directory: Path, name: str) -> bool:
     """Whether it is a link such as `latest` to another entry, which is found under its own name."""
     path = directory / name
     return path.is_symlink() and path.resolve().parent == directory.resolve()
-
-
-def _may_be_checkpoint(path: Path) -> bool:
-    """Whether one is in it, or one directory further down, as accelerate and verl nest them."""
-    names = _names(path)
-    return _holds(path, names) or any(_holds(path / n, _names(path / n)) for n in names)
 
 
 def _names(path: Path) -> set[str]:
@@ -97,11 +174,14 @@ def _holds(path: Path, names: set[str]) -> bool:
     return bool(names and formats_in(path, names, FORMATS))
 
 
-def candidate_of(path: Path) -> Candidate | None:
-    """`path` as it is now; None: it is gone, or has no file. Raises OSError, as `candidates_in`."""
+def candidate_of(path: Path, others: frozenset[str] = frozenset()) -> Candidate | None:
+    """`path` as it is now, without the files `others`; None: it is gone, or has no file.
+
+    Raises OSError, as `candidates_in`.
+    """
     digest, changed, count = hashlib.sha256(), 0, 0
     try:
-        for name, found in _files(path):
+        for name, found in _files(path, others):
             digest.update(os.fsencode(name))
             digest.update(f"\0{found.st_size}\0{found.st_mtime_ns}\0".encode())
             changed, count = max(changed, found.st_mtime_ns), count + 1
@@ -110,10 +190,10 @@ def candidate_of(path: Path) -> Candidate | None:
     except OSError as error:
         _raise_if_it_passes(error)
         return None  # it is being written, or deleted
-    return Candidate(path, digest.hexdigest(), changed) if count else None
+    return Candidate(path, digest.hexdigest(), changed, others) if count else None
 
 
-def _files(path: Path) -> Iterator[tuple[str, os.stat_result]]:
+def _files(path: Path, others: Set[str]) -> Iterator[tuple[str, os.stat_result]]:
     if not path.is_dir():
         yield path.name, path.stat()
         return
@@ -121,4 +201,5 @@ def _files(path: Path) -> Iterator[tuple[str, os.stat_result]]:
         directories.sort()
         for name in sorted(names):
             file = Path(root) / name
-            yield str(file.relative_to(path)), file.lstat()
+            if (relative := str(file.relative_to(path))) not in others:
+                yield relative, file.lstat()

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import ZerotoolsError
-from zerotools.ops.inspection.completeness import Completeness, check_completeness
+from zerotools.ops.inspection.completeness import Completeness
 from zerotoolsd.finder.candidates import Candidate, candidate_of, candidates_in
+from zerotoolsd.finder.judging import damage_of, judge
 from zerotoolsd.supervisor.durable import read_json, write_json
 from zerotoolsd.supervisor.trouble import is_of_machine
 
@@ -23,14 +24,19 @@ REST = 10
 
 
 class Search:
-    """One attempt's search. `settings`: `checkpoint_dir`, or None; `before`, a file that says what
-    lay there before the job's first attempt; `told`, the paths that its ranks reported, newest
-    first; `given`, what to go on from if nothing of the job's own is found."""
+    """One attempt's search.
+
+    `settings`: `checkpoint_dir`, or None; `before`, a file that says what lay there before the
+    job's first attempt; `told`, the newest checkpoint of each earlier attempt, newest first;
+    `reported`, those that the program reported itself; `given`, what to go on from if nothing of
+    the job's own is found.
+    """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         directory = settings["checkpoint_dir"]
         self._directory = None if directory is None else Path(directory)
-        self._reported = [Path(path) for path in settings["told"]]
+        self._told = [Path(path) for path in settings["told"]]
+        self._reported = [Path(path) for path in settings["reported"]]
         self._given: str | None = settings["given"]
         self._before = self._read_before(Path(settings["before"]))
         self._unlisted = ""
@@ -43,6 +49,10 @@ class Search:
         if known is None:
             known = {str(each.path): each.fingerprint for each in self._listed()}
             write_json(path, known)
+        elif str(self._directory) in known:  # an older version took all files in it for one
+            noted = path.stat().st_mtime_ns
+            old = (each for each in self._listed() if each.changed <= noted)
+            known |= {str(each.path): each.fingerprint for each in old}
         return known
 
     def _listed(self) -> list[Candidate]:
@@ -66,39 +76,56 @@ class Search:
     def choose(self) -> dict[str, Any]:
         """The newest checkpoint of the job that is whole. Nothing writes while this is called.
 
-        A directory that a crash left half-written is passed over, and the program begins anew. What
-        its ranks had reported, or an earlier search had found whole, is another matter: where none
-        of that is whole any more, the job is not begun again. Raises OSError: the disk or the file
-        server gives errors that pass, and none of that is known."""
+        What the program itself reported comes first, in whatever layout it is; what was found is
+        taken where none of that is whole. A directory that a crash left half-written is passed
+        over, and the program begins anew. What its ranks had reported, or an earlier search had
+        found whole, is another matter: where none of that is whole any more, the job is not begun
+        again. Raises OSError: the disk or the file server gives errors that pass, and none of that
+        is known."""
         passed_over: list[dict[str, str]] = []
-        found = {each.path: each for each in self._own()}
-        for path in self._reported:
-            if path in found:
-                continue
-            if (candidate := candidate_of(path)) is None:
-                passed_over.append({"path": str(path), "why": f"{path} is not there any more"})
-            else:
-                found[path] = candidate
-        chosen, told = self._given, {str(path) for path in found if path in self._reported}
-        for each in _newest_first(found.values()):
-            seen = _judge(each.path)
-            self._judged[each.path] = each.fingerprint
-            if seen.problem is None or (not seen.is_checkpoint and each.path in self._reported):
-                chosen, told = str(each.path), set()
+        reported, found = self._candidates(passed_over)
+        self._judged |= {each.path: each.fingerprint for each in (*reported, *found)}
+        chosen, told = self._given, {_real(path) for path in (*self._told, *self._reported)}
+        damaged: list[str] = []
+        for each in (*_newest_first(reported), *_newest_first(found)):
+            is_told = _real(each.path) in told
+            why = damage_of(each.path) if each in reported else _fault(each, is_told)
+            if why is None:
+                chosen, damaged = str(each.path), []
                 break
-            if seen.is_checkpoint:
-                passed_over.append({"path": str(each.path), "why": seen.problem})
-        self._judged |= {path: each.fingerprint for path, each in found.items()}
-        damaged = next((each["why"] for each in passed_over if each["path"] in told), None)
-        lost = None if damaged is None else _none_is_whole(damaged)
+            if why:
+                passed_over.append({"path": str(each.path), "why": why})
+                damaged += [why] if is_told else []
+        lost = _none_is_whole(damaged[0]) if damaged else None
         return {"resume_from": chosen, "passed_over": passed_over, "lost": lost}
 
+    def _candidates(
+        self, passed_over: list[dict[str, str]]
+    ) -> tuple[list[Candidate], list[Candidate]]:
+        """Return those that the program reported, and others. Missing ones go to `passed_over`."""
+        own = {_real(each.path): each for each in self._own()}
+        reported: dict[str, Candidate] = {}
+        for path in dict.fromkeys((*self._told, *self._reported)):
+            by_program, place = path in self._reported, _real(path)
+            if place in own and not by_program:
+                continue
+            candidate = candidate_of(path)
+            if candidate is not None:
+                (reported if by_program else own)[place] = candidate
+            elif path in self._told:
+                passed_over.append({"path": str(path), "why": f"{path} is not there any more"})
+        others = [each for place, each in own.items() if place not in reported]
+        return list(reported.values()), others
+
     def news(self, *, at_rest: bool) -> Iterator[dict[str, Any]]:
-        """Checkpoints that have become whole, the oldest first.
+        """Checkpoints that have become whole, the oldest first; none of a program that reports its
+        checkpoints itself.
 
         One that is written to is judged once it was the same in two looks; `at_rest` says that
         nobody can be writing any more. None, while the disk or the file server gives errors.
         """
+        if self._reported:
+            return
         try:
             yield from self._news(at_rest)
         except OSError as error:
@@ -112,7 +139,7 @@ class Search:
             if self._judged.get(each.path) == each.fingerprint:
                 continue
             if at_rest or self._seen.get(each.path) == each.fingerprint:
-                seen = _judge(each.path)
+                seen = judge(each)
                 self._judged[each.path] = each.fingerprint
                 if seen.is_checkpoint and seen.problem is None:
                     yield {"path": str(each.path), "step": _step(each, seen)}
@@ -133,15 +160,15 @@ def _newest_first(found: Any) -> list[Candidate]:
     return sorted(found, key=age, reverse=True)
 
 
-def _judge(path: Path) -> Completeness:
-    try:
-        return check_completeness(path)
-    except OSError as error:
-        if is_of_machine(error):
-            raise
-        return Completeness(True, problem=f"{path}: {error.strerror}")
-    except Exception as error:  # one file that confuses a reader must not hide all the others
-        return Completeness(True, problem=f"{path}: {type(error).__name__}: {error}")
+def _fault(found: Candidate, is_told: bool) -> str | None:
+    """Why a checkpoint that was found is not taken; "": it is none, and was not (`is_told`)."""
+    seen = judge(found)
+    return seen.problem if seen.problem is None or seen.is_checkpoint or is_told else ""
+
+
+def _real(path: Path) -> str:
+    """`path` with links followed: program and job may each know it by another name."""
+    return os.path.realpath(path)
 
 
 def _step(candidate: Candidate, seen: Completeness) -> int | None:

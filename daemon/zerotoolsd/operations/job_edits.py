@@ -15,10 +15,12 @@ from zerotools.jobs.sweeps import check_key, put_key, remove_key
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.admission.dependable import refuse_past, refuse_ring
 from zerotoolsd.dispatcher import Dispatcher
+from zerotoolsd.operations.shown_specs import TimeSlice
 from zerotoolsd.operations.waiting_jobs import FindJob
 from zerotoolsd.queue.changes import Changed
 from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.rows import JobRow
+from zerotoolsd.queue.values import json_of
 from zerotoolsd.queue_terms import AT_ANY_TIME, JobEdit
 from zerotoolsd.service.refusals import Conflict, Unavailable
 from zerotoolsd.submission import Admittance
@@ -41,7 +43,7 @@ class JobEdits:
         job = self._find(job_id)
         self._refuse_started(job)
         self._refuse_terms(job, edit, uid)
-        spec = edited(job, edit)
+        spec = await edited(job, edit)
         async with self._submission.edited(job, spec) as new:
 
             async def commit() -> None:
@@ -58,9 +60,7 @@ class JobEdits:
                 after, now = found.standing, time.time()
                 with self._store.change(found, after, states.EDIT, now=now, why=why) as change:
                     place = spec.output_dir or str(new.default_output / str(job.id) / "output")
-                    tree, given = (
-                        json.dumps(each, sort_keys=True) for each in (new.tree, given_of(spec))
-                    )
+                    tree, given = new.texts or (json_of(job_to_dict(spec)), json_of(given_of(spec)))
                     name = spec.name or f"job-{job.id}"
                     change.set_spec(name, tree, given, place, new.expected)
                     if edit.after is not None:
@@ -101,16 +101,21 @@ class JobEdits:
             refuse_ring(self._store.dependencies, job.id, edit.after)
 
 
-def edited(job: JobRow, edit: JobEdit) -> JobSpec:
+async def edited(job: JobRow, edit: JobEdit) -> JobSpec:
     """What the job becomes. Raises BadRequest, Unsupported, UnreadableSpec."""
     tree: dict[str, Any]
     tree = job_to_dict(job.spec) if job.given_text is None else json.loads(job.given_text)
+    time_slice = TimeSlice()
     for key in (*edit.set, *edit.unset):
+        await time_slice.pause_if_due()
         check_key(key, "edit", _OWN)
     for key in edit.unset:
+        await time_slice.pause_if_due()
         remove_key(tree, key)
     for key, value in edit.set.items():
+        await time_slice.pause_if_due()
         put_key(tree, key, value)
+    await time_slice.pause_if_due()
     spec = job_from_dict(tree, source="job")
     if not edit.words:
         raise BadRequest("nothing is to be changed; name a key in set or unset, after or begin")

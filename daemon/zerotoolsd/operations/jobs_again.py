@@ -5,21 +5,24 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from zerotools.core.errors import BadRequest
 from zerotools.jobs import states
 from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.admission.file_looks import newest_step, newest_undamaged, real_paths
 from zerotoolsd.attempts import last_report
+from zerotoolsd.cleaning.removal import names_of
 from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.operations.waiting_jobs import FindJob
 from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue_terms import QueueTerms
 from zerotoolsd.service.refusals import Conflict, Unavailable
-from zerotoolsd.submission import Admittance, newest_step
+from zerotoolsd.submission import Admittance
 
 
 class JobsAgain:
@@ -45,7 +48,7 @@ class JobsAgain:
         if output_dir is not None and not Path(output_dir).is_absolute():
             raise BadRequest(f"output_dir = {output_dir}: must be an absolute path")
         owner = self._owner_of_next(job, uid)
-        spec = from_the_start(job.spec, str(self._dispatcher.jobs_dir))
+        (spec,) = await self._from_the_start([job])
         spec = spec if output_dir is None else replace(spec, output_dir=output_dir)
         least, most = self._dispatcher.priority_classes.range_of(owner)
         terms = QueueTerms(priority=min(max(job.priority, least), most))
@@ -62,15 +65,24 @@ class JobsAgain:
             raise BadRequest(f"output_dir = {output_dir}: must be an absolute path")
         owner = self._owner_of_next(members[0], uid)
         specs = []
-        for job in members:
+        for job, spec in zip(members, await self._from_the_start(members), strict=True):
             assert job.array is not None
-            spec = from_the_start(job.spec, str(self._dispatcher.jobs_dir))
             if output_dir is not None:
                 spec = replace(spec, output_dir=str(Path(output_dir) / str(job.array.index)))
             specs.append((spec, job.array.label))
         least, most = self._dispatcher.priority_classes.range_of(owner)
         terms = QueueTerms(priority=min(max(members[0].priority, least), most))
         return await self._submission.submit_array(specs, uid=owner, key=None, terms=terms)
+
+    async def _from_the_start(self, jobs: Sequence[JobRow]) -> list[JobSpec]:
+        """The jobs as they were submitted first. Paths are compared with links followed."""
+        specs, real = [job.spec for job in jobs], dict[str, str]()
+        named = [path for spec in specs for path in (spec.output_dir, spec.resume_from) if path]
+        if any(spec.resume_from for spec in specs):
+            user = self._dispatcher.users.of(jobs[0].uid)
+            found = await self._submission.look(specs[0], real_paths, named, user=user)
+            real = dict(zip(named, map(str, found), strict=True))
+        return [from_the_start(spec, str(self._dispatcher.jobs_dir), real) for spec in specs]
 
     async def resume(self, job_id: int, uid: int) -> JobRow:
         """See `JobService`."""
@@ -93,8 +105,7 @@ class JobsAgain:
             )
         spec, begun = replace(job.spec, output_dir=job.output_dir), True
         if spec.engine == "script":
-            found = last_report.latest_checkpoint(job, self._store.attempts(job.id))
-            spec = replace(spec, resume_from=str(found[1])) if found else spec
+            spec = await self._from_newest(job, spec)
         elif await self._newest_step(job) is not None:
             spec = replace(spec, resume_from=job.output_dir)
         else:
@@ -102,6 +113,26 @@ class JobsAgain:
         owner = self._owner_of_next(job, uid)
         new, _ = await self._submission.submit(spec, uid=owner, key=None, rehearse=not begun)
         return new
+
+    async def _from_newest(self, job: JobRow, spec: JobSpec) -> JobSpec:
+        """Give a job of a program its newest checkpoint: a reported one, else one that was found.
+
+        Raises Conflict: all of these are damaged.
+        """
+        attempts = self._store.attempts(job.id)
+        paths = last_report.reported_by_program(attempts)
+        paths += [path for path in last_report.checkpoints_before(attempts) if path not in paths]
+        if not paths:
+            return spec
+        user = self._dispatcher.users.of(job.uid)
+        found = await self._submission.look(spec, newest_undamaged, paths, user=user)
+        if found["path"] is None:
+            raise Conflict(
+                f"job {job.id} cannot be resumed: none of its checkpoints is whole: "
+                f"{found['why']}; put one back that is whole, or begin anew: zerotools retry "
+                f"{job.id}"
+            )
+        return replace(spec, resume_from=str(found["path"]))
 
     async def _newest_step(self, job: JobRow) -> int | None:
         user = self._dispatcher.users.of(job.uid)
@@ -138,13 +169,17 @@ def _check_over(job: JobRow) -> None:
         )
 
 
-def from_the_start(spec: JobSpec, jobs_dir: str) -> JobSpec:
+def from_the_start(
+    spec: JobSpec, jobs_dir: str, real: Mapping[str, str] = MappingProxyType({})
+) -> JobSpec:
     """The job as it was before it was ever resumed: in a directory of its own where it had one, and
-    not from its own checkpoints."""
-    place = spec.output_dir
-    if place is not None and spec.resume_from is not None and _is_within(spec.resume_from, place):
+    not from its own checkpoints. `real` are paths of the job with links followed."""
+    place, start = spec.output_dir, spec.resume_from
+    pairs = {(start, place), (real.get(start or ""), real.get(place or ""))}
+    if any(one and other and _is_within(one, other) for one, other in pairs):
         spec = replace(spec, resume_from=None)
-    if place is not None and re.fullmatch(rf"{re.escape(jobs_dir)}/[0-9]+/output", place):
+    own = "|".join(map(re.escape, names_of(jobs_dir)))
+    if place is not None and re.fullmatch(rf"(?:{own})/[0-9]+/output", place):
         spec = replace(spec, output_dir=None)
     return spec
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.queue import clocks
 from zerotoolsd.queue.booking.gpu_use import book_end
 from zerotoolsd.queue.clocks import Moment
+from zerotoolsd.queue.lifecycle import Standing
 from zerotoolsd.queue.retrying.causes import KILLED
 from zerotoolsd.queue.rows import ENDED, RUNNING, ArrayPlace, AttemptRow, Fence, JobRow
 from zerotoolsd.queue.yielding.yield_table import YieldTable
@@ -40,7 +41,8 @@ class NewJob:
 
     `array` says which of several it is; its id does not count yet. `hold` says why it is on hold
     from the start; `begin` and `after` what it waits for.
-    `tree` is `job_to_dict(spec)`, where that was made already; `expected` is for `queue.expected`.
+    `tree` is `job_to_dict(spec)`, `given` is `given_of(spec)` and `texts` are both as they are
+    stored, where that was made already: large ones take long. `expected` is for `queue.expected`.
     `check` is called last, in the transaction: what it raises refuses this job alone. `queued` is
     called with the job's row, before the commit.
     """
@@ -58,6 +60,8 @@ class NewJob:
     after: tuple[Dependency, ...] = ()
     array: ArrayPlace | None = None
     tree: Mapping[str, Any] | None = None
+    given: Mapping[str, Any] | None = None
+    texts: tuple[str, str] | None = None
     expected: str | None = None
     check: Callable[[], None] = _nothing
     queued: Callable[[JobRow], None] = _nothing
@@ -82,9 +86,9 @@ def refuse_other_size(jobs: Sequence[NewJob], known: int) -> None:
 
 def insert_job(
     run: RunSql, new: NewJob, spec_text: str, given_text: str, array_id: int | None
-) -> int:
-    """The row of a job, with its name and its place; its number. `array_id` is the array that it
-    joins, None: it is the first of one, or of none."""
+) -> JobRow:
+    """The row of a job, with its name and its place. `array_id` is the array that it joins, None:
+    it is the first of one, or of none."""
     job_id = run(
         "INSERT INTO job (uid, name, spec, spec_given, spec_version, idempotency_key,"
         " output_dir, state, reason, restarts_used, best_step, created, priority, begin_at,"
@@ -97,17 +101,33 @@ def insert_job(
     ).lastrowid
     assert job_id is not None
     place = new.output_dir or str(new.default_output / str(job_id) / "output")
+    array = None if new.array is None else replace(new.array, id=array_id or job_id)
+    name = new.name or f"job-{job_id}"
     run(
-        "UPDATE job SET name = ?, output_dir = ? WHERE id = ?",
-        (new.name or f"job-{job_id}", place, job_id),
+        "UPDATE job SET name = ?, output_dir = ?, array_id = ?, array_index = ?, array_size = ?,"
+        " array_label = ? WHERE id = ?",
+        (
+            *(name, place, array and array.id, array and array.index, array and array.size),
+            *(array and array.label, job_id),
+        ),
     )
-    if (array := new.array) is not None:
-        run(
-            "UPDATE job SET array_id = ?, array_index = ?, array_size = ?, array_label = ?"
-            " WHERE id = ?",
-            (array_id or job_id, array.index, array.size, array.label, job_id),
-        )
-    return job_id
+    return JobRow(
+        id=job_id,
+        uid=new.uid,
+        name=name,
+        spec_text=spec_text,
+        given_text=given_text,
+        spec_version=zerotools.__version__,
+        output_dir=place,
+        standing=Standing(state=new.state, reason=new.hold),
+        created=new.now,
+        started=None,
+        ended=None,
+        priority=new.priority,
+        begin=new.begin,
+        array=array,
+        expected=new.expected,
+    )
 
 
 class Change:
@@ -139,11 +159,8 @@ class Change:
         """Which of the jobs that wait goes first."""
         self._sql("UPDATE job SET priority = ? WHERE id = ?", (priority, self._job_id))
 
-    def add_attempt(
-        self, attempt: AttemptRow, gpu_bytes: int | None = None, gpu_part: float = 1.0
-    ) -> None:
+    def add_attempt(self, attempt: AttemptRow, gpu_bytes: int | None = None) -> None:
         """A new attempt, and the leases of its GPUs: of so many bytes of each, or of whole ones.
-        It is booked as `gpu_part` of each.
 
         Raises Changed: a GPU is leased as a whole, or shared and wanted as a whole.
         """
@@ -154,7 +171,7 @@ class Change:
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 *(row.job_id, row.number, row.token, row.state, row.run_dir),
-                *(json.dumps(row.gpu_uuids), row.resumed_from, row.host, gpu_part),
+                *(json.dumps(row.gpu_uuids), row.resumed_from, row.host, row.gpu_part),
                 *(row.world_size, json.dumps(dict(row.gpu_baseline))),
             ),
         )

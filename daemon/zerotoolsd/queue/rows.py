@@ -134,6 +134,8 @@ class AttemptRow:
     cause: str | None = None
     world_size: int | None = None
     """Its ranks; None: an older version has begun it, of a job that has one size."""
+    gpu_part: float = 1.0
+    """The part of each of its GPUs for which it is booked."""
     gpu_baseline: Mapping[str, int] = field(default_factory=dict)
     """Bytes of its GPUs that no process held when it began, by UUID, where that is known."""
 
@@ -229,5 +231,6 @@ def attempt_row(row: Mapping[str, Any]) -> AttemptRow:
         host=row["host"],
         cause=row["cause"],
         world_size=row["world_size"],
+        gpu_part=row["gpu_part"],
         gpu_baseline=json.loads(row["gpu_baseline"] or "{}"),
     )

@@ -150,8 +150,8 @@ class Store:
 
     def _submit(self, new: NewJob, array_id: int | None = None) -> tuple[JobRow, bool]:
         tree = job_to_dict(new.spec) if new.tree is None else new.tree
-        given = given_of(new.spec)
-        given_text = json_of(given)
+        given = given_of(new.spec) if new.given is None else new.given
+        spec_text, given_text = new.texts or (json_of(tree), json_of(given))
         if (old := self.by_key(new.uid, new.idempotency_key)) is not None:
             read = old.reading.spec
             # Sent again after an upgrade, the same job may have got other defaults.
@@ -163,10 +163,10 @@ class Store:
                 )
             return old, False
         new.check()
-        job_id = insert_job(self._sql, new, json_of(tree), given_text, array_id)
-        self.dependencies.add(job_id, new.after)
-        self._append(new.now, job_id, None, "submit", None, new.state, new.hold)
-        job = self.job(job_id).with_reading(replace(new.spec, given=given))
+        job = insert_job(self._sql, new, spec_text, given_text, array_id)
+        self.dependencies.add(job.id, new.after)
+        self._append(new.now, job.id, None, "submit", None, new.state, new.hold)
+        job = job.with_reading(replace(new.spec, given=given))
         new.queued(job)
         return job, True
 
@@ -332,6 +332,11 @@ class Store:
         cursor.row_factory = None
         cursor.execute("SELECT id FROM job WHERE state = ? AND id > ? ORDER BY id", (state, above))
         return [row[0] for row in cursor]
+
+    def array_states(self, array_id: int) -> list[tuple[int, str]]:
+        """The jobs of an array and the state of each, the first one first."""
+        rows = self._sql("SELECT id, state FROM job WHERE array_id = ? ORDER BY id", (array_id,))
+        return [(row["id"], row["state"]) for row in rows]
 
     def changed_since(self, seq: int) -> list[int] | None:
         """The jobs of which there are events after `seq`; None: some of these events may be gone.

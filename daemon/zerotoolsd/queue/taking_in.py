@@ -11,6 +11,7 @@ from typing import Any
 import zerotools
 from zerotools.core.counts import bytes_of
 from zerotools.jobs import states
+from zerotoolsd.queue.booking.gpu_use import GpuTime, book_found
 from zerotoolsd.queue.rows import ENDED, AttemptRow
 
 REBUILD = "rebuild"
@@ -32,7 +33,8 @@ class FoundJob:
 
     `state` is None where the queue does not know it, else `spec` is. `closed`: records of the
     attempts that the queue takes for open, by number. `attempts`: those that it does not know; the
-    last one is not over yet as far as the queue is concerned.
+    last one is not over yet as far as the queue is concerned. `used`: of these, the GPU time of
+    those that have ended, by number, where it is known.
     """
 
     id: int
@@ -44,6 +46,7 @@ class FoundJob:
     after: str
     closed: Mapping[int, Mapping[str, Any]]
     attempts: tuple[AttemptRow, ...]
+    used: Mapping[int, GpuTime]
     restarts_used: int
 
 
@@ -108,20 +111,23 @@ def _take_in(sql: RunSql, job: FoundJob, hold: str | None) -> None:
             (ENDED, json.dumps(record), job.created, job.id, number),
         )
         sql("DELETE FROM lease WHERE job_id = ? AND attempt = ?", (job.id, number))
+        book_found(sql, job.id, number, job.used.get(number))
     for row in job.attempts:
         _add(sql, row)
+        if row.state == ENDED or row.number in job.used:
+            book_found(sql, job.id, row.number, job.used.get(row.number))
 
 
 def _add(sql: RunSql, row: AttemptRow) -> None:
     result = None if row.result is None else json.dumps(row.result)
     sql(
         "INSERT INTO attempt (job_id, number, token, state, run_dir, gpu_uuids, resumed_from,"
-        " started, ended, result, started_clock, boot_id, host, world_size)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " started, ended, result, started_clock, boot_id, host, world_size, gpu_part)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             *(row.job_id, row.number, row.token, row.state, row.run_dir),
             *(json.dumps(row.gpu_uuids), row.resumed_from, row.started, row.ended, result),
-            *(row.started_clock, row.boot_id, row.host, row.world_size),
+            *(row.started_clock, row.boot_id, row.host, row.world_size, row.gpu_part),
         ),
     )
     if row.state == ENDED:

@@ -60,7 +60,7 @@ class JobView:
     that were submitted as one;
     `environment` says what its ranks begin with, where nothing was taken along at submit;
     `user` is the name of `uid`, where it is known; `masked`: who asked sees that it is there, and
-    the rest is left out.
+    the rest is left out; `shortened`: it is in a list, and long parts of `spec` are left out.
     """
 
     id: int
@@ -91,6 +91,7 @@ class JobView:
     environment: str | None = None
     user: str | None = None
     masked: bool = False
+    shortened: bool = False
 
     @property
     def attempt(self) -> AttemptView | None:
@@ -157,6 +158,10 @@ class CleanedJob:
     size_bytes: int
     outputs: tuple[str, ...] = ()
 
+    def to_json(self) -> dict[str, Any]:
+        """All fields, under their own names."""
+        return {**vars(self), "outputs": list(self.outputs)}
+
 
 @dataclass(frozen=True, kw_only=True)
 class KeptJob:
@@ -166,6 +171,10 @@ class KeptJob:
     name: str
     why: str
     gone: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields, under their own names."""
+        return dict(vars(self))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,10 +186,7 @@ class Cleaned:
 
     def to_json(self) -> dict[str, Any]:
         """All fields, under their own names."""
-        return {
-            "jobs": [{**asdict(job), "outputs": list(job.outputs)} for job in self.jobs],
-            "kept": [asdict(job) for job in self.kept],
-        }
+        return {name: [each.to_json() for each in getattr(self, name)] for name in ("jobs", "kept")}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -72,8 +72,8 @@ class Plan:
     control group holds the processes together, where there may be one. `mounts`: the file systems
     beside the root's on which the job has files. `meeting`: where the ranks of several nodes meet,
     and which of them this is: `host`, `port`, `nodes`, `node_rank`; empty: there is one node.
-    `bindings`: what each process that is started
-    keeps to; none: nothing.
+    `bindings`: what each process that is started keeps to; none: nothing. `gpu_part`: the part of
+    each GPU for which the attempt is booked, for a queue that is made anew.
     """
 
     job_id: int
@@ -105,6 +105,7 @@ class Plan:
     gpu_locks: Mapping[str, Any] = field(default_factory=dict)
     bindings: tuple[RankBinding, ...] = ()
     meeting: Mapping[str, Any] = field(default_factory=dict)
+    gpu_part: float = 1.0
 
     @property
     def follows(self) -> bool:

@@ -116,6 +116,7 @@ class Progress:
                 "evaluation": self.evaluation,
                 "checkpoint_step": self.checkpoint and self.checkpoint["step"],
                 "checkpoint_path": self.checkpoint and self.checkpoint.get("path"),
+                "checkpoint_found": self.checkpoint and self.checkpoint.get("found"),
                 "checkpoint_time": self.checkpoint and self.checkpoint.get("time"),
                 "checkpoint_verified": self.checkpoint and self.checkpoint.get("verified"),
                 "checkpoint_not_verified": self.checkpoint and self.checkpoint.get("not_verified"),
@@ -157,8 +158,11 @@ class Progress:
         self._keep(message, event)
 
     def found(self, path: str, step: int | None) -> None:
-        """A checkpoint was found that no rank reported; without a step it is of the newest one."""
-        if path not in self._told_paths:
+        """Record a checkpoint that was found; without a step it is of the newest one.
+
+        A program that reports checkpoints says itself which there are: none is found of those.
+        """
+        if not self._told_paths:
             event = {"event": "checkpoint", "path": path, "time": time.time(), "found": True}
             event["verified"] = STRUCTURE
             self._take_event({**event, "step": self.steps_done if step is None else step})

@@ -57,6 +57,7 @@ def page_gate(users: RateLimit | None = None, strangers: RateLimit | None = None
         if connection is not None:
             connection.begin()
         try:
+            inputs.refuse_encoded(request)
             refuse_other_sites(request)
             refuse_other_origins(request)
             now = asyncio.get_running_loop().time()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from itertools import islice
 from typing import Any
 
 from aiohttp import web
@@ -12,6 +13,9 @@ from zerotoolsd.web.sessions import WebSession, WebSessions
 SESSIONS: web.AppKey[WebSessions] = web.AppKey("sessions")
 OPEN: web.AppKey[Collection[Any]] = web.AppKey("open")
 """Handlers that need no session."""
+
+MOST_COOKIES = 180
+"""Browsers keep at most 180 for one address. Each is hashed before the caller is known."""
 
 # aiohttp before 3.14 has text for its keys, and since then it warns of that.
 _KEY = getattr(web, "RequestKey", None)
@@ -28,13 +32,14 @@ def cookie_name(app: web.Application, session: WebSession) -> str:
 
 
 def cookies_of(request: web.Request) -> list[str]:
-    """The values of all cookies that look like ours. Other ports can set some of the same name,
-    which hide none of these."""
+    """The values of the cookies that look like ours, at most `MOST_COOKIES`. Other ports can set
+    some of the same name, which hide none of these."""
     prefix = _prefix(request.app)
     pairs = [
         each.strip() for line in request.headers.getall("Cookie", []) for each in line.split(";")
     ]
-    return [pair.partition("=")[2] for pair in pairs if pair.startswith(prefix)]
+    own = (pair.partition("=")[2] for pair in pairs if pair.startswith(prefix))
+    return list(islice(own, MOST_COOKIES))
 
 
 def _prefix(app: web.Application) -> str:

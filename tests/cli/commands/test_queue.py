@@ -7,11 +7,14 @@ import sys
 import time
 from dataclasses import replace
 
+import pytest
+
 from tests.cli.conftest import Command
 from tests.daemon.api.fakes import FakeService
 from tests.daemon.api.made_views import STEP, a_job, a_view, an_attempt
 from zerotools.cli.commands.queue import table
 from zerotools.cli.commands.show import page
+from zerotools.jobs.client import daemon_client
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotoolsd.api.asking.asked import Asked
 from zerotoolsd.api.readers import view_for
@@ -127,3 +130,15 @@ def test_a_job_of_somebody_else_is_one_line(service: FakeService) -> None:
     assert "GPU-1" in shown
     assert "its owner and administrators see more" in shown
     assert "log" not in shown
+
+
+def test_jobs_above_a_page_of_a_state_are_listed_too(
+    zerotools: Command, service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(daemon_client, "PAGE", 3)
+    for _ in range(8):
+        service.add()
+    service.add(state="running")
+    assert [job["id"] for job in json.loads(zerotools("queue", "--json").out)] == list(range(1, 10))
+    newest = json.loads(zerotools("queue", "--all", "--json", "-n", "4").out)
+    assert [job["id"] for job in newest] == [6, 7, 8, 9]

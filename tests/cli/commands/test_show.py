@@ -13,7 +13,6 @@ from tests.daemon.api.made_views import STEP, a_job, a_view, an_attempt
 from zerotools.cli.commands.show import page
 from zerotools.cli.job_views.compiler_locks import suspects
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.runs.thinned import THINNED, ThinnedRecord
 
 
 def test_show_has_attempts_peaks_and_reasons(zerotools: Command, service: FakeService) -> None:
@@ -194,16 +193,16 @@ def test_the_newest_copy_in_a_store_is_shown(
 
 
 def test_a_checkpoint_that_was_thinned_is_not_called_verified(
-    service: FakeService, client: DaemonClient, tmp_path: Path
+    service: FakeService, client: DaemonClient
 ) -> None:
-    record = ThinnedRecord("masters", ("exp_avg", "step"), 1.8e9)
-    (tmp_path / THINNED).write_text(record.to_json())
-    said = {"verified": {"how": "at_save", "time": None}, "not_verified": None}
-    service.add(state="failed", latest_checkpoint={"step": 10, "path": str(tmp_path), **said})
-    lines = page(client.job(1), None)
+    """By the word of the daemon: the files of a checkpoint are not opened here."""
     dropped = "it was thinned on 2027-01-15 (exp_avg, step dropped): training cannot resume from it"
+    said = {"verified": {"how": "at_save", "time": None}, "not_verified": None, "thinned": dropped}
+    newest = {"step": 10, "path": "/no/such", **said}
+    service.add(state="failed", latest_checkpoint=newest)
+    lines = page(client.job(1), None)
     assert f"  verified    step 10: {dropped}" in lines
-    (tmp_path / THINNED).write_bytes(b"damaged")
+    service.change(1, latest_checkpoint={**newest, "thinned": None})
     assert any("verified    step 10: verified" in line for line in page(client.job(1), None))
 
 

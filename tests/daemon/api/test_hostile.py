@@ -40,8 +40,11 @@ def ask(
         (b'{"job": 3}', 400, "must be a table"),
         (b'{"job": {"train": {"steps": NaN}}}', 400, "NaN is not a JSON number"),
         (b'{"job": ' + b"9" * 5000 + b"}", 400, "not valid JSON"),
-        (b'{"job": ' + b"[" * 200_000 + b"]" * 200_000 + b"}", 400, "nested too deeply"),
-        (b'{"job": ' + b'{"a":' * 100_000, 400, "nested too deeply"),
+        (b'{"job": ' + b"[" * 40_000 + b"]" * 40_000 + b"}", 400, "nested too deeply"),
+        (b'{"job": ' + b'{"a":' * 40_000, 400, "nested too deeply"),
+        (b'{"job": [' + b"1," * 50_000 + b"1]}", 400, "the request has about 50,002 values"),
+        (b'{"job": "' + b"," * 60_000 + b'"}', 400, "must be a table"),
+        (b'{"job": {"name": "' + b"x" * 140_000 + b'"}}', 400, "has 140,000 characters"),
         (b'{"job": {"name": "\\ud800"}}', 400, "name"),
         (b'{"job": {}, "idempotency_key": 7}', 400, "idempotency_key"),
         (b'{"job": {}, "idempotency_key": "a\\u0000"}', 400, "idempotency_key"),
@@ -84,14 +87,10 @@ def test_bad_targets(
     assert (response.status, tree["code"]) == (status, code)
 
 
-@pytest.mark.parametrize(
-    ("body", "status"), [(gzip.compress(b" " * (64 << 20)), 413), (b"\x1f\x8bnot gzip", 400)]
-)
-def test_a_compressed_body_has_the_same_limit(
-    body: bytes, status: int, client: DaemonClient
-) -> None:
+@pytest.mark.parametrize("body", [gzip.compress(b" " * (64 << 20)), b"\x1f\x8bnot gzip"])
+def test_a_compressed_body_is_refused(body: bytes, client: DaemonClient) -> None:
     response, tree = ask(client, "POST", "/v1/jobs", body, **{"Content-Encoding": "gzip"})
-    assert (response.status, tree["status"]) == (status, status)
+    assert (response.status, tree["code"]) == (415, "encoded")
 
 
 def test_a_client_that_leaves_in_the_middle_is_no_defect(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from zerotoolsd.attempts import last_report
+from zerotoolsd.queue.rows import AttemptRow
 
 
 def test_the_newest_step_is_found_among_other_lines(tmp_path: Path) -> None:
@@ -47,6 +48,43 @@ def test_the_newest_line_that_names_a_checkpoint_counts(
 ) -> None:
     (tmp_path / "progress.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert last_report.report_so_far(tmp_path).checkpoint_step == step
+
+
+def test_what_a_program_reported_itself_is_known_apart_from_what_was_found(tmp_path: Path) -> None:
+    lines: list[dict[str, object]] = [
+        {"event": "checkpoint", "step": 4, "path": "/o/4"},
+        {"event": "checkpoint", "step": 5, "path": "/o/5", "found": True},
+        {"event": "checkpoint", "step": 6, "path": "/o/6"},
+        {
+            "event": "summary",
+            "checkpoint_step": 7,
+            "checkpoint_path": "/o",
+            "checkpoint_found": True,
+        },
+    ]
+    first, second = (tmp_path / name for name in ("attempt-1", "attempt-2"))
+    for directory in (first, second):
+        directory.mkdir()
+    (first / "progress.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    ended = {"checkpoint": {"step": 9, "path": "/o/9"}}
+    attempts = [made(first), made(second, state="ended", result=ended)]
+    assert last_report.checkpoints_before(attempts) == ["/o/9", "/o"]
+    assert last_report.reported_by_program(attempts) == ["/o/9", "/o/6", "/o/4"]
+
+
+def made(directory: Path, state: str = "running", result: object = None) -> AttemptRow:
+    return AttemptRow(
+        job_id=1,
+        number=1,
+        token="t",
+        state=state,
+        run_dir=str(directory),
+        gpu_uuids=(),
+        resumed_from=None,
+        started=None,
+        ended=None,
+        result=result,  # type: ignore[arg-type]
+    )
 
 
 COPY = {"event": "uploaded", "step": 4, "path": "s3://b/run/step-00000004", "time": 5.0}

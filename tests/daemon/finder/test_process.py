@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,14 @@ def out(tmp_path: Path) -> Path:
     return directory
 
 
-def search(out: Path, *told: Path, given: str | None = None) -> Search:
+def search(
+    out: Path, *told: Path, given: str | None = None, reported: Sequence[Path] = ()
+) -> Search:
     settings = {
         "checkpoint_dir": str(out),
         "before": str(out.parent / "before.json"),
         "told": [str(path) for path in told],
+        "reported": [str(path) for path in reported],
         "given": given,
     }
     return Search(settings)
@@ -154,7 +158,7 @@ def test_what_ranks_told_of_counts_in_formats_that_nobody_knows_too(
     own = tmp_path / "state.json"
     own.write_text(json.dumps({"step": 3}))
     gone = tmp_path / "gone"
-    choice = search(out, gone, own).choose()
+    choice = search(out, gone, own, reported=[gone, own]).choose()
     assert (choice["resume_from"], choice["lost"]) == (str(own), None)
     assert choice["passed_over"] == [{"path": str(gone), "why": f"{gone} is not there any more"}]
 
@@ -175,7 +179,13 @@ def test_while_the_machine_gives_errors_nothing_is_called_damaged_or_gone(out: P
     one = search(out)
     saved = put(TRAINER, out / "checkpoint-2", 1)
     later = search(out, saved)
-    settings = {"checkpoint_dir": str(out), "before": str(out / "b"), "told": [], "given": None}
+    settings = {
+        "checkpoint_dir": str(out),
+        "before": str(out / "b"),
+        "told": [],
+        "reported": [],
+        "given": None,
+    }
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
     try:

@@ -15,6 +15,7 @@ from tests.daemon.dispatchers import CONFIG, Running, running
 from tests.daemon.test_jobservice import ME, Story, refusal, submit
 from zerotools.jobs.sweeps import MOST_MEMBERS
 from zerotoolsd.config import LimitsConfig
+from zerotoolsd.operations import whole_arrays
 from zerotoolsd.queue import store as queue_store
 from zerotoolsd.queue_terms import QueueTerms
 from zerotoolsd.service.exchanged import ArrayWish, JobView
@@ -171,13 +172,49 @@ def test_a_job_of_no_array_and_a_priority_above_the_class(tmp_path: Path) -> Non
     tell(tmp_path / "state", story)
 
 
-def test_a_thousand_are_cancelled_by_one_commit(tmp_path: Path) -> None:
+def test_a_thousand_are_cancelled_by_few_commits_and_others_are_answered_between(
+    tmp_path: Path,
+) -> None:
     async def story(it: Running) -> None:
         jobs = await array(it, ["exit=0"] * MOST_MEMBERS, hold=True)
-        commits = list[float]()
+        commits, turns = list[float](), 0
         it.engine.store.on_commit = commits.append
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        task = asyncio.create_task(others())
         found = await it.service.change_array(jobs[0].id, ArrayWish(do="cancel"), uid=ME)
+        task.cancel()
         assert len(found.jobs) == MOST_MEMBERS
-        assert len(commits) == 1
+        assert len(commits) == MOST_MEMBERS / whole_arrays.AT_ONCE
+        assert turns > len(commits)
+
+
+def test_where_writing_fails_between_two_commits_it_is_said_how_many_were_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(it: Running) -> None:
+        monkeypatch.setattr(whole_arrays, "AT_ONCE", 2)
+        jobs = await array(it, ["exit=0"] * 5, hold=True)
+        written, append = 0, queue_store.Store._append
+
+        def fails(store: queue_store.Store, now: float, *values: object) -> int:
+            nonlocal written
+            written += 1
+            if written == 4:
+                raise sqlite3.OperationalError("disk I/O error")
+            return append(store, now, *values)
+
+        monkeypatch.setattr(queue_store.Store, "_append", fails)
+        wish = ArrayWish(do="cancel")
+        said = await refusal(it.service.change_array(jobs[0].id, wish, uid=ME), Unavailable)
+        assert said.endswith("writing the queue failed: disk I/O error; 2 of 5 were")
+        monkeypatch.undo()
+        assert await states(it, jobs) == ["cancelled"] * 2 + ["on_hold"] * 3
+        assert len((await it.service.change_array(jobs[0].id, wish, uid=ME)).jobs) == 3
 
     tell(tmp_path / "state", story)

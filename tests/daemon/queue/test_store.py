@@ -17,9 +17,9 @@ from tests.matrices import FULL
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.queue import schema
-from zerotoolsd.queue.changes import Changed
+from zerotoolsd.queue.changes import Changed, NewJob
 from zerotoolsd.queue.lifecycle import Standing
-from zerotoolsd.queue.rows import AttemptRow, JobRow
+from zerotoolsd.queue.rows import ArrayPlace, AttemptRow, JobRow
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.values import Unstorable
 from zerotoolsd.service.refusals import Conflict
@@ -337,3 +337,31 @@ def test_shares_of_a_gpu_are_leased_beside_one_another_and_never_beside_a_whole_
     assert [(lease.job_id, lease.bytes) for lease in store.leases()] == [(1, 10), (2, 20)]
     store.release(store.leases()[0], 7.0)
     assert [lease.job_id for lease in store.leases()] == [2]
+
+
+@pytest.mark.parametrize("name", [None, "named"])
+def test_a_job_that_was_queued_is_as_it_is_read_again(
+    tmp_path: Path, opened: Open, name: str | None
+) -> None:
+    store = opened(tmp_path)
+    place = ArrayPlace(id=0, index=0, size=2, label="seed=1")
+    spec = JobSpec()
+    new = NewJob(
+        uid=5,
+        name=name,
+        spec=spec,
+        output_dir=None,
+        default_output=tmp_path,
+        idempotency_key=None,
+        now=3.0,
+        priority=4,
+        hold="held",
+        begin=9.0,
+        array=place,
+        expected="{}",
+    )
+    found = store.submit_array([new, replace(new, array=replace(place, index=1))])
+    assert found == [store.job(1), store.job(2)]
+    assert [job.array and job.array.id for job in found] == [1, 1]
+    ((alone, _),) = store.submit_all([replace(new, array=None, hold=None)])  # type: ignore[misc]
+    assert alone == store.job(3)

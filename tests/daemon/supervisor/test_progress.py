@@ -136,6 +136,17 @@ def test_the_newest_checkpoint_counts(progress: Progress, send: Send) -> None:
     assert progress.checkpoint["path"] == "/b"
 
 
+def test_nothing_is_found_of_a_program_that_reports(progress: Progress, send: Send) -> None:
+    progress.found("/out/step-3", None)
+    assert progress.checkpoint is not None
+    assert report_so_far(Path()).checkpoint_found
+    send(message(event="checkpoint", step=5, path="/out/step-5.safetensors"))
+    progress.found("/out", None)
+    assert progress.checkpoint["path"] == "/out/step-5.safetensors"
+    known = report_so_far(Path())
+    assert (known.checkpoint_step, known.checkpoint_found) == (5, False)
+
+
 def test_no_run_makes_the_file_much_larger_than_its_bound() -> None:
     """By the size at which each pause begins, and records of 300 bytes."""
     mib, years = 2**20, 0.0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from zerotoolsd.api.doors.rate import RateLimit
 from zerotoolsd.web.page_app import CHANGES, OF_API
 from zerotoolsd.web.page_gate import is_local, page_gate
 from zerotoolsd.web.page_headers import HEADERS
+from zerotoolsd.web.page_keys import MOST_COOKIES
 
 OTHER_HOSTS = (
     "evil.example",
@@ -266,3 +269,23 @@ def test_nothing_is_said_of_another_method(page: Served) -> None:
     for method in ("PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"):
         headers = {**browser.own, "Origin": browser.origin}
         assert browser.send(method, "/v1/jobs/1", *headers.items()).status in (404, 405)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "elsewhere.example"])
+def test_a_compressed_body_is_refused_and_not_inflated(page: Served, host: str) -> None:
+    bomb = gzip.compress(bytes(400 << 20), 1)
+    began = time.process_time()
+    headers = (("Host", host), ("Content-Encoding", "gzip"))
+    answer = page.stranger().send("POST", "/v1/jobs/1/cancel", *headers, body=bomb)
+    assert answer.status == 415
+    assert time.process_time() - began < 0.5, "inflated, it takes a second"
+
+
+def test_of_a_thousand_cookies_few_are_hashed(page: Served) -> None:
+    browser = page.browser()
+    name = str(browser.cookie).partition("=")[0]
+    many = ("Cookie", "; ".join(f"{name}={number}" for number in range(250)))
+    assert page.stranger().send("GET", "/v1/jobs", many).status == 401
+    last = [*[("Cookie", f"{name}=x")] * (MOST_COOKIES - 1), ("Cookie", str(browser.cookie))]
+    secret = tuple(browser.own.items())[1:]
+    assert page.stranger().send("GET", "/v1/jobs", *last[-100:], *secret).status == 200

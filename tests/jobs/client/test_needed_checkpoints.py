@@ -23,13 +23,13 @@ def saved(output_dir: Path) -> None:
 
 
 class FakeClient:
-    """Answers as `DaemonClient.jobs` does, two jobs to a page."""
+    """Answers as `DaemonClient.every_job` does."""
 
     def __init__(self, jobs: list[dict[str, Any]]) -> None:
         self._jobs = jobs
         self.asked: list[str] = []
 
-    def jobs(self, *, state: str, limit: int, after: int | None) -> list[dict[str, Any]]:
+    def every_job(self, *, state: str) -> list[dict[str, Any]]:
         self.asked.append(state)
         return [job for job in self._jobs if job["state"] == state]
 
@@ -88,8 +88,8 @@ def test_every_state_that_is_not_over_is_asked_for(tmp_path: Path) -> None:
 
 def test_a_job_that_goes_from_state_to_state_is_found(tmp_path: Path) -> None:
     class Moving(FakeClient):
-        def jobs(self, *, state: str, limit: int, after: int | None) -> list[dict[str, Any]]:
-            found = super().jobs(state=state, limit=limit, after=after)
+        def every_job(self, *, state: str) -> list[dict[str, Any]]:
+            found = super().every_job(state=state)
             if state == "queued":
                 self._jobs = [job(state="running", spec={"resume_from": str(tmp_path)})]
             elif state == "running":  # it crashed: queued again, which was asked for before

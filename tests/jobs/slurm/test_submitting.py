@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +16,8 @@ from tests.jobs.tables.test_slurm import job
 from zerotools.core.errors import BadRequest, SlurmUnreachable
 from zerotools.jobs.slurm import submitting
 from zerotools.jobs.slurm.controller_answers import ControllerJob
-from zerotools.jobs.slurm.job_directory import JobDirectory, job_directories
+from zerotools.jobs.slurm.job_directory import END, JobDirectory, job_directories, write_record
+from zerotools.jobs.slurm.output_claim import CLAIMS
 from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
 from zerotools.jobs.slurm.submitting import find_number, own_of, submit_again, submit_job
 
@@ -90,9 +95,81 @@ def test_who_loses_a_race_for_a_key_leaves_the_job_of_the_other(tmp_path: Path) 
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(submitting, "new_job_directory", lambda *_: Late(directory.path))
-        with pytest.raises(BadRequest, match="somebody else submits it just now"):
-            submit_job(commands, home, job({}), key="mine")
+        assert submit_job(commands, home, job({}), key="mine")[1] == "4711"
     assert directory.submission(1) is not None
+    assert len(calls(tmp_path, "sbatch")) == 1
+
+
+def test_two_callers_with_one_key_get_the_number_of_one_job(tmp_path: Path) -> None:
+    """The second comes while sbatch of the first has not answered yet."""
+    slow = "cat > /dev/null; while ! [ -e $0.go ]; do sleep 0.02; done; echo 4711"
+    commands, home = programs(tmp_path, sbatch=slow, squeue="exit 0"), tmp_path / "home"
+    with ThreadPoolExecutor(3) as pool:
+        found = [pool.submit(submit_job, commands, home, job({}), key="k") for _ in range(3)]
+        while not calls(tmp_path, "sbatch"):
+            time.sleep(0.01)
+        (tmp_path / "bin" / "sbatch.go").touch()
+        assert {each.result()[1] for each in found} == {"4711"}
+    assert len(calls(tmp_path, "sbatch")) == 1
+
+
+def test_a_caller_whose_first_was_refused_is_refused_itself(tmp_path: Path) -> None:
+    refused = "cat > /dev/null; sleep 0.2; echo 'sbatch: error: Invalid qos' >&2; exit 1"
+    commands, home = programs(tmp_path, sbatch=refused, squeue="exit 0"), tmp_path / "home"
+    with ThreadPoolExecutor(2) as pool:
+        found = [pool.submit(submit_job, commands, home, job({}), key="k") for _ in range(2)]
+        assert {str(each.exception()) for each in found} == {"sbatch: Invalid qos"}
+    assert job_directories(home) == []
+
+
+def test_of_many_submits_in_one_instant_one_writes_into_the_directory(tmp_path: Path) -> None:
+    """Each has looked already, and found no other."""
+    output = tmp_path / "runs" / "out"
+    spec = job({}, output_dir=str(output))
+    ready = threading.Barrier(8)
+    commands = programs(tmp_path, squeue="exit 0")
+
+    def submit(number: int) -> str:
+        home = tmp_path / f"home-{number % 2}"  # also where the records are in two directories
+        jobs = SlurmJobs(commands, home)
+        jobs.refuse_taken(spec)
+        ready.wait()
+        try:
+            claim = partial(jobs.claim_output, spec)
+            submit_job(commands, home, spec, claim=claim)
+        except BadRequest as error:
+            return str(error)
+        return "queued"
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(submit, range(8)))
+    assert found.count("queued") == 1
+    said = f"output_dir = {output}: job "
+    assert all(each.startswith(said) for each in found if each != "queued"), found
+    assert len(calls(tmp_path, "sbatch")) == 1
+    assert len(list((output / CLAIMS).iterdir())) == 1
+
+
+def test_a_directory_is_free_again_when_its_job_is_over_or_was_refused(tmp_path: Path) -> None:
+    home, output = tmp_path / "home", tmp_path / "out"
+    spec = job({}, output_dir=str(output))
+    refused = programs(tmp_path, sbatch="echo 'Invalid qos' >&2; exit 1", squeue="exit 0")
+    claim = partial(SlurmJobs(refused, home).claim_output, spec)
+    with pytest.raises(BadRequest, match="Invalid qos"):
+        submit_job(refused, home, spec, claim=claim)
+    assert not output.exists()
+    commands = programs(tmp_path, squeue="exit 0")
+    claim = partial(SlurmJobs(commands, home).claim_output, spec)
+    directory, _ = submit_job(commands, home, spec, claim=claim)
+    with pytest.raises(BadRequest, match="writes there"):
+        submit_job(commands, home, spec, claim=claim)
+    write_record(directory.submission_path(1) / END, {"state": "failed", "reason": "x"})
+    later, _ = submit_job(commands, home, spec, claim=claim)
+    with pytest.raises(BadRequest, match="writes there"):
+        SlurmJobs(commands, home).resume(directory.path.name)
+    write_record(later.submission_path(1) / END, {"state": "failed", "reason": "x"})
+    SlurmJobs(commands, home).resume(directory.path.name)
+    assert [each.name for each in (output / CLAIMS).iterdir()] == ["3"]
 
 
 def test_one_that_was_resumed_since_it_was_looked_at_is_not_submitted_again(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,6 @@ from zerotools.core.errors import BadRequest, DaemonUnreachable
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import STATES, TERMINAL
 
-PAGE = 1000
 HEADERS = ("id", "name", "state", "stage", "ranks", "step", "loss", "saved", "age", "why")
 USER, ME, ALL = "user", "me", "all"
 PRIORITY = "prio"
@@ -142,13 +142,7 @@ def all_jobs(
     client: DaemonClient, most: int | None = None, *, user: str | None = None
 ) -> list[dict[str, Any]]:
     """Every job (of `user`), or the newest `most` and one, the oldest first."""
-    found: list[dict[str, Any]] = []
-    page = client.jobs(limit=PAGE, user=user)
-    while page:
-        found += page
-        if most is not None and len(found) > most:
-            break
-        page = client.jobs(limit=PAGE, after=page[-1]["id"], user=user) if len(page) == PAGE else []
+    found = list(islice(client.every_job(user=user), None if most is None else most + 1))
     return found[::-1]
 
 
@@ -169,7 +163,7 @@ def open_jobs(client: DaemonClient, *, user: str | None = None) -> list[dict[str
     """
     found: dict[int, dict[str, Any]] = {}
     for state in (state for state in STATES if state not in TERMINAL):
-        for job in client.jobs(state=state, limit=PAGE, user=user):
+        for job in client.every_job(state=state, user=user):
             found[job["id"]] = job
     return [found[job_id] for job_id in sorted(found)]
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, TextIO
 
 from zerotools.cli.output import render
 from zerotools.cli.output.style import paint
 from zerotools.core.counts import counted
-from zerotools.core.errors import BadFile
 from zerotools.jobs import states
 from zerotools.jobs.states import SUCCEEDED, TERMINAL
 from zerotools.jobs.tables.adopted import AdoptedProcess, adopted_process
@@ -292,16 +290,10 @@ def uploaded(job: Job) -> str:
 
 
 def thinning(job: Job) -> str | None:
-    """What was dropped of its newest checkpoint since it was saved, as a sentence; None: nothing,
-    or it is not on this machine."""
-    from zerotools.runs.thinned import read_thinned  # 10 ms at each start
-
-    path = Path(str(job["latest_checkpoint"]["path"]))
-    try:
-        found = read_thinned(path)
-    except (BadFile, OSError, ValueError):
-        return None
-    return None if found is None else found.sentence()
+    """Say what was dropped of its newest checkpoint since it was saved; None: nothing that the
+    daemon knows of. The files are not opened here: their file system may not answer."""
+    said = job["latest_checkpoint"].get("thinned")
+    return render.clean(said) if isinstance(said, str) else None
 
 
 def saved_step(job: Job) -> str:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, is_dataclass
-from typing import Any, get_args, get_origin
+from typing import Any, cast, get_args, get_origin
 
 from zerotools.jobs.binding.declaration import keys_of
 from zerotools.jobs.binding.key_synonyms import key_meant, value_meant
@@ -202,6 +202,8 @@ def _describe(member: Any) -> str:
 def _convert_tuple(member: Any, value: Any) -> tuple[Any, ...]:
     if not isinstance(value, (list, tuple)):
         raise Mismatch("must be a list")
+    if member is str and are_texts(value):
+        return tuple(value)
     result = []
     for index, entry in enumerate(value):
         try:
@@ -214,6 +216,8 @@ def _convert_tuple(member: Any, value: Any) -> tuple[Any, ...]:
 def _convert_mapping(member: Any, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise Mismatch("must be a table")
+    if member is str and are_texts(value) and are_texts(value.values()):
+        return dict(value)
     result = {}
     for name, entry in value.items():
         try:
@@ -247,6 +251,17 @@ def _check_text(value: str) -> None:
         raise Mismatch("must be valid Unicode text") from None
 
 
+def are_texts(values: Iterable[object], errors: str = "surrogateescape") -> bool:
+    """Return whether all of `values` are valid texts; a command may have 100,000 words."""
+    if not all(type(value) is str for value in values):
+        return False
+    together = "".join(cast("Iterable[str]", values))
+    try:
+        return "\0" not in together and bool(together.encode("utf-8", errors) or True)
+    except UnicodeEncodeError:
+        return False
+
+
 def plain(value: Any, depth: int = 0) -> Any:
     """A copy of `value` made of JSON's types alone. Raises Mismatch (dates, NaN, too deep)."""
     if depth > MAX_DEPTH:
@@ -256,10 +271,14 @@ def plain(value: Any, depth: int = 0) -> Any:
     if isinstance(value, (str, int, float)):
         return _convert_scalar(type(value), value)
     if isinstance(value, (list, tuple)):
+        if depth < MAX_DEPTH and are_texts(value):
+            return list(value)
         return [plain(entry, depth + 1) for entry in value]
     if is_dataclass(value) and not isinstance(value, type):
         value = {item.name: getattr(value, item.name) for item in keys_of(value)}
     if isinstance(value, Mapping):
+        if depth < MAX_DEPTH and are_texts(value) and are_texts(value.values()):
+            return dict(value)
         return {_convert_scalar(str, k): plain(v, depth + 1) for k, v in value.items()}
     raise Mismatch(f"must not contain a {type(value).__name__}")
 

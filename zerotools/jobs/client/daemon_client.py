@@ -132,6 +132,18 @@ class DaemonClient(DaemonRequests):
             return []  # an older daemon, which has no job in a state that it does not know
         return jobs
 
+    def every_job(
+        self, *, state: str | None = None, user: str | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """Yield all jobs, however many there are, in the order of `jobs`."""
+        after: int | None = None
+        while True:
+            page = self.jobs(state=state, limit=PAGE, after=after, user=user)
+            yield from page
+            if len(page) < PAGE:
+                return
+            after = min(int(job["id"]) for job in page)
+
     def jobs_of_array(self, number: int) -> list[dict[str, Any]]:
         """The jobs of an array, the newest first."""
         return list(self._pages(None, number))

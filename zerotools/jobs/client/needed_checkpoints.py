@@ -6,19 +6,26 @@ its directories hold, and a first attempt from `resume_from`.
 
 from __future__ import annotations
 
+import json
+import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+
 from zerotools.core.errors import BadRequest, DaemonError, ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.client.need_looks import NeedLooker
 from zerotools.jobs.states import STATES, TERMINAL
 from zerotools.runs import checkpoint_dirs
 
 NOT_CHECKED = "no daemon answers, so it was not checked whether a job would resume from it"
+COMMAND = (sys.executable, "-P", __file__)
 UNFINISHED = tuple(state for state in STATES if state not in TERMINAL)
-_PAGE = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +37,12 @@ class Need:
     state: str
     path: Path
     why: str
+    real: Path | None = None
+    """The path with links followed, where that is known."""
 
     def concerns(self, checkpoint: Path) -> bool:
         """Whether it is `checkpoint`, a part of it, or a directory that it may be chosen from."""
-        own, needed = checkpoint.resolve(), self.path.resolve()
+        own, needed = checkpoint.resolve(), self.real or self.path.resolve()
         return own == needed or own in needed.parents or needed in own.parents
 
     def sentence(self, checkpoint: Path) -> str:
@@ -82,15 +91,38 @@ def refuse_needed(checkpoint: Path, found: Iterable[Need]) -> None:
         raise BadRequest(need.sentence(checkpoint))
 
 
-def needs(client: DaemonClient) -> list[Need]:
-    """What the jobs that are not over need.
+def needs(client: DaemonClient, looker: NeedLooker | None = None) -> list[Need]:
+    """What the jobs that are not over need. No file system is waited for.
 
     Raises:
         DaemonError: the daemon does not answer.
     """
     # A job may change its state between two questions: to one that was asked for already.
     jobs = {job["id"]: job for again in (False, True) for job in _jobs(client, again=again)}
-    return [need for job in jobs.values() for need in needs_of(job)]
+    looker = NeedLooker(COMMAND) if looker is None else looker
+    try:
+        return [need for job in jobs.values() for need in _looked_up(looker, job)]
+    finally:
+        looker.close()
+
+
+def _looked_up(looker: NeedLooker, job: Mapping[str, Any]) -> Iterator[Need]:
+    """What one job needs; of one of which the directories do not respond, all that it names."""
+    about = (int(job["id"]), str(job.get("name") or ""), str(job["state"]))
+    found = looker.needs(job)
+    if found is not None:
+        for each in found:
+            yield Need(*about, Path(each.path), each.why, Path(each.real))
+        return
+    silent = "it names it, and its directories do not respond"
+    spec = job.get("spec") or {}
+    named = [
+        *(job.get("output_dir"), (job.get("latest_checkpoint") or {}).get("path")),
+        *(spec.get("resume_from"), (spec.get("script") or {}).get("checkpoint_dir")),
+        *(each.get("resumed_from") for each in job.get("attempts") or ()),
+    ]
+    for path in dict.fromkeys(str(each) for each in named if each):
+        yield Need(*about, Path(path), silent, Path(os.path.normpath(path)))
 
 
 def needs_of(job: Mapping[str, Any]) -> Iterator[Need]:
@@ -147,10 +179,16 @@ def _newest_entry(directory: Path) -> Path | None:
 
 def _jobs(client: DaemonClient, *, again: bool) -> Iterator[Mapping[str, Any]]:
     for state in reversed(UNFINISHED) if again else UNFINISHED:
-        after: int | None = None
-        while True:
-            found = client.jobs(state=state, limit=_PAGE, after=after)
-            yield from found
-            if len(found) < _PAGE:
-                break
-            after = min(int(job["id"]) for job in found)
+        yield from client.every_job(state=state)
+
+
+def main() -> None:
+    """Answer a `NeedLooker` until its input ends."""
+    print("ready", flush=True)
+    for line in sys.stdin:
+        found = [(str(n.path), os.path.realpath(n.path), n.why) for n in needs_of(json.loads(line))]
+        print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()

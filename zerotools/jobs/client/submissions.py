@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from zerotools.core.errors import BadRequest, DaemonRefused, Unsupported, ZerotoolsError
 from zerotools.jobs.tables.spec import JobSpec
@@ -33,34 +33,49 @@ def with_source(source: str, error: ZerotoolsError) -> ZerotoolsError:
     return error
 
 
-def conflicts(submissions: Sequence[Submission]) -> Iterator[BadRequest]:
-    """Why jobs cannot be queued together, one sentence for each that disturbs one before it."""
-    writers: dict[str, Submission] = {}
-    for each in submissions:
-        if each.spec.output_dir is None:
+class Places(NamedTuple):
+    """The directories of a job, and the file that it was read from."""
+
+    source: str
+    output_dir: str | None
+    resume_from: str | None
+
+
+def conflicts(jobs: Sequence[Submission | Places]) -> Iterator[BadRequest]:
+    """Why jobs cannot be queued together, one sentence for each that disturbs one before it. May
+    wait for a file system that hangs."""
+    named = [
+        each
+        if isinstance(each, Places)
+        else Places(each.source, each.spec.output_dir, each.spec.resume_from)
+        for each in jobs
+    ]
+    writers: dict[str, Places] = {}
+    for each in named:
+        if each.output_dir is None:
             continue
-        place = os.path.realpath(each.spec.output_dir)
+        place = os.path.realpath(each.output_dir)
         if place in writers:
             yield BadRequest(
-                f"{each.source}: output_dir = {each.spec.output_dir}: {writers[place].source} "
+                f"{each.source}: output_dir = {each.output_dir}: {writers[place].source} "
                 "writes there too; name another directory"
             )
         else:
             writers[place] = each
-    for each in submissions:
+    for each in named:
         yield from _moving_start(each, writers)
 
 
-def _moving_start(submission: Submission, writers: dict[str, Submission]) -> Iterator[BadRequest]:
+def _moving_start(job: Places, writers: dict[str, Places]) -> Iterator[BadRequest]:
     """A start that another of the jobs is still to write, or to replace."""
-    given = submission.spec.resume_from
+    given = job.resume_from
     if given is None:
         return
     for place, other in writers.items():
-        if other is submission or not _is_moved_by(given, place):
+        if other is job or not _is_moved_by(given, place):
             continue
         yield BadRequest(
-            f"{submission.source}: resume_from = {given}: {other.source} writes there, so it is "
+            f"{job.source}: resume_from = {given}: {other.source} writes there, so it is "
             f"not known which checkpoint the job would resume from; submit it when {other.source} "
             "has ended, or name one checkpoint that exists now (step-...)"
         )

@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.jobs.binding.bind import MAX_DEPTH, build, hints_of, is_required, plain, show
+from zerotools.jobs.binding.bind import (
+    MAX_DEPTH,
+    are_texts,
+    build,
+    hints_of,
+    is_required,
+    plain,
+    show,
+)
 from zerotools.jobs.binding.declaration import keys_of, means_none
 from zerotools.jobs.jobfile.paths import with_absolute_paths
 from zerotools.jobs.jobfile.positions import excerpt, problem_line, toml_problem
@@ -192,12 +200,16 @@ def _not_text(value: Any, where: str = "", depth: int = 0) -> Iterator[str]:
     if depth > MAX_DEPTH:
         return  # what is nested so deeply is refused anyway
     if isinstance(value, Mapping):
+        if are_texts(value, "strict") and are_texts(value.values(), "strict"):
+            return
         for name, inner in value.items():
             key = f"{where}{'.' * bool(where)}{show(name, bare=True)}"
             if isinstance(name, str) and not _is_unicode(name):
                 yield f"{key}: must be valid Unicode text"
             yield from _not_text(inner, key, depth + 1)
     elif isinstance(value, (list, tuple)):
+        if are_texts(value, "strict"):
+            return
         for inner in value:
             yield from _not_text(inner, where, depth + 1)
     elif isinstance(value, str) and not _is_unicode(value):

@@ -18,6 +18,7 @@ the cluster have. Every record is written whole and then renamed.
 from __future__ import annotations
 
 import errno
+import getpass
 import hashlib
 import json
 import os
@@ -106,19 +107,42 @@ class JobDirectory:
         """Make the directory of the submission after that one, or the newest; whoever makes it,
         submits.
 
-        Raises FileExistsError: somebody else does.
+        Raises FileExistsError: somebody else does; FileNotFoundError: the job was removed.
         """
         number = (max(self.submissions(), default=0) if after is None else after) + 1
-        self.submission_path(number).mkdir(parents=True)
+        path = self.submission_path(number)
+        draft = path.with_name(f".{number}.{secrets.token_hex(4)}")
+        draft.mkdir()
         record = {"token": token, "time": time.time(), "job_id": None}
-        write_record(self.submission_path(number) / SUBMISSION, record)
+        write_record(draft / SUBMISSION, record)
+        try:
+            draft.rename(path)  # whole at once: without its record it looks like a lost one
+        except OSError as error:
+            shutil.rmtree(draft, ignore_errors=True)
+            if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
+                raise FileExistsError(error.errno, error.strerror, str(path)) from None
+            raise
+        sync_directory(path.parent)
         return number
+
+    def remove_unsubmitted(self) -> None:
+        """Remove the directory of a job that has no submission, and that nobody is submitting."""
+        with suppress(OSError):
+            (self.path / SUBMISSIONS).rmdir()  # from now on nobody can submit it
+            gone = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
+            self.path.rename(gone)
+            shutil.rmtree(gone, ignore_errors=True)
 
     def note_number(self, submission: int, job_id: str) -> None:
         """Slurm's number of a submission is known."""
         known = self.submission(submission) or {}
         if known.get("job_id") != job_id:
             write_record(self.submission_path(submission) / SUBMISSION, {**known, "job_id": job_id})
+
+    def note_unanswered(self, submission: int) -> None:
+        """Nobody knows whether a submission was queued: Slurm's controller did not answer."""
+        known = self.submission(submission) or {}
+        write_record(self.submission_path(submission) / SUBMISSION, {**known, "unanswered": True})
 
 
 def keyed_name(key: str) -> str:
@@ -152,6 +176,7 @@ def new_job_directory(
     try:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
         draft.mkdir(mode=0o700)
+        (draft / SUBMISSIONS).mkdir()
         write_record(draft / JOB, {"schema": SCHEMA, **record})
         draft.rename(path)  # whole at once: another may look for the same key just now
         sync_directory(home)
@@ -159,6 +184,8 @@ def new_job_directory(
         shutil.rmtree(draft, ignore_errors=True)
         if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR) and key and home.is_dir():
             if directory.job() is None:
+                if not path.exists():  # whoever made it was refused, and has removed it
+                    return new_job_directory(home, name, record, key)
                 raise BadRequest(f"{path} is in the way: it holds no job; remove it") from None
             return directory
         raise BadRequest(
@@ -205,3 +232,11 @@ def _numbered(path: Path) -> list[int]:
     with suppress(OSError):
         return sorted(int(each.name) for each in path.iterdir() if each.name.isdecimal())
     return []
+
+
+def who() -> str:
+    """This user, for records that others read."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"

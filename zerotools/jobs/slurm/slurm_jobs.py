@@ -6,13 +6,13 @@ called by the number that Slurm gave to any of its submissions: `slurm:4711`.
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,10 @@ from zerotools.jobs.slurm.job_directory import (
     job_directories,
     read_record,
     slurm_home,
+    who,
 )
 from zerotools.jobs.slurm.last_word import keep_word, kept_word
+from zerotools.jobs.slurm.output_claim import claim_output
 from zerotools.jobs.slurm.slurm_commands import SlurmCommands
 from zerotools.jobs.slurm.slurm_standing import FRESH_SECONDS, Known, standing_of
 from zerotools.jobs.slurm.submitting import find_number, own_of, submit_again
@@ -122,12 +124,32 @@ class SlurmJobs:
             for each in job_directories(self._home)
             if each.path.name != own and _output_of(each) == place
         ]
-        for view in self._views(there):
-            if view["state"] not in states.TERMINAL:
+        for each in there:
+            if (job := self._unfinished(each)) is not None:
                 raise BadRequest(
-                    f"output_dir = {spec.output_dir}: job {view['id']}, which is "
-                    f"{view['state'].replace('_', ' ')}, writes there; name another directory"
+                    f"output_dir = {spec.output_dir}: {job}, writes there; name another directory"
                 )
+
+    def claim_output(self, spec: JobSpec, directory: JobDirectory) -> Callable[[], None]:
+        """As `claim_output` of that module, for a job that names an output directory."""
+        if spec.output_dir is None:
+            return lambda: None
+        return claim_output(spec.output_dir, directory, self._unfinished)
+
+    def _unfinished(self, directory: JobDirectory) -> str | None:
+        """The job of a directory with its state, for a sentence; None: it is over, or gone."""
+        try:
+            if not directory.path.exists():
+                return None
+        except OSError:
+            return f"the job of {directory.path}, which cannot be read"
+        for view in self._views([directory]):
+            if view["state"] in states.TERMINAL:
+                return None
+            return f"job {view['id']}, which is {view['state'].replace('_', ' ')}"
+        created = float((directory.job() or {}).get("created") or 0.0)
+        is_coming = time.time() - created < FRESH_SECONDS
+        return f"job {directory.path.name}, which is being submitted" if is_coming else None
 
     def _views(self, directories: Sequence[JobDirectory]) -> list[dict[str, Any]]:
         numbers: dict[Path, str | None] = {}
@@ -290,7 +312,7 @@ class SlurmJobs:
             raise BadRequest(
                 f"job {view['id']} is over: it {view['state']}; there is nothing to cancel"
             )
-        directory.ask_stop(_who())
+        directory.ask_stop(who())
         number = view["slurm"]["id"]
         if number is None:
             raise SlurmUnreachable(
@@ -340,7 +362,8 @@ class SlurmJobs:
             spec = replace(spec, slurm=replace(spec.slurm, nodes=nodes, max_nodes=max_nodes))
             if problems := check(spec)[0]:
                 raise BadRequest(f"--nodes {nodes}: {problems[0]}")
-        submit_again(self._commands, directory, spec, newest=newest)
+        claim = partial(self.claim_output, spec)
+        submit_again(self._commands, directory, spec, newest=newest, claim=claim)
         return self._views([directory])[0]
 
 
@@ -380,10 +403,3 @@ def _part(path: Path, offset: int, limit: int) -> tuple[bytes, int, int]:
             return os.pread(file.fileno(), limit, start), start, size
     except OSError:
         return b"", 0, 0
-
-
-def _who() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return f"uid {os.getuid()}"

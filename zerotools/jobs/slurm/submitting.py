@@ -13,7 +13,7 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -31,11 +31,21 @@ from zerotools.jobs.slurm.job_directory import (
     new_job_directory,
     write_record,
 )
-from zerotools.jobs.slurm.slurm_commands import SlurmCommands
+from zerotools.jobs.slurm.slurm_commands import SECONDS, SlurmCommands
 from zerotools.jobs.tables.spec import JobSpec
 
 LOOK_AGAIN_SECONDS = 1.0
 LOOKS = 3
+SUBMIT_SECONDS = 3 * SECONDS
+"""How long a submit may take that another call has begun: sbatch, and the search for its job."""
+POLL_SECONDS = 0.2
+
+Claim = Callable[[JobDirectory], Callable[[], None]]
+"""Called before a job is handed over; returns what takes that back. Raises BadRequest."""
+
+
+def _no_claim(directory: JobDirectory) -> Callable[[], None]:
+    return lambda: None
 
 
 def record_of(spec: JobSpec, *, attended: bool = False) -> dict[str, Any]:
@@ -60,26 +70,55 @@ def submit_job(
     after: Sequence[str] = (),
     options: Sequence[str] = (),
     attended: bool = False,
+    claim: Claim = _no_claim,
 ) -> tuple[JobDirectory, str | None]:
     """Queue a job; its directory, and Slurm's number: None, where nobody knows whether it was
-    queued. One that was submitted with the same `key` is not queued again. `after`: dependencies,
-    as sbatch takes them; `options`: more options of sbatch.
+    queued. One that was submitted with the same `key` is not queued again: where another call
+    submits it at this moment, that is waited for. `after`: dependencies, as sbatch takes them;
+    `options`: more options of sbatch.
 
     Raises:
         BadRequest: Slurm refuses the job, in its own words; nothing is left of it here.
         SlurmUnreachable: the controller does not answer; nothing was queued.
     """
     commands.version()
-    directory = new_job_directory(home, spec.name or "job", record_of(spec, attended=attended), key)
-    numbers = directory.submissions()
-    if numbers:
-        return directory, find_number(commands, directory, numbers[-1])
-    try:
-        return directory, submit_again(commands, directory, spec, after=after, options=options)
-    except (BadRequest, SlurmUnreachable):
-        if not directory.submissions():  # somebody else may have submitted it by the same key
-            shutil.rmtree(directory.path, ignore_errors=True)
-        raise
+    record = record_of(spec, attended=attended)
+    while True:
+        directory = new_job_directory(home, spec.name or "job", record, key)
+        if numbers := directory.submissions():
+            if _wait_for_other(commands, directory, numbers[-1]):
+                return directory, find_number(commands, directory, numbers[-1])
+            continue  # it was refused, and may not be here any more
+        try:
+            return directory, submit_again(
+                commands, directory, spec, newest=0, after=after, options=options, claim=claim
+            )
+        except SubmittedByOther:
+            if key is None:
+                raise
+        except (BadRequest, SlurmUnreachable):
+            directory.remove_unsubmitted()  # unless somebody else submits it by the same key
+            raise
+
+
+class SubmittedByOther(BadRequest):
+    """Another call submits the job at this moment."""
+
+
+def _wait_for_other(commands: SlurmCommands, directory: JobDirectory, submission: int) -> bool:
+    """Wait while another call hands the submission to Slurm. False: that was refused."""
+    looked = time.monotonic()
+    while (record := directory.submission(submission)) is not None:
+        age = time.time() - float(record.get("time") or 0.0)
+        if record.get("job_id") or record.get("unanswered") or not 0 <= age < SUBMIT_SECONDS:
+            return True
+        if time.monotonic() - looked > LOOK_AGAIN_SECONDS:  # who submits it may have been killed
+            looked = time.monotonic()
+            with suppress(SlurmUnreachable):
+                if find_number(commands, directory, submission, looks=1) is not None:
+                    return True
+        time.sleep(POLL_SECONDS)
+    return False
 
 
 def submit_again(
@@ -90,17 +129,39 @@ def submit_again(
     newest: int | None = None,
     after: Sequence[str] = (),
     options: Sequence[str] = (),
+    claim: Claim = _no_claim,
 ) -> str | None:
     """The next submission of a job, to go on where it was; as `submit_job`. `newest`: the one that
     is over, where that was looked at before.
 
-    Raises BadRequest: also where somebody else submits it at this moment.
+    Raises BadRequest: also where somebody else submits it at this moment (SubmittedByOther), or
+    writes into its output directory.
     """
+    take_back = claim(directory)
+    try:
+        return _hand_over(commands, directory, spec, newest, after, options)
+    except SubmittedByOther:
+        raise  # the claim is of the job, whoever submits it
+    except (BadRequest, SlurmUnreachable):
+        take_back()
+        raise
+
+
+def _hand_over(
+    commands: SlurmCommands,
+    directory: JobDirectory,
+    spec: JobSpec,
+    newest: int | None,
+    after: Sequence[str],
+    options: Sequence[str],
+) -> str | None:
     token = secrets.token_hex(16)
     try:
         number = directory.new_submission(token, newest)
-    except FileExistsError:
-        raise BadRequest(f"{directory.path.name}: somebody else submits it just now") from None
+    except (FileExistsError, FileNotFoundError):
+        raise SubmittedByOther(
+            f"{directory.path.name}: somebody else submits it just now"
+        ) from None
     stopped = directory.stop()
     (directory.path / STOP).unlink(missing_ok=True)
     place = directory.submission_path(number)
@@ -114,6 +175,7 @@ def submit_again(
         try:
             job_id = _looked_up(commands, token)
         except SlurmUnreachable:
+            directory.note_unanswered(number)
             return None
         if job_id is None:
             _take_back(directory, place, stopped)

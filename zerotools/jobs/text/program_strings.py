@@ -18,11 +18,13 @@ _POINTER_AND_NUL = 9
 
 def string_bytes(text: str) -> int:
     """How many bytes `text` is in a process; of names that are not UTF-8, too."""
-    return len(text.encode("utf-8", "surrogateescape"))
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogateescape"))
 
 
 def too_long(text: str, name: str | None = None) -> str | None:
     """Why no process can get `text` as an argument, or as the value of the variable `name`."""
+    if 4 * (len(text) + len(name or "") + 1) <= LONGEST_STRING:
+        return None  # whatever the characters are
     length = string_bytes(text if name is None else f"{name}={text}")
     if length <= LONGEST_STRING:
         return None

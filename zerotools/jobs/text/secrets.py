@@ -8,10 +8,12 @@ not a proof: a secret under an innocent name, of no known form, is shown.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 HIDDEN = "***"
+Result = TypeVar("Result")
+Steps = Generator[None, None, Result]
 LEAST_CHARACTERS = 4
 """Shorter values are not looked for in other texts: half of every word would be hidden."""
 
@@ -39,6 +41,9 @@ _NOT_TOKENS = frozenset(
 )
 """A `token` of these is one of a tokenizer."""
 
+_MAY_NAME = re.compile("secret|pass|pwd|key|token|auth|credential|cookie|dsn|bearer", re.IGNORECASE)
+"""What is in each name of a secret; most names are told by it to be none."""
+_KNOWN_AT_ONCE, _CHARACTERS_AT_ONCE, _WORD_COST, _NAMES_AT_ONCE = 16, 16_384, 8, 1000
 _FORMS = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{20,}"
     r"|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{20,}|xox[abprs]-[A-Za-z0-9-]{10,}"
@@ -46,6 +51,10 @@ _FORMS = re.compile(
 )
 _IN_URL = re.compile(r"(?<=://)[^/\s@'\"]+(?=@)")
 _BEARER = re.compile(r"(?i)\b((?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{8,}")
+_MAY_HOLD = re.compile(
+    r"[=:\s]|hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[abprs]-|AKIA|ASIA|AIza|eyJ"
+)
+"""What a text without a secret may lack: most words of a command are of this kind."""
 _NAMED = re.compile(r"""(?<![\w.-])(?P<name>[\w.-]++)(?P<between>["']?\s*+[=:]\s*+|\s++)""")
 """A name and what follows it up to its value. Nothing is tried twice: a long text takes no longer
 than its characters do."""
@@ -54,6 +63,8 @@ _VALUE = re.compile(r"""(?!-)(?:"[^"]*"|'[^']*'|[^\s'",;&|]+)""")
 
 def is_secret_name(name: str) -> bool:
     """Whether what has this name (a variable, an option, a key) is likely to be a secret."""
+    if _MAY_NAME.search(name) is None:
+        return False
     words = [word.lower() for word in _WORD.findall(name)]
     if not words:
         return False
@@ -68,22 +79,42 @@ def is_secret_name(name: str) -> bool:
     return last in ("pass", "auth") and (name.isupper() or before == "basic" or last == "pass")
 
 
+class _LongestFirst(tuple[str, ...]):
+    """Secrets in the order in which they are looked for."""
+
+
+def _longest_first(known: Iterable[str]) -> _LongestFirst:
+    if isinstance(known, _LongestFirst):
+        return known
+    long = {value for value in known if len(value) >= LEAST_CHARACTERS}
+    return _LongestFirst(sorted(long, key=lambda value: (-len(value), value)))
+
+
 def mask_text(text: str, known: Iterable[str] = ()) -> str:
     """`text` without what looks like a secret in it, and without the secrets `known`."""
-    for value in sorted((v for v in known if len(v) >= LEAST_CHARACTERS), key=len, reverse=True):
+    return result_of(_masked_text(text, _longest_first(known)))
+
+
+def _masked_text(text: str, known: _LongestFirst) -> Steps[str]:
+    for value in known:
         text = text.replace(value, HIDDEN)
-    text = _IN_URL.sub(HIDDEN, _FORMS.sub(HIDDEN, _BEARER.sub(rf"\1{HIDDEN}", text)))
-    return "".join(_without_named(text))
-
-
-def _without_named(text: str) -> Iterator[str]:
-    done = at = 0
+    if _MAY_HOLD.search(text) is None:
+        return text
+    for pattern, instead in ((_BEARER, rf"\1{HIDDEN}"), (_FORMS, HIDDEN), (_IN_URL, HIDDEN)):
+        text = pattern.sub(instead, text)
+        if len(text) > _CHARACTERS_AT_ONCE:
+            yield
+    done, at, count = 0, 0, 0
+    parts: list[str] = []
+    # What follows a name that is none of a secret may be a name itself.
     while (found := _NAMED.search(text, at)) is not None:
-        at = found.end()  # what follows a name that is none of a secret may be a name itself
-        if _is_given(found) and (value := _VALUE.match(text, at)) is not None:
-            yield text[done:at] + HIDDEN
-            done = at = value.end()
-    yield text[done:]
+        at, count = found.end(), count + 1
+        if _is_given(found) and (value_at := _VALUE.match(text, at)) is not None:
+            parts.append(text[done:at] + HIDDEN)
+            done = at = value_at.end()
+        if count % _NAMES_AT_ONCE == 0:
+            yield
+    return "".join([*parts, text[done:]])
 
 
 def _is_given(found: re.Match[str]) -> bool:
@@ -95,15 +126,7 @@ def _is_given(found: re.Match[str]) -> bool:
 
 def mask_arguments(arguments: Sequence[str], known: Iterable[str] = ()) -> list[str]:
     """The words of a command without the secrets among them."""
-    known, shown = list(known), []
-    follows = False
-    for word in arguments:
-        if follows and not word.startswith("-"):
-            shown.append(HIDDEN)
-            follows = False
-            continue
-        shown.append(mask_text(word, known))
-        follows = word.startswith("-") and "=" not in word and is_secret_name(word)
+    shown: list[str] = mask_tree(list(arguments), known)
     return shown
 
 
@@ -121,16 +144,73 @@ def secret_arguments(arguments: Sequence[str]) -> list[str]:
 
 def mask_tree(tree: Any, known: Iterable[str] = ()) -> Any:
     """Plain values without secrets: those under secret names, and those in texts."""
-    known = list(known)
+    return result_of(mask_steps(tree, known))
+
+
+def mask_steps(tree: Any, known: Iterable[str] = ()) -> Steps[Any]:
+    """As `mask_tree`, in steps of some milliseconds between which something else can be done.
+    Returns the tree."""
+    found = _longest_first(known)
+    if found:
+        together = "\0".join(_texts_in(tree))
+        there = []
+        for count, value in enumerate(found):
+            there += [value] if value in together else []
+            if count % _KNOWN_AT_ONCE == 0:
+                yield
+        found = _LongestFirst(there)
+    return (yield from _masked(tree, found))
+
+
+def _texts_in(tree: Any) -> Iterator[str]:
+    if isinstance(tree, str):
+        yield tree
+    elif isinstance(tree, (list, tuple, Mapping)):
+        for each in tree.values() if isinstance(tree, Mapping) else tree:
+            yield from _texts_in(each)
+
+
+def result_of(steps: Steps[Result]) -> Result:
+    """Take all steps at once."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+
+
+def _masked(tree: Any, known: _LongestFirst) -> Steps[Any]:
     if isinstance(tree, Mapping):
-        return {
-            name: HIDDEN
-            if isinstance(value, str) and is_secret_name(str(name))
-            else mask_tree(value, known)
-            for name, value in tree.items()
-        }
+        shown = {}
+        for name, value in tree.items():
+            if isinstance(value, str) and is_secret_name(str(name)):
+                shown[name] = HIDDEN
+            else:
+                shown[name] = yield from _masked(value, known)
+        return shown
     if isinstance(tree, (list, tuple)):
         if all(isinstance(each, str) for each in tree):
-            return mask_arguments(tree, known)
-        return [mask_tree(each, known) for each in tree]
-    return mask_text(tree, known) if isinstance(tree, str) else tree
+            return (yield from _masked_arguments(tree, known))
+        listed = []
+        for each in tree:
+            listed.append((yield from _masked(each, known)))
+        return listed
+    return (yield from _masked_text(tree, known)) if isinstance(tree, str) else tree
+
+
+def _masked_arguments(arguments: Sequence[str], known: _LongestFirst) -> Steps[list[str]]:
+    shown: list[str] = []
+    follows, done = False, 0
+    for word in arguments:
+        done += len(word) + _WORD_COST * (1 + len(known))
+        if done > _CHARACTERS_AT_ONCE:
+            done = 0
+            yield
+        if follows and not word.startswith("-"):
+            shown.append(HIDDEN)
+            follows = False
+            continue
+        shown.append((yield from _masked_text(word, known)))
+        follows = word.startswith("-") and "=" not in word and is_secret_name(word)
+    return shown

@@ -8,24 +8,32 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Problem
-from zerotools.core.errors import ZerotoolsError
+from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsError
 from zerotools.formats import FORMATS, FormatTable, UnfinishedCheckpoint, detect, format_of, read
+from zerotools.formats.detect import UNFINISHED, formats_in
+from zerotools.formats.safetensors.header import read_header
+from zerotools.io.files.listing import names_in
+from zerotools.io.huggingface.model_directory import readable_index
+from zerotools.io.huggingface.numbered_files import refuse_missing, set_of
 from zerotools.io.torchzip.file_names import SUFFIXES
 from zerotools.ops.inspection.inspect import prove
 from zerotools.runs.thinned import is_workspace
 
 _ZIP = b"PK\x03\x04"
+_TENSORS, _INDEX = ".safetensors", ".index.json"
 _TRAINER, _TRAINER_LAST = "training_args.bin", "trainer_state.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Completeness:
     """What there is to say of a path. `is_checkpoint`: it is in a format that zerotools reads;
-    `step`: the checkpoint says it itself; `problem`: why it is not complete, in one sentence."""
+    `step`: the checkpoint says it itself; `problem`: why it is not complete, in one sentence.
+    `is_unread`: zerotools cannot tell, as it does not support what the path holds."""
 
     is_checkpoint: bool
     step: int | None = None
     problem: str | None = None
+    is_unread: bool = False
 
 
 def check_completeness(path: Path, table: FormatTable = FORMATS) -> Completeness:
@@ -35,10 +43,11 @@ def check_completeness(path: Path, table: FormatTable = FORMATS) -> Completeness
     except ZerotoolsError as error:
         return Completeness(isinstance(error, UnfinishedCheckpoint), problem=str(error))
     try:
-        problem = next(_torn(path), None)
+        problem = next(torn_files(path), None)
         checkpoint = read(path, table=table)
     except (ZerotoolsError, OSError) as error:
-        return Completeness(True, problem=str(error))
+        unread = isinstance(error, (Unsupported, BadRequest))
+        return Completeness(True, problem=str(error), is_unread=unread)
     found = next(
         (p for p in prove(checkpoint).problems if not _is_left_over(p, checkpoint, table)), None
     )
@@ -59,8 +68,11 @@ def _is_left_over(problem: Problem, checkpoint: Checkpoint, table: FormatTable) 
     return (root / file).exists() and file not in used
 
 
-def _torn(path: Path) -> Iterator[str]:
-    """What of the files around the tensors was not written to its end."""
+def torn_files(path: Path) -> Iterator[str]:
+    """Yield a sentence for each file in `path`, or `path` itself, that was not written to its end.
+
+    Raises OSError.
+    """
     found = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
     files = [p for p in found if not any(map(is_workspace, p.relative_to(path).parts))]
     names = {file.name for file in files if file.parent == path}
@@ -75,3 +87,43 @@ def _is_cut_off(file: Path) -> bool:
     with file.open("rb") as stream:
         # Before torch 1.6 it was not a zip file, and nothing in it says where it ends.
         return stream.read(4) == _ZIP and not zipfile.is_zipfile(stream)
+
+
+def damages(path: Path) -> Iterator[str]:
+    """Yield a sentence for each file of the checkpoint at `path` that is cut off or missing.
+
+    How zerotools would read the checkpoint does not matter: it may be in any layout of a program's
+    own. Raises OSError and BadFile.
+    """
+    if not path.is_dir():
+        yield from _damage_of_file(path)
+        return
+    yield from torn_files(path)
+    names = names_in(path)
+    refuse_missing(path, (name for name in names if set_of(name) is not None))
+    for name in sorted(names):
+        if name.endswith((_TENSORS, *SUFFIXES)) and (path / name).is_file():
+            yield from _damage_of_file(path / name)
+        elif name.endswith(_INDEX) and (listed := readable_index(path / name)) is not None:
+            for file in sorted({*listed.values()} - names)[:1]:
+                yield f"{path / file} is missing, which {name} lists"
+    # The layout of these is no guess: what they lack is missing.
+    known = [form for form in formats_in(path, names, FORMATS) if not FORMATS[form].suffixes]
+    if known and not UNFINISHED.fullmatch(path.name):
+        seen = check_completeness(path)
+        if seen.problem is not None and not seen.is_unread:
+            yield seen.problem
+
+
+def _damage_of_file(path: Path) -> Iterator[str]:
+    if path.stat().st_size == 0:
+        yield f"{path} is empty"
+    elif path.name.endswith(_TENSORS):
+        try:
+            read_header(path)
+        except BadFile as error:
+            yield str(error)
+        except Unsupported:  # the program reads it, whatever it holds
+            return
+    else:
+        yield from torn_files(path)

@@ -37,6 +37,7 @@ def gate(rate: RateLimit) -> Middleware:
         try:
             if request.transport is None or request.transport.is_closing():
                 return web.Response(status=499)  # nobody reads it
+            inputs.refuse_encoded(request)
             now = asyncio.get_running_loop().time()
             try:
                 uid = peer_uid(request)

@@ -77,6 +77,7 @@ def _job_components() -> dict[str, Schema]:
             path=TEXT,
             verified=or_null(ref("Verification")),
             not_verified=TEXT_OR_NULL,
+            thinned=TEXT_OR_NULL,
         ),
         "Verification": object_of(how=TEXT, time=NUMBER_OR_NULL),
         "UploadedCheckpoint": object_of(

@@ -27,6 +27,7 @@ REFUSALS: Mapping[str, tuple[str, str]] = {
     "408": ("Timeout", "The body did not come in time."),
     "409": ("Conflict", "The state of the job or of the queue does not allow it."),
     "413": ("TooLarge", "The body is too long."),
+    "415": ("Encoded", "The body is compressed."),
     "422": ("Unprocessable", "zerotools does not run such a job, or a file of it is damaged."),
     "429": (
         "RateLimited",
@@ -36,7 +37,7 @@ REFUSALS: Mapping[str, tuple[str, str]] = {
     "503": ("Unavailable", "Not now: the daemon has no room, no memory, or is stopping."),
 }
 """The component of each status that refuses, and what it means."""
-_OF_ALL = ("400", "401", "429", "500", "503")
+_OF_ALL = ("400", "401", "415", "429", "500", "503")
 """What the gate, and the frame around every handler, answer to any request."""
 _OF_BODIES = ("408", "413")
 _OF_JOBS = ("404",)

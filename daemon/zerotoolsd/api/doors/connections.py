@@ -38,6 +38,11 @@ IDLE_SECONDS = 120.0
 """Between two requests of a connection."""
 READ_SECONDS = 30.0
 """How long a client may leave an answer unread, without taking any byte of it."""
+LINGER_SECONDS = 2.0
+"""The rest of a refused body is read for so long."""
+MOST_UNREAD = 4 << 20
+"""Bytes that are read between the end of an answer and the next request; the longest request has
+less."""
 SWEEP_SECONDS = 1.0
 RESERVED = 128
 """Descriptors for the database, logs, pidfds of attempts and child processes."""
@@ -46,6 +51,8 @@ LONGEST_WHY = 300
 AT_ONCE = 64
 """Connections that are accepted before others get a turn."""
 RETRY_SECONDS = 0.1
+SIGNING_TURNS = 4
+"""Turns of the loop from a connection's begin to the end of the signature of its handshake."""
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -62,9 +69,14 @@ def room_for_connections() -> int:
 
 class Connection(web.RequestHandler):
     """One connection. `waiting_since` is when the head of a request began to come, or could have;
-    None between requests, and while one is answered."""
+    None between requests, and while one is answered.
 
-    __slots__ = ("_left", "busy", "stuck_bytes", "stuck_since", "waiting_since")
+    Bodies are not decompressed: aiohttp would do so as the bytes come, before it is known who sends
+    them. What comes after an answer, such as the body of a request that was refused, is read up to
+    `MOST_UNREAD` bytes, so that the client gets the answer.
+    """
+
+    __slots__ = ("_left", "_unasked", "busy", "stuck_bytes", "stuck_since", "waiting_since")
 
     def __init__(
         self,
@@ -75,7 +87,15 @@ class Connection(web.RequestHandler):
         """`left` is called once it is closed."""
         self._left = left
         no_log: Any = None
-        super().__init__(server, loop=loop, keepalive_timeout=IDLE_SECONDS, access_log=no_log)
+        super().__init__(
+            server,
+            loop=loop,
+            keepalive_timeout=IDLE_SECONDS,
+            access_log=no_log,
+            auto_decompress=False,
+            lingering_time=LINGER_SECONDS,
+        )
+        self._unasked = 0
         self.waiting_since: float | None = loop.time()
         self.busy = False
         self.stuck_bytes = 0
@@ -90,11 +110,16 @@ class Connection(web.RequestHandler):
         """See asyncio.Protocol."""
         if self.waiting_since is None and not self.busy:
             self.waiting_since = self._loop.time()
+        if not self.busy:
+            self._unasked += len(data)
+            if self._unasked > MOST_UNREAD and self.transport is not None:
+                self.transport.abort()
+                return
         super().data_received(data)
 
     def begin(self) -> None:
         """A request has come, and is to be answered."""
-        self.busy, self.waiting_since = True, None
+        self.busy, self.waiting_since, self._unasked = True, None, 0
 
     def end(self) -> None:
         """It is answered."""
@@ -153,6 +178,7 @@ class Door:
         self._shares = shares or ConnectionShares(self._most)
         self._tls = tls
         self._connecting: set[asyncio.Task[None]] = set()
+        self._handshakes = asyncio.Lock()
         self._spare = _spare()
         self._listening = listening
         self._watch(listening)
@@ -172,7 +198,9 @@ class Door:
         self._watch(listening)
 
     def close(self) -> None:
-        """Accept no more."""
+        """Accept no more, and let go of those that have not begun."""
+        for task in self._connecting:
+            task.cancel()
         self._loop.remove_reader(self._listening)
         self._listening.close()
         if self._timer is not None:
@@ -210,17 +238,46 @@ class Door:
 
     async def _serve(self, link: socket.socket, left: Callable[[], None]) -> None:
         try:
-            await self._loop.connect_accepted_socket(
-                lambda: Connection(self._server, self._loop, left),
-                link,
-                ssl=self._tls,
-                ssl_handshake_timeout=None if self._tls is None else HEAD_SECONDS,
-            )
-        except OSError as error:  # ssl.SSLError is one
+            if self._tls is None:
+                await self._connect(link, left)
+            else:
+                await self._shake_hands(link, left)
+        except (OSError, TimeoutError) as error:  # ssl.SSLError is one
             link.close()
             left()
-            log.warning("a connection was lost as it began: %s", error)
+            why = str(error) or f"nothing came within {HEAD_SECONDS:g} s"
+            log.warning("a connection was lost as it began: %s", why)
+        except asyncio.CancelledError:
+            link.close()
+            raise
         self._sweep_later()
+
+    async def _connect(self, link: socket.socket, left: Callable[[], None]) -> None:
+        await self._loop.connect_accepted_socket(
+            lambda: Connection(self._server, self._loop, left),
+            link,
+            ssl=self._tls,
+            ssl_handshake_timeout=None if self._tls is None else HEAD_SECONDS,
+        )
+
+    async def _shake_hands(self, link: socket.socket, left: Callable[[], None]) -> None:
+        """Each signature takes up to some milliseconds: a thousand clients that all send their
+        first message at once are answered one after another, and others between them."""
+        async with asyncio.timeout(HEAD_SECONDS):
+            await self._first_byte(link)
+            async with self._handshakes:
+                task = self._loop.create_task(self._connect(link, left))
+                for _ in range(SIGNING_TURNS):
+                    await asyncio.sleep(0)
+        await task
+
+    async def _first_byte(self, link: socket.socket) -> None:
+        came = asyncio.Event()
+        self._loop.add_reader(link, came.set)
+        try:
+            await came.wait()
+        finally:
+            self._loop.remove_reader(link)
 
     def _refuse_by_spare(self, error: OSError) -> None:
         """There is no descriptor left: one is kept to say so."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.rows import ENDED, RUNNING
@@ -21,6 +21,13 @@ UNSEEN_SECONDS = 180.0
 """Between two bookings while a daemon runs there is less."""
 _LONGEST_GAP = 366 * 86400.0
 """Of a calendar that was set, no more is booked at once."""
+
+
+class GpuTime(NamedTuple):
+    """GPU time of an attempt in seconds, and its end in seconds since the epoch."""
+
+    ended: float
+    seconds: float
 
 
 class GpuUse:
@@ -58,6 +65,32 @@ def book_end(sql: RunSql, job_id: int, number: int, now: Moment, ended: float) -
         _book(sql, row, now, ended)
 
 
+def book_found(sql: RunSql, job_id: int, number: int, used: GpuTime | None) -> None:
+    """Book what an attempt used of which an older queue did not know the end. Nothing of it is
+    booked after that, also where nobody knows how long it ran."""
+    row = sql(f"{_ATTEMPTS} WHERE job_id = ? AND number = ?", (job_id, number)).fetchone()
+    if row is None:
+        return
+    try:
+        gpus = len(json.loads(row["gpu_uuids"]))
+    except (ValueError, TypeError):
+        return
+    if used is not None and gpus:
+        left = used.seconds if row["booked"] is None else max(0.0, used.ended - row["booked"])
+        seconds = min(used.seconds, left, _LONGEST_GAP)
+        _add_hours(sql, row["uid"], used.ended, seconds, gpus * row["gpu_part"])
+    sql("UPDATE attempt SET gpu_part = 0 WHERE job_id = ? AND number = ?", (job_id, number))
+
+
+def _add_hours(sql: RunSql, uid: int, end: float, seconds: float, gpus: float) -> None:
+    for hour, part in by_hour(end, seconds).items():
+        sql(
+            "INSERT INTO gpu_use (uid, hour, gpu_seconds) VALUES (?, ?, ?) ON CONFLICT (uid, hour)"
+            " DO UPDATE SET gpu_seconds = gpu_seconds + excluded.gpu_seconds",
+            (uid, hour, part * gpus),
+        )
+
+
 _ATTEMPTS = "SELECT attempt.*, job.uid AS uid FROM attempt JOIN job ON job.id = attempt.job_id"
 
 
@@ -83,12 +116,7 @@ def _book_readable(sql: RunSql, row: Mapping[str, Any], now: Moment, ended: floa
     end = now.time
     if ended is not None and ended < now.time and seconds > UNSEEN_SECONDS:
         seconds, end = min(seconds, max(0.0, ended - since.time)), ended
-    for hour, part in by_hour(end, seconds).items():
-        sql(
-            "INSERT INTO gpu_use (uid, hour, gpu_seconds) VALUES (?, ?, ?) ON CONFLICT (uid, hour)"
-            " DO UPDATE SET gpu_seconds = gpu_seconds + excluded.gpu_seconds",
-            (row["uid"], hour, part * gpus * row["gpu_part"]),
-        )
+    _add_hours(sql, row["uid"], end, seconds, gpus * row["gpu_part"])
     sql(
         "UPDATE attempt SET booked = ?, booked_clock = ? WHERE job_id = ? AND number = ?",
         (now.time, now.clock, row["job_id"], row["number"]),

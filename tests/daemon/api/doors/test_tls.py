@@ -9,7 +9,7 @@ import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -181,3 +181,26 @@ def test_at_a_public_address_there_is_tls(tmp_path: Path, certificates: Path) ->
     assert door.tls is not None
     assert door.tls.minimum_version >= ssl.TLSVersion.TLSv1_2
     door.listening.close()
+
+
+def test_many_that_begin_at_once_are_all_answered_and_silent_ones_hold_up_nobody(
+    tmp_path: Path, certificates: Path
+) -> None:
+    context = ssl.create_default_context(cafile=str(certificates / "good.pem"))
+    given = ssl.MemoryBIO()
+    first = context.wrap_bio(ssl.MemoryBIO(), given, server_hostname="127.0.0.1")
+    with suppress(ssl.SSLWantReadError):
+        first.do_handshake()
+    hello = given.read()
+    with served(tmp_path, certificates) as port, ExitStack() as stack:
+        links = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), 10))
+            for _ in range(60)
+        ]
+        for link in links[:30]:
+            link.sendall(hello)
+        assert all(link.recv(1 << 10)[:1] == b"\x16" for link in links[:30])
+        client = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=10)
+        client.request("GET", "/v1/health", headers=RIGHT)
+        assert client.getresponse().status == 200
+        client.close()

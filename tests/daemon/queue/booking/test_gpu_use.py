@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,8 @@ def test_what_was_used_is_put_into_its_hours() -> None:
 def begin(store: Store, began: Moment, *gpus: str, uid: int = 5, part: float = 1.0) -> None:
     job, _ = submit(store, uid=uid)
     with store.change(job, Standing(state="launching"), "admit", now=1, attempt=1) as change:
-        change.add_attempt(attempt(job, gpus=gpus), None if part == 1 else 10, part)
+        row = replace(attempt(job, gpus=gpus), gpu_part=part)
+        change.add_attempt(row, None if part == 1 else 10)
     job = store.job(job.id)
     with store.change(job, Standing(state="running"), "started", now=1, attempt=1) as change:
         change.attempt_started(1, began)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import click
@@ -71,8 +72,9 @@ def submit_to_slurm(
     queued: list[Job] = []
     for each, own_key in zip(submissions, keys, strict=True):
         try:
+            claim = partial(jobs.claim_output, each.spec)
             directory, number = submit_job(
-                commands, slurm_home(), each.spec, key=own_key, options=options
+                commands, slurm_home(), each.spec, key=own_key, options=options, claim=claim
             )
         except ZerotoolsError as error:
             _tell_rest(submissions, queued)

@@ -1,0 +1,142 @@
+"""Job files as they are shown: without secrets, made once for each change of a job.
+
+To mask 1 MB of a command takes up to a second. That is done in steps, between which the loop
+answers others, and what was made is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from zerotools.jobs.jobfile.parse import job_to_dict
+from zerotools.jobs.text.secrets import Steps
+from zerotoolsd.attempts.environment import secrets_of
+from zerotoolsd.queue.rows import JobRow
+from zerotoolsd.views import NO_SPEC, ShownSpec, spec_steps
+
+STEP_SECONDS = 0.01
+"""So long something is done before others get the event loop."""
+MOST_CHARACTERS = 2 << 20
+"""Size of the job files that are kept; as many again are kept short."""
+WHOLE_CHARACTERS = 16 << 10
+"""A longer job file is shown short in a list."""
+_LONGEST_TEXT, _SHORT_TEXT, _MOST_ENTRIES = 1000, 64, 50
+
+Result = TypeVar("Result")
+
+
+class TimeSlice:
+    """Lets other requests run after each `STEP_SECONDS` of work."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+        self.pauses = 0
+
+    async def pause_if_due(self) -> None:
+        """Let others run if the slice is used up. Call it between short pieces of work."""
+        if time.monotonic() - self._since > STEP_SECONDS:
+            await asyncio.sleep(0)
+            self.pauses += 1
+            self._since = time.monotonic()
+
+    async def run(self, steps: Steps[Result]) -> Result:
+        """Take all steps, and return their result."""
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                result: Result = end.value
+                return result
+            await self.pause_if_due()
+
+
+class ShownSpecs:
+    """Keeps the shown job file of each job, by its number."""
+
+    def __init__(self, most: int = MOST_CHARACTERS) -> None:
+        self._whole, self._short = _Kept(most), _Kept(most)
+
+    async def of(self, job: JobRow, time_slice: TimeSlice, *, short: bool = False) -> ShownSpec:
+        """The job file of `job`; `short`: with its long texts and lists cut, for a list of jobs."""
+        short = short and len(job.spec_text) > WHOLE_CHARACTERS
+        kept = self._short if short else self._whole
+        if (known := kept.find(job)) is not None:
+            return known
+        spec = job.reading.spec
+        if spec is None:
+            return NO_SPEC
+        await time_slice.pause_if_due()
+        secrets = tuple(secrets_of(spec))
+        tree = job_to_dict(spec)
+        if short:
+            tree = shortened(tree)
+        shown = await time_slice.run(spec_steps(spec, tree, secrets))
+        found = ShownSpec(secrets=secrets, tree=shown, shortened=short)
+        kept.keep(job, found, WHOLE_CHARACTERS if short else len(job.spec_text))
+        return found
+
+
+@dataclass(frozen=True)
+class _Entry:
+    text: str
+    shown: ShownSpec
+    size: int
+
+
+class _Kept:
+    """The last that were asked for, up to `most` characters."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._entries: OrderedDict[int, _Entry] = OrderedDict()
+        self._size = 0
+
+    def find(self, job: JobRow) -> ShownSpec | None:
+        entry = self._entries.get(job.id)
+        if entry is None or entry.text != job.spec_text:
+            return None
+        self._entries.move_to_end(job.id)
+        return entry.shown
+
+    def keep(self, job: JobRow, shown: ShownSpec, size: int) -> None:
+        if (before := self._entries.pop(job.id, None)) is not None:
+            self._size -= before.size
+        self._entries[job.id] = _Entry(job.spec_text, shown, size)
+        self._size += size
+        while self._size > self._most and len(self._entries) > 1:
+            self._size -= self._entries.popitem(last=False)[1].size
+
+
+def shortened(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """A job file without its longest parts: about `WHOLE_CHARACTERS` are left of it. A text is left
+    whole or not at all: a part of a secret is not known as one."""
+    return _Shortening().table(tree)
+
+
+class _Shortening:
+    def __init__(self) -> None:
+        self._left = WHOLE_CHARACTERS
+
+    def table(self, tree: Mapping[str, Any]) -> dict[str, Any]:
+        short = {}
+        for name, value in list(tree.items())[: _MOST_ENTRIES * 4]:
+            self._left -= len(name)
+            if len(name) <= _LONGEST_TEXT and self._left > -WHOLE_CHARACTERS:
+                short[name] = self._value(value)
+        return short
+
+    def _value(self, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return self.table(value)
+        if isinstance(value, (list, tuple)):
+            return [self._value(each) for each in value[:_MOST_ENTRIES]]
+        if isinstance(value, str):
+            if len(value) > min(_LONGEST_TEXT, max(_SHORT_TEXT, self._left)):
+                return f"({len(value)} characters)"
+            self._left -= len(value)
+        return value

@@ -1,0 +1,73 @@
+"""Which of the newest checkpoints of jobs were thinned, without waiting for their file systems.
+
+A list of jobs shows what was seen before, and has it looked at again meanwhile: a checkpoint on a
+file system that does not answer holds up nobody who lists jobs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from dataclasses import replace
+
+from zerotoolsd.accounts.serving import ServedUsers
+from zerotoolsd.looking.lookers import Ask
+from zerotoolsd.queue.rows import JobRow
+from zerotoolsd.results.thinned_look import thinned_sentence
+from zerotoolsd.service.exchanged import JobView
+
+FRESH_SECONDS = 30.0
+LOOK_SECONDS, PATIENCE_SECONDS = 10.0, 0.5
+MOST_KEPT, MOST_LOOKS = 4096, 8
+
+
+class ThinnedCheckpoints:
+    """Sentences by path. Files are looked at by `ask`, as the user of the job."""
+
+    def __init__(self, ask: Ask, users: ServedUsers) -> None:
+        self._ask = ask
+        self._users = users
+        self._seen: OrderedDict[tuple[int, str], tuple[float, str | None]] = OrderedDict()
+        self._looks: dict[tuple[int, str], asyncio.Task[None]] = {}
+
+    async def noted(self, view: JobView, job: JobRow, *, waits: bool) -> JobView:
+        """`view` with `thinned` in its newest checkpoint. `waits`: it is looked at first, if that
+        takes no longer than `PATIENCE_SECONDS`."""
+        newest = view.latest_checkpoint
+        if newest is None:
+            return view
+        key = (job.uid, str(newest["path"]))
+        look = self._look_again(key)
+        if waits and look is not None:
+            await asyncio.wait([look], timeout=PATIENCE_SECONDS)
+        _, said = self._seen.get(key, (0.0, None))
+        return replace(view, latest_checkpoint={**newest, "thinned": said})
+
+    def _look_again(self, key: tuple[int, str]) -> asyncio.Task[None] | None:
+        seen, _ = self._seen.get(key, (float("-inf"), None))
+        if time.monotonic() - seen < FRESH_SECONDS:
+            return None
+        if key not in self._looks and len(self._looks) < MOST_LOOKS:
+            task = self._looks[key] = asyncio.create_task(self._look(key))
+            task.add_done_callback(lambda _: self._looks.pop(key, None))
+        return self._looks.get(key)
+
+    async def _look(self, key: tuple[int, str]) -> None:
+        uid, path = key
+        said = self._seen.get(key, (0.0, None))[1]
+        try:
+            user = self._users.for_files(uid)
+            said = await self._ask(LOOK_SECONDS, thinned_sentence, path, user=user)
+        except (TimeoutError, OSError):  # what was seen before is shown
+            pass
+        self._seen[key] = (time.monotonic(), said)
+        self._seen.move_to_end(key)
+        while len(self._seen) > MOST_KEPT:
+            self._seen.popitem(last=False)
+
+    async def close(self) -> None:
+        """Look at nothing any more."""
+        for task in list(self._looks.values()):
+            task.cancel()
+        await asyncio.gather(*self._looks.values(), return_exceptions=True)

@@ -1,0 +1,96 @@
+"""Claims an output directory for one job under Slurm, so that no two write into it.
+
+    OUTPUT/.zerotools-slurm/3/claim.json    which job writes there; the highest number counts
+
+A claim is made by giving a directory the next number, which only one can. The claims of all users
+and of all `ZEROTOOLS_SLURM_DIR` are there, and one of a job that is over counts no more.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.slurm.job_directory import JobDirectory, read_record, write_record
+
+CLAIMS, CLAIM = ".zerotools-slurm", "claim.json"
+
+
+def claim_output(
+    output_dir: str, own: JobDirectory, why_taken: Callable[[JobDirectory], str | None]
+) -> Callable[[], None]:
+    """Claim `output_dir` for the job `own`. `why_taken` says which job that is not over a directory
+    is of, and None for one that is over.
+
+    Returns a function that takes the claim back.
+
+    Raises BadRequest: another job has claimed it, or it cannot be written.
+    """
+    output = Path(os.path.realpath(output_dir))
+    place, is_new = output / CLAIMS, not output.exists()
+    draft = place / f".{secrets.token_hex(8)}"
+    try:
+        draft.mkdir(parents=True)
+        write_record(draft / CLAIM, {"job": str(own.path), "time": time.time()})
+        number = _take(output_dir, place, draft, own, why_taken)
+    except OSError as error:
+        raise BadRequest(
+            f"output_dir = {output_dir}: {error.filename}: {error.strerror}; name a directory that "
+            "can be written"
+        ) from None
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+    def take_back() -> None:
+        if number is not None:
+            shutil.rmtree(place / str(number), ignore_errors=True)
+            with suppress(OSError):
+                place.rmdir()
+                if is_new:
+                    output.rmdir()
+
+    return take_back
+
+
+def _take(
+    output_dir: str,
+    place: Path,
+    draft: Path,
+    own: JobDirectory,
+    why_taken: Callable[[JobDirectory], str | None],
+) -> int | None:
+    """The number of the claim; None: the job had it before. Raises BadRequest, OSError."""
+    while True:
+        newest = max(_numbers(place), default=0)
+        held = read_record(place / str(newest) / CLAIM) if newest else None
+        if held is not None:
+            holder = JobDirectory(Path(str(held.get("job"))))
+            if holder == own:
+                return None
+            if (job := why_taken(holder)) is not None:
+                raise BadRequest(
+                    f"output_dir = {output_dir}: {job}, writes there; name another directory"
+                )
+        try:
+            draft.rename(place / str(newest + 1))
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                raise
+            continue  # another was faster
+        if max(_numbers(place)) == newest + 1:
+            for number in _numbers(place):
+                if number <= newest:
+                    shutil.rmtree(place / str(number), ignore_errors=True)
+            return newest + 1
+        (place / str(newest + 1)).rename(draft)  # the number was free as a later claim removed it
+
+
+def _numbers(place: Path) -> list[int]:
+    return [int(each.name) for each in place.iterdir() if each.name.isdecimal()]
