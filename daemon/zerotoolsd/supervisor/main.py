@@ -142,6 +142,7 @@ def supervise(
     none may be started, which is not the job's fault."""
     become_subreaper()
     started, clock = time.time(), time.monotonic()
+    spare = os.open(os.devnull, os.O_RDONLY)  # to look for processes when all others are in use
     progress = Progress()
     group = records.group
     watch = RankMonitor(plan, progress, ledger, group, execute)
@@ -162,6 +163,7 @@ def supervise(
         watch.note_ranks(identity)
         watch.run()
         failure = _not_started(watch)
+    os.close(spare)
     killed = kill_all(watch.kill_seconds, spare=watch.helpers, note=ledger.ended, group=group)
     left = killed.left_behind({rank.pid: rank.index for rank in watch.ranks})
     if not watch.ranks:  # it is the finder that hangs, before anything of the job has begun

@@ -231,7 +231,7 @@ def test_ranks_for_which_there_are_no_descriptors_are_not_the_job_s_fault(tmp_pa
     def act(plan: Plan, records: Records, ledger: RankLedger) -> None:
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         used = len(list(Path("/proc/self/fd").iterdir()))
-        resource.setrlimit(resource.RLIMIT_NOFILE, (used + 9, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used + 10, hard))
         supervise(plan, records, ledger)
 
     _, record = kept(make_attempt(tmp_path / "run", "exit=0"), act)
