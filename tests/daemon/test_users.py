@@ -18,6 +18,7 @@ from tests.daemon.accounts.other_users import (
     open_interpreter,
 )
 from tests.daemon.daemons import CONFIG, Daemon, daemon_in, make_job
+from tests.daemon.made_attempts import is_alive
 from tests.daemon.waiting import wait_for
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import given_of, job_from_dict
@@ -310,8 +311,10 @@ def test_nothing_leaves_the_group_that_root_has_made(machine: Machine) -> None:
     name = f"/zerotools-{number}-1-"
     assert said.count(name) >= 2, said  # that of root, and the supervisor's own in it
     assert "left" not in said.splitlines()
+    own = read_json(machine.daemon.run_dir(number) / "run.json")
+    assert own is not None
     (machine.daemon.run_dir(number) / "go").touch()
-    job = machine.daemon.wait_for_state(number, "waiting_retry", "queued", "launching", "running")
+    wait_for(lambda: not is_alive(own["pid"]), "the supervisor to be killed")
     machine.daemon.client.cancel(number)
     job = machine.daemon.wait_for_end(number)
     assert "of its processes were ended" in str(job["attempts"][0]["cause"])
