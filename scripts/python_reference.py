@@ -75,26 +75,27 @@ ask for torch tensors. [Ten recipes](../how-to/use-from-python.md) show the func
 
 ## What all functions have in common
 
-- The keywords are the options of the command, with `_` in place of `-`. Only `--from` has another
-  name, `weights_from`. Options on what is printed (`--json`, `inspect --tensors`, `diff --top`,
+- The keywords are the options of the command, with `_` instead of `-`. Only `--from` has another
+  name, `weights_from`. Options for the printed output (`--json`, `inspect --tensors`, `diff --top`,
   `verify --strict`, `estimate --print`) have no keyword.
 - A path is text or a `Path`, of this machine or [in an object store](../how-to/object-stores.md):
   `s3://bucket/key`. A size is a number of bytes or text such as `"5GB"`, a time a number of
-  seconds or text such as `"30d"`. Where several texts are taken, one is enough.
-- `progress` is a callable that gets a `ProgressUpdate` (`stage`, `done` and `total` bytes) now
-  and then, or True for a bar of tqdm: a widget in a notebook, else text on stderr.
-- `dry_run=True` returns the plan as the same kind of value, and writes nothing.
-- A value that is returned is frozen, and `to_json()` has it as plain values. What the command
-  says on stderr is in `notes` and `warnings`.
-- An interrupt (`KeyboardInterrupt`) leaves what it leaves of the command: `resume=True` continues
-  what was begun.
+  seconds or text such as `"30d"`. A keyword for several texts also takes a single one.
+- `progress` is a callable that gets a `ProgressUpdate` (`stage`, `done` and `total` bytes) from
+  time to time, or True for a bar of tqdm: a widget in a notebook, otherwise text on stderr.
+- `dry_run=True` returns the plan as a value of the same class, and writes no file.
+- A returned value is frozen, and `to_json()` converts it to plain values. `notes` and `warnings`
+  have the sentences that the command prints on stderr.
+- After an interrupt (`KeyboardInterrupt`), `resume=True` continues an unfinished output, as for
+  the command.
 
 ## Errors
 
-`zerotools.BadRequest` (the request is wrong), `BadFile` (a file is damaged, incomplete or no
-checkpoint) and `Unsupported` are all `ZerotoolsError`; `gather` and `thin` raise others of its
-kind, too. `exit_code` is the [status](exit-codes.md) of the command. Many messages name options
-as the command line does: `--max-memory` is `max_memory`. An unknown keyword is a `TypeError`.
+`zerotools.BadRequest` (the request is wrong), `BadFile` (a file is damaged, incomplete or not a
+checkpoint) and `Unsupported` are subclasses of `ZerotoolsError`; `gather` and `thin` raise other
+subclasses, too. `exit_code` is the [status](exit-codes.md) of the command. Many messages name
+options in the form of the command line: `--max-memory` is `max_memory`. An unknown keyword is a
+`TypeError`.
 
 ## Read tensors
 
@@ -105,19 +106,19 @@ as the command line does: `--max-memory` is `max_memory`. An unknown keyword is 
 | `reader[name]` | an `Entry`: the parameter (for a ZeRO run, its fp32 master weight); if there is no such parameter, the buffer |
 | `reader[name, role]` | an `Entry` of another role: `param16`, `exp_avg`, `step`, ... |
 | `reader.roles(name)` | the roles of this name |
-| `reader.checkpoint` | what the reader is made from: aliases, state, problems, and the place of every byte |
+| `reader.checkpoint` | the metadata behind the reader: aliases, state, problems, and the file and offset of every byte |
 | `entry.shape`, `entry.dtype`, `entry.nbytes` | as stored |
 | `entry.numpy(dtype=None)` | a numpy array; bfloat16 and float8 are types of ml_dtypes |
 | `entry.torch(dtype=None)` | a torch tensor on the CPU |
 | `zerotools.load_state_dict(path, dtype=None, role="param", tag=None, layout=None, section=None, framework="torch")` | all tensors of a role by name; `param` includes buffers; tied names share one tensor; integers keep their type; with a `dtype` [quantised weights](../how-to/quantised-weights.md) are made plain; `framework="numpy"` gives arrays |
 
 Write a type as `"bf16"`, `"bfloat16"`, `torch.bfloat16` or a numpy type. An unknown name is a
-`KeyError`. What the commands refuse to export is also refused here: files of two different saves,
-or only one of the several files of a model.
+`KeyError`. As in the commands, files of two different saves are refused, and so is one file of a
+model that has several.
 
 Casts give the same bits as torch's (except for NaN): they round to nearest even, float64 becomes
 float16 through float32, and in float8_e4m3fn larger values become 448. A finite value that is too
-large for the type asked for is a `BadRequest` that names the tensor and the value, as on the
+large for the requested type is a `BadRequest` that names the tensor and the value, as on the
 command line. Sparse, nested, quantized and meta tensors, numpy arrays, pickled modules, and views
 with the negative or conjugate bit set raise `Unsupported`, which names them: they are never left
 out silently.

@@ -1,9 +1,9 @@
-"""The version of zerotools, which names the state of the source that runs.
+"""The version of zerotools, with the commit of the source.
 
-`0.3.0` is a release. `0.3.0.dev0+g1a2b3c4d5` is the source at a commit before that release, and
-`.dirty` at its end says that files differed from the commit when the wheel was built.
+`0.3.0` is a release. `0.3.0.dev0+g1a2b3c4d5` is the source at a commit before that release.
+`.dirty` at the end means that files differed from the commit when the wheel was built.
 
-This module imports the standard library alone, as `hatch_build.py` loads it by its path.
+This module imports only the standard library, because `hatch_build.py` loads it by its path.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from functools import cache
 from pathlib import Path
 
 BASE = "0.3.0.dev0"
-"""The release that this source is, or with `.dev0` the one that it will be."""
+"""The release of this source; with `.dev0`, the next release."""
 BUILT = ""
 """The whole version, in a wheel or a source distribution: `hatch_build.py` writes it."""
 ARCHIVED = "$Format:%H$"
-"""The commit, in what `git archive` writes: git replaces this text (see `.gitattributes`)."""
+"""The commit in an archive: `git archive` replaces this text (see `.gitattributes`)."""
 
 COMMIT_DIGITS = 9
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
@@ -27,12 +27,13 @@ _BEFORE_RELEASE = re.compile(r"\.?(?:dev|a|b|rc)\d")
 
 @cache
 def version() -> str:
-    """The version of this process: a checkout that moves on later does not change it."""
+    """Return the version of this process. It stays the same if another commit is checked out
+    later."""
     return version_of(Path(__file__).resolve().parents[1])
 
 
 def version_of(root: Path, base: str = BASE, built: str = BUILT, archived: str = ARCHIVED) -> str:
-    """The version of the source in `root`."""
+    """Return the version of the source in `root`."""
     if built:
         return built
     if commit := commit_of(root):
@@ -43,13 +44,13 @@ def version_of(root: Path, base: str = BASE, built: str = BUILT, archived: str =
 
 
 def with_commit(base: str, commit: str, *, is_dirty: bool = False) -> str:
-    """`base` with the first digits of a commit, as PEP 440 allows it."""
+    """Return `base` with the first digits of a commit, in the form of PEP 440."""
     return f"{base}+g{commit[:COMMIT_DIGITS]}{'.dirty' if is_dirty else ''}"
 
 
 def commit_of(root: Path) -> str | None:
-    """The commit that is checked out in `root`, without a call of git; None: `root` is no checkout,
-    or git keeps its references in a form that is not read here."""
+    """Read the commit that is checked out in `root`, without running git. Return None if `root` is
+    not a checkout, or if git stores its references in another format."""
     try:
         git = _git_directory(root / ".git")
         head = (git / "HEAD").read_text().strip()
@@ -61,14 +62,15 @@ def commit_of(root: Path) -> str | None:
 
 
 def _git_directory(entry: Path) -> Path:
-    """Where git keeps what belongs to a checkout: of a worktree or submodule, `.git` is a file."""
+    """Return the git directory of a checkout. In a worktree or submodule, `.git` is a file with its
+    path."""
     if entry.is_dir():
         return entry
     return entry.parent / entry.read_text().strip().removeprefix("gitdir: ")
 
 
 def _resolved(git: Path, reference: str) -> str:
-    """The commit that a branch names; "" where it names none yet."""
+    """Return the commit of a branch, or "" if it has no commit yet."""
     common = git
     if (pointer := git / "commondir").is_file():
         common = git / pointer.read_text().strip()
@@ -82,13 +84,13 @@ def _resolved(git: Path, reference: str) -> str:
 
 
 def base_of(text: str) -> str:
-    """A version without its commit: `0.3.0.dev0` of `0.3.0.dev0+g1a2b3c4d5`."""
+    """Return a version without its commit: `0.3.0.dev0` for `0.3.0.dev0+g1a2b3c4d5`."""
     return text.partition("+")[0]
 
 
 def order(text: str) -> tuple[tuple[int, ...], bool]:
-    """What sorts versions by their release; one before a release comes before it. Versions that
-    differ in the commit alone are equal."""
+    """Return a key that sorts versions by release. Versions before a release sort before it.
+    Versions that differ only in the commit are equal."""
     found = _PARTS.match(base_of(text))
     if found is None:
         return (), False

@@ -1,4 +1,4 @@
-"""For training programs of your own: tell the daemon how it goes, and hear when to stop.
+"""Connects a training program to the daemon: reports progress, and learns of stops.
 
 For the Trainer of transformers and for Lightning, `zerotools.integrations` has callbacks that make
 these calls.
@@ -13,9 +13,10 @@ these calls.
             worker.checkpoint_written("checkpoints/last.pt", step)
             break
 
-Outside of a job every call does nothing; none ever raises. Standard library only, and no newer
-syntax than that of Python 3.9. In a program of several ranks all of them may call everything: rank
-0 of a machine (`LOCAL_RANK` in the environment, or `RANK`) alone reports steps and checkpoints.
+Outside of a job every call does nothing. No call ever raises. The module needs only the standard
+library, and no syntax newer than Python 3.9. In a program of several ranks, all ranks may make
+every call. Only rank 0 of a machine (`LOCAL_RANK` in the environment, or `RANK`) reports steps and
+checkpoints.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def never_raises(call: Callable[..., Value]) -> Callable[..., Value | None]:
 
 
 class Worker:
-    """One process of the job that `environment` describes, or of none."""
+    """One process of the job in `environment`, or a process outside of a job."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         run_dir = environment.get("ZEROTOOLS_RUN_DIR")
@@ -135,7 +136,7 @@ class Worker:
 
     @property
     def in_job(self) -> bool:
-        """Whether this process belongs to a job."""
+        """True if this process belongs to a job."""
         return self._run_dir is not None
 
     def phase(self, name: str) -> None:
@@ -151,7 +152,7 @@ class Worker:
         return self._told or (self._run_dir / "stop").exists()
 
     def _listen(self) -> None:
-        """From the first question on, a SIGTERM is an answer and no longer the end."""
+        """Handle SIGTERM from the first call on, so that it no longer ends the process."""
         if self._listens or threading.current_thread() is not threading.main_thread():
             return
         self._listens = True
@@ -202,7 +203,7 @@ _NOT_WRITTEN = ("steps", "seconds_left")
 
 
 def _plain(value: Any) -> Any:
-    """`value` as JSON has it; tensors and arrays of one element become numbers."""
+    """Return `value` as a JSON value; tensors and arrays of one element become numbers."""
     if value is None or isinstance(value, (str, bool, int, float)):
         return value
     try:
@@ -212,7 +213,8 @@ def _plain(value: Any) -> Any:
 
 
 def _gpu_peak() -> int | None:
-    """The most bytes that torch has reserved on this process's GPU, if the program uses one."""
+    """Return the peak of the bytes that torch reserved on the GPU of this process, or None without
+    a GPU."""
     torch = sys.modules.get("torch")
     cuda = getattr(torch, "cuda", None)
     if cuda is None or not cuda.is_initialized():
@@ -234,19 +236,20 @@ def _worker() -> Worker:
 
 @never_raises
 def report(step: int, **metrics: Any) -> None:
-    """Step `step` is done; counted from 1 over the whole run, those before a resume included.
+    """Report that step `step` is done. Steps are counted from 1 over the whole run, including steps
+    before a resume.
 
-    `metrics` may be any; `steps` (how many there will be), `loss`, `grad_norm`, `lr`, `loss_scale`,
-    `tokens` (of this step, over all ranks) or `tokens_per_second`, and `mfu` are shown by
-    `zerotools show` and `submit --follow`, and all are written to `metrics.jsonl`. A tensor costs
-    the wait for its value.
+    `metrics` may have any names, and all are written to `metrics.jsonl`. `zerotools show` and
+    `submit --follow` show these: `steps` (the total number), `loss`, `grad_norm`, `lr`,
+    `loss_scale`, `tokens` (of this step, over all ranks) or `tokens_per_second`, and `mfu`. A
+    tensor makes the call wait for its value.
     """
     _worker().report(step, **metrics)
 
 
 @never_raises
 def report_evaluation(step: int, **metrics: Any) -> None:
-    """Report what an evaluation after step `step` measured: `loss`, `perplexity`, `accuracy`, ...
+    """Report the results of an evaluation after step `step`: `loss`, `perplexity`, `accuracy`, ...
 
     `zerotools show` shows the newest evaluation. In `metrics.jsonl` the names begin with `eval_`.
     Several calls for one step are one evaluation.
@@ -266,16 +269,17 @@ def _in_job() -> bool:
 
 @never_raises
 def phase(name: str) -> None:
-    """The program begins something else: `"load"`, `"train"`, `"eval"`, `"save"`."""
+    """Report the beginning of another phase: `"load"`, `"train"`, `"eval"`, `"save"`."""
     _worker().phase(name)
 
 
 def should_stop() -> bool:
-    """Whether the job was asked to stop: save, say `checkpoint_written`, and end with status 0.
+    """Return whether the job must stop: then save, call `checkpoint_written`, and exit with status
+    0.
 
-    Ask after every step. Ranks may hear of it at different steps: let rank 0 decide, or agree by an
-    all-reduce. From the first call on, SIGTERM does not end this process any more, unless the
-    program has its own handler.
+    Call it after every step. Ranks may learn of a stop at different steps: let rank 0 decide, or
+    agree by an all-reduce. From the first call on, SIGTERM no longer ends this process, unless the
+    program has a handler for it.
     """
     return bool(_should_stop())
 
@@ -287,15 +291,17 @@ def _should_stop() -> bool:
 
 @never_raises
 def checkpoint_written(path: Any, step: int | None = None) -> None:
-    """The checkpoint at `path` is complete: all ranks have written, and nothing will change in it.
+    """Report that the checkpoint at `path` is complete: all ranks have written it, and it will not
+    change.
 
-    `step`: of how many steps; default: the one that was reported last. If the job is started again,
-    the newest is `resume_from()`.
+    `step` is the step of the checkpoint; the default is the last reported step. If the job starts
+    again, `resume_from()` returns the newest reported checkpoint.
     """
     _worker().checkpoint_written(path, step)
 
 
 @never_raises
 def resume_from() -> str | None:
-    """The checkpoint to resume from (`ZEROTOOLS_RESUME_FROM`); None: start from the beginning."""
+    """Return the checkpoint to resume from (`ZEROTOOLS_RESUME_FROM`), or None to start from the
+    beginning."""
     return _worker().resume_from()

@@ -39,7 +39,7 @@ def test_shards_come_together(sources: list[str], tmp_path: Path) -> None:
 
 def test_what_is_not_whole_raises_and_is_kept(sources: list[str], tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with pytest.raises(zerotools.BadFile, match="is not whole"):
+    with pytest.raises(zerotools.BadFile, match="is incomplete"):
         zerotools.gather(sources[0], out)
     assert not out.exists()
     forced = zerotools.gather(sources[:1], out, force=True)

@@ -67,7 +67,9 @@ def test_a_job_file_says_how_it_is_trained(tmp_path: Path) -> None:
     assert json.loads(json.dumps(found.to_json())) == told
     assert found.asked is not None
     assert found.asked.peak_bytes == told["asked"]["peak_bytes"]
-    with pytest.raises(zerotools.BadRequest, match=r"--batch: .* says that; change it"):
+    with pytest.raises(
+        zerotools.BadRequest, match=r"--batch: .* has this value already; change it"
+    ):
         zerotools.estimate(path, host_memory="8GiB", batch=2)
     path.write_text(JOB + '[deepspeed]\nconfig = "ds.json"\n')
     with pytest.raises(zerotools.Unsupported, match="which only the command imports"):

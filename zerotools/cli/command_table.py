@@ -11,10 +11,11 @@ SECTIONS = (CHECKPOINTS, JOBS, MACHINE)
 
 
 class CommandEntry(NamedTuple):
-    """A command: the module whose `command` it is, its section of the help page, one line.
+    """A command: the module that defines its `command`, its section of the help page, and one line
+    of help.
 
-    `is_local`: what it shows is of this machine, though it asks the daemon, too. `json_version`:
-    the number in the schema of its JSON, `zerotools.COMMAND/1`.
+    `is_local` is True if it shows this machine, even when it also connects to the daemon.
+    `json_version` is the number in the schema of its JSON, `zerotools.COMMAND/1`.
     """
 
     module: str
@@ -26,7 +27,7 @@ class CommandEntry(NamedTuple):
 
 COMMANDS: dict[str, CommandEntry] = {
     "inspect": CommandEntry(
-        "zerotools.cli.commands.inspect", CHECKPOINTS, "Show what a checkpoint holds."
+        "zerotools.cli.commands.inspect", CHECKPOINTS, "Show the contents of a checkpoint."
     ),
     "diff": CommandEntry(
         "zerotools.cli.commands.diff", CHECKPOINTS, "Compare two checkpoints of any format."
@@ -55,12 +56,12 @@ COMMANDS: dict[str, CommandEntry] = {
     "serve": CommandEntry(
         "zerotools.cli.commands.serve",
         CHECKPOINTS,
-        "Let others read a checkpoint as a model, over HTTP.",
+        "Serve a checkpoint as a model, over HTTP.",
     ),
     "salvage": CommandEntry(
         "zerotools.cli.commands.salvage",
         CHECKPOINTS,
-        "Export what is whole of a damaged checkpoint.",
+        "Export the undamaged weights of a checkpoint.",
     ),
     "thin": CommandEntry(
         "zerotools.cli.commands.thin", CHECKPOINTS, "Drop the optimizer state of old checkpoints."
@@ -68,7 +69,7 @@ COMMANDS: dict[str, CommandEntry] = {
     "gather": CommandEntry(
         "zerotools.cli.commands.gather",
         CHECKPOINTS,
-        "Bring shards that lie on several nodes together.",
+        "Collect shards from several nodes.",
     ),
     "init": CommandEntry(
         "zerotools.cli.commands.init",
@@ -79,7 +80,7 @@ COMMANDS: dict[str, CommandEntry] = {
     "estimate": CommandEntry(
         "zerotools.cli.commands.estimate",
         JOBS,
-        "Predict the memory of a training, and say what fits.",
+        "Predict the memory of a training.",
         is_local=True,
     ),
     "import": CommandEntry(
@@ -88,54 +89,50 @@ COMMANDS: dict[str, CommandEntry] = {
         "Make a job file from a config or a launch line.",
     ),
     "submit": CommandEntry(
-        "zerotools.cli.commands.submit", JOBS, "Queue training jobs, and follow one if asked."
+        "zerotools.cli.commands.submit", JOBS, "Queue training jobs; follow one if you like."
     ),
     "queue": CommandEntry(
-        "zerotools.cli.commands.queue", JOBS, "List the jobs, and what they wait for."
+        "zerotools.cli.commands.queue", JOBS, "List the jobs, and why they wait."
     ),
     "show": CommandEntry(
         "zerotools.cli.commands.show", JOBS, "Show one job: attempts, memory, checkpoints."
     ),
     "explain": CommandEntry(
-        "zerotools.cli.commands.explain", JOBS, "Say why a job waits, stopped or was tried again."
+        "zerotools.cli.commands.explain", JOBS, "Show why a job waits, stopped or restarted."
     ),
     "shares": CommandEntry(
-        "zerotools.cli.commands.shares", JOBS, "Show what users have used of the GPUs."
+        "zerotools.cli.commands.shares", JOBS, "Show the GPU time of each user."
     ),
-    "logs": CommandEntry("zerotools.cli.commands.logs", JOBS, "Print or follow what a job wrote."),
+    "logs": CommandEntry("zerotools.cli.commands.logs", JOBS, "Print or follow the log of a job."),
     "cancel": CommandEntry(
-        "zerotools.cli.commands.cancel", JOBS, "Stop jobs; one that trains saves first."
+        "zerotools.cli.commands.cancel", JOBS, "Stop jobs; a running job saves first."
     ),
     "priority": CommandEntry(
-        "zerotools.cli.commands.priority", JOBS, "Let a job that waits start sooner or later."
+        "zerotools.cli.commands.priority", JOBS, "Start a waiting job sooner or later."
     ),
-    "hold": CommandEntry("zerotools.cli.commands.hold", JOBS, "Keep jobs that wait from starting."),
-    "release": CommandEntry(
-        "zerotools.cli.commands.release", JOBS, "Let jobs that are on hold start."
-    ),
+    "hold": CommandEntry("zerotools.cli.commands.hold", JOBS, "Keep waiting jobs from starting."),
+    "release": CommandEntry("zerotools.cli.commands.release", JOBS, "Release jobs from hold."),
     "pause": CommandEntry(
-        "zerotools.cli.commands.pause", JOBS, "Let jobs save, and give their GPUs back for now."
+        "zerotools.cli.commands.pause", JOBS, "Save jobs and release their GPUs."
     ),
-    "unpause": CommandEntry("zerotools.cli.commands.unpause", JOBS, "Let paused jobs go on."),
-    "resume": CommandEntry("zerotools.cli.commands.resume", JOBS, "Resume a job that was stopped."),
-    "edit": CommandEntry(
-        "zerotools.cli.commands.edit", JOBS, "Change the job file of a job that has not started."
-    ),
+    "unpause": CommandEntry("zerotools.cli.commands.unpause", JOBS, "Continue paused jobs."),
+    "resume": CommandEntry("zerotools.cli.commands.resume", JOBS, "Resume a stopped job."),
+    "edit": CommandEntry("zerotools.cli.commands.edit", JOBS, "Change a job before it starts."),
     "retry": CommandEntry(
-        "zerotools.cli.commands.retry", JOBS, "Run a job that is over again, from the start."
+        "zerotools.cli.commands.retry", JOBS, "Run a finished job again, from the start."
     ),
     "adopt": CommandEntry(
-        "zerotools.cli.commands.adopt", JOBS, "Watch a training that was started by hand."
+        "zerotools.cli.commands.adopt", JOBS, "Watch a training that you started by hand."
     ),
     "wait": CommandEntry("zerotools.cli.commands.wait", JOBS, "Wait until jobs have ended."),
     "clean": CommandEntry(
-        "zerotools.cli.commands.clean", JOBS, "Remove records and logs of jobs that have ended."
+        "zerotools.cli.commands.clean", JOBS, "Remove records and logs of finished jobs."
     ),
     "backup": CommandEntry(
         "zerotools.cli.commands.backup", JOBS, "Copy the queue while it is in use."
     ),
     "restore": CommandEntry(
-        "zerotools.cli.commands.restore", JOBS, "Put a copy of the queue back."
+        "zerotools.cli.commands.restore", JOBS, "Restore the queue from a copy."
     ),
     "monitor": CommandEntry(
         "zerotools.cli.commands.monitor", MACHINE, "Watch GPU and host memory.", True
@@ -147,16 +144,16 @@ COMMANDS: dict[str, CommandEntry] = {
         "zerotools.cli.commands.web", MACHINE, "Print a link that shows the queue in a browser."
     ),
     "drain": CommandEntry(
-        "zerotools.cli.commands.drain", MACHINE, "Start no jobs any more; what runs goes on."
+        "zerotools.cli.commands.drain", MACHINE, "Start no more jobs; running jobs continue."
     ),
     "undrain": CommandEntry("zerotools.cli.commands.undrain", MACHINE, "Start jobs again."),
     "doctor": CommandEntry(
-        "zerotools.cli.commands.doctor", MACHINE, "Find what could stop jobs, and what to do.", True
+        "zerotools.cli.commands.doctor", MACHINE, "Find problems that could stop jobs.", True
     ),
     "chaos": CommandEntry(
         "zerotools.cli.commands.chaos",
         MACHINE,
-        "Make trouble for toy jobs, and see what holds.",
+        "Test the daemon with toy jobs and random faults.",
         True,
     ),
     "help": CommandEntry("zerotools.cli.commands.help", MACHINE, "Show a page of the manual."),

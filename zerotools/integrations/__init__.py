@@ -2,8 +2,8 @@
 
     transformers    for the Trainer of transformers and its subclasses
     lightning       for the Trainer of Lightning
-    ranks           what the ranks of one training agree on
+    ranks           agreement of the ranks on stops and saves
 
-They run in programs of users: no newer syntax than that of Python 3.9, and nothing but the standard
-library, `zerotools.worker` and the library that a module is named for.
+They run in the programs of users, so they use no syntax newer than Python 3.9. They import the
+standard library, `zerotools.worker` and the library in their name.
 """

@@ -56,9 +56,9 @@ _LEFT_OUT = ("step", "steps")
 class ZerotoolsCallback(_callback_class()):  # type: ignore[misc]  # chosen when it is imported
     """Reports steps, losses, evaluations and checkpoints to the daemon, and stops when it asks.
 
-    Each optimizer step is reported, and every `log_every_n_steps` the mean loss of rank 0 and the
-    metrics that the module logs. When the job is asked to stop, a checkpoint `stopped-step=N.ckpt`
-    is saved in the directory of the others, and `fit` returns.
+    Each optimizer step is reported, and every `log_every_n_steps` also the mean loss of rank 0 and
+    the metrics of the module. At a stop of the job, a checkpoint `stopped-step=N.ckpt` is saved in
+    the directory of the others, and `fit` returns.
     """
 
     def __init__(self) -> None:
@@ -137,7 +137,7 @@ class ZerotoolsCallback(_callback_class()):  # type: ignore[misc]  # chosen when
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Report the optimizer step if this batch completed one; stop if the job is asked to."""
+        """Report the optimizer step if this batch completed one; stop if the daemon requests it."""
         if not self._is_training:
             return
         self._report_written()
@@ -182,14 +182,14 @@ class ZerotoolsCallback(_callback_class()):  # type: ignore[misc]  # chosen when
 
     @worker.never_raises
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
-        """Note which metrics are there already."""
+        """Record the metrics that exist already."""
         if self._is_training and not trainer.sanity_checking:
             self._enter("eval")
             self._before = _numbers(trainer.callback_metrics)
 
     @worker.never_raises
     def on_validation_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
-        """Show that an evaluation gets on."""
+        """Show that an evaluation makes progress."""
         if self._is_training and time.monotonic() - self._phase_sent > _HEARTBEAT_SECONDS:
             self._enter("eval")
 
@@ -208,14 +208,15 @@ class ZerotoolsCallback(_callback_class()):  # type: ignore[misc]  # chosen when
 
     @worker.never_raises
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        """Report what was written in background: Lightning has waited for it."""
+        """Report checkpoints that were written in the background: Lightning has waited for them."""
         if self._is_training:
             self._report_written()
             worker.phase("done")
 
     @worker.never_raises
     def _after_save(self, trainer: Any, path: Any, before: Any, weights_only: bool) -> None:
-        """Note a checkpoint; all ranks have saved, as `save_checkpoint` ends with a barrier."""
+        """Record a checkpoint. All ranks have saved, because `save_checkpoint` ends with a
+        barrier."""
         where = os.fspath(path)
         if not weights_only and not self._is_stopping and "://" not in where:
             self._unwritten.append((trainer.global_step, where, before))
@@ -238,7 +239,7 @@ class ZerotoolsCallback(_callback_class()):  # type: ignore[misc]  # chosen when
 
 
 def _stamp(path: Any) -> tuple[int, int] | None:
-    """Return what changes when a file is written anew: Lightning renames it into its place."""
+    """Return values that change when a file is replaced: Lightning renames it to its final name."""
     try:
         found = os.stat(path)  # noqa: PTH116
     except OSError:
@@ -261,7 +262,7 @@ def _path_of_stop(trainer: Any, step: int) -> str:
 
 
 def _total_steps(trainer: Any, pl_module: Any) -> int | None:
-    """Return how many optimizer steps there will be, if that is known."""
+    """Return the total number of optimizer steps, if it is known."""
     if not pl_module.automatic_optimization and len(trainer.optimizers) > 1:
         return None  # each optimizer's step counts
     steps = trainer.estimated_stepping_batches

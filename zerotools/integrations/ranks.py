@@ -1,15 +1,17 @@
-"""What the ranks of one training agree on: at which step to stop, and that all of them have saved.
+"""Lets the ranks of one training agree on the step of a stop, and on the end of a save.
 
-Ranks hear of a stop at different times. One that stops a step before the others leaves them waiting
-for it, so all ranks decide by an all-reduce. To keep that cheap it is made about once a second,
-after steps that all ranks compute from the same numbers. Here a step takes 0.1 s, the first 5 s:
+Ranks learn of a stop at different times. If one rank stopped a step before the others, they would
+wait for it, so all ranks decide by an all-reduce. To keep this cheap, it is made about once a
+second, after steps that all ranks compute from the same numbers. Here a step takes 0.1 s, the first
+5 s:
 
     after step      1     2     12
     rank 0 heard    no    no    no
     rank 1 heard    no    no    yes
     all-reduce      no    no    yes: both stop
 
-`torch` is not imported here: where the program has not imported it, there is a single rank.
+This module does not import `torch`: if the program has not imported it either, there is a single
+rank.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ _counts: dict[str, int] = {}
 
 
 def _ordinal(name: str) -> int:
-    """Return how many times this process has asked for `name`: keys of the store are used once."""
+    """Return the number of times that this process has used `name`: keys of the store are used
+    once."""
     _counts[name] = _counts.get(name, 0) + 1
     return _counts[name]
 
@@ -37,12 +40,13 @@ def _ordinal(name: str) -> int:
 class TrainingRanks:
     """The ranks of one training. All of them make the same calls at the same steps.
 
-    Several ranks that have no group of `torch.distributed` in common agree on nothing: the training
-    does not stop, and its checkpoints are not reported.
+    If several ranks have no common group of `torch.distributed`, they cannot agree: the training
+    does not save at a stop, and its checkpoints are not reported.
     """
 
     def __init__(self, size: int, device: Any = "cpu") -> None:
-        """`size` is the number of ranks, `device` where a tensor for an all-reduce lies."""
+        """`size` is the number of ranks, and `device` is the device of tensors for an
+        all-reduce."""
         self.size = size
         self._device = device
         self._store = _store_of(size)

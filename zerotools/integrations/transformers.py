@@ -35,7 +35,7 @@ _NAMES = {
     "rewards/margins": "reward_margin",
     "rewards/accuracies": "reward_accuracy",
 }
-"""Names of logs, of TRL too, and those that zerotools shows."""
+"""Names in logs of transformers and TRL, and the names that zerotools shows."""
 _LEFT_OUT = ("step", "steps", "total_flos", "num_input_tokens_seen", "num_tokens")
 _OF_SPEED = ("_per_second", "_preparation_time", "_compilation_time")
 _HEARTBEAT_SECONDS = 2.0
@@ -44,9 +44,9 @@ _HEARTBEAT_SECONDS = 2.0
 class ZerotoolsCallback(TrainerCallback):  # type: ignore[misc]  # its types are not followed
     """Reports steps, losses, evaluations and checkpoints to the daemon, and stops when it asks.
 
-    Each step is reported when it is done, with the loss where the Trainer logs it. A checkpoint is
-    reported when all ranks have written their files. When the job is asked to stop, the Trainer
-    saves after the step that it is at, without an evaluation, and `train` returns.
+    Each step is reported when it is done, with the loss if the Trainer logs it. A checkpoint is
+    reported when all ranks have written their files. At a stop of the job, the Trainer saves after
+    the current step without an evaluation, and `train` returns.
     """
 
     def __init__(self) -> None:
@@ -75,7 +75,8 @@ class ZerotoolsCallback(TrainerCallback):  # type: ignore[misc]  # its types are
 
     @worker.never_raises
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        """Report the step, unless `on_log` follows with its loss; stop if the job is asked to."""
+        """Report the step, unless `on_log` follows with its loss; stop if the daemon requests
+        it."""
         if not self._is_training:
             return None
         self._settle()
@@ -100,14 +101,15 @@ class ZerotoolsCallback(TrainerCallback):  # type: ignore[misc]  # its types are
 
     @worker.never_raises
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """Report the step with the loss and what else the Trainer or a subclass of it logs."""
+        """Report the step with the loss and all other values that the Trainer or a subclass
+        logs."""
         if self._is_training and logs and "loss" in logs:
             self._report(state, logs)
             self._enter(_next_phase(control))
 
     @worker.never_raises
     def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Show that an evaluation gets on."""
+        """Show that an evaluation makes progress."""
         if worker.in_job():
             self._enter("eval", again=True)
 
@@ -178,7 +180,7 @@ class ZerotoolsCallback(TrainerCallback):  # type: ignore[misc]  # its types are
         return max(0, seen - before[1]) / (step - before[0])
 
     def _enter(self, phase: str, *, again: bool = False) -> None:
-        """Report a phase where it changes, and with `again` also every two seconds of it."""
+        """Report a phase when it changes, and with `again` also every two seconds."""
         now = time.monotonic()
         if phase != self._phase or (again and now - self._phase_sent > _HEARTBEAT_SECONDS):
             self._phase, self._phase_sent = phase, now
@@ -186,12 +188,12 @@ class ZerotoolsCallback(TrainerCallback):  # type: ignore[misc]  # its types are
 
 
 def _next_phase(control: Any) -> str:
-    """Return what the Trainer does next: it evaluates before it saves."""
+    """Return the next phase of the Trainer: it evaluates before it saves."""
     return "eval" if control.should_evaluate else "save" if control.should_save else "train"
 
 
 def _is_committed(path: str) -> bool:
-    """Return whether DeepSpeed, where it wrote this, has committed what it writes in background."""
+    """Return True unless DeepSpeed is still writing this checkpoint in the background."""
     try:
         names = os.listdir(path)  # noqa: PTH208
     except OSError:

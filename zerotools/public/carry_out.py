@@ -34,8 +34,8 @@ def carry_out(
     progress: ProgressWanted,
     check: Check = lambda _: None,
 ) -> ConversionResult:
-    """Write what was prepared, or that part of it which the options choose; in a dry run, only
-    prove that it can be written. `stage` is what progress is reported of.
+    """Write a prepared conversion, or the part of it that the options select. In a dry run, only
+    check that it can be written. Progress is reported under the name `stage`.
 
     Raises:
         BadRequest: the output exists, does not fit, or an option excludes another.
@@ -70,7 +70,7 @@ def write_reporting(
     progress: ProgressWanted,
     check: Check = lambda _: None,
 ) -> WriteReport:
-    """Write all of a conversion, as the options of writing say."""
+    """Write a whole conversion with the options for writing."""
     to_handle = conversion.bytes_of_tensors * (2 if given["verify"] else 1)
     with metering(progress) as meter, meter(to_handle, stage) as on_bytes:
         return write(
@@ -94,8 +94,8 @@ def _carry_out_part(
 ) -> ConversionResult:
     if isinstance(conversion.destination, RemotePath):
         raise Unsupported(
-            f"{conversion.destination} is in an object store, in which parts have no place to "
-            "share; leave --part out, or write to a shared file system"
+            f"{conversion.destination} is in an object store, where several processes cannot write "
+            "parts of one file; leave --part out, or write to a shared file system"
         )
     if given["verify"]:
         raise BadRequest(

@@ -30,7 +30,7 @@ class ComparedOptions(TypedDict, total=False):
         Option(
             group=WHAT,
             metavar="ROLE",
-            help="Only tensors of this role (param, exp_avg, ...), and not the run; may be "
+            help="Compare only tensors of this role (param, exp_avg, ...), and not the run; may be "
             "repeated.",
         ),
     ]
@@ -39,7 +39,7 @@ class ComparedOptions(TypedDict, total=False):
         Option(
             group=WHAT,
             metavar="GLOB",
-            help="Only tensors whose name matches, and not the run; may be repeated.",
+            help="Compare only tensors with matching names, and not the run; may be repeated.",
         ),
     ]
     tolerance: Annotated[
@@ -81,14 +81,14 @@ def diff(
 ) -> CheckpointDiff:
     """Compare two checkpoints of any format, stage and number of ranks; neither is merged.
 
-    Compared are the tensors, and what is known of the run. `is_equal`, `tensors`, `run` and
-    `worst(most)` of the result say what was found.
+    The tensors and the metadata of the run are compared. The differences are in `is_equal`,
+    `tensors`, `run` and `worst(most)` of the result.
 
     Raises:
-        BadRequest: one does not exist, an option is wrong, or nothing is left to compare.
-        BadFile: one is not a checkpoint, its metadata is damaged, or it changed while it was read.
-            Tensors that cannot be read are in the result.
-        Unsupported: one is in a format that is not read.
+        BadRequest: a path does not exist, an option is wrong, or the options leave no tensors.
+        BadFile: a path is not a checkpoint, its metadata is damaged, or it changed during the
+            comparison. Unreadable tensors are in the result instead.
+        Unsupported: the format of one cannot be read.
     """
     given = bound(DiffKeywords, options)
     asked = checkpoint_diff.DiffOptions(roles=given.pop("role"), **given)

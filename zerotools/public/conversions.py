@@ -49,7 +49,7 @@ class AdapterOptions(TypedDict, total=False):
         bool,
         Option(
             group=WHAT,
-            help="Export the PEFT adapter of the run alone, as PEFT's save_pretrained writes it.",
+            help="Export only the PEFT adapter of the run, as PEFT's save_pretrained writes it.",
         ),
     ]
     adapter_config: Annotated[
@@ -57,33 +57,33 @@ class AdapterOptions(TypedDict, total=False):
         Option(
             group=WHAT,
             metavar="FILE|DIR",
-            help="The adapter's adapter_config.json, where the run does not say it.",
+            help="The adapter_config.json of the adapter, if the run has none.",
         ),
     ]
     adapter_name: Annotated[
         str | None,
-        Option(group=WHAT, metavar="NAME", help="Which adapter, if the run has several."),
+        Option(group=WHAT, metavar="NAME", help="Name of the adapter, if the run has several."),
     ]
     base: Annotated[
         PathOption | None,
         Option(
             group=WHAT,
             metavar="DIR",
-            help="The base model of adapters that a job saved alone, where it is not where the job "
-            "had it.",
+            help="The base model of a job that saved only its adapters. Default: the path that the "
+            "job used.",
         ),
     ]
 
 
 class LikeOption(TypedDict, total=False):
-    """A model that the output must look like."""
+    """A model with the names, shapes and types that the output must have."""
 
     like: Annotated[
         PathOption | None,
         Option(
             group=OUTPUT,
             metavar="DIR",
-            help="Check against this model's names, shapes and types before anything is written.",
+            help="Before writing, compare names, shapes and types with those of this model.",
         ),
     ]
 
@@ -118,9 +118,9 @@ def consolidate(
     `adapter_only` the output is adapter_model.safetensors and adapter_config.json.
 
     Raises:
-        BadRequest: there is nothing at `path`, `out` exists, or an option is wrong.
-        BadFile: it is not a checkpoint, or what is needed of it is damaged.
-        Unsupported: it is in a format that is not read.
+        BadRequest: `path` does not exist, `out` exists, or an option is wrong.
+        BadFile: `path` is not a checkpoint, or the weights or their metadata are damaged.
+        Unsupported: the format cannot be read.
     """
     given = bound(ConsolidateKeywords, options)
     prepared = consolidation.prepare(
@@ -193,7 +193,7 @@ class TargetOptions(TypedDict, total=False):
             Option(
                 group=OUTPUT,
                 choices=(*converting.written_formats(), JOB),
-                help="Format to write; job: what a job of zerotools resumes from.",
+                help="Format to write; job: a checkpoint that a job of zerotools can resume from.",
             ),
         ]
     ]
@@ -296,13 +296,13 @@ def convert(
 ) -> ConversionResult:
     """Write the checkpoint at `path` into `out` in the format `to`, optimizer state included.
 
-    `path` is a checkpoint, or the directory of a run: then its newest checkpoint is taken. What the
-    format cannot hold is in `dropped` of the result.
+    `path` is a checkpoint, or the directory of a run: then its newest checkpoint is taken.
+    `dropped` of the result lists the parts that the format cannot hold.
 
     Raises:
-        BadRequest: there is nothing at `path`, `out` exists, or an option is wrong.
-        BadFile: it is not a checkpoint, or it is damaged.
-        Unsupported: the target cannot hold its weights.
+        BadRequest: `path` does not exist, `out` exists, or an option is wrong.
+        BadFile: `path` is not a checkpoint, or it is damaged.
+        Unsupported: the format cannot hold the weights.
     """
     given = bound(ConvertKeywords, options)
     settings = zero_settings(given)
@@ -316,8 +316,8 @@ def convert(
     if given["to"] == JOB:
         if mapping is not None:
             raise BadRequest(
-                "--map-to is not for --to job, as a job knows its model's own layout: convert with "
-                "--map-to first, and convert that to a job"
+                "--map-to and --to job exclude each other: a job needs the layout of its model; "
+                "run convert with --map-to first, then convert the result with --to job"
             )
         prepared = prepare_job(path_of(path), path_of(out), asked, **reading)
     else:

@@ -1,4 +1,4 @@
-"""Bring the shards of a checkpoint that lies on several nodes together."""
+"""Collect the shards of a checkpoint from several nodes."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ from zerotools.public.progress import Meter, ProgressWanted, metering
 
 
 class FetchOptions(TypedDict, total=False):
-    """Options that say how shards are fetched and checked."""
+    """Options for fetching and checking shards."""
 
     dry_run: Annotated[
         bool,
-        Option(group=OUTPUT, help="Compare and show the plan, and fetch nothing."),
+        Option(group=OUTPUT, help="Compare the nodes and show the plan; fetch no file."),
     ]
     fast: Annotated[
         bool,
         Option(
             group=OUTPUT,
-            help="Compare digests only of what several nodes have, and check the structure alone.",
+            help="Compute digests only of files on several nodes, and check only the structure.",
         ),
     ]
     force: Annotated[
         bool,
         Option(
             group=OUTPUT,
-            help="Make OUT although the checkpoint is not whole, for zerotools salvage.",
+            help="Create OUT even if the checkpoint is incomplete, for zerotools salvage.",
         ),
     ]
     workers: Annotated[
@@ -61,7 +61,7 @@ class FetchOptions(TypedDict, total=False):
             default=8,
             least=1,
             most=64,
-            help="Nodes to read from at the same time.",
+            help="Number of nodes to read from at the same time.",
         ),
     ]
 
@@ -72,12 +72,13 @@ class GatherKeywords(TagOption, FetchOptions, total=False):
 
 @dataclass(frozen=True)
 class GatherResult:
-    """The result of `gather`. In a dry run nothing was fetched.
+    """The result of `gather`. After a dry run it is a plan, and no file was fetched.
 
-    `sources` has the number of files that are fetched from each source. `has_name` says whether the
-    output is in `destination`; else all that was fetched is in `partial`. `findings` say what is
-    wrong with the checkpoint, `missing` are files that it lacks, and `may_lack` those that the
-    numbers in other names let expect. `plan` and `gathered` are what `zerotools.ops` returned.
+    `sources` has the number of files that are fetched from each source. `has_name` is True if the
+    output is in `destination`; otherwise the fetched files are in `partial`. `findings` are
+    problems of the checkpoint. `missing` are files that it lacks, and `may_lack` are files that it
+    may lack: their numbers are absent from a sequence of names. `plan` and `gathered` are values
+    from `zerotools.ops`.
     """
 
     destination: Path
@@ -114,15 +115,15 @@ def gather(
     progress: ProgressWanted = None,
     **options: Unpack[GatherKeywords],
 ) -> GatherResult:
-    """Bring the shards of a checkpoint that lies on several nodes together in the directory `out`.
+    """Collect the shards of a checkpoint from several nodes in the directory `out`.
 
-    A source is "HOST:PATH", "ssh://USER@HOST:PORT/PATH", or a path of this node. Nodes are asked by
-    the system's ssh, which must not have to ask for a password.
+    A source is "HOST:PATH", "ssh://USER@HOST:PORT/PATH", or a path of this node. The system's ssh
+    connects to the nodes, and must not need a password.
 
     Raises:
-        BadRequest: the sources have no files, or `out` exists or does not fit.
-        BadFile: two sources have different files of one name, or the checkpoint is not whole, so
-            that `out` was not made. What was fetched is kept, and the same call continues.
+        BadRequest: the sources have no files, `out` exists, or the disk is too small.
+        BadFile: two sources have different files of one name, or the checkpoint is incomplete.
+            `out` does not exist then. Fetched files are kept, and the same call continues.
         HostUnreachable: a node cannot be reached, or its connection broke.
     """
     found = gathered(sources, out, bound(GatherKeywords, options), progress)
@@ -131,16 +132,16 @@ def gather(
 
 
 def refuse_nameless(found: GatherResult) -> None:
-    """Refuse a checkpoint that is not whole, and so has no name.
+    """Raise an error for an incomplete checkpoint, which did not get its name.
 
     Raises:
         BadFile: see above.
     """
     if not (found.has_name or found.dry_run):
         raise BadFile(
-            f"{found.destination} was not made: the checkpoint in {found.partial} is not whole; "
-            "run the command again with the node that has what is missing, or with --force to go "
-            "without it"
+            f"{found.destination} was not made: the checkpoint in {found.partial} is "
+            "incomplete; run the command again with the node that has the missing files, or with "
+            "--force to continue without them"
         )
 
 
@@ -151,8 +152,8 @@ def gathered(
     progress: ProgressWanted,
     on_plan: Callable[[GatherPlan], None] = lambda _: None,
 ) -> GatherResult:
-    """Do as `gather`, but return also a checkpoint that is not whole. `on_plan` gets the plan
-    before anything is fetched."""
+    """Do as `gather`, but return an incomplete checkpoint too. `on_plan` is called with the plan
+    before the first file is fetched."""
     began, shells = time.monotonic(), OpenShells()
     destination, at_once, fast = path_of(out), given["workers"], given["fast"]
     named = [sources] if isinstance(sources, str) else [*sources]

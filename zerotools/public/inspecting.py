@@ -32,8 +32,8 @@ class OptimizerFacts:
 
 @dataclass(frozen=True, slots=True)
 class ParamGroupFacts:
-    """A param group. `params` are names, or torch's numbers where the files have no names;
-    `elements` counts them, None where their names are not known."""
+    """A param group. `params` are names, or torch's numbers if the files have no names. `elements`
+    is the number of elements, or None if the names are not known."""
 
     params: tuple[str | int, ...]
     elements: int | None
@@ -42,7 +42,8 @@ class ParamGroupFacts:
 
 @dataclass(frozen=True, slots=True)
 class QuantisedFacts:
-    """Weights that are stored in one quantised form, and how many tensors have their scales."""
+    """Weights in one quantised form. `tensors` is the number of weights, and `scales` that of their
+    scales."""
 
     kind: str
     tensors: int
@@ -51,7 +52,7 @@ class QuantisedFacts:
 
 @dataclass(frozen=True, slots=True)
 class TensorFacts:
-    """One tensor, and the boxes of it that lie in files."""
+    """One tensor, and its boxes in files."""
 
     name: str
     role: str
@@ -64,11 +65,11 @@ class TensorFacts:
 class InspectResult:
     """The contents of a checkpoint, with the names of `zerotools inspect --json`.
 
-    None means that the files do not say. Counts of parameters are numbers of elements, and tied
-    weights count once. Sizes are in bytes; `files` has that of each file by its name. `run` is the
-    run of a known program that the checkpoint belongs to, and `next` are commands for what comes
-    next. `problems` are what is wrong: it is whole where there are none. `inspection` is what
-    `zerotools.ops` returned.
+    A value that the files do not have is None. Counts of parameters are numbers of elements; tied
+    weights count once. Sizes are in bytes; `files` has the size of each file by its name. `run` is
+    the run that the checkpoint belongs to, if a known program wrote it. `next` lists commands for
+    the next steps. `problems` is empty if the checkpoint is whole. `inspection` is the value from
+    `zerotools.ops`.
     """
 
     path: Path
@@ -108,23 +109,22 @@ class InspectResult:
         return not self.problems
 
     def to_json(self, *, chunks: bool = False) -> dict[str, Any]:
-        """The documented JSON (docs/reference/inspect-json.md); with `chunks` those of tensors,
-        too."""
+        """The documented JSON (docs/reference/inspect-json.md). `chunks` adds the chunks of each
+        tensor."""
         return to_json(self.inspection, chunks=chunks, run=self.run, commands=self.next)
 
 
 @takes_options(ReadingOptions)
 def inspect(path: StrPath, **options: Unpack[ReadingOptions]) -> InspectResult:
-    """Read what the checkpoint at `path` holds: format, ranks, step, tensors, optimizer state,
-    files and problems. Of the directory of a run, the newest checkpoint is taken.
+    """Read the metadata of the checkpoint at `path`: format, ranks, step, tensors, optimizer state,
+    files and problems. If `path` is the directory of a run, the newest checkpoint is read.
 
-    No tensor data is read. A damaged checkpoint is described, and what is wrong with it is in
-    `problems`.
+    No tensor data is read. For a damaged checkpoint, `problems` says what is wrong.
 
     Raises:
-        BadRequest: there is nothing at `path`, or it has no such tag or section.
-        BadFile: it is not a checkpoint, or so damaged that its tensors are not known.
-        Unsupported: it is in a format that is not read.
+        BadRequest: `path` does not exist, or it lacks the tag or section.
+        BadFile: `path` is not a checkpoint, or it is so damaged that its tensors are not known.
+        Unsupported: the format cannot be read.
     """
     given = bound(ReadingOptions, options)
     place = path_of(path)

@@ -54,7 +54,7 @@ class TrainingOptions(TypedDict, total=False):
             least=1,
             most=2**24,
             metavar="TOKENS",
-            help="Length of a sequence.  [default: what the model has positions for, at most 4096]",
+            help="Length of a sequence.  [default: the positions of the model, at most 4096]",
         ),
     ]
     precision: Annotated[
@@ -75,7 +75,7 @@ class TrainingOptions(TypedDict, total=False):
             least=1,
             most=2**20,
             metavar="N",
-            help="Micro batches whose gradients are summed for a step.  [default: 1]",
+            help="Micro batches for a step; their gradients are summed.  [default: 1]",
         ),
     ]
     activation_checkpointing: Annotated[
@@ -95,7 +95,7 @@ class ShownOptions(TypedDict, total=False):
         Option(
             group=OUTPUT,
             choices=OFFLOADS,
-            help="Show what is offloaded so; may be repeated.  [default: all ways]",
+            help="Show this kind of offload; may be repeated.  [default: all kinds]",
         ),
     ]
 
@@ -106,18 +106,19 @@ class EstimateKeywords(TrainingOptions, ShownOptions, MachineOptions, total=Fals
 
 @takes_options(EstimateKeywords)
 def estimate(model: StrPath, **options: Unpack[EstimateKeywords]) -> Estimate:
-    """Predict the memory of training `model`, and say which ZeRO stage is the fastest that fits.
+    """Predict the memory that training `model` needs, and find the fastest ZeRO stage that fits.
 
     `model` is a Hugging Face directory or config.json, a checkpoint of any format, a number of
-    parameters such as "7B", or a job file, which says how it is trained. Nothing is loaded: shapes
-    are read from configs and headers. `stage`, `offload` and `reason` of the result are the choice,
-    `rows` the table, and `fits` says whether anything fits, of a job file the job as it is written.
+    parameters such as "7B", or a job file with its training options. Weights are not loaded: shapes
+    come from configs and headers. `stage`, `offload` and `reason` of the result are the choice, and
+    `rows` is the table. `fits` is True if some row fits; for a job file, if the job fits as it is
+    written.
 
     Raises:
-        BadRequest: there is no such model, its config lacks a size, or an option is wrong.
+        BadRequest: the model does not exist, its config lacks a size, or an option is wrong.
         BadFile: a checkpoint is damaged.
-        Unsupported: the architecture is not known, and transformers is not there to be asked; or a
-            job file has the configuration of DeepSpeed, which the command reads.
+        Unsupported: the architecture is unknown and transformers is not installed; or a job file
+            has a DeepSpeed configuration, which only the command can read.
     """
     given, name = bound(EstimateKeywords, options), os.fspath(model)
     if not is_job_file(Path(name)):
@@ -135,7 +136,7 @@ def estimate(model: StrPath, **options: Unpack[EstimateKeywords]) -> Estimate:
 
 
 def refuse_fixed(says: str, given: Mapping[str, Any], allowed: Container[str] = ()) -> None:
-    """Refuse options on what a job file or a config, `says`, has to say.
+    """Refuse options for values that a job file or a config, `says`, has already.
 
     Raises:
         BadRequest: one that is not `allowed` was given.
@@ -143,11 +144,11 @@ def refuse_fixed(says: str, given: Mapping[str, Any], allowed: Container[str] = 
     names = [name for name in declared_options(TrainingOptions) if given[name]]
     flags = [f"--{name.replace('_', '-')}" for name in names if name not in allowed]
     if flags:
-        raise BadRequest(f"{', '.join(flags)}: {says} says that; change it there")
+        raise BadRequest(f"{', '.join(flags)}: {says} has this value already; change it there")
 
 
 def estimated_job(spec: JobSpec, machine: GivenMachine, given: Mapping[str, Any]) -> Estimate:
-    """Estimate a job as it is written, and every other row that was asked for."""
+    """Estimate a job as it is written, and all other requested rows."""
     if machine.gpus is not None:
         spec = with_ranks(spec, machine.gpus)
     own = replace(machine, gpus=spec.all_ranks).machine(on_gpu=spec.device == "cuda")

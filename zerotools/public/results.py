@@ -25,8 +25,8 @@ class FileShare:
 
 @dataclass(frozen=True)
 class PartResult:
-    """Part `index` of `of`: the bytes of the files that it writes. `missing` are the other parts
-    that are not complete yet; None in a dry run."""
+    """Part `index` of `of` parts, with the bytes that it writes. `missing` lists the other parts
+    that are not complete yet; in a dry run it is None."""
 
     index: int
     of: int
@@ -51,15 +51,16 @@ class PartResult:
 
     @classmethod
     def of_plan(cls, planned: PartPlan, missing: tuple[int, ...] | None = None) -> PartResult:
-        """The result that a plan of a part describes."""
+        """Return the result for the plan of a part."""
         files = tuple(FileShare(name, *each) for name, each in planned.share.items())
         return cls(planned.part.index, planned.part.of, files, planned.nbytes, missing)
 
 
 @dataclass(frozen=True)
 class Losses:
-    """Values of one tensor that its new type cannot hold, or that were not finite before.
-    `overflowed` values became infinite; `largest` is the largest of their magnitudes."""
+    """Values of one tensor that changed in its new type, or that were not finite before.
+    `overflowed` counts values that became infinite; `largest` is the largest of their
+    magnitudes."""
 
     name: str
     role: str
@@ -74,16 +75,17 @@ class Losses:
 
 @dataclass(frozen=True)
 class ConversionResult:
-    """The result of `consolidate`, `reshard` or `convert`. In a dry run nothing was written.
+    """The result of `consolidate`, `reshard` or `convert`. After a dry run it is a plan, and no
+    file was written.
 
     `files` has the size of each output file by its name. `notes`, `warnings`, `lacking` and
-    `report_notes` are sentences: `warnings` are problems of the source, `lacking` says what keeps
-    other programs from loading the output, and `report_notes` are about the writing. `dropped` is
-    what the output cannot hold. A dry run has counted its `copies`, and `buffer_bytes` is the
-    memory that its buffers would take at most. `resumed` are files that an interrupted run had
-    completed. `manifest` is the file of digests that `verify=True` wrote. `part` is the part that
-    was made, where one was asked for. With `unchanged` the checkpoint was laid out as asked
-    already, and nothing was written.
+    `report_notes` are sentences: `warnings` are problems of the source, `lacking` is the reason why
+    other programs cannot load the output, and `report_notes` are about the writing. `dropped` lists
+    the parts of the source that the output cannot hold. A dry run counts the `copies`, and
+    `buffer_bytes` is the maximum memory of its buffers. `resumed` lists files that an interrupted
+    run had completed. `manifest` is the file of digests that `verify=True` wrote. `part` describes
+    the part, if the options select one. `unchanged` is True if the checkpoint had the requested
+    layout already; then no file was written.
     """
 
     source: Path
@@ -111,7 +113,7 @@ class ConversionResult:
 
     @property
     def written(self) -> bool:
-        """True if the output is there, complete."""
+        """True if the output exists and is complete."""
         is_partial = self.part is not None and bool(self.part.missing)
         return not (self.dry_run or self.unchanged or is_partial)
 
@@ -166,7 +168,8 @@ class ConversionResult:
 
 
 def result_of(conversion: Conversion, **more: object) -> ConversionResult:
-    """The result of a conversion; `more` are fields that the conversion does not know."""
+    """Return the result of a conversion. `more` has the fields that the conversion does not
+    know."""
     target = conversion.target
     return ConversionResult(
         source=conversion.source.origin.path,
@@ -185,7 +188,7 @@ def result_of(conversion: Conversion, **more: object) -> ConversionResult:
 
 
 def unchanged_result(found: Unchanged, *, dry_run: bool) -> ConversionResult:
-    """The result where nothing was to be done."""
+    """Return the result for a checkpoint that has the requested layout already."""
     return ConversionResult(
         source=found.checkpoint.origin.path,
         destination=None,

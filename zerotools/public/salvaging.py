@@ -1,4 +1,4 @@
-"""Export what is whole of a damaged checkpoint."""
+"""Export the undamaged weights of a damaged checkpoint."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ from zerotools.public.progress import ProgressWanted, metering
 
 
 class FillOption(TypedDict, total=False):
-    """The option that names a source of lost values."""
+    """The option for a checkpoint that replaces lost values."""
 
     fill_from: Annotated[
         PathOption | None,
         Option(
             group=WHAT,
             metavar="OTHER",
-            help="Take what is lost from this checkpoint or model, of any format, and record it. "
-            "--strip-prefix and --rename change its names, too.",
+            help="Fill lost values from this checkpoint or model, of any format, and record which. "
+            "--strip-prefix and --rename also apply to its names.",
         ),
     ]
 
@@ -63,13 +63,13 @@ class SalvageKeywords(
 
 @dataclass(frozen=True)
 class SalvageResult:
-    """The result of `salvage`. In a dry run nothing was written.
+    """The result of `salvage`. After a dry run it is a plan, and no file was written.
 
-    `weights` are the names in the output, and `left_out` has the reason for each weight that is not
-    in it. `unnamed` are lost files of which nothing tells what they held. `rounded` are weights
-    that are less precise than they were. `holes` are the boxes that are lost, and `filled` what
-    comes from another checkpoint, by tensor. `damage` is what is wrong with the source. Where
-    nothing is whole, nothing is written. `salvage_plan` is what `zerotools.ops` returned.
+    `weights` are the names in the output. `left_out` has the reason for each weight that is missing
+    there. `unnamed` lists lost files with unknown contents. `rounded` lists weights that are less
+    precise than in the source. `holes` are the lost boxes by tensor, and `filled` the parts that
+    come from `fill_from`. `damage` lists the problems of the source. If no weight is whole, no
+    output is written. `salvage_plan` is the value from `zerotools.ops`.
     """
 
     path: Path
@@ -111,19 +111,18 @@ def salvage(
     progress: ProgressWanted = None,
     **options: Unpack[SalvageKeywords],
 ) -> SalvageResult:
-    """Export the weights that are whole of the damaged checkpoint at `path` into the directory
-    `out`.
+    """Export the undamaged weights of the checkpoint at `path` into the directory `out`.
 
-    Every byte is read and checked. What is lost is never replaced by zeros: a weight with a hole is
-    left out, unless `fill_from` has what is lost. `is_complete` of the result says whether the
+    Every byte is read and checked. Lost values are never replaced by zeros: a weight with a hole is
+    left out, unless `fill_from` has the lost values. `is_complete` of the result is True if the
     output has every weight.
 
     Raises:
-        BadRequest: there is nothing at `path`, `out` exists, `fill_from` is of another model, or
-            finite weights do not fit in the type.
-        BadFile: it is no checkpoint, nothing says which tensors there are, or its files are of two
+        BadRequest: `path` does not exist, `out` exists, `fill_from` is another model, or finite
+            weights do not fit in the type.
+        BadFile: `path` is not a checkpoint, its tensors are not known, or its files come from two
             saves.
-        Unsupported: it is in a format that is not read.
+        Unsupported: the format cannot be read.
     """
     given = bound(SalvageKeywords, options)
     destination, other = path_of(out), given["fill_from"]

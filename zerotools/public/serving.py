@@ -46,7 +46,7 @@ class AddressOptions(TypedDict, total=False):
             group=OUTPUT,
             default="127.0.0.1:0",
             metavar="HOST:PORT",
-            help="Where to listen; port 0 is any that is free.",
+            help="Address to listen on; port 0 selects a free port.",
         ),
     ]
     name: Annotated[
@@ -54,7 +54,7 @@ class AddressOptions(TypedDict, total=False):
         Option(
             group=OUTPUT,
             default="model",
-            help="What the bucket is called, and the repository.",
+            help="Name of the bucket and of the repository.",
         ),
     ]
 
@@ -87,11 +87,11 @@ class ServeKeywords(
 
 @dataclass(frozen=True)
 class ServedCheckpoint:
-    """A model that is being served.
+    """A served model.
 
-    Whoever reads shows `token` as a bearer token, or signs with `access_key_id` and
-    `secret_access_key` as for an S3 bucket called `name`. `files` has the size of each file by its
-    name, and `revision` is that of all files. `notes` and `warnings` are sentences.
+    Clients send `token` as a bearer token, or sign requests for the S3 bucket `name` with
+    `access_key_id` and `secret_access_key`. `files` has the size of each file by its name, and
+    `revision` is the revision of all files. `notes` and `warnings` are sentences.
     """
 
     url: str
@@ -142,16 +142,16 @@ def serve(
     on_error: Callable[[str], None] = lambda _: None,
     **options: Unpack[ServeKeywords],
 ) -> Iterator[ServedCheckpoint]:
-    """Show the checkpoint at `path` over HTTP as the Hugging Face model that `consolidate` would
-    write, inside a `with` statement. Its end stops the server.
+    """Serve the checkpoint at `path` over HTTP as the Hugging Face model that `consolidate` would
+    write, inside a `with` statement. The server stops when the `with` block ends.
 
-    Nothing is written: bytes are made as they are asked for, by threads of this process. `on_error`
-    gets a sentence for each request that broke off.
+    No file is written: threads of this process compute the requested bytes. `on_error` is called
+    with a sentence for each request that failed.
 
     Raises:
-        BadRequest: there is nothing at `path`, an option is wrong, or the address is taken.
-        BadFile: it is not a checkpoint, or it is damaged.
-        Unsupported: it is in a format that is not read.
+        BadRequest: `path` does not exist, an option is wrong, or the address is in use.
+        BadFile: `path` is not a checkpoint, or it is damaged.
+        Unsupported: the format cannot be read.
     """
     given = bound(ServeKeywords, options)
     with serving(path_of(path), given, on_error) as (server, served):

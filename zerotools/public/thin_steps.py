@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 
 
 class DropOptions(TypedDict, total=False):
-    """Options that choose checkpoints of a run, and what is dropped."""
+    """Options that select checkpoints of a run and the tensors to drop."""
 
     older_than: Annotated[
         Span | None,
         Option(
             group=WHAT,
             metavar="TIME",
-            help="Of the checkpoints in PATH, those written longer ago: 30d, 12h, or seconds.",
+            help="Select checkpoints in PATH older than this: 30d, 12h, or seconds.",
         ),
     ]
     keep_last: Annotated[
@@ -54,7 +54,7 @@ class DropOptions(TypedDict, total=False):
             group=WHAT,
             least=0,
             metavar="N",
-            help="Of the checkpoints in PATH, all but the N newest.  [default: 1]",
+            help="Select all checkpoints in PATH except the N newest.  [default: 1]",
         ),
     ]
     keep_every: Annotated[
@@ -63,25 +63,25 @@ class DropOptions(TypedDict, total=False):
             group=WHAT,
             least=1,
             metavar="N",
-            help="Of the checkpoints in PATH, not those whose step is a multiple of N.",
+            help="Do not select checkpoints in PATH if their step is a multiple of N.",
         ),
     ]
     drop_masters: Annotated[
         bool,
         Option(
             group=OUTPUT,
-            help="Drop the fp32 masters, too, where 16-bit weights lie beside them.",
+            help="Also drop the fp32 masters of weights that have a 16-bit copy.",
         ),
     ]
     yes: Annotated[
         bool,
-        Option(group=OUTPUT, short="-y", help="Do it. Without it, only say what would be done."),
+        Option(group=OUTPUT, short="-y", help="Change the files. Without it, only show the plan."),
     ]
-    force: Annotated[bool, Option(group=OUTPUT, help="Thin a checkpoint that has problems, too.")]
+    force: Annotated[bool, Option(group=OUTPUT, help="Also thin a checkpoint that has problems.")]
 
 
 class SelectedOptions(DropOptions, ReadingOptions, CheckingOptions, total=False):
-    """The options of `zerotools thin` but for the daemon's socket."""
+    """The options of `zerotools thin`, except the socket of the daemon."""
 
 
 class ThinKeywords(SelectedOptions, total=False):
@@ -92,19 +92,19 @@ class ThinKeywords(SelectedOptions, total=False):
         Option(
             group=WHEN,
             metavar="PATH",
-            help="Socket of the daemon.  [default: $ZEROTOOLS_SOCKET, else the usual place]",
+            help="Socket of the daemon.  [default: $ZEROTOOLS_SOCKET, or the standard path]",
         ),
     ]
 
 
 @dataclass(frozen=True)
 class ThinResult:
-    """The result of `thin`. Without `yes=True` nothing was changed.
+    """The result of `thin`. Without `yes=True` it is a plan, and no file was changed.
 
-    `checkpoints` has one outcome for each checkpoint: `status` is "planned", "thinned", "nothing"
-    (there is no state to drop) or "refused". `stays` are checkpoints of a run's directory that were
-    not meant, with the reason. `jobs_checked` says whether a daemon answered, so that checkpoints
-    which jobs would resume from are refused.
+    `checkpoints` has one outcome for each checkpoint. Its `status` is "planned", "thinned",
+    "nothing" (the checkpoint has no optimizer state) or "refused". `stays` lists the checkpoints of
+    a run that were not selected, each with the reason. `jobs_checked` is True if a daemon answered.
+    Then checkpoints that jobs would resume from are refused.
     """
 
     checkpoints: tuple[Outcome, ...]
@@ -116,12 +116,12 @@ class ThinResult:
 
     @property
     def freed_bytes(self) -> int:
-        """Bytes of files that are free, or would be; below 0 where it takes more."""
+        """Bytes that are freed, or would be. Negative if the result is larger than before."""
         return sum(each.freed for each in self.checkpoints)
 
     @property
     def dropped(self) -> dict[str, int]:
-        """Bytes of the tensors that go, by role, of all checkpoints together."""
+        """Bytes of the dropped tensors by role, summed over all checkpoints."""
         found: dict[str, int] = {}
         for each in self.checkpoints:
             for role, size in each.dropped.items():
@@ -130,12 +130,12 @@ class ThinResult:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Sentences on what is wrong with the checkpoints, and on why some were refused."""
+        """Problems of the checkpoints, and the reasons of refusals, as sentences."""
         return tuple(said for each in self.checkpoints for said in each.all_problems)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences for the user."""
+        """Notes for the user, as sentences."""
         notes = [note for each in self.checkpoints for note in each.notes]
         if not self.jobs_checked:
             from zerotools.jobs.client.needed_checkpoints import NOT_CHECKED
@@ -164,22 +164,22 @@ def thin(
     progress: ProgressWanted = None,
     **options: Unpack[ThinKeywords],
 ) -> ThinResult:
-    """Drop the optimizer state of one checkpoint or several, in place; the weights stay loadable.
+    """Drop the optimizer state of one or several checkpoints, in place; the weights stay loadable.
 
-    Without `yes=True` nothing is changed, and the result says what would be. Training cannot resume
-    from what is left. Whatever stops it, a checkpoint is whole, as it was or thinned. With
-    `keep_last`, `keep_every` or `older_than`, a path is a run's directory. The daemon at `socket`
-    is asked whether a job would resume from a checkpoint; where none answers, `notes` say that this
-    was not checked.
+    Without `yes=True` no file is changed, and the result is the plan. Training cannot resume from a
+    thinned checkpoint. If the call is interrupted, each checkpoint is either unchanged or
+    completely thinned. With `keep_last`, `keep_every` or `older_than`, a path is the directory of a
+    run. The daemon at `socket` reports which checkpoints jobs would resume from. If no daemon
+    answers, `notes` say that this was not checked.
 
-    A checkpoint that is refused does not stop the others: its outcome has the status "refused".
-    Where all are refused, the first error is raised.
+    If a checkpoint is refused, the others are thinned all the same: its outcome has the status
+    "refused". If all are refused, the first error is raised.
 
     Raises:
-        BadRequest: there is nothing at a path, it holds several checkpoints, a job needs the
-            checkpoint, or there is no room.
-        BadFile: it has problems, or changed meanwhile; nothing was changed.
-        Unsupported: it cannot be thinned, or its file system cannot exchange two names.
+        BadRequest: a path does not exist or holds several checkpoints, a job needs the checkpoint,
+            or the disk is full.
+        BadFile: the checkpoint has problems, or another program changed it. It is left as it was.
+        Unsupported: the checkpoint cannot be thinned, or its file system cannot exchange two names.
     """
     given = bound(ThinKeywords, options)
     several = [paths] if isinstance(paths, str | os.PathLike) else [*paths]
@@ -195,7 +195,7 @@ def thin(
 
 
 class ThinSteps:
-    """The steps of `thin`: choose and plan first, then do. `given` are bound `ThinKeywords`."""
+    """The steps of `thin`: select and plan, then execute. `given` are bound `ThinKeywords`."""
 
     def __init__(self, paths: Sequence[Path], given: Mapping[str, Any]) -> None:
         from zerotools.jobs.client.needed_checkpoints import NeedGuard, needs_at
@@ -211,18 +211,19 @@ class ThinSteps:
         self.is_selecting = any(rule is not None for rule in rules)
         if self.is_selecting and given["tag"] is not None:
             raise BadRequest(
-                "--tag names one checkpoint of a directory; leave it or the choice out"
+                "--tag selects one checkpoint of a directory, and --keep-last, --keep-every and "
+                "--older-than select several; use one of the two"
             )
 
     def planned(self) -> ThinResult:
-        """Say what thinning would do."""
+        """Return the plan."""
         chosen = self._choose() if self.is_selecting else _Chosen(list(self._paths))
         distinct = {path.absolute(): path for path in chosen.paths}.values()
         found = _once([*chosen.refused, *map(self._look, distinct)])
         return self._result(found, tuple(chosen.stays), dry_run=True)
 
     def done(self, planned: ThinResult, meter: Meter) -> ThinResult:
-        """Carry a plan out."""
+        """Execute a plan."""
         found = [self._do(each, meter) for each in planned.checkpoints]
         return self._result(found, planned.stays, dry_run=False)
 
@@ -284,7 +285,7 @@ class ThinSteps:
 
 @dataclass
 class _Chosen:
-    """The checkpoints that are meant, and those of a run that stay, with the reasons."""
+    """The selected checkpoints, and those of a run that stay, with the reasons."""
 
     paths: list[Path] = field(default_factory=list)
     stays: list[tuple[Path, str]] = field(default_factory=list)
@@ -296,7 +297,8 @@ def _refused(path: Path, error: ZerotoolsError, plan: ThinPlan | None = None) ->
 
 
 def _once(looked: Sequence[Outcome]) -> list[Outcome]:
-    """Drop those that are another name of one before them: `run`, `run/global_step2`."""
+    """Drop duplicates: paths that lead to a checkpoint already in the list, as `run` and
+    `run/global_step2` do."""
     found: dict[Path, Outcome] = {}
     for each in looked:
         place = each.path.absolute() if each.plan is None else each.plan.subject.resolve()

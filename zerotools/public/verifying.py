@@ -54,7 +54,7 @@ class ComparisonOptions(TypedDict, total=False):
     ]
     fast: Annotated[
         bool,
-        Option(group=WHAT, help="Look at the structure alone; read no tensor data."),
+        Option(group=WHAT, help="Check only the structure; read no tensor data."),
     ]
     write_manifest: Annotated[
         PathOrFlag | None,
@@ -65,7 +65,7 @@ class ComparisonOptions(TypedDict, total=False):
         ),
     ]
     dry_run: Annotated[
-        bool, Option(group=OUTPUT, help="Show what would be read, and read no tensor data.")
+        bool, Option(group=OUTPUT, help="Show the files and bytes to read; read no tensor data.")
     ]
 
 
@@ -77,12 +77,12 @@ class VerifyKeywords(ReadingOptions, ComparisonOptions, CheckingOptions, PartOpt
 class VerifyResult:
     """The result of `verify`.
 
-    `verdict` is "whole", "unchecked" (nothing wrong was found, but some bytes cannot be checked) or
-    "faulty"; in a dry run it is None. `findings` say what is wrong. `unchecked` has the reason for
-    each file that nothing vouches for. `nonfinite` counts NaN and infinities by tensor. `files` are
-    those that were read. Of one part of several, all of this is about that part alone. `against` is
-    the manifest or checkpoint that was compared with, and `record` that inside the output itself.
-    `manifest` is the manifest that was written. `verification` is what `zerotools.ops` returned.
+    `verdict` is "whole", "unchecked" (no problem was found, but some bytes cannot be checked) or
+    "faulty"; in a dry run it is None. `findings` are the problems. `unchecked` has the reason for
+    each file that no digest or checksum covers. `nonfinite` counts NaN and infinities by tensor.
+    `files` are the files to read. With `part`, all of this describes that part only. `against` is
+    the manifest or checkpoint of the option, and `record` the manifest inside the output itself.
+    `manifest` is the path of the new manifest. `verification` is the value from `zerotools.ops`.
     """
 
     path: Path
@@ -108,11 +108,12 @@ class VerifyResult:
 
     @property
     def is_whole(self) -> bool:
-        """True if everything was checked, and nothing is wrong."""
+        """True if everything was checked and no problem was found."""
         return self.verdict is Soundness.WHOLE
 
     def to_json(self) -> dict[str, Any]:
-        """The documented JSON (docs/reference/verify-json.md); in a dry run what would be read."""
+        """The documented JSON (docs/reference/verify-json.md). After a dry run, the files and bytes
+        to read."""
         if self.verification is None:
             return {
                 "dry_run": True,
@@ -135,16 +136,16 @@ class VerifyResult:
 def verify(
     path: StrPath, *, progress: ProgressWanted = None, **options: Unpack[VerifyKeywords]
 ) -> VerifyResult:
-    """Check whether the checkpoint at `path` is whole: its structure, its bytes, its numbers.
+    """Check whether the checkpoint at `path` is whole: its structure, its bytes, its values.
 
-    A manifest that lies beside it as PATH.zerotools.json is compared with it. With
-    `write_manifest=True` a manifest is written there, if nothing is wrong.
+    If PATH.zerotools.json exists, the checkpoint is compared with that manifest. With
+    `write_manifest=True` the manifest is written there if no problem was found.
 
     Raises:
-        BadRequest: there is nothing at `path`, it has no such tag or section, an option excludes
-            another, or the manifest is of another model.
-        BadFile: it is not a checkpoint, or so damaged that its tensors are not known.
-        Unsupported: it is in a format that is not read.
+        BadRequest: `path` does not exist, it lacks the tag or section, two options exclude each
+            other, or the manifest describes another model.
+        BadFile: `path` is not a checkpoint, or it is so damaged that its tensors are not known.
+        Unsupported: the format cannot be read.
     """
     given = bound(VerifyKeywords, options)
     part, against, wanted = chosen_part(given), given["against"], given["write_manifest"]
@@ -152,12 +153,13 @@ def verify(
     budget = budget_of(given)
     began = time.monotonic()
     if fast and (against is not None or with_digests):
-        raise BadRequest("--fast reads no data, and a manifest needs it; leave one of them out")
+        raise BadRequest("--fast reads no tensor data, but a manifest needs it; leave one out")
     if part is not None and fast:
-        raise BadRequest("--fast reads no data that could be divided; leave --part out")
+        raise BadRequest("--fast reads no tensor data, so there are no parts; leave --part out")
     if part is not None and with_digests:
         raise BadRequest(
-            "a manifest is of a whole checkpoint, and no part reads it all; leave --part out"
+            "a manifest describes a whole checkpoint, but a part reads only some of it; leave out "
+            "--part or --write-manifest"
         )
     with recording(), metering(progress) as meter:
         reading = {name: given[name] for name in ("tag", "layout", "section")}

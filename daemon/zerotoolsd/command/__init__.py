@@ -1,5 +1,5 @@
-"""What `zerotoolsd` does before it becomes a daemon, and needs no package for.
+"""The command line of `zerotoolsd`, which needs no other package before the daemon starts.
 
 - `options`   the command line
-- `units`     the files for systemd that the package has, for `--print-unit`
+- `units`     the files for systemd, for `--print-unit`
 """

@@ -22,24 +22,28 @@ class PrintUnit(argparse.Action):
         values: str | Sequence[Any] | None,
         option_string: str | None = None,
     ) -> None:
-        """`values` is the name."""
+        """Print the unit `values`."""
         print(unit_text(str(values), this_program()), end="")
         parser.exit()
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The command's options."""
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="zerotoolsd",
         description="Runs training jobs from a durable queue on the GPUs of this machine.",
     )
-    parser.add_argument("--state-dir", type=Path, help="queue, logs and default output of the jobs")
-    parser.add_argument("--socket", type=Path, help="where clients connect")
-    parser.add_argument("--config", type=Path, help="a zerotoolsd.toml")
+    parser.add_argument(
+        "--state-dir",
+        type=Path,
+        help="directory of queue, logs and default output",
+    )
+    parser.add_argument("--socket", type=Path, help="path of the socket for clients")
+    parser.add_argument("--config", type=Path, help="path of a zerotoolsd.toml")
     parser.add_argument(
         "--rebuild",
         action="store_true",
-        help="take what the queue lacks from the run directories: it is damaged, lost or too old",
+        help="restore jobs from run directories, if the queue is damaged, lost or too old",
     )
     parser.add_argument(
         "--print-unit",
@@ -48,9 +52,9 @@ def make_parser() -> argparse.ArgumentParser:
         const="user" if os.geteuid() else "system",
         choices=UNITS,
         metavar="NAME",
-        help="print a file for systemd, with the path of this program, and end; NAME: "
+        help="print a file for systemd that starts this program, and exit; NAME: "
         + ", ".join(UNITS),
     )
-    parser.add_argument("--debug", action="store_true", help="tracebacks and debug messages")
+    parser.add_argument("--debug", action="store_true", help="log tracebacks and debug messages")
     parser.add_argument("--version", action="version", version=f"zerotoolsd {version()}")
     return parser

@@ -1,4 +1,4 @@
-"""The files for systemd, as a wheel or a checkout has them.
+"""Finds the files for systemd in a wheel or a checkout.
 
 A wheel has the folder `systemd` of the repository as `zerotoolsd/units` (`hatch_build.py`).
 """
@@ -20,20 +20,20 @@ UNITS = {
     "account": "drop-ins/account.conf",
     "account-socket": "drop-ins/account-socket.conf",
 }
-"""What `--print-unit` calls each file."""
+"""Files by the names for `--print-unit`."""
 _PACKAGE = Path(__file__).resolve().parents[1]
 PLACES = (_PACKAGE / "units", _PACKAGE.parents[1] / "systemd")
-"""Where the files are: of a wheel, and of a checkout."""
+"""Directories of the files in a wheel and in a checkout."""
 _ANY_PROGRAM = "/usr/bin/env zerotoolsd"
 _UNQUOTED = frozenset("/._-+@=,:")
 
 
 def unit_text(name: str, program: str | None = None) -> str:
-    """The file that `name` means, which starts `program`; None: the first zerotoolsd on the PATH
-    of systemd.
+    """Return the text of the file `name`. It starts `program`, or if that is None, the first
+    zerotoolsd on the PATH of systemd.
 
     Raises:
-        FileNotFoundError: neither a wheel nor a checkout is around this module.
+        FileNotFoundError: this module is neither in a wheel nor in a checkout.
     """
     place = next((each for each in PLACES if each.is_dir()), PLACES[0])
     text = (place / UNITS[name]).read_text(encoding="utf-8")
@@ -43,14 +43,14 @@ def unit_text(name: str, program: str | None = None) -> str:
 
 
 def this_program() -> str | None:
-    """The absolute path of the command that runs; None: it is not called zerotoolsd, as under
-    `python -m`."""
+    """Return the absolute path of the running command, or None if it is not called zerotoolsd, as
+    under `python -m`."""
     program = Path(sys.argv[0])
     return str(program.absolute()) if program.name == "zerotoolsd" and program.is_file() else None
 
 
 def _quoted(program: str) -> str:
-    """A path as systemd reads it in a command line (systemd.service(5))."""
+    """Return a path with the quotes of systemd command lines (systemd.service(5))."""
     escaped = program.replace("%", "%%").replace("$", "$$")
     if all(each.isalnum() or each in _UNQUOTED for each in escaped):
         return escaped

@@ -1,13 +1,14 @@
-"""The last checkpoint of a job that is over is sent to its store, where no supervisor has done so.
+"""Uploads the last checkpoint of a finished job if no supervisor has uploaded it.
 
-A supervisor uploads what its ranks have saved when they end. It leaves that out where the job is to
-start again soon, and where an attempt crashed: the next attempt sends it. If there is none, as the
-job was cancelled while it waited, the daemon does it: the same command, as the job's user.
-Example: job 7 saves step 40 for a preemption and is queued; `zerotools cancel 7` comes before it
-starts again. It is cancelled at once, and step 40 is uploaded after that.
+When its ranks end, a supervisor uploads their last checkpoint. It skips this if the attempt
+crashed, or if the job will start again soon: the next attempt uploads the checkpoint then. If no
+attempt follows because the job was cancelled in the queue, the daemon runs the same upload command
+as the user of the job. Example: job 7 saves step 40 for a preemption and is queued. `zerotools
+cancel 7` comes before it starts again. The job is cancelled at once, and step 40 is uploaded after
+that.
 
-What came of it is in the record of the last attempt, as `uploading` and `uploaded`. So an upload
-that a restart of the daemon has cut off is done again.
+The result is in the record of the last attempt, as `uploading` and `uploaded`. If a restart of the
+daemon interrupts an upload, it is not recorded, and the new daemon repeats it.
 """
 
 from __future__ import annotations
@@ -39,17 +40,17 @@ from zerotoolsd.queue.values import one_line
 
 LOOK_SECONDS = 1.0
 BEFORE_SECONDS = 7 * 86400.0
-"""Jobs that ended so long before the daemon's start are looked at again."""
+"""Seconds before the start of the daemon; jobs that ended since then are checked again."""
 AT_ONCE = 2
 TRIES, FIRST_WAIT, FACTOR = 6, 60.0, 4.0
-"""How often a store is asked that does not answer, and the waits in between, in seconds."""
+"""Number of attempts if a store does not respond, the first wait in seconds, and its growth."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Upload:
-    """The upload of the checkpoint of `step`, which `attempt`, the last one of `job`, has left."""
+    """Upload of the checkpoint at `step`, which `attempt`, the last attempt of `job`, saved."""
 
     job: JobRow
     spec: JobSpec
@@ -60,7 +61,8 @@ class Upload:
 
 @dataclass(frozen=True)
 class UploadEnd:
-    """How an upload ended; `why` it failed. `again`: the store or the machine does not answer."""
+    """End of an upload. `why` is the error, or None. `again` is True if the store or the machine
+    did not respond."""
 
     why: str | None
     seconds: float
@@ -68,7 +70,7 @@ class UploadEnd:
 
 
 class LastUploads:
-    """Uploads for jobs that are over; `announce` is called after each."""
+    """Uploads for finished jobs. `announce` is called after each."""
 
     def __init__(
         self,
@@ -84,13 +86,13 @@ class LastUploads:
         self._places = asyncio.Semaphore(AT_ONCE)
 
     async def keep_up(self) -> None:
-        """Look for jobs that are over, as long as the daemon runs."""
+        """Search for finished jobs until the daemon stops."""
         try:
             while True:
                 try:
                     self._look()
                 except sqlite3.OperationalError as error:
-                    log.error("uploads that are left to do cannot be looked for now: %s", error)
+                    log.error("cannot search for missing uploads now: %s", error)
                 await asyncio.sleep(LOOK_SECONDS)
         finally:
             for task in self._going.values():
@@ -110,7 +112,7 @@ class LastUploads:
                 self._going[job_id] = asyncio.create_task(self._send(upload))
 
     def _left_of(self, job_id: int) -> Upload | None:
-        """What is left to do for a job; None: nothing."""
+        """Return the missing upload of a job; None if there is none."""
         try:
             job = self._store.job(job_id)
         except KeyError:  # it was removed
@@ -133,9 +135,9 @@ class LastUploads:
                     end = await self._run(upload)
                 self._note(upload, end)
         except sqlite3.OperationalError as error:  # the next daemon does it again
-            log.error("job %d: its upload cannot be recorded: %s", job.id, error)
+            log.error("job %d: cannot record its upload: %s", job.id, error)
         except Exception:  # of one job, which must not end the others'
-            log.exception("job %d: its last checkpoint cannot be uploaded", job.id)
+            log.exception("job %d: cannot upload its last checkpoint", job.id)
 
     async def _run(self, upload: Upload) -> UploadEnd:
         began = time.monotonic()
@@ -192,8 +194,8 @@ class LastUploads:
 
 
 def upload_of(job: JobRow, attempts: list[AttemptRow]) -> Upload | None:
-    """The upload that is left to do for a job that is over; None: nothing is to be sent, or its
-    supervisor has tried, and said how that ended."""
+    """Return the missing upload of a finished job. None if the newest checkpoint needs no upload,
+    or if its supervisor has tried and recorded the result."""
     spec = job.reading.spec
     if spec is None or spec.backend == SLURM or not attempts:
         return None

@@ -1,8 +1,8 @@
 """Judges whether a checkpoint is whole.
 
-A checkpoint that the finder found must be whole as far as zerotools reads it. One that the program
-reported may be in any layout: only damage to its files counts against it, such as a file that was
-cut off or one of several that is missing. How zerotools would read it does not matter.
+A checkpoint that the finder found must be whole for the readers of zerotools. A checkpoint that the
+program reported may have any layout. Only damaged files count against it: a truncated file, or a
+missing one of several.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _TENSORS = ".safetensors"
 def judge(found: Candidate) -> Completeness:
     """Judge a checkpoint that was found.
 
-    Raises OSError: the disk or the file server gives errors that pass.
+    Raises OSError: the disk or the file server has a temporary error.
     """
     return _guarded(lambda: _of_separate_files(found) or check_completeness(found.path), found.path)
 
 
 def damage_of(path: Path) -> str | None:
-    """Why a checkpoint that the program reported is damaged, in one sentence; None: it is not.
+    """Return a sentence on the damage of a checkpoint that the program reported, or None.
 
     Raises OSError, as `judge`.
     """

@@ -15,13 +15,13 @@ from zerotoolsd.service.exchanged import JobView
 from zerotoolsd.views import bare_view, glance, job_view
 
 ROWS_AT_ONCE = 20
-"""Jobs that are read from the queue before others get the event loop."""
+"""Number of jobs to read from the queue before other requests get the event loop."""
 
 log = logging.getLogger(__name__)
 
 
 class JobViews:
-    """Views of the jobs of a dispatcher; files are looked at by `ask`."""
+    """Makes views of the jobs of a dispatcher. `ask` reads files."""
 
     def __init__(self, dispatcher: Dispatcher, ask: Ask) -> None:
         self._dispatcher = dispatcher
@@ -30,11 +30,11 @@ class JobViews:
         self._thinned = ThinnedCheckpoints(ask, dispatcher.users)
 
     async def of(self, job: JobRow) -> JobView:
-        """One job, whole."""
+        """Return the complete view of one job."""
         return await self._made(job, TimeSlice(), short=False)
 
     async def of_all(self, jobs: Sequence[JobRow]) -> list[JobView]:
-        """Several jobs, each as in a list."""
+        """Return the views of several jobs for a list."""
         time_slice = TimeSlice()
         return [await self._made(job, time_slice, short=True) for job in jobs]
 
@@ -49,7 +49,8 @@ class JobViews:
         uid: int | None,
         whole: Callable[[int], bool] | None,
     ) -> list[JobView]:
-        """List jobs as `JobService.jobs` does; users for whom `whole` is false get a glance."""
+        """List jobs as `JobService.jobs` does. Jobs of users without `whole` are returned as a
+        glance."""
         time_slice, views = TimeSlice(), list[JobView]()
         while len(views) < limit:
             most = min(limit - len(views), ROWS_AT_ONCE)

@@ -1,7 +1,7 @@
-"""Job files as they are shown: without secrets, made once for each change of a job.
+"""Keeps the job files that clients see: without secrets, computed once for each change of a job.
 
-To mask 1 MB of a command takes up to a second. That is done in steps, between which the loop
-answers others, and what was made is kept.
+Masking secrets in 1 MB of a command can take a second. It runs in steps, so that the event loop
+serves other requests between them.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.views import NO_SPEC, ShownSpec, spec_steps
 
 STEP_SECONDS = 0.01
-"""So long something is done before others get the event loop."""
+"""Seconds of work before other requests get the event loop."""
 MOST_CHARACTERS = 2 << 20
-"""Size of the job files that are kept; as many again are kept short."""
+"""Total size of the job files in memory; short forms may take the same again."""
 WHOLE_CHARACTERS = 16 << 10
 """A longer job file is shown short in a list."""
 _LONGEST_TEXT, _SHORT_TEXT, _MOST_ENTRIES = 1000, 64, 50
@@ -89,7 +89,7 @@ class _Entry:
 
 
 class _Kept:
-    """The last that were asked for, up to `most` characters."""
+    """Keeps the most recently used entries, up to `most` characters."""
 
     def __init__(self, most: int) -> None:
         self._most = most

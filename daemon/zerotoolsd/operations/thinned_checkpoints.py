@@ -1,7 +1,7 @@
-"""Which of the newest checkpoints of jobs were thinned, without waiting for their file systems.
+"""Finds which newest checkpoints of jobs are thinned, without waiting for their file systems.
 
-A list of jobs shows what was seen before, and has it looked at again meanwhile: a checkpoint on a
-file system that does not answer holds up nobody who lists jobs.
+A list of jobs shows the result of the last check, and a new check begins meanwhile. So a file
+system that does not respond delays no list of jobs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST_KEPT, MOST_LOOKS = 4096, 8
 
 
 class ThinnedCheckpoints:
-    """Sentences by path. Files are looked at by `ask`, as the user of the job."""
+    """Keeps a sentence for each path. `ask` reads the files as the user of the job."""
 
     def __init__(self, ask: Ask, users: ServedUsers) -> None:
         self._ask = ask
@@ -32,8 +32,8 @@ class ThinnedCheckpoints:
         self._looks: dict[tuple[int, str], asyncio.Task[None]] = {}
 
     async def noted(self, view: JobView, job: JobRow, *, waits: bool) -> JobView:
-        """`view` with `thinned` in its newest checkpoint. `waits`: it is looked at first, if that
-        takes no longer than `PATIENCE_SECONDS`."""
+        """Return `view` with `thinned` in its newest checkpoint. If `waits` is True, wait at most
+        `PATIENCE_SECONDS` for a new check."""
         newest = view.latest_checkpoint
         if newest is None:
             return view
@@ -67,7 +67,7 @@ class ThinnedCheckpoints:
             self._seen.popitem(last=False)
 
     async def close(self) -> None:
-        """Look at nothing any more."""
+        """Stop all checks."""
         for task in list(self._looks.values()):
             task.cancel()
         await asyncio.gather(*self._looks.values(), return_exceptions=True)

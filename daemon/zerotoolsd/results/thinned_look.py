@@ -9,8 +9,8 @@ from zerotools.runs.thinned import read_thinned
 
 
 def thinned_sentence(path: str) -> str | None:
-    """Say what was dropped of the checkpoint at `path`; None: nothing that is known. May wait for
-    a file system that hangs."""
+    """Return a sentence on the dropped tensors of the checkpoint at `path`, or None if it has no
+    readable record of thinning. May wait for a file system that hangs."""
     try:
         found = read_thinned(Path(path))
     except (BadFile, OSError, ValueError):

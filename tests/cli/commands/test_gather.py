@@ -101,9 +101,9 @@ def test_a_missing_rank_is_named_with_what_each_node_has(nodes: Nodes, tmp_path:
     ]
     assert f"NOT WHOLE: {nodes.partial}: " in done.out
     assert done.err.splitlines() == [
-        f"error: {nodes.out} was not made: the checkpoint in {nodes.partial} is not whole",
-        "hint: run the command again with the node that has what is missing, or with --force to go "
-        "without it",
+        f"error: {nodes.out} was not made: the checkpoint in {nodes.partial} is incomplete",
+        "hint: run the command again with the node that has the missing files, or with --force to "
+        "continue without them",
     ]
     nodes.sources.append(f"n3:{third.parent}")
     done = nodes.gather()

@@ -245,4 +245,4 @@ def test_no_map_goes_to_a_job(zerotools: Zerotools, tmp_path: Path) -> None:
         "convert", tmp_path / "hf", tmp_path / "out", "--to", "job", "--map-to", "titan"
     )
     assert status == 2
-    assert "--map-to is not for --to job" in err
+    assert "--map-to and --to job exclude each other" in err

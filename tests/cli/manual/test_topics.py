@@ -25,8 +25,10 @@ def test_a_topic_is_found_by_its_name_or_its_file(name: str) -> None:
 
 
 def test_near_names_are_suggested() -> None:
-    with pytest.raises(BadRequest, match=r"no topic 'instal'; did you mean install"):
+    with pytest.raises(BadRequest, match=r"topic 'instal' does not exist; did you mean install"):
         find_topic("instal")
     assert "compare-checkpoints" in nearest("compare", all_topics())
-    with pytest.raises(BadRequest, match="no topic 'qqqq'; zerotools help lists all topics"):
+    with pytest.raises(
+        BadRequest, match="topic 'qqqq' does not exist; zerotools help lists all topics"
+    ):
         find_topic("qqqq")

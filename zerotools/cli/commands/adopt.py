@@ -40,10 +40,10 @@ def command(
 ) -> None:
     """Watch the process PID, which you started by hand, as a job.
 
-    It is in the queue then, with its memory and its newest checkpoint; whoever is told of your jobs
-    is told how it ended, and other jobs can wait for it. It stays yours: zerotools starts nothing,
-    reads none of its output, and ends it for one reason alone, the time limit that you give (with
-    SIGTERM first). zerotools cancel stops the watching, and the process goes on.
+    The process is then in the queue, with its memory and its newest checkpoint. Your notifications
+    include its end, and other jobs can wait for it. zerotools does not start it or read its output,
+    and ends it only at the time limit that you set (first with SIGTERM). zerotools cancel stops the
+    watching, and the process continues.
 
     Name the process that ends last: torchrun rather than one of its ranks.
     """

@@ -18,10 +18,10 @@ from zerotools.jobs.client.location import default_state_dir
 @state_dir_option
 @json_option
 def command(out: Path, state_dir: Path | None, as_json: bool) -> None:
-    """Copy the queue to a new FILE. The daemon may be running, and its jobs are not disturbed.
+    """Copy the queue to a new FILE. The daemon and its jobs may run meanwhile.
 
-    The copy holds jobs, attempts and events, and neither logs nor checkpoints. Do not copy
-    zerotools.db itself: without the files beside it, that copy lacks the newest jobs.
+    The copy has jobs, attempts and events, but no logs and no checkpoints. Do not copy zerotools.db
+    itself: without its other files, that copy lacks the newest jobs.
     """
     copy = queue_copies.back_up((state_dir or default_state_dir()).absolute(), out.absolute())
     if as_json:

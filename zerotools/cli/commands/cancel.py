@@ -34,12 +34,13 @@ if TYPE_CHECKING:
 @socket_option
 @json_option
 def command(references: tuple[str, ...], wait: bool, socket: Path | None, as_json: bool) -> None:
-    """Stop jobs. One that trains saves a checkpoint at its next step first.
+    """Stop jobs. A running job saves a checkpoint at its next step first.
 
-    A program of your own (engine script) gets SIGTERM instead, and saves if it does so then. What
-    still runs after stop.grace_seconds of the daemon's configuration, 120 unless set, is killed.
+    Your own program (engine script) gets SIGTERM instead, and should save then. Processes that
+    still run after stop.grace_seconds of the daemon's configuration (default: 120) are killed.
 
-    A JOB is a number, or the name of one that is not over; @7 and @tiny are all jobs of an array.
+    A JOB is a number, or the name of a job that has not ended; @7 and @tiny are all jobs of an
+    array.
 
     Only the user who submitted a job, and root, may cancel it.
     """

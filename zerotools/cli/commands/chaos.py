@@ -73,11 +73,11 @@ def command(
     keep: bool,
     as_json: bool,
 ) -> int:
-    """Make trouble for a daemon of its own on this machine, and look if it keeps its promises.
+    """Inject faults into a test daemon on this machine, and check its promises.
 
-    A zerotoolsd of its own, in a directory of its own, runs toy jobs on the CPU, while their
-    processes and the daemon are killed and stopped, and jobs are paused and cancelled. Your queue,
-    jobs and GPUs are not touched. The exit status is 1 if a promise was broken.
+    A separate zerotoolsd in a new directory runs toy jobs on the CPU. Meanwhile their processes and
+    the daemon are killed and stopped, and jobs are paused and cancelled. Your queue, jobs and GPUs
+    are not touched. The exit status is 1 if a promise was broken.
     """
     request = make_request(
         minutes=minutes, seed=seed, every=every, jobs=jobs, directory=directory, keep=keep

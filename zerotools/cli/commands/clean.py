@@ -81,11 +81,11 @@ def command(
     socket: Path | None,
     as_json: bool,
 ) -> None:
-    """Remove jobs that are over: their records, logs and events. It shows what goes, and asks.
+    """Remove finished jobs: their records, logs and events. The command lists them and asks first.
 
-    Without a JOB, all that are over are meant. No checkpoint and no export is removed: a job that
-    left its own in the state directory of the daemon stays, until --outputs JOB. Nothing goes that
-    a job which is not over names, such as in resume_from.
+    Without a JOB, all finished jobs are selected. Checkpoints and exports are not removed: a job
+    with its own in the state directory of the daemon stays, until --outputs JOB. A path that an
+    unfinished job names, such as in resume_from, is never removed.
     """
     _refuse_contradictions(references, outputs, logs_only)
     if not (yes or dry_run) and (as_json or not sys.stdin.isatty()):

@@ -40,11 +40,11 @@ _PATH = CheckpointPath()
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema zerotools.diff/1).")
 def command(a: Path, b: Path, top: int, as_json: bool, **given: Any) -> int:
-    """Say whether the checkpoints A and B are the same, and where they differ.
+    """Compare the checkpoints A and B, and list their differences.
 
-    They may be of any format, stage and number of ranks; neither is merged. Compared are the
-    tensors, and what is known of the run: step, param groups, loss scaler, configuration. Exit
-    status 1 means that they differ, or that one has problems.
+    They may have any format, stage and number of ranks; neither is merged. The command compares the
+    tensors and the metadata of the run: step, param groups, loss scaler, configuration. Exit status
+    1 means that they differ, or that one has problems.
     """
     with shown_progress() as progress:
         difference = diff(a, b, progress=progress, **given)

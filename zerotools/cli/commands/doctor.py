@@ -47,12 +47,12 @@ DAEMON_SECONDS = 2.0
 @socket_option
 @json_option
 def command(python: str, socket: Path | None, as_json: bool) -> int:
-    """Look at what could stop jobs on this machine, and say what to do about each finding.
+    """Find problems of this machine that could stop jobs, with advice for each.
 
-    GPUs, memory nodes, cgroups, who starts the processes of jobs, memory pressure, clock, room and
-    inodes of the disks, permissions, the daemon, torch, NCCL, compilers, and what is left over or
-    locked. Nothing is changed. The exit status is 1 if there is a problem; warnings alone leave it
-    0.
+    It checks GPUs, memory nodes, cgroups, the launch of processes, memory pressure, the clock, free
+    space and inodes of the disks, permissions, the daemon, torch, NCCL, compilers, remaining
+    processes and locks. It changes nothing. The exit status is 1 if there is a problem; warnings
+    alone leave it 0.
     """
     findings = list(examine(python, socket or default_socket()))
     if as_json:

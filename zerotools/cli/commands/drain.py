@@ -16,10 +16,10 @@ from zerotools.jobs.client.daemon_client import DaemonClient
 @socket_option
 @json_option
 def command(why: str | None, socket: Path | None, as_json: bool) -> None:
-    """Start no jobs any more, until zerotools undrain. What runs goes on, and may be cancelled.
+    """Start no more jobs until zerotools undrain. Running jobs continue, and may be cancelled.
 
-    Jobs can still be submitted; they wait. A job that crashes waits, too, instead of being started
-    again. That lasts over restarts of the daemon and of the machine. For administrators.
+    Submitted jobs wait, and so does a job that crashes instead of restarting. This lasts over
+    restarts of the daemon and of the machine. Only administrators may do it.
     """
     client = DaemonClient(socket)
     health = client.drain(why)

@@ -61,12 +61,12 @@ def command(
     socket: Path | None,
     as_json: bool,
 ) -> None:
-    """Change a job that has never started: the keys of its job file, or what it waits for.
+    """Change a job before its first start: the keys of its job file, or its conditions.
 
-    Without options, the keys that it sets open in $EDITOR, as JSON. Values of --set are TOML, or
-    plain words. Everything that a submit checks is checked again. Environment variables are not
-    shown; --set env.NAME=VALUE sets one. --after and --begin are for a job that is on hold or
-    waits. `priority`, `hold` and `release` change the rest.
+    Without options, the keys of the job open in $EDITOR, as JSON. Values of --set are TOML, or
+    plain words. The job is checked as at a submit. Environment variables are not shown; --set
+    env.NAME=VALUE sets one. --after and --begin are for a waiting job or a job on hold. `priority`,
+    `hold` and `release` change the rest.
     """
     client = DaemonClient(socket)
     job = find_job(client, reference)

@@ -47,12 +47,12 @@ _CONFIGS = ("job", "deepspeed", "accelerate")
 @config_options
 @json_option
 def command(model: str, config: str | None, configs: Configs, as_json: bool, **options: Any) -> int:
-    """Predict the memory of a training, and say which ZeRO stage is the fastest that fits.
+    """Predict the memory that a training needs, and find the fastest ZeRO stage that fits.
 
     MODEL is a Hugging Face model directory or config.json, a checkpoint of any format, or a number
-    of parameters such as 7B; with --deepspeed or --accelerate it is trained as that config says.
-    JOBFILE has all of it. Nothing is loaded: shapes are read from configs and headers. The exit
-    status is 7 where nothing fits, or where the job as it is written does not.
+    of parameters such as 7B. Options describe its training, or --deepspeed or --accelerate does.
+    JOBFILE has all of this already. Weights are not loaded: shapes come from configs and headers.
+    The exit status is 7 if no row fits, or if the job as it is written does not fit.
     """
     found = _estimated(model, configs, bound(EstimateKeywords, options))
     if config is not None and as_json:

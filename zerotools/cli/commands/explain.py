@@ -24,12 +24,12 @@ SHOWN_EVENTS = 12
 @socket_option
 @json_option
 def command(reference: str | None, socket: Path | None, as_json: bool) -> None:
-    """Say why a job waits, stopped or was tried again: with numbers, and the events that say so.
+    """Show why a job waits, stopped or restarted, with numbers and events.
 
-    Of a job that waits: its place in the line, who has what it needs, since when and until when at
-    the latest. Of one that ended or was tried again: the cause, the rank that began it, how far it
-    came, which rule applied and what is left of its restarts. JOB is a number or a name; without
-    it, the newest job is meant.
+    For a waiting job: its position in the queue, the jobs that hold its resources, since when, and
+    until when at the latest. For a finished or restarted job: the cause, the first rank that
+    failed, the last step, the rule for restarts and the remaining ones. JOB is a number or a name;
+    without it, the newest job is meant.
     """
     client = DaemonClient(socket)
     job = find_job(client, reference)

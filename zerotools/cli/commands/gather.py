@@ -39,12 +39,12 @@ MAX_NAMED = 4
 @options_of(GatherKeywords)
 @click.option("--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")
 def command(sources: tuple[str, ...], out: Path, as_json: bool, **given: Any) -> None:
-    """Bring the shards of a checkpoint that lies on several nodes together in the directory OUT.
+    """Collect the shards of a checkpoint from several nodes in the directory OUT.
 
-    A source is HOST:PATH, ssh://USER@HOST:PORT/PATH, or a path of this node. Nodes are asked by
-    the system's ssh, which must not have to ask for a password. What several nodes have is fetched
-    once, if it is the same; where it differs, nothing is fetched. OUT gets its name when the
-    checkpoint in it is whole; until then all is kept in OUT.partial, and the same command goes on.
+    A source is HOST:PATH, ssh://USER@HOST:PORT/PATH, or a path of this node. The system's ssh
+    connects to the nodes, and must not need a password. Equal files of several nodes are fetched
+    once. If such files differ, no file is fetched. OUT gets its name when its checkpoint is whole;
+    until then all files stay in OUT.partial, and the same command continues.
     """
 
     def say_notes(plan: GatherPlan) -> None:

@@ -68,7 +68,7 @@ def _contents(topics: Mapping[str, Topic]) -> Iterator[str]:
 
 
 def _page_of_command(context: click.Context, name: str) -> str | None:
-    """The help of a command, which is not a topic; None: there is no such command."""
+    """Return the help of a command, or None if the command does not exist."""
     group = context.find_root()
     if not isinstance(group.command, click.Group):
         return None

@@ -18,12 +18,11 @@ from zerotools.jobs.client.daemon_client import DaemonClient
 @socket_option
 @json_option
 def command(references: tuple[str, ...], socket: Path | None, as_json: bool) -> None:
-    """Keep jobs that wait from starting, until zerotools release lets them go.
+    """Keep waiting jobs from starting, until zerotools release.
 
-    A job that is on hold keeps its number, and so its place among those of its priority. A job that
-    runs cannot be put on hold: zerotools pause lets it save and give back what it has.
-    Jobs that the daemon itself has set aside are held, not on hold: for them there is zerotools
-    resume.
+    A job on hold keeps its number, and so its position among jobs of its priority. A running job
+    cannot be put on hold: zerotools pause saves it and releases its GPUs. Jobs that the daemon
+    itself has set aside are held, not on hold: use zerotools resume for them.
     """
     client = DaemonClient(socket)
     told = None if as_json else lambda job: f"{title(job)} is on hold"

@@ -36,15 +36,15 @@ _CHOICES = {
 )
 @json_option
 def command(job_file: str | None, configs: Configs, output: Path | None, as_json: bool) -> int:
-    """Print the job file that a config, or the command that starts a training program, amounts to.
+    """Print the job file for a config, or for the command that starts a training program.
 
-    JOBFILE has what the config does not have (model, data, steps), and what "auto" stands for;
-    where both say something, they must agree. Without it, keys that are missing are listed. A
-    launch line and the YAML of LLaMA-Factory or axolotl have model, data and steps, and name the
-    configs that they go with.
+    JOBFILE has the keys that the config lacks (model, data, steps), and values for "auto". If both
+    have a key, they must agree. Without JOBFILE, missing keys are listed. A launch line and the
+    YAML of LLaMA-Factory or axolotl have model, data and steps, and name the configs that belong to
+    them.
 
-    What happened to every key of the config is reported on standard error: mapped to a key of the
-    job file, passed through to DeepSpeed, or ignored, and why.
+    For every key of the config, standard error has the result and the reason: mapped to a key of
+    the job file, passed through to DeepSpeed, or ignored.
     """
     if configs.lenient and not configs.any:
         raise BadRequest("--lenient is for a config; give one, such as --deepspeed")

@@ -63,8 +63,8 @@ def command(
 ) -> int:
     """Ask for a model, data and GPUs, and write a job file that fits.
 
-    Each question has a default that was seen in this directory and on this machine. The stage, what
-    is offloaded and the batch are those that zerotools estimate chooses; each key has a comment.
+    Each question has a default from this directory and this machine. zerotools estimate chooses the
+    stage, the offload and the batch. Each key has a comment.
     """
     if not yes and not sys.stdin.isatty():
         raise BadRequest("init asks questions, and this is no terminal; use --yes, and --model DIR")

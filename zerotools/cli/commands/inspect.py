@@ -38,9 +38,9 @@ from zerotools.public.options.read_options import ReadingOptions
 def command(path: Path, tensors: bool, as_json: bool, **given: Any) -> int:
     """Show the format, world size, step, tensors, optimizer state, files and problems of PATH.
 
-    Of the directory of a run, the newest checkpoint is shown, with the program that made it, its
-    other checkpoints, and the command for what comes next. No tensor data is read. Exit status 1
-    means that the checkpoint has problems.
+    For the directory of a run, it shows the newest checkpoint, the program that wrote it, the other
+    checkpoints, and the next command. No tensor data is read. Exit status 1 means that the
+    checkpoint has problems.
     """
     found = inspect(path, **given)
     if as_json:

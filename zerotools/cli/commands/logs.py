@@ -66,13 +66,13 @@ def command(
     socket: Path | None,
     as_json: bool,
 ) -> int:
-    """Print what a job wrote to standard output and standard error.
+    """Print the standard output and standard error of a job.
 
     JOB is a number or a name; without it, the newest job is meant.
 
-    On a terminal, escape sequences are shown instead of obeyed; into a pipe, one rank's bytes go
-    unchanged. With --follow, later attempts are followed too, unless --attempt names one, and the
-    exit status is 6 if the job did not succeed.
+    On a terminal, escape sequences are printed as text; in a pipe, the bytes of one rank stay
+    unchanged. --follow includes later attempts, unless --attempt names one, and the exit status is
+    6 if the job did not succeed.
     """
     client = jobs_client(socket, [reference])
     job = find_job(client, reference)

@@ -70,11 +70,11 @@ def command(
 ) -> int | None:
     """List the layout maps, show one, or check one.
 
-    MAP is the name of a map or a file; without it, that for the model of --config. `show` prints
-    every tensor of each layout, and what of the Hub it is made of, with shapes. `check` proves that
-    each layout is total and invertible for the model, and shows what of CHECKPOINT does not match;
-    the exit status is 1 where it has no layout of the map. Without --config, the config.json of
-    CHECKPOINT is taken.
+    MAP is the name of a map or a file; the default is the map for the model of --config. `show`
+    prints every tensor of each layout, the tensors of the Hub that it consists of, and shapes.
+    `check` proves that each layout is total and invertible for the model, and shows the mismatches
+    of CHECKPOINT; the exit status is 1 if it matches no layout. The default of --config is the
+    config.json of CHECKPOINT.
     """
     if action == "list":
         _list(as_json=as_json)

@@ -41,7 +41,7 @@ def command(
     socket: Path | None,
     as_json: bool,
 ) -> int:
-    """Show GPU and host memory, and the jobs and processes that hold it, until Ctrl-C.
+    """Show GPU and host memory, and the jobs and processes that use it, until Ctrl-C.
 
     This works without the daemon too. With --json and without --once, every reading is one line.
     """

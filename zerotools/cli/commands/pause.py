@@ -38,15 +38,15 @@ def command(
     socket: Path | None,
     as_json: bool,
 ) -> None:
-    """Let jobs save and give back what they have, until zerotools unpause.
+    """Save jobs and release their GPUs, until zerotools unpause.
 
-    A job that trains saves at its next step; its GPUs are free then. It keeps its number, its
-    priority and its place, and goes on where it was when it is unpaused. A job that waits is paused
-    at once. What still runs after stop.grace_seconds of the daemon's configuration, 120 unless set,
-    is killed, and goes on from its newest checkpoint.
+    A training job saves at its next step, and then its GPUs are free. It keeps its number, its
+    priority and its position, and continues from there when it is unpaused. A waiting job is paused
+    at once. Processes that still run after stop.grace_seconds of the daemon's configuration
+    (default: 120) are killed; such a job continues from its newest checkpoint.
 
-    A program of your own (engine script) is paused only if it is known to save: if script names a
-    checkpoint_dir, or it has told of a checkpoint.
+    Your own program (engine script) is paused only if it is known to save: if script names a
+    checkpoint_dir, or if the program has reported a checkpoint.
     """
     client = DaemonClient(socket)
     ask = partial(client.pause, lose_steps=lose_steps)

@@ -23,9 +23,9 @@ from zerotools.jobs.priorities import LEAST_PRIORITY, MOST_PRIORITY
 def command(reference: str, priority: int, socket: Path | None, as_json: bool) -> None:
     """Give a job another priority, from -10 to 10: the higher one starts first.
 
-    Jobs have 0 unless they say otherwise, and of one priority the one that was submitted first
-    starts first. One that runs goes on; the priority counts where it waits again. The administrator
-    may allow a user less than 10 ([priority.classes] of the daemon's configuration).
+    The default is 0. Among jobs of one priority, the earliest submitted one starts first. A running
+    job continues; its priority counts when it waits again. The administrator may set a lower
+    maximum for a user ([priority.classes] of the daemon's configuration).
     """
     client = DaemonClient(socket)
     told = None if as_json else lambda job: f"{title(job)} has priority {job['priority']}"

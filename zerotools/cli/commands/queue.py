@@ -65,12 +65,12 @@ def command(
     socket: Path | None,
     as_json: bool,
 ) -> None:
-    """List the jobs that wait or run, with what they wait for.
+    """List waiting and running jobs, and why they wait.
 
-    The age of a job that is over is the time since its end. The jobs of an array are one line, with
-    the number by which commands take all of them (@7); with --all, each has its own. Whose a job is
-    is shown where there are jobs of several users, or with --user or --mine. Of jobs of others only
-    administrators see the name and more than their state.
+    The age of a finished job is the time since its end. An array is one line, with the number that
+    commands take for all its jobs (@7); with --all, each job has its own line. The owner is shown
+    if there are jobs of several users, or with --user or --mine. For jobs of others, only
+    administrators see the name and more than the state.
     """
     if mine and user not in (None, ME):
         raise BadRequest(f"--mine and --user {user} contradict each other; leave one out")

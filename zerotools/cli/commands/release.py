@@ -19,10 +19,10 @@ from zerotools.jobs.client.daemon_client import DaemonClient
 @socket_option
 @json_option
 def command(references: tuple[str, ...], socket: Path | None, as_json: bool) -> None:
-    """Let jobs that are on hold start when their turn comes.
+    """Release jobs from hold, so that they start when their turn comes.
 
-    A job whose time (--begin) is to come, or that starts after others, still waits for that. It no
-    longer waits for a job that ended otherwise than it had to.
+    A job still waits for its start time (--begin) and for jobs that it starts after. It no longer
+    waits for a job that has ended with the wrong result.
     """
     client = DaemonClient(socket)
     told = None if as_json else _told

@@ -23,12 +23,12 @@ from zerotools.jobs.client.location import default_state_dir
 )
 @json_option
 def command(backup: Path, state_dir: Path | None, release: bool, as_json: bool) -> None:
-    """Make FILE, which `zerotools backup` wrote, the queue. Stop the daemon first.
+    """Restore the queue from FILE, a copy by `zerotools backup`. Stop the daemon first.
 
-    What was there is kept beside it. At its next start the daemon compares the queue with the run
-    directories: jobs that have ended since stay ended, and attempts that still run are taken up.
-    All other jobs are held, since the copy does not say what became of them: `zerotools resume`
-    lets a job run, `zerotools cancel` ends it.
+    The old files are kept in the same directory. At its next start the daemon compares the queue
+    with the run directories: jobs that have ended since then stay ended, and running attempts are
+    continued. All other jobs are held, because the copy does not know their results: `zerotools
+    resume` runs a job, `zerotools cancel` ends it.
     """
     copy, kept = queue_copies.restore(
         backup.absolute(), (state_dir or default_state_dir()).absolute(), release=release

@@ -23,15 +23,15 @@ from zerotools.jobs.states import SUCCEEDED
 @socket_option
 @json_option
 def command(reference: str | None, nodes: str | None, socket: Path | None, as_json: bool) -> None:
-    """Go on with a job that is over: a new job, in the same directory.
+    """Continue a finished job: a new job in the same directory.
 
-    It runs the same job file from the newest complete checkpoint, or from the start if there is
-    none. A job that is held continues itself, where it was. JOB is a number or a name;
-    without it, the newest job is meant.
+    It runs the same job file from the newest complete checkpoint, or from the start if there is no
+    checkpoint. A held job continues as the same job. JOB is a number or a name; without it, the
+    newest job is meant.
 
-    A job that has succeeded is refused, as all its steps are done, but for a program of your own
-    (engine "script"): only you know whether it has more to do, so it is run once more and told its
-    newest checkpoint. To run one from its start, submit its job file again.
+    A successful job is refused, because all its steps are done. The exception is your own program
+    (engine "script"): only you know whether it has more to do, so it runs again and gets its newest
+    checkpoint. To run a job from its start, submit its job file again.
     """
     asked = {} if nodes is None else nodes_of(nodes)
     client = jobs_client(socket, [reference])

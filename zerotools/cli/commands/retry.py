@@ -22,12 +22,12 @@ from zerotools.jobs.client.remote.elsewhere import machine_behind
 @socket_option
 @json_option
 def command(reference: str, output_dir: str | None, socket: Path | None, as_json: bool) -> None:
-    """Queue a job that is over once more, from the start: a new job with the same job file.
+    """Queue a finished job again, from the start: a new job with the same job file.
 
-    It gets a number and, where the job had one, an output directory of its own. A job that named an
-    output_dir with checkpoints needs another one, as a new submit would: they are never replaced.
-    To continue from the newest checkpoint instead, there is zerotools resume. @7 and @tiny are all
-    jobs of an array, which become a new array together, each with DIR/INDEX of --output-dir.
+    It gets a new number and, if the old job chose no output_dir, a new output directory. A job with
+    checkpoints in its output_dir needs another directory, as at a new submit: checkpoints are never
+    replaced. To continue from the newest checkpoint instead, use zerotools resume. @7 and @tiny are
+    all jobs of an array, which become a new array, each with DIR/INDEX of --output-dir.
     """
     client, place = DaemonClient(socket), output_dir
     if place is not None and machine_behind(socket) is None:

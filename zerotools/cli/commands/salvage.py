@@ -36,10 +36,10 @@ MAX_LISTED = 12
 @options_of(SalvageKeywords)
 @json_option
 def command(path: Path, out: Path, as_json: bool, **given: Any) -> int:
-    """Export the weights that are whole of the damaged checkpoint at PATH into the directory OUT.
+    """Export the undamaged weights of the checkpoint at PATH into the directory OUT.
 
-    Every byte is read and checked. What is lost is listed box by box, and is never replaced by
-    zeros: a weight with a hole is left out, unless --fill-from has what is lost. Exit status 1
+    Every byte is read and checked. Lost values are listed box by box, and are never replaced by
+    zeros: a weight with a hole is left out, unless --fill-from has the lost values. Exit status 1
     means that weights were left out; their names are printed.
     """
     with hint_at_resuming(out), shown_progress() as progress:

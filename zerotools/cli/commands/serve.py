@@ -27,11 +27,12 @@ if TYPE_CHECKING:
 @options_of(ServeKeywords)
 @click.option("--json", "as_json", is_flag=True, help="Print address and keys as JSON.")
 def command(path: Path, as_json: bool, **given: Any) -> None:
-    """Show the checkpoint at PATH over HTTP as the Hugging Face model that consolidate would write.
+    """Serve the checkpoint at PATH over HTTP as the Hugging Face model that consolidate would
+    write.
 
-    Nothing is written: bytes are made as they are asked for, by ranges too. Whoever asks shows the
-    token that is printed, or signs with the keys, as for an S3 bucket. Both are made at each start.
-    It serves until Ctrl-C.
+    No file is written: the requested bytes or ranges are computed from the checkpoint. Clients send
+    the printed token, or sign with the printed keys as for an S3 bucket. Both are new at each
+    start. The server runs until Ctrl-C.
     """
     options = bound(ServeKeywords, given)
     with serving(path, options, lambda text: say("error", text)) as (server, served):

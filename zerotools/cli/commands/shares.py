@@ -21,11 +21,11 @@ HEADERS = ("user", "weight", "share", "used", "GPU-hours", "in all", "GPUs", "wa
 @socket_option
 @json_option
 def command(socket: Path | None, as_json: bool) -> None:
-    """Show what each user has used of the GPUs, and who goes first.
+    """Show the GPU time of each user, and who starts first.
 
-    What was used counts half after the half-life that the administrator has set ([shares] of the
-    daemon's configuration). Of jobs of one priority, those of the user with the highest factor
-    start first: it is 1 for one who has used nothing, 0.5 at the share, and less beyond it.
+    Past usage counts half after the half-life in [shares] of the daemon's configuration. Among jobs
+    of one priority, the jobs of the user with the highest factor start first. The factor is 1
+    without usage, 0.5 at the share, and less above it.
     """
     found = DaemonClient(socket).shares()
     if as_json:

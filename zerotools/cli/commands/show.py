@@ -78,13 +78,14 @@ def command(
     socket: Path | None,
     as_json: bool,
 ) -> None:
-    """Show one job: its state and why, its attempts with their peaks of memory, its checkpoints.
+    """Show one job: its state with the reason, its attempts with their peak memory, its
+    checkpoints.
 
     JOB is a number or a name; without it, the newest job is meant.
 
-    With --plot, draw loss and memory by step in the terminal, or with -o as a picture, for which
-    matplotlib must be installed (pip install 'zerotools[plot]'). The steps of jobs that a job
-    resumes come before its own; several JOBs are drawn over one another.
+    With --plot, draw loss and memory by step in the terminal, or with -o as a picture (pip install
+    'zerotools[plot]'). The steps of earlier jobs, if the job resumes one, come first. Several JOBs
+    are drawn in one plot.
 
     Values of environment variables are never shown.
     """

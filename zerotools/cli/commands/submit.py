@@ -138,23 +138,22 @@ def command(
 ) -> int:
     """Queue one or more training jobs.
 
-    A JOBFILE is TOML or JSON; - reads one from standard input. Relative paths in it are taken from
-    its own directory. All jobs are checked, also against one another, before the first is queued.
+    A JOBFILE is TOML or JSON; - reads one from standard input. Relative paths in it begin at its
+    directory. All jobs are checked, also against one another, before the first is queued.
 
-    With --deepspeed or --accelerate, the job is what JOBFILE and the config say together, as
-    zerotools import prints it; what happened to each key of the config is reported on standard
-    error.
+    With --deepspeed or --accelerate, the job consists of JOBFILE and the config, as zerotools
+    import prints it. Standard error has the result for each key of the config.
 
-    A job takes along what its program needs of the environment here: PATH, HOME, LANG, variables
-    of Python environments, of Hugging Face, torch, NCCL and CUDA, and proxies. What looks like a
-    secret, and anything else, comes with --env NAME. It gets nothing of the daemon's environment.
+    A job gets these variables of your environment: PATH, HOME, LANG, variables of Python
+    environments, of Hugging Face, torch, NCCL and CUDA, and proxies. Use --env NAME for secrets and
+    for other variables. The job gets no variables of the daemon.
 
-    With --idempotency-key, a script that was interrupted can submit again: the daemon answers with
-    the job that it queued under this key before.
+    With --idempotency-key, an interrupted script can submit again: the daemon returns the job that
+    it queued under this key before.
 
-    With --convert, the words after -- are a command that writes or verifies a checkpoint, as it is
-    typed here. It runs on the processors, as the job of N processes with --parts N, and goes on
-    from where it was if it is interrupted.
+    With --convert, the words after -- are a command that writes or verifies a checkpoint, as you
+    would type it here. It runs on CPUs, with --parts N as a job of N processes. After an
+    interruption it continues.
 
     With --follow, Ctrl-C leaves the job running, and the exit status is 6 if the job fails.
     """

@@ -33,10 +33,11 @@ MAX_FILES = 3
 def command(paths: tuple[Path, ...], as_json: bool, **given: Any) -> int:
     """Drop the optimizer state of the checkpoints at PATH, in place; the weights stay loadable.
 
-    Without --yes it only says what would go and how many bytes that frees. Training cannot resume
-    from what is left. Each thinned checkpoint is made beside the old one, compared with it, and
-    exchanged with it in one step. With --keep-last, --keep-every or --older-than, PATH is a run's
-    directory. A checkpoint that a job of the daemon would resume from is refused.
+    Without --yes the command only shows the plan and the bytes that it frees. Training cannot
+    resume from a thinned checkpoint. Each thinned checkpoint is written next to the old one,
+    compared with it, and exchanged with it in one step. With --keep-last, --keep-every or
+    --older-than, PATH is the directory of a run. The command refuses a checkpoint that a job of the
+    daemon would resume from.
     """
     thinning = ThinSteps(paths, bound(ThinKeywords, given))
     found = thinning.planned()

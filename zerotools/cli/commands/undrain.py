@@ -15,7 +15,7 @@ from zerotools.jobs.client.daemon_client import DaemonClient
 @socket_option
 @json_option
 def command(socket: Path | None, as_json: bool) -> None:
-    """Start jobs again after zerotools drain. For administrators."""
+    """Start jobs again after zerotools drain. Only administrators may do it."""
     health = DaemonClient(socket).undrain()
     if as_json:
         render.print_json({"daemon": health})

@@ -19,10 +19,10 @@ from zerotools.jobs.client.daemon_client import DaemonClient
 @socket_option
 @json_option
 def command(references: tuple[str, ...], socket: Path | None, as_json: bool) -> None:
-    """Let paused jobs go on where they were, when their turn comes.
+    """Continue paused jobs when their turn comes.
 
-    A job that is unpaused takes its old place among those that wait. One that is still saving is
-    queued again as soon as it has saved.
+    An unpaused job gets its old position in the queue. A job that is still saving is queued again
+    when it has saved.
     """
     client = DaemonClient(socket)
     told = None if as_json else _told

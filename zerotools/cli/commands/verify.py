@@ -38,12 +38,12 @@ _PARTS_TO_COME = "what the whole checkpoint is, the exit statuses of all parts s
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema zerotools.verify/1).")
 def command(path: Path, strict: bool, as_json: bool, **given: Any) -> int:
-    """Check whether the checkpoint at PATH is whole: its structure, its bytes, its numbers.
+    """Check whether the checkpoint at PATH is whole: its structure, its bytes, its values.
 
-    A manifest that lies beside it as PATH.zerotools.json is compared with it. Exit status 1 means
-    that something is wrong. Status 0 means that nothing was found; whether all bytes could be
-    checked, the first line says, and with --strict the exit status. With --part, N runs on any
-    machines share the reading, and the checkpoint is whole where all of them say so.
+    If PATH.zerotools.json exists, the checkpoint is compared with that manifest. Exit status 1
+    means that a problem was found. With status 0, some bytes may still be unchecked: then the first
+    line says so, and with --strict the exit status is 1. With --part, N runs on any machines share
+    the reading; the checkpoint is whole if every run reports that.
     """
     if given["fast"] and strict:
         raise BadRequest(

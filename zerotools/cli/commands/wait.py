@@ -32,11 +32,11 @@ def command(
     socket: Path | None,
     as_json: bool,
 ) -> None:
-    """Wait until jobs have ended, and say how.
+    """Wait until jobs have ended, and print their results.
 
     The exit status is 0 if all of them have succeeded (with --any, the first that ended), 6 if not,
-    and 124 if the time is over before. A job that is held or on hold ends the wait, as it goes on
-    only when somebody says so. The daemon tells of each end: nothing is asked over and over.
+    and 124 if the time is over before. A held job or a job on hold also ends the wait, because it
+    needs a command to continue. The daemon reports each end, so the command does not poll.
     """
     client = jobs_client(socket, references)
     seconds = None if timeout is None else _seconds(timeout)

@@ -1,5 +1,5 @@
-"""The pages of the documentation at a terminal.
+"""Shows the pages of the documentation at a terminal.
 
-- `topics`       which pages there are, and where: in the wheel, or in a checkout
-- `plain_text`   a page of Markdown as text for people
+- `topics`       finds the pages in the wheel or in a checkout
+- `plain_text`   formats a page of Markdown as plain text
 """

@@ -1,7 +1,7 @@
-"""A page of Markdown as text that is read at a terminal.
+"""Formats a page of Markdown as text for a terminal.
 
-It knows what our pages use: headings, paragraphs, lists, tables, fenced code and links. Code keeps
-its lines, whatever their width.
+It supports the elements of our pages: headings, paragraphs, lists, tables, fenced code and links.
+Lines of code are not wrapped.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ GAP = "  "
 
 
 def plain_text(markdown: str, columns: int = 80) -> Iterator[str]:
-    """The lines of a page; at most `columns` wide, but for code. A page of ours that a link leads
-    to follows its words as `[topic]`."""
+    """Yield the lines of a page, at most `columns` wide except for code. A link to another page
+    becomes its text and `[topic]`."""
     was_blank = True
     for block in _blocks(_COMMENT.sub("", markdown).splitlines()):
         for line in _shown(block, columns):
@@ -36,7 +36,7 @@ def plain_text(markdown: str, columns: int = 80) -> Iterator[str]:
 
 
 def _blocks(lines: Sequence[str]) -> Iterator[list[str]]:
-    """Runs of lines that belong together: a fence, a table, a heading, an item, a paragraph."""
+    """Yield groups of lines: a fence, a table, a heading, an item, a paragraph."""
     block: list[str] = []
     is_code = False
     for line in lines:
@@ -85,8 +85,9 @@ def _shown(block: Sequence[str], columns: int) -> Iterator[str]:
 
 
 def _table(block: Sequence[str], columns: int) -> Iterator[str]:
-    """In columns where it is narrow enough; else the first cell of a row on a line of its own, and
-    the others below it, each with the name of its column where there are several."""
+    """Format a narrow table in columns. In a wide table, each row becomes a list: the first cell on
+    one line, and the other cells below it. If there are several, each is after the name of its
+    column."""
     rows = [_cells(line) for line in block if not _RULE.fullmatch(line)]
     head, body = rows[0], rows[1:]
     widths = [max(render.width(cell) for cell in column) for column in zip(*rows, strict=False)]
@@ -128,7 +129,7 @@ def _link(found: re.Match[str]) -> str:
 
 
 def _wrap(text: str, columns: int, first: str = "", later: str = "") -> list[str]:
-    """Lines of whole words; unlike textwrap it knows characters that take two columns."""
+    """Wrap at words. Unlike textwrap, it counts wide characters as two columns."""
     lines, line = [], first
     is_empty = True
     for word in text.split():

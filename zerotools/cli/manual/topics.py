@@ -1,4 +1,4 @@
-"""The pages that `zerotools help` shows. The name of a topic is that of its file.
+"""Finds the pages that `zerotools help` shows. The name of a topic is the name of its file.
 
 A wheel has the folders of `docs` as `zerotools/pages` (`hatch_build.py`).
 """
@@ -14,9 +14,9 @@ from zerotools.core.errors import BadRequest, Unsupported
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 PLACES = (_PACKAGE / "pages", _PACKAGE.parent / "docs")
-"""Where the pages are: of a wheel, and of a checkout."""
+"""Directories of the pages in a wheel and in a checkout."""
 KINDS = ("tutorial", "how-to", "explanation", "reference")
-"""The folders, in the order in which they are listed."""
+"""The folders, in the order of the list."""
 LEAST_WORD = 3
 
 
@@ -30,12 +30,12 @@ class Topic:
     path: Path
 
     def markdown(self) -> str:
-        """The page as it is written."""
+        """Return the text of the page."""
         return self.path.read_text(encoding="utf-8")
 
 
 def all_topics() -> Mapping[str, Topic]:
-    """Every page by its name, kind by kind.
+    """Return every page by its name, kind by kind.
 
     Raises:
         Unsupported: this installation has no pages.
@@ -54,10 +54,10 @@ def all_topics() -> Mapping[str, Topic]:
 
 
 def find_topic(name: str) -> Topic:
-    """The page that `name` means; case and a trailing `.md` do not matter.
+    """Return the page `name`; case and a trailing `.md` are ignored.
 
     Raises:
-        BadRequest: there is none.
+        BadRequest: the page does not exist.
     """
     topics = all_topics()
     wanted = name.lower().rpartition("/")[2].removesuffix(".md").replace("_", "-")
@@ -65,11 +65,11 @@ def find_topic(name: str) -> Topic:
         return topics[wanted]
     near = nearest(wanted, topics)
     hint = f"did you mean {' or '.join(near)}?" if near else "zerotools help lists all topics"
-    raise BadRequest(f"there is no topic {name!r}; {hint}")
+    raise BadRequest(f"topic {name!r} does not exist; {hint}")
 
 
 def nearest(wanted: str, topics: Mapping[str, Topic]) -> list[str]:
-    """The topics that `wanted` may stand for, the likeliest first; three at most."""
+    """Return at most three topics that `wanted` may mean, the likeliest first."""
     words = [word for word in wanted.split("-") if len(word) >= LEAST_WORD]
     holding = [
         name

@@ -17,8 +17,8 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def options_of(declaration: type) -> Callable[[_Command], _Command]:
-    """Return the decorator that adds every option which the TypedDict declares. The command is
-    given them by their keywords, as the function takes them."""
+    """Return a decorator that adds all options of the TypedDict to a command. The command gets them
+    by the same keywords as the function."""
 
     def add(command: _Command) -> _Command:
         for each in reversed(declared_options(declaration).values()):

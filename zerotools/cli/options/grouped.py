@@ -57,8 +57,8 @@ class GroupedOption(click.Option):
 
 
 class GroupedCommand(click.Command):
-    """A command that lists its options by group. One whose options are all of one group has the
-    usual single list."""
+    """A command that lists its options by group. If all options are of one group, it has the usual
+    single list."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one list for each group that has an option."""

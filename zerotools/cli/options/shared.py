@@ -39,7 +39,7 @@ socket_option = click.option(
     type=click.Path(path_type=Path),
     metavar="PATH",
     callback=_reach,
-    help="Socket of the daemon.  [default: $ZEROTOOLS_SOCKET, else the usual place]",
+    help="Socket of the daemon.  [default: $ZEROTOOLS_SOCKET, or the standard path]",
 )
 
 state_dir_option = click.option(

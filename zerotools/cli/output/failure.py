@@ -1,4 +1,4 @@
-"""What went wrong with a command: a sentence for people, fields for programs, an exit status."""
+"""Errors of commands: a sentence for people, fields for programs, an exit status."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXIT_SYSTEM = 71
 class Failure:
     """An error as the command line reports it.
 
-    `code` is a stable word, `status` the HTTP status of the daemon's answer if the daemon refused.
+    `code` is a stable identifier. `status` is the HTTP status if the daemon refused the request.
     """
 
     message: str
@@ -31,7 +31,7 @@ class Failure:
     status: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The fields of the API's problems, the exit status, and the advice by itself."""
+        """Return the fields of an error in the HTTP API, the exit status, and the advice."""
         detail, hint = split(self.message)
         return {
             "title": self._title(),
@@ -55,7 +55,7 @@ INTERRUPTED = Failure("interrupted", EXIT_INTERRUPTED, "interrupted")
 
 
 def report(failure: Failure) -> None:
-    """Say the error on stderr, and add it to the `errors` of the JSON answer."""
+    """Print the error on stderr, and add it to the `errors` of the JSON answer."""
     if failure is not INTERRUPTED:
         say_error(failure.message)
     answer = json_answer.current()
@@ -69,7 +69,7 @@ def report_error(error: ZerotoolsError) -> None:
 
 
 def failure_of(error: Exception) -> Failure:
-    """What is reported of `error`."""
+    """Return the failure to report for `error`."""
     match error:
         case ZerotoolsError():
             return Failure(str(error), error.exit_code, error.code, error.status)
@@ -99,16 +99,16 @@ def failure_of(error: Exception) -> Failure:
 
 
 def _is_unreadable(name: object) -> bool:
-    """Whether a path is a file that may not be read, as a file of a checkpoint may be."""
+    """Return whether `name` is a file without read permission."""
     return isinstance(name, str) and Path(name).is_file() and not os.access(name, os.R_OK)
 
 
 def _manual(error: click.UsageError, where: str) -> str:
-    """Where to look; but an error that has its own suggestion says enough."""
+    """Return a reference to the help page, unless the error has a suggestion."""
     return "" if "did you mean" in error.format_message() else f"; see {where} --help"
 
 
 def _sentence(text: str) -> str:
-    """click's message in the shape of ours: no capital, no full stop."""
+    """Return the message of click in our style: no capital, no full stop."""
     text = text.removesuffix(".")
     return text[:1].lower() + text[1:] if text[1:2].islower() else text

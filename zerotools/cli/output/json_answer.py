@@ -2,10 +2,9 @@
 
     {"schema": "zerotools.cancel/1", "jobs": [...], "errors": [...]}
 
-`render.print_json` sets the object. It is printed when the command is over, so that `errors` holds
-whatever went wrong meanwhile. A command that prints nothing but errors answers with
-`zerotools.error/1`. Commands that print while they run use `render.print_json_line`.
-docs/reference/json.md describes the objects.
+`render.print_json` sets the object. It is printed at the end of the command, so that `errors` has
+all errors. A command with nothing but errors answers with `zerotools.error/1`. Commands that print
+while they run use `render.print_json_line`. docs/reference/json.md describes the objects.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _KEY = "zerotools.json_answer"
 
 
 class JsonAnswer:
-    """What one run of the command line prints as JSON. `errors` are `Failure.to_json()`."""
+    """The JSON output of one command. `errors` are `Failure.to_json()`."""
 
     def __init__(self) -> None:
         self.errors: list[dict[str, Any]] = []
@@ -32,7 +31,7 @@ class JsonAnswer:
         self._text: str | None = None
 
     def set(self, tree: Mapping[str, Any]) -> None:
-        """Print `tree`, which has its schema, when the command is over, if none is set later."""
+        """Set the object to print at the end of the command. `tree` has its schema already."""
         self.is_asked = True
         self._text = json.dumps(tree, indent=2)
 
@@ -49,13 +48,13 @@ class JsonAnswer:
 
 
 def is_asked(arguments: Sequence[str]) -> bool:
-    """Whether a command line asks for JSON, also one that cannot be parsed."""
+    """Return whether a command line has `--json`, even if it cannot be parsed."""
     words = list(arguments)
     return "--json" in (words[: words.index("--")] if "--" in words else words)
 
 
 def open_in(context: click.Context) -> JsonAnswer:
-    """The answer of the command line that `context` belongs to, printed when that is over."""
+    """Return the answer of the command line of `context`, which is printed when that closes."""
     root = context.find_root()
     if _KEY not in root.meta:
         root.meta[_KEY] = answer = JsonAnswer()
@@ -66,13 +65,13 @@ def open_in(context: click.Context) -> JsonAnswer:
 
 
 def current() -> JsonAnswer | None:
-    """The answer of the command that runs, or None outside of one."""
+    """Return the answer of the current command, or None outside of a command."""
     context = click.get_current_context(silent=True)
     return None if context is None else open_in(context)
 
 
 def enveloped(tree: Mapping[str, Any], context: click.Context) -> dict[str, Any]:
-    """`tree` behind the schema of the command that runs."""
+    """Return `tree` with the schema of the current command in front."""
     name = context.command.name
     assert name is not None
     schema = schema_of(name)
@@ -81,5 +80,5 @@ def enveloped(tree: Mapping[str, Any], context: click.Context) -> dict[str, Any]
 
 
 def schema_of(name: str) -> str:
-    """The schema of what the command `name` prints."""
+    """Return the schema of the JSON that the command `name` prints."""
     return f"zerotools.{name}/{COMMANDS[name].json_version}"

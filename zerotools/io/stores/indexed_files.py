@@ -1,11 +1,11 @@
-"""The files of a directory in a store that cannot list it, found by asking for each by its name.
+"""Finds the files of a directory in a store that cannot list it, by requesting known names.
 
     .zerotools-output.json          names every file of an output of zerotools
     MANIFEST.json                   names every file of a checkpoint of a job
     model.safetensors.index.json    names the shards of a model
     model.safetensors               a model in one file
 
-The usual files of a model, such as config.json, are asked for as well.
+The usual files of a model, such as config.json, are requested as well.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ def _tree(store: FarStore, found: FarObject) -> Any:
 
 
 def _files(tree: Any) -> list[str]:
-    """The names in a marker or a manifest."""
+    """Return the names in a marker or a manifest."""
     return _safe(tree.get("files") if isinstance(tree, dict) else None)
 
 
 def _shards(tree: Any) -> list[str]:
-    """The files that an index of safetensors names."""
+    """Return the files that an index of safetensors names."""
     places = tree.get("weight_map") if isinstance(tree, dict) else None
     return _safe(places.values() if isinstance(places, dict) else None)
 

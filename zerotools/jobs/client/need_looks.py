@@ -1,8 +1,8 @@
-"""Looks up which checkpoints jobs need, in a process that a file system may hold up.
+"""Finds the checkpoints that jobs need, in a process that may hang in a file system.
 
-It reads the view of a job, one JSON object on a line, and writes what that needs:
-`[[path, path with links followed, why], ...]`. A job of which a directory does not respond in time
-costs the process its life; the next one goes on with the other jobs.
+The process reads the view of a job, one JSON object per line, and writes its needs: `[[path, path
+with links followed, why], ...]`. If a directory of the job does not respond in time, the process is
+killed, and a new one continues with the other jobs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 DEADLINE_SECONDS, START_SECONDS = 5.0, 20.0
-"""For one job, and for the start of a process."""
+"""Seconds for one job, and for the start of a process."""
 MOST_HANGING = 4
 _KEYS = ("id", "name", "state", "latest_checkpoint", "attempts", "output_dir", "spec")
 
@@ -31,7 +31,7 @@ class NeededPath(NamedTuple):
 
 
 class NeedLooker:
-    """Looks with one process after another."""
+    """Runs one process after another."""
 
     def __init__(self, command: Sequence[str], deadline_seconds: float = DEADLINE_SECONDS) -> None:
         self._command = command
@@ -41,7 +41,7 @@ class NeedLooker:
         self._hanging = 0
 
     def needs(self, job: Mapping[str, Any]) -> list[NeededPath] | None:
-        """What the job needs; None: its directories do not respond."""
+        """Return the paths that the job needs, or None if its directories do not respond."""
         if self._hanging >= MOST_HANGING:
             return None
         child = self._child

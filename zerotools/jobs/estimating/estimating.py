@@ -47,14 +47,14 @@ class Estimate:
 
     @property
     def fits(self) -> bool:
-        """Whether what was asked for fits: the job as it is written, else any row. Where the
-        activations are not known, whether the state does."""
+        """True if the job fits as it is written; without a job, if any row fits. If activations are
+        not known, only the model state counts."""
         row = self.choice.row if self.asked is None else self.asked
         return row is not None and row.fits is not False
 
     @property
     def stage(self) -> int | None:
-        """The ZeRO stage of the fastest row that fits; None where nothing fits."""
+        """The ZeRO stage of the fastest row that fits; None if no row fits."""
         return None if self.choice.row is None else self.choice.row.stage
 
     @property
@@ -74,12 +74,12 @@ class Estimate:
 
     @property
     def reason(self) -> str:
-        """The reason for the row, or why nothing fits."""
+        """The reason for the row, or the reason why no row fits."""
         return self.choice.reason
 
     @property
     def advice(self) -> tuple[str, ...]:
-        """Sentences on what else is worth knowing."""
+        """More advice, as sentences."""
         return self.choice.advice
 
     @property

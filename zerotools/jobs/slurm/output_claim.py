@@ -1,9 +1,9 @@
-"""Claims an output directory for one job under Slurm, so that no two write into it.
+"""Claims an output directory for one Slurm job, so that no other job writes into it.
 
-    OUTPUT/.zerotools-slurm/3/claim.json    which job writes there; the highest number counts
+    OUTPUT/.zerotools-slurm/3/claim.json    the job that writes there; the highest number counts
 
-A claim is made by giving a directory the next number, which only one can. The claims of all users
-and of all `ZEROTOOLS_SLURM_DIR` are there, and one of a job that is over counts no more.
+To claim, a job gives a directory the next number; only one job can succeed. The directory has the
+claims of all users and of every `ZEROTOOLS_SLURM_DIR`. The claim of a finished job is ignored.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ CLAIMS, CLAIM = ".zerotools-slurm", "claim.json"
 def claim_output(
     output_dir: str, own: JobDirectory, why_taken: Callable[[JobDirectory], str | None]
 ) -> Callable[[], None]:
-    """Claim `output_dir` for the job `own`. `why_taken` says which job that is not over a directory
-    is of, and None for one that is over.
+    """Claim `output_dir` for the job `own`. `why_taken` returns a sentence for a job that has not
+    ended, else None.
 
-    Returns a function that takes the claim back.
+    Returns a function that withdraws the claim.
 
     Raises BadRequest: another job has claimed it, or it cannot be written.
     """

@@ -32,11 +32,12 @@ class Described:
 
 @dataclass(frozen=True, slots=True)
 class TensorDifference:
-    """What there is to say of one tensor, which may be in one checkpoint alone.
+    """The comparison of one tensor, which may exist in one checkpoint only.
 
-    `status` is one of `STATUSES`. `distance` is None where the bits are equal, or nothing was
-    compared. `is_copy` says that one side is a 16-bit copy of the other's master, which has no such
-    copy: equal after the cast is then all that it can be. `message` says why it cannot be read."""
+    `status` is one of `STATUSES`. `distance` is None if the bits are equal or the values were not
+    compared. `is_copy` is True if one side is a 16-bit copy of a master on the other side, and the
+    other side has no such copy. Then the two can only be equal after a cast. `message` is the
+    reason why the tensor cannot be read."""
 
     name: str
     role: str
@@ -62,7 +63,7 @@ class TensorDifference:
 
     @property
     def worst(self) -> Extreme | None:
-        """The worst element, as `where` says."""
+        """The element at `where`."""
         distance = self.distance
         if distance is None:
             return None
@@ -78,7 +79,7 @@ class TensorDifference:
 
     @property
     def max_abs(self) -> float | None:
-        """The largest absolute difference; None where none was measured."""
+        """The largest absolute difference; None if the values were not compared."""
         largest = None if self.distance is None else self.distance.max_abs
         return None if largest is None else largest.value
 
@@ -131,13 +132,13 @@ class RunComparison:
 
 @dataclass(frozen=True)
 class CheckpointDiff:
-    """What `zerotools.diff` returns.
+    """The result of `zerotools.diff`.
 
-    `a` and `b` say where the checkpoints come from. `tensors` are all that were compared, and all
-    that one side lacks. `run` is None where it was not compared. `different_models` is a sentence
-    where the two have nothing to compare. `proposals` are rules for `--rename` with the number of
-    names that each would match. `problems` are what is wrong with either, `notes` what else there
-    is to know."""
+    `a` and `b` are the origins of the checkpoints. `tensors` has all compared tensors, and those
+    that one side lacks. `run` is None if the runs were not compared. `different_models` is a
+    sentence if the two have no tensor in common. `proposals` are rules for `--rename`, each with
+    the number of names that it would match. `problems` are problems of the checkpoints, and `notes`
+    are other sentences for the user."""
 
     a: Origin
     b: Origin
@@ -156,7 +157,7 @@ class CheckpointDiff:
 
     @property
     def differing(self) -> tuple[TensorDifference, ...]:
-        """The tensors by which the checkpoints differ."""
+        """The tensors that differ."""
         return tuple(each for each in self.tensors if each.is_difference(self.tolerance))
 
     @property

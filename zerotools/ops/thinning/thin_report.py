@@ -27,7 +27,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one checkpoint. `error` is why it was refused."""
+    """The outcome for one checkpoint. `error` is the reason of a refusal."""
 
     path: Path
     status: Status
@@ -37,12 +37,12 @@ class Outcome:
 
     @property
     def message(self) -> str | None:
-        """A sentence on why it was refused; None where it was not."""
+        """The reason of the refusal as a sentence; None if it was not refused."""
         return None if self.error is None else str(self.error)
 
     @property
     def freed(self) -> int:
-        """Bytes of files that are free, or would be; below 0: it takes more."""
+        """Bytes that are freed, or would be. Negative if the result is larger than before."""
         cleared = 0 if self.done is None else self.done.cleared
         if self.plan is None or self.status is Status.REFUSED:
             return 0
@@ -55,7 +55,7 @@ class Outcome:
 
     @property
     def bytes_before(self) -> int | None:
-        """Size of all files; None where it could not be read."""
+        """Size of all files in bytes; None if it could not be read."""
         return None if self.plan is None else self.plan.bytes_before
 
     @property
@@ -65,7 +65,7 @@ class Outcome:
 
     @property
     def soundness(self) -> str | None:
-        """The verdict of `verify` on the result; None before there is one."""
+        """The verdict of `verify` on the result; None if there is no result yet."""
         return None if self._checked is None else self._checked.soundness.value
 
     @property

@@ -1,5 +1,5 @@
-"""Options that a command and its function have in common. Each is declared once, as a key of a
-TypedDict: the command's options and the function's keywords are made from that.
+"""Options of a command and of its function. Each is declared once, as a key of a TypedDict. The
+options of the command and the keywords of the function are made from it.
 
 option           declarations, and functions that take options
 read_options     a checkpoint, and how it is read

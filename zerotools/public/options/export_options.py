@@ -1,4 +1,4 @@
-"""Options of what makes a model: which weights, with which names and types, in which files."""
+"""Options of an exported model: its weights, their names and types, its files."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields

@@ -1,4 +1,4 @@
-"""Options that describe a machine. What they leave out is looked up on this one."""
+"""Options that describe a machine. The defaults come from this machine."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ class GivenMachine:
     host_memory: int | None
 
     def machine(self, *, on_gpu: bool = True) -> Machine:
-        """The machine. Its notes say what was assumed, and where from."""
+        """The machine. Its notes list the assumptions and their sources."""
         memory, host = self.gpu_memory, self.host_memory
         count, notes = self.gpus, []
         if host is None or (on_gpu and (memory is None or count is None)):

@@ -16,7 +16,7 @@ class MapArgOption(TypedDict, total=False):
         Option(
             group=NAMES,
             metavar="NAME=NUMBER",
-            help="A size for the map, in place of config.json's (vocab_multiple=128).",
+            help="A size for the map that replaces the one in config.json (vocab_multiple=128).",
         ),
     ]
 
@@ -38,7 +38,7 @@ class LayoutOptions(TypedDict, total=False):
         Option(
             group=NAMES,
             metavar="LAYOUT",
-            help="The layout that they have, where their names do not say it.",
+            help="The layout of the source, if the names of its tensors do not show it.",
         ),
     ]
     map: Annotated[
@@ -46,7 +46,7 @@ class LayoutOptions(TypedDict, total=False):
         Option(
             group=NAMES,
             metavar="FILE",
-            help="A layout map of your own (TOML), for --map-to.",
+            help="A file with a layout map (TOML), for --map-to.",
         ),
     ]
 

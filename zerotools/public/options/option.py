@@ -1,7 +1,7 @@
 """Declarations of options, and functions that take them.
 
     class ThinKeywords(TypedDict, total=False):
-        force: Annotated[bool, Option(help="Thin a checkpoint that has problems, too.")]
+        force: Annotated[bool, Option(help="Also thin a checkpoint that has problems.")]
 
     @takes_options(ThinKeywords)
     def thin(path: StrPath, **options: Unpack[ThinKeywords]) -> ThinResult:
@@ -88,10 +88,9 @@ _PLAIN = {
 class Option:
     """The declaration of one option. Its keyword is the key of the TypedDict.
 
-    `flag` is None where the flag follows from the keyword: `--max-memory` from `max_memory`;
-    `short` is a second one, of one letter.
-    `choices` are the values that are allowed where a Literal does not list them. `least` and `most`
-    bound an integer.
+    `flag` is None if the flag follows from the keyword, as `--max-memory` does from `max_memory`.
+    `short` is a second flag of one letter. `choices` are the allowed values if a Literal does not
+    list them. `least` and `most` bound an integer.
     """
 
     help: str
@@ -107,7 +106,7 @@ class Option:
 
 @dataclass(frozen=True)
 class DeclaredOption:
-    """An option with what its place in the TypedDict says: keyword, kind, allowed values."""
+    """An option with the keyword, kind and allowed values from its TypedDict."""
 
     keyword: str
     option: Option
@@ -122,26 +121,26 @@ class DeclaredOption:
 
     @property
     def default(self) -> Any:
-        """The value where none is given."""
+        """The default value."""
         if self.option.default is not None:
             return self.option.default
         return {OptionKind.FLAG: False, OptionKind.WORDS: ()}.get(self.kind)
 
     @property
     def meaning(self) -> str:
-        """The help text, with keywords in place of flags."""
+        """The help text, with keywords instead of flags."""
         words = self.option.help.replace("; may be repeated", "").split(" ")
         return " ".join(
             word[2:].replace("-", "_") if word.startswith("--") else word for word in words
         )
 
     def value_of(self, given: Any) -> Any:
-        """Convert a given value into the one that zerotools works with: a path, a number of bytes,
-        a tuple of texts. A value that is converted already stays as it is.
+        """Convert a value to the type that zerotools works with: a path, a number of bytes, a tuple
+        of texts. A converted value is returned unchanged.
 
         Raises:
-            BadRequest: the value is not allowed. It names the keyword, as click has refused what is
-                wrong on a command line.
+            BadRequest: the value is not allowed. The message names the keyword: on a command line,
+                click has refused a wrong value before.
         """
         if given is None:
             return None
@@ -175,7 +174,7 @@ def _words(given: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _path_or_flag(given: StrPath | bool) -> Any:
-    """None for False, "" for True, else the path."""
+    """Return None for False, "" for True, else the path."""
     if isinstance(given, bool):
         return "" if given else None
     return path_of(given) if given else given
@@ -260,8 +259,8 @@ def bound(declaration: type, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def takes_options(declaration: type) -> Callable[[_Function], _Function]:
-    """Return the decorator that says which options a function takes as `**options`. Its signature
-    is that of `describe_options`."""
+    """Return a decorator that declares the options of a function with `**options`. The signature
+    stays that of `describe_options`."""
 
     def decorate(function: _Function) -> _Function:
         _DECLARATIONS[function] = declaration
@@ -274,8 +273,8 @@ _DECLARATIONS: dict[Callable[..., Any], type] = {}
 
 
 def describe_options(function: _Function) -> _Function:
-    """Give a function with options the signature, and the docstring, that name each of them with
-    its default. It is done when the function is first asked for, as commands do without."""
+    """Add every option with its default to the signature and docstring of a function. This happens
+    when the function is first imported by a user: commands do not need it."""
     declaration = _DECLARATIONS.pop(function, None)
     if declaration is None:
         return function

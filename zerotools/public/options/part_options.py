@@ -68,7 +68,7 @@ def part_of(launcher: str, environ: Mapping[str, str]) -> OutputPart:
 
 
 def _of_array(environ: Mapping[str, str]) -> tuple[int, int]:
-    """Which task of a job array this is, counted from 0, and of how many."""
+    """Return the index of this task in its job array, from 0, and the number of tasks."""
     if "SLURM_ARRAY_TASK_ID" not in environ:
         return 0, 1
     task, least, most, tasks = (

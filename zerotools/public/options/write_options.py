@@ -19,7 +19,7 @@ class WorkersOption(TypedDict, total=False):
 
 
 class CheckingOptions(WorkersOption, total=False):
-    """Threads and memory of what reads tensor data and writes none."""
+    """Threads and memory of commands that read tensor data and write none."""
 
     max_memory: Annotated[Size, Option(group=RESOURCES, default="256MiB", help=MEMORY_HELP)]
 

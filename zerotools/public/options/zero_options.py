@@ -1,4 +1,4 @@
-"""Options of a DeepSpeed checkpoint: what the run that resumes has."""
+"""Options of a DeepSpeed checkpoint: settings of the run that resumes from it."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypedDict

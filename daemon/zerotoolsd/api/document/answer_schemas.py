@@ -1,4 +1,4 @@
-"""The components of what is answered of jobs, the machine, the daemon and its events."""
+"""The components of answers about jobs, the machine, the daemon and its events."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _job_components() -> dict[str, Schema]:
         "UploadedCheckpoint": object_of(
             step=WHOLE_OR_NULL, path=TEXT_OR_NULL, time=NUMBER_OR_NULL, why=TEXT_OR_NULL
         ),
-        "ProgressRecord": {**ANY_OBJECT, "description": "What a rank reported, as it said it."},
+        "ProgressRecord": {**ANY_OBJECT, "description": "A report of a rank, unchanged."},
         "JobPhase": object_of(
             ("doing", "since", "last_progress", "quiet", "last_line"),
             doing=TEXT_OR_NULL,

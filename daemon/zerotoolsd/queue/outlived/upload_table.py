@@ -1,4 +1,4 @@
-"""Uploads that are left to do when a job is over, and what came of them."""
+"""Reads and records the uploads of finished jobs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RunSql = Callable[..., sqlite3.Cursor]
 
 
 class UploadTable:
-    """The attempts of jobs that are over, as far as uploads go. `append` adds an event."""
+    """The uploads of finished jobs in the table of attempts. `append` adds an event."""
 
     def __init__(
         self,
@@ -29,7 +29,8 @@ class UploadTable:
         self._sql, self._transaction, self._append = run, transaction, append
 
     def over_since(self, when: float) -> list[int]:
-        """Jobs that are over since `when` (seconds since the epoch), and may have an upload."""
+        """Return the jobs that ended after `when` (seconds since the epoch) and may need an
+        upload."""
         over = ", ".join(f"'{state}'" for state in sorted(states.TERMINAL))
         rows = self._sql(
             f"SELECT id FROM job WHERE state IN ({over}) AND ended > ?"
@@ -41,8 +42,8 @@ class UploadTable:
     def done(
         self, job_id: int, number: int, result: Mapping[str, Any], why: str, now: float
     ) -> None:
-        """The upload for attempt `number` has ended; `result` is the attempt's record with it, and
-        `why` the sentence of the event."""
+        """Record the end of the upload for attempt `number`. `result` is the new record of the
+        attempt, and `why` is the text of the event."""
         with self._transaction():
             found = self._sql(
                 "UPDATE attempt SET result = ? WHERE job_id = ? AND number = ?",

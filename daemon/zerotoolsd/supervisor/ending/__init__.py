@@ -1,9 +1,9 @@
-"""How the processes of an attempt are asked to end, and ended, and what is left of them.
+"""Ends the processes of an attempt, and names those that survive.
 
-requests      asking an attempt to stop, in room that was taken before
-stopping      programs are asked, and nothing new begins after them
+requests      requests to stop an attempt, in disk space that was reserved before
+stopping      sends SIGTERM to the programs, and lets no other program begin after them
 process_kinds programs, shells and the like that run them, filters
 reaper        SIGKILL for every descendant, until none is left
-left_behind   what SIGKILL has not ended, by name
+left_behind   processes that survived SIGKILL, by name
 family        which processes are the attempt's, in a file that outlives them
 """

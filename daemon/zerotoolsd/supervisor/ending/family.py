@@ -35,7 +35,7 @@ _MAGIC = b"zfam"
 
 
 class FamilyNote:
-    """The file. It is written in place, into room that is taken at the start."""
+    """The file. It is overwritten in place, so its disk space is reserved at the start."""
 
     def __init__(self, path: Path) -> None:
         self._fd: int | None = None
@@ -50,7 +50,7 @@ class FamilyNote:
             say(f"{path}: {error}; processes of this attempt are not noted")
 
     def write(self, moment: int, processes: Iterable[Process]) -> None:
-        """Note these, which were looked at after `moment`."""
+        """Note these processes, which were read after `moment`."""
         if self._fd is None:
             return
         rows = [
@@ -62,29 +62,29 @@ class FamilyNote:
 
 
 def forget(directory: Path) -> None:
-    """Remove the file: nothing of the attempt in `directory` is left."""
+    """Remove the file, because all processes of the attempt in `directory` have ended."""
     with suppress(OSError):
         (directory / FAMILY).unlink()
 
 
 @dataclass(frozen=True)
 class Noted:
-    """What was noted last."""
+    """The last note."""
 
     moment: int = -1
     known: frozenset[tuple[int, int]] = frozenset()
     sessions: frozenset[int] = frozenset()
 
     def proves(self, process: Process) -> bool:
-        """Whether `process` is of the attempt."""
+        """Return whether `process` belongs to the attempt."""
         if (process.pid, process.start_ticks) in self.known:
             return True
         return process.session in self.sessions and process.start_ticks < self.moment
 
 
 def read_note(path: Path, not_sessions: Iterable[int] = ()) -> Noted:
-    """What the file says; nothing, where it is not there or not one. `not_sessions` prove nothing:
-    those of which others are."""
+    """Read the file; without a valid file the result is empty. `not_sessions` are sessions with
+    processes of others, and prove nothing."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:

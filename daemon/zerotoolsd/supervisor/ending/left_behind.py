@@ -1,4 +1,4 @@
-"""Processes of an attempt that SIGKILL has not ended: who they are, and why.
+"""Describes the processes of an attempt that survived SIGKILL, with the reason.
 
 The kernel ends a process when it next runs. One in uninterruptible sleep (state D: a file server
 or a driver that does not answer) does not run, and holds its memory and its GPU until it wakes up,
@@ -18,7 +18,7 @@ from zerotoolsd.supervisor.procfs import Process, boot_id, read_process
 
 _LONGEST_PLACE = 64
 MOST_NAMED = 100
-"""Of one attempt: a record has room for so many."""
+"""Most processes to name for one attempt: the record has a limited size."""
 
 
 def left_behind(
@@ -40,7 +40,7 @@ def left_behind(
 
 
 def _place(pid: int) -> str | None:
-    """The function of the kernel in which it sleeps, where the kernel says it."""
+    """Return the kernel function that the process sleeps in, if the kernel shows it."""
     try:
         text = Path(f"/proc/{pid}/wchan").read_text(encoding="ascii")
     except (OSError, ValueError):
@@ -56,7 +56,7 @@ def _uid(pid: int) -> int | None:
 
 
 def is_still_alive(line: Mapping[str, Any]) -> bool:
-    """Whether the process of a line of `left_behind` lives."""
+    """Return whether the process in a line of `left_behind` is alive."""
     if line.get("boot_id", boot_id()) != boot_id():
         return False
     now = read_process(int(line["pid"]))
@@ -75,8 +75,8 @@ def in_words(line: Mapping[str, Any]) -> str:
 
 
 def plain_name(value: object) -> str:
-    """A program chooses its name, and may write the record: one short line of either, in which
-    nothing moves a cursor."""
+    """Return one short line without control characters: a program chooses its own name, and may
+    write the record."""
     return (
         "".join(c for c in value[:_LONGEST_PLACE] if c.isprintable())
         if isinstance(value, str)

@@ -1,8 +1,8 @@
-"""What a process of an attempt is to a stop: a program, a runner of programs, or a filter.
+"""Classifies the processes of an attempt for a stop: programs, runners of programs, filters.
 
 A runner starts one program after another and waits for each: a shell, `make`, `xargs`. When its
-program ends, it starts the next one. A filter passes on what a program writes, and ends with it:
-`tee`, `grep`. All functions raise OSError where the machine has no descriptors.
+program ends, it starts the next one. A filter passes on the output of a program and ends with it:
+`tee`, `grep`. All functions raise OSError if the machine has no descriptors left.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ FILTERS = frozenset(
 )
 _INTERPRETERS = ("perl", "python")
 _WAITING = frozenset({"do_wait", "kernel_wait4", "kernel_waitid"})
-"""The functions of the kernel in which a process waits for a child."""
+"""Kernel functions that wait for a child process."""
 _HOLD_SECONDS = 0.5
 _FORK_SECONDS = 0.1
 
 
 class ProcessKind(Enum):
-    """What a process is to a stop."""
+    """The role of a process in a stop."""
 
     PROGRAM = "program"
     RUNNER = "runner"
@@ -43,10 +43,10 @@ class ProcessKind(Enum):
 
 
 def kind_of(process: Process, children: Sequence[Process]) -> ProcessKind:
-    """The kind of `process`, which has these `children`.
+    """Return the kind of `process` with these `children`.
 
-    A process of no known name is a runner if it waits for a child in the kernel and does not handle
-    SIGTERM: the signal would end it, and the child would never get one.
+    A process with an unknown name is a runner if it waits for a child in the kernel and does not
+    handle SIGTERM: the signal would end it, and the child would never get one.
     """
     name = _name(process)
     if name in RUNNERS:
@@ -58,12 +58,12 @@ def kind_of(process: Process, children: Sequence[Process]) -> ProcessKind:
 
 
 def is_filter(process: Process) -> bool:
-    """Whether `process` only passes output on."""
+    """Return whether `process` only passes output on."""
     return _name(process) in FILTERS
 
 
 def is_shell(process: Process) -> bool:
-    """Whether `process` is a shell."""
+    """Return whether `process` is a shell."""
     return _name(process) in SHELLS
 
 
@@ -95,7 +95,7 @@ def _wait_channel(pid: int) -> str:
 
 
 class TermEffect(Enum):
-    """What SIGTERM does to a process."""
+    """The effect of SIGTERM on a process."""
 
     HANDLES = "handles"
     DIES = "dies"
@@ -103,7 +103,7 @@ class TermEffect(Enum):
 
 
 def effect_of(pid: int) -> TermEffect:
-    """What SIGTERM would do to the process now. Nothing, also where it is blocked."""
+    """Return the effect that SIGTERM would have now. A blocked signal has none."""
     try:
         lines = Path(f"/proc/{pid}/status").read_bytes().splitlines()
     except GONE:
@@ -119,7 +119,7 @@ def effect_of(pid: int) -> TermEffect:
 
 
 def is_rank(pid: int) -> bool:
-    """Whether a launcher has started the process as a rank."""
+    """Return whether a launcher has started the process as a rank."""
     try:
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except GONE:
@@ -128,12 +128,12 @@ def is_rank(pid: int) -> bool:
 
 
 def age(process: Process) -> float:
-    """Seconds since the process began."""
+    """Return the seconds since the process began."""
     return (ticks_now() - process.start_ticks) / TICKS_PER_SECOND
 
 
 def pipes(pid: int, *descriptors: int) -> set[str]:
-    """The pipes among these descriptors of the process, as /proc names them."""
+    """Return the pipes among these descriptors of the process, as /proc names them."""
     found = set()
     for number in descriptors:
         try:
@@ -146,9 +146,9 @@ def pipes(pid: int, *descriptors: int) -> set[str]:
 
 
 def is_command(process: Process, shell: Process, children: Sequence[Process]) -> bool:
-    """Whether `shell` runs `process` for its own sake, and does not read what it writes, as in
-    `$(date)`: that goes into a pipe which no other of its `children` reads. A child that has just
-    been forked will be one or the other."""
+    """Return whether `shell` runs `process` as a command of the script, and does not read its
+    output as in `$(date)`. Output that the shell reads goes into a pipe, and no other of its
+    `children` reads that pipe. A child that was just forked is not known to be a command yet."""
     if age(process) < _FORK_SECONDS and _words(process.pid) == _words(shell.pid):
         return False
     output = pipes(process.pid, 1)
@@ -158,10 +158,11 @@ def is_command(process: Process, shell: Process, children: Sequence[Process]) ->
 
 
 def await_halt(process: Process, seconds: float = _HOLD_SECONDS) -> bool:
-    """Return once every thread of a process that got SIGSTOP is stopped, or after `seconds`: False.
+    """Wait until every thread of a process that got SIGSTOP is stopped. Return False if that takes
+    longer than `seconds`.
 
-    A thread stops when it next enters the kernel, and may have forked by then. One that waits for
-    its `vfork` stops when the child has begun its program.
+    A thread stops when it next enters the kernel, and may fork before that. A thread in `vfork`
+    stops when the child has begun its program.
     """
     deadline = time.monotonic() + seconds
     while True:

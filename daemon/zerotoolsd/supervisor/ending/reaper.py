@@ -1,4 +1,4 @@
-"""Ending every descendant, also those that forked twice and made sessions of their own."""
+"""Ends every descendant, including those that forked twice and started new sessions."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def alive_below(pid: int) -> list[Process]:
 
 @dataclass
 class Killed:
-    """What `kill_all` came to."""
+    """The result of `kill_all`."""
 
     statuses: dict[int, int] = field(default_factory=dict)
-    """Wait statuses of those that were children, by pid."""
+    """Wait statuses of child processes by pid."""
     stuck: list[Process] = field(default_factory=list)
-    """What still lives."""
+    """Processes that are still alive."""
     refused: set[int] = field(default_factory=set)
-    """Pids of those that are not ours to end."""
+    """Pids of processes that this user may not end."""
 
     def left_behind(self, ranks: Mapping[int, int]) -> list[dict[str, Any]]:
         """The lines of the processes that still live; `ranks`: the number of each rank, by pid."""
@@ -78,11 +78,11 @@ def kill_all(
     kill: Callable[[Process], object] = kill_process,
     group: AttemptGroup | None = None,
 ) -> Killed:
-    """SIGKILL all descendants but `spare`, and all of the `group`, again and again, since they may
-    fork meanwhile.
+    """Send SIGKILL to the `group` and to all descendants except `spare`. Repeat it, because they
+    may fork meanwhile.
 
-    What the kernel did not end within the deadline is left behind. While the machine does not let
-    it look (no descriptors), it tries again.
+    Processes that survive the deadline are reported as left behind. If the machine has no
+    descriptors left, the search is repeated.
     """
     done = Killed()
     deadline = time.monotonic() + deadline_seconds
@@ -94,7 +94,7 @@ def kill_all(
             alive = [process for process in _alive(group) if process.pid not in spare]
             done.refused = _kill_each(alive, kill)
         except OSError as error:
-            say(f"cannot look for processes that are left: {error}")
+            say(f"cannot search for remaining processes: {error}")
             alive, deadline = [], time.monotonic() + deadline_seconds
             looked = False
         else:
@@ -115,7 +115,7 @@ def _alive(group: AttemptGroup | None) -> list[Process]:
 
 
 def _kill_each(alive: Iterable[Process], kill: Callable[[Process], object]) -> set[int]:
-    """The pids of those that are not ours to end. Raises OSError."""
+    """Return the pids of processes that this user may not end. Raises OSError."""
     refused = set()
     for process in alive:
         try:

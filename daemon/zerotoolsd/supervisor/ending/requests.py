@@ -1,8 +1,8 @@
-"""`request.json`: the daemon asks an attempt to save and stop.
+"""Writes and reads `request.json`, the request of the daemon to save and stop an attempt.
 
-Its room on the disk is taken when the attempt is prepared, so that a job which fills a disk can be
-cancelled. A request that cannot be written all the same is tried again, until it is there or nobody
-is left to read it. It may be written anew: a job that is preempted may be cancelled while it saves.
+Its disk space is reserved when the attempt is prepared, so that a job can be cancelled after it has
+filled the disk. If a request still cannot be written, the daemon tries again while the supervisor
+lives. A request may be replaced: a preempted job may be cancelled while it saves.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LONGEST_GRACE = 1e9
 
 
 def reserve_request(run_dir: Path) -> None:
-    """Take the room of a request, and of what the ranks are told then, unless that was done. Raises
+    """Reserve the disk space for a request and for the stop file of the ranks, once. Raises
     OSError."""
     for path in (run_dir / REQUEST, run_dir / STOP):
         if not os.path.lexists(path):
@@ -46,8 +46,8 @@ def _known(run_dir: Path) -> object:
 
 @dataclass(frozen=True)
 class RequestedStop:
-    """What is asked now. `reason` is why, and `grace_seconds` what the ranks have to save; None:
-    that has not changed. `is_first`: nothing was asked before."""
+    """The current request: its `reason`, and `grace_seconds` for the ranks to save. A value that
+    has not changed is None. `is_first` is True for the first request."""
 
     reason: str | None
     grace_seconds: float | None
@@ -55,7 +55,7 @@ class RequestedStop:
 
 
 class RequestReader:
-    """Reads the request in the working directory, and what is written in its place later."""
+    """Reads the request in the working directory, and later its replacements."""
 
     def __init__(self, default_grace: float) -> None:
         self._default_grace = default_grace
@@ -64,8 +64,8 @@ class RequestReader:
         """Why the attempt is to stop, once it is."""
 
     def look(self, *, signalled: bool) -> RequestedStop | None:
-        """What is new since the last look. `signalled`: there was a SIGTERM, with or without a
-        request that can be read."""
+        """Return the request if it changed since the last call. `signalled` is True after a
+        SIGTERM, with or without a readable request."""
         try:
             written = Path(REQUEST).stat().st_mtime_ns
         except OSError:

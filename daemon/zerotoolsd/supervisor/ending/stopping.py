@@ -1,24 +1,25 @@
-"""A stop of an attempt: its programs save and end, and nothing that comes after them begins.
+"""Stops an attempt: its programs save and end, and no command after them begins.
 
-A shell goes on in the moment in which its program ends: `train && publish` would publish. So the
-stop takes the tree of processes from the top down:
+A shell continues as soon as its program ends: `train && publish` would publish. So the stop walks
+the tree of processes from the top down:
 
-    runner (shell, make)  SIGSTOP, and its children are read once it stands still: all there will be
-    program               SIGTERM, once. What it starts while it saves is its own affair
-    filter (tee, grep)    nothing: it ends with the program that it reads from
+    runner (shell, make)  SIGSTOP; its children are read when it is stopped, so none are missed
+    program               SIGTERM, once. Programs that it starts while it saves get no signal
+    filter (tee, grep)    no signal: it ends with the program that it reads from
 
-When no program below a runner is left, the runner ends. One that handles SIGTERM (`trap`) gets it
-and is continued, and is a program from then on. Any other is ended before it runs again; its wait
-status counts as that of its programs. Example, a rank with a stop in its second line:
+When no program below a runner is left, the runner ends. A runner that handles SIGTERM (`trap`) gets
+the signal and is continued, and counts as a program from then on. Any other runner is killed before
+it runs again; its wait status is replaced by that of its programs. Example, a rank with a stop in
+its second line:
 
     bash                  stopped                                ended: its status is 0
       python prepare.py   has ended
       python train.py     SIGTERM    saves    exits with 0
       (python publish.py)                                        never begins
 
-A launcher runs on, as its ranks may need it, and so does what it starts: that is asked at the next
-look. So is what a `trap` starts, in the second half of the grace alone: until then it may be what
-the trap saves with.
+A launcher keeps running, because its ranks may need it. Ranks that it starts again get SIGTERM at
+the next look. Programs that a `trap` starts get it too, but only in the second half of the grace:
+until then the trap may save with them.
 """
 
 from __future__ import annotations
@@ -43,15 +44,15 @@ from zerotoolsd.supervisor.procfs import (
 )
 
 LOOK_SECONDS, OFTEN_SECONDS = 0.5, 0.05
-"""How often the tree is looked at: where every runner stands still, and where one does not."""
+"""Seconds between two looks at the tree: if every runner is stopped, and if one is not."""
 DRAIN_SECONDS = 5.0
-"""How long filters may still write what the programs have left them."""
+"""Seconds in which filters may write the rest of the output of the programs."""
 _SHORT_SECONDS = 1.0
-"""A shell that reads a program's output starts nothing that lives longer."""
+"""Seconds: a shell that reads the output of a program starts no command that lives longer."""
 _BY_SIGTERM = (signal.SIGTERM, (128 + signal.SIGTERM) << 8)
 """Wait statuses of shells that SIGTERM has ended; mksh has a handler for it."""
 _SAVED = (0, 75 << 8)
-"""Wait statuses of programs that did as they were asked."""
+"""Wait statuses of programs that followed the request."""
 
 _Key = tuple[int, int]
 """(pid, start ticks)."""
@@ -71,12 +72,12 @@ class _Held(_Taken):
     """A runner that stands still."""
 
     filters_count: bool = False
-    """It runs nothing but filters, which are its programs then."""
+    """True if it runs only filters, which count as its programs then."""
 
 
 @dataclass
 class _Asked(_Taken):
-    """A program, or a runner that handles SIGTERM (`is_runner`), that was asked to end."""
+    """A program, or a runner that handles SIGTERM (`is_runner`), that got SIGTERM."""
 
     is_runner: bool = False
     writes: Set[str] = frozenset()
@@ -92,11 +93,11 @@ class Stop:
         self._statuses: dict[int, int] = {}
         """Wait statuses of the programs of runners that were ended after them, by runner."""
         self.cut: set[int] = set()
-        """Pids of runners that were killed before they could go on."""
+        """Pids of runners that were killed before they could continue."""
         self.reached: list[int] = []
         """Pids that got SIGTERM."""
         self._late_at: float | None = None
-        """When what a `trap` starts is asked, too; None: the stop has not begun."""
+        """Time from which programs of a `trap` get SIGTERM too; None before the stop begins."""
         self._orphans: list[int] = []
         self._next = float("inf")
         self._ends = select.epoll()
@@ -105,37 +106,39 @@ class Stop:
         self._readers: dict[_Key, tuple[_Key, ...]] = {}
         self._launchers: set[_Key] = set()
         self._past: set[_Key] = set()
-        """What has been killed, has ended, or is not ours to signal."""
+        """Processes that were killed, have ended, or cannot be signalled by this user."""
         self._results: list[tuple[tuple[_Key, ...], int]] = []
         self._draining: dict[_Key, int] = {}
         self._drained_by = float("inf")
 
     @property
     def has_begun(self) -> bool:
-        """Whether programs have been asked."""
+        """Return whether the stop has begun."""
         return self._late_at is not None
 
     def begin(
         self, roots: Collection[int], grace_seconds: float, beside: Collection[int | None] = ()
     ) -> None:
-        """Ask the programs below the pids `roots`, which have so long to end. `beside` are children
-        of this process that are not the job's."""
+        """Send SIGTERM to the programs below the pids `roots`, and give them this time to end.
+        `beside` are children of this process that do not belong to the job."""
         self._late_at = time.monotonic() + grace_seconds / 2
         self._orphans = self._find_orphans({*roots, *beside})
         self.look(roots)
 
     def fileno(self) -> int:
-        """Can be read from when something that was asked has ended: a look is due."""
+        """A descriptor that becomes readable when a signalled process has ended: then a look is
+        due."""
         return self._ends.fileno()
 
     @property
     def seconds_left(self) -> float:
-        """Until the next look is due."""
+        """Seconds until the next look is due."""
         return max(0.0, self._next - time.monotonic())
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left of what was asked, nor of what its filters have to write."""
+        """Return whether all signalled processes have ended, and their filters have written all
+        output."""
         if self._held or self._asked:
             return False
         return not self._draining or time.monotonic() >= self._drained_by
@@ -147,13 +150,13 @@ class Stop:
         return self._statuses.get(pid, status) if by_stop else status
 
     def look(self, roots: Collection[int]) -> None:
-        """Ask what has appeared since the last look, and end the runners that have nothing left to
-        wait for. Where the machine has no descriptors, the next look goes on from there."""
+        """Signal the processes that are new since the last look, and end the runners without
+        remaining programs. If the machine has no descriptors left, the next look continues."""
         self._next = time.monotonic() + OFTEN_SECONDS
         try:
             self._look(roots)
         except OSError as error:
-            say(f"the programs of the job cannot all be asked to stop yet: {error}")
+            say(f"cannot send SIGTERM to all programs of the job yet: {error}")
         else:
             told = any(asked.is_runner for asked in self._asked.values())
             if not self._launchers and not self._readers and not told:
@@ -175,8 +178,8 @@ class Stop:
         return self._late_at is not None and time.monotonic() >= self._late_at
 
     def _find_orphans(self, others: Collection[int | None]) -> list[int]:
-        """Shells that a rank has left behind, and that may start more. Other orphans (servers) are
-        left alone: the programs may need them to save."""
+        """Shells that lost their parent, and that may start more programs. Other orphans (servers)
+        are left alone: the programs may need them to save."""
         try:
             return [
                 process.pid
@@ -238,7 +241,8 @@ class Stop:
     def _started_by(
         self, process: Process, runner: _Asked
     ) -> list[tuple[Process, tuple[_Key, ...], bool]]:
-        """What a runner that handled SIGTERM has started since; it may have become it (`exec`)."""
+        """Processes that a runner has started since it handled SIGTERM; the runner may have become
+        one (`exec`)."""
         children = children_of(process.pid)
         if kind_of(process, children) is ProcessKind.RUNNER:
             return [(child, runner.above, False) for child in _not_filters(children)]
@@ -256,9 +260,10 @@ class Stop:
         return ranks or _not_filters(children) or children
 
     def _is_reader(self, process: Process, above: tuple[_Key, ...]) -> bool:
-        """Whether the shell `process` only passes on what programs write, as filters do, and runs
-        on: where it stood still, the programs could not write any more. It may run short commands
-        for each line; once the programs have ended, only those whose output it reads itself."""
+        """Return whether the shell `process` only passes output on, as filters do. Then it keeps
+        running: if it were stopped, the programs could not write any more. It may run short
+        commands for each line. When the programs have ended, it may only run commands if it reads
+        their output itself."""
         key = (process.pid, process.start_ticks)
         source = kinds.pipes(process.pid, 0)
         is_fed = any(source & asked.writes for asked in self._asked.values())
@@ -274,7 +279,7 @@ class Stop:
     def _hold(
         self, process: Process, above: tuple[_Key, ...]
     ) -> list[tuple[Process, tuple[_Key, ...], bool]]:
-        """Let a runner stand still; its children, which are to be walked."""
+        """Stop a runner, and return its children for the walk."""
         key = (process.pid, process.start_ticks)
         fd = open_process(process.pid, process.start_ticks)
         if fd is None:
@@ -299,7 +304,7 @@ class Stop:
             yield child, above, False
 
     def _ask(self, process: Process, above: tuple[_Key, ...], *, is_runner: bool = False) -> None:
-        """SIGTERM for a program, which is continued if somebody has stopped it."""
+        """Send SIGTERM to a program, and continue it if it was stopped."""
         key = (process.pid, process.start_ticks)
         writes = kinds.pipes(process.pid, 1, 2)
         fd = open_process(process.pid, process.start_ticks)
@@ -317,7 +322,7 @@ class Stop:
         self._asked[key] = _Asked(process, above, fd, is_runner, writes)
 
     def _release(self) -> None:
-        """End the runners below which nothing is left that was asked."""
+        """End the runners that have no signalled program left."""
         for key, held in sorted(self._held.items(), key=lambda item: -len(item[1].above)):
             below: list[_Taken] = [*self._asked.values(), *self._held.values()]
             if any(key in each.above for each in below):
@@ -352,13 +357,13 @@ class Stop:
             self._ends.register(fd, select.EPOLLIN)
 
     def _status_below(self, key: _Key) -> int:
-        """The best status of the programs of a runner: one that saved decides over another that
-        only ended. That of SIGTERM, where it ran none."""
+        """The best status of the programs of a runner: a program that saved counts more than one
+        that only ended. SIGTERM if it ran no program."""
         found = [status for above, status in self._results if key in above]
         return min(found, key=_badness, default=int(signal.SIGTERM))
 
     def close(self) -> None:
-        """Forget everything; nothing is signalled any more."""
+        """Forget all processes, and send no more signals."""
         taken: list[_Taken] = [*self._held.values(), *self._asked.values()]
         for fd in (*(each.fd for each in taken), *self._draining.values()):
             os.close(fd)
@@ -366,8 +371,8 @@ class Stop:
 
 
 def _not_filters(processes: Iterable[Process]) -> list[Process]:
-    """Those that are no filters. A shell that becomes the last filter of a pipeline (zsh) has the
-    programs before it as children."""
+    """Processes that are not filters. A shell that becomes the last filter of a pipeline (zsh) has
+    the programs before it as children."""
     found = []
     for process in processes:
         found += _not_filters(children_of(process.pid)) if is_filter(process) else [process]
