@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.daemon.waiting import wait_for
 from tests.jobs.slurm.fake_programs import calls, programs
 from tests.jobs.tables.test_slurm import job
 from zerotools.core.errors import BadRequest, SlurmUnreachable
@@ -106,8 +106,7 @@ def test_two_callers_with_one_key_get_the_number_of_one_job(tmp_path: Path) -> N
     commands, home = programs(tmp_path, sbatch=slow, squeue="exit 0"), tmp_path / "home"
     with ThreadPoolExecutor(3) as pool:
         found = [pool.submit(submit_job, commands, home, job({}), key="k") for _ in range(3)]
-        while not calls(tmp_path, "sbatch"):
-            time.sleep(0.01)
+        wait_for(lambda: calls(tmp_path, "sbatch"), "sbatch to be called")
         (tmp_path / "bin" / "sbatch.go").touch()
         assert {each.result()[1] for each in found} == {"4711"}
     assert len(calls(tmp_path, "sbatch")) == 1
