@@ -63,7 +63,10 @@ COMMANDS: dict[str, CommandEntry] = {
         "Export what is whole of a damaged checkpoint.",
     ),
     "thin": CommandEntry(
-        "zerotools.cli.commands.thin", CHECKPOINTS, "Drop the optimizer state of old checkpoints."
+        "zerotools.cli.commands.thin",
+        CHECKPOINTS,
+        "Drop the optimizer state of old checkpoints.",
+        is_local=True,
     ),
     "gather": CommandEntry(
         "zerotools.cli.commands.gather",
