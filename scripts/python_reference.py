@@ -95,7 +95,9 @@ ask for torch tensors. [Ten recipes](../how-to/use-from-python.md) show the func
 checkpoint) and `Unsupported` are subclasses of `ZerotoolsError`; `gather` and `thin` raise other
 subclasses, too. `exit_code` is the [status](exit-codes.md) of the command. Many messages name
 options in the form of the command line: `--max-memory` is `max_memory`. An unknown keyword is a
-`TypeError`.
+`TypeError`. A value of another type is a `BadRequest`: `yes="no"` is neither `True` nor `False`.
+Numbers of numpy and of torch are taken as numbers. A path is text or an `os.PathLike`, and `~` in
+it is not expanded. Results can be pickled, so that another process may return them.
 
 ## Read tensors
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -156,6 +157,16 @@ def test_output_that_cannot_be_written_is_a_sentence() -> None:
     assert done.returncode == 71
     assert done.stderr.startswith(b"error: No space left on device\n")
     assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("where", ["2>&-", "2>/dev/full"])
+def test_errors_that_cannot_be_written_leave_status_and_json(where: str) -> None:
+    line = f'"$1" -m zerotools inspect nothing --json {where}'
+    done = subprocess.run(
+        ["sh", "-c", line, "sh", sys.executable], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert json.loads(done.stdout)["errors"][0]["detail"] == "nothing does not exist"
 
 
 def test_module_entry_is_the_command() -> None:

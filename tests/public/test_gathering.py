@@ -45,3 +45,12 @@ def test_what_is_not_whole_raises_and_is_kept(sources: list[str], tmp_path: Path
     forced = zerotools.gather(sources[:1], out, force=True)
     assert (forced.has_name, forced.is_whole) == (True, False)
     assert forced.findings
+
+
+def test_sources_are_paths_too(sources: list[str], tmp_path: Path) -> None:
+    named = [Path(each) for each in sources]
+    assert zerotools.gather(named, tmp_path / "out").is_whole
+    with pytest.raises(zerotools.BadFile, match="is not whole"):
+        zerotools.gather(named[0], tmp_path / "half")
+    with pytest.raises(zerotools.BadRequest, match="there are no sources to gather"):
+        zerotools.gather([], tmp_path / "none")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import fields
 from pathlib import Path
 
@@ -31,6 +32,13 @@ def test_the_fields_are_the_keys_of_the_json(path: Path) -> None:
         elif isinstance(value, list):
             assert len(own or ()) == len(value), name
     assert str(found.path) == told["path"]
+
+
+@pytest.mark.parametrize("path", CHECKPOINTS, ids=lambda path: path.parent.name)
+def test_a_result_comes_back_from_another_process(path: Path) -> None:
+    found = zerotools.inspect(path)
+    again = pickle.loads(pickle.dumps(found))
+    assert again.to_json(chunks=True) == found.to_json(chunks=True)
 
 
 def test_the_parts_are_typed() -> None:

@@ -64,7 +64,10 @@ COMMANDS: dict[str, CommandEntry] = {
         "Export the undamaged weights of a checkpoint.",
     ),
     "thin": CommandEntry(
-        "zerotools.cli.commands.thin", CHECKPOINTS, "Drop the optimizer state of old checkpoints."
+        "zerotools.cli.commands.thin",
+        CHECKPOINTS,
+        "Drop the optimizer state of old checkpoints.",
+        is_local=True,
     ),
     "gather": CommandEntry(
         "zerotools.cli.commands.gather",

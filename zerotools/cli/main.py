@@ -22,6 +22,7 @@ from zerotools.cli.command_table import COMMANDS
 from zerotools.cli.group import LazyGroup, debug_option
 from zerotools.cli.output import json_answer
 from zerotools.cli.output.failure import INTERRUPTED, failure_of, report
+from zerotools.cli.output.messages import nowhere
 from zerotools.core.errors import EXIT_INTERRUPTED
 from zerotools.version import version
 
@@ -90,8 +91,11 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     # What a command makes lives until its end: looking for garbage is 4 % of `inspect`.
     gc.set_threshold(_MANY_OBJECTS)
     _allow_many_files()
-    if sys.stdout is None:  # closed by who started it: nobody reads what is printed
-        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    # Closed by who started it: nobody reads what is printed.
+    if sys.stdout is None:
+        sys.stdout = nowhere()
+    if sys.stderr is None:
+        sys.stderr = nowhere()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8
     sys.exit(run(build(), arguments))

@@ -83,6 +83,10 @@ class ChunksOnDemand(Sequence[Chunk]):
     def __getitem__(self, index):  # type: ignore[no-untyped-def]  # int and slice alike
         return self._make()[index]
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle the chunks that `make` gives, not how it does."""
+        return tuple, (tuple(self),)
+
 
 @dataclass(frozen=True, slots=True)
 class ChunkBox:

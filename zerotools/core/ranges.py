@@ -51,6 +51,10 @@ class Ranges(Sequence[Chunk]):
     def __getitem__(self, index):  # type: ignore[no-untyped-def]  # int and slice alike
         return list(self)[index]
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle the ranges that `make` gives, not how it does."""
+        return _of_ranges, (self._dtype, self._shape, tuple(self._make()))
+
     def each(self) -> Iterable[Range]:
         """The ranges."""
         return self._make()
@@ -59,6 +63,10 @@ class Ranges(Sequence[Chunk]):
         """The same chunks as chunks of the flattened tensor."""
         for begin, end, file, offset in self._make():
             yield Chunk(Box((begin,), (end - begin,)), file, offset)
+
+
+def _of_ranges(dtype: DType, shape: tuple[int, ...], ranges: tuple[Range, ...]) -> Ranges:
+    return Ranges(dtype, shape, lambda: ranges)
 
 
 def chunk_locations(tensor: Tensor) -> Iterator[tuple[str, int]]:

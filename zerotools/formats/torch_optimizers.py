@@ -12,7 +12,7 @@ from typing import Any
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.dtypes import BFLOAT16, FLOAT16, DType
 from zerotools.core.training import ParamGroup, Scalar, TrainingState
-from zerotools.io.numeric.scalars import LazyScalars, read_scalar
+from zerotools.io.numeric.scalars import scalars_below
 
 WEIGHT_ROLES = ("param", "param16", "buffer")
 STATE_ROLE = "state"
@@ -126,7 +126,7 @@ def scalars_of(checkpoint: Checkpoint, plain: Mapping[Key, Scalar]) -> Mapping[K
         weight = checkpoint.tensors.get(Key(key.name, "param"))
         if key.role == "step" or weight is None or weight.shape:
             found[key] = tensor
-    return LazyScalars({**found, **plain}, lambda _, tensor: read_scalar(checkpoint.root, tensor))
+    return scalars_below(checkpoint.root, {**found, **plain})
 
 
 def weights_dtype(checkpoint: Checkpoint) -> DType | None:

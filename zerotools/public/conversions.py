@@ -6,7 +6,7 @@ from typing import Annotated, Required, TypedDict, Unpack
 
 from zerotools.core.errors import BadRequest
 from zerotools.formats.dcp.writing.naming_styles import STYLES
-from zerotools.io.stores.addresses import path_of
+from zerotools.io.stores.addresses import output_of, path_of
 from zerotools.ops.conversions import consolidate as consolidation
 from zerotools.ops.conversions import convert as converting
 from zerotools.ops.conversions import reshard as resharding
@@ -125,7 +125,7 @@ def consolidate(
     given = bound(ConsolidateKeywords, options)
     prepared = consolidation.prepare(
         path_of(path),
-        path_of(out),
+        output_of(out),
         export_options(given, map_request(given)),
         tag=given["tag"],
         layout=given["layout"],
@@ -175,7 +175,7 @@ def reshard(
     given = bound(ReshardKeywords, options)
     prepared = resharding.prepare(
         path_of(path),
-        path_of(out),
+        output_of(out),
         world_size=given["world_size"],
         options=zero_settings(given),
         force=given["force"],
@@ -319,11 +319,11 @@ def convert(
                 "--map-to and --to job exclude each other: a job needs the layout of its model; "
                 "run convert with --map-to first, then convert the result with --to job"
             )
-        prepared = prepare_job(path_of(path), path_of(out), asked, **reading)
+        prepared = prepare_job(path_of(path), output_of(out), asked, **reading)
     else:
         prepared = converting.prepare(
             path_of(path),
-            path_of(out),
+            output_of(out),
             given["to"],
             asked,
             force=given["force"],

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypedDict, Unpack
 from zerotools.core.errors import BadFile
 from zerotools.io.output.staging import partial_of
 from zerotools.io.ssh.far_shell import OpenShells
-from zerotools.io.stores.addresses import path_of
+from zerotools.io.stores.addresses import output_of
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.gathering import gathering_run
 from zerotools.ops.gathering.gather_json import plan_json, result_json
@@ -27,6 +27,7 @@ from zerotools.public.options.option import (
     Option,
     StrPath,
     bound,
+    several,
     takes_options,
 )
 from zerotools.public.options.read_options import TagOption
@@ -109,7 +110,7 @@ class GatherResult:
 
 @takes_options(GatherKeywords)
 def gather(
-    sources: str | Iterable[str],
+    sources: StrPath | Iterable[StrPath],
     out: StrPath,
     *,
     progress: ProgressWanted = None,
@@ -146,7 +147,7 @@ def refuse_nameless(found: GatherResult) -> None:
 
 
 def gathered(
-    sources: str | Iterable[str],
+    sources: StrPath | Iterable[StrPath],
     out: StrPath,
     given: Mapping[str, Any],
     progress: ProgressWanted,
@@ -155,9 +156,8 @@ def gathered(
     """Do as `gather`, but return an incomplete checkpoint too. `on_plan` is called with the plan
     before the first file is fetched."""
     began, shells = time.monotonic(), OpenShells()
-    destination, at_once, fast = path_of(out), given["workers"], given["fast"]
-    named = [sources] if isinstance(sources, str) else [*sources]
-    asked = [parse_source(each) for each in named]
+    destination, at_once, fast = output_of(out), given["workers"], given["fast"]
+    asked = [parse_source(each) for each in several(sources)]
     seen = survey(asked, destination, tag=given["tag"], shells=shells, at_once=at_once)
     with metering(progress) as meter:
         with meter(seen.bytes_to_compare, "compare") as on_bytes:

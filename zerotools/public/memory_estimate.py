@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Container, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict, Unpack
 
 from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.io.stores.addresses import path_of
 from zerotools.jobs.estimating.estimating import (
     Estimate,
     estimate_job,
@@ -120,7 +120,7 @@ def estimate(model: StrPath, **options: Unpack[EstimateKeywords]) -> Estimate:
         Unsupported: the architecture is unknown and transformers is not installed; or a job file
             has a DeepSpeed configuration, which only the command can read.
     """
-    given, name = bound(EstimateKeywords, options), os.fspath(model)
+    given, name = bound(EstimateKeywords, options), str(path_of(model))
     if not is_job_file(Path(name)):
         return estimated_model(name, given_machine(given).machine(), given)
     refuse_fixed(name, given)

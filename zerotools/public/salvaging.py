@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypedDict, Unpack
 
 from zerotools.core.checkpoint import Key, Problem
 from zerotools.io.files.sources import recording
-from zerotools.io.stores.addresses import path_of
+from zerotools.io.stores.addresses import output_of, path_of
 from zerotools.ops.conversions.conversion import prove
 from zerotools.ops.salvage.examine import prepare
 from zerotools.ops.salvage.filled_weights import Part
@@ -125,7 +125,7 @@ def salvage(
         Unsupported: the format cannot be read.
     """
     given = bound(SalvageKeywords, options)
-    destination, other = path_of(out), given["fill_from"]
+    destination, other = output_of(out), given["fill_from"]
     asked = PlanOptions(
         max_shard_bytes=given["max_shard_size"],
         **{

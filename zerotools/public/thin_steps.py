@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,6 +26,7 @@ from zerotools.public.options.option import (
     Span,
     StrPath,
     bound,
+    several,
     takes_options,
 )
 from zerotools.public.options.read_options import ReadingOptions
@@ -182,8 +182,7 @@ def thin(
         Unsupported: the checkpoint cannot be thinned, or its file system cannot exchange two names.
     """
     given = bound(ThinKeywords, options)
-    several = [paths] if isinstance(paths, str | os.PathLike) else [*paths]
-    thinning = ThinSteps([path_of(each) for each in several], given)
+    thinning = ThinSteps([path_of(each) for each in several(paths)], given)
     found = thinning.planned()
     if given["yes"]:
         with metering(progress) as meter:

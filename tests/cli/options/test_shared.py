@@ -68,7 +68,7 @@ def test_its_paths_are_of_there(there: Callable[..., Done], tmp_path: Path, path
     assert "must be an absolute path (with --host, it is a path of box)" in done.err
 
 
-@pytest.mark.parametrize("command", ["inspect", "doctor", "monitor", "backup"])
+@pytest.mark.parametrize("command", ["inspect", "doctor", "monitor", "backup", "thin"])
 def test_what_looks_at_this_machine_is_refused(there: Callable[..., Done], command: str) -> None:
     done = there(command)
     assert done.status == 2

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 from pathlib import Path, PosixPath
+from typing import Any
 
 import pytest
 
 from zerotools.core.errors import BadRequest
-from zerotools.io.stores.addresses import lies_in, path_of
+from zerotools.io.stores.addresses import lies_in, output_of, path_of
 
 SECRET = "hunter2"
 
@@ -27,7 +28,7 @@ def test_a_url_is_shown_as_it_was_written(given: str, shown: str) -> None:
     assert path_of(path_of(given)) == path_of(shown)
 
 
-@pytest.mark.parametrize("given", ["a/b", "/a", ".", "-", "C:/x", "s3/x", "~/a:b"])
+@pytest.mark.parametrize("given", ["a/b", "/a", ".", "-", "C:/x", "s3/x", "a/~/b", "~a/b:c"])
 def test_anything_else_is_a_path_of_this_machine(given: str) -> None:
     assert path_of(given) == Path(given)
     assert type(path_of(given)) is PosixPath
@@ -63,3 +64,36 @@ def test_what_lies_in_a_place_is_known_however_it_was_written() -> None:
         assert lies_in(given, "S3://b/run/")
     for given in (None, "", "s3://b/run-2", "s3://B/run", "gs://b/run", "/b/run"):
         assert not lies_in(given, "s3://b/run")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("", "an empty text is no path; write . for"),
+        ("a\0b", "has a NUL"),
+        ("~", "~ is not expanded"),
+        ("~/model", "~ is not expanded"),
+        (b"a", "b'a' is not a path"),
+        (None, "None is not a path"),
+        (7, "7 is not a path"),
+    ],
+)
+def test_what_can_be_no_path_is_refused(given: Any, said: str) -> None:
+    with pytest.raises(BadRequest, match=said):
+        path_of(given)
+
+
+def test_a_directory_that_is_called_tilde_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "~").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert path_of("~/x") == Path("~/x")
+
+
+@pytest.mark.parametrize("given", [".", "./", "/", "a/..", Path()])
+def test_an_output_has_a_name(given: str | Path) -> None:
+    with pytest.raises(BadRequest, match="is no name for an output"):
+        output_of(given)
+    assert output_of("a/b") == Path("a/b")
+    assert str(output_of("s3://bucket/a")) == "s3://bucket/a"

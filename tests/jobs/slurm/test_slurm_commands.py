@@ -39,6 +39,11 @@ def test_a_job_is_handed_over_and_listed(tmp_path: Path) -> None:
             SlurmUnreachable,
             "does not answer",
         ),
+        (
+            "sbatch: fatal: Could not establish a configuration source",
+            SlurmUnreachable,
+            "does not answer",
+        ),
     ],
 )
 def test_a_refusal_is_told_from_silence(

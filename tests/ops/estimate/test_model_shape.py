@@ -34,6 +34,11 @@ def test_what_is_no_model_is_refused(text: str) -> None:
         read_shape(text or "nothing")
 
 
+def test_a_checkpoint_in_a_store_is_refused_as_one() -> None:
+    with pytest.raises(Unsupported, match="gs://bucket/run is in an object store"):
+        read_shape("gs://bucket/run")
+
+
 def test_a_config_says_all_of_a_known_architecture(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_text(json.dumps(config("llama")))

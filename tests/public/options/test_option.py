@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import math
+from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Required, TypedDict, Union, Unpack, get_args, get_origin
 
 import click
+import numpy as np
 import pytest
 
 import zerotools
@@ -28,6 +31,7 @@ from zerotools.public import (
 )
 from zerotools.public.options.option import (
     Option,
+    OptionKind,
     PathOption,
     PathOrFlag,
     Size,
@@ -221,11 +225,64 @@ def test_a_value_is_the_same_from_both_sides(words: tuple[str, ...], given: dict
         ({"count": 0}, "count=0: must be at least 1"),
         ({"count": 4}, "count=4: must be at most 3"),
         ({"count": 1.5}, "count=1.5: must be an integer"),
+        ({"count": True}, "count=True: must be an integer"),
+        ({"stage": True}, "stage=True: must be one of 1, 2"),
+        ({"stage": 2.0}, "stage=2.0: must be one of 1, 2"),
+        ({"age": -1}, "age=-1: must be seconds"),
+        ({"age": 2**70}, "age=.*: must be 3650 days at most"),
+        ({"size": True}, "size=True: must be an integer"),
+        ({"trick": "yes"}, "trick='yes': must be True or False"),
+        ({"betas": (1,)}, "must be two numbers"),
+        ({"betas": "12"}, "must be two numbers"),
+        ({"betas": (1, "2")}, "must be a number"),
+        ({"names": Path("x")}, "must be text, or several texts"),
+        ({"names": [1]}, "must be text, or several texts"),
+        ({"place": b"x"}, "b'x' is not a path"),
     ],
 )
 def test_a_wrong_value_is_a_bad_request(given: dict[str, Any], said: str) -> None:
     with pytest.raises(BadRequest, match=said):
         toy("p", **{"to": "a", **given})
+
+
+@pytest.mark.parametrize("name", KEYWORDS)
+def test_no_option_takes_a_value_of_another_type(name: str) -> None:
+    needed = {"reshard": {"world_size": 2}, "convert": {"to": "dcp"}}.get(name, {})
+    for keyword, each in declared_options(KEYWORDS[name]).items():
+        for wrong in (1.5, b"x", object(), {1: 2}, [1], math.nan, "\udc80\0", lambda: None):
+            is_free_text = each.kind in (OptionKind.TEXT, OptionKind.WORDS) and not each.choices
+            is_number = each.kind is OptionKind.NUMBER
+            if (is_free_text and type(wrong) is str) or (is_number and type(wrong) is float):
+                continue
+            with pytest.raises(BadRequest):
+                bound(KEYWORDS[name], {**needed, keyword: wrong})
+
+
+@pytest.mark.parametrize("value", ["no", "false", "", 0, 1, [], "True"])
+def test_only_true_and_false_are_taken_for_a_flag(value: object) -> None:
+    with pytest.raises(BadRequest, match="must be True or False"):
+        toy("p", to="a", force=value)  # type: ignore[arg-type]  # as a caller without mypy does
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    given: dict[str, Any] = {
+        "force": np.bool_(True),
+        "size": np.int64(5),
+        "age": np.int32(7),
+        "stage": np.int8(2),
+        "count": np.uint16(3),
+        "betas": (np.float32(0.5), np.int8(1)),
+    }
+    found = toy("p", to="a", **given)
+    assert {name: found[name] for name in given} == {
+        "force": True,
+        "size": 5,
+        "age": 7,
+        "stage": 2,
+        "count": 3,
+        "betas": (0.5, 1.0),
+    }
+    assert type(found["count"]) is int
 
 
 def test_an_unknown_keyword_is_a_type_error_as_of_any_function() -> None:

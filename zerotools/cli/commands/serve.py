@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -35,21 +37,30 @@ def command(path: Path, as_json: bool, **given: Any) -> None:
     start. The server runs until Ctrl-C.
     """
     options = bound(ServeKeywords, given)
-    with serving(path, options, lambda text: say("error", text)) as (server, served):
+    with ExitStack() as stack:
+        before = signal.signal(signal.SIGTERM, _leave)
+        stack.callback(signal.signal, signal.SIGTERM, before)
+        server, served = stack.enter_context(
+            serving(path, options, lambda text: say("error", text))
+        )
+        _end_by_sigterm(server)  # before whoever reads the address can send it
         for note in served.notes:
             say("note", note)
         for warning in served.warnings:
             say("warning", warning)
         _tell(served, as_json=as_json)
-        _serve(server)
+        server.serve_forever(poll_interval=0.5)
 
 
-def _serve(server: ModelServer) -> None:
-    """Until SIGTERM, or Ctrl-C, which is raised again."""
+def _leave(*_: object) -> NoReturn:
+    """End a command that is still preparing, so that its scratch directory is removed."""
+    sys.exit(128 + signal.SIGTERM)
+
+
+def _end_by_sigterm(server: ModelServer) -> None:
     signal.signal(
         signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown, daemon=True).start()
     )
-    server.serve_forever(poll_interval=0.5)
 
 
 def _tell(served: ServedCheckpoint, *, as_json: bool) -> None:

@@ -14,6 +14,7 @@ indented. Elsewhere every message is one line, so that programs can search for i
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
@@ -76,8 +77,18 @@ def say(label: str, text: str, stream: TextIO | None = None) -> None:
     lines = [render.clean(line) for line in text.split("\n")]
     if columns is not None:
         lines = wrapped(f"{label}:", lines, columns)
-    stream.write(f"{shown} " + "\n".join(lines) + "\n")
-    stream.flush()
+    try:
+        stream.write(f"{shown} " + "\n".join(lines) + "\n")
+        stream.flush()
+    except OSError:  # full, or closed: the exit status and the JSON still say it
+        if stream is not sys.stderr:
+            raise
+        sys.stderr = nowhere()  # the interpreter flushes it once more, and would fail then
+
+
+def nowhere() -> TextIO:
+    """A stream that loses what is written."""
+    return os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
 
 
 def called() -> str:

@@ -42,13 +42,19 @@ class Items:
     thousand are remembered; all of a large checkpoint's would fill the memory.
     """
 
-    def __init__(self, root: Path, metadata: Metadata) -> None:
-        """Of `metadata` it is known where items lie whose archives may be opened."""
+    def __init__(self, root: Path, metadata: Metadata | None) -> None:
+        """Of `metadata` it is known where items lie whose archives may be opened. Files of this
+        machine do not need it."""
         self._files = OpenFiles(root, most=_OPEN_FILES)
-        ends = _Ends(metadata) if isinstance(root, RemotePath) else None
+        self._made_of = (root, metadata if isinstance(root, RemotePath) else None)
+        ends = None if self._made_of[1] is None else _Ends(self._made_of[1])
         # Not of a method, which would keep this object, and with it open files, until the garbage
         # is collected.
         self.chunk = lru_cache(maxsize=4096)(partial(_chunk, root, self._files, ends))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle what it was made of; whoever unpickles opens the files anew."""
+        return Items, self._made_of
 
     def __del__(self) -> None:
         self._files.close()

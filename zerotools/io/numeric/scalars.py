@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 from zerotools.core.checkpoint import Key, Tensor
@@ -41,6 +42,15 @@ class LazyScalars(Mapping[Key, Scalar]):
         if isinstance(number, Tensor):
             number = self._numbers[key] = self._read(key, number)
         return number
+
+
+def scalars_below(root: Path, numbers: Mapping[Key, Tensor | Scalar]) -> LazyScalars:
+    """`numbers`, of which the tensors are in files below `root`."""
+    return LazyScalars(numbers, partial(_read_below, root))
+
+
+def _read_below(root: Path, _key: Key, tensor: Tensor) -> Scalar:
+    return read_scalar(root, tensor)
 
 
 def read_scalar(root: Path, tensor: Tensor) -> Scalar:

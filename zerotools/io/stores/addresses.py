@@ -43,15 +43,19 @@ def path_of(given: str | os.PathLike[str]) -> Path:
     """The path that `given` names, of this machine or in a store.
 
     Raises:
-        BadRequest: it is a URL that is not taken; what may be secret in it is not repeated.
+        BadRequest: it is no path, or a URL that is not taken; what may be secret in it is not
+            repeated.
     """
     if isinstance(given, RemotePath):
         return given
-    text = os.fspath(given)
+    text = os.fspath(given) if isinstance(given, str | os.PathLike) else given
+    if not isinstance(text, str):
+        raise BadRequest(f"{given!r:.200} is not a path; give text or an os.PathLike of text")
     match = _URL.fullmatch(text)
     if match is None:
         if (start := _COLLAPSED.match(text)) is not None and not os.path.lexists(text):
             raise BadRequest(f"{text!r:.200} is not a URL; write {start[1].lower()}:// in front")
+        _refuse_odd(text)
         return Path(text)
     scheme, rest = match[1].lower(), match[2]
     if scheme == "file":
@@ -67,6 +71,27 @@ def path_of(given: str | os.PathLike[str]) -> Path:
     from zerotools.io.stores.store_path import StorePath
 
     return StorePath.of(scheme, words)
+
+
+def output_of(given: str | os.PathLike[str]) -> Path:
+    """The path that `given` names, at which an output is made and then renamed.
+
+    Raises:
+        BadRequest: as of `path_of`; or its last part is no name, as in `.` and `..`.
+    """
+    path = path_of(given)
+    if path.name in ("", ".."):
+        raise BadRequest(f"{os.fspath(path)} is no name for an output; name a directory inside it")
+    return path
+
+
+def _refuse_odd(text: str) -> None:
+    if not text:
+        raise BadRequest("an empty text is no path; write . for the current directory")
+    if "\0" in text:
+        raise BadRequest(f"{text!r:.200} has a NUL, which no path has")
+    if text.partition("/")[0] == "~" and not os.path.lexists("~"):
+        raise BadRequest(f"{text!r:.200}: ~ is not expanded; write the path of the home directory")
 
 
 def _refuse_secrets(scheme: str, rest: str) -> None:

@@ -34,7 +34,7 @@ _SILENT = re.compile(
     r"socket timed out|zero bytes were transmitted|communication connection failure|"
     r"slurm backup controller in standby|controller not responding|connection reset|"
     r"slurm_persist_conn_open|resource temporarily unavailable|unable to resolve|"
-    r"try again later|slurm_load_jobs error: transport",
+    r"try again later|slurm_load_jobs error: transport|configuration source",
     re.IGNORECASE,
 )
 _UNKNOWN_JOB = re.compile(r"invalid job id", re.IGNORECASE)

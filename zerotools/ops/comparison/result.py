@@ -143,8 +143,8 @@ class CheckpointDiff:
     a: Origin
     b: Origin
     tolerance: Tolerance
-    tensors: tuple[TensorDifference, ...]
-    run: RunComparison | None = None
+    tensors: tuple[TensorDifference, ...] = field(repr=False)
+    run: RunComparison | None = field(default=None, repr=False)
     different_models: str | None = None
     proposals: Mapping[str, int] = field(default_factory=dict)
     problems: tuple[str, ...] = ()

@@ -9,6 +9,7 @@ torch's meta device.
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from typing import Any
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.io.files.json_file import read_json
 from zerotools.io.huggingface.config_json import LARGEST_CONFIG
+from zerotools.io.stores.addresses import path_of
 from zerotools.ops.estimate.architecture import Architecture, architecture_of
 from zerotools.ops.estimate.state import Parameter
 
@@ -81,9 +83,10 @@ def read_shape(model: str, python: str | None = sys.executable) -> ModelShape:
     Raises:
         BadRequest: there is nothing of that name, or its config lacks a size.
         BadFile: a checkpoint is damaged.
-        Unsupported: the architecture is not known, and transformers cannot be asked.
+        Unsupported: the architecture is not known, and transformers cannot be asked; or it is in an
+            object store.
     """
-    path = Path(model)
+    path = Path(os.fspath(path_of(model)))
     if not path.exists():
         if _COUNT.fullmatch(model.strip()):
             return of_count(model.strip())

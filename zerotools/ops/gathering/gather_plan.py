@@ -88,7 +88,8 @@ def prepare(
     """
     if not found.files:
         names = ", ".join(each.source.name for each in found.listings)
-        raise BadRequest(f"there are no files in {names}; are the paths right?")
+        where = f"no files in {names}; are the paths right?" if names else "no sources to gather"
+        raise BadRequest(f"there are {where}")
     _refuse_sizes(found)
     digests: dict[str, dict[str, str]] = {}
     for name, each in found.complete.items():

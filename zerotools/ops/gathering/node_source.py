@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
-from pathlib import Path
 
 from zerotools.core.errors import BadRequest
 from zerotools.io.ssh.ssh_host import SCHEME, SshHost, Wrong, parse_login, parse_url
-from zerotools.io.stores.addresses import is_url
+from zerotools.io.stores.addresses import is_url, path_of
 
 _HOME = "~/"
 
@@ -23,12 +23,13 @@ class NodeSource:
     directory: str
 
 
-def parse_source(text: str) -> NodeSource:
-    """The source that `text` names.
+def parse_source(given: str | os.PathLike[str]) -> NodeSource:
+    """The source that `given` names.
 
     Raises:
         BadRequest: what is wrong, and what would be right.
     """
+    text = given if isinstance(given, str) else os.fspath(path_of(given))
     if text.startswith(f"{SCHEME}://"):
         host = parse_url(text, _wrong)
         path = (host.path or "").removeprefix("/~/")
@@ -39,7 +40,7 @@ def parse_source(text: str) -> NodeSource:
         raise _wrong(f"{text.partition('://')[0]}://...", "shards are gathered from nodes, by ssh")
     place, behind = _halves(text)
     if behind is None:
-        directory = Path(text).absolute()
+        directory = path_of(text).absolute()
         return NodeSource(str(directory), None, str(directory))
     return _source(parse_login(text, place, _wrong), behind, text)
 

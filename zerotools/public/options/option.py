@@ -14,7 +14,7 @@ imports neither click nor anything that reads checkpoints.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cache
@@ -144,24 +144,29 @@ class DeclaredOption:
         """
         if given is None:
             return None
+        given = _plain(given)
         if self.kind is OptionKind.CHOICE:  # the command line has texts only
-            given = next((each for each in self.choices if str(each) == str(given)), given)
+            given = self._chosen(given)
         try:
-            value = _CONVERTED[self.kind](given) if self.kind in _CONVERTED else given
+            value = _CONVERTED[self.kind](given)
         except ValueError as error:
-            raise BadRequest(f"{self.keyword}={given!r}: {error}") from None
+            raise BadRequest(f"{self.keyword}={given!r:.200}: {error}") from None
         self._check(value)
         return value
 
+    def _chosen(self, given: Any) -> Any:
+        for each in self.choices:
+            if str(each) == str(given):
+                return each
+        allowed = ", ".join(map(str, self.choices))
+        raise BadRequest(f"{self.keyword}={given!r:.200}: must be one of {allowed}")
+
     def _check(self, value: Any) -> None:
-        for each in value if self.kind is OptionKind.WORDS else (value,):
-            if self.choices and each not in self.choices:
-                allowed = ", ".join(map(str, self.choices))
-                raise BadRequest(f"{self.keyword}={each!r}: must be one of {allowed}")
+        if self.kind is OptionKind.WORDS and self.choices:
+            for each in value:
+                self._chosen(each)
         if self.kind is not OptionKind.INTEGER:
             return
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise BadRequest(f"{self.keyword}={value!r}: must be an integer")
         least, most = self.option.least, self.option.most
         if least is not None and value < least:
             raise BadRequest(f"{self.keyword}={value}: must be at least {least}")
@@ -169,27 +174,70 @@ class DeclaredOption:
             raise BadRequest(f"{self.keyword}={value}: must be at most {most}")
 
 
-def _words(given: str | Sequence[str]) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)
+def _plain(given: Any) -> Any:
+    """A number of Python for one of numpy or torch; anything else as it is."""
+    is_number = getattr(given, "shape", None) == () and hasattr(given, "item")
+    return given.item() if is_number else given
 
 
-def _path_or_flag(given: StrPath | bool) -> Any:
+def _flag(given: Any) -> bool:
+    if not isinstance(given, bool):
+        raise ValueError("must be True or False")
+    return given
+
+
+def _switch(given: Any) -> bool:
+    return _flag({"on": True, "off": False}.get(given, given) if isinstance(given, str) else given)
+
+
+def _text(given: Any) -> str:
+    if not isinstance(given, str):
+        raise ValueError("must be text")
+    return given
+
+
+def _integer(given: Any) -> int:
+    if isinstance(given, bool) or not isinstance(given, int):
+        raise ValueError("must be an integer")
+    return given
+
+
+def _number(given: Any) -> float:
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        raise ValueError("must be a number")
+    return given
+
+
+def _pair(given: Any) -> tuple[float, ...]:
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes) or len(given) != 2:
+        raise ValueError("must be two numbers")
+    return tuple(_number(_plain(each)) for each in given)
+
+
+def _words(given: Any) -> tuple[str, ...]:
+    words = (given,) if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
+    if not all(isinstance(each, str) for each in words):
+        raise ValueError("must be text, or several texts")
+    return words
+
+
+def _path_or_flag(given: Any) -> Any:
     """Return None for False, "" for True, else the path."""
     if isinstance(given, bool):
         return "" if given else None
-    return path_of(given) if given else given
+    return given if given == "" else path_of(given)
 
 
-def _switch(given: Any) -> Any:
-    return {"on": True, "off": False}.get(given, given)
+def _size(given: Any) -> int:
+    return bytes_of(given if isinstance(given, str) else _integer(given))
 
 
-def _seconds(given: int | str) -> int:
-    if isinstance(given, int):
-        return given
+def _seconds(given: Any) -> int:
     from zerotools.jobs.binding.durations import seconds_of  # jobs, only where a span is given
 
-    return seconds_of(int(given) if given.isascii() and given.isdecimal() else given)
+    if isinstance(given, str):
+        return seconds_of(int(given) if given.isascii() and given.isdecimal() else given)
+    return seconds_of(_integer(given))
 
 
 def _part(given: Any) -> Any:
@@ -199,15 +247,27 @@ def _part(given: Any) -> Any:
 
 
 _CONVERTED: dict[OptionKind, Callable[[Any], Any]] = {
+    OptionKind.FLAG: _flag,
+    OptionKind.SWITCH: _switch,
+    OptionKind.TEXT: _text,
+    OptionKind.INTEGER: _integer,
+    OptionKind.NUMBER: _number,
+    OptionKind.PAIR: _pair,
+    OptionKind.CHOICE: lambda chosen: chosen,
     OptionKind.WORDS: _words,
     OptionKind.PATH: path_of,
     OptionKind.PATH_OR_FLAG: _path_or_flag,
-    OptionKind.SIZE: bytes_of,
+    OptionKind.SIZE: _size,
     OptionKind.SPAN: _seconds,
     OptionKind.PART: _part,
-    OptionKind.PAIR: tuple,
-    OptionKind.SWITCH: _switch,
 }
+
+
+def several(given: StrPath | Iterable[StrPath]) -> list[StrPath]:
+    """A list of the path or the paths that a function takes."""
+    if isinstance(given, str | bytes | os.PathLike) or not isinstance(given, Iterable):
+        return [given]
+    return [*given]
 
 
 @cache

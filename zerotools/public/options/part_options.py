@@ -22,7 +22,7 @@ def parse_part(given: str | tuple[int, int] | OutputPart) -> OutputPart:
     """
     if isinstance(given, OutputPart):
         return given
-    text = given if isinstance(given, str) else "/".join(map(str, given))
+    text = "/".join(map(str, given)) if isinstance(given, list | tuple) else str(given)
     found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
     if found is None:
         raise BadRequest(f"--part {text!r} is not a part; write 3/8 for the third of eight")

@@ -37,7 +37,7 @@ from zerotools.formats.deepspeed.schema.optimizer_tree import (
     numbers_of,
     options_of,
 )
-from zerotools.io.numeric.scalars import LazyScalars, read_scalar
+from zerotools.io.numeric.scalars import scalars_below
 from zerotools.io.torchzip.tensors import as_tensor
 
 MASTERS, FLAT_MASTERS = "fp32_groups", "fp32_groups_flat"
@@ -77,7 +77,7 @@ def numbered_state(checkpoint: Checkpoint) -> tuple[Checkpoint, TrainingState] |
         groups=tuple(
             ParamGroup(tuple(map(_name, numbers_of(group))), options_of(group)) for group in groups
         ),
-        scalars=LazyScalars({**small, **plain}, lambda _, t: read_scalar(checkpoint.root, t)),
+        scalars=scalars_below(checkpoint.root, {**small, **plain}),
         loss_scaler=_loss_scaler(outer.tree),
         unnamed=numbers,
     )
