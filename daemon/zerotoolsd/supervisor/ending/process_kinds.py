@@ -32,7 +32,7 @@ RUNNERS = SHELLS | {
 FILTERS = frozenset(
     {
         *("awk", "bzip2", "cat", "cut", "gawk", "grep", "gzip", "head", "lz4", "mawk", "pigz"),
-        *("pv", "sed", "sort", "tail", "tee", "tr", "uniq", "xz", "zstd"),
+        *("pv", "resource_tracker", "sed", "sort", "tail", "tee", "tr", "uniq", "xz", "zstd"),
     }
 )
 _MANY_IN_ONE = ("busybox", "coreutils")
@@ -135,7 +135,15 @@ def _name(process: Process) -> str | None:
         words = [Path(os.fsdecode(word)).name for word in _words(process.pid)[:2]]
         return next((word.lstrip("-") for word in words if word != name), name)
     # The kernel names the process of a script after the script.
-    return process.name if name.startswith(_INTERPRETERS) else name
+    if not name.startswith(_INTERPRETERS):
+        return name
+    return "resource_tracker" if _is_tracker(process.pid) else process.name
+
+
+def _is_tracker(pid: int) -> bool:
+    """Whether `multiprocessing` has started the process: it ignores SIGTERM, and ends with the
+    programs that write to it."""
+    return any(b"import main;main(" in w and b"resource_tracker" in w for w in _words(pid)[1:])
 
 
 def _words(pid: int) -> list[bytes]:

@@ -383,8 +383,7 @@ class Stop:
             self._ends.register(fd, select.EPOLLIN)
 
     def _status_below(self, key: Key) -> int:
-        """The best status of the programs of a runner: one that saved decides over another that
-        only ended. That of SIGTERM, where it ran none."""
+        """The best status of the programs of a runner; that of SIGTERM, where it ran none."""
         found = [status for above, status in self._results if key in above]
         return min(found, key=_badness, default=int(signal.SIGTERM))
 
