@@ -72,11 +72,11 @@ def kind_of(process: Process, children: Sequence[Process]) -> ProcessKind:
 
 
 def _handles_below(children: Sequence[Process]) -> bool:
-    """Whether one of these, or of what they have started, handles SIGTERM."""
+    """Whether one of these, or of what they have started, handles SIGTERM and is no filter."""
     waiting = list(children)
     while waiting:
         process = waiting.pop()
-        if effect_of(process.pid) is TermEffect.HANDLES:
+        if effect_of(process.pid) is TermEffect.HANDLES and not is_filter(process):
             return True
         waiting += children_of(process.pid)
     return False
@@ -104,13 +104,13 @@ def waits_for_child(pid: int) -> bool:
 
 def orphans(others: Collection[int | None], *, shells: bool) -> list[int]:
     """Pids of what ranks have left behind to this process, without these `others`: of shells, which
-    may start more, or of all that are no filters."""
+    may start more, or of programs that handle SIGTERM, with what is above them."""
     try:
         return [
             process.pid
             for process in children_of(os.getpid())
             if process.pid not in others
-            and (is_shell(process) if shells else not is_filter(process))
+            and (is_shell(process) if shells else _handles_below([process]))
         ]
     except OSError:
         return []

@@ -162,3 +162,9 @@ def test_a_reader_does_not_find_the_end_of_its_pipe_until_it_is_forgotten() -> N
     assert os.waitpid(pid, os.WNOHANG) == (0, 0)
     readers.close()
     assert os.waitpid(pid, 0) == (pid, 0)
+
+
+def test_what_was_left_behind_and_ignores_sigterm_takes_no_time(tmp_path: Path) -> None:
+    found = talk(tmp_path, "(trap '' TERM; setsid sleep 600 &); ./talk train; $T publish")
+    assert found.notes == ("train begins", "train asked", "train saved")
+    assert found.record["cause"] == "stopped without a checkpoint"
