@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from zerotoolsd.supervisor.ending import pipes
 from zerotoolsd.supervisor.ending import process_kinds as kinds
 from zerotoolsd.supervisor.ending.process_kinds import ProcessKind, TermEffect, is_filter, kind_of
-from zerotoolsd.supervisor.ending.readers import DRAIN_SECONDS, Flow, Key, Readers
+from zerotoolsd.supervisor.ending.reading_runners import DRAIN_SECONDS, Flow, Key, Readers
 from zerotoolsd.supervisor.logs import say
 from zerotoolsd.supervisor.procfs import (
     Process,

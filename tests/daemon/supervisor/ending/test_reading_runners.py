@@ -15,7 +15,7 @@ import pytest
 
 from tests.daemon.supervisor.ending.test_stopping import Stopped, all_of, stop
 from tests.daemon.waiting import wait_for
-from zerotoolsd.supervisor.ending.readers import Flow, Readers
+from zerotoolsd.supervisor.ending.reading_runners import Flow, Readers
 from zerotoolsd.supervisor.procfs import read_process
 
 TALK = """
@@ -36,9 +36,9 @@ while True:
 """
 DRIVERS = {
     "lines": """
-import subprocess
+from subprocess import PIPE, Popen
 for name in ("train", "publish"):
-    process = subprocess.Popen(["./talk", name], stdout=subprocess.PIPE)
+    process = Popen(["./talk", name], stdout=PIPE)
     for line in process.stdout:
         print(line.decode(), end="", flush=True)
     process.wait()
@@ -49,9 +49,10 @@ for name in ("train", "publish"):
     subprocess.run(["./talk", name], capture_output=True)
 """,
     "polls": """
-import subprocess, time
+import time
+from subprocess import Popen
 for name in ("train", "publish"):
-    process = subprocess.Popen(["./talk", name])
+    process = Popen(["./talk", name])
     while process.poll() is None:
         time.sleep(0.02)
 """,
@@ -120,12 +121,13 @@ def test_a_python_program_passes_a_stop_on(tmp_path: Path, name: str, after: str
 
 
 AGENT = """
-import os, signal, subprocess, sys
+import os, signal, sys
+from subprocess import Popen
 def end(*_):
     child.kill()  # long before the grace is over
     sys.exit(1)
 signal.signal(signal.SIGTERM, end)
-child = subprocess.Popen(["./talk", "train"], env={**os.environ, "TORCHELASTIC_RUN_ID": "7"})
+child = Popen(["./talk", "train"], env={**os.environ, "TORCHELASTIC_RUN_ID": "7"})
 sys.exit(child.wait())
 """
 
