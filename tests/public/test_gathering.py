@@ -50,7 +50,7 @@ def test_what_is_not_whole_raises_and_is_kept(sources: list[str], tmp_path: Path
 def test_sources_are_paths_too(sources: list[str], tmp_path: Path) -> None:
     named = [Path(each) for each in sources]
     assert zerotools.gather(named, tmp_path / "out").is_whole
-    with pytest.raises(zerotools.BadFile, match="is not whole"):
+    with pytest.raises(zerotools.BadFile, match="is incomplete"):
         zerotools.gather(named[0], tmp_path / "half")
     with pytest.raises(zerotools.BadRequest, match="there are no sources to gather"):
         zerotools.gather([], tmp_path / "none")

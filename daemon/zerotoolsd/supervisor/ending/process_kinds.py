@@ -10,11 +10,19 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from enum import Enum
 from pathlib import Path
 
-from zerotoolsd.supervisor.procfs import GONE, TICKS_PER_SECOND, Process, read_process, ticks_now
+from zerotoolsd.supervisor.ending import pipes
+from zerotoolsd.supervisor.procfs import (
+    GONE,
+    TICKS_PER_SECOND,
+    Process,
+    children_of,
+    read_process,
+    ticks_now,
+)
 
 SHELLS = frozenset({"ash", "bash", "dash", "fish", "ksh", "ksh93", "mksh", "sh", "yash", "zsh"})
 RUNNERS = SHELLS | {
@@ -23,11 +31,14 @@ RUNNERS = SHELLS | {
 }
 FILTERS = frozenset(
     {
-        *("awk", "cat", "coreutils", "gawk", "grep", "gzip", "head", "mawk", "sed", "tail", "tee"),
-        "zstd",
+        *("awk", "bzip2", "cat", "cut", "gawk", "grep", "gzip", "head", "lz4", "mawk", "pigz"),
+        *("pv", "resource_tracker", "sed", "sort", "tail", "tee", "tr", "uniq", "xz", "zstd"),
     }
 )
+_MANY_IN_ONE = ("busybox", "coreutils")
+"""Programs that are what they are called as."""
 _INTERPRETERS = ("perl", "python")
+_ELASTIC = b"TORCHELASTIC_RUN_ID="
 _WAITING = frozenset({"do_wait", "kernel_wait4", "kernel_waitid"})
 """Kernel functions that wait for a child process."""
 _HOLD_SECONDS = 0.5
@@ -45,16 +56,30 @@ class ProcessKind(Enum):
 def kind_of(process: Process, children: Sequence[Process]) -> ProcessKind:
     """Return the kind of `process` with these `children`.
 
-    A process with an unknown name is a runner if it waits for a child in the kernel and does not
-    handle SIGTERM: the signal would end it, and the child would never get one.
+    A process with an unknown name is a runner if SIGTERM would end it, and either it waits for a
+    child in the kernel or a process below it handles SIGTERM. The signal would end this process
+    alone, and the processes below would never get one.
     """
     name = _name(process)
     if name in RUNNERS:
         return ProcessKind.RUNNER
-    is_waiting = bool(children) and _wait_channel(process.pid) in _WAITING
-    if is_waiting and effect_of(process.pid) is not TermEffect.HANDLES:
-        return ProcessKind.RUNNER
+    if children and (effect := effect_of(process.pid)) is not TermEffect.HANDLES:
+        if waits_for_child(process.pid):
+            return ProcessKind.RUNNER
+        if effect is TermEffect.DIES and _handles_below(children):
+            return ProcessKind.RUNNER
     return ProcessKind.FILTER if name in FILTERS else ProcessKind.PROGRAM
+
+
+def _handles_below(children: Sequence[Process]) -> bool:
+    """Whether one of these, or of what they have started, handles SIGTERM and is no filter."""
+    waiting = list(children)
+    while waiting:
+        process = waiting.pop()
+        if effect_of(process.pid) is TermEffect.HANDLES and not is_filter(process):
+            return True
+        waiting += children_of(process.pid)
+    return False
 
 
 def is_filter(process: Process) -> bool:
@@ -67,17 +92,58 @@ def is_shell(process: Process) -> bool:
     return _name(process) in SHELLS
 
 
+def is_named_runner(process: Process) -> bool:
+    """Whether `process` is a shell, `make` or the like by its name."""
+    return _name(process) in RUNNERS
+
+
+def waits_for_child(pid: int) -> bool:
+    """Whether the process waits for a child in the kernel."""
+    return _wait_channel(pid) in _WAITING
+
+
+def orphans(others: Collection[int | None], *, shells: bool) -> list[int]:
+    """Pids of what ranks have left behind to this process, without these `others`: of shells, which
+    may start more, or of programs that handle SIGTERM, with what is above them."""
+    try:
+        return [
+            process.pid
+            for process in children_of(os.getpid())
+            if process.pid not in others
+            and (is_shell(process) if shells else _handles_below([process]))
+        ]
+    except OSError:
+        return []
+
+
+def not_filters(processes: Iterable[Process]) -> list[Process]:
+    """Those that are no filters. A shell that becomes the last filter of a pipeline (zsh) has the
+    programs before it as children."""
+    found = []
+    for process in processes:
+        found += not_filters(children_of(process.pid)) if is_filter(process) else [process]
+    return found
+
+
 def _name(process: Process) -> str | None:
     try:
         path = os.readlink(f"/proc/{process.pid}/exe")  # noqa: PTH115  # "… (deleted)"
     except GONE:
         return None
     name = Path(path.removesuffix(" (deleted)")).name
-    if name == "busybox":
+    if name in _MANY_IN_ONE:
         words = [Path(os.fsdecode(word)).name for word in _words(process.pid)[:2]]
-        return next((word.lstrip("-") for word in words if word != "busybox"), name)
+        return next((word.lstrip("-") for word in words if word != name), name)
     # The kernel names the process of a script after the script.
-    return process.name if name.startswith(_INTERPRETERS) else name
+    if not name.startswith(_INTERPRETERS):
+        return name
+    return "resource_tracker" if _is_tracker(process.pid) else process.name
+
+
+def _is_tracker(pid: int) -> bool:
+    """Whether `multiprocessing` has started the process: it ignores SIGTERM, and ends with the
+    programs that write to it."""
+    return any(b"import main;main(" in w and b"resource_tracker" in w for w in _words(pid)[1:])
 
 
 def _words(pid: int) -> list[bytes]:
@@ -118,31 +184,33 @@ def effect_of(pid: int) -> TermEffect:
     return TermEffect.NOTHING if ignored or blocked else TermEffect.DIES
 
 
-def is_rank(pid: int) -> bool:
-    """Return whether a launcher has started the process as a rank."""
-    try:
-        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except GONE:
+def is_launcher(process: Process, children: Sequence[Process]) -> bool:
+    """Whether `process` has started its `children` as ranks, as `torchrun` in a script does: at
+    SIGTERM it would leave them less time than they have."""
+    if b"deepspeed.launcher.launch" in _words(process.pid):
+        return True
+    own = _variables(process.pid)
+    if any(variable.startswith(_ELASTIC) for variable in own):
         return False
-    return any(variable.startswith(b"RANK=") for variable in variables)
+    return any(v.startswith(_ELASTIC) for child in children for v in _variables(child.pid))
+
+
+def ranks_among(children: Sequence[Process]) -> list[Process]:
+    """Those of the `children` of a launcher that it has started as ranks; else all programs."""
+    ranks = [c for c in children if any(v.startswith(b"RANK=") for v in _variables(c.pid))]
+    return ranks or not_filters(children) or list(children)
+
+
+def _variables(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except GONE:
+        return []
 
 
 def age(process: Process) -> float:
     """Return the seconds since the process began."""
     return (ticks_now() - process.start_ticks) / TICKS_PER_SECOND
-
-
-def pipes(pid: int, *descriptors: int) -> set[str]:
-    """Return the pipes among these descriptors of the process, as /proc names them."""
-    found = set()
-    for number in descriptors:
-        try:
-            target = os.readlink(f"/proc/{pid}/fd/{number}")  # noqa: PTH115  # "pipe:[7]"
-        except GONE:
-            continue
-        if target.startswith("pipe:"):
-            found.add(target)
-    return found
 
 
 def is_command(process: Process, shell: Process, children: Sequence[Process]) -> bool:
@@ -151,9 +219,9 @@ def is_command(process: Process, shell: Process, children: Sequence[Process]) ->
     `children` reads that pipe. A child that was just forked is not known to be a command yet."""
     if age(process) < _FORK_SECONDS and _words(process.pid) == _words(shell.pid):
         return False
-    output = pipes(process.pid, 1)
-    if output and not output & pipes(shell.pid, 1, 2):
-        return any(output & pipes(child.pid, 0) for child in children)
+    output = pipes.written(process.pid, "1")
+    if output and not output & pipes.written(shell.pid):
+        return any(output & pipes.read(child.pid).keys() for child in children)
     return os.path.lexists(f"/proc/{process.pid}/fd/1")  # else it is ending
 
 

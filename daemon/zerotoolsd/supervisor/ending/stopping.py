@@ -6,6 +6,7 @@ the tree of processes from the top down:
     runner (shell, make)  SIGSTOP; its children are read when it is stopped, so none are missed
     program               SIGTERM, once. Programs that it starts while it saves get no signal
     filter (tee, grep)    no signal: it ends with the program that it reads from
+    reader (x=$(train))   SIGSTOP, when it has read the output of the programs
 
 When no program below a runner is left, the runner ends. A runner that handles SIGTERM (`trap`) gets
 the signal and is continued, and counts as a program from then on. Any other runner is killed before
@@ -28,11 +29,13 @@ import os
 import select
 import signal
 import time
-from collections.abc import Collection, Iterable, Iterator, Set
+from collections.abc import Collection, Iterator, Set
 from dataclasses import dataclass
 
+from zerotoolsd.supervisor.ending import pipes
 from zerotoolsd.supervisor.ending import process_kinds as kinds
 from zerotoolsd.supervisor.ending.process_kinds import ProcessKind, TermEffect, is_filter, kind_of
+from zerotoolsd.supervisor.ending.reading_runners import DRAIN_SECONDS, Flow, Key, Readers
 from zerotoolsd.supervisor.logs import say
 from zerotoolsd.supervisor.procfs import (
     Process,
@@ -45,17 +48,10 @@ from zerotoolsd.supervisor.procfs import (
 
 LOOK_SECONDS, OFTEN_SECONDS = 0.5, 0.05
 """Seconds between two looks at the tree: if every runner is stopped, and if one is not."""
-DRAIN_SECONDS = 5.0
-"""Seconds in which filters may write the rest of the output of the programs."""
-_SHORT_SECONDS = 1.0
-"""Seconds: a shell that reads the output of a program starts no command that lives longer."""
 _BY_SIGTERM = (signal.SIGTERM, (128 + signal.SIGTERM) << 8)
 """Wait statuses of shells that SIGTERM has ended; mksh has a handler for it."""
 _SAVED = (0, 75 << 8)
 """Wait statuses of programs that followed the request."""
-
-_Key = tuple[int, int]
-"""(pid, start ticks)."""
 
 
 @dataclass
@@ -63,8 +59,10 @@ class _Taken:
     """A process that the stop has dealt with. `above` are the runners between it and the rank."""
 
     process: Process
-    above: tuple[_Key, ...]
+    above: tuple[Key, ...]
     fd: int
+    writes: Set[str]
+    """The pipes that its output goes to."""
 
 
 @dataclass
@@ -80,8 +78,8 @@ class _Asked(_Taken):
     """A program, or a runner that handles SIGTERM (`is_runner`), that got SIGTERM."""
 
     is_runner: bool = False
-    writes: Set[str] = frozenset()
-    """The pipes that its output goes to."""
+    saves: bool = False
+    """It handles SIGTERM."""
 
 
 class Stop:
@@ -98,17 +96,21 @@ class Stop:
         """Pids that got SIGTERM."""
         self._late_at: float | None = None
         """Time from which programs of a `trap` get SIGTERM too; None before the stop begins."""
+        self._others: set[int | None] = set()
         self._orphans: list[int] = []
+        self._all_asked = False
+        """Whether other orphans have been asked: servers, which the programs may save with."""
         self._next = float("inf")
         self._ends = select.epoll()
-        self._held: dict[_Key, _Held] = {}
-        self._asked: dict[_Key, _Asked] = {}
-        self._readers: dict[_Key, tuple[_Key, ...]] = {}
-        self._launchers: set[_Key] = set()
-        self._past: set[_Key] = set()
+        self._held: dict[Key, _Held] = {}
+        self._asked: dict[Key, _Asked] = {}
+        self._readers = Readers()
+        self._flow = Flow()
+        self._launchers: set[Key] = set()
+        self._past: set[Key] = set()
         """Processes that were killed, have ended, or cannot be signalled by this user."""
-        self._results: list[tuple[tuple[_Key, ...], int]] = []
-        self._draining: dict[_Key, int] = {}
+        self._results: list[tuple[tuple[Key, ...], int]] = []
+        self._draining: dict[Key, int] = {}
         self._drained_by = float("inf")
 
     @property
@@ -122,7 +124,8 @@ class Stop:
         """Send SIGTERM to the programs below the pids `roots`, and give them this time to end.
         `beside` are children of this process that do not belong to the job."""
         self._late_at = time.monotonic() + grace_seconds / 2
-        self._orphans = self._find_orphans({*roots, *beside})
+        self._others = {*roots, *beside}
+        self._orphans = kinds.orphans(self._others, shells=True)
         self.look(roots)
 
     def fileno(self) -> int:
@@ -170,24 +173,16 @@ class Stop:
         found = ((read_process(pid), launcher) for pid, launcher in begin)
         self._walk([(process, (), launcher) for process, launcher in found if process is not None])
         self._release()
-        if not self._held and not self._asked:
+        if not self._held and not self._asked and not self._all_asked and self.has_begun:
+            self._all_asked = True
+            self._orphans = kinds.orphans(self._others, shells=False)
+            self._look(roots)
+        elif not self._held and not self._asked:
             self._drained_by = min(self._drained_by, time.monotonic() + DRAIN_SECONDS)
 
     @property
     def _is_late(self) -> bool:
         return self._late_at is not None and time.monotonic() >= self._late_at
-
-    def _find_orphans(self, others: Collection[int | None]) -> list[int]:
-        """Shells that lost their parent, and that may start more programs. Other orphans (servers)
-        are left alone: the programs may need them to save."""
-        try:
-            return [
-                process.pid
-                for process in children_of(os.getpid())
-                if process.pid not in others and kinds.is_shell(process)
-            ]
-        except OSError:
-            return []
 
     def _note_ends(self) -> None:
         ready = {fd for fd, _ in self._ends.poll(0)}
@@ -196,27 +191,26 @@ class Stop:
                 del self._asked[key]
                 self._forget(key, asked.fd)
                 status = zombie_status(*key)
-                if status is not None:
-                    self._results.append((asked.above, status))
+                if status is None:  # whoever waits for it was faster
+                    status = 0 if asked.saves else int(signal.SIGTERM)
+                self._results.append((asked.above, status))
         for key, fd in list(self._draining.items()):
             if fd in ready:
                 del self._draining[key]
-                self._readers.pop(key, None)
+                self._readers.forget(key)
                 self._forget(key, fd)
 
-    def _forget(self, key: _Key, fd: int) -> None:
+    def _forget(self, key: Key, fd: int) -> None:
         self._past.add(key)
         self._ends.unregister(fd)
         os.close(fd)
 
-    def _walk(self, waiting: list[tuple[Process, tuple[_Key, ...], bool]]) -> None:
+    def _walk(self, waiting: list[tuple[Process, tuple[Key, ...], bool]]) -> None:
         """Take in these processes with all that is below them, runners first."""
-        late: list[tuple[Process, tuple[_Key, ...]]] = []
+        late: list[tuple[Process, tuple[Key, ...]]] = []
         while waiting or late:
             if not waiting:  # the programs are known, and so is who reads from them
-                process, above = late.pop()
-                if not self._is_reader(process, above):
-                    waiting += self._hold(process, above)
+                waiting += self._take_reader(*late.pop())
                 continue
             process, above, launcher = waiting.pop()
             key = (process.pid, process.start_ticks)
@@ -227,64 +221,93 @@ class Stop:
             elif key in self._asked:
                 if self._asked[key].is_runner and self._is_late:
                     waiting += self._started_by(process, self._asked[key])
-            elif launcher and (children := self._of_launcher(process, key)):
-                waiting += [(child, (), False) for child in children]
-            elif key in self._launchers:
+            elif children := self._of_launcher(process, key, launcher=launcher):
+                waiting += [(child, above, False) for child in children]
+            elif key in self._launchers or (key in self._draining and key not in self._readers):
                 continue
-            elif kind_of(process, children_of(process.pid)) is not ProcessKind.RUNNER:
-                self._ask(process, above)
-            elif kinds.is_shell(process) and kinds.pipes(process.pid, 0):
+            elif self._is_runner(process):
+                if self._readers.keep(process):
+                    late.append((process, above))
+                else:
+                    waiting += self._hold(process, above)
+            elif kinds.effect_of(process.pid) is TermEffect.DIES and pipes.read(process.pid):
                 late.append((process, above))
             else:
-                waiting += self._hold(process, above)
+                self._ask(process, above)
+
+    def _noted(self, processes: list[Process]) -> list[Process]:
+        """These, the filters among which pass output on."""
+        for process in filter(is_filter, processes):
+            self._flow.passes(process)
+        return processes
+
+    def _take_reader(
+        self, process: Process, above: tuple[Key, ...]
+    ) -> list[tuple[Process, tuple[Key, ...], bool]]:
+        """Let a process that reads from programs run on, else stop it: where it stood still or had
+        ended, they could not write any more. What is to be walked below it."""
+        if self._is_runner(process):
+            if self._reads_on(process):
+                return []
+            key = (process.pid, process.start_ticks)
+            feeding = [(child, (*above, key), False) for child in self._readers.feeding(process)]
+            if feeding:  # who of them writes decides
+                self._walk(feeding)
+                if self._reads_on(process):
+                    return []
+            return self._hold(process, above)
+        saving = self._flow.of(each.writes for each in self._asked.values() if each.saves)
+        if pipes.read(process.pid).keys() & saving:
+            self._flow.passes(process)
+            self._drain(process)
+        else:
+            self._ask(process, above)
+        return []
 
     def _started_by(
         self, process: Process, runner: _Asked
-    ) -> list[tuple[Process, tuple[_Key, ...], bool]]:
+    ) -> list[tuple[Process, tuple[Key, ...], bool]]:
         """Processes that a runner has started since it handled SIGTERM; the runner may have become
         one (`exec`)."""
         children = children_of(process.pid)
         if kind_of(process, children) is ProcessKind.RUNNER:
-            return [(child, runner.above, False) for child in _not_filters(children)]
+            return [(child, runner.above, False) for child in kinds.not_filters(children)]
         key = (process.pid, process.start_ticks)
         self._ends.unregister(runner.fd)
         os.close(runner.fd)
         del self._asked[key]
         return [(process, runner.above, False)]
 
-    def _of_launcher(self, process: Process, key: _Key) -> list[Process]:
+    def _of_launcher(self, process: Process, key: Key, *, launcher: bool) -> list[Process]:
         children = children_of(process.pid)
-        ranks = [child for child in children if kinds.is_rank(child.pid)]
+        if not launcher and not kinds.is_launcher(process, children):
+            return []
         if children:
             self._launchers.add(key)
-        return ranks or _not_filters(children) or children
+        return kinds.ranks_among(children)
 
-    def _is_reader(self, process: Process, above: tuple[_Key, ...]) -> bool:
-        """Return whether the shell `process` only passes output on, as filters do. Then it keeps
-        running: if it were stopped, the programs could not write any more. It may run short
-        commands for each line. When the programs have ended, it may only run commands if it reads
-        their output itself."""
-        key = (process.pid, process.start_ticks)
-        source = kinds.pipes(process.pid, 0)
-        is_fed = any(source & asked.writes for asked in self._asked.values())
-        children = children_of(process.pid)
-        commands = [p for p in _not_filters(children) if kinds.is_command(p, process, children)]
-        is_short = all(kinds.age(child) < _SHORT_SECONDS for child in commands)
-        if (is_fed and is_short) or (key in self._readers and not (commands or is_fed)):
-            self._readers[key] = above
-            return True
-        self._readers.pop(key, None)
-        return False
+    def _is_runner(self, process: Process) -> bool:
+        is_reader = (process.pid, process.start_ticks) in self._readers
+        return is_reader or kind_of(process, children_of(process.pid)) is ProcessKind.RUNNER
+
+    def _reads_on(self, process: Process) -> bool:
+        asked = {key for each in self._asked.values() for key in each.above}
+        writing: list[_Taken] = [held for key, held in self._held.items() if key in asked]
+        writing += self._asked.values()
+        is_reader = self._readers.runs_on(process, self._flow.of(each.writes for each in writing))
+        if is_reader:
+            self._flow.passes(process)
+        return is_reader
 
     def _hold(
-        self, process: Process, above: tuple[_Key, ...]
-    ) -> list[tuple[Process, tuple[_Key, ...], bool]]:
+        self, process: Process, above: tuple[Key, ...]
+    ) -> list[tuple[Process, tuple[Key, ...], bool]]:
         """Stop a runner, and return its children for the walk."""
         key = (process.pid, process.start_ticks)
         fd = open_process(process.pid, process.start_ticks)
         if fd is None:
             return []
-        held = _Held(process, above, fd)
+        held = _Held(process, above, fd, pipes.written(process.pid))
         try:
             send_signal(fd, signal.SIGSTOP)
         except PermissionError:  # of another user, as with sudo: what is below it may be ours
@@ -294,19 +317,20 @@ class Stop:
         self._held[key] = held
         kinds.await_halt(process)
         children = children_of(process.pid)
-        held.filters_count = bool(children) and not _not_filters(children)
+        held.filters_count = bool(children) and not kinds.not_filters(children)
         return list(self._below(held))
 
-    def _below(self, held: _Held) -> Iterator[tuple[Process, tuple[_Key, ...], bool]]:
+    def _below(self, held: _Held) -> Iterator[tuple[Process, tuple[Key, ...], bool]]:
         above = (*held.above, (held.process.pid, held.process.start_ticks))
-        children = children_of(held.process.pid)
-        for child in children if held.filters_count else _not_filters(children):
+        children = self._noted(children_of(held.process.pid))
+        for child in children if held.filters_count else kinds.not_filters(children):
             yield child, above, False
 
-    def _ask(self, process: Process, above: tuple[_Key, ...], *, is_runner: bool = False) -> None:
+    def _ask(self, process: Process, above: tuple[Key, ...], *, is_runner: bool = False) -> None:
         """Send SIGTERM to a program, and continue it if it was stopped."""
         key = (process.pid, process.start_ticks)
-        writes = kinds.pipes(process.pid, 1, 2)
+        writes = pipes.written(process.pid)
+        saves = kinds.effect_of(process.pid) is TermEffect.HANDLES
         fd = open_process(process.pid, process.start_ticks)
         if fd is None:
             return
@@ -319,7 +343,7 @@ class Stop:
             self._forget(key, fd)
             return
         self.reached.append(process.pid)
-        self._asked[key] = _Asked(process, above, fd, is_runner, writes)
+        self._asked[key] = _Asked(process, above, fd, writes, is_runner, saves)
 
     def _release(self) -> None:
         """End the runners that have no signalled program left."""
@@ -334,9 +358,10 @@ class Stop:
                 self._ask(held.process, held.above, is_runner=True)
             else:
                 self._kill(key, held, effect)
+            self._readers.forget(key)
             os.close(held.fd)
 
-    def _kill(self, key: _Key, held: _Held, effect: TermEffect) -> None:
+    def _kill(self, key: Key, held: _Held, effect: TermEffect) -> None:
         """End a runner before it runs again."""
         for child in children_of(held.process.pid):
             self._let_drain(child)
@@ -350,15 +375,19 @@ class Stop:
     def _let_drain(self, process: Process) -> None:
         """Wait for a filter that reads from a pipe until it has ended, too."""
         key = (process.pid, process.start_ticks)
-        if key not in self._readers and not (is_filter(process) and kinds.pipes(process.pid, 0)):
+        if key in self._readers or (is_filter(process) and pipes.read(process.pid)):
+            self._drain(process)
+
+    def _drain(self, process: Process) -> None:
+        key = (process.pid, process.start_ticks)
+        if key in self._draining:
             return
         if (fd := open_process(process.pid, process.start_ticks)) is not None:
             self._draining[key] = fd
             self._ends.register(fd, select.EPOLLIN)
 
-    def _status_below(self, key: _Key) -> int:
-        """The best status of the programs of a runner: a program that saved counts more than one
-        that only ended. SIGTERM if it ran no program."""
+    def _status_below(self, key: Key) -> int:
+        """The best status of the programs of a runner; that of SIGTERM, where it ran none."""
         found = [status for above, status in self._results if key in above]
         return min(found, key=_badness, default=int(signal.SIGTERM))
 
@@ -367,16 +396,8 @@ class Stop:
         taken: list[_Taken] = [*self._held.values(), *self._asked.values()]
         for fd in (*(each.fd for each in taken), *self._draining.values()):
             os.close(fd)
+        self._readers.close()
         self._ends.close()
-
-
-def _not_filters(processes: Iterable[Process]) -> list[Process]:
-    """Processes that are not filters. A shell that becomes the last filter of a pipeline (zsh) has
-    the programs before it as children."""
-    found = []
-    for process in processes:
-        found += _not_filters(children_of(process.pid)) if is_filter(process) else [process]
-    return found
 
 
 def _badness(status: int) -> tuple[bool, bool]:
