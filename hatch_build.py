@@ -5,6 +5,7 @@ pyproject.toml names what hatchling takes from here. Nothing of this is installe
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -55,10 +56,16 @@ def _version_module() -> ModuleType:
 
 
 def _git(*arguments: str) -> str:
-    """What git prints; "" where it is not installed or refuses."""
-    command = ["git", "-C", str(ROOT), *arguments]
+    """What git prints of this source; "" where it is not installed or refuses.
+
+    A checkout of another user is asked too: its build, which runs here, is of that user as well.
+    A hook of git names its own repository in the environment, which may be another one.
+    """
+    command = ["git", "-c", f"safe.directory={ROOT}", "-C", str(ROOT), *arguments]
+    around = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=around)
+        return done.stdout.strip()
     except OSError:
         return ""
 

@@ -4,14 +4,21 @@ import sys
 from collections.abc import Sequence
 
 from zerotools.cli.output.messages import say_error
-from zerotools.core.errors import BadRequest
+from zerotools.core.errors import EXIT_BROKEN_PIPE, EXIT_SYSTEM, BadRequest
 from zerotools.jobs.client.daemon_package import INSTALL_DAEMON, NEEDED
-from zerotoolsd.command.options import make_parser
+from zerotoolsd.command.options import answer, leave_stdout
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the daemon until SIGTERM or SIGINT. Returns the exit status."""
-    make_parser().parse_args(arguments)  # help, version and units need no package
+    try:
+        answer(arguments)
+    except OSError as error:
+        leave_stdout()
+        if isinstance(error, BrokenPipeError):
+            return EXIT_BROKEN_PIPE
+        say_error(f"{error.filename or 'standard output'}: {error.strerror or error}")
+        return EXIT_SYSTEM
     try:
         from zerotoolsd.app import main as run
     except ModuleNotFoundError as error:

@@ -17,7 +17,7 @@ from pathlib import Path
 import zerotools
 from zerotools.cli.output.messages import say_error
 from zerotools.core.counts import bytes_of
-from zerotools.core.errors import BadFile, BadRequest, DaemonRefused, ZerotoolsError
+from zerotools.core.errors import EXIT_SYSTEM, BadFile, BadRequest, DaemonRefused, ZerotoolsError
 from zerotools.jobs.client.location import default_socket, default_state_dir
 from zerotools.sensors.source import SnapshotSource
 from zerotoolsd import systemd
@@ -56,8 +56,6 @@ LOCK_PAUSE_SECONDS = 0.2
 STATE_MODE = 0o711
 """Of a state directory with directories of users in it, which they reach, and list nothing."""
 ALL_LOOKS = {**LOOKS, look_for_suspects.__name__: look_for_suspects}
-EXIT_SYSTEM = 71
-"""As of `zerotools`."""
 
 log = logging.getLogger("zerotoolsd")
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import shutil
+import subprocess
 import tomllib
 from pathlib import Path
 from types import ModuleType
@@ -72,3 +75,35 @@ def test_the_citation_is_valid_and_names_no_later_release() -> None:
     assert citation["type"] == "software"
     known = {"family-names", "given-names", "name", "orcid", "affiliation", "email", "website"}
     assert all(author and set(author) <= known for author in citation["authors"])
+
+
+def test_a_build_asks_git_of_its_own_source_alone(
+    build: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("this is no checkout")
+    wanted = build.built_version()
+    monkeypatch.setenv("GIT_DIR", str(tmp_path))  # as in a hook of another repository
+    assert build.built_version() == wanted
+    assert build._git("rev-parse", "--show-toplevel") == str(ROOT)
+
+
+def test_a_checkout_of_another_user_may_be_changed_since_its_commit(
+    build: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root gives files to another user")
+    place = tmp_path / "checkout"
+    (place / "zerotools").mkdir(parents=True)
+    shutil.copy2(ROOT / build.VERSION_FILE, place / build.VERSION_FILE)
+    for words in (["init"], ["add", "."], ["commit", "-m", "it"]):
+        git = ["git", "-C", place, "-c", "user.name=a", "-c", "user.email=a@b"]
+        subprocess.run([*git, *words], check=True, capture_output=True)
+    for path in (place, *place.rglob("*")):
+        os.chown(path, 65534, 65534)
+    monkeypatch.setattr(build, "ROOT", place)
+    monkeypatch.setenv("HOME", str(tmp_path))  # no `safe.directory` of whoever runs this
+    assert build.built_version().startswith(f"{BASE}+g")
+    assert not build.built_version().endswith(".dirty")
+    (place / "new.py").touch()
+    assert build.built_version().endswith(".dirty")

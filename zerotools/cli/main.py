@@ -21,14 +21,12 @@ import click
 from zerotools.cli.command_table import COMMANDS
 from zerotools.cli.group import LazyGroup, debug_option
 from zerotools.cli.output import json_answer
-from zerotools.cli.output.failure import INTERRUPTED, failure_of, report
 from zerotools.cli.output.messages import nowhere
-from zerotools.core.errors import EXIT_INTERRUPTED
+from zerotools.core.errors import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED
 from zerotools.version import version
 
 _MANY_FILES = 65536
 _MANY_OBJECTS = 100_000
-EXIT_BROKEN_PIPE = 141
 
 COMPLETION_VARIABLE = "_ZEROTOOLS_COMPLETE"
 
@@ -150,6 +148,8 @@ def _invoke(group: click.Group, arguments: list[str]) -> int:
         except KeyboardInterrupt:
             status = EXIT_INTERRUPTED
         if status == EXIT_INTERRUPTED:
+            from zerotools.cli.output.failure import INTERRUPTED, report
+
             report(INTERRUPTED)
         return status if isinstance(status, int) else 0
 
@@ -160,6 +160,11 @@ def _reported(error: Exception, arguments: Sequence[str]) -> int:
         import traceback  # 2 ms at each start
 
         traceback.print_exc()
+    from zerotools.cli.output.failure import (
+        failure_of,
+        report,
+    )  # 3 ms, which most starts do not need
+
     failure = failure_of(error)
     report(failure)
     return failure.exit_code

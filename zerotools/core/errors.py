@@ -27,9 +27,13 @@ EXIT_DONE = 0
 EXIT_DIFFERENCES = 1
 EXIT_TOO_LARGE = 7
 """Nothing that `estimate` was asked for fits."""
+EXIT_SYSTEM = 71
+"""The operating system refused: a full disk, a missing permission, no memory."""
 EXIT_TIMEOUT = 124
 """What was waited for did not come in the time that was given, as of coreutils' timeout."""
 EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
+"""The program that reads the output has ended, as a shell shows SIGPIPE."""
 
 
 class ZerotoolsError(Exception):

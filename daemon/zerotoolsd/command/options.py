@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -58,3 +59,21 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--debug", action="store_true", help="log tracebacks and debug messages")
     parser.add_argument("--version", action="version", version=f"zerotoolsd {version()}")
     return parser
+
+
+def answer(arguments: Sequence[str] | None) -> None:
+    """Check the options; print what they ask for, and end.
+
+    Raises:
+        OSError: it cannot be printed.
+    """
+    try:
+        make_parser().parse_args(arguments)
+    finally:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+
+
+def leave_stdout() -> None:
+    """Drop what cannot be written: at its end, the interpreter would try again and complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -25,7 +25,8 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 PLACES = (_PACKAGE / "units", _PACKAGE.parents[1] / "systemd")
 """Directories of the files in a wheel and in a checkout."""
 _ANY_PROGRAM = "/usr/bin/env zerotoolsd"
-_UNQUOTED = frozenset("/._-+@=,:")
+_UNQUOTED = frozenset("/._-+@=,:%$")
+_REFUSED = frozenset("'\"\\")
 
 
 def unit_text(name: str, program: str | None = None) -> str:
@@ -50,9 +51,15 @@ def this_program() -> str | None:
 
 
 def _quoted(program: str) -> str:
-    """Return a path with the quotes of systemd command lines (systemd.service(5))."""
-    escaped = program.replace("%", "%%").replace("$", "$$")
-    if all(each.isalnum() or each in _UNQUOTED for each in escaped):
+    """Return a path as systemd reads it at the start of a command line (systemd.service(5)).
+
+    There `$` means itself, and quotes and backslashes are refused, so that `env` takes such a path.
+    """
+    escaped = program.replace("%", "%%")
+    if all(each.isalnum() or each in _UNQUOTED for each in program):
         return escaped
-    escaped = escaped.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+    if not _REFUSED.intersection(program):
+        return f'"{escaped}"'
+    for each, written in (("\\", "\\\\"), ('"', '\\"'), ("$", "$$")):
+        escaped = escaped.replace(each, written)
+    return f'/usr/bin/env "{escaped}"'

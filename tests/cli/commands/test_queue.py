@@ -139,6 +139,8 @@ def test_jobs_above_a_page_of_a_state_are_listed_too(
     for _ in range(8):
         service.add()
     service.add(state="running")
-    assert [job["id"] for job in json.loads(zerotools("queue", "--json").out)] == list(range(1, 10))
-    newest = json.loads(zerotools("queue", "--all", "--json", "-n", "4").out)
-    assert [job["id"] for job in newest] == [6, 7, 8, 9]
+    assert [job["id"] for job in json.loads(zerotools("queue", "--json").out)["jobs"]] == list(
+        range(1, 10)
+    )
+    newest = json.loads(zerotools("queue", "--all", "--json", "--limit", "4").out)
+    assert [job["id"] for job in newest["jobs"]] == [6, 7, 8, 9]

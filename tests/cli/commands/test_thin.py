@@ -59,7 +59,7 @@ def test_one_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     path = copy_of("deepspeed-0.19.8/z2-bf16-w2", tmp_path)
     done = run(tmp_path / "nothing", path, "--yes", "--json")
     assert done.return_value == 2
-    failed, thinned = json.loads(done.stdout)["checkpoints"]
+    failed, thinned = json.loads(done.stdout[done.stdout.index("{") :])["checkpoints"]
     assert failed["status"] == "refused"
     assert failed["message"] == f"{tmp_path / 'nothing'} does not exist"
     assert thinned["status"] == "thinned"

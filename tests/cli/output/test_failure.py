@@ -61,3 +61,11 @@ def test_no_two_kinds_of_errors_share_a_code() -> None:
     kinds = {kind for kind in vars(errors).values() if isinstance(kind, type)}
     codes = [kind.code for kind in kinds if "code" in vars(kind)]
     assert len(codes) == len(set(codes)) >= 12
+
+
+def test_choices_of_what_is_missing_are_in_the_sentence() -> None:
+    choices = click.Choice(["list", "show"])
+    error = click.MissingParameter(param=click.Argument(["action"], type=choices, metavar="ACTION"))
+    assert failure_of(error).message == (
+        "missing argument 'ACTION'; choose from list, show; see zerotools --help"
+    )

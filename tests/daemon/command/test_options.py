@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -50,3 +53,23 @@ def test_a_unit_is_printed_and_nothing_started(capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit) as ended:
         make_parser().parse_args(["--print-unit", "launchd"])
     assert ended.value.code == 2
+
+
+@pytest.mark.parametrize("asked", [["--print-unit", "system"], ["--version"], ["--help"]])
+def test_output_that_cannot_be_written_is_one_message(asked: list[str]) -> None:
+    command = [sys.executable, "-m", "zerotoolsd", *asked]
+    # argparse itself drops what an unbuffered stream refuses
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+
+    def ended(stdout: IO[str] | int) -> tuple[int, str]:
+        done = subprocess.run(
+            command, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False, env=buffered
+        )
+        return done.returncode, done.stderr
+
+    with Path("/dev/full").open("w") as full:
+        assert ended(full) == (71, "error: standard output: No space left on device\n")
+    reading, writing = os.pipe()
+    os.close(reading)
+    assert ended(writing) == (141, "")
+    os.close(writing)

@@ -12,10 +12,15 @@ import click
 
 from zerotools.cli.output import json_answer
 from zerotools.cli.output.messages import say_error, split
-from zerotools.core.errors import EXIT_INTERRUPTED, BadFile, BadRequest, ZerotoolsError
+from zerotools.core.errors import (
+    EXIT_INTERRUPTED,
+    EXIT_SYSTEM,
+    BadFile,
+    BadRequest,
+    ZerotoolsError,
+)
 
 EXIT_DEFECT = 70
-EXIT_SYSTEM = 71
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +114,7 @@ def _manual(error: click.UsageError, where: str) -> str:
 
 
 def _sentence(text: str) -> str:
-    """Return the message of click in our style: no capital, no full stop."""
-    text = text.removesuffix(".")
+    """Return the message of click in our style: one line, no capital, no full stop."""
+    text = " ".join(text.split()).removesuffix(".")  # it lists choices one a line, by tabs
+    text = text.replace("'. Choose from: ", "'; choose from ")
     return text[:1].lower() + text[1:] if text[1:2].islower() else text
