@@ -160,10 +160,7 @@ def _reported(error: Exception, arguments: Sequence[str]) -> int:
         import traceback  # 2 ms at each start
 
         traceback.print_exc()
-    from zerotools.cli.output.failure import (
-        failure_of,
-        report,
-    )  # 3 ms, which most starts do not need
+    from zerotools.cli.output.failure import failure_of, report  # 3 ms, only where it is needed
 
     failure = failure_of(error)
     report(failure)

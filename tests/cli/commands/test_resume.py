@@ -31,7 +31,7 @@ def test_another_run_of_a_program_that_has_succeeded_is_said_to_be_one(
     queued, note = zerotools("resume", "1").out.splitlines()
     assert queued.startswith("job 2 (tiny) is queued; it ")
     assert note == "note: job 1 had succeeded: this is another run of its program"
-    assert "so it is run once more and told its" in zerotools("resume", "--help").out
+    assert "so it runs again and gets its newest" in zerotools("resume", "--help").out
 
 
 def test_a_number_of_nodes_is_for_slurm_and_may_be_a_range(

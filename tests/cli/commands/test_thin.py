@@ -85,7 +85,7 @@ def test_what_a_killed_run_left_is_said_and_removed(tmp_path: Path) -> None:
 def test_contradictions(tmp_path: Path) -> None:
     path = copy_of("deepspeed-0.19.8/z2-bf16-w2", tmp_path)
     done = run(path, "--keep-last", 1, "--tag", "global_step2")
-    assert "--tag names one checkpoint of a directory" in str(done.exception)
+    assert "--tag selects one checkpoint of a directory" in str(done.exception)
     assert "--older-than soon" in str(run(path, "--older-than", "soon").exception)
 
 
