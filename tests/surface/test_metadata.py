@@ -96,6 +96,7 @@ def test_a_checkout_of_another_user_may_be_changed_since_its_commit(
     place = tmp_path / "checkout"
     (place / "zerotools").mkdir(parents=True)
     shutil.copy2(ROOT / build.VERSION_FILE, place / build.VERSION_FILE)
+    shutil.copy2(ROOT / ".gitignore", place / ".gitignore")  # of __pycache__
     for words in (["init"], ["add", "."], ["commit", "-m", "it"]):
         git = ["git", "-C", place, "-c", "user.name=a", "-c", "user.email=a@b"]
         subprocess.run([*git, *words], check=True, capture_output=True)
