@@ -229,11 +229,11 @@ def test_a_time_limit_does_not_run_while_the_machine_is_not_ready(
     """Its supervisor was started and found no room to begin: it is running, and nothing runs."""
     prepare, tries = launch.prepare, list[int]()
 
-    def full(*told: Any) -> None:
+    def full(*told: Any, **named: Any) -> Any:
         tries.append(1)
         if len(tries) < 3:
             raise OSError(errno.ENOSPC, "No space left on device")
-        prepare(*told)
+        return prepare(*told, **named)
 
     monkeypatch.setattr(launch, "prepare", full)
     spec = make_job("release exit=0", ranks=1, time_limit=30)
