@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ def main() -> None:
     thread.start()
     thread.join()
     reading, writing = os.pipe()
+    warnings.simplefilter("ignore")  # Python 3.12 counts the thread that has just ended
     if os.fork() == 0:
         os.write(writing, json.dumps(told()).encode())
         os._exit(0)
