@@ -131,7 +131,7 @@ def _invoke(group: click.Group, arguments: list[str]) -> int:
         context = group.make_context("zerotools", list(arguments))
     except click.exceptions.Exit as leaving:
         return leaving.exit_code
-    except Exception as error:
+    except Exception as error:  # no command was found: there is no context to report it in yet
         with click.Context(group, info_name="zerotools") as context:
             json_answer.open_in(context).is_asked = json_answer.is_asked(arguments)
             return _reported(error, arguments)
