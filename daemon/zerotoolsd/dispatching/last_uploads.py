@@ -16,11 +16,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import sqlite3
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +32,7 @@ from zerotoolsd.accounts.serving import OWN_ONLY, ServedUsers
 from zerotoolsd.attempts import last_report
 from zerotoolsd.attempts.environment import job_environment
 from zerotoolsd.attempts.launch import known_as, mirroring_commands
+from zerotoolsd.notifying.commands import end_session
 from zerotoolsd.queue.rows import ENDED, AttemptRow, JobRow
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.values import one_line
@@ -97,6 +96,7 @@ class LastUploads:
         finally:
             for task in self._going.values():
                 task.cancel()
+            await asyncio.gather(*self._going.values(), return_exceptions=True)
 
     def _look(self) -> None:
         self._going = {job: task for job, task in self._going.items() if not task.done()}
@@ -165,9 +165,7 @@ class LastUploads:
         try:
             said = (await child.communicate())[1].decode("utf-8", "replace")
         finally:
-            if child.returncode is None:
-                with suppress(ProcessLookupError, PermissionError):
-                    os.killpg(child.pid, signal.SIGKILL)
+            await end_session(child)
         seconds = time.monotonic() - began
         if child.returncode == 0:
             return UploadEnd(None, seconds)

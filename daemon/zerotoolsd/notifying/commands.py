@@ -68,7 +68,7 @@ class CommandRunner:
         except TimeoutError:
             raise NotDelivered(f"{argv[0]} did not end within {self._timeout:g} s") from None
         finally:
-            await _end(child)
+            await end_session(child)
         if child.returncode:
             raise NotDelivered(f"{argv[0]} ended with status {child.returncode}")
 
@@ -85,8 +85,11 @@ def _environment(notice: Notice, tree: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-async def _end(child: asyncio.subprocess.Process) -> None:
-    """End it, with its session, where it has not ended: until then its number is its own."""
+async def end_session(child: asyncio.subprocess.Process) -> None:
+    """Kill a child that has not ended, with all of its session, and wait for it.
+
+    Until the child is waited for, no other process gets its pid.
+    """
     if child.returncode is None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)

@@ -25,11 +25,14 @@ UID = os.geteuid()
 ONE_RANK = replace(CONFIG, limits=LimitsConfig(cpu_ranks=1))
 Story = Callable[[Running], Awaitable[None]]
 UPLOAD = """
-import sys
+import os, signal, sys
 from pathlib import Path
 
 here = Path({here!r})
 if sys.argv[1] == "upload":
+    if (here / "hangs").exists():
+        (here / "pid").write_text(str(os.getpid()))
+        signal.pause()
     if (here / "fails").exists():
         sys.exit((here / "fails").read_text())
     with (here / "sent").open("a") as sent:
@@ -145,6 +148,24 @@ def test_what_a_daemon_was_cut_off_at_the_next_one_does(
         patch.setattr(last_uploads, "LOOK_SECONDS", 1e6)
         tell(tmp_path / "state", cancelled)
     tell(tmp_path / "state", later)
+
+
+def test_an_upload_that_hangs_ends_with_the_daemon(tmp_path: Path, sends: Path) -> None:
+    (tmp_path / "hangs").touch()
+
+    async def story(it: Running) -> None:
+        job_id = await train(it)
+        await preempt(it, job_id)
+        await it.reach(job_id, "queued")
+        await it.service.cancel(job_id, uid=UID)
+
+        async def hangs() -> bool:
+            return (tmp_path / "pid").exists() and bool((tmp_path / "pid").read_text())
+
+        await wait_async(hangs, "the upload to begin")
+
+    tell(tmp_path / "state", story)
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text()}").exists()
 
 
 def test_what_the_supervisor_has_tried_or_nobody_saved_is_not_sent_again() -> None:
