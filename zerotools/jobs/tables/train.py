@@ -14,6 +14,8 @@ OPTIMIZERS = ("adamw", "adam", "sgd", "adafactor", "muon", "adamw8bit")
 MUON_SCALES = ("match_rms_adamw", "original")
 DECAY_RULES = ("names", "shapes")
 SCHEDULES = ("cosine", "linear", "constant", "wsd")
+OLD_FORM = "zerotools-0.2"
+"""The `schedule_form` of jobs and checkpoints that are older than that key."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +132,17 @@ class TrainSpec:
         allowed=SCHEDULES,
         deepspeed="scheduler.type",
     )
+    schedule_form: str = key(
+        "The exact curves of `schedule`. `transformers`: those of the Trainer and of "
+        "`transformers.get_scheduler`; the first step of a warm-up has the rate 0, the last step "
+        "is one step above `min_learning_rate`, and `wsd` ends in half a cosine. "
+        "`zerotools-0.2`: a warm-up begins one step above 0, the last step has "
+        "`min_learning_rate`, and `wsd` ends in a straight line.",
+        default="transformers",
+        stored_default=OLD_FORM,
+        allowed=("transformers", OLD_FORM),
+        imported=False,
+    )
     warmup_steps: int = key(
         "Steps of linear warm-up.",
         default=0,
@@ -145,14 +158,14 @@ class TrainSpec:
         imported=False,
     )
     decay_steps: int | None = key(
-        'The last steps of a `"wsd"` schedule, a straight line down to `min_learning_rate`; '
+        'The last steps of a `"wsd"` schedule, in which the rate falls to `min_learning_rate`; '
         "default: a tenth of `steps`.",
         default=None,
         minimum=1,
         imported=False,
     )
     min_learning_rate: float = key(
-        "Learning rate at the last step.",
+        "Learning rate at the end of the schedule.",
         default=0.0,
         minimum=0,
         deepspeed="scheduler.params.cos_min_ratio",

@@ -6,27 +6,32 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from zerotools.jobs.tables.train import TrainSpec
+from zerotools.jobs.tables.train import OLD_FORM, TrainSpec
 
 
 def learning_rate(train: TrainSpec, step: int) -> float:
-    """The learning rate of optimizer step `step`, counted from 0.
+    """Return the learning rate of optimizer step `step`, counted from 0.
 
-    Linear from `learning_rate / warmup_steps` up to `learning_rate` over `warmup_steps` steps; then
-    constant, or down to `min_learning_rate`, which the last of `steps` has: by half a cosine, in a
-    straight line, or (wsd) in a straight line over the last `decay_steps`.
+    `schedule_form` is one of two sets of curves. "transformers" is `transformers.get_scheduler`
+    (transformers 5, `optimization.py`) for `linear`, `cosine_with_min_lr`, `constant_with_warmup`
+    and `warmup_stable_decay`: the first step of a warm-up has the rate 0, and
+    `min_learning_rate` would be the rate of the step after the last. "zerotools-0.2": the first
+    step of a warm-up has `learning_rate / warmup_steps`, the last step has `min_learning_rate`,
+    and a wsd schedule decays in a straight line.
     """
     peak, floor, warmup = train.learning_rate, train.min_learning_rate, train.warmup_steps
+    by_transformers = train.schedule_form == "transformers"
     if step < warmup:
-        return peak * (step + 1) / warmup
+        done = (step if by_transformers else step + 1) / warmup
+        start = floor if by_transformers and train.schedule == "wsd" else 0.0
+        return start + (peak - start) * done
     if train.schedule == "constant":
         return peak
-    last = train.total_steps - 1
-    if train.schedule == "wsd":
-        decay = decay_steps(train)
-        return floor + (peak - floor) * min(1.0, max(0, last - step) / decay)
-    done = min(1.0, (step - warmup) / max(1, last - warmup))
-    left = 1.0 - done if train.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
+    end = train.total_steps if by_transformers else train.total_steps - 1
+    begin = end - decay_steps(train) if train.schedule == "wsd" else warmup
+    done = min(1.0, max(0.0, (step - begin) / max(1, end - begin)))
+    straight = train.schedule == "linear" or (train.schedule == "wsd" and not by_transformers)
+    left = 1.0 - done if straight else 0.5 * (1.0 + math.cos(math.pi * done))
     return floor + (peak - floor) * left
 
 
@@ -44,6 +49,7 @@ def schedule_of(train: TrainSpec) -> dict[str, Any]:
         "learning_rate": train.learning_rate,
         "min_learning_rate": train.min_learning_rate,
         "warmup_steps": train.warmup_steps,
+        "form": train.schedule_form,
         "steps": train.total_steps,
         **({"decay_steps": decay_steps(train)} if train.schedule == "wsd" else {}),
     }
@@ -52,7 +58,8 @@ def schedule_of(train: TrainSpec) -> dict[str, Any]:
 def schedule_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """What of a schedule is not as `before`, where that is known: `train.steps is 80, and was 60`.
     Of a constant rate the number of steps does not matter."""
-    keys = {"name": "schedule"}
+    keys = {"name": "schedule", "form": "schedule_form"}
+    before = {"form": OLD_FORM, **before} if before else before
     same = {"steps"} if now["name"] == before.get("name") == "constant" else set()
     return ", ".join(
         f"train.{keys.get(name, name)} is {value}, and was {before[name]}"

@@ -10,7 +10,63 @@ from zerotoolsd.trainer.engine.schedule import (
     schedule_of,
 )
 
-COSINE = TrainSpec(steps=11, batch_size=1, learning_rate=1.0, min_learning_rate=0.1, warmup_steps=2)
+COSINE = TrainSpec(
+    steps=11,
+    batch_size=1,
+    learning_rate=1.0,
+    min_learning_rate=0.1,
+    warmup_steps=2,
+    schedule_form="zerotools-0.2",
+)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("warmup", [0, 1, 3, 8])
+@pytest.mark.parametrize(
+    ("schedule", "name", "options"),
+    [
+        ("linear", "linear", {}),
+        ("cosine", "cosine", {}),
+        ("cosine", "cosine_with_min_lr", {"min_lr": 0.1}),
+        ("constant", "constant_with_warmup", {}),
+        ("wsd", "warmup_stable_decay", {"num_decay_steps": 3}),
+        ("wsd", "warmup_stable_decay", {"num_decay_steps": 3, "min_lr_ratio": 0.05}),
+    ],
+)
+def test_each_step_has_the_rate_of_transformers(
+    schedule: str, name: str, options: dict[str, float], warmup: int
+) -> None:
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    floor = options.get("min_lr", 2.0 * options.get("min_lr_ratio", 0.0))
+    for steps in (1, 2, 11):
+        if warmup + options.get("num_decay_steps", 0) > steps:
+            continue
+        train = TrainSpec(
+            steps=steps,
+            batch_size=1,
+            learning_rate=2.0,
+            min_learning_rate=floor,
+            warmup_steps=warmup,
+            schedule=schedule,
+            decay_steps=3 if schedule == "wsd" else None,
+        )
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=2.0)
+        peer = transformers.get_scheduler(
+            name, optimizer, warmup, steps, scheduler_specific_kwargs=options or None
+        )
+        for step in range(steps):
+            assert learning_rate(train, step) == pytest.approx(peer.get_last_lr()[0], abs=1e-12)
+            optimizer.step()
+            peer.step()
+
+
+def test_a_record_without_a_form_is_of_the_old_one() -> None:
+    before = {name: value for name, value in schedule_of(COSINE).items() if name != "form"}
+    assert schedule_changes(before, schedule_of(COSINE)) == ""
+    now = schedule_of(replace(COSINE, schedule_form="transformers"))
+    told = "train.schedule_form is transformers, and was zerotools-0.2"
+    assert schedule_changes(before, now) == told
 
 
 def test_warm_up_is_linear_and_reaches_the_peak_when_it_ends() -> None:

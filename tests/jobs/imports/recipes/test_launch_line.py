@@ -269,3 +269,10 @@ def test_4_bits_are_qlora(given: str, double: bool) -> None:
 def test_all_bits_are_no_qlora() -> None:
     found = of_line(f"python x.py {TRAINER} --use_peft --bits 16 --load_in_4bit False")
     assert "lora.frozen_precision" not in found.tree.get("lora", {})
+
+
+def test_the_parts_of_a_warmup_stable_decay_are_mapped() -> None:
+    options = '{"num_decay_steps": 4, "min_lr_ratio": 0.1, "decay_type": "cosine"}'
+    line = f"python x.py {TRAINER} --learning_rate 0.5 --lr_scheduler_type warmup_stable_decay"
+    tree = of_line(f"{line} --lr_scheduler_kwargs '{options}'").tree["train"]
+    assert (tree["decay_steps"], tree["min_learning_rate"]) == (4, pytest.approx(0.05))

@@ -223,7 +223,8 @@ def _warmup(reading: ConfigReading) -> None:
         if given.note == AUTO and known is not None:
             steps = known.value
         if isinstance(steps, int) and steps <= 1:
-            differs = _AT_NOTHING if own else f"{_AT_NOTHING}; this job takes none"
+            here = "one" if steps == 1 else "none"
+            differs = _AT_NOTHING if own else f"{_AT_NOTHING}; this job takes {here}"
         reading.map(given, WARMUP, steps, differs)
     _start(reading)
 
@@ -258,9 +259,9 @@ def _start(reading: ConfigReading) -> None:
         _resolve_start(reading, f"{_PARAMS}.{floor}")
         given = reading.take(f"{_PARAMS}.{floor}")
         if given is not None and given.value:
-            reading.refuse(given, "a warm-up begins near 0; remove it")
+            reading.refuse(given, "a warm-up begins at 0; remove it")
         elif given is not None:
-            reading.row(KeyOutcome.MAPPED, given, WARMUP, "begins near 0")
+            reading.row(KeyOutcome.MAPPED, given, WARMUP, "begins at 0")
 
 
 def _peak(reading: ConfigReading, kind: str) -> None:

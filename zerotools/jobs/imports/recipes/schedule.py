@@ -104,7 +104,7 @@ def _part(reading: ArgumentReading, given: ConfigValue, steps: int | None) -> No
 
 
 def _read_options(reading: ArgumentReading, kind: str) -> None:
-    """`lr_scheduler_kwargs`: the floor of a cosine, and the parts of a `warmup_stable_decay`."""
+    """Map `lr_scheduler_kwargs`: the floor of a cosine, the parts of a `warmup_stable_decay`."""
     given = reading.config.take("lr_scheduler_kwargs")
     if given is None:
         return
@@ -116,18 +116,22 @@ def _read_options(reading: ArgumentReading, kind: str) -> None:
     if not options:
         reading.config.row(KeyOutcome.IGNORED, given, None, "says nothing")
     left = dict(options)
+    stable = kind == "warmup_stable_decay"
     floor = left.pop("min_lr", None)
-    part = left.pop("min_lr_rate", None)
+    part = left.pop("min_lr_ratio" if stable else "min_lr_rate", None)
+    if stable and left.get("decay_type") == "cosine":
+        del left["decay_type"]  # the default, as `train.schedule_form` has it
     rate = reading.config.known("train.learning_rate")
     if floor is None and part is not None and rate is not None and _is_number(part):
         floor = part * rate.value
-    if _is_number(floor) and kind == "cosine_with_min_lr":
+    if _is_number(floor) and (stable or kind == "cosine_with_min_lr"):
         reading.config.map(given, "train.min_learning_rate", floor)
     decay = left.pop("num_decay_steps", None)
-    if type(decay) is int and kind == "warmup_stable_decay":
+    if type(decay) is int and stable:
         reading.config.map(given, "train.decay_steps", decay)
     if left:
-        reading.unsupported(given, "of its keys: min_lr, min_lr_rate and num_decay_steps are")
+        supported = "min_lr, min_lr_rate, min_lr_ratio and num_decay_steps are"
+        reading.unsupported(given, f"of its keys: {supported}")
 
 
 def _is_number(value: Any) -> bool:
