@@ -203,10 +203,10 @@ class SourceReader:
                 )
         directory = Path(tempfile.mkdtemp(prefix="tokens-", dir=self.run_dir))
         self.until_opened.callback(shutil.rmtree, directory, ignore_errors=True)
-        return CacheEntry(directory, build(directory), note, is_new=True)
+        return CacheEntry(directory, build(directory), note=note, is_new=True)
 
 
 def _notes(source: Source, made: CacheEntry) -> tuple[str, ...]:
     if made.note is not None:
         return (made.note,)
-    return () if made.is_new else (f"{source.key}: taken as it was tokenised before ({made.path})",)
+    return () if made.is_new else (f"{source.key}: taken as it was tokenised before ({made.kept})",)

@@ -1,18 +1,23 @@
 """Tokenised data that restarts and other jobs take again, in a directory of the daemon.
 
 An entry is a directory whose name is the digest of all that its files follow from: the content of
-the data, the tokenizer and the settings. It gets its name when it is whole. Whoever builds or takes
-one holds its lock, so that two jobs do not tokenise the same data, and none is removed before all
-ranks have opened it; the lock goes with the process. Every file is compared with its checksum when
-it is taken, and a damaged entry is built again.
+the data, the tokenizer and the settings. It gets its name when it is whole.
+
+Whoever takes an entry links its files into a directory of their own, and compares each with its
+checksum there. So nobody holds a lock while a job loads its model, and an entry can be removed or
+replaced at any time. A damaged entry is built again. Whoever builds holds the entry's lock, so that
+two jobs do not tokenise the same data; where the builder gets no further, the others build it, too.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import shutil
+import time
+import uuid
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -20,21 +25,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from zerotools.core.errors import BadRequest
+from zerotools.io.files.own_directory import OwnDirectory
+
 DIRECTORY, MOST_BYTES = "ZEROTOOLS_DATA_CACHE", "ZEROTOOLS_DATA_CACHE_BYTES"
 """Variables of the ranks: where the cache is, and how large it may become. Without them there is
 none."""
 META = "entry.json"
 _AT_ONCE = 1 << 22
+_LOOK_SECONDS = 0.2
 Build = Callable[[Path], dict[str, Any]]
 """Writes the files of an entry into a directory; what else there is to know of them, as JSON."""
 
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """A directory of files that are whole, and what `Build` said of them. `note` is for people."""
+    """Files that are whole, in the directory `path` of whoever asked, and what `Build` said of
+    them. `kept` is the entry that others take, and `note` is for people."""
 
     path: Path
     facts: Mapping[str, Any]
+    kept: Path | None = None
     note: str | None = None
     is_new: bool = False
 
@@ -42,79 +53,149 @@ class CacheEntry:
 @dataclass(frozen=True)
 class TokenCache:
     """Entries below `directory`; the ones that were used longest ago go where all together have
-    more than `most_bytes`."""
+    more than `most_bytes`.
+
+    A builder that writes nothing for `stalled_seconds` is not waited for any longer.
+    """
 
     directory: Path
     most_bytes: int
+    stalled_seconds: float = 120.0
 
     def entry(self, key: str, build: Build, until_opened: ExitStack) -> CacheEntry:
-        """The entry `key`, built if it is not there; it is not removed while `until_opened` is.
+        """Return the files of entry `key`, built if it is not there.
+
+        They stay until `until_opened` is closed; what is open then remains readable.
 
         Raises:
             OSError: the cache cannot be written, or not so much.
             ZerotoolsError: what `build` raises.
         """
-        lock = until_opened.enter_context(_locked(self.directory / "locks" / key))
-        path, note = self.directory / "entries" / key, None
-        if path.is_dir():
-            try:
-                entry = CacheEntry(path, _checked(path))
-            except ValueError as error:
-                note = f"tokenised data in {path} is damaged ({error}): built again"
-                shutil.rmtree(path)
-            else:
-                os.utime(path)
-                fcntl.flock(lock, fcntl.LOCK_SH)
-                return entry
-        built = CacheEntry(path, self._built(path, build), note, is_new=True)
-        fcntl.flock(lock, fcntl.LOCK_SH)
-        self._make_room()
-        return built
-
-    def _built(self, path: Path, build: Build) -> dict[str, Any]:
-        draft = self.directory / "drafts" / path.name  # nobody else's: the lock is held
         self._clear_drafts()
-        shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir(parents=True)
+        own = until_opened.enter_context(self._own_directory(key))
+        kept = self.directory / "entries" / key
+        facts, note = _taken(kept, own)
+        if facts is None:
+            with self._turn_to_build(key):
+                facts, found = _taken(kept, own)  # somebody may have built it meanwhile
+                note = note or found
+                if facts is None:
+                    return self._built(own, kept, build, note)
+        with suppress(FileNotFoundError):  # removed meanwhile
+            os.utime(kept)
+        return CacheEntry(own, facts, kept)
+
+    @contextmanager
+    def _own_directory(self, key: str) -> Iterator[Path]:
+        """Give a new directory that nobody else clears away, and remove it at the end."""
+        drafts = self.directory / "drafts"
+        drafts.mkdir(parents=True, exist_ok=True, mode=0o700)
+        directory = None
+        while directory is None:
+            with suppress(BlockingIOError):  # a process that clears has it before it is locked
+                directory = OwnDirectory(drafts / f"{key}.{uuid.uuid4().hex}")
         try:
-            facts = build(draft)
-            files = {file.name: list(_measured(file)) for file in sorted(draft.iterdir())}
-            (draft / META).write_text(json.dumps({"files": files, "facts": facts}), "utf-8")
-            path.parent.mkdir(exist_ok=True)
-            draft.rename(path)
+            yield directory.path
         finally:
-            shutil.rmtree(draft, ignore_errors=True)
-        return facts
+            shutil.rmtree(directory.path, ignore_errors=True)
+            directory.close()
+
+    @contextmanager
+    def _turn_to_build(self, key: str) -> Iterator[None]:
+        """Wait until no other process builds `key`, or until the one that does is stalled."""
+        known, since = self._written(key), time.monotonic()
+        with ExitStack() as turn:
+            while True:
+                with suppress(BlockingIOError):
+                    turn.enter_context(_locked(self.directory / "locks" / key))
+                    break
+                now = self._written(key)
+                if now != known:
+                    known, since = now, time.monotonic()
+                elif time.monotonic() - since >= self.stalled_seconds:
+                    break
+                time.sleep(_LOOK_SECONDS)
+            yield
+
+    def _written(self, key: str) -> int:
+        """How many bytes all who are building `key` have written."""
+        return sum(_size(draft) for draft in (self.directory / "drafts").glob(f"{key}.*"))
+
+    def _built(self, own: Path, kept: Path, build: Build, note: str | None) -> CacheEntry:
+        facts = build(own)
+        files = {file.name: list(_measured(file)) for file in sorted(own.iterdir())}
+        (own / META).write_text(json.dumps({"files": files, "facts": facts}), "utf-8")
+        with self._own_directory(kept.name) as publish, self._own_directory(kept.name) as old:
+            for file in own.iterdir():
+                os.link(file, publish / file.name)
+            kept.parent.mkdir(exist_ok=True)
+            with suppress(FileNotFoundError):
+                kept.rename(old / kept.name)  # damaged, or built by two
+            try:
+                publish.rename(kept)
+            except OSError as error:  # another process has built it in this moment
+                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                    raise
+        self._make_room()
+        return CacheEntry(own, facts, kept, note, is_new=True)
 
     def _clear_drafts(self) -> None:
-        """Remove what was begun by processes that are gone: what is being built is locked."""
+        """Remove the directories of processes that are gone."""
         for draft in (self.directory / "drafts").glob("*"):
-            with suppress(BlockingIOError), _locked(self.directory / "locks" / draft.name, False):
+            with suppress(OSError, BadRequest), ExitStack() as locks:
+                # Versions before 0.3 hold this lock while they write a draft.
+                key = draft.name.partition(".")[0]
+                if key == draft.name:
+                    locks.enter_context(_locked(self.directory / "locks" / key))
+                locks.callback(OwnDirectory(draft).close)
                 shutil.rmtree(draft, ignore_errors=True)
 
     def _make_room(self) -> None:
-        """Remove what was used longest ago; what is in use now stays."""
+        """Remove what was used longest ago."""
         entries = sorted((self.directory / "entries").iterdir(), key=lambda path: _used(path))
         sizes = {path: _size(path) for path in entries}
         total = sum(sizes.values())
         for path in entries:
             if total <= self.most_bytes:
                 return
-            with suppress(BlockingIOError), _locked(self.directory / "locks" / path.name, False):
-                shutil.rmtree(path, ignore_errors=True)
+            # Versions before 0.3 hold this lock until they have opened an entry.
+            with (
+                suppress(BlockingIOError, FileNotFoundError),
+                _locked(self.directory / "locks" / path.name),
+                self._own_directory(path.name) as old,
+            ):
+                path.rename(old / path.name)
                 total -= sizes[path]
 
 
 @contextmanager
-def _locked(path: Path, wait: bool = True) -> Iterator[int]:
-    """Hold the lock; without `wait`, raise BlockingIOError where somebody else does."""
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock. Raises BlockingIOError where somebody else does."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        yield lock
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
     finally:
         os.close(lock)
+
+
+def _taken(kept: Path, own: Path) -> tuple[dict[str, Any] | None, str | None]:
+    """Link the files of an entry into `own`: (what is known of them, what to say).
+
+    The first is None where the entry is not there, or damaged; `own` is empty then.
+    """
+    try:
+        for file in list(kept.iterdir()):
+            os.link(file, own / file.name)
+        return _checked(own), None
+    except FileNotFoundError:  # not there, or being removed
+        problem = None
+    except ValueError as error:
+        problem = f"tokenised data in {kept} is damaged ({error}): built again"
+    for file in own.iterdir():
+        file.unlink()
+    return None, problem
 
 
 def _checked(path: Path) -> dict[str, Any]:

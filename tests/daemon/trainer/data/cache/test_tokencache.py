@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,13 @@ import pytest
 
 from zerotools.core.errors import BadFile
 from zerotoolsd.trainer.data.cache.fingerprint import fingerprint
-from zerotoolsd.trainer.data.cache.tokencache import META, CacheEntry, TokenCache, cache_from
+from zerotoolsd.trainer.data.cache.tokencache import (
+    META,
+    CacheEntry,
+    TokenCache,
+    _locked,
+    cache_from,
+)
 
 
 class Builder:
@@ -28,8 +35,13 @@ class Builder:
 
 
 def take(cache: TokenCache, key: str, build: Any) -> CacheEntry:
+    """The entry as others find it, whose own files are gone."""
     with ExitStack() as stack:
-        return cache.entry(key, build, stack)
+        found = cache.entry(key, build, stack)
+        assert found.path.is_dir()
+    assert not found.path.exists()
+    assert found.kept is not None
+    return replace(found, path=found.kept)
 
 
 def test_it_is_built_once_and_taken_again(tmp_path: Path) -> None:
@@ -68,7 +80,7 @@ def test_what_fails_or_breaks_off_leaves_nothing(tmp_path: Path) -> None:
 
     with pytest.raises(BadFile, match="no text"):
         take(cache, "a", fail)
-    for key in "ab":  # as kills leave them, one of data that nobody asks for again
+    for key in ("a.1", "b.2", "c"):  # as kills leave them, one by an older version
         (tmp_path / "drafts" / key).mkdir(parents=True)
         (tmp_path / "drafts" / key / "old").touch()
     build = Builder()
@@ -103,19 +115,68 @@ def test_two_jobs_at_once_build_it_once(tmp_path: Path) -> None:
     assert built == ["first"]
 
 
-def test_the_oldest_go_and_what_is_in_use_stays(tmp_path: Path) -> None:
+def test_a_stopped_job_holds_nobody_up(tmp_path: Path) -> None:
+    cache, build = TokenCache(tmp_path, 1 << 20, stalled_seconds=0), Builder()
+    with ExitStack() as opening:
+        cache.entry("a", build, opening)  # a job that has not opened its data yet
+        assert not take(cache, "a", build).is_new
+        with _locked(tmp_path / "locks" / "a"):  # one that is stopped while it builds
+            assert not take(cache, "a", build).is_new
+            (tmp_path / "entries" / "a" / "ids").write_bytes(b"damaged")
+            assert take(cache, "a", build).is_new
+    assert build.count == 2
+    assert not take(cache, "a", build).is_new
+
+
+def test_a_builder_that_writes_is_waited_for(tmp_path: Path) -> None:
+    cache = TokenCache(tmp_path, 1 << 20, stalled_seconds=60)
+    inside, go = threading.Event(), threading.Event()
+
+    def slow(directory: Path) -> dict[str, Any]:
+        inside.set()
+        assert go.wait(60)
+        (directory / "ids").write_bytes(b"1")
+        return {}
+
+    first = threading.Thread(target=take, args=(cache, "a", slow))
+    first.start()
+    assert inside.wait(60)
+    found: list[CacheEntry] = []
+    second = threading.Thread(target=lambda: found.append(take(cache, "a", Builder())))
+    second.start()
+    second.join(0.05)
+    assert found == []
+    go.set()
+    first.join()
+    second.join()
+    assert not found[0].is_new
+
+
+def test_two_that_build_at_once_leave_one_whole_entry(tmp_path: Path) -> None:
+    cache, inner = TokenCache(tmp_path, 1 << 20, stalled_seconds=0), Builder()
+
+    def outer(directory: Path) -> dict[str, Any]:
+        assert take(cache, "a", inner).is_new  # another job, which has not waited
+        return Builder()(directory)
+
+    assert take(cache, "a", outer).is_new
+    assert not take(cache, "a", inner).is_new
+    assert inner.count == 1
+    assert list((tmp_path / "drafts").iterdir()) == []
+
+
+def test_the_oldest_go_and_what_was_taken_stays_readable(tmp_path: Path) -> None:
     cache = TokenCache(tmp_path, 3000)
     for number, key in enumerate("abc"):
         path = take(cache, key, Builder(900)).path
         os.utime(path, (number, number))
     with ExitStack() as stack:
-        cache.entry("a", Builder(), stack)
+        taken = cache.entry("a", Builder(), stack)
         os.utime(tmp_path / "entries" / "a", (0, 0))
         take(cache, "d", Builder(900))
         left = sorted(path.name for path in (tmp_path / "entries").iterdir())
-    assert "a" in left  # the oldest, which is in use
-    assert "b" not in left
-    assert "d" in left
+        assert (taken.path / "ids").read_bytes() == bytes(900)
+    assert left == ["c", "d"] or left == ["b", "c", "d"]
 
 
 def test_where_the_daemon_says_it_is(tmp_path: Path) -> None:
