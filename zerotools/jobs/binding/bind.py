@@ -124,15 +124,18 @@ def _field(
 
 
 def check_allowed(item: Field[Any], value: Any) -> None:
-    """Raises Mismatch: the value is not one of those that the key takes."""
+    """Raises Mismatch: the value, or an entry of a list, is not one of those that the key takes."""
     allowed = item.metadata.get("allowed")
-    if value is None and item.default is None:
-        return
     # No value is one of its own where the type has it: what older jobs are read with.
-    if allowed is not None and value is not None and value not in allowed:
-        close = value_meant(value, allowed)
-        hint = f"; did you mean {show(close)}?" if close else ""
-        raise Mismatch(f"must be one of {', '.join(show(choice) for choice in allowed)}{hint}")
+    if allowed is None or value is None:
+        return
+    is_list = isinstance(value, (list, tuple))
+    for each in value if is_list else (value,):
+        if each not in allowed:
+            close = value_meant(each, allowed)
+            hint = f"; did you mean {show(close)}?" if close else ""
+            choices = ", ".join(show(choice) for choice in allowed)
+            raise Mismatch(f"{'each ' if is_list else ''}must be one of {choices}{hint}")
 
 
 def _check_bounds(item: Field[Any], value: Any) -> None:

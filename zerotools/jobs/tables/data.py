@@ -15,6 +15,15 @@ ENCODED = ("examples", "preferences")
 """The kinds whose records go through a tokenizer one by one."""
 TOKEN_TYPES = ("uint16", "uint32", "int32", "int64")
 CHAT_TEMPLATE = ("auto", "on", "off")
+TURN_FIELDS = (
+    "content",
+    "tool_calls",
+    "function_call",
+    "reasoning_content",
+    "reasoning",
+    "thinking",
+)
+"""The fields of a turn that a model says or reads."""
 PROMPT_FIRST, SEPARATE = "prompt_first", "separate"
 TRUNCATION = (PROMPT_FIRST, SEPARATE)
 AUTO, COLUMNS, MESSAGES, ALPACA = "auto", "columns", "messages", "alpaca"
@@ -29,6 +38,7 @@ _OF_BOTH = (
     "max_source_length",
     "max_target_length",
     "chat_template",
+    "ignore_fields",
 )
 SUM_TOLERANCE = 1e-4
 """Of weights that are written with few digits: 0.3333 three times is not 1."""
@@ -48,6 +58,7 @@ _OF_EXAMPLES = (
     "max_target_length",
     "truncation",
     "chat_template",
+    "ignore_fields",
     "packing",
 )
 _COLUMNS = tuple(name for name in _OF_EXAMPLES if name.endswith("_column"))
@@ -196,6 +207,15 @@ class DataSpec:
         'Whether the tokenizer\'s chat template renders examples; `"auto"`: if it has one.',
         default="auto",
         allowed=CHAT_TEMPLATE,
+    )
+    ignore_fields: tuple[str, ...] = key(
+        "Fields of a conversation's turns that the chat template may leave out, such as "
+        "`tool_calls`: the model trains without them, and the log counts them. A field that "
+        "is not listed, and that the template leaves out, is refused.",
+        default=(),
+        stored_default=TURN_FIELDS,
+        allowed=TURN_FIELDS,
+        imported=False,
     )
     packing: bool = key(
         "Fill sequences of `sequence_length` with several examples each, which do not attend to "

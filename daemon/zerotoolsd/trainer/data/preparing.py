@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ class ReadingStats:
     """What came of reading examples; lengths are in tokens. `cut` examples were too long, of which
     prompts lost `prompts_lost` tokens and responses `responses_lost`; nothing is left of the text
     of `sources_lost` and `targets_lost` examples. Of `changed` ones a chat template has left out
-    some of an answer."""
+    some of an answer, and `left_out` says of how many it does not show a field."""
 
     count: int = 0
     empty: int = 0
@@ -41,6 +41,7 @@ class ReadingStats:
     sources_lost: int = 0
     targets_lost: int = 0
     changed: int = 0
+    left_out: dict[str, int] = field(default_factory=dict)
 
     def add(self, example: Encoded) -> None:
         """Count one more."""
@@ -53,6 +54,8 @@ class ReadingStats:
         self.sources_lost += example.is_source_lost
         self.targets_lost += example.is_target_lost
         self.changed += example.is_changed
+        for name in example.left_out:
+            self.left_out[name] = self.left_out.get(name, 0) + 1
 
     def losses(self, data: DataSpec, positions: int | None) -> Iterator[str]:
         """What is not trained on as it is in the data, in words."""
@@ -62,6 +65,12 @@ class ReadingStats:
             yield (
                 f"the chat template leaves out some of the assistant's text in "
                 f"{counted(self.changed, 'example')} of {self.count}, such as its thoughts"
+            )
+        if self.left_out:
+            listed = ", ".join(f"{name} ({count})" for name, count in self.left_out.items())
+            yield (
+                f"the chat template does not show some fields of turns, with the number of "
+                f"examples that have them: {listed}"
             )
 
     def cut_words(self, data: DataSpec, positions: int | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,17 +17,19 @@ from zerotoolsd.trainer.data.encoding.truncating import Kept, Limits, cut
 class ChatEncoder(Encoder):
     """A chat as one text, tokenised as a whole: so a model reads it."""
 
-    def __init__(self, tokenizer: Any, limits: Limits, *, all_answers: bool) -> None:
+    def __init__(
+        self, tokenizer: Any, limits: Limits, *, all_answers: bool, ignored: Collection[str] = ()
+    ) -> None:
         super().__init__(tokenizer)
         self._limits, self._all = limits, all_answers
-        self._template = ChatTemplate(tokenizer)
+        self._template = ChatTemplate(tokenizer, ignored=ignored)
         self._special = frozenset(special_tokens(tokenizer))
 
     def _batch(self, records: Sequence[Record]) -> Iterator[Encoded]:
         chats = [self._template.rendered(self._learned(record)) for record in records]
         for record, chat, (marked, split) in zip(records, chats, self._marked(chats), strict=True):
             found = self._cut(record.place, marked[:split], marked[split:])
-            yield replace(found, is_changed=True) if chat.is_changed else found
+            yield replace(found, is_changed=chat.is_changed, left_out=chat.left_out)
 
     def _learned(self, record: Record) -> Conversation:
         chat = as_conversation(record)
@@ -82,10 +84,10 @@ class ChatEncoder(Encoder):
 class SeparateEncoder(Encoder):
     """As jobs of version 0.2 were: source and target tokenised and cut each on its own."""
 
-    def __init__(self, tokenizer: Any, limits: Limits) -> None:
+    def __init__(self, tokenizer: Any, limits: Limits, ignored: Collection[str] = ()) -> None:
         super().__init__(tokenizer)
         self._most_source, self._most_target = limits.source or 0, limits.target or 0
-        self._template = ChatTemplate(tokenizer, ends_last=False)
+        self._template = ChatTemplate(tokenizer, ends_last=False, ignored=ignored)
 
     def _batch(self, records: Sequence[Record]) -> Iterator[Encoded]:
         chats = [

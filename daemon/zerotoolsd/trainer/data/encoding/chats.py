@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.jobs.datafiles.conversations import ASSISTANT, Conversation, Turn
-from zerotoolsd.trainer.data.encoding.answers import PROBE, Answers, Ends, Span
+from zerotoolsd.trainer.data.encoding.answers import Answers, Ends, Span
+from zerotoolsd.trainer.data.encoding.turn_fields import TEXTS, TurnFields
 
-_TEXTS = ("content", "reasoning_content", "reasoning", "thinking")
-"""What a turn of the assistant may say, under the names that templates know."""
 Found = TypeVar("Found")
 _GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
 
@@ -27,23 +26,27 @@ _GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
 class RenderedChat:
     """The text of a chat, and where in it the answers lie that are learned from, in order; the last
     one, which may be in several parts, begins at `split`. `is_changed` says that a text of one is
-    not there as it is in the data."""
+    not there as it is in the data. `left_out` are fields of turns that the text does not have."""
 
     text: str
     spans: tuple[Span, ...]
     split: int
     is_changed: bool = False
+    left_out: tuple[str, ...] = ()
 
 
 class ChatTemplate:
     """The chat template of a tokenizer. Where it puts no end after an answer, the last one gets
-    that of the others, if it `ends_last`: jobs of version 0.2 learn none."""
+    that of the others, if it `ends_last`: jobs of version 0.2 learn none. Fields of turns that it
+    leaves out are refused, but for those in `ignored`."""
 
-    def __init__(self, tokenizer: Any, *, ends_last: bool = True) -> None:
+    def __init__(
+        self, tokenizer: Any, *, ends_last: bool = True, ignored: Collection[str] = ()
+    ) -> None:
         self._tokenizer = tokenizer
         self._ends_last = ends_last
         self._name = tokenizer.name_or_path
-        self._shown: set[str] = set()
+        self._fields = TurnFields(self._name, ignored)
         self._ends: Ends | None = None
         self._calls_as_text = False
 
@@ -51,17 +54,18 @@ class ChatTemplate:
         """The chat up to its last answer that is learned from.
 
         Raises:
-            BadFile: the template rejects the turns, or leaves one out; their place is named.
+            BadFile: the template rejects the turns, or leaves something out; the place is named.
             BadRequest: the template has no place for tools, or an answer cannot be told from what
                 stands around it.
         """
         last = max(number for number, learned in enumerate(chat.learned) if learned)
         turns, learned = chat.turns[: last + 1], chat.learned[: last + 1]
         source = self._tokenizer.get_chat_template(None, tools=chat.tools)
-        self._check_shown(chat, turns, source)
-        if _GENERATION.search(source):
-            return self._as_marked(chat, turns, learned, source)
+        self._check_tools(chat, source)
         render = partial(self._render, chat)
+        left_out = self._fields.left_out(chat, turns, render)
+        if _GENERATION.search(source):
+            return replace(self._as_marked(chat, turns, learned, source), left_out=left_out)
         self._ends = self._ends or Ends(render, self._special())
         whole = render(turns) + (self._ends.following if self._ends_last else "")
         answers = Answers(render, self._ends, turns, whole)
@@ -71,7 +75,8 @@ class ChatTemplate:
             if span is None or (spans and span[0] < spans[-1][1]):
                 raise self._untold(chat, number)
             spans.append(span)
-        return self._found(whole, spans, spans[-1][0], turns, learned)
+        found = self._found(whole, spans, spans[-1][0], turns, learned)
+        return replace(found, left_out=left_out)
 
     def _special(self) -> Iterator[str]:
         return (token.content for token in special_tokens(self._tokenizer).values())
@@ -94,29 +99,16 @@ class ChatTemplate:
     ) -> RenderedChat:
         parts = "".join(text[begin:end] for begin, end in spans)
         said = [turn for turn, is_learned in zip(turns, learned, strict=True) if is_learned]
-        texts = [turn.get(name) for turn in said for name in _TEXTS]
+        texts = [turn.get(name) for turn in said for name in TEXTS]
         is_changed = any(isinstance(each, str) and each.strip() not in parts for each in texts)
         return RenderedChat(text, tuple(spans), split, is_changed)
 
-    def _check_shown(self, chat: Conversation, turns: Sequence[Turn], source: str) -> None:
-        """Many templates pass over what they do not know, without a word."""
+    def _check_tools(self, chat: Conversation, source: str) -> None:
         if chat.tools and "tools" not in source:
             raise BadRequest(
                 f"{chat.place}: has tools, and the chat template of {self._name} shows none to "
                 "the model: take them out of the data, or take a template with tools"
             )
-        for number, turn in enumerate(turns):
-            if turn["role"] in self._shown or turn.get("tool_calls"):
-                continue
-            other = [*turns]
-            other[number] = {**turn, "content": PROBE}
-            if PROBE not in self._render(chat, other):
-                raise BadFile(
-                    f'{chat.place}: turn {number + 1} has the role "{turn["role"]}", which the '
-                    f"chat template of {self._name} leaves out: take a template that has it, or "
-                    "take such turns out of the data"
-                )
-            self._shown.add(turn["role"])
 
     def _as_marked(
         self, chat: Conversation, turns: Sequence[Turn], learned: Sequence[bool], source: str

@@ -21,7 +21,7 @@ class Encoded:
     """The ids of an example, of which the first `split` are its source, and `SAID` in those that
     the model is to say. `source_lost` and `target_lost` tokens were cut; `is_source_lost` and
     `is_target_lost` say that nothing of the text is left, `is_changed` that a chat template has
-    left out some of an answer."""
+    left out some of an answer, and `left_out` names fields of turns that it does not show."""
 
     place: str
     marked: list[int]
@@ -31,6 +31,7 @@ class Encoded:
     is_source_lost: bool = False
     is_target_lost: bool = False
     is_changed: bool = False
+    left_out: tuple[str, ...] = ()
 
     @property
     def source(self) -> list[int]:

@@ -29,9 +29,12 @@ def make_encoder(
         )
     if has_template and data.chat_template != "off":
         if data.truncation == SEPARATE:
-            return SeparateEncoder(tokenizer, limits)
+            return SeparateEncoder(tokenizer, limits, data.ignore_fields)
         return ChatEncoder(
-            tokenizer, limits, all_answers=data.loss_on == ALL and not encoder_decoder
+            tokenizer,
+            limits,
+            all_answers=data.loss_on == ALL and not encoder_decoder,
+            ignored=data.ignore_fields,
         )
     if tokenizer.eos_token_id is None:
         raise BadRequest(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,8 @@ NO_ENDS = (  # as GLM's: an answer ends where the next turn begins; no thoughts 
 )
 BEGUN = (  # as DeepSeek-R1's: the header begins a thought, and no answer has one
     "{% for turn in messages %}<|{{ turn.role }}|>{% if turn.tool_calls %}"
-    "{{ turn.tool_calls[0].function.arguments + '<|end|>' }}{% else %}"
+    "{% set call = turn.tool_calls[0].function %}"
+    "{{ call.name + call.arguments + '<|end|>' }}{% else %}"
     "{{ turn.content.split('</think>')[-1] }}<|end|>{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|><think>\n{% endif %}{# tools #}"
 )
@@ -71,10 +73,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("tokenizer")
 
 
-def template(folder: Path, text: str) -> ChatTemplate:
+def template(folder: Path, text: str, ignored: Collection[str] = ()) -> ChatTemplate:
     tokenizer = load(make_tokenizer(folder) if not (folder / "tokenizer.json").exists() else folder)
     tokenizer.chat_template = text
-    return ChatTemplate(tokenizer)
+    return ChatTemplate(tokenizer, ignored=ignored)
 
 
 def chat(*turns: dict[str, Any], system: str = "", tools: Any = None) -> Conversation:
@@ -124,7 +126,7 @@ def test_a_text_of_the_system_may_move(folder: Path) -> None:
             ["<think></think>b<|user|>", "<think>t</think>b<|user|>"],
         ),
         (BEGUN, TURNS, ["b<|end|>", "d<|end|>"]),
-        (BEGUN, [TURNS[0], CALL, TURNS[2], THOUGHT], ['{"at": 1}<|end|>', "b<|end|>"]),
+        (BEGUN, [TURNS[0], CALL, TURNS[2], THOUGHT], ['look{"at": 1}<|end|>', "b<|end|>"]),
         (
             THINKING,
             [TURNS[0], THOUGHT, *TURNS[2:]],
@@ -193,7 +195,8 @@ def test_calls_of_tools_are_answers(folder: Path) -> None:
     text = (
         "{% for tool in tools %}{{ tool.name }};{% endfor %}{% for turn in messages %}"
         "<|{{ turn.role }}|>{{ turn.content }}{% for call in turn.tool_calls %}"
-        "<call>{{ call.function.arguments | tojson }}{% endfor %}<|end|>{% endfor %}"
+        "<call>{{ call.function.name }}{{ call.function.arguments | tojson }}{% endfor %}"
+        "<|end|>{% endfor %}"
         "{% if add_generation_prompt %}<|assistant|>{% endif %}"
     )
     turns = [
@@ -204,7 +207,7 @@ def test_calls_of_tools_are_answers(folder: Path) -> None:
     ]
     found = template(folder, text).rendered(chat(*turns, tools=[{"name": "look"}]))
     assert found.text.startswith("look;<|user|>a<|end|>")
-    assert answers(found) == ['<call>{"at": 1}<|end|>', "b<|end|>"]
+    assert answers(found) == ['<call>look{"at": 1}<|end|>', "b<|end|>"]
 
 
 def test_a_template_without_room_for_what_the_data_has_is_refused(folder: Path) -> None:
@@ -216,7 +219,7 @@ def test_a_template_without_room_for_what_the_data_has_is_refused(folder: Path) 
         "<|end|>{% endfor", "<|end|>{% endif %}{% endfor"
     )
     turns = [*TURNS[:1], {"role": "tool", "content": "x"}, TURNS[1]]
-    with pytest.raises(BadFile, match=r'turn 2 has the role "tool", which .* leaves out'):
+    with pytest.raises(BadFile, match=r'turn 2 has the role "tool", which .* leaves out: take'):
         template(folder, silent).rendered(chat(*turns))
     with pytest.raises(BadRequest, match=r"line 3: has tools, and the chat template of .* none"):
         template(folder, TEMPLATE).rendered(chat(tools=[{"name": "f"}]))
@@ -235,3 +238,60 @@ def test_answers_that_cannot_be_told_are_refused(folder: Path) -> None:
     )
     with pytest.raises(BadRequest, match="renders turn 2 differently when its text or"):
         template(folder, vague).rendered(chat())
+
+
+@pytest.mark.parametrize(
+    ("turn", "field"),
+    [
+        ({**TURNS[1], "tool_calls": CALL["tool_calls"]}, "tool_calls"),
+        (CALL, "tool_calls"),
+        ({**TURNS[1], "reasoning_content": "t"}, "reasoning_content"),
+        ({**TURNS[1], "function_call": {"name": "f", "arguments": "{}"}}, "function_call"),
+    ],
+)
+@pytest.mark.parametrize("text", [TEMPLATE, MARKED], ids=["plain", "marked"])
+def test_a_field_that_the_template_leaves_out_is_refused_or_accepted(
+    folder: Path, text: str, turn: dict[str, Any], field: str
+) -> None:
+    turns = [TURNS[0], turn, *TURNS[2:]]
+    refusal = rf'turn 2 has {field}, which .* train without it by .*ignore_fields = \["{field}"\]'
+    with pytest.raises(BadFile, match=refusal):
+        template(folder, text).rendered(chat(*turns))
+    accepting = template(folder, text, ignored=[field])
+    assert accepting.rendered(chat(*turns)).left_out[0] == field
+    assert accepting.rendered(chat()).left_out == ()
+
+
+def test_a_later_call_or_its_arguments_may_be_left_out(folder: Path) -> None:
+    shown = (
+        "{% for turn in messages %}<|{{ turn.role }}|>{{ turn.content }}{% if turn.tool_calls %}"
+    )
+    ends = "{% endif %}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    names = shown + "{% for c in turn.tool_calls %}{{ c.function.name }}{% endfor %}" + ends
+    with pytest.raises(BadFile, match="turn 2 has tool_calls with arguments, which"):
+        template(folder, names).rendered(chat(TURNS[0], CALL))
+    first = shown + "{{ turn.tool_calls[0].function.name }}"
+    first += "{{ turn.tool_calls[0].function.arguments }}" + ends
+    made = template(folder, first)
+    assert made.rendered(chat(TURNS[0], CALL)).left_out == ()
+    two = {**CALL, "tool_calls": [*CALL["tool_calls"], *CALL["tool_calls"]]}
+    with pytest.raises(BadFile, match="turn 2 has tool_calls, which"):
+        made.rendered(chat(TURNS[0], two))
+
+
+def test_thoughts_of_the_last_answer_alone_are_shown(folder: Path) -> None:
+    """Under two names in the data, of which the template knows one."""
+    thoughts = [f"why {turn['content']}" for turn in TURNS]
+    thinks = [
+        {**turn, "thinking": thought, "reasoning": thought}
+        for turn, thought in zip(TURNS, thoughts, strict=True)
+    ]
+    turns = [TURNS[0], thinks[1], TURNS[2], thinks[3]]
+    found = template(folder, HARMONY).rendered(chat(*turns))
+    assert found.is_changed  # of the first answer
+    assert found.left_out == ("reasoning",)
+
+
+def test_other_fields_are_named(folder: Path) -> None:
+    turns = [{**TURNS[0], "time": "12:00", "name": "Ann"}, TURNS[1]]
+    assert template(folder, TEMPLATE).rendered(chat(*turns)).left_out == ("time", "name")

@@ -1,0 +1,134 @@
+"""Which fields of a turn a chat template shows to the model.
+
+A template passes over what it does not know. So each field is changed, and the chat is rendered
+again: where the text stays the same, the model never sees the field.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from zerotools.core.errors import BadFile
+from zerotools.jobs.datafiles.conversations import Conversation, Turn
+from zerotools.jobs.tables.data import TURN_FIELDS
+from zerotoolsd.trainer.data.encoding.answers import PROBE
+
+CONTENT, CALLS = "content", "tool_calls"
+REASONING = ("reasoning_content", "reasoning", "thinking")
+"""The names under which templates know the thoughts before an answer."""
+TEXTS = (CONTENT, *REASONING)
+Key = tuple[str, str, int]
+"""Role, field and number of calls, two standing for more: a template may show the first alone."""
+
+
+class TurnFields:
+    """Compares the fields of turns with the text that a template makes of them.
+
+    `TURN_FIELDS` are what the model says and reads: one that the template leaves out is refused,
+    unless it is `accepted`. Other fields, such as a date, are only named.
+    """
+
+    def __init__(self, template: str, accepted: Collection[str]) -> None:
+        self._template, self._accepted = template, accepted
+        self._shown: set[Key] = set()
+        self._left_out: set[Key] = set()
+
+    def left_out(
+        self, chat: Conversation, turns: Sequence[Turn], render: Callable[[Sequence[Turn]], str]
+    ) -> tuple[str, ...]:
+        """Return the names of the fields of `turns` that the text of `render` does not have.
+
+        Raises:
+            BadFile: one of them is said or read by the model, and is not accepted.
+        """
+        whole: str | None = None
+        names: dict[str, None] = {}
+        for number, turn in enumerate(turns):
+            calls = min(2, len(turn.get(CALLS) or ()))
+            for name, changed in _changes(turn):
+                key = (turn["role"], name, calls)
+                if key in self._shown:
+                    continue
+                if key not in self._left_out:
+                    whole = render(turns) if whole is None else whole
+                    others = [*turns[:number], changed, *turns[number + 1 :]]
+                    if _differs(render, others, whole) or self._is_shown_last(
+                        render, turns[: number + 1], changed
+                    ):
+                        self._shown.add(key)
+                        continue
+                    if not self._is_said_elsewhere(turn, name, calls):
+                        self._refuse(chat, number, turn, name)
+                    self._left_out.add(key)
+                names[name] = None
+        return tuple(names)
+
+    def _is_shown_last(
+        self, render: Callable[[Sequence[Turn]], str], turns: Sequence[Turn], changed: Turn
+    ) -> bool:
+        """Tell whether the field is shown where its turn is the last, as many templates show
+        thoughts. What they leave out of earlier turns is counted with the answers."""
+        try:
+            whole = render(turns)
+        except BadFile:  # it does not take a chat that ends here
+            return True
+        return _differs(render, [*turns[:-1], changed], whole)
+
+    def _is_said_elsewhere(self, turn: Turn, name: str, calls: int) -> bool:
+        """Some data has the same thoughts under several names."""
+        return name in REASONING and any(
+            other != name
+            and turn.get(other) == turn[name]
+            and (turn["role"], other, calls) in self._shown
+            for other in REASONING
+        )
+
+    def _refuse(self, chat: Conversation, number: int, turn: Turn, name: str) -> None:
+        field = name.partition(" ")[0]
+        if field not in TURN_FIELDS or field in self._accepted:
+            return
+        where = f"{chat.place}: turn {number + 1}"
+        if field == CONTENT and not turn.get(CALLS):
+            what = f'has the role "{turn["role"]}", which'
+        else:
+            what = f"has {name}, which"
+        raise BadFile(
+            f"{where} {what} the chat template of {self._template} leaves out: take a template "
+            "that shows it, take such turns out of the data, or train without it by "
+            f"data.ignore_fields = {json.dumps([field])}"
+        )
+
+
+def _differs(render: Callable[[Sequence[Turn]], str], turns: Sequence[Turn], before: str) -> bool:
+    try:
+        return render(turns) != before
+    except BadFile:  # a template that rejects the change has looked at it
+        return True
+
+
+def _changes(turn: Turn) -> Iterator[tuple[str, Turn]]:
+    """Each field of `turn` that is not empty, with the turn in which it is another."""
+    if turn.get(CONTENT) or not turn.get(CALLS):
+        yield CONTENT, {**turn, CONTENT: PROBE}
+    if turn.get(CALLS):
+        yield from _changed_calls(turn)
+    for name, value in turn.items():
+        if name not in ("role", CONTENT, CALLS) and value not in (None, "", [], {}):
+            yield name, {**turn, name: PROBE}
+
+
+def _changed_calls(turn: Turn) -> Iterator[tuple[str, Turn]]:
+    *others, last = turn[CALLS]
+    function: Mapping[str, Any] = last["function"]
+    changes = {CALLS: {**last, "function": {**function, "name": PROBE}}}
+    with suppress(TypeError):  # arguments that are no object
+        arguments = {**function["arguments"], PROBE: PROBE}
+        changed = {**last, "function": {**function, "arguments": arguments}}
+        changes[f"{CALLS} with arguments"] = changed
+    if last.get("id"):
+        changes["id of tool_calls"] = {**last, "id": PROBE}
+    for name, call in changes.items():
+        yield name, {**turn, CALLS: [*others, call]}
