@@ -11,7 +11,7 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -81,11 +81,34 @@ class LoraRecord:
 @dataclass(frozen=True, slots=True)
 class DataRecord:
     """The data that the run reads: to notice that a resumed run reads something else. An epoch has
-    `sequences` (None: not noted), without those that are held out."""
+    `sequences` (None: not noted), without those that are held out. `contents` are the files in
+    the order in which they are read, each as the beginning of its SHA-256 and its name (none: not
+    noted)."""
 
     files: int
     tokens: int
     sequences: int | None = None
+    contents: tuple[str, ...] = ()
+
+    def changes(self, now: DataRecord) -> str:
+        """Return what of the files is not as it was; empty: nothing, or nothing is known of it."""
+        was, new = ([line.partition(" ")[::2] for line in each.contents] for each in (self, now))
+        if not was or not new or [each for each, _ in was] == [each for each, _ in new]:
+            return ""
+        gone = {name: digest for digest, name in was if (digest, name) not in new}
+        added = {name: digest for digest, name in new if (digest, name) not in was}
+        found = {
+            "changed": [name for name in gone if name in added],
+            "no longer read": [name for name in gone if name not in added],
+            "new": [name for name in added if name not in gone],
+        }
+        parts = [f"{_listed(names)} {what}" for what, names in found.items() if names]
+        return ", ".join(parts) or "the same files in another order"
+
+
+def _listed(names: Sequence[str], most: int = 3) -> str:
+    shown = [*names[:most], *([f"{len(names) - most} more"] if len(names) > most else [])]
+    return " and ".join(shown)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -172,6 +195,8 @@ def record_to_json(record: JobRecord) -> str:
                 del group[name]
     if record.data is not None and record.data.sequences is None:
         del tree["data"]["sequences"]
+    if record.data is not None and not record.data.contents:
+        del tree["data"]["contents"]
     if record.lora is None:
         del tree["lora"]
     elif record.lora.base is None:
@@ -314,7 +339,8 @@ def _lora(read: _Reader) -> LoraRecord:
 def _data(read: _Reader) -> DataRecord:
     known = read.tree.get("sequences") is not None
     sequences = read.count("sequences", least=1) if known else None
-    return DataRecord(read.count("files"), read.count("tokens"), sequences)
+    contents = read.texts("contents") if "contents" in read.tree else ()
+    return DataRecord(read.count("files"), read.count("tokens"), sequences, contents)
 
 
 def _is_number(value: object) -> bool:

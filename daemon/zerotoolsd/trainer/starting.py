@@ -122,6 +122,12 @@ def warn_of_changes(
             f"{data.record.sequences} now (data, data.packing or eval.fraction changed): their "
             "order changes, and this epoch repeats some and leaves out others"
         )
+    changes = "" if record.data is None else record.data.changes(data.record)
+    if changes:
+        reporter.say(
+            f"note: the data is not what it was when {start.path.name} was saved ({changes}): "
+            "this epoch repeats some sequences and leaves out others"
+        )
 
 
 def describe_run(

@@ -176,6 +176,7 @@ class DataReading:
             sum(source.files for source in trained),
             sum(_tokens(source, pool) for source, pool in zip(trained, pools, strict=False)),
             len(train),
+            tuple(line for source in trained for line in source.contents),
         )
         return TrainingData(
             Batches(train, seed=spec.seed),

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.counts import counted
+from zerotools.core.errors import BadFile
 from zerotools.jobs.datafiles.documents import has_documents
 from zerotools.jobs.datafiles.token_files import TokenArray, read_token_header
 from zerotools.jobs.tables.data import BYTES, kind_of, patterns_of, tokenizer_of
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.trainer.data.cache.fingerprint import fingerprint
+from zerotoolsd.trainer.data.cache.fingerprint import content_of, fingerprint
 from zerotoolsd.trainer.data.cache.tokencache import Build, CacheEntry, TokenCache
 from zerotoolsd.trainer.data.corpus import (
     BYTES_VOCABULARY,
@@ -29,6 +30,8 @@ from zerotoolsd.trainer.data.tokenizing import load_tokenizer, tokenize
 from zerotoolsd.trainer.data.tokenstream import largest_id
 
 IDS = "ids.u32"
+DIGEST_LETTERS = 16
+"""Of a file's SHA-256, in the record of a checkpoint."""
 _OF_SOURCES = (
     *("text", "tokens", "examples", "preferences"),
     *("tokenizer", "mixture", "packing", "token_type"),
@@ -48,7 +51,8 @@ class Source:
 @dataclass(frozen=True)
 class ReadSource:
     """What every rank opens: `ids` that were written, files of bytes that are read as they are
-    (`paths`, of `sizes`), or `arrays` of ids. `notes` are lines for people."""
+    (`paths`, of `sizes`), or `arrays` of ids. `contents` has each file's digest and name, and
+    `notes` are lines for people."""
 
     key: str
     files: int
@@ -60,6 +64,7 @@ class ReadSource:
     paths: tuple[Path, ...] = ()
     sizes: tuple[int, ...] = ()
     arrays: tuple[TokenArray, ...] = ()
+    contents: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -103,10 +108,20 @@ class SourceReader:
                 tokenizer does not load.
         """
         paths = find_files(source.patterns, source.key)
-        kind = kind_of(self.spec.data)
-        if kind == "tokens":
-            return self._arrays(source, paths)
-        return self._text(source, paths) if kind == "text" else self._examples(source, paths)
+        readers = {"tokens": self._arrays, "text": self._text}
+        found = readers.get(kind_of(self.spec.data), self._examples)(source, paths)
+        return replace(found, contents=tuple(map(self._content, paths)))
+
+    def _content(self, path: Path) -> str:
+        try:
+            return f"{content_of(path, self._stamps)[:DIGEST_LETTERS]} {path.name}"
+        except OSError as error:
+            raise BadFile(f"{path} cannot be read: {error.strerror}") from None
+
+    @property
+    def _stamps(self) -> Path:
+        """Where the digests of files are noted."""
+        return (self.run_dir if self.cache is None else self.cache.directory) / "stamps"
 
     def _arrays(self, source: Source, paths: list[Path]) -> ReadSource:
         arrays = tuple(read_token_header(path, self.spec.data.token_type) for path in paths)
@@ -193,7 +208,7 @@ class SourceReader:
                     paths,
                     None if tokenizer is None else Path(tokenizer),
                     [kind_of(self.spec.data), settings],
-                    self.cache.directory / "stamps",
+                    self._stamps,
                 )
                 return self.cache.entry(key, build, self.until_opened)
             except OSError as error:

@@ -27,13 +27,16 @@ def runs(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
     np.save(directory / "a.npy", np.frombuffer(ids[:half], "u1").astype("i8"))
     np.save(directory / "b.npy", np.frombuffer(ids[half:], "u1").astype("u4"))
     (directory / "all.bin").write_bytes(np.frombuffer(ids, "u1").astype("<u2").tobytes())
+    (directory / "changed").mkdir()
+    changed = directory / "changed" / text.name
+    changed.write_bytes(ids.upper())
     half_way = directory / "out" / "held-out" / "out" / checkpoint_dirs.directory_name(2)
     jobs = {
         "text": {},
         "npy": {"data": {"text": [], "tokens": [str(directory / "*.npy")]}},
         "raw": {"data": {"text": [], "tokens": [str(directory / "*.bin")], "token_type": "uint16"}},
         "held-out": held_out(0.25, checkpoint={"every": 2}),
-        "other-order": held_out(0.1, resume_from=str(half_way)),
+        "other-order": held_out(0.1, resume_from=str(half_way), data={"text": [str(changed)]}),
         "same-order": held_out(0.25, resume_from=str(half_way)),
     }
     return run_all(directory, text, 2, jobs)
@@ -54,7 +57,9 @@ def test_another_number_of_sequences_is_said_at_resume(runs: Runs) -> None:
     assert whole.sequences is not None
     assert kept.sequences == whole.sequences - round(whole.sequences * 0.25)
     log = (runs.directory.parent / "rank-0.log").read_text("utf-8")
-    [note] = [line for line in log.splitlines() if line.startswith("note: ")]
+    note, of_files = (line for line in log.splitlines() if line.startswith("note: "))
+    was = "the data is not what it was when step-00000002 was saved (verses.txt changed): "
+    assert was in of_files
     now = whole.sequences - round(whole.sequences * 0.1)
     assert f"an epoch had {kept.sequences} sequences" in note
     assert f"has {now} now" in note
