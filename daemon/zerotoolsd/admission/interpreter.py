@@ -13,6 +13,7 @@ from tempfile import NamedTemporaryFile
 from typing import IO, Any
 
 from zerotools.core.errors import BadRequest
+from zerotools.jobs.answer_times import DEEPSPEED_SECONDS, INTERPRETER_SECONDS
 from zerotools.jobs.datafiles.columnar_files import REQUIREMENT
 from zerotools.jobs.preflight import async_io, deepspeed_accepts
 from zerotools.jobs.tables.deepspeed import on_nvme
@@ -23,9 +24,6 @@ from zerotoolsd.accounts.job_user import JobUser, given_env
 from zerotoolsd.accounts.rights import rights_of
 from zerotoolsd.admission.preflight_data import needs_pyarrow
 
-DEADLINE_SECONDS = 20.0
-DEEPSPEED_SECONDS = 30.0
-"""To import DeepSpeed takes seconds, many on a machine that is at work."""
 LONGEST_ANSWER = 1 << 16
 KILL_SECONDS = 2.0
 """A child that SIGKILL does not end within this is left to the kernel."""
@@ -158,7 +156,7 @@ async def ask(
     python: str,
     env: Mapping[str, str],
     *arguments: str,
-    deadline_seconds: float = DEADLINE_SECONDS,
+    deadline_seconds: float = INTERPRETER_SECONDS,
     user: JobUser | None = None,
 ) -> bytes:
     """What `python` prints, given `arguments` and `env`; it runs as `user`, or as the daemon.

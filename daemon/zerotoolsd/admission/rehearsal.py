@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest
+from zerotools.jobs.answer_times import REHEARSAL_SECONDS
 from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.tables.data import ENCODED, kind_of
 from zerotools.jobs.tables.spec import JobSpec
@@ -20,8 +21,6 @@ from zerotoolsd.admission.preflight_data import needs_pyarrow
 from zerotoolsd.service.refusals import Unavailable
 
 PROGRAM = Path(__file__).parents[1] / "trainer" / "rehearsal.py"
-DEADLINE_SECONDS = 120.0
-"""Importing torch and transformers takes most of it, on a busy machine."""
 
 
 async def rehearse(
@@ -55,7 +54,7 @@ async def rehearse(
             ) from None
         output = await ask(
             *(python, env, "-P", str(PROGRAM), file.name),
-            deadline_seconds=DEADLINE_SECONDS,
+            deadline_seconds=REHEARSAL_SECONDS,
             user=user,
         )
     try:

@@ -37,6 +37,7 @@ from zerotools.cli.options.waiting_options import WaitingOptions, waiting_option
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import called, say
 from zerotools.core.errors import BadRequest, DaemonUnreachable
+from zerotools.jobs.answer_times import reads_data
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.client.remote.elsewhere import Elsewhere, machine_behind
 from zerotools.jobs.client.submissions import Submission
@@ -367,7 +368,7 @@ def _queue(
 
 def _has_notes(spec: JobSpec) -> bool:
     """Whether there may be something to say before the job is queued."""
-    return bool(spec.data.examples or spec.metrics.trackers) or _may_go_on_elsewhere(spec)
+    return reads_data(spec) or bool(spec.metrics.trackers) or _may_go_on_elsewhere(spec)
 
 
 def _may_go_on_elsewhere(spec: JobSpec) -> bool:

@@ -13,17 +13,18 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from zerotools.core.errors import BadRequest
+from zerotools.jobs.answer_times import (
+    INTERPRETER_SECONDS,
+    MANY_JOBS_SECONDS,
+    WHOLE_LOOK_SECONDS,
+    answer_seconds,
+)
 from zerotools.jobs.client import api_versions
 from zerotools.jobs.client.daemon_requests import DaemonRequests
 
 if TYPE_CHECKING:  # all tables of the job file, a fifth of the start of a command that asks
     from zerotools.jobs.tables.spec import JobSpec
 
-MODEL_SECONDS = 150.0
-CONFIG_SECONDS = 30.0
-"""More, where the daemon has a job's model built, or its examples tokenised."""
-ARRAY_SECONDS = 120.0
-"""More, where many jobs are looked at before any of them is queued."""
 PAGE = 1000
 """Jobs of one answer, at most."""
 CLEAN_SECONDS = 3600.0
@@ -43,15 +44,6 @@ class LogBytes:
     over: bool
 
 
-def _patience(spec: JobSpec, *, model: bool = False) -> float:
-    """How much longer an answer may take in which the job's interpreter is asked about DeepSpeed's
-    configuration, the first examples of the data, or the model: also to compare it with a
-    checkpoint of another program."""
-    config = CONFIG_SECONDS if spec.engine == "deepspeed" else 0.0
-    asked = model or spec.resume_from is not None or bool(spec.data.examples)
-    return config + (MODEL_SECONDS if asked else 0.0)
-
-
 class DaemonClient(DaemonRequests):
     """What the daemon can be asked."""
 
@@ -68,7 +60,7 @@ class DaemonClient(DaemonRequests):
 
         # What was not set is left to the daemon's defaults: it may be of another version.
         body = {"job": given_of(spec), "idempotency_key": idempotency_key, **terms}
-        return self._object("POST", "/v1/jobs", body=body, patience=_patience(spec))
+        return self._object("POST", "/v1/jobs", body=body, patience=answer_seconds(spec))
 
     def submit_array(
         self,
@@ -85,7 +77,7 @@ class DaemonClient(DaemonRequests):
 
         asked = {"job": given_of(spec), "sweep": dict(sweep), "count": count}
         body = {**asked, "idempotency_key": idempotency_key, **terms}
-        patience = _patience(spec) + ARRAY_SECONDS
+        patience = answer_seconds(spec) + MANY_JOBS_SECONDS
         answer = self._object("POST", "/v1/arrays", body=body, patience=patience)
         return list(answer["jobs"])
 
@@ -101,7 +93,7 @@ class DaemonClient(DaemonRequests):
         from zerotools.jobs.jobfile.parse import given_of
 
         body = {"job": given_of(spec), **({"model": True} if model else {}), **terms}
-        patience = _patience(spec, model=model)
+        patience = answer_seconds(spec, model=model)
         try:
             answer = self._object("POST", "/v1/check", body=body, patience=patience)
         except BadRequest:
@@ -182,30 +174,33 @@ class DaemonClient(DaemonRequests):
 
     def resume(self, job_id: int) -> dict[str, Any]:
         """Queue a new job that goes on where one that is over stopped; the new job."""
-        return self._object("POST", f"/v1/jobs/{job_id}/resume")
+        path, patience = f"/v1/jobs/{job_id}/resume", WHOLE_LOOK_SECONDS
+        return self._object("POST", path, patience=patience)
 
     def edit(self, job_id: int, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Change a job that has never started, by `set`, `unset`, `after` and `begin` of the
         request; the job as it is then."""
-        path, patience = f"/v1/jobs/{job_id}/edit", MODEL_SECONDS + CONFIG_SECONDS
+        path, patience = f"/v1/jobs/{job_id}/edit", WHOLE_LOOK_SECONDS
         return self._object("POST", path, body=dict(changes), patience=patience)
 
     def of_array(self, job_id: int, body: Mapping[str, Any], request: str = "") -> dict[str, Any]:
         """Ask the same of all jobs of the array that a job is of: those that were asked (`jobs`),
         and why others were not (`kept`); with the request `/retry` a new array."""
-        path, patience = f"/v1/jobs/{job_id}/array{request}", MODEL_SECONDS + CONFIG_SECONDS
+        path, patience = f"/v1/jobs/{job_id}/array{request}", WHOLE_LOOK_SECONDS
         return self._object("POST", path, body=dict(body), patience=patience)
 
     def retry(self, job_id: int, *, output_dir: str | None = None) -> dict[str, Any]:
         """Queue a job that is over once more, from the start; the new job."""
         body = {} if output_dir is None else {"output_dir": output_dir}
-        path, patience = f"/v1/jobs/{job_id}/retry", MODEL_SECONDS + CONFIG_SECONDS
+        path, patience = f"/v1/jobs/{job_id}/retry", WHOLE_LOOK_SECONDS
         return self._object("POST", path, body=body, patience=patience)
 
     def adopt(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
         """Have a process watched: `pid`, and `name`, `time_limit`, `checkpoint_dir`; the job, and
         what is `watched`."""
-        return self._object("POST", "/v1/adoptions", body=dict(wanted), patience=CONFIG_SECONDS)
+        return self._object(
+            "POST", "/v1/adoptions", body=dict(wanted), patience=INTERPRETER_SECONDS
+        )
 
     def drain(self, why: str | None = None) -> dict[str, Any]:
         """Let nothing start any more; as `health`."""

@@ -77,7 +77,7 @@ class DaemonRequests:
             response = connection.getresponse()
             data = response.read()
         except (OSError, http.client.HTTPException) as error:
-            raise self._unreachable(error) from error
+            raise self._unreachable(error, self._timeout + patience) from error
         finally:
             connection.close()
         if response.status >= 400:
@@ -115,7 +115,9 @@ class DaemonRequests:
             connection.close()
         return api_versions.which_to_upgrade(health, zerotools.__version__) if health else None
 
-    def _unreachable(self, error: OSError | http.client.HTTPException) -> DaemonUnreachable:
+    def _unreachable(
+        self, error: OSError | http.client.HTTPException, waited: float
+    ) -> DaemonUnreachable:
         match error:
             case FileNotFoundError() | ConnectionRefusedError() | NotADirectoryError():
                 is_here = machine_behind(self.socket) is None
@@ -127,9 +129,7 @@ class DaemonRequests:
             case PermissionError():
                 why = f"the daemon at {self.shown} belongs to another user (permission denied)"
             case TimeoutError():
-                return AnswerLost(
-                    f"the daemon at {self.shown} did not answer within {self._timeout:g} s"
-                )
+                return AnswerLost(f"the daemon at {self.shown} did not answer within {waited:g} s")
             case _:
                 reason = str(error) or type(error).__name__
                 return AnswerLost(f"the daemon at {self.shown} broke off the connection ({reason})")

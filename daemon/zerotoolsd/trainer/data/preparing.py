@@ -84,7 +84,8 @@ class ReadingStats:
         ]
         total = self.prompts_lost + self.responses_lost
         return (
-            f"{counted(self.cut, 'example')} of {self.count} cut to "
+            f"{counted(self.cut, 'answer' if data.preferences else 'example')} of {self.count} "
+            f"cut to "
             f"{' and '.join(_limits(data, positions))}, which loses {counted(total, 'token')} "
             f"({', '.join(lost)})"
         )
