@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from zerotools.jobs.tables.spec import JobSpec
+from zerotools.runs import checkpoint_dirs
 from zerotools.runs.record import JobRecord
 from zerotoolsd.supervisor.heartbeats.rank_phases import END
 from zerotoolsd.trainer.checkpointing import Checkpointing
@@ -13,7 +15,7 @@ from zerotoolsd.trainer.data.batches import Batches
 from zerotoolsd.trainer.data.prefetch import Prefetch
 from zerotoolsd.trainer.engine.protocol import Engine, StepResult
 from zerotoolsd.trainer.evaluation.evaluating import Evaluation
-from zerotoolsd.trainer.rank.failures import EXIT_DONE, EXIT_STOPPED, MachineNotReady
+from zerotoolsd.trainer.rank.failures import EXIT_DONE, EXIT_STOPPED, Diverged, MachineNotReady
 from zerotoolsd.trainer.rank.group import CONTROL_TIMEOUT, STEP_TIMEOUT, WorldGroup
 from zerotoolsd.trainer.rank.start_timing import Phases
 from zerotoolsd.trainer.rank.stop_request import StopRequest
@@ -60,7 +62,16 @@ class TrainingRun:
             self.checkpoints.settled(),
             Prefetch(self.batches, size, rank.share, rank.shares) as batches,
         ):
-            return self._train(batches)
+            try:
+                return self._train(batches)
+            except Diverged as error:
+                raise Diverged(f"{error}; {self._how_to_go_on()}") from error
+
+    def _how_to_go_on(self) -> str:
+        saved = checkpoint_dirs.listing(Path(self.spec.output_dir or ""))
+        if not saved:
+            return "no checkpoint was saved: submit the changed job from its start"
+        return f"then resume from {saved[0].name}"
 
     def _train(self, batches: Prefetch) -> int:
         steps, every = self.spec.train.total_steps, self.spec.checkpoint.every

@@ -65,7 +65,7 @@ class DivergencePolicy:
         if fixed_scale is not None and self.skipped_in_a_row >= MAX_OVERFLOWS:
             raise Diverged(
                 f"gradients overflowed in {MAX_OVERFLOWS} steps in a row at fp16.loss_scale = "
-                f"{fixed_scale:g}: lower it, or leave it out, and resume from a checkpoint"
+                f"{fixed_scale:g}: lower it, or leave it out"
             )
 
 
@@ -73,7 +73,7 @@ def overflow_at_smallest(scale: float) -> Diverged:
     """The error for gradients that overflow at the smallest loss scale."""
     return Diverged(
         f"gradients overflow at the smallest loss scale, {scale:g}: training has diverged; lower "
-        "the learning rate, or train in bf16, and resume from a checkpoint"
+        "the learning rate, or train in bf16"
     )
 
 
@@ -86,5 +86,5 @@ def _why(step: int, loss: float, grad_norm: float) -> str:
     name, value = ("gradient norm", grad_norm) if math.isfinite(loss) else ("loss", loss)
     return (
         f"the {name} of step {step + 1} is {value}: training has diverged; lower "
-        "train.learning_rate or lengthen train.warmup_steps, and resume from a checkpoint"
+        "train.learning_rate or lengthen train.warmup_steps"
     )

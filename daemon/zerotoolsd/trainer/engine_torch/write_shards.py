@@ -29,7 +29,7 @@ def write_tensors(tree: TensorTree, directory: Path, group: WorldGroup) -> None:
     if bad:
         raise Diverged(
             f"{bad[0]} has values that are not finite, and is not saved: training has diverged; "
-            "lower train.learning_rate or lengthen train.warmup_steps, and resume from a checkpoint"
+            "lower train.learning_rate or lengthen train.warmup_steps"
         )
     writer = dcp.FileSystemWriter(directory, single_file_per_rank=True, sync_files=True)
     try:
