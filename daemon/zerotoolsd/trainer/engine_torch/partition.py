@@ -12,11 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from zerotoolsd.trainer.tensor_parallel.whole_values import gather_flat
 
 BUCKET_BYTES = 16 << 20
 """What a rank sends at a time; it receives as much from each."""
@@ -73,8 +74,7 @@ class RowPartition:
         for piece, place in _placed(bucket, mine):
             part = piece.of(rank)
             place[: part.numel()].copy_(part)
-        everyone = mine.new_empty(ranks * length)
-        dist.all_gather_into_tensor(everyone, mine, self._mesh.get_group())
+        everyone = gather_flat(mine, self._mesh.get_group())
         for other in range(ranks):
             if other == rank:
                 continue

@@ -101,10 +101,17 @@ def _sum(values: torch.Tensor, group: Any) -> torch.Tensor:
 
 
 def _join(part: torch.Tensor, group: Any) -> torch.Tensor:
-    ranks = dist.get_world_size(group)
-    found = part.new_empty(ranks * part.numel())
-    dist.all_gather_into_tensor(found, part.contiguous().view(-1), group=group)
-    return found.view(ranks, *part.shape).movedim(0, -2).flatten(-2)
+    found = gather_flat(part.contiguous().view(-1), group)
+    return found.view(dist.get_world_size(group), *part.shape).movedim(0, -2).flatten(-2)
+
+
+def gather_flat(part: torch.Tensor, group: Any) -> torch.Tensor:
+    """Return the flat tensors of all ranks of `group`, of the same length, one after another."""
+    found = part.new_empty(dist.get_world_size(group) * part.numel())
+    # torch 2.13 has renamed it, and warns of the other name.
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    gather(found, part, group=group)
+    return found
 
 
 def _own(whole: torch.Tensor, group: Any) -> torch.Tensor:
