@@ -107,8 +107,8 @@ def ordered(count: int) -> list[int]:
 def rate_factor(step: int) -> float:
     """The part of `RATE` that step `step` has, counted from 0: up in a line, then down to 0."""
     if step < WARMUP:
-        return (step + 1) / WARMUP
-    return max(0.0, 1.0 - (step - WARMUP) / (STEPS - 1 - WARMUP))
+        return step / WARMUP
+    return max(0.0, 1.0 - (step - WARMUP) / (STEPS - WARMUP))
 
 
 def load_model(setting: Setting) -> Any:

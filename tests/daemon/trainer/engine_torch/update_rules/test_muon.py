@@ -116,7 +116,7 @@ def plain_losses(kind: str, model_path: Path, text: Path) -> Iterator[float]:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer, rate in optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = rate * (STEPS - step - 1) / (STEPS - 1)
+                group["lr"] = rate * (STEPS - step) / STEPS
             optimizer.step()
             optimizer.zero_grad()
         yield float(loss.detach())
