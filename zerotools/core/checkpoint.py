@@ -201,7 +201,8 @@ class Checkpoint:
     tree of plain values, `TensorRef` and `Opaque`. `files` maps each file in which a chunk lies to
     its size in bytes; others may be there. `model_sidecars` are sidecar files that belong to the
     model rather than to the shards (config.json, tokenizer), by the name that they have beside an
-    export.
+    export; who writes may have others there. `own_config` is the config.json that was found with
+    the checkpoint, and says how its bytes are read.
     `stamps` has every file that was read to make this value, by absolute path, as it was before its
     first byte was read; empty in a `Target`. `native` is what the format keeps for its own writer:
     a value of a class of its own, which no other code opens. `archives` has where archives lie one
@@ -215,6 +216,7 @@ class Checkpoint:
     state: Mapping[str, Any] = field(default_factory=dict)
     files: Mapping[str, int] = field(default_factory=dict)
     model_sidecars: Mapping[str, Path] = field(default_factory=dict)
+    own_config: Path | None = None
     problems: Sequence[Problem] = ()
     stamps: Mapping[Path, Stamp] = field(default_factory=dict)
     native: object = None

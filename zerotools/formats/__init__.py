@@ -29,6 +29,7 @@ from zerotools.formats.safetensors.format import SafetensorsFormat
 from zerotools.formats.torchfile.format import TorchFileFormat
 from zerotools.io.files.listing import is_there
 from zerotools.io.files.sources import recording
+from zerotools.io.huggingface.model_sidecars import CONFIG, find_config
 from zerotools.runs.thinned import read_thinned
 
 
@@ -126,7 +127,8 @@ def _read(path: Path, options: ReadOptions, table: FormatTable) -> Checkpoint:
         thinned = read_thinned(checkpoint.root)
     said = () if thinned is None else (thinned.sentence(),)
     origin = replace(checkpoint.origin, notes=(*found.notes, *checkpoint.origin.notes, *said))
-    return replace(checkpoint, origin=origin, stamps=sources.stamps)
+    config = checkpoint.model_sidecars.get(CONFIG) or find_config(checkpoint.root)
+    return replace(checkpoint, origin=origin, own_config=config, stamps=sources.stamps)
 
 
 def require_model(checkpoint: Checkpoint) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from tests.ops.quantised.models import (
     plain,
     read,
     scales,
+    write,
 )
+from zerotools import formats
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.io.numeric.numpy_dtypes import Array
@@ -226,3 +229,15 @@ def test_a_plain_model_is_not_quantised(tmp_path: Path) -> None:
         "h.layer_scale": plain(1),
     }
     assert not recognise(read(tmp_path / "m", tensors, None)).is_there
+
+
+def test_a_config_is_found_beside_a_file_and_above_a_directory(tmp_path: Path) -> None:
+    tensors = {"a.weight": fp8(100, 100), "a.weight_scale_inv": scales(2, 2)}
+    model = write(tmp_path / "m", tensors, {**FP8, "weight_block_size": [64, 64]})
+    step = tmp_path / "m/checkpoint-5"
+    step.mkdir()
+    shutil.copy(model / "model.safetensors", step)
+    for path in (model, model / "model.safetensors", step, step / "model.safetensors"):
+        found = recognise(formats.read(path))
+        assert found.error() is None
+        assert found.weights[Key("a.weight", "param")].kind == "fp8 blocks 64x64"

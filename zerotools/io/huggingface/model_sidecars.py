@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TypeVar
 
+from zerotools.core.errors import BadRequest
+
+_Found = TypeVar("_Found")
 CONFIG = "config.json"
 _NAME = re.compile(
     r"config\.json|generation_config\.json|tokenizer[^/]*|vocab\.[^/]*|merges\.txt"
@@ -34,28 +38,44 @@ def model_sidecars(directory: Path) -> dict[str, Path]:
     }
 
 
-def find_model_sidecars(root: Path) -> dict[str, Path]:
-    """The config and tokenizer files of a model whose checkpoint lies at `root`: those in it, else
-    in a directory of it that is there for them, else in the run's directory that it lies in. Of
-    each kind the nearest are taken."""
+def find_model_sidecars(path: Path) -> dict[str, Path]:
+    """The config and tokenizer files of a model whose checkpoint lies at `path`: those beside it if
+    it is a file, in it if it is a directory, else in a directory of it that is there for them, else
+    in the run's directory that it lies in. Of each kind the nearest are taken."""
     found: dict[str, Path] = {}
-    for directory in _around(root):
-        found |= of_other_kinds(model_sidecars(directory), found)
+    for there in _around(path, model_sidecars):
+        found |= of_other_kinds(there, found)
     return found
 
 
-def find_beside(root: Path, name: str) -> Path | None:
+def find_config(path: Path) -> Path | None:
+    """The config.json of the checkpoint at `path`: beside a file, else in the directory or one of
+    it that is there for the config, else above it in the run. None: there is none."""
+    return find_beside(path, CONFIG)
+
+
+def find_beside(path: Path, name: str) -> Path | None:
     """The nearest file of this name, where `find_model_sidecars` looks."""
-    places = (directory / name for directory in _around(root))
-    return next((path for path in places if path.is_file()), None)
+
+    def look(directory: Path) -> Path | None:
+        return place if (place := directory / name).is_file() else None
+
+    return next((found for found in _around(path, look) if found is not None), None)
 
 
-def _around(root: Path) -> Iterator[Path]:
-    place = root.absolute()
+def _around(path: Path, look: Callable[[Path], _Found]) -> Iterator[_Found]:
+    """What `look` finds in each directory where files of the model at `path` may lie, the nearest
+    first. A directory above it that may not be looked into is passed over."""
+    root = path if path.is_dir() else path.parent
+    root = place = root.absolute()
     for _ in range(_MAX_LEVELS):
         for directory in (place, *(place / name for name in (*_INSIDE, root.name + _BESIDE))):
-            if directory.is_dir():
-                yield directory
+            try:
+                if directory.is_dir():
+                    yield look(directory)
+            except (PermissionError, BadRequest):
+                if place == root:
+                    raise
         if not _PART.fullmatch(place.name):
             break
         place = place.parent

@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterator, Mapping
 
 from zerotools.core import dtypes
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
-from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.ops.quantised.bits_and_bytes import bits_and_bytes
 from zerotools.ops.quantised.eight_bits import eight_bits
 from zerotools.ops.quantised.four_bits import four_bits
@@ -58,7 +57,7 @@ def recognise(checkpoint: Checkpoint) -> Quantisation:
     Raises:
         BadFile: config.json cannot be read.
     """
-    config = quantisation_config(checkpoint.model_sidecars.get(CONFIG))
+    config = quantisation_config(checkpoint.own_config)
     tensors = {key: t for key, t in checkpoint.tensors.items() if key.role in _ROLES}
     weights: dict[Key, QuantisedWeight] = {}
     faults: list[tuple[str, str | None]] = []
