@@ -20,6 +20,7 @@ from tests.formats.deepspeed.reading.test_consistency import poke
 from tests.formats.torchfile.saving import Saved
 from tests.golden_files import GOLDEN, JOB, digests
 from tests.ops.exports import masters, model, noise
+from tests.ops.quantised.models import FP8, fp8, plain, scales, write
 from zerotools import public
 
 ZERO2 = GOLDEN / "deepspeed-0.19.8/z2-bf16-w3"
@@ -239,3 +240,56 @@ def test_quantised_weights_are_plain_in_a_type_and_as_they_are_without(tmp_path:
     stored = zerotools.load_state_dict(case / "model", framework="numpy")
     assert stored["a.weight"].dtype.name == "float8_e4m3fn"
     assert stored["a.weight_scale_inv"].shape == (2, 1)
+
+
+def _fp8(path: Path, *, has_config: bool = True) -> Path:
+    """A model of blocks of 64, which shapes alone do not tell from blocks of 50."""
+    config = {**FP8, "weight_block_size": [64, 64]}
+    tensors = {"a.weight": fp8(100, 100), "a.weight_scale_inv": scales(2, 2)}
+    write(path, {**tensors, "norm.weight": plain(16)}, config)
+    if not has_config:
+        (path / "config.json").unlink()
+    return path
+
+
+def test_a_config_is_found_wherever_a_checkpoint_is_named(tmp_path: Path) -> None:
+    model = _fp8(tmp_path / "run")
+    expected = zerotools.load_state_dict(model, dtype="fp32", framework="numpy")["a.weight"]
+    step = model / "checkpoint-5"
+    step.mkdir()
+    shutil.copy(model / "model.safetensors", step)
+    for path in (step, step / "model.safetensors", model / "model.safetensors"):
+        found = zerotools.load_state_dict(path, dtype="fp32", framework="numpy")
+        assert (found["a.weight"] == expected).all()
+        entry = zerotools.open(path)["a.weight"]
+        assert (entry.numpy("fp32") == expected).all()
+        assert entry.numpy().dtype.name == "float8_e4m3fn"
+
+
+def test_a_payload_is_not_cast_without_its_scales(tmp_path: Path) -> None:
+    model = zerotools.open(_fp8(tmp_path / "m"))
+    assert model["a.weight_scale_inv"].numpy("fp32").shape == (2, 2)
+    with pytest.raises(zerotools.Unsupported, match="would become bfloat16 without its scales"):
+        model["a.weight_scale_inv"].numpy("bf16")
+    model = zerotools.open(_fp8(tmp_path / "other", has_config=False))
+    with pytest.raises(zerotools.Unsupported, match="in blocks of 50x50 and of 99x99"):
+        model["a.weight"].numpy("fp32")
+    assert model["norm.weight"].numpy("fp32").dtype == np.float32
+    alone = write(tmp_path / "alone", {"a.weight": fp8(4, 4)}, None)
+    with pytest.raises(zerotools.BadFile, match="has no scales"):
+        zerotools.open(alone)["a.weight"].numpy("bf16")
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    "case",
+    [
+        "transformers-5.23.0/mxfp8",
+        "bitsandbytes-0.50.2/nf4",
+        "compressed-tensors-0.20.0/int8-channel",
+    ],
+)
+def test_an_entry_in_a_type_is_what_load_state_dict_has(case: str) -> None:
+    model = GOLDEN / case / "model"
+    expected = zerotools.load_state_dict(model, dtype="bf16")["a.weight"]
+    assert zerotools.open(model)["a.weight"].torch("bf16").equal(expected)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,6 +22,7 @@ from zerotools.io.stores.addresses import path_of
 
 if TYPE_CHECKING:
     from zerotools.io.numeric.numpy_dtypes import Array
+    from zerotools.ops.quantised.quantisation import Quantisation
 
 # Which role a bare name means: the first that the checkpoint has.
 _BARE = ("param", "buffer", "param16")
@@ -33,7 +35,7 @@ class Entry:
 
     key: Key
     _tensor: Tensor
-    _checkpoint: Checkpoint
+    _reader: Reader = field(repr=False, compare=False)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -48,18 +50,25 @@ class Entry:
         return self._tensor.nbytes
 
     def numpy(self, dtype: object = None) -> Array:
-        """The values, as `dtype` if one is given; bfloat16 and float8 are types of ml_dtypes.
+        """The values, as `dtype` if one is given; bfloat16 and float8 are types of ml_dtypes. In
+        another type than its own, the payload of a quantised weight is multiplied by its scales.
 
         Raises:
             BadFile: the tensor is incomplete, its file damaged, or the checkpoint one of which
                 nothing can be made, such as one with files of two saves.
-            Unsupported: no such type, or a cast that is not between floating-point types.
+            Unsupported: no such type, a cast that is not between floating-point types, or one of
+                a payload or scales of which no weight can be made.
         """
         from zerotools.ops.conversions.conversion import refuse_blocked
         from zerotools.ops.execution.load_arrays import load
+        from zerotools.ops.quantised.dequantise import with_values_of
 
-        refuse_blocked(self._checkpoint)
-        return load(self._checkpoint, {self.key: _named(dtype) or self.dtype})[self.key]
+        source = self._reader.checkpoint
+        refuse_blocked(source)
+        chosen = _named(dtype) or self.dtype
+        if chosen != self.dtype:
+            source = with_values_of(source, self._reader.quantisation, self.key, chosen)
+        return load(source, {self.key: chosen})[self.key]
 
     def torch(self, dtype: object = None) -> Any:
         """The values as a torch.Tensor on the CPU; raises like `numpy`."""
@@ -100,8 +109,15 @@ class Reader(Mapping[str | tuple[str, str], Entry]):
                 key = Key(candidate, role)
                 tensor = self.checkpoint.tensors.get(key)
                 if tensor is not None:
-                    return Entry(key, tensor, self.checkpoint)
+                    return Entry(key, tensor, self)
         raise KeyError(name_and_role)
+
+    @cached_property
+    def quantisation(self) -> Quantisation:
+        """Which weights are quantised, and how."""
+        from zerotools.ops.quantised.recognise import recognise
+
+        return recognise(self.checkpoint)
 
     def roles(self, name: str) -> list[str]:
         """The roles that there are for a name, such as `param` and `exp_avg`."""
@@ -162,14 +178,13 @@ def load_state_dict(
     from zerotools.ops.conversions.conversion import refuse_blocked, refuse_damaged_files
     from zerotools.ops.execution.load_arrays import load
     from zerotools.ops.quantised.dequantise import dequantised
-    from zerotools.ops.quantised.recognise import recognise
 
     reader = open(path, tag=tag, layout=layout, section=section)
     formats.require_model(reader.checkpoint)
     refuse_blocked(reader.checkpoint)
     chosen = _named(dtype)
     if chosen is not None and role == "param":
-        found = recognise(reader.checkpoint)
+        found = reader.quantisation
         reader = Reader(dequantised(reader.checkpoint, found)) if found.is_there else reader
     names = {name: reader[name] for name in reader} if role == "param" else _of_role(reader, role)
     if not names:

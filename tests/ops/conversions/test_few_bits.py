@@ -225,3 +225,63 @@ def test_commands_that_do_not_quantise_say_so(model: Path) -> None:
 def test_salvage_says_what_to_do_instead(quantised: Path) -> None:
     with pytest.raises(Unsupported, match=r"is quantised \(fp8 blocks .* --dtype bf16"):
         refuse_quantised(formats.read(quantised))
+
+
+BLOCKS_OF_64 = {**FP8, "weight_block_size": [64, 64]}
+
+
+def _config_of(directory: Path) -> Any:
+    return json.loads((directory / "config.json").read_text())
+
+
+@pytest.fixture
+def of_64(tmp_path: Path) -> Path:
+    """A model whose shapes fit blocks of 128 as well, and of 50."""
+    tensors = {"a.weight": fp8(100, 100), "a.weight_scale_inv": scales(2, 2)}
+    return write(tmp_path / "of 64", tensors, BLOCKS_OF_64)
+
+
+@pytest.mark.parametrize("settings", [None, FP8])
+def test_a_config_dir_says_what_is_written_and_not_how_weights_are_read(
+    of_64: Path, tmp_path: Path, settings: dict[str, Any] | None
+) -> None:
+    base = write(tmp_path / "base", PLAIN, settings)
+    own = _files(_written(prepare(of_64, tmp_path / "own", Options(dtype="fp32"))))
+    for number, source in enumerate((of_64, of_64 / "model.safetensors")):
+        out = prepare(source, tmp_path / f"1-{number}", Options(dtype="fp32"), config_dir=base)
+        assert _files(_written(out)) == own
+        options = {"dtype": "fp32"}
+        other = convert.prepare(
+            source, tmp_path / f"2-{number}", "safetensors", options, config_dir=base
+        )
+        assert isinstance(other, Conversion)
+        assert _files(_written(other)) == own
+    kept = _written(prepare(of_64, tmp_path / "kept", Options(), config_dir=base))
+    assert _config_of(kept)["quantization_config"] == BLOCKS_OF_64
+
+
+def test_a_config_dir_that_is_quantised_is_not_written_so_beside_plain_weights(
+    model: Path, quantised: Path, tmp_path: Path
+) -> None:
+    (model / "config.json").unlink()
+    out = _written(prepare(model, tmp_path / "1", Options(), config_dir=quantised))
+    assert "quantization_config" not in _config_of(out)
+    other = convert.prepare(model, tmp_path / "2", "dcp", {"world_size": 1}, config_dir=quantised)
+    assert isinstance(other, Conversion)
+    assert any("written without quantization_config" in note for note in other.notes)
+    assert "quantization_config" not in _config_of(_written(other))
+
+
+def test_scales_of_blocks_that_nothing_proves_stay_with_their_weight_or_are_refused(
+    of_64: Path, tmp_path: Path
+) -> None:
+    (of_64 / "config.json").unlink()
+    base = write(tmp_path / "base", PLAIN, FP8)
+    with pytest.raises(Unsupported, match="in blocks of 50x50 and of 99x99, and nothing says"):
+        prepare(of_64, tmp_path / "o", Options(dtype="bf16"), config_dir=base)
+    with pytest.raises(Unsupported, match=r"is quantised .*which this command does not read"):
+        refuse_quantised(formats.read(of_64))
+    with pytest.raises(BadRequest, match=r"written without a.weight_scale_inv"):
+        prepare(of_64, tmp_path / "o", Options(include=["a.weight"]))
+    kept = prepare(of_64, tmp_path / "o", Options(), config_dir=base)
+    assert _config_of(_written(kept))["quantization_config"] == FP8

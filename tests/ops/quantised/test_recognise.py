@@ -76,9 +76,9 @@ FAULTS: dict[str, tuple[Tensors, dict[str, Any] | None, str]] = {
         "says quant_method 'fp8', and no tensor beside it is quantised",
     ),
     "a config of mxfp4 and fp8 blocks": (
-        fp8_tensors(),
+        {"a.weight": fp8(4, 6), "a.weight_scale_inv": scales(4, 1)},
         {"quant_method": "mxfp4"},
-        "says quant_method 'mxfp4', and a.weight is fp8 blocks 128x128",
+        "says quant_method 'mxfp4', and a.weight is fp8 with one scale for each row",
     ),
     "zero points": (
         {"a.weight": np.ones((4, 4), np.int8), "a.weight_scale": scales(4, 1),
@@ -198,9 +198,9 @@ def test_an_unknown_method_is_named(tmp_path: Path, settings: dict[str, Any], sa
         raise error
 
 
-@pytest.mark.parametrize("settings", [FP8, None])
-def test_blocks_are_found_with_a_config_and_by_names_alone(
-    tmp_path: Path, settings: dict[str, Any] | None
+@pytest.mark.parametrize("settings", [FP8, {"quant_method": "fp8"}])
+def test_blocks_are_those_of_the_config_or_of_its_class(
+    tmp_path: Path, settings: dict[str, Any]
 ) -> None:
     found = recognise(read(tmp_path / "m", fp8_tensors(), settings))
     assert found.error() is None
@@ -208,6 +208,48 @@ def test_blocks_are_found_with_a_config_and_by_names_alone(
     assert found.words() == "fp8 blocks 128x128, 1 tensor, with 1 tensor of scales"
     weight = found.weights[Key("a.weight", "param")]
     assert weight.tensor.shape == (130, 256)
+
+
+OPEN: dict[str, tuple[Tensors, dict[str, Any] | None, str]] = {
+    "no config": (fp8_tensors(), None, "in blocks of 65x128 and of 129x255, and nothing says"),
+    "a config without blocks": (
+        fp8_tensors(), {**CT, "config_groups": {}}, "and nothing says which",
+    ),
+    "exponents that are for no 32 elements": (
+        {"a.weight": fp8(256, 256), "a.weight_scale_inv": np.ones((2, 2), np.uint8)},
+        None,
+        "in blocks of 128x128 and of 255x255",
+    ),
+    "a config of two blocks that both fit": (
+        fp8_tensors(),
+        {**CT, "config_groups": {
+            name: {"weights": {"block_structure": block}}
+            for name, block in (("a", [128, 128]), ("b", [96, 128]))
+        }},
+        "in blocks of 128x128 and of 96x128, and config.json names both",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("tensors", "settings", "said"), OPEN.values(), ids=OPEN)
+def test_blocks_that_nothing_proves_are_not_guessed(
+    tmp_path: Path, tensors: Tensors, settings: dict[str, Any] | None, said: str
+) -> None:
+    model = write(tmp_path / "m", tensors, settings)
+    if settings is None:
+        (model / "config.json").unlink()
+    found = recognise(formats.read(model))
+    error = found.error()
+    assert not found.weights
+    assert found.damage == ()
+    assert isinstance(error, Unsupported)
+    with pytest.raises(Unsupported, match=said):
+        raise error
+
+
+def test_exponents_without_a_config_are_for_32_elements_of_a_row(tmp_path: Path) -> None:
+    tensors = {"a.weight": fp8(4, 70), "a.weight_scale": np.ones((4, 3), np.uint8)}
+    assert recognise(read(tmp_path / "m", tensors, None)).kinds() == {"mxfp8 groups of 32": (1, 1)}
 
 
 def test_one_scale_for_a_tensor_and_scales_of_activations(tmp_path: Path) -> None:

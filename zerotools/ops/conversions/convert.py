@@ -28,6 +28,7 @@ from zerotools.ops.conversions.optimizer_options import NAMES, RequestedHyperpar
 from zerotools.ops.conversions.reshard import resharded
 from zerotools.ops.conversions.weights_alone import KEEP, weights_alone
 from zerotools.ops.conversions.world_size import check_world_size
+from zerotools.ops.quantised.dequantise import with_true_config
 from zerotools.ops.quantised.quantisation import Quantisation
 from zerotools.ops.quantised.recognise import recognise
 from zerotools.ops.sidecars.left_behind import left_behind, undeclared_losses
@@ -120,7 +121,8 @@ def _prepare(
         done = _resharded(source, request, force=force)
         if isinstance(done, Unchanged):
             return done
-        return replace(done, target=_with_sidecars(done.target, given))
+        target = _with_sidecars(done.target, given)
+        return replace(done, target=with_true_config(target, source, recognise(source)))
     formats.require_model(source)
     read_by.check_weights(source)
     quantisation = recognise(source)
@@ -134,6 +136,8 @@ def _prepare(
             training = mapped_training(source, training, made.origins)
         source, notes = made.checkpoint, [*notes, *made.notes]
     target = _with_sidecars(_lay_out(source, training, request, quantisation), given)
+    if form.holds_state:
+        target = with_true_config(target, source, quantisation)
     beside, left = left_behind(read, target, table)
     known = {dropped.what for dropped in target.dropped}
     more = [

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.dtypes import PRECISIONS, DType
-from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.core.errors import BadRequest
 from zerotools.core.scaling.scaled_cast import ScaledCast
 from zerotools.core.target import Target
 from zerotools.ops.quantised.dequantise import (
     dequantised,
     dequantised_notes,
     kept_note,
+    refuse_bare_cast,
     with_config,
-    with_plain_config,
+    with_true_config,
 )
 from zerotools.ops.quantised.quantisation import Quantisation
 from zerotools.ops.quantised.quantise import QUANTISERS, Quantised, quantised
@@ -70,20 +71,12 @@ def refuse_bare_casts(source: Checkpoint, target: Target, found: Quantisation) -
     """Refuse a target that has a payload or scales in another type than they have.
 
     Raises:
-        Unsupported: names the first.
+        BadFile, Unsupported: names the first.
     """
-    names = {part.name for each in found.weights.values() for part in each.parts}
-    names |= {name for _, name in found.faults if name is not None}
     for key, tensor in target.checkpoint.tensors.items():
         own = source.tensors.get(key)
-        if own is None or isinstance(own, ScaledCast) or own.dtype == tensor.dtype:
-            continue
-        if key.name in names or (own.dtype.is_float and own.dtype.bits < 16):
-            raise Unsupported(
-                f"{source.origin.path}: {key.name} is {own.dtype} and would become {tensor.dtype} "
-                "without its scales; make the weights plain first, by zerotools consolidate "
-                "--dtype bf16"
-            )
+        if own is not None and not isinstance(own, ScaledCast):
+            refuse_bare_cast(source, found, key, tensor.dtype)
 
 
 def with_quantised_config(
@@ -92,6 +85,4 @@ def with_quantised_config(
     """`target` with a config.json that says how its weights are."""
     if made is not None:
         return with_config(target, source, made.settings, made.note)
-    if found.config is not None and dtype in PRECISIONS:
-        return with_plain_config(target, source)
-    return target
+    return with_true_config(target, source, found, is_plain=dtype in PRECISIONS)

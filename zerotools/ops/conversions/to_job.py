@@ -29,7 +29,7 @@ from zerotools.ops.foreign.check import check_state, kind_of, weights_of
 from zerotools.ops.foreign.names import WantedModel, with_job_names
 from zerotools.ops.foreign.notes import unknown
 from zerotools.ops.foreign.run import ForeignRun, read_run
-from zerotools.ops.quantised.dequantise import refuse_quantised
+from zerotools.ops.quantised.dequantise import refuse_quantised, with_true_config
 from zerotools.ops.sidecars.left_behind import left_behind
 from zerotools.ops.sidecars.model_sidecar_choice import requested_sidecars
 from zerotools.runs.foreign_record import foreign_record
@@ -92,7 +92,7 @@ def _prepare(
             "number of ranks"
         )
     formats.format_of(run.checkpoint).check_weights(run.checkpoint)
-    refuse_quantised(run.checkpoint)
+    quantisation = refuse_quantised(run.checkpoint)
     run, notes = _completed(_named(run, options), options)
     source = run.checkpoint
     if config_dir is not None:
@@ -101,6 +101,7 @@ def _prepare(
     ranks = options.get("world_size") or source.origin.world_size or 1
     record = _record(run, job, ranks)
     target = lay_out_job(source, run.training.scalars, record, destination)
+    target = with_true_config(target, source, quantisation, is_plain=True)
     beside, left = left_behind(source, target)
     target = replace(target, dropped=(*_dropped(run, target), *beside))
     said = [] if job is not None else list(unknown(run))

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.counts import counted
+from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.target import Target
 from zerotools.io.huggingface.config_json import adapted_config, weights_dtype
 from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.io.output.plain_files import literal
 from zerotools.ops.quantised.quantisation import Quantisation
-from zerotools.ops.quantised.quantisation_config import config_text
+from zerotools.ops.quantised.quantisation_config import config_text, quantisation_config
 from zerotools.ops.quantised.recognise import recognise
 
 
@@ -35,6 +36,44 @@ def dequantised(checkpoint: Checkpoint, found: Quantisation) -> Checkpoint:
         elif key not in gone:
             tensors[key] = tensor
     return replace(checkpoint, tensors=tensors)
+
+
+def with_values_of(
+    checkpoint: Checkpoint, found: Quantisation, key: Key, dtype: DType
+) -> Checkpoint:
+    """The checkpoint, with a whole weight for `key` where it is the payload of one. It is to be
+    cast to `dtype`.
+
+    Raises:
+        Unsupported: it is a payload or a scale, and means nothing in another type.
+        BadFile: its scales are missing or have another shape.
+    """
+    each = found.weights.get(key)
+    if each is not None and each.parts[0] == key and found.unknown is None:
+        return replace(checkpoint, tensors={**checkpoint.tensors, key: each.tensor})
+    refuse_bare_cast(checkpoint, found, key, dtype)
+    return checkpoint
+
+
+def refuse_bare_cast(checkpoint: Checkpoint, found: Quantisation, key: Key, dtype: DType) -> None:
+    """Refuse to cast a payload or scales to `dtype`: they mean something together alone.
+
+    Raises:
+        BadFile, Unsupported: as values cannot be made of them, or are not asked for.
+    """
+    own = checkpoint.tensors[key]
+    names = {part.name for parts in found.together for part in parts}
+    names |= {name for _, name in found.faults if name is not None}
+    if own.dtype == dtype or not (
+        key.name in names or (own.dtype.is_float and own.dtype.bits < 16)
+    ):
+        return
+    if (error := found.error()) is not None:
+        raise error
+    raise Unsupported(
+        f"{checkpoint.origin.path}: {key.name} is {own.dtype} and would become {dtype} without "
+        "its scales; make the weights plain first, by zerotools consolidate --dtype bf16"
+    )
 
 
 def dequantised_notes(found: Quantisation) -> list[str]:
@@ -60,9 +99,21 @@ def kept_note(found: Quantisation) -> str:
     )
 
 
-def with_plain_config(target: Target, source: Checkpoint) -> Target:
-    """`target` with a config.json that says nothing of quantised weights, and says so."""
-    return with_config(target, source, None, f"{CONFIG} is written without quantization_config")
+def with_true_config(
+    target: Target, source: Checkpoint, found: Quantisation, *, is_plain: bool = False
+) -> Target:
+    """`target` with a config.json that says of its weights what is `found` in the source, whoever's
+    it is; with `is_plain` they are not quantised any more. What was changed in it is a note."""
+    said = quantisation_config(source.model_sidecars.get(CONFIG))
+    if is_plain or not found.is_there or found.is_denied:
+        if said is None:
+            return target
+        return with_config(target, source, None, f"{CONFIG} is written without quantization_config")
+    own = found.config
+    if own is None or (said is not None and said.settings == own.settings):
+        return target
+    note = f"{CONFIG} is written with the quantization_config of {own.path}, as the weights have it"
+    return with_config(target, source, dict(own.settings), note)
 
 
 def with_config(
@@ -82,17 +133,19 @@ def with_config(
     return replace(target, files=files, checkpoint=checkpoint, notes=(*target.notes, note))
 
 
-def refuse_quantised(checkpoint: Checkpoint) -> None:
-    """
+def refuse_quantised(checkpoint: Checkpoint) -> Quantisation:
+    """What is found in a checkpoint whose weights are plain.
+
     Raises:
         Unsupported: weights are quantised, for a command that does not know them.
     """
     found = recognise(checkpoint)
-    if found.weights or (found.faults and not found.is_denied):
+    if found.weights or found.unproved or (found.faults and not found.is_denied):
         raise Unsupported(
             f"{checkpoint.origin.path} is quantised ({found.words() or found.error()}), which this "
             "command does not read; make it plain first, by zerotools consolidate --dtype bf16"
         )
+    return found
 
 
 def refuse_split(source: Checkpoint, kept: Checkpoint, found: Quantisation) -> None:
@@ -103,9 +156,9 @@ def refuse_split(source: Checkpoint, kept: Checkpoint, found: Quantisation) -> N
         BadRequest: names both.
     """
     written = set(map(id, kept.tensors.values()))
-    for each in found.weights.values():
-        here = [part for part in each.parts if id(source.tensors[part]) in written]
-        gone = [part for part in each.parts if id(source.tensors[part]) not in written]
+    for parts in found.together:
+        here = [part for part in parts if id(source.tensors[part]) in written]
+        gone = [part for part in parts if id(source.tensors[part]) not in written]
         if here and gone:
             raise BadRequest(
                 f"{here[0].name} would be written without {gone[0].name}, and they are one weight "

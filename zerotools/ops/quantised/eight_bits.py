@@ -4,29 +4,32 @@
     NAME_scale_inv   DeepSeek-V3, transformers' fp8; uint8 or float8_e8m0fnu: exponents (MXFP8)
     NAME_scale       compressed-tensors (float-quantized, int-quantized, mxfp8-quantized)
 
-Which block a scale is for is in the config, else in the two shapes.
+Which block a scale is for is in the config. Without one, two shapes prove it where only one block
+has so many scales, as of a scale for each row; exponents are for 32 elements of a row, as OCP's MX
+formats have them. In all other cases nothing is guessed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from zerotools.core import dtypes
 from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.scaling.schemes import PAYLOAD, SCALES, BlockScaled, scale_shape
-from zerotools.ops.quantised.quantisation import QuantisedWeight, weight
-from zerotools.ops.quantised.quantisation_config import Blocks
+from zerotools.ops.quantised.quantisation import QuantisedWeight, Unproved, weight
+from zerotools.ops.quantised.quantisation_config import Block, Blocks
 
 PAYLOADS = {dtypes.FLOAT8_E4M3FN: "fp8", dtypes.FLOAT8_E5M2: "fp8 e5m2", dtypes.INT8: "int8"}
 EXPONENTS = (dtypes.UINT8, dtypes.FLOAT8_E8M0FNU)
 FLOATS = (dtypes.FLOAT32, dtypes.BFLOAT16, dtypes.FLOAT16)
 SUFFIXES = ("_scale_inv", "_scale")
-USUAL_BLOCKS: Blocks = ((128, 128), (1, 32))
+MX_BLOCKS: Blocks = ((1, 32),)
+USUAL_BLOCKS: Blocks = ((128, 128), *MX_BLOCKS)
 
 
 def eight_bits(
     key: Key, tensor: Tensor, tensors: Mapping[Key, Tensor], blocks: Blocks
-) -> QuantisedWeight | str | None:
+) -> QuantisedWeight | Unproved | str | None:
     """The weight whose payload `key` is, or what is wrong with it; None where it is none of these.
     `blocks` are those that the config names.
     """
@@ -42,6 +45,9 @@ def eight_bits(
     if held.dtype not in (*EXPONENTS, *FLOATS):
         return f"{scales.name} is {held.dtype}: scales are floats of 16 or 32 bits, or exponents"
     scheme = block_scheme(tensor.shape, held.shape, blocks, is_exponent=held.dtype in EXPONENTS)
+    if isinstance(scheme, tuple):
+        why = several_fit(key, tensor, scales, held, scheme, is_named=bool(blocks))
+        return Unproved(why, (key, scales))
     if scheme is None:
         return wrong_shape(key, tensor, scales, held, blocks)
     inputs = {PAYLOAD: (key, tensor), SCALES: (scales, held)}
@@ -51,8 +57,9 @@ def eight_bits(
 
 def block_scheme(
     shape: tuple[int, ...], scales: tuple[int, ...], blocks: Blocks, *, is_exponent: bool
-) -> BlockScaled | None:
-    """Which block each of the scales is for."""
+) -> BlockScaled | tuple[Block, Block] | None:
+    """Which block each of the scales is for: one of `blocks`, else the only one that has so many
+    scales. Where several fit, two of them; None: there is none."""
     whole = tuple(max(1, size) for size in shape)
     if all(size == 1 for size in scales):
         return BlockScaled(whole, (None,) * len(scales), is_exponent=is_exponent)
@@ -60,15 +67,50 @@ def block_scheme(
         return BlockScaled((1, whole[1]), (0,), is_exponent=is_exponent)
     if len(scales) != len(shape):
         return None
-    axes = tuple(range(len(shape)))
-    named = [block for block in blocks or USUAL_BLOCKS if len(block) <= len(shape)]
-    tried = [(1,) * (len(shape) - len(block)) + block for block in named]
-    if all(count in (1, size) for count, size in zip(scales, shape, strict=True)):
-        tried.append(tuple(1 if n == size else size for n, size in zip(scales, whole, strict=True)))
-    if not blocks and all(n and not size % n for n, size in zip(scales, shape, strict=True)):
-        tried.append(tuple(max(1, size // n) for n, size in zip(scales, shape, strict=True)))
-    fitting = next((block for block in tried if scale_shape(shape, block) == scales), None)
-    return None if fitting is None else BlockScaled(fitting, axes, is_exponent=is_exponent)
+    rank = len(shape)
+    named = blocks or (MX_BLOCKS if is_exponent else ())
+    full = [(1,) * (rank - len(block)) + block for block in named if len(block) <= rank]
+    fit = [tuple(map(min, block, whole)) for block in full if scale_shape(shape, block) == scales]
+    is_plain = all(count in (1, size) for count, size in zip(scales, shape, strict=True))
+    if not fit and (is_plain or not blocks):
+        fit = _smallest_and_largest(shape, scales)
+    different = list(dict.fromkeys(fit))
+    if not different:
+        return None
+    first, *others = different
+    if others:
+        return first, others[-1]
+    return BlockScaled(first, tuple(range(rank)), is_exponent=is_exponent)
+
+
+def _smallest_and_largest(shape: tuple[int, ...], scales: tuple[int, ...]) -> list[Block]:
+    """Of the blocks that have so many scales; [] where there are none."""
+    least, most = [], []
+    for size, count in zip(shape, scales, strict=True):
+        if not min(1, size) <= count <= size:
+            return []
+        is_whole = count <= 1
+        least.append(max(1, size) if is_whole else -(-size // count))
+        most.append(max(1, size) if is_whole else -(-size // (count - 1)) - 1)
+    found = [tuple(least), tuple(least if 0 in shape else most)]
+    return found if scale_shape(shape, found[0]) == scales else []
+
+
+def several_fit(
+    key: Key, tensor: Tensor, scales: Key, held: Tensor, fit: Sequence[Block], *, is_named: bool
+) -> str:
+    """The sentence that says which blocks the shapes leave open."""
+    first, last = ("x".join(map(str, block)) for block in fit)
+    why = (
+        "config.json names both; leave the one that this weight has not out of it"
+        if is_named
+        else "nothing says which; put the config.json of this model, with the size of its blocks, "
+        "beside its weights"
+    )
+    return (
+        f"{scales.name} of shape {list(held.shape)} fits {key.name} of shape {list(tensor.shape)} "
+        f"in blocks of {first} and of {last}, and {why}"
+    )
 
 
 def wrong_shape(key: Key, tensor: Tensor, scales: Key, held: Tensor, blocks: Blocks) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from zerotools.core.checkpoint import Key, Tensor
@@ -27,6 +27,14 @@ class QuantisedWeight:
     beside: tuple[Key, ...] = ()
 
 
+@dataclass(frozen=True)
+class Unproved:
+    """A payload and scales, and a sentence on why nobody knows which scale is for what."""
+
+    message: str
+    parts: tuple[Key, ...]
+
+
 def weight(
     key: Key,
     kind: str,
@@ -46,7 +54,7 @@ class Quantisation:
     """`weights` by the key that each has without its scales, `activations` the scales of what is
     computed with them. `faults` are sentences on what is wrong, `unknown` says what zerotools does
     not know. `is_denied`: the config says that weights are quantised, and none is. `place` is the
-    path of the checkpoint."""
+    path of the checkpoint, `unproved` are weights that are quantised, nobody knows how."""
 
     weights: Mapping[Key, QuantisedWeight] = field(default_factory=dict)
     activations: tuple[Key, ...] = ()
@@ -55,11 +63,18 @@ class Quantisation:
     unknown: str | None = None
     is_denied: bool = False
     place: str = ""
+    unproved: tuple[Unproved, ...] = ()
 
     @property
     def is_there(self) -> bool:
         """Whether anything of the checkpoint is quantised, or seems to be."""
         return bool(self.weights or self.faults or self.unknown or self.config is not None)
+
+    @property
+    def together(self) -> Iterator[tuple[Key, ...]]:
+        """The tensors of each quantised weight, the payload first: none means anything alone."""
+        yield from (each.parts for each in self.weights.values())
+        yield from (each.parts for each in self.unproved)
 
     @property
     def damage(self) -> tuple[tuple[str, str | None], ...]:

@@ -18,7 +18,10 @@ from zerotools.io.files.json_file import read_json
 from zerotools.io.huggingface.config_json import LARGEST_CONFIG
 
 KEYS = ("quantization_config", "compression_config")
-Blocks = tuple[tuple[int, ...], ...]
+Block = tuple[int, ...]
+Blocks = tuple[Block, ...]
+_BLOCKS_OF_FP8: Blocks = ((128, 128),)
+"""What transformers' `FineGrainedFP8Config` has for a weight_block_size that is left out."""
 _MOST_GROUPS = 1000
 
 
@@ -48,9 +51,11 @@ class QuantisationConfig:
         if named is not None and not list(_block(named)):
             raise BadFile(
                 f"{self.path}: weight_block_size is {named!r:.60}, and must be two numbers of 1 or "
-                "more; correct it, or take it out, so that the blocks follow from the shapes"
+                "more; correct it"
             )
         yield from _block(named)
+        if self.method == "fp8" and "weight_block_size" not in self.settings:
+            yield from _BLOCKS_OF_FP8
         groups = self.settings.get("config_groups")
         values = list(groups.values())[:_MOST_GROUPS] if isinstance(groups, Mapping) else []
         for group in values:

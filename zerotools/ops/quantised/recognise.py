@@ -8,14 +8,14 @@ for values is refused.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from zerotools.core import dtypes
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.ops.quantised.bits_and_bytes import bits_and_bytes
 from zerotools.ops.quantised.eight_bits import eight_bits
 from zerotools.ops.quantised.four_bits import four_bits
-from zerotools.ops.quantised.quantisation import Quantisation, QuantisedWeight
+from zerotools.ops.quantised.quantisation import Quantisation, QuantisedWeight, Unproved
 from zerotools.ops.quantised.quantisation_config import QuantisationConfig, quantisation_config
 
 _KINDS = {
@@ -61,6 +61,7 @@ def recognise(checkpoint: Checkpoint) -> Quantisation:
     tensors = {key: t for key, t in checkpoint.tensors.items() if key.role in _ROLES}
     weights: dict[Key, QuantisedWeight] = {}
     faults: list[tuple[str, str | None]] = []
+    unproved: list[Unproved] = []
     blocks = config.blocks() if config is not None else ()
     for key, tensor in tensors.items():
         if not _may_be_payload(key, tensor):
@@ -72,10 +73,12 @@ def recognise(checkpoint: Checkpoint) -> Quantisation:
         )
         if isinstance(found, QuantisedWeight):
             weights[found.key] = found
+        elif isinstance(found, Unproved):
+            unproved.append(found)
         elif found is not None:
             faults.append((found, key.name))
     used = {part for each in weights.values() for part in (*each.parts, *each.beside)}
-    blamed = {name for _, name in faults}
+    blamed = {name for _, name in faults} | {each.parts[0].name for each in unproved}
     rest = {key: t for key, t in tensors.items() if key not in used}
     if weights or config is not None:
         activations = tuple(key for key in rest if key.name.endswith(_ACTIVATIONS))
@@ -85,6 +88,8 @@ def recognise(checkpoint: Checkpoint) -> Quantisation:
     faults += [each for each in _left_over(left, config, tensors, blamed) if each[1] not in blamed]
     faults += _taken_names(weights, tensors)
     unknown = None if config is None else _unknown(config)
+    if unknown is None and unproved:
+        unknown = _in_short(unproved)
     is_denied = False
     if config is not None and not weights and not faults and unknown is None:
         is_denied = True
@@ -97,7 +102,14 @@ def recognise(checkpoint: Checkpoint) -> Quantisation:
     elif config is not None and unknown is None:
         faults += _other_kinds(config, weights)
     place = str(checkpoint.origin.path)
-    return Quantisation(weights, activations, config, tuple(faults), unknown, is_denied, place)
+    return Quantisation(
+        weights, activations, config, tuple(faults), unknown, is_denied, place, tuple(unproved)
+    )
+
+
+def _in_short(unproved: Sequence[Unproved]) -> str:
+    more = f" (and {len(unproved) - 1} more)" if len(unproved) > 1 else ""
+    return f"{unproved[0].message}{more}"
 
 
 def _may_be_payload(key: Key, tensor: Tensor) -> bool:

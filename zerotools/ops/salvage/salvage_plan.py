@@ -14,7 +14,7 @@ from zerotools.formats.format import DEFAULT_MAX_SHARD_BYTES, WriteOptions
 from zerotools.io.files.json_file import read_json
 from zerotools.ops.conversions.consolidate import cast_dtype, choose_dtype, exported_formats
 from zerotools.ops.conversions.conversion import Conversion
-from zerotools.ops.quantised.dequantise import refuse_quantised
+from zerotools.ops.quantised.dequantise import refuse_quantised, with_true_config
 from zerotools.ops.salvage.examine import Examined
 from zerotools.ops.salvage.filled_weights import FilledWeight, Part, fill, joined
 from zerotools.ops.salvage.mixed_types import in_pieces
@@ -212,7 +212,7 @@ def _exported(
     sound, unread = _sound_sidecars(examined.checkpoint)
     checkpoint, found = with_sidecars(sound, config_dir, beside)
     checkpoint, _ = _sound_sidecars(checkpoint)  # it looks around for what is left out
-    refuse_quantised(checkpoint)
+    quantisation = refuse_quantised(checkpoint)
     dtype, why = choose_dtype(checkpoint, options.dtype)
     files = {**own.masters.files, **({} if other is None else other.files)}
     source = replace(
@@ -225,6 +225,7 @@ def _exported(
     salvage = replace(salvage, left_out=left_out, rounded=rounded)
     write = WriteOptions(max_shard_bytes=options.max_shard_bytes, remark=salvage.remark)
     target = exported_formats(table)[options.format].export(described, destination, write)
+    target = with_true_config(target, source, quantisation, is_plain=True)
     notes = (*own.notes, *said, *unread, *found, *target.notes, *([why] if why else []))
     salvage = replace(salvage, notes=notes)
     lacking = lacking_config(source, target)
@@ -259,17 +260,24 @@ def _sound_sidecars(checkpoint: Checkpoint) -> tuple[Checkpoint, list[str]]:
     """Without JSON files of the model that are damaged, and a sentence on each."""
     kept, notes = dict(checkpoint.model_sidecars), []
     for name, path in checkpoint.model_sidecars.items():
-        if path.suffix != ".json":
-            continue
-        try:
-            read_json(path, LARGEST_SIDECAR)
-        except OSError as error:
+        if (why := _damage_of(path)) is not None:
             del kept[name]
-            notes.append(f"{path} is not copied: it cannot be read: {error.strerror}")
-        except (ValueError, BadFile) as error:
-            del kept[name]
-            notes.append(f"{path} is not copied: it is damaged ({error!s:.80})")
-    return replace(checkpoint, model_sidecars=kept), notes
+            notes.append(f"{path} is not copied: {why}")
+    own = checkpoint.own_config
+    own = None if own is None or _damage_of(own) is not None else own
+    return replace(checkpoint, model_sidecars=kept, own_config=own), notes
+
+
+def _damage_of(sidecar: Path) -> str | None:
+    if sidecar.suffix != ".json":
+        return None
+    try:
+        read_json(sidecar, LARGEST_SIDECAR)
+    except OSError as error:
+        return f"it cannot be read: {error.strerror}"
+    except (ValueError, BadFile) as error:
+        return f"it is damaged ({error!s:.80})"
+    return None
 
 
 def _of_one_type(weight: FilledWeight) -> Tensor:
