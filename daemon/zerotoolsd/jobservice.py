@@ -39,6 +39,7 @@ from zerotoolsd.service.exchanged import (
     Adoption,
     ArrayView,
     ArrayWish,
+    CheckedJob,
     Cleaned,
     CleanRequest,
     Event,
@@ -107,11 +108,17 @@ class DispatcherService:
         return await self._views.of_all(jobs)
 
     async def check(
-        self, spec: JobSpec, *, uid: int, model: bool = False, terms: QueueTerms = PLAIN_TERMS
-    ) -> list[str]:
+        self,
+        spec: JobSpec,
+        *,
+        uid: int,
+        model: bool = False,
+        show: int = 0,
+        terms: QueueTerms = PLAIN_TERMS,
+    ) -> CheckedJob:
         """See `JobService`."""
         self._check_uid(uid)
-        return await self._submission.check(spec, uid=uid, model=model, terms=terms)
+        return await self._submission.check(spec, uid=uid, model=model, show=show, terms=terms)
 
     def _check_uid(self, uid: int) -> None:
         users = self._dispatcher.users

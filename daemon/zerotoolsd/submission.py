@@ -43,6 +43,7 @@ from zerotoolsd.queue.writers import Writers
 from zerotoolsd.queue_terms import PLAIN_TERMS, QueueTerms
 from zerotoolsd.results.result_looks import RESULT_LOOKS
 from zerotoolsd.rights.people import uid_of, who_is
+from zerotoolsd.service.exchanged import CheckedJob
 from zerotoolsd.service.refusals import Conflict, Unavailable
 from zerotoolsd.supervisor.trouble import is_of_machine
 
@@ -54,9 +55,9 @@ _LAST_REHEARSED = 16
 
 InterpreterCheck = Callable[[str, Mapping[str, str], Needs, JobUser | None], Awaitable[None]]
 """(interpreter, environment, what it must have, as whom); raises BadRequest."""
-Rehearsal = Callable[[JobSpec, str, Mapping[str, str], JobUser | None], Awaitable[list[str]]]
-"""(job, interpreter, environment, as whom) -> notes on its model and its data; raises
-BadRequest."""
+Rehearsal = Callable[[JobSpec, str, Mapping[str, str], JobUser | None, int], Awaitable[CheckedJob]]
+"""(job, interpreter, environment, as whom, how many examples to show) -> notes on its model and
+its data; raises BadRequest."""
 
 
 _OWN_LOOKS = (
@@ -275,8 +276,14 @@ class Admittance:
             self._dispatcher.cleaner.refuse_going(seen.named)
 
     async def check(
-        self, spec: JobSpec, *, uid: int, model: bool = False, terms: QueueTerms = PLAIN_TERMS
-    ) -> list[str]:
+        self,
+        spec: JobSpec,
+        *,
+        uid: int,
+        model: bool = False,
+        show: int = 0,
+        terms: QueueTerms = PLAIN_TERMS,
+    ) -> CheckedJob:
         """See `JobService.check`."""
         self._settled(terms, uid)
         tree = job_to_dict(spec)
@@ -288,10 +295,10 @@ class Admittance:
         self._writers.refuse_taken(spec, seen.place)
         foreseen = [*seen.notes, *(await self._foreseen(spec, seen) if model else [])]
         if spec.engine == "script" or not (model or seen.asked):
-            return foreseen
-        notes = await self._ask_interpreter(spec, user)
+            return CheckedJob(foreseen)
+        found = await self._ask_interpreter(spec, user, show)
         self._rehearsed = [(user, text), *self._rehearsed[: _LAST_REHEARSED - 1]]
-        return [*notes, *foreseen]
+        return replace(found, notes=[*found.notes, *foreseen])
 
     async def _foreseen(self, spec: JobSpec, seen: Survey) -> list[str]:
         """What the job is foreseen to take of memory."""
@@ -331,9 +338,11 @@ class Admittance:
             await self._check_python(python, environment, seen.needs, user)
         return seen
 
-    async def _ask_interpreter(self, spec: JobSpec, user: JobUser | None) -> list[str]:
+    async def _ask_interpreter(
+        self, spec: JobSpec, user: JobUser | None, show: int = 0
+    ) -> CheckedJob:
         python = spec.python or sys.executable
-        return await self._rehearse(spec, python, job_environment(spec, user), user)
+        return await self._rehearse(spec, python, job_environment(spec, user), user, show)
 
     async def _note_earlier(self, spec: JobSpec) -> None:
         """Where the jobs write that an earlier daemon took, links followed."""

@@ -179,6 +179,7 @@ CASES: Mapping[str, tuple[Case, ...]] = {
     "submit": (
         lambda it: it.ask("submit", it.job_file()),
         lambda it: it.ask("submit", it.job_file(), "--dry-run"),
+        lambda it: it.ask("submit", it.job_file(), "--dry-run", "--show", 2),
         _submit_to_slurm,
         lambda it: it.ask("submit", it.job_file(), "--array", 2),
         lambda it: it.ask("submit", it.job_file(), "--array", 2, "--dry-run"),

@@ -26,7 +26,7 @@ from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotoolsd.accounts.serving import OWN_ONLY
 from zerotoolsd.accounts.user_limits import LimitsOfUsers
 from zerotoolsd.queue.schema import DATABASE
-from zerotoolsd.service.exchanged import CleanRequest, JobView
+from zerotoolsd.service.exchanged import CheckedJob, CleanRequest, JobView
 from zerotoolsd.service.refusals import Conflict, Forbidden, NotFound
 
 ME = os.geteuid()
@@ -215,12 +215,12 @@ def test_a_checkpoint_of_another_program_is_compared_with_the_model_before_the_j
     asked: list[str] = []
 
     async def rehearse(
-        spec: JobSpec, python: str, env: Mapping[str, str], user: object
-    ) -> list[str]:
+        spec: JobSpec, python: str, env: Mapping[str, str], user: object, show: int
+    ) -> CheckedJob:
         asked.append(str(spec.resume_from))
         if spec.seed:
             raise BadRequest("it is of another model")
-        return ["a note"]
+        return CheckedJob(["a note"])
 
     async def told() -> None:
         async with running(tmp_path / "state", rehearse=rehearse) as it:
@@ -228,7 +228,7 @@ def test_a_checkpoint_of_another_program_is_compared_with_the_model_before_the_j
             assert message == "it is of another model"
             assert await it.service.jobs() == []
             spec = make_job("exit=0", resume_from=path)
-            assert await it.service.check(spec, uid=ME) == ["a note"]
+            assert await it.service.check(spec, uid=ME) == CheckedJob(["a note"])
             assert len(asked) == 2
             await it.service.submit(spec, uid=ME, idempotency_key=None)
             assert asked == [path, path]  # what was checked is not built again

@@ -18,6 +18,7 @@ from zerotoolsd.accounts.job_user import JobUser
 from zerotoolsd.accounts.rights import rights_of
 from zerotoolsd.admission.interpreter import ask
 from zerotoolsd.admission.preflight_data import needs_pyarrow
+from zerotoolsd.service.exchanged import CheckedJob
 from zerotoolsd.service.refusals import Unavailable
 
 PROGRAM = Path(__file__).parents[1] / "trainer" / "rehearsal.py"
@@ -28,10 +29,12 @@ async def rehearse(
     python: str,
     env: Mapping[str, str],
     user: JobUser | None = None,
+    show: int = 0,
+    *,
     directory: Path | None = None,
-) -> list[str]:
+) -> CheckedJob:
     """Notes on the model of `spec`, which `python` builds without weights, with `env` and as
-    `user`, and on the first examples of its data.
+    `user`, and on the first examples of its data, of which `show` are in the answer.
 
     The program reads the job from a file in `directory` (None: the one for temporary files).
 
@@ -53,13 +56,14 @@ async def rehearse(
                 f"cannot be written: {error.strerror}; free some space there"
             ) from None
         output = await ask(
-            *(python, env, "-P", str(PROGRAM), file.name),
+            *(python, env, "-P", str(PROGRAM), file.name, str(show)),
             deadline_seconds=REHEARSAL_SECONDS,
             user=user,
         )
     try:
         answer = json.loads(output.splitlines()[-1])
         problem, notes = answer["problem"], [str(note) for note in answer["notes"]]
+        sample = answer["sample"]
     except (ValueError, LookupError, TypeError):
         raise BadRequest(
             f"python = {python}: could not look at the model and the data, and did not say why; "
@@ -67,7 +71,7 @@ async def rehearse(
         ) from None
     if problem is not None:
         raise BadRequest(str(problem))
-    return notes
+    return CheckedJob(notes, sample)
 
 
 def reads_data(spec: JobSpec) -> bool:

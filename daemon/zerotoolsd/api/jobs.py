@@ -18,7 +18,7 @@ from zerotools.jobs.text.secrets import HIDDEN
 from zerotoolsd.api import inputs
 from zerotoolsd.api.answers import answer, answer_unless_known, encode, text_unless_known
 from zerotoolsd.api.asking.asked import Asked, asked
-from zerotoolsd.api.document.request_schemas import LARGEST_PID, LONGEST_SPAN
+from zerotoolsd.api.document.request_schemas import LARGEST_PID, LONGEST_SPAN, MOST_SHOWN
 from zerotoolsd.api.keys import PEOPLE, SERVICE
 from zerotoolsd.api.readers import named, view_for
 from zerotoolsd.operations.shown_specs import TimeSlice
@@ -187,14 +187,19 @@ def _members(value: object) -> int | None:
 async def check(request: web.Request) -> web.Response:
     """POST /v1/check."""
     uid = asked(request).uid
-    body = await inputs.json_object(request, known=("job", "model", *TERMS))
+    body = await inputs.json_object(request, known=("job", "model", "show", *TERMS))
     if "job" not in body:
         raise BadRequest("the key 'job' is missing")
     if not isinstance(model := body.get("model", False), bool):
         raise BadRequest("model: must be true or false")
+    show = body.get("show", 0)
+    if type(show) is not int or not 0 <= show <= MOST_SHOWN:
+        raise BadRequest(f"show: must be a whole number from 0 to {MOST_SHOWN}")
     spec = await _spec_of(body)
-    notes = await request.app[SERVICE].check(spec, uid=uid, model=model, terms=terms_of(body))
-    return answer({"notes": notes})
+    found = await request.app[SERVICE].check(
+        spec, uid=uid, model=model or show > 0, show=show, terms=terms_of(body)
+    )
+    return answer({"notes": found.notes, **({"sample": found.sample} if show else {})})
 
 
 async def list_jobs(request: web.Request) -> web.Response:

@@ -12,6 +12,15 @@ from typing import Any
 from zerotools.jobs.states import TERMINAL
 
 
+@dataclass(frozen=True)
+class CheckedJob:
+    """What there is to say of a job that a submit would take; `sample` is what its first examples
+    look like to the model, where that was asked."""
+
+    notes: list[str]
+    sample: Mapping[str, Any] | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class AttemptView:
     """One start of a job. `state` is launching, running, or ended; `cause` says why it ended, and

@@ -13,6 +13,7 @@ from zerotoolsd.service.exchanged import (
     Adoption,
     ArrayView,
     ArrayWish,
+    CheckedJob,
     Cleaned,
     CleanRequest,
     Event,
@@ -53,10 +54,16 @@ class JobService(Protocol):
         own; where the key was seen, what was queued then."""
 
     async def check(
-        self, spec: JobSpec, *, uid: int, model: bool = False, terms: QueueTerms = PLAIN_TERMS
-    ) -> list[str]:
+        self,
+        spec: JobSpec,
+        *,
+        uid: int,
+        model: bool = False,
+        show: int = 0,
+        terms: QueueTerms = PLAIN_TERMS,
+    ) -> CheckedJob:
         """Refuse what `submit` would refuse now; nothing is queued. With `model`, also what the
-        ranks would refuse of the model, which takes seconds; notes on it.
+        ranks would refuse of the model, which takes seconds, notes on it, and `show` examples.
 
         Raises BadRequest, Unsupported, Forbidden, Conflict, Unavailable.
         """

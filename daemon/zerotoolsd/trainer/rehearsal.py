@@ -1,10 +1,10 @@
 """What a rank would find wrong with its model and its data, said before a job is queued.
 
-`python -P rehearsal.py SPEC`, under the job's interpreter: builds the model of the job in the file
-SPEC on the meta device, which takes no memory for weights, compares it with the tokenizer, with the
-names and shapes in the model's directory, and with the checkpoint of another program that the job
-goes on from, and reads the first examples as the ranks would. Prints
-`{"problem": sentence or null, "notes": [sentences]}`.
+`python -P rehearsal.py SPEC SHOW`, under the job's interpreter: builds the model of the job in the
+file SPEC on the meta device, which takes no memory for weights, compares it with the tokenizer,
+with the names and shapes in the model's directory, and with the checkpoint of another program that
+the job goes on from, and reads the first examples as the ranks would. Prints
+`{"problem": sentence or null, "notes": [sentences], "sample": null or what SHOW examples are}`.
 """
 
 from __future__ import annotations
@@ -13,18 +13,20 @@ import importlib.util
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zerotools.jobs.tables.spec import JobSpec
+    from zerotoolsd.trainer.data.sampling import DataSample
 
 BYTE_VALUES = 256
 
 
-def rehearse(spec: JobSpec) -> list[str]:
-    """Notes on the job's model and its data.
+def rehearse(spec: JobSpec, show: int = 0) -> DataSample:
+    """Notes on the job's model and its data, and `show` of its examples.
 
     Raises:
         ZerotoolsError: the model cannot be built as the job says, or not be trained on its data.
@@ -87,7 +89,8 @@ def rehearse(spec: JobSpec) -> list[str]:
     if begun is not None and (is_foreign(begun) or was_made_elsewhere(begun)):
         notes += adopt(begun, spec, meta_model).notes
     fits = partial(check_fit, config, sequence_length=None)
-    return notes + sample_data(spec, model_input_of(config), fits)
+    sample = sample_data(spec, model_input_of(config), fits, show)
+    return replace(sample, notes=notes + sample.notes)
 
 
 def _vocabulary(spec: JobSpec) -> int | None:
@@ -117,7 +120,7 @@ def _unknown_keys(spec: JobSpec, config: Any) -> Iterator[str]:
             yield f"model.config.{key}: a {config.model_type} config has no such key; remove it"
 
 
-def main(path: Path) -> None:
+def main(path: Path, show: int) -> None:
     """Print the answer for the job in `path`."""
     entry = importlib.util.spec_from_file_location("entry", Path(__file__).with_name("entry.py"))
     assert entry is not None
@@ -132,14 +135,15 @@ def main(path: Path) -> None:
 
     # The rules were checked already, for a job that is resumed by an older version's.
     spec, unread = read_stored(json.loads(path.read_text("utf-8")))
-    problem, notes = "; ".join(unread) or None, []
+    answer: dict[str, Any] = {"problem": "; ".join(unread) or None, "notes": [], "sample": None}
     try:
-        if spec is not None and problem is None:
-            notes = rehearse(largest(spec))  # what several ranks cannot run is said, too
+        if spec is not None and not unread:
+            found = rehearse(largest(spec), show)  # what several ranks cannot run is said, too
+            answer |= {"notes": found.notes, "sample": found.view}
     except ZerotoolsError as error:
-        problem = sentence(error)
-    print(json.dumps({"problem": problem, "notes": notes}))
+        answer["problem"] = sentence(error)
+    print(json.dumps(answer))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -66,7 +66,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
         "from zerotoolsd.trainer.rehearsal import rehearse\n"
         "for name, tree in json.load(open(sys.argv[1])).items():\n"
         "    try:\n"
-        "        said = {'notes': rehearse(job_from_dict(tree, source='job'))}\n"
+        "        said = {'notes': rehearse(job_from_dict(tree, source='job')).notes}\n"
         "    except ZerotoolsError as error:\n"
         "        said = {'problem': str(error)}\n"
         "    print('said', json.dumps([name, said]))\n"

@@ -35,6 +35,7 @@ from zerotoolsd.service.exchanged import (
     Adoption,
     ArrayView,
     ArrayWish,
+    CheckedJob,
     Cleaned,
     CleanedJob,
     CleanRequest,
@@ -59,6 +60,27 @@ class FakeService:
         self.leases: list[dict[str, Any]] = []
         self.error: Exception | None = None
         self.notes: list[str] = []
+        self.sample: dict[str, Any] = {
+            "examples": [
+                {
+                    "place": "a.jsonl, line 1",
+                    "parts": [
+                        {"text": "<|user|>a\x1b\n<|assistant|>", "trained": False},
+                        {"text": "b\n\nc<|end|>", "trained": True},
+                    ],
+                    "text_cut": True,
+                    "tokens": 9,
+                    "trained_tokens": 4,
+                    "tokens_lost": 2,
+                }
+            ],
+            "looked_at": 3,
+            "empty": 1,
+            "duplicates": 2,
+            "tokens": 40,
+            "trained_tokens": 10,
+            "lengths": [[9, 12, 2], [13, 16, 0], [17, 19, 1]],
+        }
         self.drained: Drain | None = None
         self.cleans: list[CleanRequest] = []
         self.during_check: Callable[[], Awaitable[None]] | None = None
@@ -126,13 +148,19 @@ class FakeService:
         return found
 
     async def check(
-        self, spec: JobSpec, *, uid: int, model: bool = False, terms: QueueTerms = PLAIN_TERMS
-    ) -> list[str]:
+        self,
+        spec: JobSpec,
+        *,
+        uid: int,
+        model: bool = False,
+        show: int = 0,
+        terms: QueueTerms = PLAIN_TERMS,
+    ) -> CheckedJob:
         if self.error is not None:
             raise self.error
         if self.during_check is not None:
             await self.during_check()
-        return self.notes if model else []
+        return CheckedJob(self.notes if model else [], self.sample if show else None)
 
     async def jobs(
         self,

@@ -27,6 +27,7 @@ from zerotools.cli.job_views.submitting.given_at_submit import (
     with_webhook,
 )
 from zerotools.cli.job_views.submitting.queueing import check_all, queue_all
+from zerotools.cli.job_views.submitting.shown_examples import example_lines
 from zerotools.cli.job_views.which_jobs import is_without_daemon
 from zerotools.cli.options.array_options import ArrayOptions, array_options
 from zerotools.cli.options.config_options import Configs, config_options, read_job_file
@@ -117,6 +118,13 @@ from zerotools.jobs.tables.spec import JobSpec
     is_flag=True,
     help="Check the jobs and the shapes of their models; queue nothing.",
 )
+@option(
+    "--show",
+    group=OUTPUT,
+    type=click.IntRange(1, 20),
+    metavar="N",
+    help="With --dry-run: print the first N examples as the model will see them.",
+)
 @socket_option
 @json_option
 def command(
@@ -134,6 +142,7 @@ def command(
     notify: str | None,
     configs: Configs,
     dry_run: bool,
+    show: int | None,
     socket: Path | None,
     as_json: bool,
 ) -> int:
@@ -171,6 +180,8 @@ def command(
     sweep = array.sweep()
     if dry_run and follow:
         raise BadRequest("--follow has nothing to follow with --dry-run; leave one out")
+    if show is not None and (not dry_run or array.asked or convert):
+        raise BadRequest("--show is for the --dry-run of job files; add that, or leave --show out")
     if waiting.hold and follow:
         raise BadRequest("--follow would wait for a job that is on hold; leave one out")
     machine = machine_behind(socket)
@@ -208,6 +219,8 @@ def command(
             submit_to_slurm,
         )
 
+        if show is not None:
+            raise BadRequest("--show asks the daemon; leave it out of a job for Slurm")
         if array.asked:
             jobs = members_for_slurm(jobs[0], sweep, array.count)
         return submit_to_slurm(
@@ -224,7 +237,7 @@ def command(
     if array.asked:
         return submit_array(client, jobs[0], sweep, array.count, idempotency_key, dry_run, as_json)
     if dry_run:
-        return _rehearse(client, jobs, as_json)
+        return _rehearse(client, jobs, as_json, show or 0)
     queued = _queue(client, jobs, as_json, idempotency_key)
     if follow:
         return follow_submitted(client, queued[0], Poller(), as_json=as_json)
@@ -319,16 +332,23 @@ def read_job(name: str, configs: Configs, slurm: SlurmOptions = NO_SLURM) -> Job
     return imported.spec
 
 
-def _rehearse(client: DaemonClient, jobs: Sequence[Submission], as_json: bool) -> int:
+def _rehearse(client: DaemonClient, jobs: Sequence[Submission], as_json: bool, show: int) -> int:
     """Files and machine are looked at by the daemon, as at a submit, and each model is built
-    without weights, as its ranks would; without a daemon they are not."""
+    without weights, as its ranks would; without a daemon they are not. `show` examples of each
+    job are printed."""
+    samples: Sequence[dict[str, Any] | None] = ()
     try:
-        check_all(client, jobs, models=True)
+        samples = check_all(client, jobs, models=True, show=show)
     except DaemonUnreachable as error:
+        if show:
+            raise
         say("warning", f"the files of the job and the machine were not checked: {error}")
     if as_json:
-        render.print_json(dry_run_json([each.spec for each in jobs]))
+        shown = {"samples": samples} if show else {}
+        render.print_json(dry_run_json([each.spec for each in jobs]) | shown)
         return 0
+    for each, sample in zip(jobs, samples, strict=False):
+        render.print_lines(example_lines(each.source, sample))
     for each in jobs:
         spec = each.spec
         job = {

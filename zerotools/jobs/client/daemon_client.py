@@ -103,6 +103,17 @@ class DaemonClient(DaemonRequests):
             return [*self.check(spec), f"the model was not built, because {upgrade}"]
         return [str(note) for note in answer.get("notes", ())]
 
+    def check_and_show(
+        self, spec: JobSpec, count: int, terms: Mapping[str, Any] = MappingProxyType({})
+    ) -> tuple[list[str], dict[str, Any] | None]:
+        """As `check` with the model; with it, what `count` of the first examples look like."""
+        from zerotools.jobs.jobfile.parse import given_of
+
+        body = {"job": given_of(spec), "model": True, "show": count, **terms}
+        patience = answer_seconds(spec, model=True)
+        answer = self._object("POST", "/v1/check", body=body, patience=patience)
+        return [str(note) for note in answer.get("notes", ())], answer.get("sample")
+
     def jobs(
         self,
         *,

@@ -111,7 +111,25 @@ def _job_components() -> dict[str, Schema]:
         "WatchedProcess": object_of(pid=NUMBER, below=list_of(NUMBER), gpu_uuids=list_of(TEXT)),
         "ArrayChange": object_of(jobs=list_of(ref("JobView")), kept=list_of(ref("UnchangedJob"))),
         "UnchangedJob": object_of(job=NUMBER, why=TEXT),
-        "CheckNotes": object_of(notes=list_of(TEXT)),
+        "CheckNotes": object_of(("notes",), notes=list_of(TEXT), sample=or_null(ref("DataSample"))),
+        "DataSample": object_of(
+            examples=list_of(ref("SampleExample")),
+            looked_at=COUNT,
+            empty=COUNT,
+            duplicates=COUNT,
+            tokens=COUNT,
+            trained_tokens=COUNT,
+            lengths=list_of(list_of(COUNT)),
+        ),
+        "SamplePart": object_of(text=TEXT, trained=FLAG),
+        "SampleExample": object_of(
+            place=TEXT,
+            parts=list_of(ref("SamplePart")),
+            text_cut=FLAG,
+            tokens=COUNT,
+            trained_tokens=COUNT,
+            tokens_lost=COUNT,
+        ),
         "Cleaned": object_of(
             jobs=list_of(ref("CleanedJob")), kept=list_of(ref("KeptJob")), dry_run=FLAG
         ),

@@ -118,7 +118,9 @@ def _key(item: Field[Any], hint: Any) -> Schema:
     for each in schema.get("anyOf", [schema]):
         if each.get("type") in ("integer", "number"):
             each.update(found)
-    if (allowed := item.metadata["allowed"]) is not None:
+    if (allowed := item.metadata["allowed"]) is not None and isinstance(item.default, tuple):
+        schema["items"] = {"enum": list(allowed)}
+    elif allowed is not None:
         nothing = [None] if type(None) in get_args(hint) or None in allowed else []
         schema = {"enum": [*(each for each in allowed if each is not None), *nothing]}
     if item.default not in (MISSING, None):

@@ -22,6 +22,8 @@ from zerotoolsd.service.exchanged import ARRAY_OPERATIONS
 LARGEST_PID = 2**22
 """`/proc/sys/kernel/pid_max` of 64-bit Linux, at most (proc(5))."""
 LONGEST_SPAN = 40
+MOST_SHOWN = 20
+"""Examples that a check shows."""
 
 
 def text_schema(longest: int) -> Schema:
@@ -54,7 +56,12 @@ def request_components() -> dict[str, Schema]:
         "ArrayRequest": object_of(
             ("job",), idempotency_key=KEY, sweep=_SWEEP, count=_MEMBERS, **_JOB
         ),
-        "CheckRequest": object_of(("job",), model=FLAG, **_JOB),
+        "CheckRequest": object_of(
+            ("job",),
+            model=FLAG,
+            show={"type": "integer", "minimum": 0, "maximum": MOST_SHOWN},
+            **_JOB,
+        ),
         "AdoptionRequest": object_of(
             ("pid",),
             pid={"type": "integer", "minimum": 1, "maximum": LARGEST_PID},

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +18,29 @@ from zerotoolsd.trainer.data.corpus import find_files
 from zerotoolsd.trainer.data.encoding.encoded import bare
 from zerotoolsd.trainer.data.preparing import ModelInput, ReadingStats, check_stats, encode
 from zerotoolsd.trainer.data.reading import packed_length
+from zerotoolsd.trainer.data.sample_view import SampleView
 from zerotoolsd.trainer.data.tokenizing import load_tokenizer
 
 MAX_FILES = 8
-MAX_EXAMPLES = 100
+MAX_EXAMPLES, MAX_EXAMPLES_SHOWN = 100, 2000
 MAX_BYTES = 1 << 20
 CheckFit = Callable[[int], None]
 
 
-def sample_data(spec: JobSpec, reader: ModelInput, check_fit: CheckFit) -> list[str]:
-    """Notes on the first examples of the first files: how many are cut. `check_fit` is called with
-    one more than the largest id of each.
+@dataclass(frozen=True)
+class DataSample:
+    """Notes on the first examples, and `view`, what there is to see of those trained on: see
+    `SampleView.answer`."""
+
+    notes: list[str]
+    view: Mapping[str, Any] | None = None
+
+
+def sample_data(
+    spec: JobSpec, reader: ModelInput, check_fit: CheckFit, show: int = 0
+) -> DataSample:
+    """Look at the first examples of the first files: how many are cut, and `show` of them whole.
+    `check_fit` is called with one more than the largest id of each.
 
     Raises:
         ZerotoolsError: the ranks would refuse one of them, or a Parquet file of documents; or
@@ -43,13 +56,31 @@ def sample_data(spec: JobSpec, reader: ModelInput, check_fit: CheckFit) -> list[
     if kind == "text":
         _look_at_documents(spec, itertools.chain.from_iterable(found.values()))
     if kind not in ENCODED:
-        return []
+        return DataSample([])
     tokenizer = load_tokenizer(Path(tokenizer_of(spec.data, spec.model.path) or ""))
-    return [
-        note
-        for key, paths in found.items()
-        for note in _sampled(spec, key, paths, tokenizer, reader, check_fit)
-    ]
+    view = SampleView(show, tokenizer.decode) if show else None
+    notes: list[str] = []
+    answer: Mapping[str, Any] | None = None
+    for key, paths in found.items():
+        stats = ReadingStats()
+        seen = view if key != "eval.files" else None
+        notes += _sampled(_Sampling(spec, tokenizer, reader, check_fit, seen), key, paths, stats)
+        answer = answer if seen is None else seen.answer(stats.empty)
+    return DataSample(notes, answer)
+
+
+@dataclass(frozen=True)
+class _Sampling:
+    spec: JobSpec
+    tokenizer: Any
+    reader: ModelInput
+    check_fit: CheckFit
+    view: SampleView | None
+
+    @property
+    def most(self) -> int:
+        """How many examples of a file are looked at."""
+        return MAX_EXAMPLES if self.view is None else MAX_EXAMPLES_SHOWN
 
 
 def _found(patterns: Sequence[str], key: str) -> list[Path]:
@@ -66,18 +97,15 @@ def _look_at_documents(spec: JobSpec, paths: Iterable[Path]) -> None:
 
 
 def _sampled(
-    spec: JobSpec,
-    key: str,
-    paths: Sequence[Path],
-    tokenizer: Any,
-    reader: ModelInput,
-    check_fit: CheckFit,
+    sampling: _Sampling, key: str, paths: Sequence[Path], stats: ReadingStats
 ) -> Iterator[str]:
-    stats = ReadingStats()
+    spec, reader = sampling.spec, sampling.reader
     for path in paths:
-        records = itertools.islice(read_records_of(path, spec.data, MAX_BYTES), MAX_EXAMPLES)
-        for example in encode(records, tokenizer, spec.data, reader, stats):
-            check_fit(1 + max(bare(example.marked), default=0))
+        records = itertools.islice(read_records_of(path, spec.data, MAX_BYTES), sampling.most)
+        for example in encode(records, sampling.tokenizer, spec.data, reader, stats):
+            sampling.check_fit(1 + max(bare(example.marked), default=0))
+            if sampling.view is not None:
+                sampling.view.add(example)
     # Of a file of lines, the first may be longer than what is looked at.
     is_seen = len(paths) < MAX_FILES and all(path.suffix.lower() in COLUMNAR for path in paths)
     if paths and is_seen and not stats.count and not stats.empty:

@@ -42,18 +42,20 @@ def spec(folder: Path, rows: list[dict[str, Any]], **data: Any) -> JobSpec:
 def test_what_is_cut_is_counted_and_said(tmp_path: Path) -> None:
     short, long = {"prompt": "ab", "response": "cd"}, {"prompt": "01" * 50, "response": "23" * 20}
     rows = [short, long, short]
-    assert sample_data(spec(tmp_path, [short] * 3), READER, fits) == []
+    assert sample_data(spec(tmp_path, [short] * 3), READER, fits).notes == []
     # <s> and 100 letters, 40 letters and </s>; a model of 64 positions learns from 65 tokens.
-    [note] = sample_data(spec(tmp_path, rows), READER, fits)
+    [note] = sample_data(spec(tmp_path, rows), READER, fits).notes
     assert note == (
         "data.examples: of the first examples, 1 example of 3 cut to the model's 64 positions, "
         "which loses 77 tokens (77 of prompts)"
     )
-    [note] = sample_data(spec(tmp_path, rows, sequence_length=30), READER, fits)
+    [note] = sample_data(spec(tmp_path, rows, sequence_length=30), READER, fits).notes
     assert note.endswith(
         "cut to data.sequence_length = 30, which loses 111 tokens (100 of prompts, 11 of responses)"
     )
-    [note] = sample_data(spec(tmp_path, [*[short] * MAX_EXAMPLES, long]), READER, fits) or [""]
+    [note] = sample_data(spec(tmp_path, [*[short] * MAX_EXAMPLES, long]), READER, fits).notes or [
+        ""
+    ]
     assert note == ""
 
 
@@ -96,3 +98,22 @@ def test_a_parquet_file_without_the_column_is_refused(tmp_path: Path) -> None:
     parquet.write_table(pyarrow.table({"prompt": pyarrow.array([], pyarrow.string())}), path)
     with pytest.raises(BadRequest, match=r"a\.parquet: contains no examples"):
         sample_data(job_from_dict(job(path, data=keys), source="job"), READER, fits)
+
+
+def test_examples_are_shown_as_the_model_sees_them(tmp_path: Path) -> None:
+    turns = [{"role": "user", "content": "ab"}, {"role": "assistant", "content": "cd"}]
+    rows = [{"messages": turns}, {"messages": turns}, {"messages": [*turns, *turns]}]
+    asked = spec(tmp_path, rows, template=TEMPLATE)
+    view = sample_data(asked, READER, fits, show=2).view
+    assert view is not None
+    first, second = view["examples"]
+    assert first["parts"] == [
+        {"text": "<|user|>ab<|end|><|assistant|>", "trained": False},
+        {"text": "cd<|end|>", "trained": True},
+    ]
+    assert first["place"].endswith("a.jsonl, line 1")
+    assert 0 < first["trained_tokens"] < first["tokens"]
+    assert (view["looked_at"], view["duplicates"], view["empty"]) == (3, 1, 0)
+    assert [view["lengths"][0][2], view["lengths"][-1][2]] == [2, 1]
+    assert second["parts"] == first["parts"]
+    assert sample_data(asked, READER, fits).view is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import click
 
@@ -16,15 +17,23 @@ from zerotools.jobs.client.submissions import Submission, conflicts, with_source
 
 
 def check_all(
-    client: DaemonClient, submissions: Sequence[Submission], *, models: bool = False
-) -> None:
+    client: DaemonClient, submissions: Sequence[Submission], *, models: bool = False, show: int = 0
+) -> list[dict[str, Any] | None]:
     """Raise what any of the jobs would be refused for, naming its file; all but the last refusal go
     to stderr. With `models`, also what ranks would refuse of the models. Raises DaemonUnreachable.
+
+    Returns what `show` examples of each job look like; nothing where none are asked for.
     """
     refusals: list[ZerotoolsError] = list(conflicts(submissions))
+    samples: list[dict[str, Any] | None] = []
     for each in submissions:
         try:
-            for note in client.check(each.spec, model=models, terms=each.terms):
+            if show:
+                notes, sample = client.check_and_show(each.spec, show, each.terms)
+                samples.append(sample)
+            else:
+                notes = client.check(each.spec, model=models, terms=each.terms)
+            for note in notes:
                 say("note", f"{each.source}: {note}")
         except DaemonUnreachable:
             if not refusals:
@@ -36,6 +45,7 @@ def check_all(
         report_error(refusal)
     if refusals:
         raise refusals[-1]
+    return samples
 
 
 def queue_all(

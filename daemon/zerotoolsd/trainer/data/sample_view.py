@@ -1,0 +1,85 @@
+"""The first examples of a job, as the model will see them, for people to look at."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+from zerotoolsd.trainer.data.encoding.encoded import SAID, Encoded, bare
+
+MOST_LETTERS = 12_000
+"""Of the text of all examples together: the daemon takes an answer of 64 KiB."""
+BINS = 8
+Decode = Callable[[list[int]], str]
+
+
+@dataclass
+class SampleView:
+    """Counts examples, and keeps the text of the first `most`.
+
+    A part of a text is trained where the model is to say its tokens.
+    """
+
+    most: int
+    decode: Decode
+    _shown: list[dict[str, Any]] = field(default_factory=list)
+    _lengths: list[int] = field(default_factory=list)
+    _trained: int = 0
+    _seen: Counter[int] = field(default_factory=Counter)
+
+    def add(self, example: Encoded) -> None:
+        """Count an example."""
+        trained = sum(number >= SAID for number in example.marked)
+        self._lengths.append(len(example.marked))
+        self._trained += trained
+        self._seen[hash(tuple(example.marked))] += 1
+        if len(self._shown) < self.most:
+            parts, cut = self._parts(example.marked)
+            self._shown.append(
+                {
+                    "place": example.place,
+                    "parts": parts,
+                    "text_cut": cut,
+                    "tokens": len(example.marked),
+                    "trained_tokens": trained,
+                    "tokens_lost": example.source_lost + example.target_lost,
+                }
+            )
+
+    def _parts(self, marked: Sequence[int]) -> tuple[list[dict[str, Any]], bool]:
+        """Return the text in parts, each with whether it is trained, and whether it was cut."""
+        left = MOST_LETTERS // self.most
+        parts: list[dict[str, Any]] = []
+        for is_trained, ids in groupby(marked, key=lambda number: number >= SAID):
+            text = self.decode(bare(ids))
+            parts.append({"text": text[:left], "trained": is_trained})
+            left -= len(text)
+            if left < 0:
+                return parts, True
+        return parts, False
+
+    def answer(self, empty: int) -> dict[str, Any]:
+        """Return what was found, as JSON values; `empty` examples had no prompt or no answer."""
+        return {
+            "examples": self._shown,
+            "looked_at": len(self._lengths),
+            "empty": empty,
+            "duplicates": sum(count - 1 for count in self._seen.values()),
+            "tokens": sum(self._lengths),
+            "trained_tokens": self._trained,
+            "lengths": list(self._bins()),
+        }
+
+    def _bins(self) -> Iterator[list[int]]:
+        """Yield (shortest, longest, examples) of ranges of equal width."""
+        if not self._lengths:
+            return
+        least, most = min(self._lengths), max(self._lengths)
+        width = max(1, -(-(most - least + 1) // BINS))
+        counts = Counter((length - least) // width for length in self._lengths)
+        for number in range((most - least) // width + 1):
+            begin = least + number * width
+            yield [begin, min(most, begin + width - 1), counts[number]]
