@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import click
@@ -38,6 +39,8 @@ class Configs(NamedTuple):
     accelerate: Path | None
     told: RecipeOptions
     lenient: bool
+    written: Mapping[str, str] = MappingProxyType({})
+    """Texts of files that a launch script writes, by their paths."""
 
     @property
     def any(self) -> bool:
@@ -60,7 +63,7 @@ class Configs(NamedTuple):
         """These configs with those that the recipe names. Raises BadRequest: both name one."""
         deepspeed = named_file(recipe, recipe.deepspeed, "--deepspeed", self.deepspeed)
         accelerate = named_file(recipe, recipe.accelerate_file, "--accelerate", self.accelerate)
-        return self._replace(deepspeed=deepspeed, accelerate=accelerate)
+        return self._replace(deepspeed=deepspeed, accelerate=accelerate, written=recipe.documents)
 
     def _imported(self, job: JobFile | None, recipe: Recipe | None) -> Imported:
         job, named = self._with_named(job)
@@ -111,11 +114,13 @@ class Configs(NamedTuple):
                 f"{path}: is YAML, and DeepSpeed's config is JSON; pass an accelerate config with "
                 "--accelerate"
             )
-        text = read_text(path, "DeepSpeed config")
+        written = self.written.get(str(path))
+        text = read_text(path, "DeepSpeed config") if written is None else written
         return parse_json(text, source=str(path), lenient=self.lenient)
 
     def _accelerate(self, path: Path) -> Document:
-        text = read_text(path, "accelerate config")
+        written = self.written.get(str(path))
+        text = read_text(path, "accelerate config") if written is None else written
         if path.suffix == ".json":
             return parse_json(text, source=str(path), lenient=self.lenient)
         return parse_yaml(text, source=str(path), lenient=self.lenient, keys=YAML_KEYS)

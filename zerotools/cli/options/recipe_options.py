@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from zerotools.jobs.imports.recipes.axolotl import read_axolotl
 from zerotools.jobs.imports.recipes.launch_line import read_launch
 from zerotools.jobs.imports.recipes.llamafactory import read_llamafactory
 from zerotools.jobs.imports.recipes.recipe import Recipe
-from zerotools.jobs.text.document import Document, read_text
+from zerotools.jobs.text.document import LARGEST_FILE, Document, read_text, text_of
 from zerotools.jobs.text.json_text import parse_json
 from zerotools.jobs.text.yaml_text import parse_yaml
 
@@ -44,7 +45,7 @@ class RecipeOptions(NamedTuple):
         if len(given) > 1:
             raise BadRequest(f"{given[0]} and {given[1]} cannot be combined; leave one out")
         if self.launch is not None:
-            return _launch(self.launch)
+            return _launch(self.launch, lenient)
         if self.llamafactory is not None:
             document = _yaml(self.llamafactory, "LLaMA-Factory config", lenient)
             return read_llamafactory(document, self.llamafactory.parent)
@@ -54,19 +55,23 @@ class RecipeOptions(NamedTuple):
         return None
 
 
-def _launch(given: str) -> Recipe:
+def _launch(given: str, lenient: bool) -> Recipe:
     if not given.strip():
         raise BadRequest("--launch: is empty; give a launch line, or the script that has it")
+    if given == "-":
+        text = text_of(sys.stdin.buffer.read(LARGEST_FILE + 1), "standard input", "script")
+        return read_launch(text, "standard input", Path(), lines=True, lenient=lenient)
     path = Path(given)
     try:
         is_file = len(given) < 4096 and path.exists()
     except OSError:
         is_file = False
     if is_file:
-        return read_launch(read_text(path, "script"), given, path.parent, lines=True)
+        text = read_text(path, "script")
+        return read_launch(text, given, path.parent, lines=True, lenient=lenient)
     if len(given.split()) == 1:
         raise BadRequest(f"{given}: there is no such script, and it is no launch line; correct it")
-    return read_launch(given, LINE, Path(), lines="\n" in given.strip())
+    return read_launch(given, LINE, Path(), lines="\n" in given.strip(), lenient=lenient)
 
 
 def _yaml(path: Path, what: str, lenient: bool) -> Document:
@@ -93,6 +98,8 @@ def named_file(
         )
     if not isinstance(named.value, str):
         raise BadRequest(f"{named.said}: must be the path of a file; write it to a file")
+    if named.value in recipe.documents:
+        return Path(named.value)
     path = recipe.found(named.value)
     if not path.exists():
         found = "is not found here"
@@ -106,7 +113,7 @@ RECIPE_OPTIONS = (
     option(
         "--launch",
         group=LAUNCHERS,
-        metavar="LINE|FILE",
+        metavar="LINE|FILE|-",
         help="Take settings from the command that starts a training program (deepspeed, torchrun, "
         "accelerate launch, python), or from the script that has it. Nothing is run.",
     ),

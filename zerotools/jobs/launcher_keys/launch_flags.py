@@ -59,6 +59,35 @@ WORDS_AFTER: Mapping[str, Mapping[str, int]] = {
 """Launcher -> option without its dashes -> how many words it takes. All other options of
 accelerate take one."""
 
+MEETING = frozenset(
+    (
+        "hostfile",
+        "launcher_args",
+        "launcher",
+        "log_dir",
+        "log_level",
+        "local_addr",
+        "machine_rank",
+        "main_process_ip",
+        "main_process_port",
+        "master_addr",
+        "master_port",
+        "max_restarts",
+        "monitor_interval",
+        "node_rank",
+        "rdzv_backend",
+        "rdzv_conf",
+        "rdzv_endpoint",
+        "rdzv_id",
+        "redirects",
+        "role",
+        "ssh_port",
+        "tee",
+        "venv_script",
+    )
+)
+"""Options that say where processes meet and write: nothing of a job depends on their values."""
+
 SHORT: Mapping[str, Mapping[str, str]] = {
     "deepspeed": {"H": "hostfile", "i": "include", "e": "exclude", "q": "quiet"},
     "torchrun": {"m": "module", "r": "redirects", "t": "tee"},

@@ -46,6 +46,10 @@ class Mends:
         """Line and what was mended there, in order."""
         return sorted(self._notes)
 
+    def lines_of(self, source: str) -> tuple[str, ...]:
+        """Each mend as a line for people, with its place in the file `source`."""
+        return tuple(f"{source}:{line}: {what}" for line, what in self.notes)
+
     def note(self, line: int, what: str) -> None:
         """Remember `what` of `line`, from 1; of one kind once a line."""
         self._notes.add((line, what))

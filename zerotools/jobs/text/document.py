@@ -57,12 +57,21 @@ def read_text(path: Path, what: str) -> str:
         raise BadRequest(f"{path}: there is no such {what}") from None
     except OSError as error:
         raise BadRequest(f"{path}: cannot be read ({error.strerror})") from error
+    return text_of(data, str(path), what)
+
+
+def text_of(data: bytes, source: str, what: str) -> str:
+    """As `read_text`, of bytes that were read: one more than the limit says that there are more.
+
+    Raises:
+        BadRequest: there are too many, or they are not UTF-8.
+    """
     if len(data) > LARGEST_FILE:
-        raise BadRequest(f"{path}: a {what} has {LARGEST_FILE} bytes at most, and this has more")
+        raise BadRequest(f"{source}: a {what} has {LARGEST_FILE} bytes at most, and this has more")
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise BadRequest(f"{path}: is UTF-16; save it as UTF-8")
+        raise BadRequest(f"{source}: is UTF-16; save it as UTF-8")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise BadRequest(f"{path}:{line}: is not UTF-8 text (byte {error.start})") from None
+        raise BadRequest(f"{source}:{line}: is not UTF-8 text (byte {error.start})") from None

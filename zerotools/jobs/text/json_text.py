@@ -44,7 +44,7 @@ def _mended(text: str, source: str) -> Document:
         tree = parser.whole()
     except Broken as broken:
         raise BadRequest(message(source, parser.places, broken)) from None
-    notes = tuple(f"{source}:{line}: {what}" for line, what in mends.notes)
+    notes = mends.lines_of(source)
     return Document(source, tree, parser.lines, notes, text=text, mended=mends.text)
 
 

@@ -60,7 +60,7 @@ def _mended(yaml: ModuleType, text: str, source: str, keys: YamlKeys | None) -> 
         raise BadRequest(message(source, LineIndex(mends.text), broken, "YAML")) from None
     if mends.text == text:
         return document
-    notes = tuple(f"{source}:{line}: {what}" for line, what in mends.notes)
+    notes = mends.lines_of(source)
     return replace(document, accepted=notes, mended=mends.text)
 
 

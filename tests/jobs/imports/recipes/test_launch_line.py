@@ -276,3 +276,46 @@ def test_the_parts_of_a_warmup_stable_decay_are_mapped() -> None:
     line = f"python x.py {TRAINER} --learning_rate 0.5 --lr_scheduler_type warmup_stable_decay"
     tree = of_line(f"{line} --lr_scheduler_kwargs '{options}'").tree["train"]
     assert (tree["decay_steps"], tree["min_learning_rate"]) == (4, pytest.approx(0.05))
+
+
+SCRIPT = """conda activate x
+cat > ds.json << 'EOF'
+{"zero_optimization": {"stage": 2}}
+EOF
+tee more.json <<EOF >/dev/null
+{}
+EOF
+torchrun --nproc_per_node 2 --master_port $RANDOM x.py --deepspeed ds.json \\
+  --run_name run-$(date) --output_dir out-$(date) --learning_rate $RATE --max_steps 5
+"""
+
+
+def test_values_that_a_shell_alone_knows_are_named_all_at_once_or_left_out() -> None:
+    with pytest.raises(BadRequest) as refused:
+        read_launch(SCRIPT, "run.sh", Path(), lines=True)
+    assert str(refused.value).splitlines() == [
+        "2 values are not known:",
+        "  run.sh:9: --output_dir: $(...) is known only when a shell runs it; write its value",
+        "  run.sh:9: --learning_rate: $RATE is not set in the text; write its value",
+        "  or leave them out with --lenient",
+    ]
+    recipe = read_launch(SCRIPT, "run.sh", Path(), lines=True, lenient=True)
+    assert set(recipe.given) == {"max_steps"}
+    left_out = [row.key for row in recipe.findings.rows if row.value is None]
+    assert left_out == ["--master_port", "--run_name", "--output_dir", "--learning_rate"]
+
+
+def test_files_that_the_script_writes_are_known() -> None:
+    recipe = read_launch(SCRIPT, "run.sh", Path(), lines=True, lenient=True)
+    assert recipe.deepspeed is not None
+    assert recipe.documents["ds.json"] == '{"zero_optimization": {"stage": 2}}\n'
+    assert recipe.documents["more.json"] == "{}\n"
+
+
+def test_a_comment_that_swallows_the_program_is_named() -> None:
+    text = "deepspeed --num_gpus=4 # four cards main.py \\\n  --lr 1\n"
+    with pytest.raises(BadRequest, match=r"the comment # four cards main.py .* has swallowed"):
+        read_launch(text, "run.sh", Path(), lines=True)
+    recipe = read_launch(text, "run.sh", Path(), lines=True, lenient=True)
+    assert recipe.given["lr"].value == "1"
+    assert recipe.findings.mended["run.sh"].startswith("deepspeed --num_gpus=4 main.py")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -21,6 +22,7 @@ class KeyOutcome(StrEnum):
     UNKNOWN = "unknown"
 
 
+_ON_LINE = re.compile(r"(.*):(\d+): (.*)")
 HEADS = {
     KeyOutcome.MAPPED: "mapped to keys of the job file",
     KeyOutcome.DEFAULT: "not in the config: its launcher's defaults, written out",
@@ -96,7 +98,7 @@ def render(findings: Findings) -> Iterator[str]:
     """Lines of the report; each begins with `#`, so that they are comments in TOML too."""
     if findings.accepted:
         yield "# mended by --lenient"
-        yield from (f"#   {_printable(note)}" for note in findings.accepted)
+        yield from (f"#   {_printable(note)}" for note in _by_kind(findings.accepted))
     for source, text in findings.mended.items():
         yield f"# {_printable(source)}, mended: saved so, it is read without --lenient"
         lines = text.expandtabs().strip("\n").split("\n")
@@ -111,6 +113,32 @@ def render(findings: Findings) -> Iterator[str]:
         if rows:
             yield f"# {head}"
             yield from _aligned([_cells(row) for row in rows])
+
+
+def _by_kind(notes: Sequence[str]) -> Iterator[str]:
+    """Each kind of mend in a file once, with its lines."""
+    lines: dict[tuple[str, str], list[int]] = {}
+    for note in notes:
+        found = _ON_LINE.fullmatch(note)
+        if found is None:
+            yield note
+        else:
+            lines.setdefault((found[1], found[3]), []).append(int(found[2]))
+    for (source, what), numbers in lines.items():
+        yield _on_lines(source, what, numbers)
+
+
+def _on_lines(source: str, what: str, lines: list[int]) -> str:
+    if len(lines) == 1:
+        return f"{source}:{lines[0]}: {what}"
+    spans: list[list[int]] = []
+    for line in lines:
+        if spans and line == spans[-1][1] + 1:
+            spans[-1][1] = line
+        else:
+            spans.append([line, line])
+    shown = [str(begin) if begin == end else f"{begin} to {end}" for begin, end in spans]
+    return f"{source}, lines {', '.join(shown)}: {what}"
 
 
 def _cells(row: ReportRow) -> tuple[str, ...]:

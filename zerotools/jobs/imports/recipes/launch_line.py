@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from zerotools.core.errors import BadRequest
@@ -22,19 +22,24 @@ from zerotools.jobs.imports.recipes.launcher_ranks import ranks_of
 from zerotools.jobs.imports.recipes.recipe import Recipe
 from zerotools.jobs.imports.recipes.shell_words import REST, Command, Word, commands_of
 from zerotools.jobs.launcher_keys.launch_flags import (
+    MEETING,
     MODULES,
     RUNNERS,
     SHORT,
     WORDS_AFTER,
     WRAPPERS,
 )
-from zerotools.jobs.launcher_keys.trainer_keys import TRAINER_DEFAULTS, TRAINERS_OWN
+from zerotools.jobs.launcher_keys.trainer_keys import IGNORED, TRAINER_DEFAULTS, TRAINERS_OWN
+from zerotools.jobs.text.shell_mend import mend_shell
 
 _PYTHON = re.compile(r"python(?:3(?:\.\d+)?)?")
 _NUMBER = re.compile(r"-[\d.]")
 _OWN_YAML = {"llamafactory-cli": "--llamafactory", "axolotl": "--axolotl"}
 _MODULES_YAML = {"axolotl.cli.train": "--axolotl", "llamafactory.cli": "--llamafactory"}
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+_SHOWN = 40
+"""Letters of a comment that a message repeats."""
+_MEND = "have it mended by --lenient"
 
 
 @dataclass(frozen=True)
@@ -48,18 +53,29 @@ class Launch:
     settings: dict[str, Word]
 
 
-def read_launch(text: str, source: str, beside: Path, *, lines: bool) -> Recipe:
-    """What the launch line in `text` says. `lines` puts the numbers of lines into places.
+def read_launch(
+    text: str, source: str, beside: Path, *, lines: bool, lenient: bool = False
+) -> Recipe:
+    """What the launch line in `text` says. `lines` puts the numbers of lines into places. With
+    `lenient` the text is mended, and a value that only a shell could know is left out.
 
     Raises:
-        BadRequest: there is no launch line or several, or a word of it cannot be known.
+        BadRequest: there is no launch line or several, or values that the job needs cannot be
+            known: all of them are named.
     """
-    places = _Places(source, lines)
+    findings = Findings()
+    if lenient:
+        mends = mend_shell(text)
+        text = mends.text
+        findings.accepted += mends.lines_of(source)
+        if mends.notes:
+            findings.mended[source] = text
+    places = _Places(source, lines, text.split("\n"), lenient)
     commands = list(commands_of(text, source))
     command = _the_one(commands, places)
-    findings = Findings()
     launch = _split(_started(command.words), _exported(commands, command), places, findings)
     given = dict(_arguments(launch, places, findings))
+    places.refuse_unknown()
     is_trainer = "deepspeed_config" not in given and not TRAINERS_OWN.isdisjoint(given)
     named = given.pop("deepspeed_config", None) or given.pop("deepspeed", None)
     given.pop("deepspeed", None)
@@ -81,17 +97,45 @@ def read_launch(text: str, source: str, beside: Path, *, lines: bool) -> Recipe:
         ranks=ranks,
         launcher=launch.launcher if every else "",
         numa=numa_of(launch.launcher, launch.options, _setting(AFFINITY, launch, places), findings),
+        documents={name: made for each in commands for name, made in each.documents.items()},
         findings=findings,
     )
 
 
 @dataclass(frozen=True)
 class _Places:
+    """Names places of a script, and remembers what is not known there."""
+
     source: str
     lines: bool
+    text: Sequence[str]
+    lenient: bool
+    unknown: list[str] = field(default_factory=list)
 
     def of(self, line: int) -> str:
         return f"{self.source}:{line}" if self.lines else self.source
+
+    def swallowed(self, line: int) -> str:
+        """What became of the rest of a command that ends in `line`, where a comment does."""
+        found = re.search(r"[ \t](#.*)", self.text[line - 1] if line <= len(self.text) else "")
+        if found is None:
+            return "is the line cut off?"
+        comment = found[1] if len(found[1]) <= _SHOWN else f"{found[1][:_SHOWN]}..."
+        return (
+            f"the comment {comment} has swallowed the rest of line {line}; move it to a line of "
+            f"its own above the command, or {_MEND}"
+        )
+
+    def refuse_unknown(self) -> None:
+        """Raises BadRequest: there are values that only a shell could know, and that are needed."""
+        if not self.unknown:
+            return
+        advice = "or leave it out" if len(self.unknown) == 1 else "or leave them out"
+        listed = self.unknown[0]
+        if len(self.unknown) > 1:
+            listed = f"{len(self.unknown)} values are not known:"
+            listed += "".join(f"\n  {each}" for each in self.unknown) + "\n"
+        raise BadRequest(f"{listed}; {advice} with --lenient".replace("\n;", "\n "))
 
 
 def _the_one(commands: Sequence[Command], places: _Places) -> Command:
@@ -116,7 +160,7 @@ def _the_one(commands: Sequence[Command], places: _Places) -> Command:
             raise BadRequest(
                 f"{places.of(first.line)}: {first.text} is no part of the command: the `\\` of "
                 f"line {after[0].cut} is followed by a blank or a comment, which ends it there; "
-                "let it be the last character of its line"
+                f"let it be the last character of its line, or {_MEND}"
             )
     return chosen[0]
 
@@ -188,12 +232,15 @@ def _split(
     elif kind != "python" and "-m" in texts and _PYTHON.fullmatch(Path(texts[0]).name):
         begin = texts.index("-m") + 2
     options, program_at = _options(kind, words, begin, places, findings)
-    if program_at < len(words):
-        _known(words[program_at], kind, places)
-    else:
-        raise BadRequest(
-            f"{places.of(words[0].line)}: {kind} is given no program; is the line cut off?"
-        )
+    while program_at + 1 < len(words) and words[program_at].problem:
+        if words[program_at + 1].text.startswith("-"):
+            break  # it is the program, which nothing here depends on
+        _is_known(words[program_at], kind, False, places, findings)
+        program_at += 1
+    if program_at >= len(words):
+        line = words[-1].line
+        why = places.swallowed(line)
+        raise BadRequest(f"{places.of(line)}: {kind} is given no program; {why}")
     if texts[program_at] in _MODULES_YAML:
         raise BadRequest(
             f"{places.of(words[program_at].line)}: {texts[program_at]} reads its settings from a "
@@ -204,7 +251,7 @@ def _split(
             KeyOutcome.IGNORED,
             "program",
             places.of(words[program_at].line),
-            texts[program_at],
+            texts[program_at] or None,
             None,
             "zerotools trains the model itself",
         )
@@ -220,7 +267,6 @@ def _options(
     at = begin
     while at < len(words) and words[at].text.startswith("-"):
         word = words[at]
-        _known(word, word.text.partition("=")[0], places)
         title, _, written = word.text.partition("=")
         bare = title.lstrip("-").replace("-", "_")
         name = SHORT[kind].get(bare, bare)
@@ -231,10 +277,12 @@ def _options(
             takes = int(not following.startswith("-") and not following.endswith(".py"))
         at += 1
         value: object = written if "=" in word.text else True
+        known = _is_known(word, title, name in MEETING, places, findings)
         if value is True and takes and at < len(words):
-            value = _known(words[at], title, places)
+            value = words[at].text
+            known = _is_known(words[at], title, name in MEETING, places, findings)
             at += 1
-        if not (kind == "python" and name == "m"):
+        if known and not (kind == "python" and name == "m"):
             _note_again(options.get(name), title, findings)
             options[name] = ConfigValue(name, title, places.of(word.line), value)
     return options, at
@@ -264,6 +312,7 @@ def _grouped(
     words: Sequence[Word], places: _Places, findings: Findings
 ) -> Iterator[tuple[str, int, list[str]]]:
     group: tuple[str, int, list[str]] | None = None
+    named: str | None = None
     for word in words:
         if word.problem.endswith(REST):
             why = "what a call of the script adds; write it out where it says something"
@@ -273,12 +322,19 @@ def _grouped(
             if group:
                 yield group
             title, equals, written = word.text.partition("=")
-            _known(word, title, places)
-            group = (title, word.line, [written] if equals else [])
+            is_free = title.lstrip("-").replace("-", "_") in IGNORED
+            known = _is_known(word, title, is_free, places, findings)
+            group = (title, word.line, [written] if equals else []) if known else None
+            named = title
+        elif word.problem and named is not None:
+            is_free = named.lstrip("-").replace("-", "_") in IGNORED
+            _is_known(word, named, is_free, places, findings)
+            group = None
         elif group:
-            group[2].append(_known(word, group[0], places))
-        else:
-            _known(word, "an argument of the program", places)
+            group[2].append(word.text)
+        elif named is None:
+            if not _is_known(word, "an argument of the program", False, places, findings):
+                continue
             why = "an argument of the program without a name"
             place = places.of(word.line)
             findings.rows.append(ReportRow(KeyOutcome.UNKNOWN, word.text, place, None, None, why))
@@ -286,10 +342,20 @@ def _grouped(
         yield group
 
 
-def _known(word: Word, title: str, places: _Places) -> str:
-    if word.problem:
-        raise BadRequest(f"{places.of(word.line)}: {title}: {word.problem}")
-    return word.text
+def _is_known(word: Word, title: str, is_free: bool, places: _Places, findings: Findings) -> bool:
+    """Whether the text of `word` is known; else it is left out, and said. `is_free` says that no
+    key of the job depends on it; any other is refused later, unless `--lenient` leaves it out."""
+    if not word.problem:
+        return True
+    place = places.of(word.line)
+    if is_free or places.lenient:
+        outcome = KeyOutcome.IGNORED if is_free else KeyOutcome.UNKNOWN
+        what = word.problem.partition(";")[0]
+        why = f"{what}; nothing here needs it" if is_free else f"{what}; set it in the job file"
+        findings.rows.append(ReportRow(outcome, title, place, None, None, why))
+    else:
+        places.unknown.append(f"{place}: {title}: {word.problem}")
+    return False
 
 
 def _setting(name: str, launch: Launch, places: _Places) -> ConfigValue | None:

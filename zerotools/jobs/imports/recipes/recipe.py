@@ -22,7 +22,8 @@ class Recipe:
     is the DeepSpeed config that is named, `accelerate` what `accelerate launch` was given beside
     the file `accelerate_file`; `launcher` the program that starts every rank there is a GPU for,
     if one does; `numa` is what the launcher was told of processors. `examples` says whether the
-    data are examples, not text; None: the data says. `findings` are those made on the way.
+    data are examples, not text; None: the data says. `documents` are the texts of files that the
+    script itself writes, by their paths. `findings` are those made on the way.
     """
 
     source: str
@@ -37,6 +38,7 @@ class Recipe:
     launcher: str = ""
     numa: NumaAsked | None = None
     examples: bool | None = None
+    documents: Mapping[str, str] = field(default_factory=dict)
     findings: Findings = field(default_factory=Findings)
 
     def found(self, name: str) -> Path:

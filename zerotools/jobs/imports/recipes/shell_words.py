@@ -40,6 +40,7 @@ class Word:
 class Command:
     """The words of a simple command, and the variables that are set before it.
 
+    `documents` are here-documents, by the paths of the files to which `cat` and `tee` write them.
     `cut` is the line of a `\\` that did not continue the command before this one, as a blank or a
     comment follows it.
     """
@@ -47,6 +48,7 @@ class Command:
     words: list[Word] = field(default_factory=list)
     settings: dict[str, Word] = field(default_factory=dict)
     cut: int | None = None
+    documents: dict[str, str] = field(default_factory=dict)
 
 
 def commands_of(text: str, source: str) -> Iterator[Command]:
@@ -98,6 +100,8 @@ class _Scanner:
         self._variables: dict[str, Word] = {}
         self._cut: int | None = None
         self._here: list[str] = []
+        self._texts: list[str] = []
+        self._target: str | None = None
 
     @property
     def at_end(self) -> bool:
@@ -122,7 +126,17 @@ class _Scanner:
             else:
                 command.words += parts
         self._remember(command)
+        self._write_documents(command)
         return command
+
+    def _write_documents(self, command: Command) -> None:
+        names = [word.text for word in command.words if not word.text.startswith("-")]
+        target = self._target
+        if names[:1] == ["tee"]:
+            target = names[1] if len(names) > 1 else target
+        if self._texts and target is not None and names[:1] in (["cat"], ["tee"]):
+            command.documents[target] = self._texts[-1]
+        self._texts, self._target = [], None
 
     def _remember(self, command: Command) -> None:
         words = command.words
@@ -179,14 +193,19 @@ class _Scanner:
         while self._peek() in (" ", "\t"):
             self._take()
         if not self.at_end and self._peek() not in _END_OF_WORD:
-            self._word()
+            words = self._word()
+            if found is not None and found[0] in (">", ">>", ">|") and len(words) == 1:
+                self._target = None if words[0].problem else words[0].text
 
     def _skip_documents(self) -> None:
         for end in self._here:
+            text = ""
             while not self.at_end:
                 line = self._take(self._until("\n") + 1)
                 if line.strip() == end:
                     break
+                text += line
+            self._texts.append(text)
         self._here = []
 
     def _word(self) -> list[Word]:
