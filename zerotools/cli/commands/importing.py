@@ -8,11 +8,13 @@ from pathlib import Path
 import click
 
 from zerotools.cli.options.config_options import Configs, config_options, read_job_file
-from zerotools.cli.options.grouped import OUTPUT, GroupedCommand, option
+from zerotools.cli.options.grouped import LAUNCHERS, OUTPUT, GroupedCommand, option
+from zerotools.cli.options.page_import import page_import
 from zerotools.cli.options.shared import json_option
 from zerotools.cli.output import render
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.imports.combine import Imported
+from zerotools.jobs.text.document import LARGEST_FILE, read_text, text_of
 from zerotools.jobs.text.toml_text import to_toml
 
 _CHOICES = {
@@ -23,9 +25,26 @@ _CHOICES = {
 """What serves in the place of a key that is missing."""
 
 
+def _numbers(_: click.Context, __: click.Parameter, given: str | None) -> tuple[int, ...]:
+    parts = [] if given is None else given.split(",")
+    if not all(part.strip().isdecimal() for part in parts):
+        raise click.BadParameter("must be whole numbers with commas between them, as in 1,3")
+    return tuple(int(part) for part in parts)
+
+
 @click.command("import", cls=GroupedCommand)
-@click.argument("job_file", metavar="[JOBFILE]", required=False, type=click.Path(allow_dash=True))
+@click.argument(
+    "job_file", metavar="[JOBFILE|PAGE]", required=False, type=click.Path(allow_dash=True)
+)
 @config_options
+@option(
+    "--block",
+    "blocks",
+    group=LAUNCHERS,
+    callback=_numbers,
+    metavar="N,...",
+    help="Which launch line and configs of PAGE belong together, by the numbers that are listed.",
+)
 @option(
     "-o",
     "--output",
@@ -35,8 +54,17 @@ _CHOICES = {
     help="Write the job file there; it must not exist.  [default: standard output]",
 )
 @json_option
-def command(job_file: str | None, configs: Configs, output: Path | None, as_json: bool) -> int:
+def command(
+    job_file: str | None,
+    configs: Configs,
+    blocks: tuple[int, ...],
+    output: Path | None,
+    as_json: bool,
+) -> int:
     """Print the job file for a config, or for the command that starts a training program.
+
+    PAGE is a web page that was saved as text, Markdown or HTML, or - for standard input: its launch
+    line and configs are found, repaired as with --lenient, and imported together.
 
     JOBFILE has the keys that the config lacks (model, data, steps), and values for "auto". If both
     have a key, they must agree. Without JOBFILE, missing keys are listed. A launch line and the
@@ -48,12 +76,17 @@ def command(job_file: str | None, configs: Configs, output: Path | None, as_json
     """
     if configs.lenient and not configs.any:
         raise BadRequest("--lenient is for a config; give one, such as --deepspeed")
-    if not configs.any:
+    if configs.any and blocks:
+        raise BadRequest("--block is for a page; leave it out, or the configs")
+    if configs.any:
+        imported = configs.imported(None if job_file is None else read_job_file(job_file))
+    elif job_file is None:
         raise BadRequest(
-            "there is no config to import; give --deepspeed, --accelerate, --launch, "
+            "there is no config to import; give a page, --deepspeed, --accelerate, --launch, "
             "--llamafactory or --axolotl"
         )
-    imported = configs.imported(None if job_file is None else read_job_file(job_file))
+    else:
+        imported = page_import(*_page(job_file), blocks)
     if imported.problem is not None:
         raise imported.problem
     text = to_toml(imported.tree, imported.origins) + _missing(imported)
@@ -72,6 +105,13 @@ def command(job_file: str | None, configs: Configs, output: Path | None, as_json
     elif output is None:
         sys.stdout.write(text)
     return 0
+
+
+def _page(name: str) -> tuple[str, str]:
+    """(the text of a page, its name)."""
+    if name != "-":
+        return read_text(Path(name), "page"), name
+    return text_of(sys.stdin.buffer.read(LARGEST_FILE + 1), "standard input", "page"), "page"
 
 
 def _missing(imported: Imported) -> str:

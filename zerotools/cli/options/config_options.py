@@ -54,7 +54,10 @@ class Configs(NamedTuple):
             BadRequest: a file that cannot be read.
             Unsupported: YAML, and PyYAML is not installed.
         """
-        recipe = self.told.recipe(self.lenient)
+        return self.with_recipe(job, self.told.recipe(self.lenient))
+
+    def with_recipe(self, job: JobFile | None, recipe: Recipe | None) -> Imported:
+        """As `imported`, of arguments that were read."""
         if recipe is not None:
             return self._with_files_of(recipe)._imported(job, recipe)
         return self._imported(job, None)
@@ -63,7 +66,9 @@ class Configs(NamedTuple):
         """These configs with those that the recipe names. Raises BadRequest: both name one."""
         deepspeed = named_file(recipe, recipe.deepspeed, "--deepspeed", self.deepspeed)
         accelerate = named_file(recipe, recipe.accelerate_file, "--accelerate", self.accelerate)
-        return self._replace(deepspeed=deepspeed, accelerate=accelerate, written=recipe.documents)
+        return self._replace(
+            deepspeed=deepspeed, accelerate=accelerate, written={**self.written, **recipe.documents}
+        )
 
     def _imported(self, job: JobFile | None, recipe: Recipe | None) -> Imported:
         job, named = self._with_named(job)

@@ -1,0 +1,99 @@
+"""What the blocks of a web page say together: a launch line, and the configs that belong to it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from zerotools.cli.options.config_options import Configs
+from zerotools.cli.options.recipe_options import RecipeOptions
+from zerotools.cli.output.render import clean
+from zerotools.core.errors import BadRequest, ZerotoolsError
+from zerotools.jobs.imports.combine import Imported
+from zerotools.jobs.imports.recipes.launch_line import read_launch
+from zerotools.jobs.imports.recipes.recipe import Recipe
+from zerotools.jobs.text.page_blocks import BlockKind, PageBlock, blocks_of, listed
+
+OPTION = "--block"
+
+
+def page_import(text: str, source: str, numbers: Iterable[int]) -> Imported:
+    """The job that blocks of a page say: those of `numbers`, or of each kind the only one.
+
+    Raises:
+        BadRequest: there is none, there are several of a kind, or a number is none of them.
+    """
+    blocks = blocks_of(text)
+    if not blocks:
+        raise BadRequest(
+            f"{source}: is no page with a launch line or a config of DeepSpeed or accelerate; if "
+            "it is a job file, name the config with --deepspeed, --accelerate or --launch"
+        )
+    for line in (f"# {clean(source)} has these blocks", *listed(blocks, source)):
+        sys.stderr.write(f"{clean(line)}\n" if line.startswith("#") else f"#   {clean(line)}\n")
+    chosen = _of_numbers(blocks, source, numbers) or _only_ones(blocks, source)
+    recipe = next((_recipe(each, source) for each in chosen if each.kind is BlockKind.LAUNCH), None)
+    configs = Configs(None, None, RecipeOptions(), lenient=True)
+    for block in chosen:
+        if block.kind is BlockKind.DEEPSPEED:
+            recipe, configs = _with_deepspeed(block, source, recipe, configs)
+        elif block.kind is BlockKind.ACCELERATE:
+            path = Path(source)
+            written = {**configs.written, str(path): block.in_place}
+            configs = configs._replace(accelerate=path, written=written)
+    return configs.with_recipe(None, recipe)
+
+
+def _with_deepspeed(
+    block: PageBlock, source: str, recipe: Recipe | None, configs: Configs
+) -> tuple[Recipe | None, Configs]:
+    """The config is the file that the launch line names, where it names one."""
+    if recipe is not None and recipe.deepspeed is not None:
+        named = str(recipe.deepspeed.value)
+        return replace(recipe, documents={**recipe.documents, named: block.in_place}), configs
+    path = Path(f"{source} (DeepSpeed)")
+    written = {**configs.written, str(path): block.in_place}
+    return recipe, configs._replace(deepspeed=path, written=written)
+
+
+def _recipe(block: PageBlock, source: str) -> Recipe:
+    return read_launch(block.in_place, source, Path(), lines=True, lenient=True)
+
+
+def _of_numbers(
+    blocks: Sequence[PageBlock], source: str, numbers: Iterable[int]
+) -> list[PageBlock]:
+    chosen = []
+    for number in numbers:
+        if not 1 <= number <= len(blocks):
+            raise BadRequest(f"{OPTION} {number}: {source} has the blocks 1 to {len(blocks)}")
+        chosen.append(blocks[number - 1])
+    _refuse_two(chosen, source)
+    return chosen
+
+
+def _only_ones(blocks: Sequence[PageBlock], source: str) -> list[PageBlock]:
+    """All blocks, without launch lines that name no program of training."""
+    usable = []
+    for block in blocks:
+        if block.kind is BlockKind.LAUNCH:
+            try:
+                _recipe(block, source)
+            except ZerotoolsError as error:
+                sys.stderr.write(f"#   line {block.line} is not read: {clean(str(error))}\n")
+                continue
+        usable.append(block)
+    _refuse_two(usable, source)
+    return usable
+
+
+def _refuse_two(blocks: Sequence[PageBlock], source: str) -> None:
+    kinds = [each.kind for each in blocks]
+    for kind in BlockKind:
+        if kinds.count(kind) > 1:
+            raise BadRequest(
+                f"{source}: has {kinds.count(kind)} {kind.value}s; choose those that belong "
+                f"together by {OPTION} N,N, with the numbers above"
+            )
