@@ -1,19 +1,12 @@
 from __future__ import annotations
 
 from zerotools.maps.beyond_shapes import (
-    flat_config,
     has_several_ropes,
     normalises_experts,
     rope_of,
     rotary_share,
     usual_share,
 )
-
-
-def test_the_language_model_of_a_larger_one_is_looked_at() -> None:
-    config = {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}}
-    assert flat_config(config)["model_type"] == "gemma3_text"
-    assert flat_config({"text_config": None, "hidden_size": 4})["hidden_size"] == 4
 
 
 def test_the_rope_of_old_and_of_new_configs() -> None:

@@ -10,12 +10,6 @@ _HALVED = ("glm", "glm4", "glm4_moe")
 _UNNORMALISED = ("qwen2_moe", "qwen3_moe")
 
 
-def flat_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """config.json with the keys of its language model at the top."""
-    text = config.get("text_config")
-    return {**config, **text} if isinstance(text, Mapping) else dict(config)
-
-
 def rope_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """How positions are rotated. Where each kind of attention has its own way, that of full
     attention."""

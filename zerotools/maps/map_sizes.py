@@ -10,6 +10,7 @@ from typing import Any
 
 from zerotools.core.errors import BadRequest
 from zerotools.core.patterns.nearest import nearest_of
+from zerotools.io.huggingface.class_defaults import full_config
 from zerotools.maps.map_file import FamilyMap
 from zerotools.maps.size_expressions import named_value, size_of
 from zerotools.maps.tensor_expressions import indices_of
@@ -38,9 +39,7 @@ class MapSizes:
                 f"the map {family.name} has no {useless}, which --map-arg gives; the nearest is "
                 f"{nearest_of(useless, known)}"
             )
-        text = config.get("text_config")
-        plain = {**config, **text} if isinstance(text, dict) else dict(config)
-        names = {**plain, MULTIPLE: USUAL_MULTIPLE, **given}
+        names = {**full_config(config), MULTIPLE: USUAL_MULTIPLE, **given}
         for name, size in family.sizes.items():
             names[name] = given.get(name, named_value(size, names))
         multiple = names[MULTIPLE]

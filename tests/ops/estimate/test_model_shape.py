@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,18 +15,40 @@ from tests.ops.estimate.tiny_configs import config
 from tests.ops.weights.test_base_weights import saved
 from zerotools import formats
 from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.core.memory_layout import DEVICE, MOMENTS, MemoryLayout
 from zerotools.ops.estimate import model_shape
 from zerotools.ops.estimate.model_shape import of_config, read_shape
-from zerotools.ops.estimate.state import Parameter
+from zerotools.ops.estimate.state import Parameter, state_of
 
 
-@pytest.mark.parametrize("text", ["7B", "13b", "350M", "0.5B", "70B", "1T"])
+@pytest.mark.parametrize("text", ["1M", "20M", "7B", "13b", "350M", "0.5B", "70B", "1T"])
 def test_a_number_stands_for_exactly_so_many_parameters(text: str) -> None:
     found = read_shape(text)
     units = {"m": 10**6, "b": 10**9, "t": 10**12}
     assert found.count == int(float(text[:-1]) * units[text[-1].lower()])
     assert found.architecture is not None
     assert "Llama-like" in found.notes[0]
+    assert sum(len(parameter.shape) < 2 for parameter in found.parameters) < 1000
+    assert all(size > 0 for parameter in found.parameters for size in parameter.shape)
+
+
+LLAMA_13B = {
+    "model_type": "llama", "hidden_size": 5120, "intermediate_size": 13824,
+    "num_attention_heads": 40, "num_hidden_layers": 40, "vocab_size": 32000,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adamw8bit", "adafactor", "muon"])
+@pytest.mark.parametrize("ranks", [1, 8])
+def test_a_number_has_the_optimizer_state_of_a_model_of_that_size(
+    optimizer: str, ranks: int
+) -> None:
+    layout = MemoryLayout(3, ranks, optimizer=optimizer)
+    model, named = of_config(LLAMA_13B, "config"), read_shape("13B")
+    sizes = [
+        state_of(each.parameters, layout)[DEVICE, MOMENTS] / each.count for each in (model, named)
+    ]
+    assert sizes[1] == pytest.approx(sizes[0], rel=0.02)
 
 
 @pytest.mark.parametrize("text", ["", "7", "B", "7Q", "-7B", "7 B B", "999K"])
@@ -53,6 +76,22 @@ def test_a_checkpoint_has_its_shapes_in_its_headers() -> None:
     assert "activations are unknown" in found.notes[0]
 
 
+def test_a_checkpoint_s_own_config_says_its_activations_where_it_is_of_this_model(
+    tmp_path: Path,
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(DEEPSPEED / "hf-trainer-z3-bf16-w2" / "checkpoint", run)
+    (run / "checkpoint-2" / "config.json").rename(run / "config.json")
+    tree = json.loads((run / "config.json").read_text())
+    found = read_shape(str(run / "checkpoint-2"))
+    assert found.architecture == of_config(tree, "config").architecture
+    assert not found.notes
+    (run / "config.json").write_text(json.dumps({**tree, "num_hidden_layers": 7}))
+    other = read_shape(str(run / "checkpoint-2"))
+    assert other.architecture is None
+    assert other.parameters == found.parameters
+
+
 def test_adapters_that_were_saved_alone_are_no_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,7 +106,7 @@ def test_adapters_that_were_saved_alone_are_no_model(
         ("{", "is not JSON"),
         ("[]", "is not a JSON object"),
         ("{}", "is no model config"),
-        ('{"model_type": "llama"}', "has no hidden_size"),
+        ('{"model_type": "llama", "hidden_size": null}', "has no hidden_size"),
         ('{"model_type": ["llama"]}', "is no model config"),
     ],
 )

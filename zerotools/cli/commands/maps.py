@@ -22,7 +22,6 @@ from zerotools.io.stores.addresses import path_of
 from zerotools.maps.map_file import HUB, FamilyMap
 from zerotools.maps.model_layout import layout_of_model
 from zerotools.maps.shipped import check_layout, shipped_maps, source_of
-from zerotools.ops.sidecars.model_sidecar_choice import with_sidecars
 from zerotools.ops.weights.layout_mapping import config_of
 from zerotools.ops.weights.map_checks import (
     LayoutCheck,
@@ -119,8 +118,7 @@ def _config(path: Path | None, checkpoint: Checkpoint | None) -> dict[str, Any] 
         return config_of(path / CONFIG if path.is_dir() else path, path)
     if checkpoint is None:
         return None
-    checkpoint, _ = with_sidecars(checkpoint, None, {})
-    found = checkpoint.model_sidecars.get(CONFIG)
+    found = checkpoint.own_config
     return None if found is None else config_of(found, checkpoint.origin.path)
 
 

@@ -20,6 +20,7 @@ from zerotools.core.checkpoint import Chunk, Key, Problem, Tensor
 from zerotools.core.errors import BadFile
 from zerotools.formats.safetensors.header import Header
 from zerotools.io.files.json_file import read_json
+from zerotools.io.huggingface.model_sidecars import find_config
 
 SHARD = re.compile(r"shard-(\d{5,})-model-(\d{5,})-of-(\d{5,})\.safetensors")
 HF_METADATA = ".hf_metadata"
@@ -128,13 +129,15 @@ def is_end_known(root: Path, tensors: Mapping[Key, Tensor]) -> bool:
 
 
 def _vocabularies(root: Path) -> Iterator[tuple[Path, int]]:
-    """Each config.json, and the number of rows that it gives the embedding."""
-    for path in (root / "config.json", root / HF_METADATA / "config.json"):
-        config = _json(path)
-        inner = config.get("text_config")
-        size = config.get("vocab_size", inner.get("vocab_size") if isinstance(inner, dict) else 0)
-        if type(size) is int:
-            yield path, size
+    """The checkpoint's own config.json, and the number of rows that it gives the embedding."""
+    path = find_config(root)
+    if path is None:
+        return
+    config = _json(path)
+    inner = config.get("text_config")
+    size = config.get("vocab_size", inner.get("vocab_size") if isinstance(inner, dict) else 0)
+    if type(size) is int:
+        yield path, size
 
 
 def _short_total(

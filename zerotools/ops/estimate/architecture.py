@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from zerotools.core.errors import BadRequest
+from zerotools.io.huggingface.class_defaults import class_keys, full_config
+from zerotools.io.huggingface.tied_by_default import ties_embeddings
 from zerotools.ops.estimate.state import Parameter
 
 RMS, RMS_FP32, LAYER = "rms", "rms in fp32", "layer"
@@ -45,11 +47,8 @@ class Family:
     parallel_norms: int | None = None
     """Norms of a block whose attention and MLP read the same hidden states; None: they do not."""
     position_rows: int | None = None
-    ties: bool = False
-    """Whether head and embedding are one matrix where the config does not say."""
-    activation: str = "silu"
-    """The MLP's activation where the config does not say."""
-    embedding_norm: bool = False
+    even_heads: bool = False
+    """Whether heads share the hidden size evenly, whatever `head_dim` the config has."""
     has_experts: bool = False
 
 
@@ -60,15 +59,15 @@ FAMILIES: Mapping[str, Family] = {
     "llama": _LLAMA,
     "mistral": _LLAMA,
     "granite": _LLAMA,
-    "smollm3": Family(ties=True),
+    "smollm3": _LLAMA,
     "qwen2": Family(bias=frozenset({"qkv"})),
     "qwen3": Family(qk_norm=HEAD),
     "qwen3_moe": Family(qk_norm=HEAD, has_experts=True),
     "mixtral": Family(has_experts=True),
-    "gemma": Family(norm=RMS_FP32, ties=True, activation="gelu_pytorch_tanh"),
+    "gemma": Family(norm=RMS_FP32),
     "olmo2": Family(norm=RMS_FP32, qk_norm=WHOLE, norms_after=True),
     "phi3": Family(joined=frozenset({"qkv", "mlp"}), cat_rotary=True),
-    "stablelm": Family(norm=LAYER, cat_rotary=True),
+    "stablelm": Family(norm=LAYER, cat_rotary=True, even_heads=True),
     "gpt2": Family(
         norm=LAYER,
         is_gated=False,
@@ -76,8 +75,7 @@ FAMILIES: Mapping[str, Family] = {
         joined=frozenset({"qkv"}),
         is_rotary=False,
         position_rows=0,
-        ties=True,
-        activation="gelu_new",
+        even_heads=True,
     ),
     "opt": Family(
         norm=LAYER,
@@ -85,8 +83,7 @@ FAMILIES: Mapping[str, Family] = {
         bias=_OLD_BIAS,
         is_rotary=False,
         position_rows=2,
-        ties=True,
-        activation="relu",
+        even_heads=True,
     ),
     "gpt_neox": Family(
         norm=LAYER,
@@ -95,7 +92,7 @@ FAMILIES: Mapping[str, Family] = {
         joined=frozenset({"qkv"}),
         cat_rotary=True,
         parallel_norms=2,
-        activation="gelu",
+        even_heads=True,
     ),
     "phi": Family(
         norm=LAYER,
@@ -103,11 +100,8 @@ FAMILIES: Mapping[str, Family] = {
         bias=_OLD_BIAS | {"head"},
         cat_rotary=True,
         parallel_norms=1,
-        activation="gelu_new",
     ),
-    "starcoder2": Family(
-        norm=LAYER, is_gated=False, bias=_OLD_BIAS, ties=True, activation="gelu_pytorch_tanh"
-    ),
+    "starcoder2": Family(norm=LAYER, is_gated=False, bias=_OLD_BIAS),
 }
 
 
@@ -208,30 +202,28 @@ class Architecture:
 
 
 def architecture_of(config: Mapping[str, Any], source: str) -> Architecture | None:
-    """The architecture of a config; None where its `model_type` is not known in every part.
+    """The architecture of a config, as transformers builds it: keys that are left out have the
+    values of their class, and keys that it does not know change nothing. None where its
+    `model_type` is not known in every part.
 
     Raises:
         BadRequest: a size is missing, or is no positive number; `source` is named.
     """
     name = config.get("model_type")
     family = FAMILIES.get(name) if isinstance(name, str) else None
-    if family is None or _is_special(config):
+    if not isinstance(name, str) or family is None or config.get("quantization_config"):
+        return None
+    config = _known(config, name)
+    if _is_special(config, family):
         return None
     sizes = _Sizes(config, source)
-    hidden, heads = sizes("hidden_size", "n_embd"), sizes("num_attention_heads", "n_head")
-    intermediate = (
-        sizes("intermediate_size", "n_inner", "ffn_dim")
-        if not ("n_embd" in config and not config.get("n_inner"))
-        else 4 * hidden
-    )
-    experts = sizes.optional("num_local_experts", "num_experts") if family.has_experts else 0
-    if family.has_experts and name == "qwen3_moe":
-        intermediate = sizes("moe_intermediate_size")
-    ties = config.get("tie_word_embeddings")
-    layers = sizes("num_hidden_layers", "n_layer")
+    hidden, heads = sizes("hidden_size"), sizes("num_attention_heads")
+    experts = sizes("num_local_experts") if family.has_experts else 0
+    layers = sizes("num_hidden_layers")
     if layers > MOST_LAYERS:
         raise BadRequest(f"{source}: {layers} layers are more than the {MOST_LAYERS} of any model")
-    head_dim = sizes.optional("head_dim") or _head_dim(name, hidden, heads)
+    head_dim = 0 if family.even_heads else sizes.optional("head_dim")
+    head_dim = head_dim or hidden // heads
     if head_dim < 1:
         raise BadRequest(f"{source}: hidden_size = {hidden} is less than the {heads} heads")
     return Architecture(
@@ -241,48 +233,51 @@ def architecture_of(config: Mapping[str, Any], source: str) -> Architecture | No
         heads=heads,
         kv_heads=sizes.optional("num_key_value_heads") or heads,
         head_dim=head_dim,
-        intermediate=intermediate,
+        intermediate=sizes.optional(*_WIDTHS) or sizes.optional("n_inner") or 4 * hidden,
         vocabulary=sizes("vocab_size"),
-        positions=sizes.optional("max_position_embeddings", "n_positions"),
-        is_tied=family.ties if ties is None else bool(ties),
-        activation=_activation(config, family),
+        positions=sizes.optional("max_position_embeddings"),
+        is_tied=ties_embeddings(config),
+        activation=_activation(config),
         bias=_bias(config, family),
         experts=experts,
         experts_per_token=sizes("num_experts_per_tok") if experts else 0,
-        model_type=str(name),
+        model_type=name,
     )
 
 
-def _is_special(config: Mapping[str, Any]) -> bool:
+_WIDTHS = ("moe_intermediate_size", "intermediate_size", "ffn_dim")
+
+
+def _known(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The keys of a config that change the model: those of its class, and `head_dim`, which models
+    whose class does not have it take all the same."""
+    known, found = class_keys(name), full_config(config)
+    known |= {"model_type", "head_dim"}
+    return {key: value for key, value in found.items() if key in known}
+
+
+def _is_special(config: Mapping[str, Any], family: Family) -> bool:
     """Whether a key makes blocks that a family does not have."""
+    projected = config.get("word_embed_proj_dim")
+    is_parallel = family.parallel_norms is not None
     return any(
         (
             config.get("mlp_only_layers"),
             config.get("decoder_sparse_step", 1) not in (None, 1),
-            config.get("model_type") == "opt" and not config.get("do_layer_norm_before", True),
-            config.get("model_type") == "opt"
-            and config.get("word_embed_proj_dim", config.get("hidden_size"))
-            != config.get("hidden_size"),
+            not config.get("do_layer_norm_before", True),
+            projected is not None and projected != config.get("hidden_size"),
             config.get("qk_layernorm"),
-            config.get("use_parallel_residual") and config.get("model_type") == "stablelm",
-            not config.get("use_parallel_residual", True)
-            and config.get("model_type") == "gpt_neox",
+            bool(config.get("use_parallel_residual", is_parallel)) is not is_parallel,
             config.get("add_cross_attention"),
-            config.get("quantization_config"),
         )
     )
 
 
-def _head_dim(name: object, hidden: int, heads: int) -> int:
-    # A default of these classes that does not follow from the other sizes.
-    return {"gemma": 256, "qwen3": 128}.get(str(name)) or hidden // heads
-
-
-def _activation(config: Mapping[str, Any], family: Family) -> str:
-    for key in ("hidden_act", "activation_function", "hidden_activation"):
+def _activation(config: Mapping[str, Any]) -> str:
+    for key in ("hidden_act", "activation_function"):
         if isinstance(config.get(key), str):
             return str(config[key])
-    return family.activation
+    return ""
 
 
 def _bias(config: Mapping[str, Any], family: Family) -> frozenset[str]:

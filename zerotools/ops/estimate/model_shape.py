@@ -13,12 +13,14 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.core.checkpoint import Checkpoint
+from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.io.files.json_file import read_json
 from zerotools.io.huggingface.config_json import LARGEST_CONFIG
 from zerotools.io.stores.addresses import path_of
@@ -156,27 +158,31 @@ def of_count(text: str) -> ModelShape:
     # 12 h^2 parameters a block and h / 128 blocks, as in published models of 1 B to 70 B.
     hidden = max(256, 128 * round((count * 128 / 12) ** (1 / 3) / 128))
     tied = 2 * _VOCABULARY * hidden > count // 3
-    outside = _VOCABULARY * hidden * (1 if tied else 2)
+    vocabulary = min(_VOCABULARY, count // 2 // hidden)
+    outside = vocabulary * hidden * (1 if tied else 2) + hidden
     layers = max(1, round((count - outside) / (12 * hidden**2)))
+    rest = (count - outside) // layers - 4 * hidden**2 - 2 * hidden
     shape = {
         "model_type": "llama",
         "hidden_size": hidden,
         "num_hidden_layers": layers,
         "num_attention_heads": hidden // 128,
-        "intermediate_size": round(8 * hidden / 3),
-        "vocab_size": _VOCABULARY,
+        "num_key_value_heads": hidden // 128,
+        "intermediate_size": rest // (3 * hidden),
+        "vocab_size": vocabulary,
         "tie_word_embeddings": tied,
     }
     architecture = architecture_of(shape, text)
     assert architecture is not None
-    each, rest = divmod(count - outside, layers)
-    parameters = [Parameter((_VOCABULARY, hidden))] * (1 if tied else 2)
-    parameters += [Parameter((each,), block=str(layer), is_hidden=True) for layer in range(layers)]
-    if rest:
-        parameters.append(Parameter((rest,)))
+    parameters = architecture.parameters()
+    # So that their number is the one that was named: less than a row of each matrix of the MLPs.
+    left = count - sum(parameter.numel for parameter in parameters)
+    parameters += [
+        Parameter(each) for each in ((left // hidden, hidden), (left % hidden,)) if each[0]
+    ]
     said = (
         f"{text}: taken for a Llama-like model of {layers} layers with hidden size {hidden} and a "
-        f"vocabulary of {_VOCABULARY:,}; name its config.json for its own activations"
+        f"vocabulary of {vocabulary:,}; name its config.json for its own activations"
     )
     return ModelShape(text, tuple(parameters), architecture, (said,))
 
@@ -212,10 +218,28 @@ def _of_checkpoint(path: Path, what: str) -> ModelShape:
     }
     if not shapes:
         raise BadRequest(f"{path}: has no weights")
+    parameters = _named(shapes)
+    architecture = _own_architecture(checkpoint, parameters)
     said = (
         f"{path}: activations are unknown ({what} is not known in every part); the state is exact"
     )
-    return ModelShape(str(path), _named(shapes), None, (said,))
+    notes = (said,) if architecture is None else ()
+    return ModelShape(str(path), parameters, architecture, notes)
+
+
+def _own_architecture(
+    checkpoint: Checkpoint, parameters: Sequence[Parameter]
+) -> Architecture | None:
+    """What the checkpoint's own config.json says, where it is of a model with these weights."""
+    if checkpoint.own_config is None:
+        return None
+    try:
+        found = architecture_of(_config(checkpoint.own_config), str(checkpoint.own_config))
+    except (BadRequest, BadFile, OSError):
+        return None
+    ours = Counter(parameter.shape for parameter in parameters)
+    is_same = found is not None and ours == Counter(each.shape for each in found.parameters())
+    return found if is_same else None
 
 
 def _named(shapes: Mapping[str, tuple[int, ...]]) -> tuple[Parameter, ...]:

@@ -64,7 +64,7 @@ class MappedCheckpoint:
 
 
 def config_of(path: Path | None, where: Path) -> dict[str, Any]:
-    """config.json of a model, as `with_sidecars` found it.
+    """config.json of a model, at `path`.
 
     Raises:
         BadRequest: there is none.
@@ -109,7 +109,8 @@ def mapped(
         Unsupported: there is no map for the model, or state that cannot be moved with its weight.
         BadFile: config.json is damaged.
     """
-    config = config_of(checkpoint.model_sidecars.get(CONFIG), checkpoint.origin.path)
+    place = checkpoint.model_sidecars.get(CONFIG) or checkpoint.own_config
+    config = config_of(place, checkpoint.origin.path)
     family = chosen_map(request.file, config)
     request = replace(request, arguments=with_run_arguments(training, config, request.arguments))
     for name in (request.to, request.source):

@@ -11,9 +11,9 @@ from typing import Any, TypeGuard
 
 from zerotools.core.errors import BadRequest
 from zerotools.core.training import TrainingState
+from zerotools.io.huggingface.class_defaults import flat_config
 from zerotools.io.huggingface.tied_by_default import ties_embeddings
 from zerotools.maps.beyond_shapes import (
-    flat_config,
     has_centred_norms,
     normalises_experts,
     rotates_pairs,

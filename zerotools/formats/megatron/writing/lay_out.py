@@ -223,7 +223,7 @@ def _arguments(
     rows = weights[EMBEDDING].shape[0] if EMBEDDING in weights else None
     if run is not None:
         return {}, {**run, "padded_vocab_size": rows or run.get("padded_vocab_size")}
-    path = source.model_sidecars.get(MODEL_CONFIG)
+    path = source.model_sidecars.get(MODEL_CONFIG) or source.own_config
     if path is None:
         return {}, None
     try:

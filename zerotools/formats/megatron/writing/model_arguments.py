@@ -14,9 +14,9 @@ from typing import Any
 from zerotools.core.checkpoint import Tensor
 from zerotools.core.dtypes import BFLOAT16, FLOAT16, DType
 from zerotools.formats.megatron.origin import EMBEDDING, OUTPUT
+from zerotools.io.huggingface.class_defaults import flat_config, full_config
 from zerotools.io.huggingface.tied_by_default import ties_embeddings
 from zerotools.maps.beyond_shapes import (
-    flat_config,
     has_centred_norms,
     has_several_ropes,
     normalises_experts,
@@ -38,7 +38,7 @@ def model_arguments(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) ->
     """The arguments for the weights `tensors`, by the names of a model on one rank, of the model
     that config.json describes."""
     is_tied = ties_embeddings(config)
-    config = flat_config(config)
+    config = full_config(config)
     layers: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         if match := _LAYER.fullmatch(name):
