@@ -77,6 +77,12 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
 """The `model_type` of each, and what its config has beside or instead of `_SMALL`."""
 
 
+def config(name: str) -> dict[str, Any]:
+    """The config.json of a model, without what transformers has for keys that are left out."""
+    kind, own = CONFIGS[name]
+    return {**_SMALL, **own, "model_type": kind}
+
+
 def made(name: str) -> Any:
     """The model, in float32; no two of its elements are likely to be equal."""
     import torch

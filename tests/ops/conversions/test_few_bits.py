@@ -20,6 +20,7 @@ from zerotools.ops.conversions.in_parts import perform_part, prove_part
 from zerotools.ops.execution.parts.share import OutputPart
 from zerotools.ops.execution.workers import MIN_TILE_BYTES, MemoryBudget
 from zerotools.ops.quantised.dequantise import refuse_quantised
+from zerotools.ops.quantised.recognise import recognise
 from zerotools.ops.serving.byte_source import ByteSource
 
 SMALLEST = MemoryBudget(max_memory=3 * 2 * MIN_TILE_BYTES, workers=2)
@@ -285,3 +286,15 @@ def test_scales_of_blocks_that_nothing_proves_stay_with_their_weight_or_are_refu
         prepare(of_64, tmp_path / "o", Options(include=["a.weight"]))
     kept = prepare(of_64, tmp_path / "o", Options(), config_dir=base)
     assert _config_of(_written(kept))["quantization_config"] == FP8
+
+
+def test_plain_weights_of_a_run_that_began_quantised_are_plain(
+    quantised: Path, model: Path, tmp_path: Path
+) -> None:
+    step = quantised / "checkpoint-5"
+    step.mkdir()
+    (model / "model.safetensors").rename(step / "model.safetensors")
+    assert not recognise(formats.read(step)).is_there
+    conversion = prepare(step, tmp_path / "out", Options())
+    assert any("written without quantization_config" in note for note in conversion.notes)
+    assert "quantization_config" not in _config_of(_written(conversion))

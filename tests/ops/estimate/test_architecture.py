@@ -67,7 +67,9 @@ def test_keys_that_a_class_does_not_know_change_nothing(name: str) -> None:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_any_key_may_be_left_out(name: str) -> None:
     tree = config(name)
-    depth: dict[str, Any] = {key: tree[key] for key in ("num_hidden_layers", "n_layer") if key in tree}
+    depth: dict[str, Any] = {
+        key: tree[key] for key in ("num_hidden_layers", "n_layer") if key in tree
+    }
     _compare({"model_type": name, **depth})
     width = ("hidden_size", "n_embd", "word_embed_proj_dim")
     wide: dict[str, Any] = {key: 768 for key in width if key in tree}

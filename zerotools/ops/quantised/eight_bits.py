@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from zerotools.core import dtypes
 from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.scaling.schemes import PAYLOAD, SCALES, BlockScaled, scale_shape
-from zerotools.ops.quantised.quantisation import QuantisedWeight, Unproved, weight
+from zerotools.ops.quantised.quantisation import QuantisedWeight, UnprovedScales, weight
 from zerotools.ops.quantised.quantisation_config import Block, Blocks
 
 PAYLOADS = {dtypes.FLOAT8_E4M3FN: "fp8", dtypes.FLOAT8_E5M2: "fp8 e5m2", dtypes.INT8: "int8"}
@@ -29,7 +29,7 @@ USUAL_BLOCKS: Blocks = ((128, 128), *MX_BLOCKS)
 
 def eight_bits(
     key: Key, tensor: Tensor, tensors: Mapping[Key, Tensor], blocks: Blocks
-) -> QuantisedWeight | Unproved | str | None:
+) -> QuantisedWeight | UnprovedScales | str | None:
     """The weight whose payload `key` is, or what is wrong with it; None where it is none of these.
     `blocks` are those that the config names.
     """
@@ -47,7 +47,7 @@ def eight_bits(
     scheme = block_scheme(tensor.shape, held.shape, blocks, is_exponent=held.dtype in EXPONENTS)
     if isinstance(scheme, tuple):
         why = several_fit(key, tensor, scales, held, scheme, is_named=bool(blocks))
-        return Unproved(why, (key, scales))
+        return UnprovedScales(why, (key, scales))
     if scheme is None:
         return wrong_shape(key, tensor, scales, held, blocks)
     inputs = {PAYLOAD: (key, tensor), SCALES: (scales, held)}

@@ -28,7 +28,7 @@ class QuantisedWeight:
 
 
 @dataclass(frozen=True)
-class Unproved:
+class UnprovedScales:
     """A payload and scales, and a sentence on why nobody knows which scale is for what."""
 
     message: str
@@ -63,7 +63,7 @@ class Quantisation:
     unknown: str | None = None
     is_denied: bool = False
     place: str = ""
-    unproved: tuple[Unproved, ...] = ()
+    unproved: tuple[UnprovedScales, ...] = ()
 
     @property
     def is_there(self) -> bool:

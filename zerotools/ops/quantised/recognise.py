@@ -8,14 +8,15 @@ for values is refused.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 
 from zerotools.core import dtypes
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.ops.quantised.bits_and_bytes import bits_and_bytes
 from zerotools.ops.quantised.eight_bits import eight_bits
 from zerotools.ops.quantised.four_bits import four_bits
-from zerotools.ops.quantised.quantisation import Quantisation, QuantisedWeight, Unproved
+from zerotools.ops.quantised.quantisation import Quantisation, QuantisedWeight, UnprovedScales
 from zerotools.ops.quantised.quantisation_config import QuantisationConfig, quantisation_config
 
 _KINDS = {
@@ -61,7 +62,7 @@ def recognise(checkpoint: Checkpoint) -> Quantisation:
     tensors = {key: t for key, t in checkpoint.tensors.items() if key.role in _ROLES}
     weights: dict[Key, QuantisedWeight] = {}
     faults: list[tuple[str, str | None]] = []
-    unproved: list[Unproved] = []
+    unproved: list[UnprovedScales] = []
     blocks = config.blocks() if config is not None else ()
     for key, tensor in tensors.items():
         if not _may_be_payload(key, tensor):
@@ -73,7 +74,7 @@ def recognise(checkpoint: Checkpoint) -> Quantisation:
         )
         if isinstance(found, QuantisedWeight):
             weights[found.key] = found
-        elif isinstance(found, Unproved):
+        elif isinstance(found, UnprovedScales):
             unproved.append(found)
         elif found is not None:
             faults.append((found, key.name))
@@ -89,10 +90,13 @@ def recognise(checkpoint: Checkpoint) -> Quantisation:
     faults += _taken_names(weights, tensors)
     unknown = None if config is None else _unknown(config)
     if unknown is None and unproved:
-        unknown = _in_short(unproved)
-    is_denied = False
-    if config is not None and not weights and not faults and unknown is None:
-        is_denied = True
+        more = f" (and {len(unproved) - 1} more)" if len(unproved) > 1 else ""
+        unknown = f"{checkpoint.origin.path}: {unproved[0].message}{more}"
+    is_plain = not (weights or faults or unproved)
+    if is_plain and config is not None and not _lies_in(checkpoint, config.path):
+        config = unknown = None  # what the run began with was quantised, and its weights are not
+    is_denied = is_plain and config is not None and unknown is None
+    if is_denied and config is not None:
         types = ", ".join(sorted({tensor.dtype.name for tensor in tensors.values()}))
         faults.append((
             f"{config.said}, and no tensor beside it is quantised (they are {types or 'none'}): "
@@ -107,9 +111,8 @@ def recognise(checkpoint: Checkpoint) -> Quantisation:
     )
 
 
-def _in_short(unproved: Sequence[Unproved]) -> str:
-    more = f" (and {len(unproved) - 1} more)" if len(unproved) > 1 else ""
-    return f"{unproved[0].message}{more}"
+def _lies_in(checkpoint: Checkpoint, path: Path) -> bool:
+    return path.absolute().is_relative_to(checkpoint.root.absolute())
 
 
 def _may_be_payload(key: Key, tensor: Tensor) -> bool:

@@ -36,6 +36,14 @@ def test_a_dense_model() -> None:
     assert (found["params_dtype"], found["bf16"], found["fp16"]) == (BFLOAT16, True, False)
 
 
+def test_what_a_config_leaves_out_is_as_its_class_has_it() -> None:
+    tree = {**CONFIG, "model_type": "mistral", "num_attention_heads": 16, "hidden_act": None}
+    del tree["num_key_value_heads"], tree["hidden_act"], tree["rms_norm_eps"]
+    found = model_arguments(tree, model(DENSE))
+    assert (found["num_query_groups"], found["group_query_attention"]) == (8, True)
+    assert (found["norm_epsilon"], found["swiglu"]) == (1e-6, True)
+
+
 def test_a_head_that_transformers_ties_is_none() -> None:
     name = "untie_embeddings_and_output_weights"
     tied = {**CONFIG, "model_type": "gemma2"}
