@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest
+from zerotools.io.huggingface.class_defaults import full_config
 from zerotools.jobs.imports.reading.job_keys import look_up
 from zerotools.jobs.text.document import read_text
 from zerotools.jobs.text.home_paths import expanded
@@ -26,8 +27,8 @@ def hidden_size(job: Mapping[str, Any], base_dir: Path) -> int | None:
         config = _read(base_dir, config)
     if not isinstance(config, Mapping):
         return None
-    found = _size(config)
     inner = config.get("text_config")
+    found = _size({key: value for key, value in config.items() if key != "text_config"})
     return _size(inner) if found is None and isinstance(inner, Mapping) else found
 
 
@@ -39,6 +40,7 @@ def _read(base_dir: Path, path: str) -> Any:
 
 
 def _size(config: Mapping[str, Any]) -> int | None:
+    config = full_config(config)
     sizes = config.get("hidden_sizes")
     listed = sizes if isinstance(sizes, list) else []
     found = [size for size in [config.get("hidden_size"), *listed] if type(size) is int]
