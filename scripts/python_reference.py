@@ -110,7 +110,7 @@ it is not expanded. Results can be pickled, so that another process may return t
 | `reader.roles(name)` | the roles of this name |
 | `reader.checkpoint` | the metadata behind the reader: aliases, state, problems, and the file and offset of every byte |
 | `entry.shape`, `entry.dtype`, `entry.nbytes` | as stored |
-| `entry.numpy(dtype=None)` | a numpy array; bfloat16 and float8 are types of ml_dtypes |
+| `entry.numpy(dtype=None)` | a numpy array; bfloat16 and float8 are types of ml_dtypes; with a `dtype` a payload is multiplied by its scales, or refused where they are not known |
 | `entry.torch(dtype=None)` | a torch tensor on the CPU |
 | `zerotools.load_state_dict(path, dtype=None, role="param", tag=None, layout=None, section=None, framework="torch")` | all tensors of a role by name; `param` includes buffers; tied names share one tensor; integers keep their type; with a `dtype` [quantised weights](../how-to/quantised-weights.md) are made plain; `framework="numpy"` gives arrays |
 
