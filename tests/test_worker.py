@@ -87,6 +87,7 @@ def test_other_ranks_say_only_that_they_live(receiver: socket.socket, tmp_path: 
     with in_job(tmp_path, RANK="3") as one:
         one.report(5, loss=1.0)
         one.checkpoint_written("x")
+        one.finished()
     (only,) = received(receiver)
     assert (only["rank"], only["step"], only.get("event")) == (3, 5, None)
     assert not (tmp_path / "out").exists()
@@ -103,6 +104,13 @@ def test_a_checkpoint_is_told_with_its_absolute_path(
     assert (first["event"], first["step"]) == ("checkpoint", 5)
     assert first["path"] == str(Path.cwd() / "last.pt")
     assert (second["path"], second["step"]) == ("/a/b", 3)
+
+
+def test_the_end_of_the_job_is_reported(receiver: socket.socket, tmp_path: Path) -> None:
+    with in_job(tmp_path) as one:
+        one.finished()
+    (only,) = received(receiver)
+    assert (only["event"], only["phase"]) == ("finished", "done")
 
 
 def test_a_stop_is_heard_by_file_and_by_signal(tmp_path: Path) -> None:
@@ -127,6 +135,7 @@ def test_outside_of_a_job_nothing_happens(tmp_path: Path) -> None:
         one.report(1, loss=1.0)
         one.phase("eval")
         one.checkpoint_written("x")
+        one.finished()
         assert (one.should_stop(), one.resume_from()) == (False, None)
     assert signal.getsignal(signal.SIGTERM) is before
     assert not list(tmp_path.iterdir())

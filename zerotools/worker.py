@@ -38,6 +38,7 @@ from zerotools.io.telemetry.metrics import Metrics
 
 __all__ = [
     "checkpoint_written",
+    "finished",
     "in_job",
     "phase",
     "report",
@@ -172,6 +173,15 @@ class Worker:
         if self._metrics is not None:
             self._metrics.sync()
 
+    def finished(self) -> None:
+        """See the function of this name."""
+        if self._run_dir is None or self._rank:
+            return
+        self._phase = "done"
+        self._send({"event": "finished"}, wait=True)
+        if self._metrics is not None:
+            self._metrics.sync()
+
     def resume_from(self) -> str | None:
         """See the function of this name."""
         return self._resume_from
@@ -298,6 +308,17 @@ def checkpoint_written(path: Any, step: int | None = None) -> None:
     again, `resume_from()` returns the newest reported checkpoint.
     """
     _worker().checkpoint_written(path, step)
+
+
+@never_raises
+def finished() -> None:
+    """Report that the job is complete: everything is written, and nothing is left to do.
+
+    Make this the last call of the job's last program. A stop that comes later, or at the same time,
+    then does not count: the job succeeds, and does not start again. If a step or a checkpoint is
+    reported after this call, the job is not complete.
+    """
+    _worker().finished()
 
 
 @never_raises

@@ -143,7 +143,7 @@ def supervise(
     become_subreaper()
     started, clock = time.time(), time.monotonic()
     spare = os.open(os.devnull, os.O_RDONLY)  # to look for processes when all others are in use
-    progress = Progress()
+    progress = Progress(ledger.finished)
     group = records.group
     watch = RankMonitor(plan, progress, ledger, group, execute)
     identity = {
@@ -185,7 +185,7 @@ def supervise(
             watch.stalls.cause,
             watch.stalls.rank,
             watch.ranks,
-            own_program=plan.own_program,
+            own_program=plan.own_program and not progress.finished,
         )
     out_of_memory = was_out_of_memory(verdict, group)
     if group is not None:
@@ -219,7 +219,7 @@ def _follow(
         commands = {"closing": plan.closing, "uploading": plan.uploading}
         cut_off = {name: {"why": CUT_OFF} for name, command in commands.items() if command}
         records.ended.write(record | cut_off)
-    if plan.uploading and watch.stop_reason not in GOES_ON:  # the last checkpoint
+    if plan.uploading and (is_done or watch.stop_reason not in GOES_ON):  # the last checkpoint
 
         def until() -> bool:
             watch.progress.drain()  # the socket holds ten lines

@@ -7,6 +7,7 @@ import os
 import socket
 import struct
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -20,7 +21,7 @@ MAX_DATAGRAM = 4096
 _THIN_ABOVE = 32 * 2**20
 """Bytes of `progress.jsonl` above which at most one message of a kind is kept in a second, and in
 ten times as long each time that the file has doubled: no run makes it much larger than that."""
-_KINDS = ("step", "checkpoint", "eval", "phase", "error")
+_KINDS = ("step", "checkpoint", "eval", "phase", "error", "finished")
 BESIDE = ("fetched", "uploaded", "upload_failed")
 """What processes tell that are no ranks."""
 MAX_RANKS = 2**16
@@ -66,7 +67,8 @@ def _is_ours(more: list[tuple[int, int, bytes]]) -> bool:
 class Progress:
     """The socket, the file, and the newest of every kind of message. Works in the directory."""
 
-    def __init__(self) -> None:
+    def __init__(self, note_finished: Callable[..., None] = lambda **_: None) -> None:
+        """`note_finished(is_so=...)` is called whenever `finished` changes."""
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         # By the kernel's word, a message comes from a process of this user, or of root.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -85,6 +87,8 @@ class Progress:
         self.phases: dict[int, str] = {}
         self.told = ToldBeats()
         self.awaited: int | None = None
+        self.finished = False
+        self._note_finished = note_finished
         self.steps_done = 0
         self.peak_gpu_bytes: int | None = None
         self.peak_host_bytes = 0
@@ -192,6 +196,9 @@ class Progress:
             self._told_paths.add(path)
         if message.get("event") is None:
             self._note_alive()
+        if message.get("event") in ("step", "checkpoint", "finished"):
+            self.finished = message["event"] == "finished"
+            self._note_finished(is_so=self.finished)
         self._take_event(message)
 
     def _note_alive(self) -> None:

@@ -30,6 +30,7 @@ class _NothingTold:
     steps_done: int = 0
     checkpoint: dict[str, Any] | None = None
     awaited: int | None = None
+    finished: bool = False
 
 
 def inferred(
@@ -86,7 +87,8 @@ def _verdict(
     cut_off = len(ranks) < plan.processes or any(rank.killed for rank in ranks)
     if cut_off and not any(map(is_abnormal, ranks)):
         return Verdict("lost", f"lost: {killed}")
-    return judge_of(plan)(ranks, _NothingTold(), stop=stop, killed_because=None)
+    told = _NothingTold(finished=ledger.has_finished)
+    return judge_of(plan)(ranks, told, stop=stop, killed_because=None)
 
 
 def stop_reason(path: Path) -> str | None:

@@ -1,6 +1,7 @@
 """What the supervisor knows of its ranks, where no kill clears it.
 
 One line for each rank: its pid, its wait status once it has ended, and whether it was killed by us.
+One more line says whether a rank may have begun, and whether the program reported completion.
 The status is noted here before the kernel is told to forget it (`reaper.reap`): in memory that the
 supervisor's keeper has too, and in the file `ledger` of the run directory, for the daemon, which
 looks there where both were killed. The file is not flushed: it is for kills, not for power losses.
@@ -19,6 +20,7 @@ from zerotoolsd.supervisor.durable import open_regular
 
 _LINE = struct.Struct("=iiBB")
 _STARTED, _ENDED = 1, 2
+_FINISHED = 3
 MOST_RANKS = 1 << 16
 """Of an attempt whose ledger is read."""
 
@@ -65,6 +67,15 @@ class RankLedger:
     def has_begun(self) -> bool:
         """Whether anything of the job can have run."""
         return bool(self._get(self._ranks)[2])
+
+    def finished(self, *, is_so: bool) -> None:
+        """Note whether the program of the job has reported that the job is complete."""
+        self._put(self._ranks, 0, 0, _FINISHED if is_so else _STARTED, killed=False)
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether the program has reported that the job is complete."""
+        return self._get(self._ranks)[2] == _FINISHED
 
     def started(self, rank: int, pid: int) -> None:
         """Rank `rank` has this pid."""

@@ -35,6 +35,10 @@ class Told(Protocol):
     @property
     def checkpoint(self) -> dict[str, Any] | None: ...
     @property
+    def finished(self) -> bool:
+        """Whether the program has reported that the job is complete."""
+
+    @property
     def awaited(self) -> int | None:
         """The rank that the others waited for when they were last looked at."""
 
@@ -112,13 +116,15 @@ def judge_program(
     killed_because: str | None,
 ) -> Verdict:
     """The verdict over a program of the user's. Once it was asked to stop it has stopped, whatever
-    its exit status says.
+    its exit status says, unless it reported that the job is complete.
 
     A launcher and the processes of `launcher = "plain"` are ranks here.
     """
     broken = [rank for rank in ranks if is_abnormal(rank)]
     if stop is None or any(rank.signal not in (None, signal.SIGTERM) for rank in broken):
         return judge_ranks(ranks, progress, stop=stop, killed_because=killed_because)
+    if progress.finished:
+        return _finished(progress)
     if broken:
         verdict = _blame(_began(ranks, broken, progress), progress.errors)
         by_signal = verdict.rank is None or verdict.rank.signal is not None

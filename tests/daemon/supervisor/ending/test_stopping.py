@@ -6,10 +6,13 @@ that it has saved; the note that has all of them in order is the truth.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
+import socket
 import sys
+from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,7 +57,11 @@ class Stopped:
 
 
 def stop(tmp_path: Path, script: str, *first: str, shell: str = "bash", **changes: Any) -> Stopped:
-    """Run `script`, and stop it once the programs `first` have begun."""
+    """Run `script`, and stop it once the programs `first` have begun.
+
+    `reports` are the events that it reports before.
+    """
+    reports, reason = changes.pop("reports", ()), changes.pop("reason", "pause")
     begin(tmp_path)
     values = {"own_program": True, "cwd": str(tmp_path), "world_size": 1, **changes}
     env = {"PATH": os.environ["PATH"], "T": "./program", "HOME": str(tmp_path)}
@@ -62,7 +69,10 @@ def stop(tmp_path: Path, script: str, *first: str, shell: str = "bash", **change
     run = make_attempt(tmp_path / "run", "", argv=argv, env=env, **values)
     process = supervise(run)
     wait_for(lambda: {f"{name} begins" for name in first} <= {*notes(tmp_path)}, "the programs")
-    write_json(run / "request.json", {"reason": "pause"})
+    with chdir(run), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as link:
+        for event in reports:
+            link.sendto(json.dumps({"rank": 0, "step": 7, "event": event}).encode(), "notify.sock")
+    write_json(run / "request.json", {"reason": reason})
     process.send_signal(signal.SIGTERM)
     record = finish(run, process)
     output = (run / "rank-0.log").read_text().splitlines()
@@ -247,6 +257,24 @@ def test_whatever_its_exit_status_says_it_has_stopped(tmp_path: Path, status: st
     found = stop(tmp_path, f"exec $T train {status}", "train")
     assert found.record["outcome"] == "stopped"
     assert found.record["ranks"][0]["exit_code"] == int(status)
+
+
+@pytest.mark.parametrize(
+    ("reports", "script", "outcome"),
+    [
+        (("finished",), "exec $T train 0", "finished"),
+        (("finished",), "exec $T train 1", "finished"),
+        (("step", "finished"), "exec sleep 600 & exec $T train", "finished"),
+        (("finished", "step"), "exec $T train 0", "stopped"),
+    ],
+)
+def test_a_program_that_reported_that_the_job_is_complete_has_finished(
+    tmp_path: Path, reports: tuple[str, ...], script: str, outcome: str
+) -> None:
+    upload = ("/bin/sh", "-c", "touch $HOME/uploaded")
+    found = stop(tmp_path, script, "train", reports=reports, uploading=upload, reason="preempt")
+    assert found.record["outcome"] == outcome
+    assert (tmp_path / "uploaded").exists() == (outcome == "finished")
 
 
 @pytest.mark.parametrize("seed", range(200 if FULL else 8))

@@ -164,7 +164,7 @@ def test_the_rank_that_began_it_is_found(case: str) -> None:
 
 
 class Told:
-    trained, steps_done, checkpoint, awaited = True, 811, None, None
+    trained, steps_done, checkpoint, awaited, finished = True, 811, None, None, False
 
     def __init__(self, errors: list[dict[str, Any]]) -> None:
         self.errors = errors

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
 
 import pytest
 
+from tests.daemon.made_attempts import make_attempt
+from zerotoolsd.supervisor.last_word.inferred import inferred
 from zerotoolsd.supervisor.last_word.ledger import RankLedger, RankLine
+from zerotoolsd.supervisor.plan import Plan
 
 
 def test_what_a_killed_child_noted_is_known(tmp_path: object) -> None:
@@ -58,3 +62,23 @@ def test_what_is_no_ledger_of_these_ranks_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")  # in which a reader would wait for ever
     with pytest.raises(ValueError, match="pipe is not a regular file"):
         RankLedger.read(tmp_path / "pipe", 1)
+
+
+def test_a_program_that_reported_completion_has_finished_though_its_supervisor_is_gone(
+    tmp_path: Path,
+) -> None:
+    ledger = RankLedger(1, tmp_path / "ledger")
+    ledger.begin()
+    ledger.started(0, 11)
+    ledger.finished(is_so=True)
+    ledger.ended(11, signal.SIGTERM)
+    run = make_attempt(tmp_path / "run", "", own_program=True, world_size=1)
+    plan = Plan.from_json(json.loads((run / "attempt.json").read_text()))
+
+    def outcome() -> str:
+        known = RankLedger.read(tmp_path / "ledger", 1)
+        return str(inferred(plan, known, [0], {}, "pause", "it was killed")["outcome"])
+
+    assert outcome() == "finished"
+    ledger.finished(is_so=False)
+    assert outcome() == "killed"
