@@ -42,6 +42,7 @@ from zerotoolsd.log_limit import start_logging
 from zerotoolsd.looking import nursery
 from zerotoolsd.looking.lookers import Lookers
 from zerotoolsd.machine import SnapshotCache
+from zerotoolsd.queue.scheduling.gpu_choice import GpuChoice
 from zerotoolsd.queue.schema import set_aside
 from zerotoolsd.queue.store import Store
 from zerotoolsd.rights.people import People
@@ -119,7 +120,9 @@ async def _serve(
     if options.rebuild:
         _set_aside_if_damaged(state_dir)
     store = Store(state_dir, rebuild=options.rebuild)
-    machine = SnapshotCache(SnapshotSource())
+    machine = SnapshotCache(
+        SnapshotSource(), choice=GpuChoice(config.gpus.exclude, config.gpus.prefer)
+    )
     try:
         rebuilding.compare(state_dir, store, time.time())
         dispatcher = Dispatcher(

@@ -16,6 +16,8 @@ from zerotools.jobs.binding.durations import seconds_of
 from zerotools.jobs.priorities import LEAST_PRIORITY, MOST_PRIORITY, why_not_priority
 from zerotools.jobs.tables.notify import wrong_sending
 from zerotools.sensors.cores import usable_cores
+from zerotools.sensors.foreign_memory import USUAL_WORDS, usual_foreign_bytes
+from zerotools.sensors.snapshot import Gpu
 from zerotoolsd.accounts.users_config import UsersConfig, wrong_users
 from zerotoolsd.config_tables.elastic_config import ElasticConfig
 from zerotoolsd.config_tables.history_config import HistoryConfig, wrong_history
@@ -36,10 +38,12 @@ class LimitsConfig:
         shown="the cores that the daemon may use",
         minimum=0,
     )
-    foreign_memory_bytes: int = key(
+    foreign_memory_bytes: int | None = key(
         "A GPU is not used while programs other than its jobs hold more memory on it than this, or "
-        "while more than this is left of a job that is over.",
-        default=512 * 2**20,
+        "while more than this is left of a job that is over. Programs that only draw on a screen, "
+        "such as a desktop, do not count.",
+        default=None,
+        shown=USUAL_WORDS,
         minimum=0,
     )
     use_unmeasured_gpus: bool = key(
@@ -77,6 +81,11 @@ class LimitsConfig:
         minimum=2**16,
     )
 
+    def foreign_on(self, gpu: Gpu) -> int:
+        """Bytes of this GPU that programs other than its jobs may hold."""
+        usual = usual_foreign_bytes(gpu)
+        return usual if self.foreign_memory_bytes is None else self.foreign_memory_bytes
+
 
 @dataclass(frozen=True, kw_only=True)
 class GpusConfig:
@@ -100,6 +109,16 @@ class GpusConfig:
     )
     stop_idle: bool = key(
         "Also ask such a job to save and stop, for good; false: it goes on.", default=False
+    )
+    exclude: tuple[int | str, ...] = key(
+        "GPUs that no job gets: indexes as `nvidia-smi` shows them, UUIDs, or names of a model "
+        '(`[0, "NVIDIA T400"]`). A job that runs there goes on.',
+        default=(),
+    )
+    prefer: tuple[int | str, ...] = key(
+        "GPUs that are given to jobs before others, in this order; each as in `exclude`. Jobs that "
+        "name their GPUs get those.",
+        default=(),
     )
     locks: str = key(
         "The directory of the GPUs' locks, by which the daemons of several users keep apart: "
@@ -332,9 +351,21 @@ def load(path: Path | None) -> Config:
         problems += wrong_web(config.web)
         problems += _wrong_classes(config.priority)
         problems += _wrong_shares(config.shares)
+        problems += _wrong_gpus(config.gpus)
     if config is None or problems:
         raise BadRequest(f"{path}: {'; '.join(problems)}")
     return config
+
+
+def _wrong_gpus(gpus: GpusConfig) -> Iterator[str]:
+    for name in ("exclude", "prefer"):
+        for entry in getattr(gpus, name):
+            is_index = isinstance(entry, int) and entry >= 0
+            if not is_index and not (isinstance(entry, str) and entry.strip()):
+                yield (
+                    f"gpus.{name}: {show(entry)} names no GPU; give an index, a UUID or the name "
+                    "of a model, as nvidia-smi -L shows them"
+                )
 
 
 def _wrong_shares(shares: SharesConfig) -> Iterator[str]:

@@ -119,11 +119,12 @@ class Dispatcher:
             users.quotas,
             self._host_now.read,
             lambda: self.gpu_pressure.closed,
+            users.whose,
         )
         calendar = clocks.SteadyCalendar(clock_is_synchronised)
         self.conditions = WaitingConditions(self.transitions, self._parking, calendar.now)
         self.residue = ResidueWatch(
-            *(store, machine, self._guard, self._running, config.limits.foreign_memory_bytes),
+            *(store, machine, self._guard, self._running, config.limits.foreign_on),
             *(self.announce, ask),
         )
         self._ends = AttemptEnds(

@@ -13,7 +13,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs import states
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.accounts.account import UnknownAccount
-from zerotoolsd.accounts.name_service import SilentNames
+from zerotoolsd.accounts.name_service import SilentNames, user_name
 from zerotoolsd.admission.interpreter import check_interpreter
 from zerotoolsd.admission.rehearsal import rehearse
 from zerotoolsd.dispatcher import Dispatcher
@@ -176,7 +176,7 @@ class DispatcherService:
         job = self._find(job_id)
 
         async def cancel() -> None:
-            self._dispatcher.cancel(self._find(job_id), f"uid {uid}")
+            self._dispatcher.cancel(self._find(job_id), user_name(uid))
 
         try:
             await when_free(cancel)
@@ -276,7 +276,7 @@ class DispatcherService:
 
     async def clean(self, request: CleanRequest, *, uid: int, of: int | None) -> Cleaned:
         """See `JobService`."""
-        return await self._dispatcher.cleaner.clean(request, f"uid {uid}", of)
+        return await self._dispatcher.cleaner.clean(request, user_name(uid), of)
 
     async def events(self, since: int, wait: float) -> list[Event]:
         """See `JobService`."""

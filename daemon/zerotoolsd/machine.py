@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,6 +13,9 @@ from zerotools.sensors.host import HostSensor
 from zerotools.sensors.snapshot import Gpu, Host, Snapshot
 from zerotools.sensors.unaccounted import unaccounted_bytes
 from zerotools.sensors.xids import GpuXid
+from zerotoolsd.queue.scheduling.gpu_choice import GpuChoice
+
+log = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 3.0
 """How long somebody waits who wants to know of the GPUs; usually a hundredth of a second."""
@@ -41,8 +45,10 @@ class SnapshotCache:
         source: SnapshotReader,
         read_host: Callable[[], Host] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        choice: GpuChoice | None = None,
     ) -> None:
         self._source = source
+        self.choice = choice or GpuChoice()
         self._read_host = read_host or HostSensor().read
         self._clock = clock
         self._newest: Snapshot | None = None
@@ -51,6 +57,7 @@ class SnapshotCache:
         self._asked: float | None = None
         """When the driver was asked first of the times that it has not answered since."""
         self._is_awaited = False
+        self._is_noted = False
         self.on_late_answer: Callable[[], None] = lambda: None
         """Called where an answer comes for which somebody did not wait."""
 
@@ -77,7 +84,8 @@ class SnapshotCache:
 
     async def _read(self) -> None:
         try:
-            found = await asyncio.to_thread(self._source.read)
+            found = self.choice.of(await asyncio.to_thread(self._source.read))
+            self._note_unknown(found)
             self._taken = self._clock()
             if not found.gpus_silent:
                 self._asked = None
@@ -90,6 +98,14 @@ class SnapshotCache:
         if self._is_awaited:
             self._is_awaited = False
             self.on_late_answer()
+
+    def _note_unknown(self, found: Snapshot) -> None:
+        """Say once which entries of the configuration are about no GPU."""
+        if self._is_noted or not found.gpus:
+            return
+        self._is_noted = True
+        for entry in self.choice.unknown(found.gpus):
+            log.warning("%s is none of the GPUs of this machine; see nvidia-smi -L", entry)
 
     def _without_answer(self) -> Snapshot:
         self._is_awaited = True

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from zerotoolsd.accounts.name_service import user_name
+
 OK, ANY = "ok", "any"
 CONDITIONS = (OK, ANY)
 
@@ -20,12 +22,13 @@ class Drain:
     since: float
     uid: int
     why: str | None = None
+    user: str | None = None
 
     @property
     def sentence(self) -> str:
         """What a job that waits is told."""
         why = f" ({self.why})" if self.why else ""
-        return f"the queue is drained by uid {self.uid}{why}: nothing starts until it is undrained"
+        return f"the queue is drained by {user_name(self.uid)}{why}: nothing starts until it is undrained"
 
     def to_json(self) -> dict[str, Any]:
         """All fields, under their own names."""

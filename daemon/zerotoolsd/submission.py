@@ -17,6 +17,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import given_of, job_to_dict
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.accounts.job_user import JobUser
+from zerotoolsd.accounts.name_service import user_name
 from zerotoolsd.accounts.user_limits import why_queued_too_much
 from zerotoolsd.admission.adoptable import look_at_process
 from zerotoolsd.admission.dependable import DependableJobs, refuse_past
@@ -229,7 +230,7 @@ class Admittance:
             idempotency_key=key,
             now=time.time(),
             priority=terms.priority or 0,
-            hold=f"put on hold by uid {uid} when it was submitted" if terms.hold else None,
+            hold=f"put on hold by {user_name(uid)} when it was submitted" if terms.hold else None,
             begin=terms.begin,
             after=terms.after,
             tree=tree,

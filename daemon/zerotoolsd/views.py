@@ -15,6 +15,7 @@ from zerotools.jobs.jobfile.parse import job_to_dict, keys_set
 from zerotools.jobs.tables.notify import masked_url
 from zerotools.jobs.tables.spec import SLURM, JobSpec
 from zerotools.jobs.text.secrets import HIDDEN, Steps, mask_steps, mask_text, mask_tree, result_of
+from zerotoolsd.accounts.name_service import user_name
 from zerotoolsd.attempts import last_report
 from zerotoolsd.attempts.environment import NOT_CAPTURED, secrets_of
 from zerotoolsd.attempts.movement.phases import phase_of
@@ -285,7 +286,7 @@ def share_view(
     """One user, with the GPUs that jobs hold and how many wait, by uid."""
     return {
         "uid": share.uid,
-        "name": f"uid {share.uid}",
+        "name": user_name(share.uid),
         "weight": share.weight,
         "share": share.share,
         "used": share.used,

@@ -44,7 +44,7 @@ def test_a_gpu_job_leases_its_gpus_and_the_next_one_waits_for_them(tmp_path: Pat
             await it.reach(one.id, "running")
             two, _ = await it.service.submit(gpu_job("exit=0"), uid=0, idempotency_key=None)
             assert await it.waits(two.id) == (
-                "needs 1 GPU: 0 of 2 free: GPU 0 is held by job 1; GPU 1 is held by job 1"
+                "needs 1 GPU: 0 of 2 free: GPU 0: job 1; GPU 1: job 1"
             )
             leases = (await it.service.machine())["leases"]
             assert [lease["gpu_uuid"] for lease in leases] == ["GPU-fake-0", "GPU-fake-1"]
@@ -126,7 +126,7 @@ def test_leases_outlive_the_engine(tmp_path: Path) -> None:
         async with running(tmp_path / "state", gpus(1)) as it:
             assert [lease.job_id for lease in it.engine.store.leases()] == [1]
             two, _ = await it.service.submit(gpu_job("exit=0"), uid=0, idempotency_key=None)
-            assert "GPU 0 is held by job 1" in await it.waits(two.id)
+            assert "GPU 0: job 1" in await it.waits(two.id)
 
     asyncio.run(story())
     asyncio.run(next_story())

@@ -44,7 +44,7 @@ def test_two_healthy_gpus(double: Double) -> None:
     assert first.memory_reserved_bytes == 100 * MIB
     assert first.memory_free_bytes == (81920 - 2048 - 100) * MIB
     assert (first.utilization_percent, first.temperature_celsius) == (93, 61)
-    assert first.processes == (GpuProcess(7, 3 * MIB), GpuProcess(4242, 2000 * MIB))
+    assert first.processes == (GpuProcess(7, 3 * MIB, graphics=True), GpuProcess(4242, 2000 * MIB))
     assert second.processes == (GpuProcess(8, None),)
     assert (first.compute_capability, second.compute_capability) == ((9, 0), (7, 5))
     assert first.power_watts is None

@@ -21,10 +21,12 @@ Source: CUDA C++ Programming Guide, "Compute Capabilities", table of arithmetic 
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
-    """A process that holds memory of a GPU; NVML does not always know how much."""
+    """A process that holds memory of a GPU; NVML does not always know how much. `graphics`: it only
+    draws, as a desktop does, and computes nothing."""
 
     pid: int
     memory_used_bytes: int | None
+    graphics: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,8 @@ class Gpu:
     other field that is None to the reason. `xids` are the last that were reported of it.
     `throttle_reasons` say what slows its clocks down now. Errors of its memory (ECC) are those
     since the driver was loaded. `cpu_affinity` are the processors near it, as `0-15,32-47`, and
-    `numa_node` is the memory near it.
+    `numa_node` is the memory near it. The owner of the machine may have `excluded` it from jobs, or
+    given it a `preference`, the place in a list (None: it is not in the list).
     """
 
     index: int
@@ -67,6 +70,8 @@ class Gpu:
     mig_instances: tuple[str, ...] | None = None
     missing: Mapping[str, str] = field(default_factory=dict)
     xids: tuple[GpuXid, ...] = ()
+    excluded: bool = False
+    preference: int | None = None
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Gpu:

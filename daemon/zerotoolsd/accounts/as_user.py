@@ -3,7 +3,8 @@
 WHO is a JSON object: `uid`, `gid`, `groups`; what may be left out is `processes` and `open_files`
 (limits), `umask`, `output` (a file that becomes the program's output), `group` (a control group
 that is made here and entered: `name` and `limits`, which stay root's) and `given`: then the
-program's environment is made of the variables whose names begin with PREFIX, without it. Nothing
+program's environment is made of the variables whose names begin with PREFIX, without it, each
+followed by the text of the variable that has REST before this name, if there is one. Nothing
 that a user chose is in the environment of this program itself.
 
 Nothing that a job names is opened before the process is the user's. A process that cannot become
@@ -24,7 +25,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NoReturn
 
-PREFIX = "to:"
+PREFIX, REST = "to:", "rest:"
 NOT_DROPPED = 77
 """EX_NOPERM of sysexits.h: no attempt to start again would end otherwise."""
 NOT_NOW = 75
@@ -154,7 +155,11 @@ def environment_of(who: Mapping[str, Any], found: Mapping[str, str]) -> dict[str
     """What the program begins with."""
     if not who.get("given"):
         return dict(found)
-    return {name[len(PREFIX) :]: text for name, text in found.items() if name.startswith(PREFIX)}
+    return {
+        name[len(PREFIX) :]: text + found.get(REST + name, "")
+        for name, text in found.items()
+        if name.startswith(PREFIX)
+    }
 
 
 def _status_of(error: OSError) -> int:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from zerotools.jobs.text.program_strings import too_long
 from zerotoolsd.accounts import as_user
 from zerotoolsd.accounts.account import Account
 
@@ -79,4 +80,9 @@ class JobUser:
 def given_env(environment: Mapping[str, str]) -> dict[str, str]:
     """For `JobUser.command(given=True)`: `environment`, which a user chose, under names that mean
     nothing to the interpreter and the loader which run before the process is the user's."""
-    return {f"{as_user.PREFIX}{name}": text for name, text in environment.items()}
+    given = {f"{as_user.PREFIX}{name}": text for name, text in environment.items()}
+    longer = [name for name, text in given.items() if too_long(text, name) is not None]
+    for name in longer:  # it fits without the prefix
+        text = given[name]
+        given[name], given[as_user.REST + name] = text[: len(text) // 2], text[len(text) // 2 :]
+    return given

@@ -18,13 +18,18 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, TypeVar, cast
 
 from zerotoolsd.accounts.account import Account, UnknownAccount, find_account, group_names
 
 WAIT_SECONDS = 0.5
 KEPT_SECONDS = 3600.0
+FRESH_SECONDS = 60.0
+"""How long the name of a user is taken without asking again."""
+MOMENT_SECONDS = 0.02
 MOST = 8
 MOST_KNOWN = 4096
 
@@ -58,6 +63,7 @@ class NameService:
         self._wait_seconds = wait_seconds
         self._asked: dict[Hashable, _Asked] = {}
         self._known: dict[Hashable, tuple[float, Any]] = {}
+        self._named_at: dict[int, float] = {}
 
     def find(self, uid: int) -> Account:
         """The user with this uid. Raises UnknownAccount: there is none; SilentNames."""
@@ -67,14 +73,32 @@ class NameService:
         """The names of the user's groups. Raises SilentNames."""
         return self._ask(("groups", account), lambda: self._groups(account))
 
-    def _ask(self, key: Hashable, look: Callable[[], Value]) -> Value:
+    def name(self, uid: int) -> str | None:
+        """What the user with this uid is called, as far as is known within a moment. None: there
+        is no such user, or nobody has said yet."""
+        then, account = self._known.get(uid, (float("-inf"), None))
+        asked_at = self._named_at.get(uid, float("-inf"))
+        if self._clock() - max(then, asked_at) > FRESH_SECONDS:
+            newest = dict(islice(self._named_at.items(), MOST_KNOWN))
+            self._named_at = {**newest, uid: self._clock()}
+            with suppress(UnknownAccount):
+                account = self._ask(uid, lambda: self._find(uid), wait_seconds=MOMENT_SECONDS)
+        else:
+            self._forget_answered()
+            _, account = self._known.get(uid, (then, account))
+        return None if account is None else str(account.name)
+
+    def _ask(
+        self, key: Hashable, look: Callable[[], Value], wait_seconds: float | None = None
+    ) -> Value:
+        wait = self._wait_seconds if wait_seconds is None else wait_seconds
         self._forget_answered()
         asked = self._asked.get(key)
         if asked is None and len(self._asked) < MOST:
             is_silent = bool(self._asked)  # some answer is due already
             asked = self._asked[key] = _Asked()
             threading.Thread(target=_look, args=(asked, look), daemon=True).start()
-            asked.done.wait(0 if is_silent else self._wait_seconds)
+            asked.done.wait(0 if is_silent else wait)
         if asked is None or not asked.done.is_set():
             return cast(Value, self._last(key))
         self._forget_answered()
@@ -117,3 +141,8 @@ def _look(asked: _Asked, look: Callable[[], Any]) -> None:
 
 NAME_SERVICE = NameService()
 """Of this process."""
+
+
+def user_name(uid: int) -> str:
+    """What a user is called in a message: the name, or the uid where the machine has no name."""
+    return NAME_SERVICE.name(uid) or f"uid {uid}"

@@ -13,7 +13,7 @@ from zerotools.core.errors import BadRequest
 from zerotoolsd.accounts import as_user
 from zerotoolsd.accounts.account import Account, UnknownAccount
 from zerotoolsd.accounts.job_user import JobUser
-from zerotoolsd.accounts.name_service import NAME_SERVICE
+from zerotoolsd.accounts.name_service import NAME_SERVICE, user_name
 from zerotoolsd.accounts.rights import file_rights
 from zerotoolsd.accounts.user_limits import LimitsOfUsers
 
@@ -39,6 +39,10 @@ class ServedUsers:
     limits: Mapping[str, int | None] = field(default_factory=dict)
     find: Callable[[int], Account] = NAME_SERVICE.find
     quotas: LimitsOfUsers = field(default_factory=LimitsOfUsers)
+
+    def whose(self, uid: int) -> str | None:
+        """What the user of a job is called; None: this daemon runs jobs of one user alone."""
+        return None if self.alone is not None else user_name(uid)
 
     def of(self, uid: int) -> JobUser | None:
         """As whom a job of this uid runs; None: as the daemon itself.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from typing import Any
 
 from aiohttp import web
@@ -73,8 +72,9 @@ def _list(body: dict[str, Any], name: str, kind: type) -> list[Any] | None:
 def _seconds(value: object) -> float | None:
     if value is None:
         return None
-    if type(value) not in (int, float) or not 0 <= value < math.inf:  # type: ignore[operator]  # a number
-        raise BadRequest("older_than_seconds: must be null or a number of at least 0")
+    most = inputs.LARGEST_INT  # not every longer number is a float
+    if type(value) not in (int, float) or not 0 <= value <= most:  # type: ignore[operator]  # a number
+        raise BadRequest(f"older_than_seconds: must be null or a number from 0 to {most}")
     return float(value)  # type: ignore[arg-type]  # a number
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from zerotools.jobs.tables.spec import ALWAYS
 from zerotools.jobs.text.secrets import mask_text
+from zerotoolsd.accounts.name_service import user_name
 from zerotoolsd.attempts.cause_of_end import same_before, saved_step
 from zerotoolsd.attempts.environment import secrets_of
 from zerotoolsd.attempts.giving_way import losses
@@ -119,7 +120,7 @@ def is_beside(record: Mapping[str, Any]) -> bool:
 
 def _listed(lines: Sequence[Mapping[str, Any]]) -> str:
     more = f" and {len(lines) - _MOST_LISTED} more" if len(lines) > _MOST_LISTED else ""
-    return "; ".join(in_words(line) for line in lines[:_MOST_LISTED]) + more
+    return "; ".join(in_words(line, user_name) for line in lines[:_MOST_LISTED]) + more
 
 
 def _joined(words: Sequence[str]) -> str:

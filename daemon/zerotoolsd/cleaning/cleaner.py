@@ -13,6 +13,7 @@ from zerotools.jobs import states
 from zerotools.jobs.binding.durations import seconds_of
 from zerotools.jobs.doctor.kernel import clock_is_synchronised
 from zerotoolsd import crashpoints
+from zerotoolsd.accounts.name_service import user_name
 from zerotoolsd.accounts.serving import OWN_ONLY, ServedUsers
 from zerotoolsd.cleaning import looks, removal
 from zerotoolsd.cleaning.named_paths import NamedPaths
@@ -132,7 +133,7 @@ class Cleaner:
         self, job: JobRow, request: CleanRequest, named: NamedPaths, who: str, owner: int | None
     ) -> list[CleanedJob]:
         if owner is not None and job.uid != owner:
-            raise Stays(f"it belongs to uid {job.uid}")
+            raise Stays(f"it belongs to {user_name(job.uid)}")
         attempts = self._store.attempts(job.id)
         files = await self._look(job, attempts, request, named)
         outputs = files.outputs if request.outputs else ()

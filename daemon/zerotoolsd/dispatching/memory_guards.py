@@ -49,6 +49,6 @@ def memory_guards(
     ), GpuPressureGuard(
         *(config.pressure, store, machine, asking(RELIEVE_GPU), live),
         GpuPromises(bytes_of(config.gpus.context_memory), placement.expected_of_gpu),
-        config.limits.foreign_memory_bytes,
+        config.limits.foreign_on,
         wake=wake,
     )

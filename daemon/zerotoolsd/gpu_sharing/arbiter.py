@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from zerotools.sensors.snapshot import Snapshot
+from zerotoolsd.accounts.name_service import user_name
 from zerotoolsd.supervisor.gpu_locks.lock_directory import (
     LockDirectory,
     LocksUnknown,
@@ -86,7 +87,7 @@ class GpuArbiter:
             why = OFF
         else:
             try:
-                directory = LockDirectory(Path(self._path))
+                directory = LockDirectory(Path(self._path), user_name)
             except NoLocks as error:
                 why = str(error)
         if why is not None and why != self.trouble:

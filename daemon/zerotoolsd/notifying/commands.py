@@ -7,8 +7,9 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from zerotoolsd.accounts.job_user import USUAL_PATH, given_env
@@ -18,15 +19,10 @@ from zerotoolsd.notifying.webhooks import NotDelivered
 from zerotoolsd.queue.outbox.notices import Notice
 
 KILL_SECONDS = 5.0
-_EXECUTE = (
-    "import ctypes, os, sys\n"
-    "ctypes.CDLL(None).prctl(38, 1, 0, 0, 0)\n"  # PR_SET_NO_NEW_PRIVS
-    "try: os.execvp(sys.argv[1], sys.argv[1:])\n"
-    "except OSError as error: os._exit(127)\n"
-)
+_RUNNING = (sys.executable, "-I", "-S", str(Path(__file__).with_name("running.py")))
 _BY_SHELL = ("/bin/sh", "-c", 'exec "$@"', "sh")
-"""By either the program is looked for and opened in a process of its own: it may lie where nothing
-answers."""
+"""The program is looked for and opened in a process of its own: it may lie where nothing answers.
+"""
 
 
 class CommandRunner:
@@ -46,12 +42,13 @@ class CommandRunner:
         except SilentNames as error:  # it is tried again
             raise NotDelivered(str(error)) from None
         environment = _environment(notice, tree)
-        command: Sequence[str] = (sys.executable, "-I", "-S", "-c", _EXECUTE, *argv)
+        command = (*_BY_SHELL, *argv)
         if user is not None:
-            command = user.command((*_BY_SHELL, *argv), given=True)
+            command = user.command(command, given=True)
             environment = given_env({**environment, **user.least})
         try:
             child = await asyncio.create_subprocess_exec(
+                *_RUNNING,
                 *command,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.DEVNULL,
@@ -68,7 +65,7 @@ class CommandRunner:
         except TimeoutError:
             raise NotDelivered(f"{argv[0]} did not end within {self._timeout:g} s") from None
         finally:
-            await end_session(child)
+            await _end_all(child)
         if child.returncode:
             raise NotDelivered(f"{argv[0]} ended with status {child.returncode}")
 
@@ -83,6 +80,16 @@ def _environment(notice: Notice, tree: Mapping[str, Any]) -> dict[str, str]:
         "ZEROTOOLS_JOB": str(notice.job_id),
         "ZEROTOOLS_TEXT": str(tree["text"]).replace("\0", ""),
     }
+
+
+async def _end_all(child: asyncio.subprocess.Process) -> None:
+    """End a child that has not ended, which ends all that the command has started."""
+    if child.returncode is None:
+        with suppress(ProcessLookupError, PermissionError):
+            child.terminate()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(child.wait(), KILL_SECONDS)
+    await end_session(child)
 
 
 async def end_session(child: asyncio.subprocess.Process) -> None:

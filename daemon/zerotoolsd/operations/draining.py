@@ -6,6 +6,7 @@ import sqlite3
 import time
 from collections.abc import Callable
 
+from zerotoolsd.accounts.name_service import user_name
 from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue_terms import Drain
@@ -30,7 +31,7 @@ class Draining:
     async def _set(self, make: Callable[[], Drain | None], uid: int) -> None:
         async def change() -> None:
             drain = make()
-            self._dispatcher.store.set_drain(drain, f"by uid {uid}", time.time())
+            self._dispatcher.store.set_drain(drain, f"by {user_name(uid)}", time.time())
             self._dispatcher.placing.drained = drain
             self._dispatcher.announce()
 

@@ -13,6 +13,7 @@ from zerotools.jobs import states
 from zerotools.jobs.jobfile.parse import given_of, job_from_dict, job_to_dict
 from zerotools.jobs.sweeps import check_key, put_key, remove_key
 from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.accounts.name_service import user_name
 from zerotoolsd.admission.dependable import refuse_past, refuse_ring
 from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.operations.shown_specs import TimeSlice
@@ -56,7 +57,7 @@ class JobEdits:
                 # Others may have been edited, or have ended, while the job file was looked at.
                 self._refuse_terms(found, edit, uid)
                 new.check()
-                why = f"by uid {uid}: {', '.join(edit.words)}"
+                why = f"by {user_name(uid)}: {', '.join(edit.words)}"
                 after, now = found.standing, time.time()
                 with self._store.change(found, after, states.EDIT, now=now, why=why) as change:
                     place = spec.output_dir or str(new.default_output / str(job.id) / "output")

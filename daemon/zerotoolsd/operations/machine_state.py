@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from typing import Any
 
 import zerotools
 from zerotools.jobs.client.api_versions import API_VERSION
+from zerotoolsd.accounts.name_service import user_name
 from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.exposing.exposition import render
 from zerotoolsd.exposing.families import MetricsMoment, families
@@ -41,13 +43,14 @@ class MachineState:
             }
             for lease in self._store.leases()
         ]
-        launch = self._dispatcher.spawner.to_json()
+        launch, choice = self._dispatcher.spawner.to_json(), self._dispatcher.machine.choice
         return {
             "snapshot": snapshot.to_json(),
             "leases": leases,
             "launch": launch,
             "warm_start": self._dispatcher.warm.to_json(),
             "gpu_locks": self._dispatcher.arbiter.to_json(),
+            "gpu_choice": {"unknown": list(choice.unknown(snapshot.gpus)) if snapshot.gpus else []},
             "numa": self._dispatcher.placer.topology().to_json(),
         }
 
@@ -91,7 +94,7 @@ class MachineState:
             "uptime_seconds": time.monotonic() - self._started,
             "api_versions": [API_VERSION],
             "last_event": self._store.last_change,
-            "drain": drain.to_json() if drain else None,
+            "drain": replace(drain, user=user_name(drain.uid)).to_json() if drain else None,
         }
 
     def _owner(self, job_id: int) -> int | None:

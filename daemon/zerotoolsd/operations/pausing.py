@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Awaitable, Callable
 
 from zerotools.jobs import states
+from zerotoolsd.accounts.name_service import user_name
 from zerotoolsd.attempts.giving_way.savable import why_not_saved
 from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.operations.waiting_jobs import ChangeJob, FindJob
@@ -42,7 +43,7 @@ class PausedJobs:
             _refuse_watched(job)
             if not lose_steps:
                 self._refuse_loss(job)
-            self._dispatcher.yield_job(job, PAUSE, f"paused by uid {uid}")
+            self._dispatcher.yield_job(job, PAUSE, f"paused by {user_name(uid)}")
 
         return change
 
@@ -73,7 +74,7 @@ class PausedJobs:
             if job.state not in (states.PAUSED, states.PAUSING):
                 raise Conflict(f"job {job.id} is not paused: it is {_words(job.state)}{_do(job)}")
             waits = self._dispatcher.conditions.waits(job)
-            event = Unpause(who=f"uid {uid}", waits=waits)
+            event = Unpause(who=user_name(uid), waits=waits)
             self._dispatcher.transitions.take(job, event)
 
         return change

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from zerotools.jobs import states
+from zerotoolsd.accounts.name_service import user_name
 from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.queue.changes import Changed
 from zerotoolsd.queue.group_commit import when_free
@@ -42,7 +43,7 @@ class WaitingJobs:
         def change(job: JobRow) -> None:
             if job.priority == priority:
                 return
-            why = f"priority {priority} instead of {job.priority}, by uid {uid}"
+            why = f"priority {priority} instead of {job.priority}, by {user_name(uid)}"
             after, now = job.standing, time.time()
             with self._store.change(job, after, states.PRIORITY, now=now, why=why) as changed:
                 changed.set_priority(priority)
@@ -75,7 +76,9 @@ class WaitingJobs:
                     f"job {job.id} is paused already, and starts when somebody unpauses it: "
                     f"zerotools unpause {job.id}"
                 )
-            self._dispatcher.transitions.take(job, PutOnHold(why=f"put on hold by uid {uid}"))
+            self._dispatcher.transitions.take(
+                job, PutOnHold(why=f"put on hold by {user_name(uid)}")
+            )
 
         return change
 
@@ -105,7 +108,7 @@ class WaitingJobs:
             waits = time_to_come or any(not each.is_met for each in after if not each.is_spoiled)
             event = Release(waits=waits)
             to, kind = self._dispatcher.transitions.after(job, event), name_of(job.standing, event)
-            why = f"by uid {uid}"
+            why = f"by {user_name(uid)}"
             if spoiled:
                 why += f", without waiting for job {', '.join(map(str, spoiled))}"
             with self._store.change(job, to, kind, now=time.time(), why=why):

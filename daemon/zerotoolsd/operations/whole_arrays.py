@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from zerotools.jobs import states
+from zerotoolsd.accounts.name_service import user_name
 from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.operations.waiting_jobs import ChangeJob, FindJob
 from zerotoolsd.queue.changes import Changed
@@ -107,4 +108,4 @@ STATES_OF = {
 
 def cancelling(dispatcher: Dispatcher, uid: int) -> ChangeJob:
     """The change of one job."""
-    return lambda job: dispatcher.cancel(job, f"uid {uid}")
+    return lambda job: dispatcher.cancel(job, user_name(uid))

@@ -62,7 +62,7 @@ class _Watched:
 
 
 class GpuPressureGuard:
-    """`live` gives the attempts that run; programs that are not ours count from `foreign` bytes on.
+    """`live` gives the attempts that run; programs that are not ours count from `foreign` bytes of a GPU on.
     Numbers that are not of now are not looked at: then nobody is asked."""
 
     def __init__(
@@ -73,7 +73,7 @@ class GpuPressureGuard:
         asking: RoomAsking,
         live: Callable[[], Sequence[AttemptRow]],
         promised: GpuPromises,
-        foreign: int,
+        foreign: Callable[[Gpu], int],
         wake: Callable[[], None],
         measured: Callable[[Sequence[Gpu], Sequence[AttemptRow]], MeasuredUse] = measure,
         clock: Callable[[], float] = time.monotonic,
@@ -199,8 +199,8 @@ class GpuPressureGuard:
         """Whether programs hold something of it that are not ours, as far as the driver says."""
         if not sample.known:
             return False
-        listed = sum(process.memory_used_bytes or 0 for process in gpu.processes)
-        return listed - sum(sample.held.values()) > self._foreign
+        listed = sum(p.memory_used_bytes or 0 for p in gpu.processes if not p.graphics)
+        return listed - sum(sample.held.values()) > self._foreign(gpu)
 
     def _jobs(self, curve: GpuCurve, there: Sequence[AttemptRow]) -> list[GpuJob]:
         newest = curve.newest

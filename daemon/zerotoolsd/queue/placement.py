@@ -26,6 +26,7 @@ from zerotoolsd.queue.scheduling.capability_needs import capability_need
 from zerotoolsd.queue.scheduling.declared import NOTHING_DECLARED, DeclaredMemory, HostNow
 from zerotoolsd.queue.scheduling.demands import Request, ResourceNeed
 from zerotoolsd.queue.scheduling.fences import with_fences
+from zerotoolsd.queue.scheduling.gpus import by_number
 from zerotoolsd.queue.scheduling.line import WaitingLine
 from zerotoolsd.queue.scheduling.machine_now import MachineNow, RunningJob
 from zerotoolsd.queue.scheduling.scheduler import OddRequest, TickDecisions
@@ -92,7 +93,7 @@ def memory_of_host() -> int:
 
 def largest_gpu(snapshot: Snapshot | None) -> int | None:
     """Bytes of the GPU that has most; None where no GPU says."""
-    gpus = () if snapshot is None else snapshot.gpus
+    gpus = () if snapshot is None else [gpu for gpu in snapshot.gpus if not gpu.excluded]
     return max((gpu.memory_total_bytes for gpu in gpus if gpu.memory_total_bytes), default=None)
 
 
@@ -124,10 +125,13 @@ class QueuePlacement:
         quotas: LimitsOfUsers | None = None,
         host_now: Callable[[], HostNow | None] = lambda: None,
         closed: Callable[[], Mapping[str, str]] = dict,
+        user_name: Callable[[int], str | None] = lambda uid: None,
     ) -> None:
         """`memory`: what the machine has of it for jobs that declare theirs. `ranks`: who goes
         first among users. `quotas`: what each user may have. `host_now`: the host's memory.
-        `closed`: GPUs on which nothing more is placed now (`gpus.occupied`)."""
+        `closed`: GPUs on which nothing more is placed now (`gpus.occupied`). `user_name`: what a
+        user is called, where jobs of several are run."""
+        self._user_name = user_name
         self._closed = closed
         self._host_now = host_now
         self._quotas = quotas
@@ -276,7 +280,16 @@ class QueuePlacement:
             closed=self._closed(),
             memory=replace(self._memory, own=own, host_used=host, host_first=first, host_free=free),
             users=self._users_now(running, leases, {wish.job_id for wish in wishes}),
+            named=self._named,
         )
+
+    def _named(self, job_id: int) -> str:
+        """A job with the name of its user, as `job 1 (anna)`."""
+        try:
+            name = self._user_name(self._store.job(job_id).uid)
+        except KeyError:  # it was removed
+            name = None
+        return by_number(job_id) if name is None else f"{by_number(job_id)} ({name})"
 
     def running_jobs(
         self, gpu_use: Mapping[tuple[int, int], Mapping[str, int]]

@@ -179,13 +179,19 @@ class Rights:
         )
 
 
+def _is_uid(text: str) -> bool:
+    """Whether the text may be a uid, as in the tables of `users.limits`."""
+    return text.isascii() and text.isdecimal() and len(text) <= 10
+
+
 class _Named:
     """Users by name, by uid and, with an `@`, by group."""
 
     def __init__(self, entries: Collection[str | int]) -> None:
         words = [each for each in entries if isinstance(each, str)]
-        self._uids = frozenset(each for each in entries if isinstance(each, int))
         self._names = frozenset(each for each in words if not each.startswith("@"))
+        numbers = (int(each) for each in self._names if _is_uid(each))
+        self._uids = frozenset((*(each for each in entries if isinstance(each, int)), *numbers))
         self._groups = frozenset(each[1:] for each in words if each.startswith("@"))
 
     @property

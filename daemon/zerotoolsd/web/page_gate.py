@@ -24,6 +24,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
+from zerotoolsd.accounts.name_service import user_name
 from zerotoolsd.api import inputs
 from zerotoolsd.api.asking.asked import decide, turn_of
 from zerotoolsd.api.doors.connections import Connection
@@ -159,6 +160,6 @@ def _refuse_others_jobs(request: web.Request, session: WebSession) -> None:
     owner = request.app[SERVICE].owner(job_id)
     if owner != session.uid:
         raise Forbidden(
-            f"job {job_id} belongs to uid {owner}: the page changes your own jobs alone; an "
+            f"job {job_id} belongs to {user_name(owner)}: the page changes your own jobs alone; an "
             "administrator can use the command line"
         )

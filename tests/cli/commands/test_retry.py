@@ -15,3 +15,10 @@ def test_a_job_that_is_over_begins_again(
     place = str(tmp_path / "again")
     assert zerotools("retry", "1", "--output-dir", place).out.endswith(f" in {place}\n")
     assert zerotools("retry", "2").err == "error: job 2 is not over: it is queued\n"
+
+
+def test_an_empty_directory_is_none(zerotools: Command, service: FakeService) -> None:
+    service.add(state="failed", name="tiny")
+    done = zerotools("retry", "1", "--output-dir", "")
+    assert (done.status, done.out) == (2, "")
+    assert done.err.startswith("error: --output-dir: is empty\nhint: name a directory")

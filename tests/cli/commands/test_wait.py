@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
+import time
+from typing import Any
 
 import pytest
 
@@ -10,6 +13,7 @@ from tests.cli.conftest import Command
 from tests.daemon.api.fakes import FakeService
 from zerotools.cli.job_views.ending_watch import EndingWatch
 from zerotools.cli.job_views.polling import Poller
+from zerotools.cli.main import build, run
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotoolsd.service.exchanged import Event
 
@@ -76,3 +80,34 @@ def test_an_end_is_told_and_jobs_are_not_asked_over_and_over(
         assert [job["id"] for job in ends] == [3, 1]
         assert asked == [1, 2, 3, 1], "once each, and the first again as it was told of its end"
         assert watch.open == set()
+
+
+def test_a_daemon_that_is_away_does_not_make_the_wait_longer(
+    client: DaemonClient,
+    service: FakeService,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that answers nothing, after it has answered."""
+    service.add(state="running")
+    hung = client.socket.with_name("hung.sock")
+    asked: list[str] = []
+
+    class AwayLater(DaemonClient):
+        def _request(self, method: str, path: str, *more: Any, **others: Any) -> Any:
+            asked.append(path)
+            if path == "/v1/events":
+                self.socket = hung
+            return super()._request(method, path, *more, **others)
+
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(hung))
+        silent.listen(1)
+        monkeypatch.setattr("zerotools.cli.commands.wait.jobs_client", lambda *_: away)
+        began = time.monotonic()
+        away = AwayLater(client.socket)
+        words = ["wait", "1", "--timeout", "1"]
+        assert run(build(), words) == 124
+    assert time.monotonic() - began < 10
+    assert asked.count("/v1/events") >= 1
+    assert "error: --timeout 1: is over; the daemon at" in capsys.readouterr().err

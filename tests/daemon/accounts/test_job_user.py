@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from tests.daemon.accounts.other_users import UID, user_of
+from zerotools.jobs.text.program_strings import LONGEST_STRING, too_long
 from zerotoolsd.accounts import as_user
 from zerotoolsd.accounts.job_user import given_env
 
@@ -35,3 +36,11 @@ def test_what_a_user_chose_means_nothing_before_the_drop() -> None:
         "LD_PRELOAD": "/mine.so",
         "PYTHONPATH": "/mine",
     }
+
+
+def test_a_variable_as_long_as_the_kernel_takes_reaches_a_program_of_another_user() -> None:
+    longest = "é" * ((LONGEST_STRING - len("A=")) // 2)
+    given = given_env({"A": longest, "B": "short", "rest": "mine"})
+    assert all(too_long(text, name) is None for name, text in given.items())
+    found = as_user.environment_of({"given": True}, given)
+    assert found == {"A": longest, "B": "short", "rest": "mine"}

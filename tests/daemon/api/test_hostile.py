@@ -131,6 +131,7 @@ def test_what_is_not_http_at_all(raw: bytes, client: DaemonClient) -> None:
         (b'{"older_than_seconds": -1}', "older_than_seconds: must be"),
         (b'{"older_than_seconds": "1d"}', "older_than_seconds: must be"),
         (b'{"older_than_seconds": 1e999}', "older_than_seconds: must be"),
+        (b'{"older_than_seconds": 1' + b"0" * 400 + b"}", "older_than_seconds: must be"),
         (b'{"keep": -1}', "keep: must be"),
         (b'{"keep": 1.5}', "keep: must be"),
         (b'{"dry_run": 1}', "dry_run: must be true or false"),

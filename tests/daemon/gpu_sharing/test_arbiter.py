@@ -173,7 +173,7 @@ def test_a_job_gets_the_gpu_that_nobody_holds_and_the_next_is_told_who_has_the_o
             second, _ = await run.service.submit(gpu_job(), uid=0, idempotency_key=None)
             why = await run.waits(second.id)
             assert f"GPU 0 is held by pid {pid} of uid {NOBODY}, outside of this queue" in why
-            assert "GPU 1 is held by job 1" in why
+            assert "GPU 1: job 1" in why
             run.release(first.id)
             await run.reach(second.id, "running")
             run.release(second.id)

@@ -65,7 +65,7 @@ def test_two_jobs_share_a_gpu_and_a_third_waits_for_its_share(tmp_path: Path) ->
             for view in views[:2]:
                 await it.reach(view.id, "running")
             why = await it.waits(views[2].id)
-            assert "0 of 1 have it: GPU 0 has 19.0 GiB left" in why
+            assert "0 of 1 have it: GPU 0: has 19.0 GiB left" in why
             assert [(x.job_id, x.bytes) for x in it.engine.store.leases()] == [
                 (1, 30 * GIB),
                 (2, 30 * GIB),
@@ -116,7 +116,7 @@ def test_a_job_that_uses_more_is_named_and_ended_only_where_that_is_set(
                 # What it holds beyond its share is left for nobody: 80 less 2.5 that it may, and
                 # 2.5 more that it does.
                 large = await submit(it, 76)
-                assert "GPU 0 has 75.0 GiB left" in await it.waits(large.id)
+                assert "GPU 0: has 75.0 GiB left" in await it.waits(large.id)
                 await it.service.cancel(large.id, uid=0)
                 it.release(view.id)
                 await it.reach(view.id, "succeeded")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -59,6 +60,15 @@ def test_a_program_that_does_not_end_is_ended(tmp_path: Path) -> None:
         run("sh", "-c", f"echo $$ > {pid}; exec sleep 1000", seconds=0.5)
     if pid.exists():  # else it was too slow to begin
         assert not Path(f"/proc/{pid.read_text().strip()}").exists()
+
+
+@pytest.mark.parametrize("end", ["exit 0", "sleep 1000"])
+def test_nothing_that_it_has_started_outlives_it(tmp_path: Path, end: str) -> None:
+    script = f"setsid sh -c 'echo $$ > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid; sleep 99'"
+    script = f"({script} &) ; while [ ! -e {tmp_path}/pid ]; do :; done; {end}"
+    with suppress(NotDelivered):
+        run("sh", "-c", script, seconds=20.0 if end == "exit 0" else 2.0)
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
 
 
 def test_a_user_that_there_is_not_is_told_nothing() -> None:

@@ -84,7 +84,7 @@ async def guarded(
             engine.gpu_pressure._asking,
             engine._running,
             GpuPromises(GIB // 2, lambda job_id: expected),
-            GIB // 2,
+            lambda _: GIB // 2,
             wake=engine._wake.set,
             measured=gpu.measure,
             clock=lambda: gpu.clock,
@@ -121,7 +121,7 @@ def test_nothing_more_is_placed_on_a_gpu_while_its_memory_runs_out(tmp_path: Pat
             )
             why = await it.waits(job.id)
             assert (
-                "0 of 1 have it: GPU 0 takes no more jobs while its memory runs out: it has 20.0 "
+                "0 of 1 have it: GPU 0: takes no more jobs while its memory runs out: it has 20.0 "
                 "of its 80.0 GiB free, of which its jobs are promised 0.5, and they are gone in "
                 "about 13 s as it goes" in why
             )

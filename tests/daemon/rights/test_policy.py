@@ -51,7 +51,8 @@ def test_a_refusal_says_whose_it_is_and_who_may() -> None:
     [
         (("bob",), {BOB}),
         ((1001,), {BOB}),
-        (("1001",), set()),
+        (("1001",), {BOB}),
+        (("01001x", "1001 ", "-1001"), set()),
         (("@admins",), {BOB}),
         (("@lab",), {ANNA, BOB}),
         (("admins", "@bob", "@", "", "None", "@None"), set()),
@@ -76,14 +77,14 @@ def test_users_that_nobody_can_tell_apart_have_no_jobs() -> None:
     assert all_of_them.decide(unknown, Action.LIST).access is Access.MASKED
 
 
-@pytest.mark.parametrize("allow", [("anna",), (ANNA,), ("@staff", "@lab"), "all", None])
+@pytest.mark.parametrize("allow", [("anna",), (ANNA,), ("1000",), ("@staff", "@lab"), "all", None])
 def test_those_whom_the_administrator_lets_in_have_jobs(allow: Allowed) -> None:
     found = Rights(own=OWN, allow=allow)
     for action in BEGINS:
         assert found.decide(anna, action, Owner(ANNA)).access is Access.ALLOWED
 
 
-@pytest.mark.parametrize("allow", [(), ("bob",), ("@staff",), ("1000",), ("lab", "@anna")])
+@pytest.mark.parametrize("allow", [(), ("bob",), ("@staff",), ("10001",), ("lab", "@anna")])
 def test_others_begin_nothing_and_keep_what_they_have(allow: Allowed) -> None:
     found = Rights(own=OWN, allow=allow)
     for action in BEGINS:

@@ -20,7 +20,7 @@ from zerotools.jobs.client.location import default_socket, default_state_dir
 from zerotools.jobs.doctor.finding import LEVELS, OK, PROBLEM, DoctorFinding
 from zerotools.jobs.doctor.fork_servers import look_at_fork_servers
 from zerotools.jobs.doctor.gpu_locks import look_at_gpu_locks
-from zerotools.jobs.doctor.gpus import look_at_fences, look_at_gpus
+from zerotools.jobs.doctor.gpus import look_at_fences, look_at_gpu_choice, look_at_gpus
 from zerotools.jobs.doctor.kernel import look_at_kernel
 from zerotools.jobs.doctor.memory_nodes import look_at_memory_nodes
 from zerotools.jobs.doctor.python import ask_python, look_at_compilers, look_at_python
@@ -72,7 +72,10 @@ def examine(python: str, socket: Path) -> Iterator[DoctorFinding]:
         yield from look_at_daemon_package(why_no_daemon())
     yield from look_at_drain(_health(socket).get("drain"))
     leased = frozenset(str(lease["gpu_uuid"]) for lease in told.get("leases", ()))
-    yield from look_at_gpus(snapshot, leased)
+    seen = told.get("snapshot", {}).get("gpus", ())
+    excluded = frozenset(str(gpu.get("uuid")) for gpu in seen if gpu.get("excluded"))
+    yield from look_at_gpus(snapshot, leased, excluded)
+    yield from look_at_gpu_choice(told.get("gpu_choice"))
     yield from look_at_fences(told.get("leases", ()))
     yield from look_at_memory_nodes(snapshot.gpus, told.get("numa"))
     if snapshot.gpus:

@@ -132,10 +132,11 @@ def drain_line(drain: Mapping[str, Any] | None) -> str | None:
     if drain is None:
         return None
     why = f" ({render.clean(drain['why'])})" if drain["why"] else ""
-    since = render.moment(drain["since"])
-    return (
-        f"drained since {since} by uid {drain['uid']}{why}: nothing starts until zerotools undrain"
+    since, who = (
+        render.moment(drain["since"]),
+        render.clean(str(drain.get("user") or f"uid {drain['uid']}")),
     )
+    return f"drained since {since} by {who}{why}: nothing starts until zerotools undrain"
 
 
 def all_jobs(

@@ -10,6 +10,7 @@ from zerotools.cli.job_views.describe import title
 from zerotools.cli.job_views.job_reference import find_job, member_of, one_job_argument
 from zerotools.cli.options.shared import json_option, socket_option
 from zerotools.cli.output import render
+from zerotools.core.errors import BadRequest
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.client.remote.elsewhere import machine_behind
 
@@ -29,6 +30,8 @@ def command(reference: str, output_dir: str | None, socket: Path | None, as_json
     replaced. To continue from the newest checkpoint instead, use zerotools resume. @7 and @tiny are
     all jobs of an array, which become a new array, each with DIR/INDEX of --output-dir.
     """
+    if output_dir == "":
+        raise BadRequest("--output-dir: is empty; name a directory, or leave the option out")
     client, place = DaemonClient(socket), output_dir
     if place is not None and machine_behind(socket) is None:
         place = str(Path.cwd() / place)

@@ -14,8 +14,9 @@ from zerotools.cli.job_views.polling import Poller
 from zerotools.cli.job_views.which_jobs import jobs_client
 from zerotools.cli.options.shared import json_option, socket_option
 from zerotools.cli.output import render
-from zerotools.core.errors import BadRequest, JobFailed, TimedOut
+from zerotools.core.errors import BadRequest, DaemonUnreachable, JobFailed, TimedOut
 from zerotools.jobs.binding.durations import seconds_of
+from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import SUCCEEDED
 
 
@@ -41,17 +42,22 @@ def command(
     client = jobs_client(socket, references)
     seconds = None if timeout is None else _seconds(timeout)
     deadline = None if seconds is None else time.monotonic() + seconds
-    found = [job for each in references for job in find_jobs(client, each, over=True)]
-    numbers = {job["id"]: None for job in found}
-    watch = EndingWatch(client, list(numbers), Poller())
-    ended: list[Job] = []
+    if isinstance(client, DaemonClient):
+        client.deadline = deadline
+    poller, ended = Poller(deadline=deadline), list[Job]()
     try:
+        found = [job for each in references for job in find_jobs(client, each, over=True)]
+        watch = EndingWatch(client, {job["id"]: None for job in found}, poller)
         for job in watch.ends(deadline):
             ended.append(job)
             if not as_json:
                 click.echo(f"{title(job)} {outcome(job).replace('_', ' ')}")
             if any_one:
                 break
+    except DaemonUnreachable as error:
+        if not poller.is_late:
+            raise
+        raise TimedOut(f"--timeout {timeout}: is over; {error}") from error
     finally:
         if as_json:
             render.print_json({"jobs": ended})

@@ -16,7 +16,8 @@ PATIENCE_SECONDS = 60.0
 
 
 class Poller:
-    """Paces a loop of questions. `pause` and `clock` are time.sleep and time.monotonic.
+    """Paces a loop of questions. `pause` and `clock` are time.sleep and time.monotonic. `deadline`
+    is a reading of `clock` after which nothing is asked again.
 
     `say` takes the line that a daemon went away; whoever draws on the terminal replaces it.
     """
@@ -28,11 +29,13 @@ class Poller:
         patience_seconds: float = PATIENCE_SECONDS,
         pause: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
+        deadline: float | None = None,
     ) -> None:
         self._interval = interval_seconds
         self._patience = patience_seconds
         self._pause = pause
         self._clock = clock
+        self._deadline = deadline
         self.say: Callable[[str], None] = _to_stderr
 
     def ask(self, question: Callable[[], T]) -> T:
@@ -42,12 +45,19 @@ class Poller:
             try:
                 return question()
             except DaemonUnreachable as error:
+                if self.is_late:
+                    raise
                 if until is None:
                     until = self._clock() + self._patience
                     self.say(f"warning: {error}; trying again for a minute")
                 elif self._clock() > until:
                     raise
             self._pause(self._interval)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the deadline has passed."""
+        return self._deadline is not None and self._clock() >= self._deadline
 
     def rounds(self) -> Iterator[None]:
         """For ever, one round every interval."""

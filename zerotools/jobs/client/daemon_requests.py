@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,8 @@ class DaemonRequests:
     ) -> None:
         self.socket = socket or location.default_socket()
         self._timeout = timeout_seconds
+        self.deadline: float | None = None
+        """When the caller stops waiting for answers (CLOCK_MONOTONIC)."""
 
     @property
     def shown(self) -> str:
@@ -69,20 +72,27 @@ class DaemonRequests:
         patience: float = 0,
     ) -> tuple[http.client.HTTPResponse, bytes]:
         given = {name: value for name, value in (query or {}).items() if value is not None}
-        target = f"{path}?{urlencode(given)}" if given else path
+        words = urlencode(given, errors="surrogateescape")
+        target = f"{path}?{words}" if given else path
         payload = None if body is None else json.dumps(body).encode()
-        connection = SocketConnection(self.socket, self._timeout + patience)
+        seconds = self._until_deadline(self._timeout + patience)
+        connection = SocketConnection(self.socket, seconds)
         try:
             connection.request(method, target, payload, {"Content-Type": "application/json"})
             response = connection.getresponse()
             data = response.read()
         except (OSError, http.client.HTTPException) as error:
-            raise self._unreachable(error, self._timeout + patience) from error
+            raise self._unreachable(error, seconds) from error
         finally:
             connection.close()
         if response.status >= 400:
             raise self._refusal(response.status, data)
         return response, data
+
+    def _until_deadline(self, seconds: float) -> float:
+        if self.deadline is None:
+            return seconds
+        return min(seconds, max(0.1, self.deadline - time.monotonic()))
 
     def _parse(self, data: bytes) -> dict[str, Any]:
         try:
@@ -129,7 +139,7 @@ class DaemonRequests:
             case PermissionError():
                 why = f"the daemon at {self.shown} belongs to another user (permission denied)"
             case TimeoutError():
-                return AnswerLost(f"the daemon at {self.shown} did not answer within {waited:g} s")
+                return AnswerLost(f"the daemon at {self.shown} did not answer within {waited:.3g} s")
             case _:
                 reason = str(error) or type(error).__name__
                 return AnswerLost(f"the daemon at {self.shown} broke off the connection ({reason})")

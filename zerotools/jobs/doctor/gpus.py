@@ -6,15 +6,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from zerotools.jobs.doctor.finding import DoctorFinding, ok, problem, warning
+from zerotools.sensors.foreign_memory import USUAL_WORDS, foreign_bytes, usual_foreign_bytes
 from zerotools.sensors.snapshot import Gpu, Snapshot
 
-FOREIGN_BYTES = 512 * 2**20
-"""What the daemon lets others hold on a GPU by default."""
 HOT_CELSIUS = 90
 
 
-def look_at_gpus(snapshot: Snapshot, ours: frozenset[str] = frozenset()) -> Iterator[DoctorFinding]:
-    """`ours` are the UUIDs of GPUs that jobs of the daemon hold."""
+def look_at_gpus(
+    snapshot: Snapshot, ours: frozenset[str] = frozenset(), excluded: frozenset[str] = frozenset()
+) -> Iterator[DoctorFinding]:
+    """`ours` are the UUIDs of GPUs that jobs of the daemon hold, and `excluded` of those that its
+    configuration gives to none."""
     if snapshot.gpus_silent:
         yield problem(
             "NVML",
@@ -36,7 +38,10 @@ def look_at_gpus(snapshot: Snapshot, ours: frozenset[str] = frozenset()) -> Iter
         return
     yield ok("NVML", f"shows {len(snapshot.gpus)} GPU{'s' * (len(snapshot.gpus) > 1)}")
     for gpu in snapshot.gpus:
-        yield from _look_at(gpu, gpu.uuid in ours)
+        if gpu.uuid in excluded:
+            yield ok(f"GPU {gpu.index}", "no job gets it: gpus.exclude in zerotoolsd.toml names it")
+        else:
+            yield from _look_at(gpu, gpu.uuid in ours)
 
 
 def _look_at(gpu: Gpu, is_ours: bool) -> Iterator[DoctorFinding]:
@@ -57,19 +62,38 @@ def _look_at(gpu: Gpu, is_ours: bool) -> Iterator[DoctorFinding]:
             "no job starts on it; if nobody else uses it, set limits.use_unmeasured_gpus = true in "
             "zerotoolsd.toml",
         )
-    elif not is_ours and (gpu.memory_used_bytes or 0) > FOREIGN_BYTES:
-        used = (gpu.memory_used_bytes or 0) / 2**30
-        pids = ", ".join(str(process.pid) for process in gpu.processes[:8])
-        whom = f"by pid {pids}" if pids else "by no process that can be seen"
-        do = "no job starts on it while that is so; end them if they are yours"
-        if not pids:
-            do = "a process of another container, or one that was killed, holds it; see fuser -v "
-            do += f"/dev/nvidia{gpu.index}"
-        yield warning(what, f"{used:.1f} GiB are in use {whom}", do)
+    elif not is_ours and foreign_bytes(gpu) > usual_foreign_bytes(gpu):
+        yield _in_use(gpu, what)
     elif (gpu.temperature_celsius or 0) >= HOT_CELSIUS:
         yield warning(what, f"has {gpu.temperature_celsius} degrees", "it slows down; cool it")
     else:
         yield ok(what, f"{gpu.name or 'a GPU'}, {gpu.uuid}")
+
+
+def _in_use(gpu: Gpu, what: str) -> DoctorFinding:
+    used, limit = foreign_bytes(gpu) / 2**30, usual_foreign_bytes(gpu) / 2**30
+    pids = ", ".join(str(process.pid) for process in gpu.processes if not process.graphics)
+    whom = f"by pid {pids}" if pids else "by no process that can be seen"
+    do = "end them if they are yours"
+    if not pids:
+        do = "a process of another container, or one that was killed, holds it; see fuser -v "
+        do += f"/dev/nvidia{gpu.index}"
+    keys = (
+        f"no job starts on it while others hold more than {limit:.1f} GiB ({USUAL_WORDS}); "
+        "limits.foreign_memory_bytes in zerotoolsd.toml sets another limit, and gpus.exclude keeps "
+        "jobs off it"
+    )
+    return warning(what, f"{used:.1f} GiB are in use {whom}", f"{do}; {keys}")
+
+
+def look_at_gpu_choice(choice: Mapping[str, Any] | None) -> Iterator[DoctorFinding]:
+    """`choice` is what the daemon says of `gpus.exclude` and `gpus.prefer`."""
+    for entry in (choice or {}).get("unknown", ()):
+        yield warning(
+            "the configuration",
+            f"{entry} is none of the GPUs of this machine",
+            "see nvidia-smi -L; correct the entry in zerotoolsd.toml and restart the daemon",
+        )
 
 
 def look_at_fences(leases: Iterable[Mapping[str, Any]]) -> Iterator[DoctorFinding]:

@@ -62,9 +62,10 @@ def look_at_drain(drain: Mapping[str, Any] | None) -> Iterator[DoctorFinding]:
     if drain is None:
         return
     why = f" ({drain['why']})" if drain.get("why") else ""
+    who = drain.get("user") or f"uid {drain.get('uid')}"
     yield warning(
         "the queue",
-        f"is drained by uid {drain.get('uid')}{why}: no job starts",
+        f"is drained by {who}{why}: no job starts",
         "when what it is drained for is done, run: zerotools undrain",
     )
 

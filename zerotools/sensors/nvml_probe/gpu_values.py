@@ -137,14 +137,19 @@ def _memory(handle: Any) -> dict[str, int | None]:
     }
 
 
-def _processes(handle: Any) -> list[dict[str, int | None]]:
-    """Compute and graphics processes; one that is in both lists is one process."""
+def _processes(handle: Any) -> list[dict[str, Any]]:
+    """Compute and graphics processes; one that is in both lists is one process, which computes."""
     held: dict[int, int | None] = {}
-    for listed in (_listed(handle, "Compute"), _graphics_processes(handle)):
+    computing = _listed(handle, "Compute")
+    for listed in (computing, _graphics_processes(handle)):
         for pid, used in listed:
             known = held.get(pid)
             held[pid] = used if known is None else max(known, used or 0)
-    return [{"pid": pid, "memory_used_bytes": used} for pid, used in sorted(held.items())]
+    compute = {pid for pid, _ in computing}
+    return [
+        {"pid": pid, "memory_used_bytes": used, "graphics": pid not in compute}
+        for pid, used in sorted(held.items())
+    ]
 
 
 def _graphics_processes(handle: Any) -> list[tuple[int, int | None]]:

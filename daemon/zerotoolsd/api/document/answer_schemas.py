@@ -150,6 +150,7 @@ def _machine_components() -> dict[str, Schema]:
             launch=ref("LaunchWay"),
             gpu_locks=ref("GpuLocks"),
             warm_start=ref("WarmStart"),
+            gpu_choice=ref("GpuChoice"),
             numa=ref("NumaNodes"),
         ),
         "GpuLease": object_of(
@@ -162,6 +163,7 @@ def _machine_components() -> dict[str, Schema]:
         ),
         "LaunchWay": object_of(by=TEXT, why=TEXT, trouble=TEXT_OR_NULL),
         "GpuLocks": object_of(directory=TEXT_OR_NULL, trouble=TEXT_OR_NULL, held=list_of(TEXT)),
+        "GpuChoice": object_of(unknown=list_of(TEXT)),
         "WarmStart": object_of(
             enabled=FLAG, trouble=TEXT_OR_NULL, servers=list_of(ref("WarmServer"))
         ),

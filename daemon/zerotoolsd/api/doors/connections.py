@@ -51,6 +51,8 @@ LONGEST_WHY = 300
 AT_ONCE = 64
 """Connections that are accepted before others get a turn."""
 RETRY_SECONDS = 0.1
+REFUSED_AT_ONCE = 16
+"""TLS connections that are told at one time why they are refused; more are closed."""
 SIGNING_TURNS = 4
 """Turns of the loop from a connection's begin to the end of the signature of its handshake."""
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -159,6 +161,30 @@ class Connection(web.RequestHandler):
         return None
 
 
+class _Refusal(asyncio.Protocol):
+    """One connection that is refused by TLS: the answer is sent when a request begins to come."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, answer: bytes) -> None:
+        self._loop, self._answer = loop, answer
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio.Protocol."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._timer = self._loop.call_later(LINGER_SECONDS, transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol."""
+        answer, self._answer = self._answer, b""
+        if answer:
+            self._transport.write(answer)
+            self._transport.close()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """See asyncio.Protocol."""
+        self._timer.cancel()
+
+
 class Door:
     """Accepts connections at `listening` for `server`, which `most` may use at a time."""
 
@@ -178,6 +204,7 @@ class Door:
         self._shares = shares or ConnectionShares(self._most)
         self._tls = tls
         self._connecting: set[asyncio.Task[None]] = set()
+        self._refusing: set[asyncio.Task[None]] = set()
         self._handshakes = asyncio.Lock()
         self._spare = _spare()
         self._listening = listening
@@ -199,7 +226,7 @@ class Door:
 
     def close(self) -> None:
         """Accept no more, and let go of those that have not begun."""
-        for task in self._connecting:
+        for task in (*self._connecting, *self._refusing):
             task.cancel()
         self._loop.remove_reader(self._listening)
         self._listening.close()
@@ -239,9 +266,9 @@ class Door:
     async def _serve(self, link: socket.socket, left: Callable[[], None]) -> None:
         try:
             if self._tls is None:
-                await self._connect(link, left)
+                await self._connect(link, lambda: Connection(self._server, self._loop, left))
             else:
-                await self._shake_hands(link, left)
+                await self._shake_hands(link, lambda: Connection(self._server, self._loop, left))
         except (OSError, TimeoutError) as error:  # ssl.SSLError is one
             link.close()
             left()
@@ -252,21 +279,21 @@ class Door:
             raise
         self._sweep_later()
 
-    async def _connect(self, link: socket.socket, left: Callable[[], None]) -> None:
+    async def _connect(self, link: socket.socket, make: Callable[[], asyncio.Protocol]) -> None:
         await self._loop.connect_accepted_socket(
-            lambda: Connection(self._server, self._loop, left),
+            make,
             link,
             ssl=self._tls,
             ssl_handshake_timeout=None if self._tls is None else HEAD_SECONDS,
         )
 
-    async def _shake_hands(self, link: socket.socket, left: Callable[[], None]) -> None:
+    async def _shake_hands(self, link: socket.socket, make: Callable[[], asyncio.Protocol]) -> None:
         """Each signature takes up to some milliseconds: a thousand clients that all send their
         first message at once are answered one after another, and others between them."""
         async with asyncio.timeout(HEAD_SECONDS):
             await self._first_byte(link)
             async with self._handshakes:
-                task = self._loop.create_task(self._connect(link, left))
+                task = self._loop.create_task(self._connect(link, make))
                 for _ in range(SIGNING_TURNS):
                     await asyncio.sleep(0)
         await task
@@ -297,9 +324,32 @@ class Door:
 
     def _refuse(self, link: socket.socket, why: str) -> None:
         log.warning("a connection was refused: %s", why)
+        answer = problem_bytes(503, "too_many_connections", f"{why}; try again later")
+        if self._tls is not None:
+            self._refuse_by_tls(link, answer)
+            return
         with link, suppress(OSError):
             link.setblocking(False)
-            link.send(problem_bytes(503, "too_many_connections", f"{why}; try again later"))
+            link.send(answer)
+
+    def _refuse_by_tls(self, link: socket.socket, answer: bytes) -> None:
+        """A client of TLS reads nothing before the handshake, which has a price."""
+        if len(self._refusing) >= REFUSED_AT_ONCE:
+            link.close()
+            return
+        link.setblocking(False)
+        task = self._loop.create_task(self._tell_by_tls(link, answer))
+        self._refusing.add(task)
+        task.add_done_callback(self._refusing.discard)
+
+    async def _tell_by_tls(self, link: socket.socket, answer: bytes) -> None:
+        try:
+            await self._shake_hands(link, lambda: _Refusal(self._loop, answer))
+        except (OSError, TimeoutError):  # ssl.SSLError is one
+            link.close()
+        except asyncio.CancelledError:
+            link.close()
+            raise
 
     def _sweep_later(self) -> None:
         if self._timer is None and (self._server.connections or self._connecting):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.sensors.snapshot import Gpu
+from zerotoolsd.accounts.name_service import user_name
 from zerotoolsd.attempts.enforcing import strays
 from zerotoolsd.attempts.enforcing.strays import Traces
 from zerotoolsd.attempts.residue import device_files
@@ -157,7 +158,7 @@ def _listed(found: Sequence[LeftProcess]) -> str:
 
 def _words(process: LeftProcess) -> str:
     words = f"pid {process.pid}" + (f" ({process.name})" if process.name else "")
-    return words if process.uid is None else f"{words} of uid {process.uid}"
+    return words if process.uid is None else f"{words} of {user_name(process.uid)}"
 
 
 def _has(found: Sequence[LeftProcess]) -> str:

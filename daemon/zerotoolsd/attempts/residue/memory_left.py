@@ -74,7 +74,8 @@ def memory_left(
     pids = tuple(process.pid for process in listed)
     unaccounted = unaccounted_bytes(gpu)
     normal = normal_bytes(limit, baseline)
-    is_alone = len(listed) == len(gpu.processes) and not given
+    others = [p for p in gpu.processes if not p.graphics and p.pid not in ours]
+    is_alone = not others and not given
     loose = unaccounted if unaccounted is not None and unaccounted > normal and is_alone else 0
     if loose or (listed and (held is None or held > limit)):
         return MemoryLeft(ResidueVerdict.LEFT, held, loose, pids)

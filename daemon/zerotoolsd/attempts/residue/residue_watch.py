@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from zerotools.sensors.foreign_memory import foreign_bytes
 from zerotools.sensors.snapshot import Gpu, Snapshot
 from zerotoolsd.attempts.residue.attribution import (
     GIB,
@@ -85,8 +86,8 @@ class _Looked:
 
 
 class ResidueWatch:
-    """`live` gives the attempts that run, `limit` is how many bytes a GPU may have in use and still
-    be given away, `announce` is called where leases have changed. `ask` looks at /proc."""
+    """`live` gives the attempts that run, `limit` is how many bytes of a GPU may be in use while it
+    is still given away, `announce` is called where leases have changed. `ask` looks at /proc."""
 
     def __init__(
         self,
@@ -94,7 +95,7 @@ class ResidueWatch:
         machine: SnapshotCache,
         guard: Guard,
         live: Callable[[], Sequence[AttemptRow]],
-        limit: int,
+        limit: Callable[[Gpu], int],
         announce: Callable[[], None],
         ask: Ask,
         clock: Callable[[], float] = time.monotonic,
@@ -181,7 +182,7 @@ class ResidueWatch:
     def _may_be_left(self, each: _Looked, gpus: Mapping[str, Gpu]) -> bool:
         """Whether somebody has to be looked for: more is in use than may be."""
         gpu = gpus.get(each.uuid)
-        return gpu is not None and can_be_seen(gpu) and (gpu.memory_used_bytes or 0) > self._limit
+        return gpu is not None and can_be_seen(gpu) and foreign_bytes(gpu) > self._limit(gpu)
 
     async def _suspects(self, due: Sequence[_Looked]) -> Mapping[str, Suspects]:
         """By token; of none for which /proc does not answer in time."""
@@ -230,12 +231,13 @@ class ResidueWatch:
             return UNKNOWN if each.kept is not None and gpu.error is not None else FREE
         baseline = each.attempt.gpu_baseline.get(each.uuid)
         if who is None:
-            free = (gpu.memory_used_bytes or 0) <= self._limit
-            return memory_left(gpu, (), self._limit, baseline) if free else UNKNOWN
+            limit = self._limit(gpu)
+            free = foreign_bytes(gpu) <= limit
+            return memory_left(gpu, (), limit, baseline) if free else UNKNOWN
         given = any(
             lease.gpu_uuid == each.uuid and lease.held_by is None for lease in self._store.leases()
         )
-        return memory_left(gpu, who.ours.keys(), self._limit, baseline, given)
+        return memory_left(gpu, who.ours.keys(), self._limit(gpu), baseline, given)
 
     def _is_kept_by_another(self, each: _Looked) -> bool:
         """Whether what no process holds there is known as what an earlier attempt left."""

@@ -76,6 +76,8 @@ def rooms(
         on_it = by_uuid.get(gpu.uuid or "", [])
         if (gpu.index in occupied and not on_it) or gpu.uuid in closed or not is_usable(gpu):
             continue
+        if gpu.excluded:
+            continue
         if any(lease.bytes is None or lease.held_by is not None for lease in on_it):
             continue
         room = room_of(gpu, on_it, memory)

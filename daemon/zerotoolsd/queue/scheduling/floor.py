@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from zerotools.jobs.tables.size_range import MOST_RANKS
 from zerotools.sensors.snapshot import Gpu
 from zerotoolsd.queue.scheduling.demands import Request, ResourceNeed
-from zerotoolsd.queue.scheduling.gpus import shortage, usable
+from zerotoolsd.queue.scheduling.gpu_choice import by_preference
+from zerotoolsd.queue.scheduling.gpus import NameJob, by_number, shortage, usable
 from zerotoolsd.queue.scheduling.shares import GpuShares
 
 NOTHING_KEPT = "nothing is kept for it meanwhile"
@@ -54,12 +55,14 @@ class GpuFloor:
         now: float,
         rooms: dict[int, int] | None = None,
         context: int = 0,
+        named: NameJob = by_number,
     ) -> None:
         """`rooms`: what is left of GPUs that may be shared, by index, and `context` what a process
-        takes of it beside what it declares, in bytes."""
+        takes of it beside what it declares, in bytes. `named`: what a job is called."""
+        self._named = named
         self.gpus = gpus
         self.context = context
-        self._shares = GpuShares(rooms or {}, context, now)
+        self._shares = GpuShares(rooms or {}, context, now, named)
         self.occupied = occupied
         self._now = now
         self._ours: dict[int, float | None] = {}
@@ -94,8 +97,10 @@ class GpuFloor:
         what is there, and no more than `most`. None: it waits."""
         if request.need.gpu_bytes is not None:
             return self._take_shares(request, wanted, most)
-        free = [gpu.index for gpu in wanted if gpu.index not in self.occupied]
-        lent = [gpu.index for gpu in wanted if self._is_lent(gpu.index, request)]
+        chosen_by_job = isinstance(request.need.gpus, tuple)
+        in_turn = list(wanted) if chosen_by_job else by_preference(wanted)
+        free = [gpu.index for gpu in in_turn if gpu.index not in self.occupied]
+        lent = [gpu.index for gpu in in_turn if self._is_lent(gpu.index, request)]
         size = request.need.size_within(min(most, len(free) + len(lent)))
         if size is None:
             return None
@@ -113,13 +118,13 @@ class GpuFloor:
         end = None if request.lasts is None else self._now + request.lasts
         for index in chosen:
             self._kept.pop(index, None)  # it stays closed to those that do not end in time
-            self._share(index, request, end, "shared by")
+            self._share(index, request, end, "shared by ")
         return [gpu for gpu in wanted if gpu.index in chosen]
 
     def _share(self, index: int, request: Request, end: float | None, how: str) -> None:
         self._shares.take(index, request)
         self._ours[index] = self._later(index, end)
-        self.occupied.setdefault(index, f"GPU {index} is {how} job {request.job_id}")
+        self.occupied.setdefault(index, how + self._named(request.job_id))
 
     def _is_lent(self, index: int, request: Request) -> bool:
         start = self._kept.get(index)
@@ -133,7 +138,7 @@ class GpuFloor:
             self._kept.pop(gpu.index, None)
             self._shares.forget(gpu.index)
             self._ours[gpu.index] = end
-            self.occupied[gpu.index] = f"GPU {gpu.index} is held by job {request.job_id}"
+            self.occupied[gpu.index] = self._named(request.job_id)
 
     def keep(self, request: Request, wanted: Sequence[Gpu]) -> bool:
         """Keep what is free of `wanted` for `request`, which waits, if it needs nothing else but
@@ -150,7 +155,7 @@ class GpuFloor:
             # It is given back when the job that it may be lent to ends: that is before `start`.
             self._ours[gpu.index] = None
             self._kept[gpu.index] = start
-            self.occupied[gpu.index] = f"GPU {gpu.index} is kept for job {request.job_id}"
+            self.occupied[gpu.index] = f"kept for {self._named(request.job_id)}"
         soonest = sorted(coming, key=lambda gpu: _or_never(self._ours[gpu.index]))[:lacking]
         return self._close([*free, *soonest], start, request) or bool(free)
 
@@ -177,7 +182,7 @@ class GpuFloor:
             return False
         start = self._when_given_back(coming, lacking)
         for gpu in fits:
-            self._share(gpu.index, request, None, "kept for")
+            self._share(gpu.index, request, None, "kept for ")
         rooms = self._shares.rooms
         roomy = sorted(coming, key=lambda gpu: -rooms.get(gpu.index, 0))[: max(0, lacking)]
         return self._close(roomy, start, request) or bool(fits)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
+from zerotools.sensors.cpu_lists import cpu_list
+from zerotools.sensors.foreign_memory import foreign_bytes
 from zerotools.sensors.snapshot import Gpu, Snapshot
 from zerotoolsd.config import LimitsConfig
 from zerotoolsd.queue.rows import Lease
@@ -13,6 +15,13 @@ from zerotoolsd.queue.scheduling.declared import GIB, DeclaredMemory, room_of
 from zerotoolsd.queue.scheduling.demands import CapabilityNeed, ResourceNeed, count
 
 _MAX_LISTED = 8
+NameJob = Callable[[int], str]
+"""What a job is called in a message."""
+
+
+def by_number(job_id: int) -> str:
+    """The name of a job where nothing says whose it is."""
+    return f"job {job_id}"
 
 
 def blindness(snapshot: Snapshot | None, now: float, limits: LimitsConfig) -> str | None:
@@ -33,18 +42,19 @@ def occupied(
     limits: LimitsConfig,
     elsewhere: Mapping[str, str] = MappingProxyType({}),
     closed: Mapping[str, str] = MappingProxyType({}),
+    named: NameJob = by_number,
 ) -> dict[int, str]:
     """Why a GPU cannot be given away, by index; the others are free. `elsewhere` says who has those
     that are not this daemon's to give, and `closed` why nothing more is placed on some, by UUID:
-    both complete "GPU 0 "."""
+    both complete "GPU 0 ". `named` is what a job is called. What is said completes "GPU 0: "."""
     by_uuid: dict[str, list[Lease]] = {}
     for lease in leases:
         by_uuid.setdefault(lease.gpu_uuid, []).append(lease)
     found = {}
     for gpu in gpus:
-        why = _why_occupied(gpu, by_uuid.get(gpu.uuid or "", ()), limits, elsewhere, closed)
+        why = _why_occupied(gpu, by_uuid.get(gpu.uuid or "", ()), limits, elsewhere, closed, named)
         if why is not None:
-            found[gpu.index] = f"GPU {gpu.index}{why}"
+            found[gpu.index] = why.removeprefix("is ")
     return found
 
 
@@ -54,23 +64,23 @@ def _why_occupied(
     limits: LimitsConfig,
     elsewhere: Mapping[str, str],
     closed: Mapping[str, str],
+    named: NameJob,
 ) -> str | None:
-    if gpu.mig_instances is not None or _is_shut(gpu, limits):
-        return f": {_never(gpu, limits)}"
+    if (never := _never(gpu, limits)) is not None:
+        return never
     if gpu.error is not None or gpu.uuid is None or _is_unreadable(gpu):
-        return f" cannot be relied on ({gpu.error or 'unreadable'})"
+        return f"cannot be relied on ({gpu.error or 'unreadable'})"
     for lease in leases:
         if lease.held_by is not None:
-            return f" is held by {lease.held_by}, which outlived job {lease.job_id}"
+            return f"held by {lease.held_by}, which outlived {named(lease.job_id)}"
     if gpu.uuid in closed:
-        return f" {closed[gpu.uuid]}"
+        return closed[gpu.uuid]
     if leases:
-        jobs = sorted(lease.job_id for lease in leases)
-        return f" is held by {'job' if len(jobs) == 1 else 'jobs'} {', '.join(map(str, jobs))}"
+        return ", ".join(map(named, sorted(lease.job_id for lease in leases)))
     if gpu.uuid in elsewhere:
-        return f" {elsewhere[gpu.uuid]}"
-    if (gpu.memory_used_bytes or 0) > limits.foreign_memory_bytes:
-        return _foreign(gpu, gpu.memory_used_bytes or 0)
+        return elsewhere[gpu.uuid]
+    if foreign_bytes(gpu) > limits.foreign_on(gpu):
+        return _foreign(gpu, foreign_bytes(gpu), limits.foreign_on(gpu))
     return None
 
 
@@ -84,6 +94,8 @@ def _is_unreadable(gpu: Gpu) -> bool:
 
 def _never(gpu: Gpu, limits: LimitsConfig) -> str | None:
     """Why no job will ever start on the GPU as things are; None: one may."""
+    if gpu.excluded:
+        return "gpus.exclude of the daemon's configuration names it"
     if gpu.mig_instances is not None:
         return gpu.error or "it is divided into MIG instances, on which zerotools does not train"
     if _is_shut(gpu, limits):
@@ -100,7 +112,7 @@ def _incapable(gpu: Gpu, need: CapabilityNeed | None) -> str | None:
     if need is None or found is None or found >= need.least:
         return None
     return (
-        f"{gpu.name or 'it'} has compute capability {_dotted(found)}, and {need.what} needs "
+        f"{gpu.name or 'a GPU'} has compute capability {_dotted(found)}, and {need.what} needs "
         f"{_dotted(need.least)}"
     )
 
@@ -114,7 +126,7 @@ def too_small(gpu: Gpu, need: ResourceNeed, memory: DeclaredMemory) -> str | Non
     if (room_of(empty, (), memory) or 0) >= memory.share(need.gpu_bytes):
         return None
     return (
-        f"it has {gpu.memory_total_bytes / GIB:.1f} GiB, and memory.per_gpu is "
+        f"{gpu.memory_total_bytes / GIB:.1f} GiB of memory, and memory.per_gpu is "
         f"{need.gpu_bytes / GIB:.1f} GiB beside {memory.context / GIB:.1f} of the CUDA context"
     )
 
@@ -123,17 +135,23 @@ def _dotted(capability: tuple[int, int]) -> str:
     return ".".join(map(str, capability))
 
 
-def _foreign(gpu: Gpu, used: int) -> str:
+def _foreign(gpu: Gpu, used: int, limit: int) -> str:
     total = f" of {gpu.memory_total_bytes / GIB:.1f}" if gpu.memory_total_bytes else ""
-    pids = ", ".join(str(process.pid) for process in gpu.processes[:_MAX_LISTED])
-    whom = f"by pid {pids}, not ours" if pids else "by processes that are not ours"
-    return f" has {used / GIB:.1f}{total} GiB in use {whom}"
+    computing = [process.pid for process in gpu.processes if not process.graphics]
+    pids = ", ".join(map(str, computing[:_MAX_LISTED]))
+    whom = f"pid {pids}, not ours" if pids else "processes that are not ours"
+    return (
+        f"{used / GIB:.1f}{total} GiB in use by {whom} (limits.foreign_memory_bytes: "
+        f"{limit / GIB:.1f} GiB)"
+    )
 
 
 def usable(need: ResourceNeed, gpus: Sequence[Gpu]) -> tuple[list[Gpu], str | None]:
     """As `_named`, without those that cannot compute as the job wants or have too little memory for
     what is expected of it, if enough others can."""
     wanted, missing = _named(need, gpus)
+    if not isinstance(need.gpus, tuple):
+        wanted = [gpu for gpu in wanted if not gpu.excluded]
     able = [gpu for gpu in wanted if _incapable(gpu, need.capability) is None]
     large = [gpu for gpu in able if _is_large(gpu, need)]
     able = large if len(large) >= need.world_size else able
@@ -181,11 +199,25 @@ def _inventory(gpus: Sequence[Gpu]) -> str:
 
 def shortage(need: int, wanted: Sequence[Gpu], taken: Mapping[int, str]) -> str:
     """Why `need` of the `wanted` are not there: who has those that are `taken`."""
-    whys = [taken[gpu.index] for gpu in wanted if gpu.index in taken]
-    more = f"; and {len(whys) - _MAX_LISTED} more" if len(whys) > _MAX_LISTED else ""
-    listed = "; ".join(whys[:_MAX_LISTED]) + more
+    whys = {gpu.index: taken[gpu.index] for gpu in wanted if gpu.index in taken}
     head = f"needs {count(need, 'GPU')}: {len(wanted) - len(whys)} of {len(wanted)} free"
-    return f"{head}: {listed}" if listed else head
+    return f"{head}: {together(whys)}" if whys else head
+
+
+def together(whys: Mapping[int, str]) -> str:
+    """The same of several GPUs once: `GPUs 0-3: job 1; GPU 5: kept for job 7`."""
+    of_why: dict[str, list[int]] = {}
+    for index, why in whys.items():
+        of_why.setdefault(why, []).append(index)
+    said = [f"{_gpus(indexes)}: {why}" for why, indexes in of_why.items()]
+    more = f"; and {len(said) - _MAX_LISTED} more" if len(said) > _MAX_LISTED else ""
+    return "; ".join(said[:_MAX_LISTED]) + more
+
+
+def _gpus(indexes: Sequence[int]) -> str:
+    """`GPU 5`, or `GPUs 0-3, 6`."""
+    listed = cpu_list(indexes).replace(",", ", ")
+    return f"GPUs {listed}" if len(indexes) > 1 else f"GPU {listed}"
 
 
 def impossible(
@@ -231,9 +263,8 @@ def impossible(
             never[gpu.index] = why
     if size <= len(wanted) - len(never):
         return None
-    named = "; ".join(f"GPU {index}: {why}" for index, why in list(never.items())[:_MAX_LISTED])
     advice = f"; {need.capability.instead}" if weak and need.capability else ""
     return (
         f"gpus: the job needs {count(size, 'GPU')} and can use {len(wanted) - len(never)} of "
-        f"{len(wanted)}: {named}{advice}"
+        f"{len(wanted)}: {together(never)}{advice}"
     )

@@ -10,6 +10,7 @@ from zerotools.sensors.snapshot import Gpu, Snapshot
 from zerotoolsd.config import LimitsConfig
 from zerotoolsd.queue.rows import Lease
 from zerotoolsd.queue.scheduling.declared import NOTHING_DECLARED, DeclaredMemory
+from zerotoolsd.queue.scheduling.gpus import NameJob, by_number
 from zerotoolsd.queue.scheduling.line import WaitingLine
 from zerotoolsd.queue.scheduling.scheduler import TickDecisions, nobody, tick
 from zerotoolsd.queue.scheduling.user_room import ANYBODY, UsersNow, without_jobs
@@ -50,6 +51,7 @@ class MachineNow:
     closed: Mapping[str, str] = field(default_factory=dict)
     memory: DeclaredMemory = NOTHING_DECLARED
     users: UsersNow = ANYBODY
+    named: NameJob = by_number
 
     def decide(self, line: WaitingLine, touch: Callable[[int], None] = nobody) -> TickDecisions:
         """One pass over `line`. Raises OddRequest."""
@@ -67,6 +69,7 @@ class MachineNow:
             memory=self.memory,
             users=self.users,
             touch=touch,
+            named=self.named,
         )
 
     def without(self, jobs: Collection[RunningJob]) -> MachineNow:

@@ -156,7 +156,7 @@ def _dearness(job: RunningJob) -> tuple[int, bool, float, int]:
 def _in_turn(line: WaitingLine, machine: MachineNow, lowest: int) -> Iterator[Request]:
     """Those with a priority above `lowest`, in the order of their turns; of each need and user no
     more than could ever start."""
-    gpus = 0 if machine.snapshot is None else len(machine.snapshot.gpus)
+    gpus = 0 if machine.snapshot is None else sum(not gpu.excluded for gpu in machine.snapshot.gpus)
     most = 1 + max(gpus, machine.limits.cpu_ranks)
     groups = [*line.groups(gpus=True), *line.groups(gpus=False)]
     ranks = [line.rank(group) for group in groups]

@@ -44,7 +44,13 @@ from zerotoolsd.queue.scheduling.demands import (
     request_at,
 )
 from zerotoolsd.queue.scheduling.floor import GpuFloor
-from zerotoolsd.queue.scheduling.gpus import blindness, occupied, usable
+from zerotoolsd.queue.scheduling.gpus import (
+    NameJob,
+    blindness,
+    by_number,
+    occupied,
+    usable,
+)
 from zerotoolsd.queue.scheduling.line import Group, WaitingLine
 from zerotoolsd.queue.scheduling.user_room import ANYBODY, UserRoom, UsersNow
 from zerotoolsd.queue.scheduling.waits import CpuWaits, FloorHistory, Waits
@@ -103,6 +109,7 @@ def tick(
     memory: DeclaredMemory = NOTHING_DECLARED,
     users: UsersNow = ANYBODY,
     touch: Callable[[int], None] = nobody,
+    named: NameJob = by_number,
 ) -> TickDecisions:
     """Decide over the jobs in `line`. Times are seconds since the epoch.
 
@@ -111,7 +118,8 @@ def tick(
     `elsewhere` says who has GPUs that are not this daemon's to give, `closed` on which nothing more
     is placed (`gpus.occupied`).
     `users` says what each user has, and may have (`user_room`).
-    `touch` is called for each job that is looked at. Raises OddRequest.
+    `touch` is called for each job that is looked at; `named` is what a job is called in what the
+    others are told. Raises OddRequest.
     """
     starts: list[Start] = []
     walk = _Walk(line, False, now, passed_over, touch)
@@ -121,9 +129,9 @@ def tick(
     if line.wants_gpus:
         blind = blindness(snapshot, now, limits)
         if blind is None and snapshot is not None:
-            taken = occupied(snapshot.gpus, leases, limits, elsewhere, closed)
+            taken = occupied(snapshot.gpus, leases, limits, elsewhere, closed, named)
             room = rooms(snapshot.gpus, leases, taken, memory, closed)
-            floor = GpuFloor(snapshot.gpus, taken, now, room, memory.context)
+            floor = GpuFloor(snapshot.gpus, taken, now, room, memory.context, named)
             for lease in leases:
                 if lease.held_by is None:
                     floor.runs_until(lease.gpu_uuid, ends.get(lease.job_id))

@@ -13,12 +13,17 @@ from collections.abc import Sequence
 from zerotools.sensors.snapshot import Gpu
 from zerotoolsd.queue.scheduling.declared import GIB
 from zerotoolsd.queue.scheduling.demands import Request, count
+from zerotoolsd.queue.scheduling.gpu_choice import place_of
+from zerotoolsd.queue.scheduling.gpus import NameJob, by_number, together
 
 
 class GpuShares:
     """The room on GPUs that may be shared, by index, and those that are closed."""
 
-    def __init__(self, rooms: dict[int, int], context: int, now: float) -> None:
+    def __init__(
+        self, rooms: dict[int, int], context: int, now: float, named: NameJob = by_number
+    ) -> None:
+        self._named = named
         self.rooms = rooms
         self.context = context
         self._now = now
@@ -27,7 +32,7 @@ class GpuShares:
 
     def copy(self) -> GpuShares:
         """As it stands now."""
-        found = GpuShares(dict(self.rooms), self.context, self._now)
+        found = GpuShares(dict(self.rooms), self.context, self._now, self._named)
         found._closed = dict(self._closed)
         return found
 
@@ -51,14 +56,20 @@ class GpuShares:
         return index in self._closed
 
     def fitting(self, request: Request, wanted: Sequence[Gpu]) -> list[Gpu]:
-        """Those of `wanted` that have room for the job, the best first."""
+        """Those of `wanted` that have room for the job, the best first: of those that the owner of
+        the machine prefers no less, where the least is left."""
         share = self.share(request.need.gpu_bytes or 0)
         fits = [
             gpu
             for gpu in wanted
             if self.rooms.get(gpu.index, -1) >= share and self.is_open(gpu.index, request)
         ]
-        return sorted(fits, key=lambda gpu: (self.is_closed(gpu.index), self.rooms[gpu.index]))
+
+        def order(gpu: Gpu) -> tuple[bool, float, int]:
+            preference = 0.0 if isinstance(request.need.gpus, tuple) else place_of(gpu)
+            return self.is_closed(gpu.index), preference, self.rooms[gpu.index]
+
+        return sorted(fits, key=order)
 
     def take(self, index: int, request: Request) -> None:
         """The job has its share of the GPU, or it is kept for it."""
@@ -77,18 +88,18 @@ class GpuShares:
         self, request_bytes: int, size: int, wanted: Sequence[Gpu], taken: dict[int, str]
     ) -> str:
         """Why `size` of these GPUs have no room for so much each."""
-        share, whys = self.share(request_bytes), []
+        share, whys = self.share(request_bytes), dict[int, str]()
         for gpu in wanted:
             room = self.rooms.get(gpu.index)
             if room is None:
-                whys.append(taken.get(gpu.index, f"GPU {gpu.index} cannot be shared"))
+                whys[gpu.index] = taken.get(gpu.index, "cannot be shared")
             elif gpu.index in self._closed:
-                whys.append(f"GPU {gpu.index} is kept for job {self._closed[gpu.index][1]}")
+                whys[gpu.index] = f"kept for {self._named(self._closed[gpu.index][1])}"
             elif room < share:
-                whys.append(f"GPU {gpu.index} has {room / GIB:.1f} GiB left")
+                whys[gpu.index] = f"has {room / GIB:.1f} GiB left"
         head = (
             f"needs {share / GIB:.1f} GiB (memory.per_gpu, and {self.context / GIB:.1f} for the "
             f"CUDA context) on {count(size, 'GPU')}: {len(wanted) - len(whys)} of {len(wanted)} "
             "have it"
         )
-        return f"{head}: {'; '.join(whys)}" if whys else head
+        return f"{head}: {together(whys)}" if whys else head

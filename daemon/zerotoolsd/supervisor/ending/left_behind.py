@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from zerotoolsd.supervisor.gpu_locks.holders import by_uid
 from zerotoolsd.supervisor.procfs import Process, boot_id, read_process
 
 _LONGEST_PLACE = 64
@@ -63,13 +64,15 @@ def is_still_alive(line: Mapping[str, Any]) -> bool:
     return now is not None and now.start_ticks == line["start_ticks"] and not now.is_over
 
 
-def in_words(line: Mapping[str, Any]) -> str:
-    """For people: `pid 123 (python3) of rank 0, in state D (nfs_wait_bit_killable)`."""
+def in_words(line: Mapping[str, Any], called: Callable[[int], str] = by_uid) -> str:
+    """For people: `pid 123 (python3) of rank 0, in state D (nfs_wait_bit_killable)`. `called`: what
+    a user is called."""
     name, rank = plain_name(line.get("name")), line.get("rank")
     words = f"pid {line['pid']}" + (f" ({name})" if name else "")
     words += f" of rank {rank}" if isinstance(rank, int) else ""
     if line.get("refused") is True:
-        return f"{words}, of uid {line.get('uid')}"
+        uid = line.get("uid")
+        return f"{words}, of {called(uid) if type(uid) is int else 'another user'}"
     state, place = plain_name(line.get("state")), plain_name(line.get("place"))
     return words + (f", in state {state}" if state else "") + (f" ({place})" if place else "")
 

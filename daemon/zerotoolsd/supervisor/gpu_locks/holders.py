@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 _LINE = re.compile(
@@ -49,14 +49,23 @@ def uid_of(pid: int, proc: Path = Path("/proc")) -> int | None:
     return int(parts[1]) if len(parts) > 1 and parts[1].isdecimal() else None
 
 
-def named(found: os.stat_result, proc: Path = Path("/proc")) -> str:
-    """Who holds it, for a sentence: `pid 4711 of uid 1002`."""
+def by_uid(uid: int) -> str:
+    """What a user is called by whoever does not know names."""
+    return f"uid {uid}"
+
+
+def named(
+    found: os.stat_result, proc: Path = Path("/proc"), called: Callable[[int], str] = by_uid
+) -> str:
+    """Who holds it, for a sentence: `pid 4711 of uid 1002`. `called`: what a user is called."""
     by_uid: dict[int, list[int]] = {}
     for pid, uid in sorted(holders_of(found, proc).items()):
         by_uid.setdefault(uid, []).append(pid)
     if not by_uid:
-        return f"a process that cannot be seen from here (its lock belongs to uid {found.st_uid})"
-    return " and ".join(f"{_pids(pids)} of uid {uid}" for uid, pids in sorted(by_uid.items()))
+        return (
+            f"a process that cannot be seen from here (its lock belongs to {called(found.st_uid)})"
+        )
+    return " and ".join(f"{_pids(pids)} of {called(uid)}" for uid, pids in sorted(by_uid.items()))
 
 
 def _pids(pids: list[int]) -> str:

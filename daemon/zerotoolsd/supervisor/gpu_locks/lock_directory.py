@@ -57,9 +57,9 @@ def _never() -> bool:
 class LockDirectory:
     """An open directory of locks. Nothing is taken by opening it."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises NoLocks and LocksUnknown."""
-        self.path = path
+    def __init__(self, path: Path, called: Callable[[int], str] = holders.by_uid) -> None:
+        """`called`: what a user is called. Raises NoLocks and LocksUnknown."""
+        self.path, self._called = path, called
         try:
             self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
@@ -162,7 +162,7 @@ class LockDirectory:
         return f"is held by {self._named(found)}, outside of this queue"
 
     def _named(self, found: os.stat_result) -> str:
-        return holders.named(found)
+        return holders.named(found, called=self._called)
 
     def _unopened(self, name: str, error: OSError) -> str:
         try:

@@ -152,6 +152,9 @@ def judge_watched(
     """The verdict over a process that somebody started by hand, by what its watcher says of it."""
     verdict = judge_program(ranks, progress, stop=stop, killed_because=killed_because)
     said = progress.errors[-1].get("message") if progress.errors else None
+    if stop is not None and any(rank.signal == signal.SIGTERM for rank in ranks):
+        # Its watcher was asked before it had begun to listen, and has asked nobody.
+        return Verdict("stopped", "watched no more; the process goes on")
     if verdict.outcome == "crashed" and verdict.rank is not None:
         failed = f"its watcher failed, and the process itself may go on: {verdict.cause}"
         return replace(verdict, cause=said if isinstance(said, str) else failed)

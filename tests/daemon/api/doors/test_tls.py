@@ -204,3 +204,17 @@ def test_many_that_begin_at_once_are_all_answered_and_silent_ones_hold_up_nobody
         client.request("GET", "/v1/health", headers=RIGHT)
         assert client.getresponse().status == 200
         client.close()
+
+
+def test_one_that_is_too_much_is_told_so_by_tls(tmp_path: Path, certificates: Path) -> None:
+    with served(tmp_path, certificates, most=1) as port:
+        connection = http.client.HTTPSConnection(
+            "127.0.0.1", port, timeout=10, context=trusting(certificates)
+        )
+        connection.request("GET", "/v1/health", headers=RIGHT)
+        assert connection.getresponse().read()
+        assert ask(port, trusting(certificates)) == (503, "too_many_connections")
+        connection.close()
+        end = Deadline(10)
+        while not came_in(port, certificates):
+            assert not end.has_passed()

@@ -72,7 +72,7 @@ def over(left: Left) -> Left:
     """The same, over a watch of its own that knows nothing yet."""
     engine = left.it.engine
     left.watch = ResidueWatch(
-        *(engine.store, engine.machine, engine._guard, engine._running, GIB // 2),
+        *(engine.store, engine.machine, engine._guard, engine._running, lambda gpu: GIB // 2),
         left.announce,
         left.ask,
         lambda: left.clock,
@@ -364,7 +364,7 @@ def test_the_loop_looks_by_itself_and_a_job_that_waits_is_told(tmp_path: Path) -
             return "outlived job 1" in (engine.waits.get(job.id) or "")
 
         await wait_async(is_kept, "the GPU to be kept")
-        assert "GPU 0 is held by 12.3 GiB of memory that no process is seen to have" in str(
+        assert "GPU 0: held by 12.3 GiB of memory that no process is seen to have" in str(
             engine.waits.get(job.id)
         )
         explained = await left.it.service.explain(job.id)

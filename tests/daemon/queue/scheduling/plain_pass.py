@@ -88,7 +88,7 @@ class _Floor:
             for gpu in given:
                 self.kept.pop(gpu.index, None)
                 self.ours[gpu.index] = None if request.lasts is None else self.now + request.lasts
-                self.taken[gpu.index] = f"GPU {gpu.index} is held by job {job_id}"
+                self.taken[gpu.index] = f"job {job_id}"
             return
         waits[job_id] = missing or shortage(need, wanted, self.taken)
         coming = [gpu for gpu in wanted if gpu.index in self.ours and gpu not in free]
@@ -100,7 +100,7 @@ class _Floor:
             for gpu in free:
                 self.ours.setdefault(gpu.index, None)
                 self.kept[gpu.index] = ends[lacking - 1] if len(ends) >= lacking else None
-                self.taken[gpu.index] = f"GPU {gpu.index} is kept for job {job_id}"
+                self.taken[gpu.index] = f"kept for job {job_id}"
 
     def _is_lent(self, index: int, request: Request) -> bool:
         start, lasts = self.kept.get(index), request.lasts

@@ -40,7 +40,7 @@ def test_a_whole_one_a_fenced_one_and_one_with_an_error_have_no_room() -> None:
 
 def test_one_on_which_nothing_more_is_placed_has_no_room() -> None:
     machine = [fake_gpu(0, used_gib=0), fake_gpu(1, used_gib=0)]
-    taken = {0: "GPU 0 takes no more jobs"}
+    taken = {0: "takes no more jobs"}
     found = rooms(machine, [share(0, 1, 10)], taken, MEMORY, {"GPU-fake-0"})
     assert found == {1: 80 * GIB}
 
@@ -48,9 +48,8 @@ def test_one_on_which_nothing_more_is_placed_has_no_room() -> None:
 def test_a_share_that_no_gpu_has_is_refused_and_so_is_too_much_of_the_host() -> None:
     need = dataclasses.replace(wants(1, 1).need, gpu_bytes=80 * GIB)
     assert impossible(need, gpus(2), LIMITS, MEMORY) == (
-        "gpus: the job needs 1 GPU and can use 0 of 2: GPU 0: it has 80.0 GiB, and memory.per_gpu "
-        "is 80.0 GiB beside 1.0 of the CUDA context; GPU 1: it has 80.0 GiB, and memory.per_gpu is "
-        "80.0 GiB beside 1.0 of the CUDA context"
+        "gpus: the job needs 1 GPU and can use 0 of 2: GPUs 0-1: 80.0 GiB of memory, and "
+        "memory.per_gpu is 80.0 GiB beside 1.0 of the CUDA context"
     )
     larger = seen(fake_gpu(0), fake_gpu(1, total_gib=96))
     assert impossible(need, larger, LIMITS, MEMORY) is None

@@ -41,7 +41,7 @@ def test_it_waits_for_its_smallest_size_alone() -> None:
     decisions = decide([elastic(1, 2, 4, 8), wants(2, 1)], machine, leases=leases)
     assert started(decisions) == {}
     assert decisions.waits[1].startswith("needs 2 GPUs: 1 of 8 free")
-    assert "GPU 7 is kept for job 1" in decisions.waits[2]
+    assert "GPU 7: kept for job 1" in decisions.waits[2]
 
 
 def test_ranks_of_the_cpu_are_given_alike() -> None:

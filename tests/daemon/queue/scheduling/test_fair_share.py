@@ -64,5 +64,5 @@ def test_what_is_kept_for_who_goes_first_is_not_given_to_an_older_job_of_another
     assert started(decisions) == {1: [0]}  # two GPUs are not there, and nobody knows when
     again = decide([of(1, 1), of(2, 2), of(3, 3)], 1, {1: 2, 2: 1, 3: 0})
     assert started(again) == {3: [0]}
-    assert "GPU 0 is held by job 3" in again.waits[1]
-    assert "GPU 0 is held by job 3" in again.waits[2]
+    assert "GPU 0: job 3" in again.waits[1]
+    assert "GPU 0: job 3" in again.waits[2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -21,46 +22,93 @@ from zerotools.sensors.fake import fake_gpu
 from zerotools.sensors.snapshot import GpuProcess, Snapshot
 from zerotoolsd.config import LimitsConfig
 from zerotoolsd.queue.scheduling.demands import CapabilityNeed, Request, ResourceNeed
-from zerotoolsd.queue.scheduling.gpus import impossible
+from zerotoolsd.queue.scheduling.gpu_choice import GpuChoice
+from zerotoolsd.queue.scheduling.gpus import impossible, together
 
 
 def test_a_leased_gpu_is_not_given_and_the_wait_says_who_has_it() -> None:
     decisions = decide([wants(1, 2)], gpus(2), leases=[lease(0)])
     assert started(decisions) == {}
-    assert decisions.waits == {1: "needs 2 GPUs: 1 of 2 free: GPU 0 is held by job 9"}
+    assert decisions.waits == {1: "needs 2 GPUs: 1 of 2 free: GPU 0: job 9"}
 
 
 def test_a_gpu_that_strangers_use_is_not_given_and_the_wait_has_the_numbers() -> None:
     busy = fake_gpu(0, used_gib=56.6, processes=[GpuProcess(812, None)])
     decisions = decide([wants(1, 1)], seen(busy))
     assert decisions.waits == {
-        1: "needs 1 GPU: 0 of 1 free: GPU 0 has 56.6 of 80.0 GiB in use by pid 812, not ours"
+        1: "needs 1 GPU: 0 of 1 free: GPU 0: 56.6 of 80.0 GiB in use by pid 812, not ours "
+        "(limits.foreign_memory_bytes: 4.0 GiB)"
     }
 
 
 def test_a_little_foreign_memory_is_allowed() -> None:
-    assert started(decide([wants(1, 1)], seen(fake_gpu(0, used_gib=0.5)))) == {1: [0]}
-    assert started(decide([wants(1, 1)], seen(fake_gpu(0, used_gib=0.6)))) == {}
+    def opens(limits: LimitsConfig = LIMITS, **gpu: Any) -> bool:
+        return started(decide([wants(1, 1)], seen(fake_gpu(0, **gpu)), limits=limits)) == {1: [0]}
+
+    assert opens(used_gib=4.0)
+    assert not opens(used_gib=4.1)
+    assert opens(used_gib=0.5, total_gib=8)
+    assert not opens(used_gib=0.6, total_gib=8), "5 % of it are 0.4 GiB, and 0.5 is the least"
+    set_by_owner = dataclasses.replace(LIMITS, foreign_memory_bytes=2**30)
+    assert opens(set_by_owner, used_gib=1.0)
+    assert not opens(set_by_owner, used_gib=1.1)
+
+
+def test_a_desktop_closes_no_gpu() -> None:
+    screen = [GpuProcess(812, 900 << 20, graphics=True), GpuProcess(813, 2 << 30, graphics=True)]
+    card = fake_gpu(0, total_gib=8, used_gib=3.3, processes=screen)
+    assert started(decide([wants(1, 1)], seen(card))) == {1: [0]}
+    trains = [*screen, GpuProcess(99, 1 << 30)]
+    busy = fake_gpu(0, total_gib=8, used_gib=4.3, processes=trains)
+    why = decide([wants(1, 1)], seen(busy)).waits[1]
+    assert "GPU 0: 1.4 of 8.0 GiB in use by pid 99, not ours (limits.foreign_mem" in why
+
+
+def test_the_same_of_several_gpus_is_said_once() -> None:
+    said = {0: "job 1 (anna)", 1: "job 1 (anna)", 2: "job 1 (anna)", 3: "job 2 (bob)", 5: "x"}
+    assert together(said) == "GPUs 0-2: job 1 (anna); GPU 3: job 2 (bob); GPU 5: x"
+    assert together({0: "x", 2: "x", 3: "x"}) == "GPUs 0, 2-3: x"
+
+
+def test_a_gpu_that_the_owner_excludes_is_given_to_nobody() -> None:
+    machine = GpuChoice(exclude=(0, "fake h100 X", "GPU-fake-2")).of(gpus(4))
+    assert started(decide([wants(1, 2)], machine)) == {1: [1, 3]}
+    assert "needs 3 GPUs: 2 of 2 free" in decide([wants(1, 3)], machine).waits[1]
+    named = decide([wants(1, (0,))], machine)
+    assert "GPU 0: gpus.exclude of the daemon's configuration names it" in named.waits[1]
+    refused = "gpus: the job needs 3 GPUs and can use 2 of 4: GPUs 0, 2: gpus.exclude of the"
+    assert str(impossible(wants(1, 3).need, machine, LIMITS)).startswith(refused)
+    assert impossible(wants(1, 2).need, machine, LIMITS) is None
+    whole = GpuChoice(exclude=("Fake H100",)).of(gpus(2))
+    assert "can use 0 of 2" in str(impossible(wants(1, 1).need, whole, LIMITS))
+
+
+def test_gpus_that_the_owner_prefers_are_given_first() -> None:
+    machine = GpuChoice(prefer=("GPU-fake-3", 2)).of(gpus(4))
+    one_by_one = decide([wants(1, 1), wants(2, 1), wants(3, 1)], machine)
+    assert started(one_by_one) == {1: [3], 2: [2], 3: [0]}
+    assert started(decide([wants(1, 3)], machine)) == {1: [0, 2, 3]}
+    assert started(decide([wants(1, (0, 1))], machine)) == {1: [0, 1]}
 
 
 def test_a_gpu_that_a_process_outlived_its_job_on_is_fenced() -> None:
     decisions = decide([wants(1, 1)], gpus(1), leases=[lease(0, held_by="pid 77")])
-    assert "GPU 0 is held by pid 77, which outlived job 9" in decisions.waits[1]
+    assert "GPU 0: held by pid 77, which outlived job 9" in decisions.waits[1]
 
 
 def test_a_gpu_on_which_nothing_more_is_placed_says_why() -> None:
     closed = {"GPU-fake-0": "takes no more jobs while its memory runs out"}
     decisions = decide([wants(1, 2)], gpus(2), leases=[lease(0)], closed=closed)
     assert decisions.waits == {
-        1: "needs 2 GPUs: 1 of 2 free: GPU 0 takes no more jobs while its memory runs out"
+        1: "needs 2 GPUs: 1 of 2 free: GPU 0: takes no more jobs while its memory runs out"
     }
     outlived = decide([wants(1, 1)], gpus(1), leases=[lease(0, held_by="pid 7")], closed=closed)
-    assert "GPU 0 is held by pid 7, which outlived job 9" in outlived.waits[1]
+    assert "GPU 0: held by pid 7, which outlived job 9" in outlived.waits[1]
 
 
 def test_a_gpu_with_an_error_is_not_given() -> None:
     decisions = decide([wants(1, 1)], seen(fake_gpu(0, used_gib=0, error="GPU is lost")))
-    assert "GPU 0 cannot be relied on (GPU is lost)" in decisions.waits[1]
+    assert "GPU 0: cannot be relied on (GPU is lost)" in decisions.waits[1]
 
 
 @pytest.mark.parametrize(
@@ -131,7 +179,7 @@ def test_a_gpu_that_is_not_measured_is_used_if_the_owner_says_so() -> None:
     assert impossible(wants(1, 1).need, seen(integrated), USE) is None
     assert started(decide([wants(1, 1), wants(2, 1)], seen(integrated), limits=USE)) == {1: [0]}
     held = decide([wants(1, 1)], seen(integrated), limits=USE, leases=[lease(0)])
-    assert "GPU 0 is held by job 9" in held.waits[1]
+    assert "GPU 0: job 9" in held.waits[1]
 
 
 def test_one_of_two_gpus_that_is_not_measured_leaves_the_other() -> None:
@@ -173,9 +221,8 @@ def test_gpus_that_cannot_compute_as_the_job_wants_are_refused_with_what_to_set(
     unknown = fake_gpu(2, used_gib=0, compute_capability=None)
     new = fake_gpu(3, used_gib=0)
     assert impossible(capable(1, 1, BF16).need, seen(*old), LIMITS) == (
-        "gpus: the job needs 1 GPU and can use 0 of 2: GPU 0: Fake H100 has compute capability "
-        '7.0, and train.precision = "bf16" needs 8.0; GPU 1: Fake H100 has compute capability 7.0, '
-        'and train.precision = "bf16" needs 8.0; set fp16'
+        "gpus: the job needs 1 GPU and can use 0 of 2: GPUs 0-1: Fake H100 has compute "
+        'capability 7.0, and train.precision = "bf16" needs 8.0; set fp16'
     )
     assert str(impossible(capable(1, (0,), BF16).need, seen(*old, new), LIMITS)).endswith(
         "set fp16"

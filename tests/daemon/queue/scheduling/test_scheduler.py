@@ -38,14 +38,14 @@ def test_a_job_that_waits_for_gpus_blocks_no_cpu_job() -> None:
 def test_what_a_waiting_job_could_use_is_kept_for_it() -> None:
     decisions = decide([wants(1, 3), wants(2, 1)], gpus(3), leases=[lease(0)])
     assert started(decisions) == {}
-    assert "GPU 1 is kept for job 1" in decisions.waits[2]
+    assert "GPUs 1-2: kept for job 1" in decisions.waits[2]
 
 
 def test_nothing_is_kept_for_a_job_that_waits_for_strangers() -> None:
     machine = seen(fake_gpu(0, used_gib=20), *(fake_gpu(index, used_gib=0) for index in (1, 2, 3)))
     decisions = decide([wants(1, 4), wants(2, 2), wants(3, 1)], machine)
     assert started(decisions) == {2: [1, 2], 3: [3]}
-    assert decisions.waits[1].startswith("needs 4 GPUs: 3 of 4 free: GPU 0 has 20.0 of")
+    assert decisions.waits[1].startswith("needs 4 GPUs: 3 of 4 free: GPU 0: 20.0 of")
     assert decisions.waits[1].endswith("; nothing is kept for it meanwhile")
 
 
@@ -56,7 +56,7 @@ def test_what_is_kept_is_lent_to_a_job_that_ends_before() -> None:
     requests = [wants(1, 3), lasting(2, None), lasting(3, 51.0), lasting(4, 50.0)]
     decisions = decide(requests, gpus(3), leases=[lease(0)], ends={9: 150.0})
     assert started(decisions) == {4: [1]}
-    assert "GPU 1 is kept for job 1" in decisions.waits[2]
+    assert "GPUs 1-2: kept for job 1" in decisions.waits[2]
     without_a_limit = decide(requests, gpus(3), leases=[lease(0)])
     assert started(without_a_limit) == {}
 

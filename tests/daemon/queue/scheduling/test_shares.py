@@ -15,6 +15,7 @@ from zerotoolsd.queue.rows import Lease
 from zerotoolsd.queue.scheduling.declared import GIB, DeclaredMemory, rooms
 from zerotoolsd.queue.scheduling.demands import Request, ResourceNeed
 from zerotoolsd.queue.scheduling.floor import GpuFloor
+from zerotoolsd.queue.scheduling.gpu_choice import GpuChoice
 from zerotoolsd.queue.scheduling.gpus import occupied, usable
 from zerotoolsd.queue.scheduling.scheduler import TickDecisions
 
@@ -34,7 +35,7 @@ def test_they_fill_one_gpu_before_the_next_and_a_whole_one_stays_free() -> None:
     assert [start.gpu_bytes for start in decisions.starts] == [30 * GIB, 30 * GIB, None]
     assert decisions.waits[4] == (
         "needs 31.0 GiB (memory.per_gpu, and 1.0 for the CUDA context) on 1 GPU: 0 of 2 have it: "
-        "GPU 0 has 18.0 GiB left; GPU 1 is held by job 3"
+        "GPU 0: has 18.0 GiB left; GPU 1: job 3"
     )
 
 
@@ -51,16 +52,16 @@ def test_a_job_of_several_gpus_has_its_share_on_each() -> None:
 def test_a_gpu_with_a_share_is_not_given_as_a_whole_and_none_beside_a_whole_one() -> None:
     decisions = pack([small(1, 1), wants(2, 2)], leases=[share(1, 9, None)])
     assert started(decisions) == {1: [0]}
-    assert "GPU 0 is shared by job 1; GPU 1 is held by job 9" in decisions.waits[2]
+    assert "GPU 0: shared by job 1; GPU 1: job 9" in decisions.waits[2]
     both = pack([wants(1, 1)], gpus(1), leases=[share(0, 7, 1), share(0, 8, 1)])
-    assert both.waits[1].endswith("GPU 0 is held by jobs 7, 8")
+    assert both.waits[1].endswith("GPU 0: job 7, job 8")
 
 
 def test_small_ones_do_not_starve_a_larger_share() -> None:
     leases = [share(0, 7, 40), share(1, 8, 50)]
     decisions = pack([small(1, 60), small(2, 20), small(3, 20)], leases=leases)
     assert started(decisions) == {2: [1]}  # GPU 0, with the most room, is left to job 1
-    assert "GPU 0 is kept for job 1; GPU 1 has 8.0 GiB left" in decisions.waits[3]
+    assert "GPU 0: kept for job 1; GPU 1: has 8.0 GiB left" in decisions.waits[3]
 
 
 def test_small_ones_do_not_starve_a_job_of_whole_gpus_unless_they_end_in_time() -> None:
@@ -68,7 +69,7 @@ def test_small_ones_do_not_starve_a_job_of_whole_gpus_unless_they_end_in_time() 
     requests = [wants(1, 2), small(2, 5), small(3, 5, lasts=60.0), small(4, 5, lasts=40.0)]
     decisions = pack(requests, **values)
     assert started(decisions) == {4: [0]}
-    assert "GPU 0 is kept for job 1" in decisions.waits[2]
+    assert "GPUs 0-1: kept for job 1" in decisions.waits[2]
 
 
 def test_what_others_use_counts() -> None:
@@ -156,3 +157,11 @@ def one_by_one(
             floor.keep(request, wanted)
             waiting.add(request.need)
     return starts
+
+
+def test_shares_of_gpus_that_the_owner_prefers_come_first_and_excluded_ones_have_none() -> None:
+    leases = [share(0, 7, 10)]
+    assert started(pack([small(1, 20)], gpus(3), leases=leases)) == {1: [0]}
+    chosen = GpuChoice(exclude=(0,), prefer=(2,)).of(gpus(3))
+    found = pack([small(1, 20), small(2, 70), small(3, 20)], chosen, leases=leases)
+    assert started(found) == {1: [2], 2: [1], 3: [2]}

@@ -13,6 +13,7 @@ from zerotoolsd.supervisor.last_word.verdict import (
     judge_one_node,
     judge_ranks,
     judge_stalled,
+    judge_watched,
 )
 from zerotoolsd.supervisor.ranks import KnownRank
 
@@ -240,3 +241,10 @@ def test_a_node_that_lost_another_is_not_the_one_that_failed(
     assert found.outcome == ("crashed", "not_ready")[outcome]
     if outcome:
         assert found.cause.startswith("another node of the job is gone (")
+
+
+def test_a_watcher_that_was_stopped_before_it_listened_has_ended_nothing() -> None:
+    ranks = [ended(0, signal.SIGTERM, 1.0)]
+    found = judge_watched(ranks, Told([]), stop="cancel", killed_because=None)
+    assert (found.outcome, found.cause) == ("stopped", "watched no more; the process goes on")
+    assert judge_watched(ranks, Told([]), stop=None, killed_because=None).outcome == "crashed"

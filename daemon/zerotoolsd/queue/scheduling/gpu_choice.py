@@ -1,0 +1,60 @@
+"""Which GPUs the owner of the machine never gives to jobs, and which of the others first. Pure.
+
+An entry of `gpus.exclude` or `gpus.prefer` is an index as nvidia-smi counts, a UUID or a part of it
+that is enough (as in CUDA_VISIBLE_DEVICES), or the name of a model, which means all GPUs of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from zerotools.sensors.snapshot import Gpu, Snapshot
+
+Entry = int | str
+
+
+@dataclass(frozen=True)
+class GpuChoice:
+    """The two lists of the configuration."""
+
+    exclude: tuple[Entry, ...] = ()
+    prefer: tuple[Entry, ...] = ()
+
+    def of(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot, in which each GPU has what the lists say of it."""
+        if not self.exclude and not self.prefer:
+            return snapshot
+        return replace(snapshot, gpus=tuple(map(self._chosen, snapshot.gpus)))
+
+    def _chosen(self, gpu: Gpu) -> Gpu:
+        places = (place for place, entry in enumerate(self.prefer) if means(entry, gpu))
+        excluded = any(means(entry, gpu) for entry in self.exclude)
+        return replace(gpu, excluded=excluded, preference=next(places, None))
+
+    def unknown(self, gpus: Sequence[Gpu]) -> Iterator[str]:
+        """Entries that mean none of the GPUs, as `gpus.exclude: "GPU-5"`."""
+        for name, entries in (("exclude", self.exclude), ("prefer", self.prefer)):
+            for entry in entries:
+                if not any(means(entry, gpu) for gpu in gpus):
+                    yield f"gpus.{name}: {entry!r}".replace("'", '"')
+
+
+def means(entry: Entry, gpu: Gpu) -> bool:
+    """Whether an entry of a list is about this GPU."""
+    if isinstance(entry, int):
+        return entry == gpu.index
+    text = entry.strip().casefold()
+    uuid, name = (gpu.uuid or "").casefold(), (gpu.name or "").casefold()
+    is_uuid = text.startswith("gpu-") and len(text) > len("gpu-") and uuid.startswith(text)
+    return is_uuid or (bool(text) and text == name)
+
+
+def by_preference(gpus: Sequence[Gpu]) -> list[Gpu]:
+    """Those of `gpus` first that the owner prefers, and the others in their order."""
+    return sorted(gpus, key=place_of)
+
+
+def place_of(gpu: Gpu) -> float:
+    """Where the GPU comes in the owner's order."""
+    return float("inf") if gpu.preference is None else gpu.preference
