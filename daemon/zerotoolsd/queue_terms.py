@@ -28,7 +28,8 @@ class Drain:
     def sentence(self) -> str:
         """What a job that waits is told."""
         why = f" ({self.why})" if self.why else ""
-        return f"the queue is drained by {user_name(self.uid)}{why}: nothing starts until it is undrained"
+        who = user_name(self.uid)
+        return f"the queue is drained by {who}{why}: nothing starts until it is undrained"
 
     def to_json(self) -> dict[str, Any]:
         """All fields, under their own names."""

@@ -45,7 +45,7 @@ def cause_of(
         return causes.USER_ERROR
     if record.get("out_of_host_memory") is True:
         return causes.HOST_MEMORY
-    said = f"{record.get('cause')}\n{record.get('last_lines')}"
+    said = "\n".join(str(record.get(name)) for name in ("cause", "last_error", "last_lines"))
     if on_gpus and _GPU_MEMORY.search(said):  # Java has an OutOfMemoryError, too
         return causes.GPU_MEMORY
     if xids:

@@ -27,6 +27,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from zerotoolsd.queue import lifecycle
+from zerotoolsd.supervisor.last_word.last_error import last_error
 
 AT_ONCE_SECONDS = 600.0
 """An attempt that reported no step and ran longer than this may have got somewhere."""
@@ -58,11 +59,9 @@ _MACHINE = re.compile(
     re.IGNORECASE,
 )
 """What an error says that is the machine's, and may pass."""
-_ERROR_LINE = re.compile(r"^(?:\[[^\]]*\]:?\s*)?((?:\w+\.)*\w+)(: .*)?$")
 _USAGE_LINE = re.compile(r"^\S.*: error: .*$")
 _LAUNCHED_STATUS = re.compile(r"^\s*exitcode\s*:\s*(-?[0-9]{1,3})\b", re.MULTILINE)
 """torchrun ends with 1, whatever its ranks ended with, and says their statuses in its report."""
-_LAUNCHERS_ERROR = "ChildFailedError"
 REPEATED_FACTS = ("stalled", "out_of_host_memory")
 """What supervisors note of an end: that ranks stood still, or were killed for lack of memory."""
 _CHANGING = re.compile(r"0x[0-9a-fA-F]+|\b[0-9]{4,}\b")
@@ -90,8 +89,7 @@ def mistake_of(record: Mapping[str, Any]) -> str | None:
     """The user's mistake that ended a crashed attempt, in one sentence; None: none is known."""
     if record.get("signal") is not None or not _ended_at_once(record):
         return None
-    text = _text(record)
-    error = last_error(text)
+    text, error = _text(record), _error(record)
     name = error.partition(":")[0].rpartition(".")[2] if error else ""
     if error is not None and _MACHINE.search(error):
         return None
@@ -128,7 +126,7 @@ def _is_same_end(record: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
         _ended_at_once(record) and _ended_at_once(before)
     ):
         return False
-    error = last_error(_text(record)) or ""
+    error = _error(record) or ""
     return not _MACHINE.search(error) and _signature(record) == _signature(before)
 
 
@@ -140,7 +138,7 @@ def _place(record: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def _signature(record: Mapping[str, Any]) -> tuple[object, ...]:
-    said = last_error(_text(record)) or str(record.get("cause"))
+    said = _error(record) or str(record.get("cause"))
     return (
         *(record.get(name) for name in ("outcome", "exit_code", "signal")),
         *_place(record),
@@ -148,19 +146,10 @@ def _signature(record: Mapping[str, Any]) -> tuple[object, ...]:
     )
 
 
-def last_error(text: str) -> str | None:
-    """The line with which the last traceback of `text` ends; a launcher's own does not count."""
-    found = None
-    in_traceback = False
-    for line in text.splitlines():
-        bare = re.sub(r"^\[rank[0-9]+\]:\s?", "", line)
-        if bare.startswith(("Traceback (most recent call last)", "  File ")):
-            in_traceback = True
-        elif in_traceback and bare[:1].strip() and (match := _ERROR_LINE.match(bare)):
-            in_traceback = False
-            if not match.group(1).endswith(_LAUNCHERS_ERROR):
-                found = bare
-    return found
+def _error(record: Mapping[str, Any]) -> str | None:
+    """The last error of the program; its supervisor looked at more of the output than it kept."""
+    said = record.get("last_error")
+    return said if isinstance(said, str) else last_error(_text(record))
 
 
 def _text(record: Mapping[str, Any]) -> str:

@@ -62,8 +62,8 @@ class _Watched:
 
 
 class GpuPressureGuard:
-    """`live` gives the attempts that run; programs that are not ours count from `foreign` bytes of a GPU on.
-    Numbers that are not of now are not looked at: then nobody is asked."""
+    """`live` gives the attempts that run; programs that are not ours count from `foreign` bytes
+    of a GPU on. Numbers that are not of now are not looked at: then nobody is asked."""
 
     def __init__(
         self,

@@ -88,6 +88,10 @@ class RankLog:
         os.close(self.read_fd)
         os.close(self._file)
 
+    def tail(self) -> str:
+        """The end of the output, at most 64 KiB."""
+        return self._tail.decode("utf-8", "replace")
+
     def last_lines(self, count: int = 20) -> str:
         """The end of the output, at most 4 KiB."""
         lines = self._tail[-4096:].decode("utf-8", "replace").splitlines()

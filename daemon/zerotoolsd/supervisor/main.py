@@ -31,6 +31,7 @@ from zerotoolsd.supervisor.ending.reaper import kill_all
 from zerotoolsd.supervisor.finder_process import Finder, NoAnswer
 from zerotoolsd.supervisor.gpu_locks.attempt_locks import take_locks
 from zerotoolsd.supervisor.last_word.keeper import Records, keep
+from zerotoolsd.supervisor.last_word.last_error import error_line
 from zerotoolsd.supervisor.last_word.ledger import RankLedger
 from zerotoolsd.supervisor.last_word.reserved import room_of
 from zerotoolsd.supervisor.last_word.verdict import (
@@ -338,6 +339,7 @@ def _record(
         "rank": None if rank is None else rank.index,
         "exit_code": verdict.exit_code,
         "signal": rank and rank.signal,
+        "last_error": None if rank is None else error_line(watch.ranks[rank.index].log.tail()),
         "last_lines": None if rank is None else watch.ranks[rank.index].log.last_lines(),
         "ranks": [rank.to_json() for rank in watch.ranks],
         "stop_reason": watch.stop_reason,

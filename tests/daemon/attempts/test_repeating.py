@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from zerotoolsd.attempts.repeating import AT_ONCE_SECONDS, last_error, why_not_again
+from zerotoolsd.attempts.repeating import AT_ONCE_SECONDS, why_not_again
 
 
 def traceback(error: str) -> str:
@@ -110,9 +110,3 @@ def test_the_same_end_twice_is_not_repeated(end: dict[str, Any]) -> None:
 )
 def test_different_ends_are_repeated(first: dict[str, Any], second: dict[str, Any]) -> None:
     assert why_not_again(ended(**second), ended(**first)) is None
-
-
-def test_the_last_error_is_the_programs_own() -> None:
-    text = traceback("ValueError: mine") + "\n" + TORCHRUN
-    assert last_error(text) == "ValueError: mine"
-    assert last_error("all is well") is None

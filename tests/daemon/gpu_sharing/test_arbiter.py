@@ -17,6 +17,7 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import Snapshot
 from zerotools.sensors.source import SnapshotSource
+from zerotoolsd.accounts.name_service import user_name
 from zerotoolsd.config import GpusConfig
 from zerotoolsd.gpu_sharing import arbiter
 from zerotoolsd.gpu_sharing.arbiter import GpuArbiter
@@ -172,7 +173,7 @@ def test_a_job_gets_the_gpu_that_nobody_holds_and_the_next_is_told_who_has_the_o
             assert began.attempt.gpu_uuids == ("GPU-fake-1",)
             second, _ = await run.service.submit(gpu_job(), uid=0, idempotency_key=None)
             why = await run.waits(second.id)
-            assert f"GPU 0 is held by pid {pid} of uid {NOBODY}, outside of this queue" in why
+            assert f"GPU 0: held by pid {pid} of {user_name(NOBODY)}, outside of this queue" in why
             assert "GPU 1: job 1" in why
             run.release(first.id)
             await run.reach(second.id, "running")

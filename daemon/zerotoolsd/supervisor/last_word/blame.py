@@ -146,6 +146,11 @@ def _follows(rank: EndedRank, said: str) -> bool:
         return False
     if rank.exit_code in (EXIT_BAD_JOB, EXIT_BAD_CHECKPOINT, EXIT_NOT_READY):
         return False
+    return follows_another(said)
+
+
+def follows_another(said: str) -> bool:
+    """Whether this is what a rank says that has lost another one."""
     return _FOLLOWS.search(said) is not None
 
 

@@ -1,0 +1,75 @@
+"""The line of a program's output that says why it failed. Pure.
+
+It is the line with which the last traceback ends, or without one the last line that reads like an
+error. Of several ranks that write into one log, those that only lost a peer come last:
+
+    [rank1]: RuntimeError: [..] Connection closed by peer [127.0.0.1]:4711
+    [rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.   <- this one
+    ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: 1) ..
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from zerotoolsd.supervisor.last_word.blame import follows_another
+
+LONGEST = 4096
+"""Characters that are kept: who shows it hides secrets first, and then cuts it off."""
+
+_ERROR_LINE = re.compile(r"^(?:\[[^\]]*\]:?\s*)?((?:\w+\.)*\w+)(: .*)?$")
+_LAUNCHERS_ERRORS = ("ChildFailedError", "CalledProcessError")
+"""With which launchers end that have lost a rank."""
+_RANK = re.compile(r"^\[(?:rank|default)([0-9]+)\]:\s?")
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_LIKE_AN_ERROR = re.compile(
+    r"\b\w*(?:Error|Exception)\b:?|\b(?:error|fatal|panic|panicked|abort(?:ed|ing)?|assertion|"
+    r"out of memory|segmentation fault|core dumped|terminate called|command not found|"
+    r"no such file|permission denied|cannot|can't|could not|unable to|invalid|traceback)\b",
+    re.IGNORECASE,
+)
+_OF_LAUNCHERS = re.compile(
+    r"torch\.distributed\.elastic|torch/distributed/(?:elastic|run)|exitcode\s*:|error_file\s*:|"
+    r"traceback\s*:|launch\.py:[0-9]+:sigkill|\bKilling subprocess\b"
+)
+"""What launchers write of ranks that ended."""
+
+
+def last_error(text: str) -> str | None:
+    """Return the line with which the last traceback of `text` ends; a launcher's does not count."""
+    found: dict[str, str] = {}
+    in_traceback: set[str] = set()
+    for whole in text.splitlines():
+        match = _RANK.match(whole)
+        rank = match.group(1) if match else ""
+        line = _RANK.sub("", whole)
+        if line.startswith(("Traceback (most recent call last)", "  File ")):
+            in_traceback.add(rank)
+        elif rank in in_traceback and line[:1].strip() and (match := _ERROR_LINE.match(line)):
+            in_traceback.discard(rank)
+            if not match.group(1).endswith(_LAUNCHERS_ERRORS):
+                before = found.pop(rank, line)
+                found[rank] = before if follows_another(line) else line
+    return _first_cause(list(found.values()))
+
+
+def error_line(text: str) -> str | None:
+    """Return the line of `text` that says why a program failed, without escape sequences."""
+    plain = _ESCAPES.sub("", text)
+    found = last_error(plain) or _first_cause(list(_like_errors(plain)), last=True)
+    return None if found is None else found[:LONGEST].strip()
+
+
+def _like_errors(text: str) -> Iterator[str]:
+    for whole in text.splitlines():
+        line = _RANK.sub("", whole).strip()
+        if line and _LIKE_AN_ERROR.search(line) and not _OF_LAUNCHERS.search(line):
+            yield line
+
+
+def _first_cause(lines: list[str], *, last: bool = False) -> str | None:
+    """The first of `lines`, or the `last`, that does not only say that a peer was lost."""
+    ordered = lines[::-1] if last else lines
+    own = [line for line in ordered if not follows_another(line)]
+    return next(iter(own or ordered), None)
