@@ -43,9 +43,7 @@ def test_a_gpu_job_leases_its_gpus_and_the_next_one_waits_for_them(tmp_path: Pat
             one, _ = await it.service.submit(gpu_job("release", 2), uid=0, idempotency_key=None)
             await it.reach(one.id, "running")
             two, _ = await it.service.submit(gpu_job("exit=0"), uid=0, idempotency_key=None)
-            assert await it.waits(two.id) == (
-                "needs 1 GPU: 0 of 2 free: GPU 0: job 1; GPU 1: job 1"
-            )
+            assert await it.waits(two.id) == ("needs 1 GPU: 0 of 2 free: GPUs 0-1: job 1")
             leases = (await it.service.machine())["leases"]
             assert [lease["gpu_uuid"] for lease in leases] == ["GPU-fake-0", "GPU-fake-1"]
             it.release(one.id)
@@ -75,7 +73,7 @@ def test_a_gpu_that_broke_is_fenced_and_the_job_goes_on_elsewhere(tmp_path: Path
             assert "it is fenced until" in seen[0]["error"]
             assert seen[1]["error"] is None
             both, _ = await it.service.submit(gpu_job("exit=0", 2), uid=0, idempotency_key=None)
-            assert "GPU 0 cannot be relied on (it is fenced" in await it.waits(both.id)
+            assert "GPU 0: cannot be relied on (it is fenced" in await it.waits(both.id)
 
     asyncio.run(story())
 
@@ -152,9 +150,9 @@ def test_p5_a_process_that_cannot_be_ended_fences_its_gpu(tmp_path: Path) -> Non
                 "GPU 0 stays reserved until it does"
             )
             two, _ = await it.service.submit(gpu_job("exit=0"), uid=0, idempotency_key=None)
-            assert f"GPU 0 is held by pid {stuck.pid} (cat)" in await it.waits(two.id)
+            assert f"GPU 0: held by pid {stuck.pid} (cat)" in await it.waits(two.id)
         async with running(tmp_path / "state", gpus(1)) as it:
-            assert f"GPU 0 is held by pid {stuck.pid} (cat)" in await it.waits(two.id)
+            assert f"GPU 0: held by pid {stuck.pid} (cat)" in await it.waits(two.id)
             stuck.kill()
             await stuck.wait()
             await it.reach(two.id, "succeeded")
@@ -167,7 +165,7 @@ def test_a_job_does_not_start_beside_what_nobody_may_end(tmp_path: Path) -> None
         stuck = await asyncio.create_subprocess_exec("cat", stdin=asyncio.subprocess.PIPE)
         identity = read_process(stuck.pid)
         assert identity is not None
-        line = {**left_behind(identity, refused=True), "uid": 7}
+        line = {**left_behind(identity, refused=True), "uid": 61234}
         record = {"outcome": "crashed", "cause": "it broke", "unkillable": [line]}
         run = leave_attempt(tmp_path / "state", make_job("exit=0"))
         write_json(run / "exit.json", {"token": TOKEN, **record})
@@ -175,8 +173,8 @@ def test_a_job_does_not_start_beside_what_nobody_may_end(tmp_path: Path) -> None
         for _ in range(2):  # also after a restart
             async with running(tmp_path / "state", config=config) as it:
                 assert await it.waits(1) == (
-                    f"waits for what is left of its last attempt: pid {stuck.pid} (cat), of uid 7; "
-                    "zerotoolsd has no right to end it"
+                    f"waits for what is left of its last attempt: pid {stuck.pid} (cat), of uid "
+                    "61234; zerotoolsd has no right to end it"
                 )
         async with running(tmp_path / "state", config=config) as it:
             stuck.kill()
@@ -213,7 +211,7 @@ def test_a_helper_that_hangs_holds_no_gpu(tmp_path: Path) -> None:
         leave_ended_attempt(tmp_path / "state", record)
         async with running(tmp_path / "state", gpus(1)) as it:
             two, _ = await it.service.submit(gpu_job("exit=0"), uid=0, idempotency_key=None)
-            assert f"GPU 0 is held by pid {rank.pid} (cat) of rank 0" in await it.waits(two.id)
+            assert f"GPU 0: held by pid {rank.pid} (cat) of rank 0" in await it.waits(two.id)
             rank.kill()
             await rank.wait()
             await it.reach(two.id, "succeeded")

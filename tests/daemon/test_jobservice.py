@@ -23,6 +23,7 @@ from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe, fake_gpu
+from zerotoolsd.accounts.name_service import user_name
 from zerotoolsd.accounts.serving import OWN_ONLY
 from zerotoolsd.accounts.user_limits import LimitsOfUsers
 from zerotoolsd.queue.schema import DATABASE
@@ -297,7 +298,7 @@ def test_cancelling_a_queued_job_ends_it_at_once(tmp_path: Path) -> None:
         second = await submit(it)
         await it.waits(second.id)
         after = await it.service.cancel(second.id, uid=ME)
-        assert (after.state, after.reason) == ("cancelled", f"cancelled by uid {ME}")
+        assert (after.state, after.reason) == ("cancelled", f"cancelled by {user_name(ME)}")
         assert "is over: it was cancelled" in await refusal(
             it.service.cancel(second.id, uid=ME), Conflict
         )

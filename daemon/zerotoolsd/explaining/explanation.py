@@ -61,6 +61,7 @@ def explain(
         "name": view.name,
         "state": view.state,
         "why": view.reason,
+        "phase": view.phase,
         "size": size,
         "place": None if place is None else asdict(place),
         "holders": [asdict(holder) for holder in holders],

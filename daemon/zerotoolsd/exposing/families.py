@@ -19,8 +19,8 @@ MOST_GPUS = 64
 @dataclass(frozen=True, kw_only=True)
 class MetricsMoment:
     """What is so when somebody asks. `jobs`: how many are in each state. `fenced`: UUIDs.
-    `uptime_seconds` of the daemon. `outbox`: how many
-    notifications wait, and what became of the others."""
+    `uptime_seconds` of the daemon. `outbox`: how many notifications wait, and what became of the
+    others. `stalled`: how many jobs run and do not get on."""
 
     jobs: Mapping[str, int]
     leases: Collection[Lease]
@@ -28,6 +28,7 @@ class MetricsMoment:
     snapshot: Snapshot | None
     uptime_seconds: float
     outbox: Mapping[str, int]
+    stalled: int = 0
 
 
 def families(tally: MetricsTally, now: MetricsMoment) -> Iterator[MetricFamily]:
@@ -38,6 +39,11 @@ def families(tally: MetricsTally, now: MetricsMoment) -> Iterator[MetricFamily]:
         MetricSample(now.jobs.get(state, 0), {"state": state}) for state in sorted(states.STATES)
     )
     yield MetricFamily("zerotools_jobs", GAUGE, "Jobs by state.", tuple(jobs))
+    yield _gauge(
+        "zerotools_jobs_stalled",
+        "Running jobs whose ranks have not got on for longer than they may.",
+        now.stalled,
+    )
     yield _histogram(
         "zerotools_queue_wait_seconds",
         "From the submit of a job to its first launch.",

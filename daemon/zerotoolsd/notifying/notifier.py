@@ -23,7 +23,7 @@ from zerotoolsd.queue.store import Store
 OUTBOX_SECONDS = 1.0
 """How often the outbox is looked at."""
 STALL_SECONDS = 10.0
-"""How often it is looked whether jobs get on of which somebody wants to know."""
+"""How often it is looked whether jobs get on."""
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class JobNotifier:
         self, store: Store, config: NotifyConfig, guard: Guard, users: ServedUsers = OWN_ONLY
     ) -> None:
         self._teller = JobTeller(config)
-        self._stalls = StallWatch(store, self._teller, guard)
+        self.stalls = StallWatch(store, self._teller, guard)
         runner = CommandRunner(config.timeout_seconds, users)
         senders: dict[str, NoticeSender] = {WEBHOOK: WebhookSender(config), COMMAND: runner}
         self.courier = Courier(store.outbox, config, senders)
@@ -59,7 +59,7 @@ class JobNotifier:
                 try:
                     if time.monotonic() - looked >= STALL_SECONDS:
                         looked = time.monotonic()
-                        self._stalls.look()
+                        self.stalls.look()
                     self.courier.begin_due()
                 except sqlite3.OperationalError as error:
                     log.error("the outbox cannot be used now: %s", error)

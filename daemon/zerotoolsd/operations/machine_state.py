@@ -67,6 +67,7 @@ class MachineState:
             snapshot=snapshot,
             uptime_seconds=time.monotonic() - self._started,
             outbox=self._store.outbox.counts(),
+            stalled=len(engine.notifier.stalls.stalled),
         )
         return render(families(engine.tally, moment), openmetrics=openmetrics)
 

@@ -281,6 +281,7 @@ STOPPED = {
     "waits_for": {"rank": 1, "at": "step 812", "since": 959.0, "state": "T"},
     "deadline_seconds": 600.0,
     "stalled": False,
+    "stall": None,
 }
 
 

@@ -48,6 +48,7 @@ PHASE: Mapping[str, Any] = {
     "late": False,
     "waits_for": None,
     "stalled": False,
+    "stall": None,
 }
 
 

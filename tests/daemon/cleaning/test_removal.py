@@ -19,6 +19,7 @@ from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import Running
 from tests.daemon.waiting import wait_async
 from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.accounts.name_service import user_name
 from zerotoolsd.cleaning.removal import OURS
 from zerotoolsd.queue.lifecycle import Standing
 from zerotoolsd.service.exchanged import CleanRequest
@@ -41,7 +42,7 @@ def test_a_job_that_is_over_goes_with_its_logs_and_its_events(tmp_path: Path) ->
         assert (output / "step-00000005" / "data").exists(), "checkpoints are the user's"
         (event,) = await it.service.events(0, 0)
         assert (event.kind, event.from_state, event.to_state) == ("clean", "succeeded", None)
-        assert event.why == f"removed by uid {ME}"
+        assert event.why == f"removed by {user_name(ME)}"
         assert event.seq > before[-1].seq
         assert (await submit(it)).id == job + 1, "no number is used twice"
 
@@ -313,7 +314,7 @@ def test_other_users_jobs_stay(tmp_path: Path) -> None:
     async def story(it: Running) -> None:
         job = await over(it)
         answer = await it.service.clean(CleanRequest(jobs=(job,)), uid=ME + 1, of=ME + 1)
-        assert answer.kept[0].why == f"it belongs to uid {ME}"
+        assert answer.kept[0].why == f"it belongs to {user_name(ME)}"
         assert answer.kept[0].name == f"job-{job}"  # others do not see what it is called
         answer = await it.service.clean(CleanRequest(), uid=ME + 1, of=ME + 1)
         assert (answer.jobs, answer.kept) == ((), ())  # all that are over, of one's own

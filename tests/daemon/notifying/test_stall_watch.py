@@ -32,9 +32,14 @@ def test_a_stall_is_told_once(tmp_path: Path) -> None:
         (run / FILE).write_text("not JSON")
         watch.look()
         assert store.outbox.of_job(1) == []
-        (run / FILE).write_text(json.dumps({"stalled": {"seconds": 9.0}}))
+        assert watch.stalled == frozenset()
+        (run / FILE).write_text(json.dumps({"stalled": "rank 1 stands\x1b[2J"}))
         for _ in range(3):
             watch.look()
         StallWatch(store, JobTeller(NotifyConfig(), "box1"), no_guard).look()  # of the next daemon
+        assert watch.stalled == {1}
         (notice,) = store.outbox.of_job(1)
+        (run / FILE).write_text("{}")
+        watch.look()
+        assert watch.stalled == frozenset()
     assert (notice.notice, notice.channel) == ("stalled", "webhook")

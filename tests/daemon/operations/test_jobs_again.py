@@ -10,6 +10,7 @@ import pytest
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import Running
 from tests.daemon.test_jobservice import ME, refusal, submit, tell
+from zerotoolsd.accounts.name_service import user_name
 from zerotoolsd.admission.file_looks import real_paths
 from zerotoolsd.operations.jobs_again import from_the_start
 from zerotoolsd.service.refusals import Conflict
@@ -74,7 +75,8 @@ def test_a_drained_queue_starts_nothing_also_after_a_restart(tmp_path: Path) -> 
         assert (health["drain"]["uid"], health["drain"]["why"]) == (ME, "new driver")
         waits = await submit(it)
         assert (await it.waits(waits.id)) == (
-            f"the queue is drained by uid {ME} (new driver): nothing starts until it is undrained"
+            f"the queue is drained by {user_name(ME)} (new driver): nothing starts until it is "
+            "undrained"
         )
         it.release(runs.id)
         await it.reach(runs.id, "succeeded")

@@ -12,6 +12,7 @@ from tests.daemon.dispatchers import CONFIG, Running, running
 from tests.daemon.test_jobservice import ME, Story, refusal, submit
 from tests.daemon.waiting import wait_async
 from zerotools.jobs.jobfile.parse import job_from_dict
+from zerotoolsd.accounts.name_service import user_name
 from zerotoolsd.config import LimitsConfig
 from zerotoolsd.queue.yielding.yield_table import PREEMPT
 from zerotoolsd.queue_terms import QueueTerms
@@ -50,10 +51,10 @@ def test_a_job_saves_gives_back_what_it_has_and_goes_on_in_its_old_place(tmp_pat
         last = await submit(it, "exit=0", **ONE)
         await steps(it, job.id)
         asked = await it.service.pause(job.id, uid=ME)
-        assert (asked.state, asked.reason) == ("pausing", f"paused by uid {ME}")
+        assert (asked.state, asked.reason) == ("pausing", f"paused by {user_name(ME)}")
         await it.service.pause(job.id, uid=ME)  # twice is harmless
         paused = await it.reach(job.id, "paused")
-        said = f"paused by uid {ME}; saved at step 7 and stopped, 0 steps lost"
+        said = f"paused by {user_name(ME)}; saved at step 7 and stopped, 0 steps lost"
         assert paused.reason == said
         assert paused.latest_checkpoint is not None
         assert paused.latest_checkpoint["step"] == 7
@@ -131,7 +132,7 @@ def test_a_cancel_an_unpause_and_a_start_that_comes_before(tmp_path: Path) -> No
         await it.reach(cancelled.id, "cancelled")
         await it.reach(unpaused.id, "succeeded")
         paused = await it.reach(loads.id, "paused")
-        said = f"paused by uid {ME}; stopped before training began, 0 steps lost"
+        said = f"paused by {user_name(ME)}; stopped before training began, 0 steps lost"
         assert paused.reason == said
 
     tell(tmp_path / "state", story, cpu_ranks=3)
@@ -152,7 +153,7 @@ def test_a_program_that_is_not_known_to_save_is_paused_only_where_that_is_meant(
         assert said.endswith(f"zerotools pause --lose-steps {job.id}")
         await it.service.pause(job.id, uid=ME, lose_steps=True)
         paused = await it.reach(job.id, "paused")
-        assert str(paused.reason).startswith(f"paused by uid {ME}; ")
+        assert str(paused.reason).startswith(f"paused by {user_name(ME)}; ")
         assert it.engine.store.job(job.id).standing.restarts_used == 0
 
     tell(tmp_path / "state", story)

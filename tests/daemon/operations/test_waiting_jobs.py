@@ -9,6 +9,7 @@ from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import Running
 from tests.daemon.test_jobservice import ME, refusal, submit, tell
 from zerotools.core.errors import BadRequest
+from zerotoolsd.accounts.name_service import user_name
 from zerotoolsd.queue_terms import Dependency, QueueTerms
 from zerotoolsd.service.exchanged import JobView
 from zerotoolsd.service.refusals import Conflict
@@ -47,7 +48,7 @@ def test_a_job_is_put_on_hold_and_released(tmp_path: Path) -> None:
         job = await submit_under(it, QueueTerms(hold=True))
         assert (job.state, job.reason) == (
             "on_hold",
-            f"put on hold by uid {ME} when it was submitted",
+            f"put on hold by {user_name(ME)} when it was submitted",
         )
         said = await refusal(it.service.resume(job.id, uid=ME), Conflict)
         assert said.endswith(f"is on hold; let it start: zerotools release {job.id}")

@@ -50,6 +50,14 @@ def test_what_the_scripts_compute(browser: Any, daemon: Daemon) -> None:
         "open": everything - ended,
     }
     assert set(found["states"]["open"][: len(running)]) == running, "those come first"
+    assert found["shown"] == [
+        ["stalled", "bad"],
+        ["late", "warning"],
+        ["running", "busy"],
+        ["running", "busy"],
+        ["stopping", "warning"],
+    ]
+    assert found["speeds"] == [True, False, False]
     assert found["bytes"] == ["0 B", "1023 B", "1.5 KiB", "1.0 TiB", "–", "–"]
     assert found["duration"] == [
         "0 s",

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from zerotools.cli.job_views.describe import paint_state, title
+from zerotools.cli.job_views.describe import Job, paint_state, shown_state, title, why
 from zerotools.cli.job_views.job_reference import find_job, job_argument
 from zerotools.cli.options.shared import json_option, socket_option
 from zerotools.cli.output import render
@@ -40,19 +40,25 @@ def command(reference: str | None, socket: Path | None, as_json: bool) -> None:
         render.print_lines(page(job, tree, time.time()))
 
 
-def page(job: Mapping[str, Any], tree: Mapping[str, Any], now: float) -> list[str]:
+def page(job: Job, tree: Mapping[str, Any], now: float) -> list[str]:
     """Lines of the page; `now` in seconds since the epoch."""
-    state = paint_state(str(tree["state"]).replace("_", " "), sys.stdout)
+    job = {
+        **job,
+        "state": tree["state"],
+        "reason": tree["why"],
+        "phase": tree.get("phase", job.get("phase")),
+    }
+    state = paint_state(shown_state(job, now), sys.stdout)
     lines = [f"{title(dict(job))}: {state}"]
-    lines += render.fields(_facts(tree, now), indent=2)
+    lines += render.fields(_facts(tree, why(job, now), now), indent=2)
     events = tree["events"][-SHOWN_EVENTS:]
     if events:
         lines += ["", "events", *(f"  {_event(event)}" for event in events)]
     return lines
 
 
-def _facts(tree: Mapping[str, Any], now: float) -> Iterator[tuple[str, str]]:
-    yield "why", render.clean(str(tree["why"] or ""))
+def _facts(tree: Mapping[str, Any], said: str, now: float) -> Iterator[tuple[str, str]]:
+    yield "why", render.clean(said)
     if tree.get("size"):  # a daemon of an older version says nothing of it
         yield "size", render.clean(str(tree["size"]))
     place = tree["place"]

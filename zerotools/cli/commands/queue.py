@@ -20,6 +20,7 @@ from zerotools.cli.job_views.describe import (
     paint_state,
     ranks,
     saved_step,
+    shown_state,
     steps,
     user_of,
     why,
@@ -189,7 +190,7 @@ def _row(job: Job) -> tuple[str, ...]:
     return (
         str(job["id"]),
         render.shorten(render.clean(job["name"] or render.UNKNOWN), LONGEST_NAME),
-        job["state"].replace("_", " "),
+        shown_state(job),
         render.UNKNOWN if job["stage"] is None else str(job["stage"]),
         ranks(job),
         steps(job),

@@ -23,6 +23,7 @@ from zerotools.cli.job_views.describe import (
     paint_state,
     plan,
     ranks,
+    shown_state,
     since_step,
     steps,
     title,
@@ -123,7 +124,7 @@ def _check_options(
 
 def page(job: Job, columns: int | None, *, whole_spec: bool = False) -> list[str]:
     """Lines of the page."""
-    state = paint_state(str(job["state"]).replace("_", " "), sys.stdout)
+    state = paint_state(shown_state(job), sys.stdout)
     if job.get("masked"):
         return [f"job {job['id']}: {state}", *render.fields(_seen_by_others(job), indent=2)]
     lines = [f"{title(job)}: {state}"]

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from zerotools.cli.job_views.describe import Job
+from zerotools.cli.job_views.describe import Job, shown_state
 
 
 def folded(jobs: Sequence[Job]) -> list[Job]:
@@ -31,7 +31,7 @@ def _array(job: Job) -> int | None:
 
 
 def _as_one(jobs: Sequence[Job], number: int) -> dict[str, Any]:
-    states = Counter(str(job["state"]).replace("_", " ") for job in jobs)
+    states = Counter(shown_state(job) for job in jobs)
     said = ", ".join(f"{count} {state}" for state, count in states.items())
     first = jobs[0]
     waiting = next((job for job in jobs if job["reason"] and not job["attempts"]), None)

@@ -15,6 +15,11 @@ from zerotools.jobs.tables.adopted import AdoptedProcess, adopted_process
 from zerotools.jobs.tables.checkpoint import EXPORT
 
 Job = Mapping[str, Any]
+STALLED, LATE = "stalled", "late"
+"""What a job is shown as that runs and does not get on: its ranks have had the time that they may
+take; or its last step is long ago, by the time that steps take."""
+LATE_SECONDS = 60.0
+"""From so old a last step on a job is shown as late."""
 SHOWN_SECONDS = 10.0
 """A rank that the others wait for longer is named."""
 _STATES = {
@@ -41,6 +46,8 @@ _MEANINGS: Mapping[str, str] = {
     states.CANCELLED: "quiet",
     states.HALTED: "warning",
     states.HELD: "warning",
+    STALLED: "bad",
+    LATE: "warning",
 }
 
 
@@ -66,7 +73,9 @@ def why(job: Job, now: float | None = None) -> str:
     parts = [reason] if reason else []
     if reason and reason == phase["doing"] and phase["since"] is not None:
         parts = [f"{reason} for {render.duration(now - phase['since'])}"]
-    if standing := standstill(job, now):
+    if is_stalled(job) and phase.get("stall"):  # a daemon of an older version says no sentence
+        parts.append(render.clean(str(phase["stall"])))
+    elif standing := standstill(job, now):
         parts.append(standing)
     elif phase["quiet"]:
         parts.append(f"no progress for {render.duration(now - phase['last_progress'])}")
@@ -76,9 +85,27 @@ def why(job: Job, now: float | None = None) -> str:
     return text
 
 
+def is_stalled(job: Job) -> bool:
+    """Whether it runs, and its ranks have not got on for longer than they may."""
+    return job["state"] == states.RUNNING and bool((job.get("phase") or {}).get("stalled"))
+
+
+def shown_state(job: Job, now: float | None = None) -> str:
+    """The state of a job in words."""
+    phase = job.get("phase") or {}
+    if is_stalled(job):
+        return STALLED
+    last = phase.get("last_step")
+    if job["state"] == states.RUNNING and phase.get("late") and last is not None:
+        now = time.time() if now is None else now
+        if phase.get("name") in (None, "step") and now - last > LATE_SECONDS:
+            return LATE
+    return str(job["state"]).replace("_", " ")
+
+
 def is_late(job: Job) -> bool:
     """Whether its last step is older than a few steps: what it says of its speed is old."""
-    return bool((job.get("phase") or {}).get("late"))
+    return bool((job.get("phase") or {}).get("late")) or is_stalled(job)
 
 
 def has_no_heartbeat(job: Job) -> bool:

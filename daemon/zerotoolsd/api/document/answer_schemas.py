@@ -98,6 +98,7 @@ def _job_components() -> dict[str, Schema]:
             waits_for=or_null(ref("AwaitedRank")),
             deadline_seconds=NUMBER_OR_NULL,
             stalled=FLAG,
+            stall=TEXT_OR_NULL,
         ),
         "AwaitedRank": object_of(
             rank=of_type(int), at=TEXT, since=NUMBER_OR_NULL, state=TEXT_OR_NULL

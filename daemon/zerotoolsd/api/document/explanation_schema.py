@@ -54,6 +54,7 @@ def explanation_components() -> dict[str, Schema]:
         name=TEXT,
         state=TEXT,
         why=TEXT_OR_NULL,
+        phase=or_null(ref("JobPhase")),
         place=or_null(ref("QueuePlace")),
         size=TEXT_OR_NULL,
         holders=list_of(ref("Holder")),

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotoolsd.accounts.rights import opened
+from zerotoolsd.queue.values import one_line
 from zerotoolsd.supervisor.durable import read_json
 from zerotoolsd.supervisor.heartbeats.heartbeats import FILE
 
@@ -62,6 +63,7 @@ def standstill(run_dir: Path, step: Mapping[str, Any] | None, clocks: Clocks) ->
         "waits_for": _awaited(found, clocks),
         "deadline_seconds": _seconds(found.get("deadline_seconds")),
         "stalled": found.get("stalled") is not None,
+        "stall": _sentence(found.get("stalled")),
     }
 
 
@@ -98,6 +100,10 @@ def _awaited(found: Mapping[str, Any], clocks: Clocks) -> dict[str, Any] | None:
             "state": state if isinstance(state, str) and len(state) == 1 else None,
         }
     return None
+
+
+def _sentence(value: object) -> str | None:
+    return one_line(value[:_LONGEST]) if isinstance(value, str) else None
 
 
 def _ranks(found: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -40,6 +40,7 @@ def test_what_the_supervisor_wrote_is_told_in_seconds_since_1970(tmp_path: Path)
         "waits_for": {"rank": 1, "at": "step 812", "since": 2_000_000.0, "state": "T"},
         "deadline_seconds": 600.0,
         "stalled": False,
+        "stall": None,
     }
     write(tmp_path, stalled="rank 1 has been ...")
     assert standstill(tmp_path, None, NOW)["stalled"] is True

@@ -145,21 +145,21 @@ def said(left: MemoryLeft, found: Suspects) -> str:
 
 
 def test_who_is_in_the_driver_s_list_is_named_with_its_memory() -> None:
-    found = Suspects({4711: LeftProcess(4711, "python", 1000), 5: LeftProcess(5, "sh", 1000)})
+    found = Suspects({4711: LeftProcess(4711, "python", 61234), 5: LeftProcess(5, "sh", 61234)})
     left = MemoryLeft(ResidueVerdict.LEFT, int(12.3 * GIB), 0, (4711,))
-    assert said(left, found) == "pid 4711 (python) of uid 1000 with 12.3 GiB (kill 4711 ends it)"
+    assert said(left, found) == "pid 4711 (python) of uid 61234 with 12.3 GiB (kill 4711 ends it)"
     both = MemoryLeft(ResidueVerdict.LEFT, None, 0, (4711, 5))
     assert said(both, found) == (
-        "pid 4711 (python) of uid 1000, pid 5 (sh) of uid 1000 (kill 4711 5 ends them)"
+        "pid 4711 (python) of uid 61234, pid 5 (sh) of uid 61234 (kill 4711 5 ends them)"
     )
 
 
 def test_who_may_hold_what_nobody_is_listed_for_is_named_with_what_it_has_open() -> None:
     left = MemoryLeft(ResidueVerdict.LEFT, 0, 12 * GIB)
-    worker = LeftProcess(4712, "pt_data_worker", 1000, "/dev/nvidia1")
+    worker = LeftProcess(4712, "pt_data_worker", 61234, "/dev/nvidia1")
     for found in (Suspects({4712: worker}), Suspects({}, [worker])):
         assert said(left, found) == (
-            "12.0 GiB of memory, perhaps of pid 4712 (pt_data_worker) of uid 1000, which has "
+            "12.0 GiB of memory, perhaps of pid 4712 (pt_data_worker) of uid 61234, which has "
             "/dev/nvidia1 open (kill 4712 ends it)"
         )
     many = [replace(worker, pid=pid) for pid in range(1, 7)]
@@ -170,7 +170,7 @@ def test_who_may_hold_what_nobody_is_listed_for_is_named_with_what_it_has_open()
 
 def test_what_no_process_has_is_the_driver_s_to_give_back() -> None:
     left = MemoryLeft(ResidueVerdict.LEFT, 0, 12 * GIB)
-    idle = Suspects({5: LeftProcess(5, "sh", 1000)})  # it has no device open
+    idle = Suspects({5: LeftProcess(5, "sh", 61234)})  # it has no device open
     assert said(left, idle) == said(left, Suspects())
     assert said(left, Suspects()) == (
         "12.0 GiB of memory that no process is seen to have (nvidia-smi --gpu-reset -i 1 gives it "

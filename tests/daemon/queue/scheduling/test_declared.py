@@ -24,7 +24,7 @@ def share(index: int, job_id: int, gib: int | None, held_by: str | None = None) 
 def test_shares_contexts_and_what_others_use_are_taken_off() -> None:
     machine = [fake_gpu(index, total_gib=80, used_gib=20) for index in range(2)]
     leases = [share(0, 1, 10), share(0, 2, 20)]
-    taken = {0: "GPU 0 is held by jobs 1, 2"}
+    taken = {0: "job 1, job 2"}
     # All of the 20 GiB may be ours; the driver says that 5 GiB are.
     assert rooms(machine, leases, taken, MEMORY) == {0: 48 * GIB, 1: 60 * GIB}
     known = dataclasses.replace(MEMORY, own={"GPU-fake-0": 5 * GIB})

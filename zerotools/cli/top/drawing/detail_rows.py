@@ -9,6 +9,7 @@ from zerotools.cli.job_views.describe import (
     has_no_heartbeat,
     outcome,
     plan,
+    shown_state,
     title,
     user_of,
 )
@@ -88,7 +89,7 @@ def log_tail(log: Sequence[str], columns: int, rows: int) -> list[Line]:
 
 def _standing(job: Job, look: Look, now: float) -> list[str]:
     """`running 3h12m`, `GPU 0-3`, `attempt 2`: what matters most first."""
-    state = str(job["state"]).replace("_", " ")
+    state = shown_state(job, now)
     since = job["ended"] or (job["started"] if job["state"] in ACTIVE else job["created"])
     words = [state if since is None else f"{state} {figures.brief(now - since)}"]
     if job["state"] in TERMINAL and since is not None:

@@ -12,10 +12,12 @@ from rich.cells import cell_len
 from zerotools.cli.job_views.describe import (
     Job,
     is_late,
+    is_stalled,
     loss,
     meaning_of,
     outcome,
     ranks,
+    shown_state,
     since_step,
     steps,
     user_of,
@@ -84,7 +86,7 @@ def job_header(widths: JobColumns, columns: int, part: str) -> Line:
 def job_line(job: Job, widths: JobColumns, columns: int, now: float, *, mark: str) -> Line:
     """One job; `mark` stands before it, `MARK` where it is chosen."""
     chosen = mark == MARK
-    state = str(job["state"]).replace("_", " ")
+    state = shown_state(job, now)
     owner = f"{filled(plain(user_of(job)), widths.owner)} " if widths.owner else ""
     line: Line = [
         (f"{mark} ", "strong" if chosen else "quiet"),
@@ -94,8 +96,10 @@ def job_line(job: Job, widths: JobColumns, columns: int, now: float, *, mark: st
         (filled(SHORT_STATES.get(state, state), widths.state) + " ", meaning_of(state)),
     ]
     done, total = progress_of(job)
-    if job["state"] not in ACTIVE or not total:
-        line.append((reason_of(job, now), "quiet" if job["state"] != "failed" else "bad"))
+    if job["state"] not in ACTIVE or not total or is_stalled(job):
+        line.append(
+            (reason_of(job, now), "bad" if job["state"] == "failed" or is_stalled(job) else "quiet")
+        )
     else:
         line += meter(done / total, widths.bar, "late" if is_late(job) else "busy")
         line.append((f" {100 * done // total:>3}%", ""))

@@ -2,7 +2,7 @@
 
 import { ask } from "./dialogs.js";
 import { fill, fillOnce, h, keyed, setText } from "./dom.js";
-import { OVER, RUNS, UNKNOWN, ago, between, bytes, clock, count, duration, isNumber, moment, now, ownerOf, plainName, stateWords, titleOf } from "./format.js";
+import { OVER, RUNS, UNKNOWN, ago, between, bytes, clock, count, duration, hasSpeed, isNumber, moment, now, ownerOf, plainName, stateOf, titleOf } from "./format.js";
 import { CheckpointsPart } from "./job_checkpoints.js";
 import { CurvesPart } from "./job_curves.js";
 import { LogPart } from "./job_log.js";
@@ -101,14 +101,14 @@ export class JobView {
 
   #draw() {
     const { job } = this;
-    const [words, meaning, sign] = stateWords(job.state);
+    const [words, meaning, sign] = stateOf(job);
     const own = job.uid === this.session.me.uid && !job.masked;
     const done = doneOf(job);
     setText(this.#title, titleOf(job));
     setText(this.#owner, ownerOf(job));
     setText(this.#why, whyOf(job));
     this.#why.hidden = whyOf(job) === "";
-    fillOnce(this.#state, job.state, () => badge(words, meaning, sign));
+    fillOnce(this.#state, `${words} ${meaning}`, () => badge(words, meaning, sign));
     const action = own ? this.#action() : null;
     fillOnce(this.#actions, action?.words ?? "", () => action && h("button", { type: "button", class: action.kind, onclick: action.act }, action.words));
     this.#progress.hidden = done === null;
@@ -148,7 +148,7 @@ export class JobView {
     const left = secondsLeft(job);
     const facts = [
       ["Loss", isNumber(progress.loss) ? progress.loss.toPrecision(4) : "loss" in progress ? "not a number" : null],
-      ["Speed", isNumber(progress.tokens_per_second) ? `${count(progress.tokens_per_second)} tokens/s` : null],
+      ["Speed", hasSpeed(job) || (isNumber(progress.tokens_per_second) && !RUNS.has(job.state)) ? `${count(progress.tokens_per_second)} tokens/s` : null],
       ["MFU", isNumber(progress.mfu) ? `${(100 * progress.mfu).toFixed(1)} %` : null],
       ["Left", left === null ? null : duration(left)],
       ["Phase", phaseWords(job, time)],

@@ -1,7 +1,7 @@
 // The queue: what runs, what waits and why, what is over.
 
 import { fillOnce, h, keyed, setText } from "./dom.js";
-import { OPEN, OVER, RUNS, UNKNOWN, ago, bytes, count, duration, isNumber, measure, now, ownerOf, plainName, stateWords, titleOf } from "./format.js";
+import { OPEN, OVER, RUNS, UNKNOWN, ago, bytes, count, duration, isNumber, measure, now, hasSpeed, ownerOf, plainName, stateOf, titleOf } from "./format.js";
 import { SmallCurves } from "./small_curves.js";
 import { sparkline } from "./sparkline.js";
 
@@ -15,7 +15,7 @@ export function isShown(job, { filter, text, mine }, uid) {
   if (filter === "over" && !OVER.has(job.state)) return false;
   if (mine && job.uid !== uid) return false;
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);
-  const where = `#${job.id} ${job.name ?? ""} ${job.user ?? job.uid} ${stateWords(job.state)[0]} ${job.reason ?? ""}`.toLowerCase();
+  const where = `#${job.id} ${job.name ?? ""} ${job.user ?? job.uid} ${stateOf(job)[0]} ${job.reason ?? ""}`.toLowerCase();
   return words.every((word) => where.includes(word));
 }
 
@@ -171,17 +171,17 @@ export class JobsView {
   }
 
   #redraw(row, job) {
-    const [words, meaning, sign] = stateWords(job.state);
+    const [words, meaning, sign] = stateOf(job);
     const at = (name) => row.querySelector(`.${name}`);
     setText(at("job").firstElementChild, titleOf(job));
     setText(at("why"), whyOf(job));
     setText(at("owner"), ownerOf(job));
-    fillOnce(at("state"), `${job.state}`, () => badge(words, meaning, sign));
+    fillOnce(at("state"), `${words} ${meaning}`, () => badge(words, meaning, sign));
     this.#drawProgress(at("progress"), job);
     const value = job.progress?.loss;
     const shown = job.progress && "loss" in job.progress ? (isNumber(value) ? measure(value) : "not a number") : UNKNOWN;
     fillOnce(at("loss"), `${shown} ${this.#curveOf(job)?.key ?? ""}`, () => [h("span", { class: isNumber(value) || value === undefined ? "" : "bad" }, shown), sparkline(this.#curveOf(job)?.values ?? [])]);
-    setText(at("speed"), RUNS.has(job.state) && isNumber(job.progress?.tokens_per_second) ? `${count(job.progress.tokens_per_second)} tok/s` : UNKNOWN);
+    setText(at("speed"), hasSpeed(job) ? `${count(job.progress.tokens_per_second)} tok/s` : UNKNOWN);
     const saved = job.latest_checkpoint;
     fillOnce(at("saved"), saved ? `${saved.step} ${Boolean(saved.verified)} ${ago(saved.verified?.time)}` : "none", () => (saved ? savedWords(saved) : UNKNOWN));
   }
@@ -231,7 +231,7 @@ export function badge(words, meaning, sign) {
 
 /** Why a job waits, what it does, or how it ended. */
 export function whyOf(job) {
-  const parts = [job.reason, job.phase?.stalled ? "stalled" : job.phase?.quiet ? "no progress" : null];
+  const parts = [job.reason, job.phase?.stalled ? (job.phase.stall ?? "stalled") : job.phase?.late ? `no step for ${duration(now() - job.phase.last_step)}` : job.phase?.quiet ? "no progress" : null];
   return plainName(parts.filter(Boolean).join("; "));
 }
 

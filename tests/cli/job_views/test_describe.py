@@ -1,0 +1,65 @@
+"""A job that runs and does not get on has a state of its own, the same in every view."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.cli.top.made_looks import NOW, PHASE, a_look, job_of, meaning_in, text_of
+from zerotools.cli.commands import explain, queue, show
+from zerotools.cli.job_views.describe import shown_state
+from zerotools.cli.top.drawing.detail_rows import _standing
+from zerotools.cli.top.drawing.job_rows import JobColumns, job_line
+
+NO_RETRIES: dict[str, Any] = dict.fromkeys(("cause", "cause_max", "after", "next_try"))
+NO_RETRIES |= {"used": 0, "max": 0, "cause_ends": 0, "rule": "auto", "counts": True}
+STALL = "rank 1 has been in step 812 for 10 min, the others wait"
+STALLED = {"late": True, "last_step": NOW - 700, "stalled": True, "stall": STALL}
+LATE = {"late": True, "last_step": NOW - 180, "step_seconds": 0.4}
+
+
+def job(phase: dict[str, Any]) -> Any:
+    return job_of(3, phase={**PHASE, **phase})
+
+
+@pytest.mark.parametrize(
+    ("phase", "state", "meaning"),
+    [
+        ({}, "running", "busy"),
+        (LATE, "late", "warning"),
+        ({**LATE, "last_step": NOW - 30}, "running", "busy"),
+        ({**LATE, "name": "evaluating"}, "running", "busy"),
+        (STALLED, "stalled", "bad"),
+    ],
+)
+def test_the_state_is_the_same_in_every_view(
+    phase: dict[str, Any], state: str, meaning: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.time", lambda: NOW)
+    found = job(phase)
+    line = job_line(found, JobColumns.of(100, [found]), 100, NOW, mark=" ")
+    assert meaning_in(line, state) == meaning
+    tree = {**found, "why": None, "place": None, "holders": [], "retries": NO_RETRIES, "end": None}
+    tree |= {"resumed_from": None, "notifications": [], "events": []}
+    pages = {
+        "queue": queue.table([found], 200),
+        "show": show.page(found, 200),
+        "explain": explain.page(found, tree, NOW),
+        "top": [text_of(line)],
+        "detail": ["".join(_standing(found, a_look(found), NOW))],
+    }
+    assert {name: state in "\n".join(lines) for name, lines in pages.items()} == dict.fromkeys(
+        pages, True
+    )
+    if state == "stalled":
+        said = [name for name in ("queue", "show", "explain") if STALL in "\n".join(pages[name])]
+        assert said == ["queue", "show", "explain"]
+    if state == "late":
+        assert "no step for 3 min 00 s (steps take 0.4 s)" in "\n".join(pages["explain"])
+
+
+def test_a_job_that_gives_way_or_is_over_is_not_shown_as_stalled() -> None:
+    for state in ("stopping", "pausing", "held"):
+        assert shown_state({**job(STALLED), "state": state}) == state
+    assert shown_state({**job({}), "phase": None}) == "running"
