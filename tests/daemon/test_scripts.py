@@ -273,3 +273,24 @@ def test_no_datagram_of_a_rank_harms_the_supervisor_or_the_queue(
     daemon.kill()
     daemon.start()
     assert daemon.client.jobs() == [daemon.client.job(1)]
+
+
+def test_the_reason_is_the_program_s_own_error(daemon: Daemon, work: Path) -> None:
+    daemon.start()
+    (work / "train.py").write_text(
+        "import os, sys\n"
+        "print('step 1', flush=True)\n"
+        "error = 'CUDA out of memory. Tried to allocate 2.00 GiB '\n"
+        "raise MemoryError(error + os.environ['MY_API_KEY'] + '\\x1b[2J')\n"
+    )
+    secret = "an-innocent-value-" + "x" * 20
+    daemon.client.submit(own(work, "", env={"MY_API_KEY": secret}, max_restarts=0))
+    job = daemon.wait_for_end(1)
+    said = "rank 0 exited with 1: MemoryError: CUDA out of memory. Tried to allocate 2.00 GiB ***"
+    assert str(job["reason"]).startswith(said)
+    explained = daemon.client.explain(1)
+    for text in (explained["why"], explained["end"]["cause"], job["attempt"]["cause"]):
+        assert text.startswith(said)
+        assert text.isprintable()
+    everything = (job, explained, daemon.client.events(), daemon.log.read_text())
+    assert secret not in str(everything)

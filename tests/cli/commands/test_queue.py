@@ -144,3 +144,24 @@ def test_jobs_above_a_page_of_a_state_are_listed_too(
     )
     newest = json.loads(zerotools("queue", "--all", "--json", "--limit", "4").out)
     assert [job["id"] for job in newest["jobs"]] == [6, 7, 8, 9]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("queue", "--named", "\udcff"),
+        ("queue", "--user", "\udcff"),
+        *(
+            (name, "\udcff")
+            for name in ("show", "explain", "logs", "cancel", "edit", "wait", "retry")
+        ),
+        *((name, "@\udcff") for name in ("cancel", "retry", "wait")),
+    ],
+)
+def test_a_name_that_is_not_utf_8_is_looked_for(
+    zerotools: Command, service: FakeService, words: tuple[str, ...]
+) -> None:
+    service.add(state="failed", name="tiny")
+    done = zerotools(*words)
+    assert done.status == (0 if "--named" in words else 2), done.err
+    assert "defect" not in done.err

@@ -30,6 +30,7 @@ def job(phase: dict[str, Any]) -> Any:
         (LATE, "late", "warning"),
         ({**LATE, "last_step": NOW - 30}, "running", "busy"),
         ({**LATE, "name": "evaluating"}, "running", "busy"),
+        ({"quiet": True, "last_progress": NOW - 400}, "late", "warning"),
         (STALLED, "stalled", "bad"),
     ],
 )
@@ -55,7 +56,7 @@ def test_the_state_is_the_same_in_every_view(
     if state == "stalled":
         said = [name for name in ("queue", "show", "explain") if STALL in "\n".join(pages[name])]
         assert said == ["queue", "show", "explain"]
-    if state == "late":
+    if phase is LATE:
         assert "no step for 3 min 00 s (steps take 0.4 s)" in "\n".join(pages["explain"])
 
 

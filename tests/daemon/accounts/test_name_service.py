@@ -1,13 +1,20 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 
 import pytest
 
 from tests.daemon.waiting import wait_for
 from zerotoolsd.accounts.account import Account, UnknownAccount
-from zerotoolsd.accounts.name_service import KEPT_SECONDS, MOST, NameService, SilentNames
+from zerotoolsd.accounts.name_service import (
+    FRESH_SECONDS,
+    KEPT_SECONDS,
+    MOST,
+    NameService,
+    SilentNames,
+)
 from zerotoolsd.accounts.share_weights import ShareWeights
 from zerotoolsd.accounts.user_limits import LimitsOfUsers
 
@@ -121,3 +128,29 @@ def test_a_lookup_that_fails_oddly_is_an_unknown_user() -> None:
 
     with pytest.raises(UnknownAccount, match="odd"):
         NameService(find=broken, wait_seconds=20).find(1)
+
+
+def test_a_name_is_asked_for_once_a_minute_and_not_waited_for() -> None:
+    asked, now, silent = list[int](), [0.0], threading.Event()
+
+    def find(uid: int) -> Account:
+        asked.append(uid)
+        if uid == 1002:
+            silent.wait(10)
+        if uid == 1003:
+            raise UnknownAccount("no")
+        return Account(uid=uid, gid=1, groups=(), name=f"user{uid}", home="/")
+
+    service = NameService(find, clock=lambda: now[0])
+    try:
+        assert [service.name(1001) for _ in range(3)] == ["user1001"] * 3
+        assert [service.name(1003) for _ in range(3)] == [None] * 3
+        assert asked == [1001, 1003]
+        now[0] += FRESH_SECONDS + 1
+        assert service.name(1001) == "user1001"
+        assert asked == [1001, 1003, 1001]
+        began = time.monotonic()
+        assert [service.name(1002) for _ in range(20)] == [None] * 20
+        assert time.monotonic() - began < 1
+    finally:
+        silent.set()

@@ -55,9 +55,10 @@ def test_what_the_scripts_compute(browser: Any, daemon: Daemon) -> None:
         ["late", "warning"],
         ["running", "busy"],
         ["running", "busy"],
+        ["late", "warning"],
         ["stopping", "warning"],
     ]
-    assert found["speeds"] == [True, False, False]
+    assert found["speeds"] == [True, False, False, False]
     assert found["bytes"] == ["0 B", "1023 B", "1.5 KiB", "1.0 TiB", "–", "–"]
     assert found["duration"] == [
         "0 s",

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from tests.daemon.queue.scheduling.deciding import seen
-from zerotools.jobs.doctor.gpus import look_at_fences, look_at_gpus
+from zerotools.jobs.doctor.gpus import look_at_fences, look_at_gpu_choice, look_at_gpus
 from zerotools.sensors.fake import fake_gpu
 from zerotools.sensors.snapshot import Gpu, GpuProcess
 
@@ -48,3 +48,23 @@ def test_a_gpu_that_stays_reserved_is_named_with_who_holds_it() -> None:
     [found] = look_at_fences([{"gpu_uuid": "GPU-0", "job_id": 8, "held_by": None}, held])
     assert (found.level, found.what) == ("warning", "GPU GPU-1")
     assert "pid 812 (python), in state D (nfs_wait), which outlived job 7" in found.found
+
+
+def test_what_only_draws_is_well_and_advice_names_the_keys() -> None:
+    screen = [GpuProcess(812, 2 << 30, graphics=True)]
+    _, found = look_at_gpus(seen(fake_gpu(0, total_gib=8, used_gib=2.3, processes=screen)))
+    assert found.level == "ok"
+    busy = fake_gpu(0, total_gib=8, used_gib=4, processes=[*screen, GpuProcess(9, 1 << 30)])
+    _, found = look_at_gpus(seen(busy))
+    assert found.found == "2.0 GiB are in use by pid 9"
+    assert "more than 0.5 GiB (5 % of the GPU's memory, at least 512 MiB)" in str(found.do)
+    assert "limits.foreign_memory_bytes" in str(found.do)
+    assert "gpus.exclude" in str(found.do)
+
+
+def test_gpus_that_no_job_gets_are_said_and_entries_that_are_none() -> None:
+    _, found = look_at_gpus(seen(fake_gpu(0, used_gib=20)), excluded=frozenset({"GPU-fake-0"}))
+    assert (found.level, "gpus.exclude" in found.found) == ("ok", True)
+    [warned] = look_at_gpu_choice({"unknown": ['gpus.prefer: "GPU-5"']})
+    assert warned.found == 'gpus.prefer: "GPU-5" is none of the GPUs of this machine'
+    assert not [*look_at_gpu_choice(None)]

@@ -17,7 +17,7 @@ from zerotools.jobs.tables.checkpoint import EXPORT
 Job = Mapping[str, Any]
 STALLED, LATE = "stalled", "late"
 """What a job is shown as that runs and does not get on: its ranks have had the time that they may
-take; or its last step is long ago, by the time that steps take."""
+take; or its last step is long ago, by the time that steps take, or nothing of it moves."""
 LATE_SECONDS = 60.0
 """From so old a last step on a job is shown as late."""
 SHOWN_SECONDS = 10.0
@@ -95,11 +95,11 @@ def shown_state(job: Job, now: float | None = None) -> str:
     phase = job.get("phase") or {}
     if is_stalled(job):
         return STALLED
-    last = phase.get("last_step")
-    if job["state"] == states.RUNNING and phase.get("late") and last is not None:
-        now = time.time() if now is None else now
-        if phase.get("name") in (None, "step") and now - last > LATE_SECONDS:
-            return LATE
+    now, last = time.time() if now is None else now, phase.get("last_step")
+    is_long = phase.get("late") and last is not None and now - last > LATE_SECONDS
+    in_step = phase.get("name") in (None, "step")
+    if job["state"] == states.RUNNING and ((is_long and in_step) or phase.get("quiet")):
+        return LATE
     return str(job["state"]).replace("_", " ")
 
 

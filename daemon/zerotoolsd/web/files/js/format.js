@@ -161,12 +161,13 @@ export function stateOf(job) {
   const runs = job.state === "running";
   if (runs && job.phase?.stalled) return ["stalled", "bad", "!"];
   const inStep = [null, undefined, "step"].includes(job.phase?.name);
-  if (runs && job.phase?.late && inStep && now() - job.phase.last_step > LATE_SECONDS) return ["late", "warning", "!"];
+  const isLong = job.phase?.late && inStep && now() - job.phase.last_step > LATE_SECONDS;
+  if (runs && (isLong || job.phase?.quiet)) return ["late", "warning", "!"];
   return stateWords(job.state);
 }
 
 /** Whether what it says of its speed is of now. */
-export const hasSpeed = (job) => RUNS.has(job.state) && !job.phase?.late && !job.phase?.stalled && isNumber(job.progress?.tokens_per_second);
+export const hasSpeed = (job) => RUNS.has(job.state) && !["late", "stalled", "quiet"].some((name) => job.phase?.[name]) && isNumber(job.progress?.tokens_per_second);
 
 /** `anna`, or `uid 1000`. */
 export const ownerOf = (job) => plainName(job.user ?? `uid ${job.uid}`);
