@@ -19,6 +19,7 @@ from zerotools.cli.output.messages import say_error
 from zerotools.core.counts import bytes_of
 from zerotools.core.errors import EXIT_SYSTEM, BadFile, BadRequest, DaemonRefused, ZerotoolsError
 from zerotools.jobs.client.location import default_socket, default_state_dir
+from zerotools.sensors.gpu_choice import GpuChoice
 from zerotools.sensors.source import SnapshotSource
 from zerotoolsd import systemd
 from zerotoolsd.accounts.rights import drop_groups, let_through
@@ -42,7 +43,6 @@ from zerotoolsd.log_limit import start_logging
 from zerotoolsd.looking import nursery
 from zerotoolsd.looking.lookers import Lookers
 from zerotoolsd.machine import SnapshotCache
-from zerotoolsd.queue.scheduling.gpu_choice import GpuChoice
 from zerotoolsd.queue.schema import set_aside
 from zerotoolsd.queue.store import Store
 from zerotoolsd.rights.people import People

@@ -307,7 +307,10 @@ class DispatcherService:
             room=room_of(self._store, job),
             size=engine.growing.why(job),
             place=place_of(engine.placement, job.id),
-            holders=holders_for(self._store, engine.placement, engine.machine.gpu_name, job.id),
+            holders=holders_for(
+                *(self._store, engine.placement, engine.machine.gpu_name, job.id),
+                engine.users.whose,
+            ),
         )
 
     async def curves(self, job_id: int, points: int) -> dict[str, Any]:

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from zerotools.sensors.gpu_choice import GpuChoice
 from zerotools.sensors.host import HostSensor
 from zerotools.sensors.snapshot import Gpu, Host, Snapshot
 from zerotools.sensors.unaccounted import unaccounted_bytes
 from zerotools.sensors.xids import GpuXid
-from zerotoolsd.queue.scheduling.gpu_choice import GpuChoice
 
 log = logging.getLogger(__name__)
 

@@ -62,6 +62,17 @@ def test_a_bad_file_is_refused_by_its_key(tmp_path: Path, text: str, sentence: s
     assert sentence in str(info.value)
 
 
+def test_gpus_are_named_by_index_uuid_and_model(tmp_path: Path) -> None:
+    path = tmp_path / "zerotoolsd.toml"
+    path.write_text('[gpus]\nexclude = [0, "NVIDIA T400"]\nprefer = ["GPU-8c1d", 3]\n')
+    found = load(path).gpus
+    assert (found.exclude, found.prefer) == ((0, "NVIDIA T400"), ("GPU-8c1d", 3))
+    for entry in ("-1", '""', '" "'):
+        path.write_text(f"[gpus]\nprefer = [{entry}]\n")
+        with pytest.raises(BadRequest, match=r"gpus\.prefer: .* names no GPU"):
+            load(path)
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match=r"x\.toml cannot be read: No such file"):
         load(tmp_path / "x.toml")

@@ -13,6 +13,7 @@ from tests.daemon.dispatchers import running
 from tests.daemon.waiting import wait_async
 from zerotools.jobs.doctor.gpus import look_at_gpus
 from zerotools.sensors.fake import FakeProbe, fake_gpu
+from zerotools.sensors.gpu_choice import GpuChoice
 from zerotools.sensors.host import HostSensor
 from zerotools.sensors.nvml import GpuReading
 from zerotools.sensors.snapshot import Snapshot
@@ -97,6 +98,24 @@ def test_a_driver_that_is_always_slow_starves_no_job(
             probe.given_up.set()
 
     asyncio.run(story())
+
+
+def test_the_owner_s_choice_is_in_every_snapshot_and_an_odd_entry_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    choice, now = GpuChoice(exclude=(1, "GPU-gone"), prefer=(0,)), [100.0]
+    probe, host = FakeProbe([fake_gpu(0), fake_gpu(1)]), HostSensor().read()
+    cache = SnapshotCache(SnapshotSource(probe), lambda: host, lambda: now[0], choice)
+
+    async def story() -> None:
+        for _ in range(3):
+            now[0] += 10
+            first, second = (await cache.snapshot()).gpus
+            assert (first.excluded, first.preference) == (False, 0)
+            assert (second.excluded, second.preference) == (True, None)
+
+    asyncio.run(story())
+    assert caplog.text.count('gpus.exclude: "GPU-gone" is none of the GPUs') == 1
 
 
 def test_how_long_it_has_been_silent_and_the_last_gpus_that_were_seen() -> None:

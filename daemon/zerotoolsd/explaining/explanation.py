@@ -31,6 +31,7 @@ class Holder:
     """Who has `what` (`GPU 3`, `2 CPU ranks`) since `since`, until `until` at the latest.
 
     Both in seconds since the epoch; None: that is not known. `process`: what outlived its job.
+    `user`: whose job it is, where jobs of several users are run.
     """
 
     what: str
@@ -39,6 +40,7 @@ class Holder:
     since: float | None = None
     until: float | None = None
     process: str | None = None
+    user: str | None = None
 
 
 def explain(

@@ -27,9 +27,14 @@ def place_of(placement: QueuePlacement, job_id: int) -> QueuePlace | None:
 
 
 def holders_for(
-    store: Store, placement: QueuePlacement, gpu_name: Callable[[str], str], job_id: int
+    store: Store,
+    placement: QueuePlacement,
+    gpu_name: Callable[[str], str],
+    job_id: int,
+    whose: Callable[[int], str | None] = lambda uid: None,
 ) -> list[Holder]:
-    """Who has what a job that waits needs, at most MOST_HOLDERS; none for one that does not."""
+    """Who has what a job that waits needs, at most MOST_HOLDERS; none for one that does not.
+    `whose`: what a user is called."""
     need = placement.line.need_of(job_id)
     if need is None:
         return []
@@ -43,6 +48,7 @@ def holders_for(
             each,
             since=_since(store, each),
             until=None if each.process else ends.get(each.job_id),
+            user=whose(store.job(each.job_id).uid),
         )
         for each in found[:MOST_HOLDERS]
     ]

@@ -26,7 +26,7 @@ from zerotoolsd.queue.scheduling.capability_needs import capability_need
 from zerotoolsd.queue.scheduling.declared import NOTHING_DECLARED, DeclaredMemory, HostNow
 from zerotoolsd.queue.scheduling.demands import Request, ResourceNeed
 from zerotoolsd.queue.scheduling.fences import with_fences
-from zerotoolsd.queue.scheduling.gpus import by_number
+from zerotoolsd.queue.scheduling.gpu_words import by_number
 from zerotoolsd.queue.scheduling.line import WaitingLine
 from zerotoolsd.queue.scheduling.machine_now import MachineNow, RunningJob
 from zerotoolsd.queue.scheduling.scheduler import OddRequest, TickDecisions

@@ -101,6 +101,15 @@ def test_holders_without_a_limit_and_what_outlived_a_job() -> None:
     assert said == "job 3, attempt 1: pid 4 (cat) outlived it"
 
 
+def test_gpus_that_one_job_has_are_one_line_with_the_name_of_its_user() -> None:
+    one = {"job_id": 3, "attempt": 1, "since": 1.0, "until": None, "process": None, "user": "anna"}
+    other = {**one, "job_id": 4, "user": "bob"}
+    held = [{**one, "what": f"GPU {n}"} for n in (0, 1, 3)] + [{**other, "what": "GPU 2"}]
+    lines = "\n".join(page(JOB, {**TREE, "holders": held}, now=1000.0))
+    assert "GPUs 0-1, 3  job 3 (anna), attempt 1, since" in lines
+    assert "GPU 2        job 4 (bob), attempt 1, since" in lines
+
+
 def test_who_was_not_told_yet() -> None:
     notice = {"notice": "failed", "channel": "webhook", "tries": 0, "trouble": None}
     waiting = {**notice, "tries": 2, "next_try": 1010.0, "trouble": "status 500"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from zerotools.cli.job_views.job_reference import find_job, job_argument
 from zerotools.cli.options.shared import json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.sensors.cpu_lists import cpu_list
 
 SHOWN_EVENTS = 12
 
@@ -65,8 +66,7 @@ def _facts(tree: Mapping[str, Any], said: str, now: float) -> Iterator[tuple[str
     if place:
         jobs = "1 job that waits" if place["of"] == 1 else f"{place['of']} jobs that wait"
         yield "place", f"{place['position']} of {jobs} for {place['what']}; needs {place['needs']}"
-    for holder in tree["holders"]:
-        yield str(holder["what"]), _holder(holder, now)
+    yield from _holders(tree["holders"], now)
     for room in tree.get("room", ()):  # a daemon of an older version says nothing of it
         yield "gave way" if room["job_id"] == tree["id"] else "room made", _room(room, tree["id"])
     yield from _retries(tree["retries"], now)
@@ -86,8 +86,23 @@ def _notice(notice: Mapping[str, Any], now: float) -> str:
     return f"{told}: {tries}, the next in {left}: {render.clean(str(notice['trouble']))}"
 
 
+def _holders(holders: Iterable[Mapping[str, Any]], now: float) -> Iterator[tuple[str, str]]:
+    """Who has what; GPUs of which the same is true are one line."""
+    by_text: dict[str, list[str]] = {}
+    for holder in holders:
+        by_text.setdefault(_holder(holder, now), []).append(str(holder["what"]))
+    for text, names in by_text.items():
+        numbers = [name.removeprefix("GPU ") for name in names]
+        if len(names) > 1 and all(map(str.isdecimal, numbers)):
+            yield f"GPUs {cpu_list(map(int, numbers)).replace(',', ', ')}", text
+        else:
+            yield ", ".join(names), text
+
+
 def _holder(holder: Mapping[str, Any], now: float) -> str:
     who = f"job {holder['job_id']}"
+    if holder.get("user"):  # a daemon of an older version says nothing of it
+        who += f" ({render.clean(str(holder['user']))})"
     if holder["attempt"]:
         who += f", attempt {holder['attempt']}"
     if holder["process"]:

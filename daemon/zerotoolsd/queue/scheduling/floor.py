@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zerotools.jobs.tables.size_range import MOST_RANKS
+from zerotools.sensors.gpu_choice import by_preference
 from zerotools.sensors.snapshot import Gpu
 from zerotoolsd.queue.scheduling.demands import Request, ResourceNeed
-from zerotoolsd.queue.scheduling.gpu_choice import by_preference
-from zerotoolsd.queue.scheduling.gpus import NameJob, by_number, shortage, usable
+from zerotoolsd.queue.scheduling.gpu_words import NameJob, by_number
+from zerotoolsd.queue.scheduling.gpus import shortage, usable
 from zerotoolsd.queue.scheduling.shares import GpuShares
 
 NOTHING_KEPT = "nothing is kept for it meanwhile"

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from zerotools.sensors.cpu_lists import cpu_list
 from zerotools.sensors.foreign_memory import foreign_bytes
 from zerotools.sensors.snapshot import Gpu, Snapshot
 from zerotoolsd.config import LimitsConfig
 from zerotoolsd.queue.rows import Lease
 from zerotoolsd.queue.scheduling.declared import GIB, DeclaredMemory, room_of
 from zerotoolsd.queue.scheduling.demands import CapabilityNeed, ResourceNeed, count
-
-_MAX_LISTED = 8
-NameJob = Callable[[int], str]
-"""What a job is called in a message."""
-
-
-def by_number(job_id: int) -> str:
-    """The name of a job where nothing says whose it is."""
-    return f"job {job_id}"
+from zerotoolsd.queue.scheduling.gpu_words import MOST_LISTED, NameJob, by_number, together
 
 
 def blindness(snapshot: Snapshot | None, now: float, limits: LimitsConfig) -> str | None:
@@ -138,7 +129,7 @@ def _dotted(capability: tuple[int, int]) -> str:
 def _foreign(gpu: Gpu, used: int, limit: int) -> str:
     total = f" of {gpu.memory_total_bytes / GIB:.1f}" if gpu.memory_total_bytes else ""
     computing = [process.pid for process in gpu.processes if not process.graphics]
-    pids = ", ".join(map(str, computing[:_MAX_LISTED]))
+    pids = ", ".join(map(str, computing[:MOST_LISTED]))
     whom = f"pid {pids}, not ours" if pids else "processes that are not ours"
     return (
         f"{used / GIB:.1f}{total} GiB in use by {whom} (limits.foreign_memory_bytes: "
@@ -202,22 +193,6 @@ def shortage(need: int, wanted: Sequence[Gpu], taken: Mapping[int, str]) -> str:
     whys = {gpu.index: taken[gpu.index] for gpu in wanted if gpu.index in taken}
     head = f"needs {count(need, 'GPU')}: {len(wanted) - len(whys)} of {len(wanted)} free"
     return f"{head}: {together(whys)}" if whys else head
-
-
-def together(whys: Mapping[int, str]) -> str:
-    """The same of several GPUs once: `GPUs 0-3: job 1; GPU 5: kept for job 7`."""
-    of_why: dict[str, list[int]] = {}
-    for index, why in whys.items():
-        of_why.setdefault(why, []).append(index)
-    said = [f"{_gpus(indexes)}: {why}" for why, indexes in of_why.items()]
-    more = f"; and {len(said) - _MAX_LISTED} more" if len(said) > _MAX_LISTED else ""
-    return "; ".join(said[:_MAX_LISTED]) + more
-
-
-def _gpus(indexes: Sequence[int]) -> str:
-    """`GPU 5`, or `GPUs 0-3, 6`."""
-    listed = cpu_list(indexes).replace(",", ", ")
-    return f"GPUs {listed}" if len(indexes) > 1 else f"GPU {listed}"
 
 
 def impossible(

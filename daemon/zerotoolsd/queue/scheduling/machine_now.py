@@ -10,7 +10,7 @@ from zerotools.sensors.snapshot import Gpu, Snapshot
 from zerotoolsd.config import LimitsConfig
 from zerotoolsd.queue.rows import Lease
 from zerotoolsd.queue.scheduling.declared import NOTHING_DECLARED, DeclaredMemory
-from zerotoolsd.queue.scheduling.gpus import NameJob, by_number
+from zerotoolsd.queue.scheduling.gpu_words import NameJob, by_number
 from zerotoolsd.queue.scheduling.line import WaitingLine
 from zerotoolsd.queue.scheduling.scheduler import TickDecisions, nobody, tick
 from zerotoolsd.queue.scheduling.user_room import ANYBODY, UsersNow, without_jobs

@@ -44,13 +44,8 @@ from zerotoolsd.queue.scheduling.demands import (
     request_at,
 )
 from zerotoolsd.queue.scheduling.floor import GpuFloor
-from zerotoolsd.queue.scheduling.gpus import (
-    NameJob,
-    blindness,
-    by_number,
-    occupied,
-    usable,
-)
+from zerotoolsd.queue.scheduling.gpu_words import NameJob, by_number
+from zerotoolsd.queue.scheduling.gpus import blindness, occupied, usable
 from zerotoolsd.queue.scheduling.line import Group, WaitingLine
 from zerotoolsd.queue.scheduling.user_room import ANYBODY, UserRoom, UsersNow
 from zerotoolsd.queue.scheduling.waits import CpuWaits, FloorHistory, Waits

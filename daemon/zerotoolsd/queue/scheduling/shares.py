@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from zerotools.sensors.gpu_choice import place_of
 from zerotools.sensors.snapshot import Gpu
 from zerotoolsd.queue.scheduling.declared import GIB
 from zerotoolsd.queue.scheduling.demands import Request, count
-from zerotoolsd.queue.scheduling.gpu_choice import place_of
-from zerotoolsd.queue.scheduling.gpus import NameJob, by_number, together
+from zerotoolsd.queue.scheduling.gpu_words import NameJob, by_number, together
 
 
 class GpuShares:

@@ -19,11 +19,12 @@ from tests.daemon.queue.scheduling.deciding import (
     wants,
 )
 from zerotools.sensors.fake import fake_gpu
+from zerotools.sensors.gpu_choice import GpuChoice
 from zerotools.sensors.snapshot import GpuProcess, Snapshot
 from zerotoolsd.config import LimitsConfig
 from zerotoolsd.queue.scheduling.demands import CapabilityNeed, Request, ResourceNeed
-from zerotoolsd.queue.scheduling.gpu_choice import GpuChoice
-from zerotoolsd.queue.scheduling.gpus import impossible, together
+from zerotoolsd.queue.scheduling.gpu_words import together
+from zerotoolsd.queue.scheduling.gpus import impossible
 
 
 def test_a_leased_gpu_is_not_given_and_the_wait_says_who_has_it() -> None:

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from tests.daemon.queue.scheduling.deciding import LIMITS, decide, gpus, seen, started, wants
 from tests.daemon.queue.scheduling.test_declared import MEMORY, share
 from zerotools.sensors.fake import fake_gpu
+from zerotools.sensors.gpu_choice import GpuChoice
 from zerotoolsd.queue.rows import Lease
 from zerotoolsd.queue.scheduling.declared import GIB, DeclaredMemory, rooms
 from zerotoolsd.queue.scheduling.demands import Request, ResourceNeed
 from zerotoolsd.queue.scheduling.floor import GpuFloor
-from zerotoolsd.queue.scheduling.gpu_choice import GpuChoice
 from zerotoolsd.queue.scheduling.gpus import occupied, usable
 from zerotoolsd.queue.scheduling.scheduler import TickDecisions
 

@@ -172,7 +172,7 @@ def _notes(gpu: Gpu, *, roomy: bool) -> Line:
 def _who(gpu: Gpu, look: Look, shares: Sequence[GpuShare]) -> Line:
     leased = look.leases.get(gpu.uuid or "")
     if leased is None and not shares:
-        return [("free", "quiet")]
+        return [("excluded" if gpu.excluded else "free", "quiet")]
     names: dict[str, str] = {} if leased is None else {title(leased): JOB}
     for share in shares:
         names.setdefault(share.owner, share.kind)

@@ -134,6 +134,7 @@ export class MachineView {
     fillOnce(title, [gpu.index, gpu.name], () => [`GPU ${gpu.index}`, h("small", {}, plainName(gpu.name ?? ""))]);
     fill(place,
       gpu.error ? h("p", { class: "bad" }, plainName(gpu.error)) : null,
+      gpu.excluded ? h("p", { class: "quiet" }, "no job gets it (gpus.exclude)") : null,
       shares ? memoryBar(shares, `Memory of GPU ${gpu.index}`) : null,
       h("p", { class: "memory" }, `${bytes(gpu.memory_used_bytes)} of ${bytes(gpu.memory_total_bytes)}`, shares?.residue ? h("span", { class: "bad" }, ` ${bytes(shares.residue)} held by no process`) : null),
       h("p", { class: "quiet chips" }, facts.map(([name, value, meaning]) => h("span", { class: meaning ?? "" }, `${name} ${value}`.trim()))));

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from zerotools.sensors.fake import fake_gpu
-from zerotoolsd.queue.scheduling.gpu_choice import Entry, GpuChoice, by_preference, means
+from zerotools.sensors.gpu_choice import Entry, GpuChoice, by_preference, means
 
 
 @pytest.mark.parametrize(
