@@ -122,7 +122,7 @@ ROWS = (
     Row("health", "GET", "/v1/health", (200,)),
     Row("list-array", "GET", "/v1/jobs?array=2", (200,), said='"jobs": []'),
     Row("list-all", "GET", "/v1/jobs?limit=1000", (200,), said='"masked": true'),
-    Row("clean", "POST", "/v1/clean", (200,), {"jobs": [OVER]}, "it belongs to uid"),
+    Row("clean", "POST", "/v1/clean", (200,), {"jobs": [OVER]}, "it belongs to {anna}"),
     Row("clean-all", "POST", "/v1/clean", (200,), {}, '{"jobs": [{"id": 4'),
     Row("clean-outputs", "POST", "/v1/clean", (200,), {"jobs": [3], "outputs": True}, '"jobs": []'),
     Row("clean-logs", "POST", "/v1/clean", (200,), {"logs_only": True}, '"jobs": []'),

@@ -22,6 +22,7 @@ PROCESSES = {
     "looking": "the processes that look, and their side in the daemon",
     "accounts/as_user.py": "a program of its own, which becomes the user first",
     "exporting.py": "a command of its own",
+    "notifying/running.py": "a command of its own",
     "thinning.py": "a command of its own",
 }
 LOOKS = {
@@ -66,6 +67,7 @@ STARTS = {
     "dispatching/last_uploads.py": "uploads for jobs that are over, as the job's user",
     "looking/nursery.py": "processes that look, as the job's user",
     "notifying/commands.py": "a program that a job names to be told of it, as its user",
+    "notifying/running.py": "this program, of which it ends what is left",
     "supervisor": "of the job's user, as all that it starts",
 }
 """Who starts programs, and as whom: each is in docs/explanation/whose-rights.md."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-import socket
 import time
-from typing import Any
+from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Command
 from tests.daemon.api.fakes import FakeService
+from tests.daemon.api.serving import serving
 from zerotools.cli.job_views.ending_watch import EndingWatch
 from zerotools.cli.job_views.polling import Poller
 from zerotools.cli.main import build, run
@@ -82,32 +83,24 @@ def test_an_end_is_told_and_jobs_are_not_asked_over_and_over(
         assert watch.open == set()
 
 
+class Silent(FakeService):
+    """A daemon that answers no question for events."""
+
+    async def events(self, since: int, wait: float) -> list[Event]:
+        await asyncio.Event().wait()
+        return []
+
+
 def test_a_daemon_that_is_away_does_not_make_the_wait_longer(
-    client: DaemonClient,
-    service: FakeService,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One that answers nothing, after it has answered."""
+    service = Silent(tmp_path / "state")
     service.add(state="running")
-    hung = client.socket.with_name("hung.sock")
-    asked: list[str] = []
-
-    class AwayLater(DaemonClient):
-        def _request(self, method: str, path: str, *more: Any, **others: Any) -> Any:
-            asked.append(path)
-            if path == "/v1/events":
-                self.socket = hung
-            return super()._request(method, path, *more, **others)
-
-    with socket.socket(socket.AF_UNIX) as silent:
-        silent.bind(str(hung))
-        silent.listen(1)
-        monkeypatch.setattr("zerotools.cli.commands.wait.jobs_client", lambda *_: away)
+    path = tmp_path / "run" / "api.sock"
+    with serving(service, path):
         began = time.monotonic()
-        away = AwayLater(client.socket)
-        words = ["wait", "1", "--timeout", "1"]
-        assert run(build(), words) == 124
-    assert time.monotonic() - began < 10
-    assert asked.count("/v1/events") >= 1
-    assert "error: --timeout 1: is over; the daemon at" in capsys.readouterr().err
+        assert run(build(), ["wait", "--socket", str(path), "1", "--timeout", "1"]) == 124
+        assert time.monotonic() - began < 10
+    said = capsys.readouterr().err
+    assert "error: --timeout 1: is over; the daemon at" in said
+    assert "did not answer within" in said

@@ -139,7 +139,9 @@ class DaemonRequests:
             case PermissionError():
                 why = f"the daemon at {self.shown} belongs to another user (permission denied)"
             case TimeoutError():
-                return AnswerLost(f"the daemon at {self.shown} did not answer within {waited:.3g} s")
+                return AnswerLost(
+                    f"the daemon at {self.shown} did not answer within {waited:.3g} s"
+                )
             case _:
                 reason = str(error) or type(error).__name__
                 return AnswerLost(f"the daemon at {self.shown} broke off the connection ({reason})")
