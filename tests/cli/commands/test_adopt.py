@@ -26,3 +26,6 @@ def test_what_cannot_be_watched(zerotools: Command, service: FakeService) -> Non
     done = zerotools("adopt", str(ADOPTABLE), "--time-limit", "soon")
     assert (done.status, service.views) == (2, {})
     assert done.err.startswith("error: --time-limit soon: must be seconds")
+    done = zerotools("adopt", str(ADOPTABLE), "--checkpoint-dir", "")
+    assert (done.status, service.views) == (2, {})
+    assert done.err.startswith("error: --checkpoint-dir: is empty")

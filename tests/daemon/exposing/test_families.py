@@ -81,6 +81,8 @@ def test_jobs_and_gpus_by_owner() -> None:
     found = page()
     assert {each[1]["state"] for each in found["zerotools_jobs"]} == set(STATES)
     assert ("zerotools_jobs", {"state": "queued"}, 3.0) in found["zerotools_jobs"]
+    hung = page(replace(MOMENT, stalled=2))["zerotools_jobs_stalled"]
+    assert [each[2] for each in hung] == [2.0]
     memory = {
         each[1]["gpu_uuid"]: each[1]["owner"] for each in found["zerotools_gpu_memory_used_bytes"]
     }

@@ -48,6 +48,8 @@ def command(
     Name the process that ends last: torchrun rather than one of its ranks.
     """
     wanted: dict[str, Any] = {"pid": pid, "name": name, "time_limit": _limit(time_limit)}
+    if checkpoint_dir == "":
+        raise BadRequest("--checkpoint-dir: is empty; name a directory, or leave the option out")
     if checkpoint_dir is not None and machine_behind(socket) is None:
         checkpoint_dir = str(Path.cwd() / checkpoint_dir)
     wanted["checkpoint_dir"] = checkpoint_dir
