@@ -135,7 +135,7 @@ def _waits() -> Iterator[float]:
 def _fitting(record: Mapping[str, Any], size: int) -> bytes:
     """The record, without what is only nice to know where it would not fit."""
     short = {**record, "cause": str(record.get("cause"))[:LONGEST_CAUSE]}
-    silent = {**short, "last_lines": None, "last_error": None}
+    silent = {**short, **dict.fromkeys(short.keys() & {"last_lines", "last_error"})}
     least = {**silent, **dict.fromkeys(silent.keys() & {"progress", "evaluation"})}
     for each in ({**record}, short, silent, least):
         data = json.dumps(each).encode() + b"\n"
