@@ -17,7 +17,7 @@ from zerotools.core.target import Target
 from zerotools.formats.dcp.native import DcpNative
 from zerotools.ops.conversions.conversion import Conversion, check_output
 from zerotools.ops.execution.load_arrays import load
-from zerotools.ops.weights import lora_merge
+from zerotools.ops.weights import adapter_changes
 from zerotools.ops.weights.lora_merge import merge_adapters
 from zerotools.runs.record import JobRecord, LoraRecord
 
@@ -54,7 +54,7 @@ def matrices(rows: int = 9, columns: int = 5) -> dict[Key, np.ndarray]:
     return {key: draw.standard_normal(shape).astype("f4") for key, shape in shapes.items()}
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(9, 5), (3, lora_merge.ROW_BYTES // 8 + 1)])
+@pytest.mark.parametrize(("rows", "columns"), [(9, 5), (3, adapter_changes.BLOCK_BYTES // 8 + 1)])
 def test_the_sum_takes_the_place_of_the_parts(tmp_path: Path, rows: int, columns: int) -> None:
     arrays = matrices(rows, columns)
     merged = merge_adapters(written(tmp_path / "source", arrays), tmp_path / "scratch")
@@ -72,17 +72,17 @@ def test_the_sum_takes_the_place_of_the_parts(tmp_path: Path, rows: int, columns
 
 def test_other_runs_are_left_alone(tmp_path: Path) -> None:
     record = replace(RECORD, lora=None)
-    checkpoint = written(tmp_path / "source", matrices(), record)
+    checkpoint = written(tmp_path / "source", {OTHER: matrices()[OTHER]}, record)
     assert merge_adapters(checkpoint, tmp_path / "scratch") is None
 
 
 def test_parts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     arrays = matrices()
     half = {key: array for key, array in arrays.items() if key != UP}
-    with pytest.raises(BadFile, match=r"base_layer\.weight but no layer\.q\.lora_B"):
+    with pytest.raises(BadFile, match=r"the adapter of layer\.q has no lora_B"):
         merge_adapters(written(tmp_path / "half", half), tmp_path / "scratch")
     wrong = {**arrays, DOWN: arrays[DOWN][:, :4].copy()}
-    with pytest.raises(BadFile, match=r"\[9, 5\] and its adapter \[9, 2\] times \[2, 4\]"):
+    with pytest.raises(BadRequest, match=r"has shape \[9, 5\], and its adapter \[9, 4\]"):
         merge_adapters(written(tmp_path / "wrong", wrong), tmp_path / "scratch")
 
 
@@ -103,7 +103,7 @@ def test_a_layer_that_keeps_its_weight_transposed_gets_the_sum_so(tmp_path: Path
 
 def test_an_adapter_that_would_be_lost_is_refused(tmp_path: Path) -> None:
     arrays = {key: array for key, array in matrices().items() if key != WEIGHT}
-    with pytest.raises(BadFile, match=r"lora_A\.default\.weight but not the weight to which"):
+    with pytest.raises(BadFile, match=r"there is no layer\.q\.weight, to which"):
         merge_adapters(written(tmp_path / "source", arrays), tmp_path / "scratch")
 
 

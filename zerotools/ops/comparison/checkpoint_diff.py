@@ -16,7 +16,7 @@ from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.training import TrainingState
 from zerotools.formats import FORMATS, FormatTable
 from zerotools.formats.format import flag
-from zerotools.ops.comparison.adapted import Product, tolerance_of_sums, with_adapter
+from zerotools.ops.comparison.adapted import Adapted, tolerance_of_sums, with_adapter
 from zerotools.ops.comparison.pairing import (
     Pairing,
     Side,
@@ -73,7 +73,7 @@ class PreparedDiff:
     notes: tuple[str, ...]
     is_of_runs: bool
     table: FormatTable
-    products: Mapping[Key, Product] = field(default_factory=dict)
+    products: Mapping[Key, Adapted] = field(default_factory=dict)
 
     @property
     def bytes(self) -> int:
@@ -95,7 +95,7 @@ def prepare_diff(
         parse_tolerance(options.tolerance)
     rules = [parse_rule(text) for text in options.rename]
     ours, theirs = _read_both((a, b), options, table)
-    products: dict[Key, Product] = {}
+    products: Mapping[Key, Adapted] = {}
     if options.adapter is not None:
         theirs, products = with_adapter(theirs, options.adapter, table)
     text = options.tolerance or ("bits" if options.adapter is None else tolerance_of_sums(ours))

@@ -26,7 +26,7 @@ from zerotools.io.numeric.distance import (
 )
 from zerotools.io.numeric.gather import Scratch
 from zerotools.io.numeric.numpy_dtypes import Array, as_type, numpy_dtype
-from zerotools.ops.comparison.adapted import AdaptedTensor, Product
+from zerotools.ops.comparison.adapted import Adapted, AdaptedTensor
 from zerotools.ops.comparison.blocks import Block, LocatedTensor, TwoTensors
 from zerotools.ops.comparison.pairing import Pair
 from zerotools.ops.comparison.result import (
@@ -78,7 +78,7 @@ def compare_tensors(
     tolerance: Tolerance,
     budget: MemoryBudget,
     on_bytes: Callable[[int], None] = lambda _: None,
-    products: Mapping[Key, Product] | None = None,
+    products: Mapping[Key, Adapted] | None = None,
 ) -> list[TensorDifference]:
     """What there is to say of each pair, in their order. `on_bytes` is told what is done of
     `bytes_of(a, b, pairs)`. `products` are added to tensors of `b`.
@@ -168,7 +168,7 @@ class _Reading:
         workers: TileWorkers,
         budget: MemoryBudget,
         on_bytes: Callable[[int], None],
-        products: Mapping[Key, Product],
+        products: Mapping[Key, Adapted],
     ) -> None:
         self._products = products
         self._a = a

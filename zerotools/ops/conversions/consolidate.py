@@ -22,6 +22,7 @@ from zerotools.formats.format import (
 )
 from zerotools.io.files.regular import read_user_file
 from zerotools.io.files.sources import recording
+from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.ops.conversions.adapter_export import prepare_adapter
 from zerotools.ops.conversions.conversion import Conversion
 from zerotools.ops.conversions.few_bits import (
@@ -40,7 +41,7 @@ from zerotools.ops.sidecars.model_sidecar_choice import lacking_config, with_sid
 from zerotools.ops.weights.adapter_names import is_adapter_alone
 from zerotools.ops.weights.hub_names import hub_layout_of, on_hub_note, restored
 from zerotools.ops.weights.layout_mapping import MapRequest, mapped
-from zerotools.ops.weights.lora_merge import merge_adapters
+from zerotools.ops.weights.lora_merge import MergeRequest, merge_adapters
 from zerotools.ops.weights.reference_model import Reference, check_against, read_reference
 from zerotools.ops.weights.renaming import namer, parse_rule
 from zerotools.ops.weights.rewrite import describe, rename
@@ -156,16 +157,15 @@ def _prepare(
     like = read_reference(options.like).only(is_selected) if options.like is not None else None
     if options.weights_from == MASTERS:
         source.check_weights(checkpoint)
-    scratch = destination.with_name(f".{destination.name}.sums")
-    merged = merge_adapters(checkpoint, scratch, table, options.base)
-    if merged is None and not options.include and is_adapter_alone(checkpoint.tensors):
-        raise BadRequest(
-            f"{checkpoint.origin.path} holds an adapter without the model that it is for, of which "
-            "no model can be made; pass --adapter-only to export the adapter, or --include '*' to "
-            "write its tensors as they are"
-        )
-    checkpoint = checkpoint if merged is None else merged.checkpoint
     beside = like.model_sidecars if like is not None else {}
+    scratch = destination.with_name(f".{destination.name}.sums")
+    merged = None
+    if not (options.include and options.base is None and is_adapter_alone(checkpoint.tensors)):
+        around, _ = with_sidecars(checkpoint, config_dir, beside)
+        config = around.model_sidecars.get(CONFIG)
+        merged = merge_adapters(checkpoint, scratch, table, _merge_request(options, config))
+    if merged is not None:
+        checkpoint, options = merged.checkpoint, replace(options, weights_from=MASTERS)
     checkpoint, found = with_sidecars(checkpoint, config_dir, beside)
     quantisation = recognise(checkpoint)
     checkpoint, said = in_asked_values(checkpoint, quantisation, options.dtype)
@@ -201,19 +201,22 @@ def _prepare(
         return conversion
     return replace(
         conversion,
-        notes=(*conversion.notes, merged.note),
+        notes=(*conversion.notes, *merged.notes),
         sums=merged.sums,
         sums_bytes=merged.bytes,
         sums_directory=merged.scratch,
     )
 
 
+def _merge_request(options: Options, config: Path | None) -> MergeRequest:
+    return MergeRequest(
+        options.base, options.adapter_config, options.adapter_name, options.weights_from, config
+    )
+
+
 def _check_adapter_options(options: Options) -> None:
-    """Refuse options of an adapter without one, and those of a model with an adapter alone."""
+    """Refuse options of a model with an adapter alone."""
     if not options.adapter_only:
-        for name in ("adapter_config", "adapter_name"):
-            if getattr(options, name) is not None:
-                raise BadRequest(f"{flag(name)} is for --adapter-only; add that, or leave it out")
         return
     plain = Options()
     useless = [

@@ -54,7 +54,9 @@ def weights_of(
     """
     lost: dict[str, str] = {}
     checkpoint = _without_broken_adapters(checkpoint, table, lost)
-    merged = merge_adapters(checkpoint, scratch, table)
+    record = format_of(checkpoint, table).job_record(checkpoint)
+    is_merged = record is not None and record.lora is not None
+    merged = merge_adapters(checkpoint, scratch, table) if is_merged else None
     checkpoint = checkpoint if merged is None else merged.checkpoint
     layout = hub_layout_of(checkpoint, table)
     checkpoint = _without_lost(checkpoint, layout, lost)

@@ -31,6 +31,12 @@ from zerotools.ops.weights.adapter_names import (
 from zerotools.runs.record import LoraRecord
 
 ADAPTER_CONFIG = "adapter_config.json"
+BASE_NAME = "base_model_name_or_path"
+# verl keeps PEFT's file in a directory, and otherwise only rank and alpha.
+_INSIDE = "lora_adapter"
+_VERL = "lora_train_meta.json"
+# Ways to begin that take something off the weight to which the product is added.
+_CHANGE_THE_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 _LARGEST = 2**24
 _HALVES = ((A, B), (EMBEDDING_A, EMBEDDING_B))
 
@@ -84,17 +90,42 @@ def choose_config(
         return read_adapter_config(given / name if (given / own).is_file() else given), []
     if record is not None:
         return _of_record(record, checkpoint, tensors)
-    found = None if name == DEFAULT else find_beside(checkpoint.root, own)
-    if found is None and (name == DEFAULT or not others):
-        found = find_beside(checkpoint.root, ADAPTER_CONFIG)
-    if found is None:
-        which = f"its adapter {name}" if others else "its adapter"
-        raise BadRequest(
-            f"nothing in {checkpoint.origin.path} or around it says how {which} is scaled "
-            f"(lora_alpha): pass --adapter-config DIR, where PEFT's save_pretrained of this run "
-            f"wrote {ADAPTER_CONFIG}"
-        )
-    return read_adapter_config(found), [f"took {ADAPTER_CONFIG} from {found.parent}"]
+    places = [own] if name != DEFAULT else []
+    if name == DEFAULT or not others:
+        places += [ADAPTER_CONFIG, f"{_INSIDE}/{ADAPTER_CONFIG}"]
+    for place in places:
+        if (found := find_beside(checkpoint.root, place)) is not None:
+            return read_adapter_config(found), [f"took {ADAPTER_CONFIG} from {found.parent}"]
+    found = None if others else find_beside(checkpoint.root, _VERL)
+    if found is not None:
+        return _of_verl(found, checkpoint, tensors), [f"took r and lora_alpha from {found}"]
+    which = f"its adapter {name}" if others else "its adapter"
+    raise BadRequest(
+        f"nothing in {checkpoint.origin.path} or around it says how {which} is scaled "
+        f"(lora_alpha): pass --adapter-config DIR, where PEFT's save_pretrained of this run "
+        f"wrote {ADAPTER_CONFIG}"
+    )
+
+
+def _of_verl(
+    file: Path, checkpoint: Checkpoint, tensors: Sequence[AdapterTensor]
+) -> dict[str, Any]:
+    """The config that verl's record of an adapter means."""
+    try:
+        tree = read_json(file, _LARGEST)
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadFile(f"{file} cannot be read: {error!s:.200}") from None
+    if not isinstance(tree, dict) or not {"r", "lora_alpha"} <= tree.keys():
+        raise BadFile(f"{file} has no r and lora_alpha; pass --adapter-config DIR")
+    return {
+        "peft_type": "LORA",
+        "task_type": tree.get("task_type") or _task_type(checkpoint),
+        BASE_NAME: None,
+        "r": tree["r"],
+        "lora_alpha": tree["lora_alpha"],
+        "target_modules": list(dict.fromkeys(each.module for each in tensors)),
+        "inference_mode": True,
+    }
 
 
 def _of_record(
@@ -136,6 +167,21 @@ def _task_type(checkpoint: Checkpoint) -> str | None:
     return None
 
 
+def refuse_changed_base(config: Mapping[str, Any], path: object) -> None:
+    """Refuse to add an adapter to a base model that is not what it was trained beside.
+
+    Raises:
+        Unsupported: training began by changing the base.
+    """
+    began = config.get("init_lora_weights")
+    if isinstance(began, str) and began.lower().startswith(_CHANGE_THE_BASE):
+        raise Unsupported(
+            f"{path} has init_lora_weights = {began!r:.40}, which changed the weights of the base "
+            "model before it trained: they are not those of the base that is given; convert the "
+            "adapter by save_pretrained(..., path_initial_model_for_weight_conversion=...) of PEFT"
+        )
+
+
 def scale_of(config: Mapping[str, Any], module: str) -> float:
     """How often the product of the two matrices of a layer is added to its weight.
 
@@ -150,6 +196,21 @@ def scale_of(config: Mapping[str, Any], module: str) -> float:
             "must be finite numbers, and r above 0; pass that of this run by --adapter-config"
         )
     return float(alpha / (rank**0.5 if config.get("use_rslora") else rank))
+
+
+def token_indices(config: Mapping[str, Any], module: str) -> list[int]:
+    """The rows of the embedding `module` that were trained alone.
+
+    Raises:
+        BadFile: the config does not list them.
+    """
+    given = config.get("trainable_token_indices")
+    if isinstance(given, dict):
+        matching = [rows for name, rows in given.items() if f".{module}".endswith(f".{name}")]
+        given = matching[0] if matching else next(iter(given.values()), None)
+    if not isinstance(given, list) or any(type(each) is not int for each in given):
+        raise BadFile(f"{ADAPTER_CONFIG}: trainable_token_indices is not a list of numbers")
+    return given
 
 
 def _is_finite(value: Any) -> bool:

@@ -10,7 +10,7 @@ into the names. A model into which adapters were injected has no `base_model.mod
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from zerotools.core.checkpoint import Key
@@ -29,8 +29,10 @@ _LORA = re.compile(
     rf"|(?P<part>{EMBEDDING_A}|{EMBEDDING_B}|{MAGNITUDE})(\.(?P<of>[^.]+))?(\.weight)?)"
 )
 _WHOLE = re.compile(rf"(?P<stem>.+)\.{SAVED_WHOLE}\.(?P<adapter>[^.]+)(?P<leaf>\..+)")
-_TOKENS = re.compile(rf"(?P<stem>.+\.token_adapter)\.{TOKENS}\.(?P<adapter>[^.]+)")
+_TOKENS = re.compile(rf"(?P<stem>.+\.token_adapter)\.{TOKENS}(\.(?P<adapter>[^.]+))?")
 _ORIGINALS = (".original_module.", ".trainable_tokens_original.")
+# What PEFT's layers call that which they are put around.
+_INSIDE = ("base_layer", "token_adapter", "original_module")
 # What other kinds of adapters call their tensors, or LoRA's rarer forms.
 _OTHERS = re.compile(
     r"\.(ia3_l|hada_w\w+|lokr_w\w+|oft_[A-Za-z]+|boft_[A-Za-z]+|vera_lambda_\w+|vblora_\w+"
@@ -44,12 +46,13 @@ _OTHERS = re.compile(
 class AdapterTensor:
     """A tensor of an adapter. `module` is the layer it belongs to, as the model without adapters
     calls it; `part` is `lora_A`, ..., `modules_to_save` or `trainable_tokens_delta`; `saved` its
-    name in the files of PEFT."""
+    name in the files of PEFT, which begins with `stem`."""
 
     key: Key
     module: str
     part: str
     saved: str
+    stem: str
 
 
 def adapter_tensors(keys: Iterable[Key], adapter: str | None, path: object) -> list[AdapterTensor]:
@@ -127,11 +130,11 @@ def _parsed(key: Key) -> tuple[str, AdapterTensor] | None:
         part, stem, adapter = SAVED_WHOLE, match["stem"], match["adapter"]
         saved = f"{stem}{match['leaf']}"
     elif match := _TOKENS.fullmatch(name):
-        part, stem, adapter = TOKENS, match["stem"], match["adapter"]
+        part, stem, adapter = TOKENS, match["stem"], match["adapter"] or DEFAULT
         saved = f"{stem}.{TOKENS}"
     else:
         return None
-    return adapter, AdapterTensor(key, module_of(stem), part, saved)
+    return adapter, AdapterTensor(key, module_of(stem), part, saved, stem)
 
 
 def full_name(name: str) -> str:
@@ -144,7 +147,23 @@ def full_name(name: str) -> str:
 
 def module_of(stem: str) -> str:
     """A layer's name in the model without adapters."""
-    return stem.removeprefix(PREFIX).replace(".base_layer", "")
+    words = stem.removeprefix(PREFIX).split(".")
+    return ".".join(word for word in words if word not in _INSIDE)
+
+
+def plain_name(name: str) -> str:
+    """The name that a tensor has in the model without adapters; what an adapter holds whole has
+    that of the tensor whose place it takes."""
+    return re.sub(rf"\.{SAVED_WHOLE}\.[^.]+\.", ".", module_of(full_name(name)))
+
+
+def is_replaced(name: str, saved: Collection[str]) -> bool:
+    """Whether a tensor of the model around an adapter is none of the model with it: a copy of rows
+    that were trained, or in one of the modules `saved`, which the adapter holds whole."""
+    if ".trainable_tokens_original." in name:
+        return True
+    stem, found, _ = name.partition(".original_module.")
+    return bool(found) and stem in saved
 
 
 def biases(keys: Iterable[Key], which: str, modules: Iterable[str]) -> Iterator[AdapterTensor]:
@@ -159,4 +178,4 @@ def biases(keys: Iterable[Key], which: str, modules: Iterable[str]) -> Iterator[
         if not any(word in name for word in _ORIGINALS) and (
             which == "all" or module_of(stem) in adapted
         ):
-            yield AdapterTensor(key, module_of(stem), "bias", name)
+            yield AdapterTensor(key, module_of(stem), "bias", name, stem)

@@ -1,47 +1,69 @@
-"""Adapters of a LoRA run added to their weights: W + scale · B·A, in fp32; transposed where the
-layer keeps its weight so (GPT-2's).
+"""Adapters of a LoRA run added to their weights, in fp32: W + scale · B·A, and what DoRA, trainable
+tokens and experts make of it.
 
-This is a computation, and no copy: it is made where the job's record says that it trained adapters,
-and nowhere else. The sums go to a file next to the output, some rows at a time, and the export
-reads them from there like any other source.
+This is a computation, and no copy. The sums go to files next to the output, some rows at a time,
+and the export reads them from there like any other source.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 from zerotools.core import dtypes
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Tensor
 from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.core.layout import PlacedBlock, place_chunk
 from zerotools.formats import FORMATS, FormatTable, format_of
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.output.staging import Staging, partial_of
-from zerotools.ops.execution.load_arrays import load
-from zerotools.ops.weights.base_weights import BASE, A, B, check_bytes, with_base
-from zerotools.runs.record import LoraRecord
+from zerotools.ops.weights.adapted_model import AdaptedModel, LacksBase, adapted, plain_weights
+from zerotools.ops.weights.adapter_changes import Product, applied, block_reader, blocks_of
+from zerotools.ops.weights.adapter_config import (
+    ADAPTER_CONFIG,
+    BASE_NAME,
+    check_config,
+    choose_config,
+    refuse_changed_base,
+)
+from zerotools.ops.weights.adapter_names import (
+    DEFAULT,
+    SAVED_WHOLE,
+    AdapterTensor,
+    adapter_names,
+    adapter_of,
+    adapter_tensors,
+    plain_name,
+)
+from zerotools.ops.weights.base_weights import check_bytes, with_base
+from zerotools.ops.weights.embeddings import with_tied_head
+from zerotools.ops.weights.given_base import read_base, with_given_base
+from zerotools.ops.weights.selection import MASTERS, weights_from
+from zerotools.runs.record import JobRecord, LoraRecord
 
-ROW_BYTES = 16 * 1024 * 1024
-"""Rows of about so many bytes are added up at a time."""
+_MAX_NAMED = 3
 
 
 @dataclass(frozen=True)
-class AdapterMerge:
-    """One weight and its adapter in a checkpoint, and the file where their sum goes. The product
-    of `left` and `right` is what is added."""
+class MergeRequest:
+    """What the user said of the adapter: its `base` model, its `config`, its `name` where there are
+    several; `weights` are those of `weights_from`. `model_config` is the config.json of the
+    run."""
 
-    weight: Key
-    left: Key
-    right: Key
-    is_transposed: bool
-    file: str
+    base: Path | None = None
+    config: Path | None = None
+    name: str | None = None
+    weights: str = MASTERS
+    model_config: Path | None = None
+
+    def options(self) -> list[str]:
+        """The options that are of no use where there is no adapter."""
+        given = {"--base": self.base, "--adapter-config": self.config, "--adapter-name": self.name}
+        return [option for option, value in given.items() if value is not None]
 
 
 @dataclass(frozen=True)
@@ -53,120 +75,227 @@ class MergedAdapters:
     sums: Callable[[], AbstractContextManager[None]]
     bytes: int
     scratch: Path
-    note: str
+    notes: tuple[str, ...]
 
 
 def merge_adapters(
     checkpoint: Checkpoint,
     scratch: Path,
     table: FormatTable = FORMATS,
-    base_directory: Path | None = None,
+    request: MergeRequest | None = None,
 ) -> MergedAdapters | None:
-    """What is exported of a run that trained adapters, as the record of its job says; None of any
-    other. The base model of adapters that were saved alone is at `base_directory`, or where the run
-    had it.
+    """What is exported of a run that trained LoRA adapters, as the names of its tensors say; None
+    of any other. How adapters are scaled is in the record of its job, or in its
+    adapter_config.json.
 
     The sums go to a directory next to `scratch`; what a killed run left there is removed first.
 
     Raises:
-        BadFile: a weight has half an adapter, or one of other shapes; or an adapter has no weight.
-        BadRequest: the checkpoint holds adapters alone, and their base model is not there; or it
-            does not, and one is given.
+        BadFile: half of an adapter is missing, or an adapter has no weight in a job's checkpoint.
+        BadRequest: the base model or the config is not there, does not fit, or is not needed.
+        Unsupported: the adapter is of a kind that is not merged.
     """
+    request = request or MergeRequest()
     record = format_of(checkpoint, table).job_record(checkpoint)
-    base = None if record is None or record.lora is None else record.lora.base
-    if base_directory is not None:
-        if base is None:
+    if record is not None and record.lora is not None:
+        return _of_job(checkpoint, record, record.lora, scratch, request)
+    held = weights_from(checkpoint, request.weights)
+    names = adapter_names(held.tensors)
+    if not names:
+        if useless := request.options():
             raise BadRequest(
-                f"--base is for adapters that a job saved without their base model, and "
-                f"{checkpoint.origin.path} holds whole weights; leave it out"
+                f"{checkpoint.origin.path} has no adapter (no tensor such as lora_A), and "
+                f"{' and '.join(useless)} is for runs that have one; leave it out"
             )
-        if isinstance(base_directory, RemotePath):
-            raise BadRequest(
-                f"--base {base_directory}: the base model must be on a disk here; copy it there"
-            )
-        base = replace(base, path=str(base_directory.absolute()))
-    if record is None or record.lora is None:
         return None
-    adapters = checkpoint
-    if base is not None:
-        checkpoint = with_base(adapters, record, base)
-    scale, folder = record.lora.scale, partial_of(scratch)
-    merges = {_plain(merge.weight): merge for merge in _merges(checkpoint, record.lora, folder)}
-    _refuse_strays(checkpoint, merges.values())
-    tensors: dict[Key, Tensor] = {}
-    files = dict(checkpoint.files)
-    for key, tensor in checkpoint.tensors.items():
-        if A in key.name or B in key.name:
-            continue
-        new = _plain(key)
-        tensors[new] = tensor
-        if new in merges:
-            whole = Chunk(Box.whole(tensor.shape), merges[new].file, 0)
-            tensors[new] = Tensor(dtypes.FLOAT32, tensor.shape, (whole,))
-            files[merges[new].file] = tensor.numel * 4
-    size = sum(tensors[key].nbytes for key in merges)
+    tensors = adapter_tensors(held.tensors, request.name, checkpoint.origin.path)
+    name = request.name or (DEFAULT if DEFAULT in names else names[0])
+    others = [each for each in names if each != name]
+    config, notes = choose_config(held, request.config, None, tensors, name, others)
+    parts = {each.saved: held.tensors[each.key] for each in tensors}
+    check_config(config, tensors, parts, checkpoint.origin.path)
+    if others:
+        notes.append(
+            f"the adapter {name} is merged, and not {', '.join(others[:_MAX_NAMED])}; "
+            "--adapter-name merges another"
+        )
+    own = plain_weights(held, name)
+    own = with_tied_head(own, request.model_config, _not_trained(held, config))
+    model = _model_of(held, own, tensors, config, request.base, table)
+    merged = _laid_out(checkpoint, model, scratch, request)
+    return replace(merged, notes=(*notes, *merged.notes))
 
-    def sums() -> AbstractContextManager[None]:
+
+def _model_of(
+    held: Checkpoint,
+    own: Checkpoint,
+    tensors: list[AdapterTensor],
+    config: Mapping[str, Any],
+    base: Path | None,
+    table: FormatTable,
+) -> AdaptedModel:
+    """The model, whose base the run holds or `base` has."""
+    path = held.origin.path
+    try:
+        model = adapted(own, held, tensors, config)
+    except LacksBase as error:
+        if base is None:
+            raise BadRequest(_without_base(path, config, str(error))) from None
+    else:
         if base is not None:
-            check_bytes(adapters, base)
-        return _summed(checkpoint, list(merges.values()), scale, scratch)
+            raise BadRequest(
+                f"{path} holds the base model of its adapter itself, into which the adapter is "
+                "merged; leave --base out"
+            )
+        return model
+    assert base is not None
+    refuse_changed_base(config, path)
+    return on_base(held, own, tensors, config, read_base(base, table))
 
-    return MergedAdapters(
-        replace(checkpoint, tensors=tensors, files=files),
-        sums,
-        size,
-        folder,
-        f"{counted(len(merges), 'weight')} get their adapters added, scaled by {scale:g}; the sums "
-        f"take {size} bytes next to the output while it is written",
+
+def on_base(
+    held: Checkpoint,
+    own: Checkpoint,
+    tensors: Sequence[AdapterTensor],
+    config: Mapping[str, Any],
+    base: Checkpoint,
+) -> AdaptedModel:
+    """The adapter `tensors` of `held`, of which `own` has the other weights, added to a model.
+
+    Raises:
+        BadRequest: it is not the base model of the adapter.
+    """
+    weights, halves = with_given_base(own, held, base)
+    try:
+        return adapted(weights, halves, tensors, config)
+    except LacksBase as error:
+        raise BadRequest(
+            f"{base.origin.path} is not the base model of the adapter in {held.origin.path}: "
+            f"{error}"
+        ) from None
+
+
+def _not_trained(held: Checkpoint, config: Mapping[str, Any]) -> set[str]:
+    """The names of weights that lie beside an adapter as they were."""
+    whole = tuple(f".{module}." for module in config.get(SAVED_WHOLE) or ())
+    names = (key.name for key in held.tensors if f".{SAVED_WHOLE}." not in key.name)
+    plain = (plain_name(name) for name in names)
+    return {name for name in plain if not any(each in f".{name}" for each in whole)}
+
+
+def _without_base(path: Path, config: Mapping[str, Any], why: str) -> str:
+    named = config.get(BASE_NAME)
+    base = named if isinstance(named, str) and named else "BASE_DIR"
+    said = f" ({ADAPTER_CONFIG} names {base})" if base == named else ""
+    return (
+        f"{path} holds a LoRA adapter without the weights of its base model{said}: {why}; merge "
+        f"both with zerotools consolidate {path} OUT --base {base}, or export the adapter alone "
+        f"with zerotools consolidate {path} OUT --adapter-only"
     )
 
 
-def _plain(key: Key) -> Key:
-    return Key(key.name.replace(BASE, "."), key.role)
-
-
-def _merges(checkpoint: Checkpoint, lora: LoraRecord, folder: Path) -> Iterator[AdapterMerge]:
-    for number, (key, tensor) in enumerate(checkpoint.tensors.items()):
-        stem, found, rest = key.name.partition(BASE)
-        if key.role != "param" or not found or rest != "weight":
-            continue
-        down, up = Key(f"{stem}{A}weight", "param"), Key(f"{stem}{B}weight", "param")
-        for half in (down, up):
-            if half not in checkpoint.tensors:
-                raise BadFile(f"{checkpoint.origin.path} has {key.name} but no {half.name}")
-        is_transposed = stem in lora.fan_in_fan_out
-        shapes = [checkpoint.tensors[half].shape for half in (up, down)]
-        product = shapes[0][:1] + shapes[1][1:]
-        expected_shape = tensor.shape[::-1] if is_transposed else tensor.shape
-        if (product, shapes[0][1:]) != (expected_shape, shapes[1][:1]):
-            raise BadFile(
-                f"{checkpoint.origin.path}: {key.name} has shape {list(tensor.shape)} and its "
-                f"adapter {list(shapes[0])} times {list(shapes[1])}"
+def _of_job(
+    checkpoint: Checkpoint,
+    record: JobRecord,
+    lora: LoraRecord,
+    scratch: Path,
+    request: MergeRequest,
+) -> MergedAdapters:
+    """The model of a job, whose record says all of its adapters."""
+    adapters, base = checkpoint, lora.base
+    if request.config is not None or request.name is not None:
+        raise BadRequest(
+            f"{checkpoint.origin.path} is a job's, whose record describes its adapter; leave "
+            f"{' and '.join(replace(request, base=None).options())} out"
+        )
+    if request.base is not None:
+        if base is None:
+            raise BadRequest(
+                f"--base is for adapters that were saved without their base model, and "
+                f"{checkpoint.origin.path} holds whole weights; leave it out"
             )
-        left, right = (down, up) if is_transposed else (up, down)
-        yield AdapterMerge(key, left, right, is_transposed, str(folder / f"{number}.f32"))
-
-
-def _refuse_strays(checkpoint: Checkpoint, merges: Iterable[AdapterMerge]) -> None:
-    """An adapter that belongs to no weight here would be lost in silence."""
-    used = {half for merge in merges for half in (merge.left, merge.right)}
-    for key in checkpoint.tensors:
-        if key.role == "param" and (A in key.name or B in key.name) and key not in used:
-            raise BadFile(
-                f"{checkpoint.origin.path} has {key.name} but not the weight to which it is added"
+        if isinstance(request.base, RemotePath):  # its files are compared with the job's digests
+            raise BadRequest(
+                f"--base {request.base}: the base model must be on a disk here; copy it there"
             )
+        base = replace(base, path=str(request.base.absolute()))
+    if base is not None:
+        checkpoint = with_base(adapters, record, base)
+    held = weights_from(checkpoint, request.weights)
+    path = checkpoint.origin.path
+    tensors = adapter_tensors(held.tensors, None, path) if adapter_names(held.tensors) else []
+    config = {"r": 1, "lora_alpha": lora.scale}  # the scale itself
+    own = plain_weights(held, DEFAULT)
+    try:
+        model = adapted(own, held, tensors, config, lora.fan_in_fan_out.__contains__)
+    except LacksBase as error:
+        raise BadFile(str(error)) from None
+    merged = _laid_out(checkpoint, model, scratch, request)
+    if base is None:
+        return merged
+    sums = merged.sums
+
+    def checked() -> AbstractContextManager[None]:
+        check_bytes(adapters, base)
+        return sums()
+
+    return replace(merged, sums=checked)
+
+
+def _laid_out(
+    checkpoint: Checkpoint, model: AdaptedModel, scratch: Path, request: MergeRequest
+) -> MergedAdapters:
+    folder = partial_of(scratch)
+    tensors = dict(model.weights.tensors)
+    files = {**model.weights.files}
+    places: dict[Key, Path] = {}
+    for number, key in enumerate(model.changes):
+        shape, place = tensors[key].shape, folder / f"{number}.f32"
+        tensors[key] = Tensor(dtypes.FLOAT32, shape, (Chunk(Box.whole(shape), str(place), 0),))
+        files[str(place)] = tensors[key].nbytes
+        places[key] = place
+    size = sum(tensors[key].nbytes for key in places)
+    merged = replace(
+        model.weights,
+        tensors=tensors | _beside_weights(checkpoint, request.weights),
+        files=files,
+        aliases={a: n for a, n in model.weights.aliases.items() if Key(n, "param") in tensors},
+    )
+    scales = sorted(
+        {
+            each.scale
+            for changes in model.changes.values()
+            for each in changes
+            if isinstance(each, Product)
+        }
+    )
+    scaled = f"{scales[0]:g}" + (f" to {scales[-1]:g}" if len(scales) > 1 else "") if scales else ""
+    note = (
+        f"{counted(len(places), 'weight')} get their adapters added, scaled by {scaled}; the sums "
+        f"take {size} bytes next to the output while it is written"
+    )
+    return MergedAdapters(merged, lambda: _summed(model, places, scratch), size, folder, (note,))
+
+
+def _beside_weights(checkpoint: Checkpoint, weights: str) -> dict[Key, Tensor]:
+    """What the checkpoint has besides weights: 16-bit copies of masters, state of the optimizer."""
+    held = checkpoint.tensors
+    return {
+        Key(plain_name(key.name), key.role): tensor
+        for key, tensor in held.items()
+        if key.role not in ("param", "buffer")
+        and adapter_of(key) is None
+        and (key.role != "param16" or (weights == MASTERS and Key(key.name, "param") in held))
+    }
 
 
 @contextmanager
-def _summed(
-    checkpoint: Checkpoint, merges: list[AdapterMerge], scale: float, scratch: Path
-) -> Iterator[None]:
+def _summed(model: AdaptedModel, places: Mapping[Key, Path], scratch: Path) -> Iterator[None]:
     interruption = None
     with Staging(scratch):
         try:
-            for merge in merges:
-                _add_up(checkpoint, merge, scale)
+            for key, place in places.items():
+                _add_up(model, key, place)
             yield
         except KeyboardInterrupt as error:  # for which a staging directory would be kept
             interruption = error
@@ -174,25 +303,10 @@ def _summed(
         raise interruption
 
 
-def _add_up(checkpoint: Checkpoint, merge: AdapterMerge, scale: float) -> None:
-    halves = load(checkpoint, dict.fromkeys((merge.left, merge.right), dtypes.FLOAT32))
-    left, right = halves[merge.left], halves[merge.right]
-    if merge.is_transposed:
-        left, right = left.T, right.T
-    weight = checkpoint.tensors[merge.weight]
-    most = max(1, ROW_BYTES // max(1, weight.shape[1] * 4))
-    with Path(merge.file).open("wb") as file:
-        for first in range(0, weight.shape[0], most):
-            rows = _rows(weight, first, min(most, weight.shape[0] - first))
-            part = replace(checkpoint, tensors={merge.weight: rows})
-            total = load(part, {merge.weight: dtypes.FLOAT32})[merge.weight]
-            total += np.float32(scale) * (left[first : first + most] @ right)
-            file.write(total.tobytes())
-
-
-def _rows(tensor: Tensor, first: int, count: int) -> Tensor:
-    """Some rows of a matrix, as a tensor of their own."""
-    shape = (count, tensor.shape[1])
-    placed = PlacedBlock(Box((first, 0), shape), (0, 0))
-    chunks = (place_chunk(chunk, placed, tensor.dtype) for chunk in tensor.chunks)
-    return Tensor(tensor.dtype, shape, tuple(chunk for chunk in chunks if chunk is not None))
+def _add_up(model: AdaptedModel, key: Key, place: Path) -> None:
+    shape = model.weights.tensors[key].shape
+    read = block_reader(model.weights, key)
+    apply = applied(model.changes[key], model.halves, shape, read)
+    with place.open("wb") as file:
+        for box in blocks_of(shape):
+            file.write(apply(box, read(box)).tobytes())

@@ -1,0 +1,308 @@
+"""A model and one of its PEFT adapters: the weights under the model's own names, and what the
+adapter changes in each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+from zerotools.core.checkpoint import Checkpoint, Key, Tensor
+from zerotools.core.errors import BadFile, BadRequest, Unsupported
+from zerotools.ops.weights.adapter_changes import Change, Layout, Offset, Product, Rows
+from zerotools.ops.weights.adapter_config import ADAPTER_CONFIG, scale_of, token_indices
+from zerotools.ops.weights.adapter_names import (
+    EMBEDDING_A,
+    EMBEDDING_B,
+    MAGNITUDE,
+    SAVED_WHOLE,
+    TOKENS,
+    A,
+    AdapterTensor,
+    B,
+    adapter_of,
+    is_replaced,
+    plain_name,
+)
+
+_ROLES = ("param", "buffer")
+# Kinds of LoRA of which no sum of weights is what the layer computes, or another than here.
+_NO_SUM = (
+    "alora_invocation_tokens", "arrow_config", "use_qalora", "use_bdlora", "kasa_config",
+    "monteclora_config", "layer_replication",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class AdaptedModel:
+    """`weights` are those without the adapter, `changes` what it does to some of them; `halves`
+    holds the tensors that changes name."""
+
+    weights: Checkpoint
+    changes: Mapping[Key, tuple[Change, ...]]
+    halves: Checkpoint
+
+
+class LacksBase(BadRequest):
+    """An adapter is added to a weight that is not there."""
+
+
+def adapted(
+    weights: Checkpoint,
+    adapter: Checkpoint,
+    tensors: Sequence[AdapterTensor],
+    config: Mapping[str, Any],
+    is_transposed: Callable[[str], bool | None] = lambda _: None,
+) -> AdaptedModel:
+    """The model `weights` with `tensors` of `adapter`. `is_transposed` says of a layer whether it
+    keeps its weight as (in, out), None where that is to be seen from shapes.
+
+    Raises:
+        LacksBase: a weight is not there, or packed into a few bits.
+        BadRequest: the adapter does not fit the weights.
+        BadFile: half of the adapter of a layer is missing.
+        Unsupported: no sum of weights does what this kind of adapter does.
+    """
+    _refuse_no_sum(config, adapter)
+    model = _Model(weights, adapter, config, is_transposed)
+    changes: dict[Key, list[Change]] = {}
+    for parts in _layers(tensors):
+        for key, change in model.changes(parts):
+            known = changes.setdefault(key, [])
+            if not isinstance(change, Rows) or not any(isinstance(each, Rows) for each in known):
+                known.append(change)
+    found = {key: tuple(each) for key, each in changes.items()}
+    return AdaptedModel(weights, found, adapter)
+
+
+def plain_weights(held: Checkpoint, name: str) -> Checkpoint:
+    """The weights of a run that trained the adapter `name`, under the names of the model: what that
+    adapter holds whole in place of what it had, and nothing of the other adapters."""
+    whole: dict[Key, Tensor] = {}
+    tensors: dict[Key, Tensor] = {}
+    dropped: set[str] = set()
+    saved = {
+        key.name.partition(f".{SAVED_WHOLE}.")[0]
+        for key in held.tensors
+        if f".{SAVED_WHOLE}.{name}." in key.name
+    }
+    for key, tensor in held.tensors.items():
+        plain = Key(plain_name(key.name), key.role)
+        adapter = adapter_of(key)
+        if adapter == name and f".{SAVED_WHOLE}." in key.name:
+            whole[plain] = tensor
+        elif adapter is not None or is_replaced(key.name, saved):
+            dropped.add(key.name)
+        else:
+            tensors[plain] = tensor
+    tensors |= whole
+    names = {key.name for key in tensors}
+    aliases: dict[str, str] = {}
+    for alias, holder in held.aliases.items():
+        own, other = plain_name(alias), plain_name(holder)
+        if own in names or adapter_of(Key(alias, "param")) is not None:
+            continue
+        if holder in dropped:
+            if not is_replaced(alias, saved) and Key(holder, "param") in held.tensors:
+                tensors[Key(own, "param")] = held.tensors[Key(holder, "param")]
+        elif own != other:
+            aliases[own] = other
+    return replace(held, tensors=tensors, aliases=aliases)
+
+
+def _layers(tensors: Iterable[AdapterTensor]) -> list[list[AdapterTensor]]:
+    """What belongs to one layer, or to one of the parameters of a module: PEFT wraps these one
+    around another."""
+    found: dict[str, list[AdapterTensor]] = {}
+    for each in tensors:
+        if each.part not in (SAVED_WHOLE, "bias"):
+            found.setdefault(each.stem, []).append(each)
+    return list(found.values())
+
+
+def _refuse_no_sum(config: Mapping[str, Any], adapter: Checkpoint) -> None:
+    odd = next((key for key in _NO_SUM if config.get(key)), None)
+    if odd is not None:
+        raise Unsupported(
+            f"{adapter.origin.path}: {ADAPTER_CONFIG} has {odd}, and such an adapter is not merged "
+            "here; export it with --adapter-only and load it with PEFT"
+        )
+
+
+class _Model:
+    """The weights to which one adapter is added."""
+
+    def __init__(
+        self,
+        weights: Checkpoint,
+        adapter: Checkpoint,
+        config: Mapping[str, Any],
+        is_transposed: Callable[[str], bool | None],
+    ) -> None:
+        self._weights = weights
+        self._adapter = adapter
+        self._config = config
+        self._said = is_transposed
+        self._of_leaves: dict[str, bool] | None = None
+
+    def changes(self, parts: Sequence[AdapterTensor]) -> list[tuple[Key, Change]]:
+        """What the parts of one layer change."""
+        module = parts[0].module
+        matrices = {each.part: each.key for each in parts if not each.saved.endswith(".bias")}
+        offset = next((each.key for each in parts if each.saved.endswith(".bias")), None)
+        found: list[tuple[Key, Change]] = []
+        if TOKENS in matrices:
+            found.append(self._tokens(module, matrices[TOKENS]))
+        for down, up in ((A, B), (EMBEDDING_A, EMBEDDING_B)):
+            if (down in matrices) != (up in matrices):
+                lacking = up if down in matrices else down
+                raise BadFile(f"{self._path}: the adapter of {module} has no {lacking}")
+            if down in matrices:
+                halves = matrices[down], matrices[up], matrices.get(MAGNITUDE)
+                found.append(self._product(module, down == EMBEDDING_A, halves, parts[0].stem))
+        if offset is not None:
+            key = self._weight(f"{module}.bias")
+            if key is None:
+                raise self._lacks(f"{module}.bias")
+            found.append((key, Offset(offset, scale_of(self._config, module))))
+        return found
+
+    @property
+    def _path(self) -> object:
+        return self._adapter.origin.path
+
+    def _shape(self, key: Key) -> tuple[int, ...]:
+        return self._adapter.tensors[key].shape
+
+    def _tokens(self, module: str, values: Key) -> tuple[Key, Change]:
+        key = self._weight(f"{module}.weight")
+        if key is None:
+            raise self._lacks(f"{module}.weight")
+        indices = token_indices(self._config, module)
+        rows, shape = self._weights.tensors[key].shape[0], self._shape(values)
+        if len(indices) != shape[0] or any(not 0 <= each < rows for each in indices):
+            raise BadRequest(
+                f"{self._path}: {ADAPTER_CONFIG} lists {len(indices)} trainable_token_indices for "
+                f"{module}, which has {rows} rows, and {shape[0]} were trained; pass the "
+                f"{ADAPTER_CONFIG} of this run by --adapter-config"
+            )
+        return key, Rows(values, tuple(indices))
+
+    def _product(
+        self, module: str, is_embedding: bool, halves: tuple[Key, Key, Key | None], stem: str
+    ) -> tuple[Key, Change]:
+        down, up, magnitude = halves
+        key = self._weight(f"{module}.weight") or self._weight(f"{module}.in_proj_weight")
+        if key is None or stem.endswith(".base_layer"):
+            return self._of_parameter(module, down, up)
+        shape, scale = self._weights.tensors[key].shape, scale_of(self._config, module)
+        layout = Layout.TRANSPOSED
+        if not is_embedding:
+            layout = self._layout(module, key, shape, (down, up))
+        wanted = (
+            (self._shape(down)[1], self._shape(up)[0])
+            if layout is Layout.TRANSPOSED
+            else (self._shape(up)[0], *self._shape(down)[1:])
+        )
+        self._require(key, wanted)
+        return key, Product(down, up, scale, layout, magnitude)
+
+    def _layout(
+        self, module: str, key: Key, shape: tuple[int, ...], halves: tuple[Key, Key]
+    ) -> Layout:
+        down, up = (self._shape(each) for each in halves)
+        said = self._said(module)
+        if said is None and (len(shape) != 2 or shape[0] != shape[1]):
+            said = len(shape) == 2 and shape == (down[1], up[0])
+        elif said is None:
+            said = self._by_leaf().get(_leaf(module), bool(self._config.get("fan_in_fan_out")))
+        return Layout.TRANSPOSED if said else Layout.ROWS
+
+    def _by_leaf(self) -> dict[str, bool]:
+        """Whether layers of a name keep their weights transposed: a bias is as long as there are
+        outputs, and of a square weight nothing can be seen."""
+        if self._of_leaves is None:
+            self._of_leaves = {}
+            for key, tensor in self._weights.tensors.items():
+                stem, dot, leaf = key.name.rpartition(".")
+                bias = self._weight(f"{stem}.bias") if dot and leaf == "weight" else None
+                if bias is not None and len(tensor.shape) == 2:
+                    rows, columns = tensor.shape
+                    (outputs,) = self._weights.tensors[bias].shape
+                    if rows != columns and outputs in (rows, columns):
+                        self._of_leaves[_leaf(stem)] = outputs == columns
+        return self._of_leaves
+
+    def _of_parameter(self, module: str, down: Key, up: Key) -> tuple[Key, Change]:
+        """The adapter of one of a module's parameters, which only its shape tells from others."""
+        named = self._config.get("target_parameters") or ()
+        leaves = dict.fromkeys(str(each).rpartition(".")[2] for each in named)
+        keys = [key for leaf in leaves if (key := self._weight(f"{module}.{leaf}")) is not None]
+        if not keys:
+            leaf = next(iter(leaves), "weight")
+            raise self._lacks(f"{module}.{leaf}")
+        inputs, outputs = self._shape(down)[1], self._shape(up)[0]
+        ranks = self._shape(down)[0]
+        fits: list[tuple[Key, Layout]] = []
+        for key in keys:
+            shape = self._weights.tensors[key].shape
+            if len(shape) == 2 and shape == (outputs, inputs):
+                fits.append((key, Layout.ROWS))
+            elif len(shape) == 3 and ranks % shape[0] == 0:
+                if shape[1:] == (outputs, inputs) == (inputs, outputs):
+                    fits.append((key, self._layout_of_experts(module, shape)))
+                elif shape[1:] == (outputs, inputs):
+                    fits.append((key, Layout.EXPERTS))
+                elif shape[1:] == (inputs, outputs):
+                    fits.append((key, Layout.EXPERTS_TRANSPOSED))
+        if len(fits) != 1:
+            shapes = ", ".join(f"{k.name} {list(self._weights.tensors[k].shape)}" for k in keys)
+            which = "several of" if fits else "none of"
+            raise BadRequest(
+                f"{self._path}: the adapter of {module} has {inputs} inputs and {outputs} outputs, "
+                f"which fit {which} {shapes}; merge it by merge_and_unload of PEFT"
+            )
+        key, layout = fits[0]
+        scale = scale_of(self._config, key.name)
+        return key, Product(down, up, scale, layout)
+
+    def _layout_of_experts(self, module: str, shape: tuple[int, ...]) -> Layout:
+        """Of square experts, by those beside them: gate and up have twice the outputs of one."""
+        beside = self._weight(f"{module}.gate_up_proj")
+        other = () if beside is None else self._weights.tensors[beside].shape
+        if len(other) == 3 and other[1] != other[2]:
+            is_last = other[2] == 2 * shape[1]
+            return Layout.EXPERTS_TRANSPOSED if is_last else Layout.EXPERTS
+        raise Unsupported(
+            f"{self._path}: the experts of {module} have the square shape {list(shape)}, of which "
+            "it cannot be seen whether inputs or outputs come first; merge the adapter by "
+            "merge_and_unload of PEFT"
+        )
+
+    def _weight(self, name: str) -> Key | None:
+        holder = self._weights.aliases.get(name, name)
+        keys = (Key(holder, role) for role in _ROLES)
+        return next((key for key in keys if key in self._weights.tensors), None)
+
+    def _lacks(self, name: str) -> LacksBase:
+        return LacksBase(f"there is no {name}, to which {self._path} adds an adapter")
+
+    def _require(self, key: Key, wanted: tuple[int, ...]) -> None:
+        tensor = self._weights.tensors[key]
+        total = prod(wanted)
+        packed = not tensor.dtype.is_float or tensor.dtype.bits < 16
+        if packed or (tensor.shape != wanted and tensor.numel * tensor.dtype.itemsize * 2 == total):
+            raise LacksBase(
+                f"{key} is packed as {tensor.dtype} {list(tensor.shape)}, and an adapter is added "
+                "to weights of 16 bits or more"
+            )
+        if tensor.shape != wanted:
+            raise BadRequest(
+                f"{key} has shape {list(tensor.shape)}, and its adapter {list(wanted)}: it is not "
+                "the base model of this adapter"
+            )
+
+
+def _leaf(module: str) -> str:
+    return module.rpartition(".")[2]

@@ -1,0 +1,208 @@
+"""The values of a weight with an adapter merged into it, as PEFT computes them: in fp32, and one
+block at a time.
+
+    W + scale * B·A               LoRA; of a convolution in one matrix, of experts one by one
+    m / |W + scale * B·A| * ...   DoRA: the norm of each row of a layer, m is its magnitude
+    W with other rows             trainable tokens
+    b + scale * c                 a bias, with `lora_bias`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import numpy as np
+
+from zerotools.core import dtypes
+from zerotools.core.boxes import Box, contiguous_boxes
+from zerotools.core.checkpoint import Checkpoint, Key, Tensor
+from zerotools.core.layout import PlacedBlock, place_chunk
+from zerotools.io.numeric.numpy_dtypes import Array
+from zerotools.ops.execution.load_arrays import load
+
+BLOCK_BYTES = 16 * 1024 * 1024
+"""Blocks of about so many bytes are computed at a time."""
+
+
+class Layout(Enum):
+    """How the product of the two halves lies in its weight."""
+
+    ROWS = "rows"
+    """(out, in): `nn.Linear`, and convolutions with all that is behind the first dimension."""
+    TRANSPOSED = "transposed"
+    """(in, out): `Conv1D` of GPT-2, `nn.Embedding`."""
+    EXPERTS = "experts"
+    """(experts, out, in)."""
+    EXPERTS_TRANSPOSED = "experts transposed"
+    """(experts, in, out)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """`scale` times the product of two halves is added; with a `magnitude` the sum gets that
+    norm."""
+
+    down: Key
+    up: Key
+    scale: float
+    layout: Layout
+    magnitude: Key | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows `indices` are those of another tensor."""
+
+    values: Key
+    indices: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """`scale` times another tensor of the same shape is added."""
+
+    values: Key
+    scale: float
+
+
+Change = Product | Rows | Offset
+Applied = Callable[[Box, Array], Array]
+"""Of a block and its values in fp32, the values after the change."""
+Reader = Callable[[Box], Array]
+
+
+def block_reader(checkpoint: Checkpoint, key: Key) -> Reader:
+    """Reads blocks of the tensor `key` in fp32."""
+    tensor = checkpoint.tensors[key]
+
+    def read(box: Box) -> Array:
+        part = replace(checkpoint, tensors={key: _part(tensor, box)})
+        return load(part, {key: dtypes.FLOAT32})[key]
+
+    return read
+
+
+def blocks_of(shape: Sequence[int]) -> Iterator[Box]:
+    """Blocks of a tensor, one behind another in row-major order."""
+    return contiguous_boxes(Box.whole(tuple(shape)), BLOCK_BYTES // 4)
+
+
+def applied(
+    changes: Sequence[Change], halves: Checkpoint, shape: tuple[int, ...], read: Reader
+) -> Applied:
+    """What all `changes` make of a weight of `shape`, of which `read` reads blocks. `halves` holds
+    the tensors that they name."""
+    steps: list[Applied] = []
+
+    def apply(box: Box, values: Array) -> Array:
+        for step in steps:
+            values = step(box, values)
+        return values
+
+    for change in changes:
+        if isinstance(change, Product):
+            steps.append(_product(change, halves, shape))
+            if change.magnitude is not None:
+                norms = _norms(change.layout, shape, lambda box: apply(box, read(box)))
+                magnitude = _loaded(halves, change.magnitude).reshape(-1)
+                steps.append(_scaled(magnitude / norms, change.layout))
+        elif isinstance(change, Rows):
+            steps.append(_rows(_loaded(halves, change.values), change.indices))
+        else:
+            steps.append(_offset(_loaded(halves, change.values), change.scale))
+    return apply
+
+
+def _loaded(halves: Checkpoint, key: Key) -> Array:
+    return load(halves, {key: dtypes.FLOAT32})[key]
+
+
+def _product(change: Product, halves: Checkpoint, shape: tuple[int, ...]) -> Applied:
+    left, right = _factors(change, halves, shape)
+    scale, inner = np.float32(change.scale), shape[1:]
+
+    def apply_matrix(box: Box, values: Array) -> Array:
+        rows, *others = _slices(box)
+        columns = right.reshape(-1, *inner)[(slice(None), *others)].reshape(len(right), -1)
+        return values + (left[rows] @ columns).reshape(box.shape) * scale
+
+    def apply_experts(box: Box, values: Array) -> Array:
+        experts, rows, columns = _slices(box)
+        added = [
+            left[each][rows] @ right[each][:, columns]
+            for each in range(experts.start, experts.stop)
+        ]
+        return values + np.stack(added) * scale
+
+    return apply_experts if left.ndim == 3 else apply_matrix
+
+
+def _factors(change: Product, halves: Checkpoint, shape: tuple[int, ...]) -> tuple[Array, Array]:
+    """What is multiplied, (out, rank) and (rank, in) in the order of the weight."""
+    down, up = _loaded(halves, change.down), _loaded(halves, change.up)
+    if change.layout in (Layout.ROWS, Layout.TRANSPOSED):
+        up, down = up.reshape(len(up), -1), down.reshape(len(down), -1)
+        return (up, down) if change.layout is Layout.ROWS else (down.T, up.T)
+    experts = shape[0]  # A has them one behind another, and B side by side
+    down = down.reshape(experts, -1, down.shape[1])
+    up = up.reshape(len(up), -1, experts).transpose(2, 0, 1)
+    if change.layout is Layout.EXPERTS:
+        return up, down
+    return down.transpose(0, 2, 1), up.transpose(0, 2, 1)
+
+
+def _slices(box: Box) -> list[slice]:
+    return [slice(a, a + n) for a, n in zip(box.start, box.shape, strict=True)]
+
+
+def _norms(layout: Layout, shape: tuple[int, ...], read: Reader) -> Array:
+    """The norm of what belongs to each output of a layer."""
+    axis = _axis(layout)
+    total = np.zeros(shape[axis], np.float64)
+    for box in blocks_of(shape):
+        others = tuple(d for d in range(len(shape)) if d != axis)
+        squares = np.square(read(box), dtype=np.float64)
+        total[_slices(box)[axis]] += squares.sum(axis=others)
+    return np.sqrt(total).astype(np.float32)
+
+
+def _axis(layout: Layout) -> int:
+    return 1 if layout is Layout.TRANSPOSED else 0
+
+
+def _scaled(factor: Array, layout: Layout) -> Applied:
+    def apply(box: Box, values: Array) -> Array:
+        shape = [1] * values.ndim
+        shape[_axis(layout)] = -1
+        part: Array = factor[_slices(box)[_axis(layout)]].reshape(shape)
+        return part * values
+
+    return apply
+
+
+def _rows(new: Array, indices: tuple[int, ...]) -> Applied:
+    def apply(box: Box, values: Array) -> Array:
+        first, others = box.start[0], tuple(_slices(box)[1:])
+        result = values.copy()
+        for number, index in enumerate(indices):
+            if first <= index < first + box.shape[0]:
+                result[index - first] = new[(number, *others)]
+        return result
+
+    return apply
+
+
+def _offset(added: Array, scale: float) -> Applied:
+    def apply(box: Box, values: Array) -> Array:
+        return values + np.float32(scale) * added[tuple(_slices(box))]
+
+    return apply
+
+
+def _part(tensor: Tensor, box: Box) -> Tensor:
+    """A block of a tensor, as a tensor of its own."""
+    placed = PlacedBlock(box, (0,) * len(box.shape))
+    chunks = (place_chunk(chunk, placed, tensor.dtype) for chunk in tensor.chunks)
+    return Tensor(tensor.dtype, box.shape, tuple(chunk for chunk in chunks if chunk is not None))

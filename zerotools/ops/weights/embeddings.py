@@ -1,0 +1,56 @@
+"""The first and the last layer of a language model, which may be one weight."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.checkpoint import Checkpoint
+from zerotools.core.errors import BadFile
+from zerotools.io.files.json_file import read_json
+from zerotools.io.huggingface.config_json import LARGEST_CONFIG
+from zerotools.io.huggingface.tied_by_default import ties_embeddings
+
+HEADS = ("lm_head.weight", "embed_out.weight")
+"""What models call the weight of their output layer."""
+_EMBEDDING = re.compile(
+    r"(.*\.)?(embed_tokens|wte|word_embeddings|tok_embeddings|embed_in)\.weight"
+)
+
+
+def is_embedding(name: str) -> bool:
+    """Whether a weight is that of the tokens."""
+    return _EMBEDDING.fullmatch(name) is not None
+
+
+def model_config(path: Path | None) -> dict[str, Any]:
+    """The config.json at `path`; empty where there is none, or none that can be read."""
+    try:
+        config: Any = None if path is None else read_json(path, LARGEST_CONFIG)
+    except (OSError, BadFile, ValueError, RecursionError):
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+def with_tied_head(weights: Checkpoint, config: Path | None, copies: Collection[str]) -> Checkpoint:
+    """The weights, where config.json says that the output layer is the embedding with its name as
+    a tied one. A head of its own stays, unless it is one of `copies`, which were not trained."""
+    embeddings = [key for key in weights.tensors if is_embedding(key.name)]
+    names = {key.name for key in weights.tensors}
+    head = next((each for each in HEADS if each in names), HEADS[0])
+    if (
+        len(embeddings) != 1
+        or head in weights.aliases
+        or (head in names and head not in copies)
+        or not ties_embeddings(model_config(config))
+    ):
+        return weights
+    tensors = {key: tensor for key, tensor in weights.tensors.items() if key.name != head}
+    shapes = {key.name: tensor.shape for key, tensor in weights.tensors.items()}
+    if head in names and shapes[head] != shapes[embeddings[0].name]:
+        return weights
+    aliases = {**weights.aliases, head: embeddings[0].name}
+    return replace(weights, tensors=tensors, aliases=aliases)

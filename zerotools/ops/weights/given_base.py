@@ -1,0 +1,171 @@
+"""The base model that a user names for an adapter: its weights, beside those that the run of the
+adapter has itself.
+
+What the run keeps in 4 bits is taken from the base: the merged model then has the adapter's change
+and no rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from zerotools import formats
+from zerotools.core.checkpoint import Checkpoint, Chunk, ChunksOnDemand, Key, Tensor
+from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.formats import FORMATS, FormatTable
+from zerotools.io.files.open_source import RemotePath
+from zerotools.io.huggingface.model_sidecars import (
+    CONFIG,
+    find_model_sidecars,
+    of_other_kinds,
+    sidecar_kind,
+)
+from zerotools.ops.quantised.recognise import recognise
+from zerotools.ops.weights.adapter_names import adapter_names, plain_name
+from zerotools.ops.weights.embeddings import HEADS, with_tied_head
+from zerotools.ops.weights.selection import MASTERS, weights_from
+
+_MODEL_KINDS = ("config", "generation", "processor")
+
+
+def read_base(path: Path, table: FormatTable = FORMATS) -> Checkpoint:
+    """The weights of the model at `path`, which a user named as the base of an adapter.
+
+    Raises:
+        BadRequest: there is no model, or one that has adapters itself.
+        Unsupported: its weights are quantised.
+    """
+    base = formats.read(path, table=table)
+    if adapter_names(base.tensors):
+        raise BadRequest(
+            f"--base {path}: it has adapters itself; name the model that they were trained on"
+        )
+    if base.origin.path.is_dir():
+        around = of_other_kinds(find_model_sidecars(base.root), base.model_sidecars)
+        base = replace(base, model_sidecars={**base.model_sidecars, **around})
+    found = recognise(base)
+    if found.weights:
+        kind = next(iter(found.weights.values())).kind
+        raise Unsupported(
+            f"--base {path}: its weights are {kind}, and adapters are added to weights of 16 bits "
+            f"or more; name that model, or make it first: zerotools consolidate {path} BASE_16 "
+            "--dtype bf16"
+        )
+    weights = weights_from(base, MASTERS)
+    return with_tied_head(weights, weights.model_sidecars.get(CONFIG), HEADS)
+
+
+def with_given_base(
+    own: Checkpoint, held: Checkpoint, base: Checkpoint
+) -> tuple[Checkpoint, Checkpoint]:
+    """The weights of `base` with those that a run has itself in their place, and the tensors `held`
+    of the run, where the files of both are read from one root. What the run keeps packed into few
+    bits is taken from `base`.
+
+    Raises:
+        Unsupported: the two lie in different stores.
+    """
+    root, (of_run, of_base) = _one_root(held.root, base.root)
+    shapes = {key.name: t for key, t in base.tensors.items() if key.role in ("param", "buffer")}
+    packed = {
+        key.name.rpartition(".")[0]
+        for key, tensor in own.tensors.items()
+        if key.name in shapes and not _is_same_kind(tensor, shapes[key.name])
+    }
+    taken = {
+        key: tensor
+        for key, tensor in own.tensors.items()
+        if (key.name in shapes and _is_same_kind(tensor, shapes[key.name]))
+        or (key.name not in shapes and not _belongs_to(key.name, packed))
+    }
+    frozen = {plain_name(key.name) for key in held.tensors if ".base_layer." in key.name}
+    taken = {k: t for k, t in taken.items() if not (k.name in frozen and k.name in base.aliases)}
+    names = {key.name for key in taken}
+    tensors = {
+        key: _moved(tensor, of_base)
+        for key, tensor in base.tensors.items()
+        if key.name not in names or key.role not in ("param", "buffer")
+    }
+    tensors |= {key: _moved(tensor, of_run) for key, tensor in taken.items()}
+    files = {f"{of_base}{name}": size for name, size in base.files.items()}
+    files |= {f"{of_run}{name}": size for name, size in held.files.items()}
+    archives = {f"{of_run}{name}": each for name, each in held.archives.items()}
+    archives |= {f"{of_base}{name}": each for name, each in base.archives.items()}
+    aliases = {a: n for a, n in {**base.aliases, **own.aliases}.items() if _held(n, tensors)}
+    weights = replace(
+        own,
+        root=root,
+        tensors=tensors,
+        files=files,
+        archives=archives,
+        aliases={a: n for a, n in aliases.items() if not _held(a, tensors)},
+        stamps={**base.stamps, **held.stamps},
+        model_sidecars=_sidecars(own, base),
+        problems=tuple(
+            each if each.file is None else replace(each, file=f"{of_run}{each.file}")
+            for each in held.problems
+        ),
+    )
+    halves = {key: _moved(tensor, of_run) for key, tensor in held.tensors.items()}
+    return weights, replace(weights, tensors=halves)
+
+
+def _held(name: str, tensors: Mapping[Key, Tensor]) -> bool:
+    return Key(name, "param") in tensors
+
+
+def _is_same_kind(own: Tensor, base: Tensor) -> bool:
+    """Whether a run's tensor takes the place of the base's: a vocabulary may have grown."""
+    if not own.dtype.is_float or own.dtype.bits < 16 or len(own.shape) != len(base.shape):
+        return own.dtype == base.dtype and own.shape == base.shape
+    return own.shape == base.shape or (len(own.shape) > 1 and own.shape[1:] == base.shape[1:])
+
+
+def _belongs_to(name: str, modules: set[str]) -> bool:
+    """Whether it lies in one of the modules, as the scales of a packed weight do."""
+    words = name.split(".")
+    return any(".".join(words[:count]) in modules for count in range(1, len(words)))
+
+
+def _sidecars(own: Checkpoint, base: Checkpoint) -> dict[str, Path]:
+    """Config files of the base, which the weights are of, and the tokenizer of the run."""
+    around = own.model_sidecars
+    if own.origin.path.is_dir():
+        around = {**around, **of_other_kinds(find_model_sidecars(own.root), around)}
+    chosen = {n: p for n, p in base.model_sidecars.items() if sidecar_kind(n) in _MODEL_KINDS}
+    chosen |= of_other_kinds(around, chosen)
+    return chosen | of_other_kinds(base.model_sidecars, chosen)
+
+
+def _one_root(run: Path, base: Path) -> tuple[Path, tuple[str, str]]:
+    """The root that files of both are named from, and what goes before the names of each."""
+    if not isinstance(base, RemotePath):
+        return run, ("", f"{base.absolute()}/")
+    if not isinstance(run, RemotePath):
+        return base, (f"{run.absolute()}/", "")
+    for root in (run, *run.parents):
+        if root == base or root in base.parents:
+            return root, (_below(run, root), _below(base, root))
+    raise Unsupported(
+        f"the adapter lies in {run} and its base model in {base}, two stores; copy one to a disk"
+    )
+
+
+def _below(path: Path, root: Path) -> str:
+    words = path.parts[len(root.parts) :]
+    return "".join(f"{word}/" for word in words)
+
+
+def _moved(tensor: Tensor, prefix: str) -> Tensor:
+    """The tensor with its files named from another root."""
+    if not prefix:
+        return tensor
+    chunks = tensor.chunks
+
+    def named() -> list[Chunk]:
+        return [replace(chunk, file=f"{prefix}{chunk.file}") for chunk in chunks]
+
+    moved: Sequence[Chunk] = ChunksOnDemand(named)
+    return replace(tensor, chunks=moved)
