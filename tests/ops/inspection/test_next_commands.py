@@ -4,7 +4,9 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from tests.golden_files import DEEPSPEED, GOLDEN, TORCH
 from zerotools.core.checkpoint import Key
@@ -77,13 +79,18 @@ def test_of_a_model_nothing_is_merged(tmp_path: Path) -> None:
     assert next_commands(inspection, tmp_path / "model") == ()
 
 
-def test_an_adapter_is_exported_alone(tmp_path: Path) -> None:
+def test_an_adapter_is_exported_or_merged(tmp_path: Path) -> None:
     path = tmp_path / "run"
     path.mkdir()
-    model = next((GOLDEN / "continued").rglob("model.safetensors"))
-    shutil.copy(model, path / "adapter_model.safetensors")
+    half = {f"q.{each}.default.weight": np.zeros((2, 2), "f4") for each in ("lora_A", "lora_B")}
+    save_file(half, path / "model.safetensors")
     command = f"zerotools consolidate {path} run-adapter --adapter-only"
-    assert commands(path) == (command,)
+    merge = f"zerotools consolidate {path} run-model"
+    assert commands(path) == (command, f"{merge} --base BASE_DIR")
+    save_file(
+        {**half, "q.base_layer.weight": half["q.lora_A.default.weight"]}, path / "model.safetensors"
+    )
+    assert commands(path) == (command, merge)
 
 
 def test_the_attribute_that_wraps_a_model_is_stripped() -> None:

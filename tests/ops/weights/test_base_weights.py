@@ -22,7 +22,7 @@ from zerotools.io.stores.store_path import StorePath
 from zerotools.ops.execution.load_arrays import load
 from zerotools.ops.weights.base_weights import with_base
 from zerotools.ops.weights.hub_names import hub_layout_of, restored
-from zerotools.ops.weights.lora_merge import MergeRequest, merge_adapters
+from zerotools.ops.weights.lora_merge import AdapterRequest, merge_adapters
 from zerotools.runs.base_record import record_base
 from zerotools.runs.record import JobRecord, LoraRecord
 
@@ -92,9 +92,7 @@ def test_a_base_that_is_gone_or_changed_is_refused(
     (tmp_path / "copy").mkdir()
     (tmp_path / "copy" / FILE).write_bytes(before)
     monkeypatch.chdir(tmp_path)  # a user's path is not below the checkpoint
-    merged = merge_adapters(
-        source, tmp_path / "scratch", request=MergeRequest(base=Path("copy"))
-    )
+    merged = merge_adapters(source, tmp_path / "scratch", request=AdapterRequest(base=Path("copy")))
     assert merged is not None
     with merged.sums():
         found = load(merged.checkpoint, {PLAIN: dtypes.FLOAT32})[PLAIN]
@@ -102,7 +100,7 @@ def test_a_base_that_is_gone_or_changed_is_refused(
 
 
 def test_whole_weights_take_no_base(tmp_path: Path) -> None:
-    asked = MergeRequest(base=tmp_path)
+    asked = AdapterRequest(base=tmp_path)
     whole = written(tmp_path / "source", matrices(), a_record(lora=LoraRecord(2, SCALE)))
     with pytest.raises(BadRequest, match="holds whole weights; leave it out"):
         merge_adapters(whole, tmp_path / "scratch", request=asked)
@@ -111,7 +109,9 @@ def test_whole_weights_take_no_base(tmp_path: Path) -> None:
         merge_adapters(
             replace(whole, tensors=plain, native=None), tmp_path / "scratch", request=asked
         )
-    (whole.root / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 2, "lora_alpha": 3}')
+    (whole.root / "adapter_config.json").write_text(
+        '{"peft_type": "LORA", "r": 2, "lora_alpha": 3}'
+    )
     with pytest.raises(BadRequest, match="holds the base model of its adapter itself"):
         merge_adapters(replace(whole, native=None), tmp_path / "scratch", request=asked)
 
@@ -120,7 +120,7 @@ def test_a_base_in_a_store_is_refused(tmp_path: Path) -> None:
     """Its weights would be looked for on the disk of the adapters."""
     far = StorePath.of("s3", ["bucket", "model"])
     with pytest.raises(BadRequest, match=r"--base s3://bucket/model: .* must be on a disk here"):
-        merge_adapters(saved(tmp_path), tmp_path / "scratch", request=MergeRequest(base=far))
+        merge_adapters(saved(tmp_path), tmp_path / "scratch", request=AdapterRequest(base=far))
 
 
 def test_files_that_the_run_did_not_read_are_left_out(tmp_path: Path) -> None:

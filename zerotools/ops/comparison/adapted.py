@@ -11,6 +11,7 @@ import numpy as np
 
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32
+from zerotools.core.patterns.adapter_names import DEFAULT, adapter_tensors
 from zerotools.formats import FORMATS, FormatTable, read_any
 from zerotools.io.files.open_files import ThreadFiles
 from zerotools.io.huggingface.model_sidecars import CONFIG
@@ -23,7 +24,6 @@ from zerotools.ops.weights.adapter_config import (
     read_adapter_config,
     refuse_changed_base,
 )
-from zerotools.ops.weights.adapter_names import DEFAULT, adapter_tensors
 from zerotools.ops.weights.embeddings import HEADS, with_tied_head
 from zerotools.ops.weights.lora_merge import on_base
 from zerotools.ops.weights.selection import MASTERS, weights_from

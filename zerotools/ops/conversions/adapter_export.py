@@ -11,14 +11,7 @@ from typing import Any
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest
-from zerotools.core.target import Target
-from zerotools.formats import FormatTable, format_of
-from zerotools.formats.format import Format
-from zerotools.io.output.plain_files import literal
-from zerotools.ops.conversions.conversion import Conversion
-from zerotools.ops.sidecars.model_sidecar_choice import with_sidecars
-from zerotools.ops.weights.adapter_config import ADAPTER_CONFIG, check_config, choose_config
-from zerotools.ops.weights.adapter_names import (
+from zerotools.core.patterns.adapter_names import (
     DEFAULT,
     AdapterTensor,
     adapter_names,
@@ -26,7 +19,16 @@ from zerotools.ops.weights.adapter_names import (
     adapter_tensors,
     biases,
 )
+from zerotools.core.target import Target
+from zerotools.formats import FormatTable, format_of
+from zerotools.formats.format import Format
+from zerotools.io.output.plain_files import literal
+from zerotools.ops.conversions.conversion import Conversion
+from zerotools.ops.sidecars.model_sidecar_choice import with_sidecars
+from zerotools.ops.weights.adapter_config import ADAPTER_CONFIG, check_config, choose_config
+from zerotools.ops.weights.lora_merge import AdapterRequest
 from zerotools.ops.weights.rewrite import describe
+from zerotools.ops.weights.saved_embeddings import own_tokens, saved_embeddings
 from zerotools.ops.weights.selection import weights_from
 
 _WEIGHTS = ("param", "param16", "buffer")
@@ -37,17 +39,15 @@ def prepare_adapter(
     checkpoint: Checkpoint,
     destination: Path,
     form: Format,
+    asked: AdapterRequest,
     *,
-    weights: str,
     dtype: DType | None,
-    adapter: str | None,
-    config: Path | None,
     config_dir: Path | None,
     request: str,
     table: FormatTable,
 ) -> Conversion:
-    """Lay out the adapter called `adapter`, in `dtype` (None: the 16-bit type of the run, or as it
-    is); its config is that at `config`, or what the run says.
+    """Lay out the adapter that is asked for, in `dtype` (None: the 16-bit type of the run, or as it
+    is); its config is the one that was given, or what the run says.
 
     Raises:
         BadRequest: there is no adapter, its config is not known or of another adapter, or the run
@@ -58,13 +58,13 @@ def prepare_adapter(
     path = checkpoint.origin.path
     record = format_of(checkpoint, table).job_record(checkpoint)
     lora = None if record is None else record.lora
-    held = weights_from(checkpoint, weights)
-    tensors = adapter_tensors(held.tensors, adapter, path)
+    held = weights_from(checkpoint, asked.weights)
+    tensors = adapter_tensors(held.tensors, asked.name, path)
     around, _ = with_sidecars(checkpoint, config_dir, {})
     names = adapter_names(held.tensors)
-    name = adapter or (DEFAULT if DEFAULT in names else names[0])
+    name = asked.name or (DEFAULT if DEFAULT in names else names[0])
     others = [each for each in names if each != name]
-    tree, notes = choose_config(around, config, lora, tensors, name, others)
+    tree, notes = choose_config(around, asked.config, lora, tensors, name, others)
     if others:
         notes.append(
             f"it is the adapter {name} of {len(names)}; --adapter-name exports another: "
@@ -72,10 +72,12 @@ def prepare_adapter(
         )
     which = tree.get("bias") or "none"
     tensors += biases(held.tensors, which, {each.module for each in tensors})
+    embeddings, more = saved_embeddings(held, tensors, tree, name, asked.base)
+    tensors, notes = [*own_tokens(tensors, tree), *embeddings], [*notes, *more]
     chosen = _renamed(held, tensors)
     check_config(tree, tensors, {key.name: each for key, each in chosen.tensors.items()}, path)
     # Who names one of several means that one alone.
-    _refuse_lost(checkpoint, tensors, others if adapter is not None else ())
+    _refuse_lost(checkpoint, tensors, others if asked.name is not None else ())
     target = form.export_adapter(_in_type(chosen, dtype), destination)
     return Conversion(
         chosen,

@@ -12,6 +12,7 @@ from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.counts import counted
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest
+from zerotools.core.patterns.adapter_names import is_adapter_alone
 from zerotools.formats import FORMATS, FormatTable, training_of
 from zerotools.formats.format import (
     DEFAULT_MAX_SHARD_BYTES,
@@ -38,10 +39,9 @@ from zerotools.ops.quantised.dequantise import refuse_split
 from zerotools.ops.quantised.quantise import QUANTISERS
 from zerotools.ops.quantised.recognise import recognise
 from zerotools.ops.sidecars.model_sidecar_choice import lacking_config, with_sidecars
-from zerotools.ops.weights.adapter_names import is_adapter_alone
 from zerotools.ops.weights.hub_names import hub_layout_of, on_hub_note, restored
 from zerotools.ops.weights.layout_mapping import MapRequest, mapped
-from zerotools.ops.weights.lora_merge import MergeRequest, merge_adapters
+from zerotools.ops.weights.lora_merge import AdapterRequest, merge_adapters
 from zerotools.ops.weights.reference_model import Reference, check_against, read_reference
 from zerotools.ops.weights.renaming import namer, parse_rule
 from zerotools.ops.weights.rewrite import describe, rename
@@ -67,7 +67,7 @@ class Options:
     `rename` (`REGEX=REPL`) and then `mapping`, which puts tensors into another layout, make. With
     `adapter_only` the PEFT adapter is exported alone: that called `adapter_name`, with the config
     at `adapter_config`; None of both where the run says it. `base` has the model to which adapters
-    that were saved alone are added; None: it is where the run had it.
+    that were saved alone are added; None: it is where the run had it. Else adapters are merged.
     """
 
     dtype: str = AUTO
@@ -90,7 +90,7 @@ class Options:
 # What shapes a whole model, and no adapter.
 _OF_MODELS = (
     "max_shard_bytes", "strip_prefix", "rename", "include", "exclude", "like", "keep_aliases",
-    "mapping", "base",
+    "mapping",
 )  # fmt: skip
 
 
@@ -145,10 +145,8 @@ def _prepare(
             checkpoint,
             destination,
             form,
-            weights=options.weights_from,
+            _adapter_request(options, None),
             dtype=_adapter_dtype(checkpoint, options.dtype),
-            adapter=options.adapter_name,
-            config=options.adapter_config,
             config_dir=config_dir,
             request=request,
             table=table,
@@ -163,7 +161,7 @@ def _prepare(
     if not (options.include and options.base is None and is_adapter_alone(checkpoint.tensors)):
         around, _ = with_sidecars(checkpoint, config_dir, beside)
         config = around.model_sidecars.get(CONFIG)
-        merged = merge_adapters(checkpoint, scratch, table, _merge_request(options, config))
+        merged = merge_adapters(checkpoint, scratch, table, _adapter_request(options, config))
     if merged is not None:
         checkpoint, options = merged.checkpoint, replace(options, weights_from=MASTERS)
     checkpoint, found = with_sidecars(checkpoint, config_dir, beside)
@@ -208,8 +206,8 @@ def _prepare(
     )
 
 
-def _merge_request(options: Options, config: Path | None) -> MergeRequest:
-    return MergeRequest(
+def _adapter_request(options: Options, config: Path | None) -> AdapterRequest:
+    return AdapterRequest(
         options.base, options.adapter_config, options.adapter_name, options.weights_from, config
     )
 

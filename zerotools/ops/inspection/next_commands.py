@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from pathlib import Path, PurePath
+from pathlib import Path
 
+from zerotools.core.patterns.adapter_names import adapter_names, is_adapter_alone
 from zerotools.formats import FORMATS, FormatTable, format_of
 from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.ops.inspection.inspect import Inspection
-
-_ADAPTER = "adapter_model"
 
 
 def next_commands(
@@ -38,9 +37,14 @@ def next_commands(
     form = format_of(checkpoint, table)
     if is_model(inspection, table):
         return ()
-    if _is_adapter(inspection):
+    keys = checkpoint.tensors
+    if adapter_names(keys):
         adapter = shlex.quote(f"{name}-adapter")
-        return (f"zerotools consolidate {source} {adapter} --adapter-only",)
+        base = " --base BASE_DIR" if is_adapter_alone(keys) else ""
+        return (
+            f"zerotools consolidate {source} {adapter} --adapter-only",
+            f"zerotools consolidate {source} {model}{base}",
+        )
     options = " --map-to hf --config-dir MODEL_DIR" if form.needs_map else ""
     if wraps_models and (prefix := _common_prefix(inspection)):
         options += f" --strip-prefix {shlex.quote(prefix)}"
@@ -59,12 +63,6 @@ def _common_prefix(inspection: Inspection) -> str:
     first = {name.partition(".")[0] for name in names}
     has_parts = all(name.count(".") > 1 for name in names)
     return f"{first.pop()}." if len(first) == 1 and has_parts else ""
-
-
-def _is_adapter(inspection: Inspection) -> bool:
-    """Whether it is what PEFT's save_pretrained wrote, in a file that it always calls so."""
-    files = inspection.checkpoint.files
-    return bool(files) and all(PurePath(file).stem == _ADAPTER for file in files)
 
 
 def is_model(inspection: Inspection, table: FormatTable = FORMATS) -> bool:

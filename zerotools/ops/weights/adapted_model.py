@@ -10,9 +10,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.ops.weights.adapter_changes import Change, Layout, Offset, Product, Rows
-from zerotools.ops.weights.adapter_config import ADAPTER_CONFIG, scale_of, token_indices
-from zerotools.ops.weights.adapter_names import (
+from zerotools.core.patterns.adapter_names import (
     EMBEDDING_A,
     EMBEDDING_B,
     MAGNITUDE,
@@ -25,6 +23,8 @@ from zerotools.ops.weights.adapter_names import (
     is_replaced,
     plain_name,
 )
+from zerotools.ops.weights.adapter_changes import Change, Layout, Offset, Product, Rows
+from zerotools.ops.weights.adapter_config import ADAPTER_CONFIG, scale_of, token_indices
 
 _ROLES = ("param", "buffer")
 # Kinds of LoRA of which no sum of weights is what the layer computes, or another than here.
@@ -37,11 +37,12 @@ _NO_SUM = (
 @dataclass(frozen=True)
 class AdaptedModel:
     """`weights` are those without the adapter, `changes` what it does to some of them; `halves`
-    holds the tensors that changes name."""
+    holds the tensors that changes name. `is_mapped`: the base was put into another layout."""
 
     weights: Checkpoint
     changes: Mapping[Key, tuple[Change, ...]]
     halves: Checkpoint
+    is_mapped: bool = False
 
 
 class LacksBase(BadRequest):

@@ -188,7 +188,7 @@ def _rows(new: Array, indices: tuple[int, ...]) -> Applied:
         result = values.copy()
         for number, index in enumerate(indices):
             if first <= index < first + box.shape[0]:
-                result[index - first] = new[(number, *others)]
+                result[index - first] = new[number][others]
         return result
 
     return apply

@@ -14,10 +14,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Tensor
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.core.patterns.name_patterns import NamePatterns
-from zerotools.io.files.json_file import read_json
-from zerotools.io.huggingface.model_sidecars import CONFIG, find_beside
-from zerotools.ops.weights.adapter_names import (
+from zerotools.core.patterns.adapter_names import (
     DEFAULT,
     EMBEDDING_A,
     EMBEDDING_B,
@@ -28,6 +25,9 @@ from zerotools.ops.weights.adapter_names import (
     AdapterTensor,
     B,
 )
+from zerotools.core.patterns.name_patterns import NamePatterns
+from zerotools.io.files.json_file import read_json
+from zerotools.io.huggingface.model_sidecars import CONFIG, find_beside
 from zerotools.runs.record import LoraRecord
 
 ADAPTER_CONFIG = "adapter_config.json"

@@ -14,6 +14,7 @@ from pathlib import Path
 from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint, Chunk, ChunksOnDemand, Key, Tensor
 from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.core.patterns.adapter_names import adapter_names, plain_name
 from zerotools.formats import FORMATS, FormatTable
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.huggingface.model_sidecars import (
@@ -23,7 +24,6 @@ from zerotools.io.huggingface.model_sidecars import (
     sidecar_kind,
 )
 from zerotools.ops.quantised.recognise import recognise
-from zerotools.ops.weights.adapter_names import adapter_names, plain_name
 from zerotools.ops.weights.embeddings import HEADS, with_tied_head
 from zerotools.ops.weights.selection import MASTERS, weights_from
 

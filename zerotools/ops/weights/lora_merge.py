@@ -17,10 +17,20 @@ from zerotools.core import dtypes
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Tensor
 from zerotools.core.counts import counted
-from zerotools.core.errors import BadFile, BadRequest
+from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
+from zerotools.core.patterns.adapter_names import (
+    DEFAULT,
+    SAVED_WHOLE,
+    AdapterTensor,
+    adapter_names,
+    adapter_of,
+    adapter_tensors,
+    plain_name,
+)
 from zerotools.formats import FORMATS, FormatTable, format_of
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.output.staging import Staging, partial_of
+from zerotools.maps.map_file import HUB
 from zerotools.ops.weights.adapted_model import AdaptedModel, LacksBase, adapted, plain_weights
 from zerotools.ops.weights.adapter_changes import Product, applied, block_reader, blocks_of
 from zerotools.ops.weights.adapter_config import (
@@ -30,26 +40,19 @@ from zerotools.ops.weights.adapter_config import (
     choose_config,
     refuse_changed_base,
 )
-from zerotools.ops.weights.adapter_names import (
-    DEFAULT,
-    SAVED_WHOLE,
-    AdapterTensor,
-    adapter_names,
-    adapter_of,
-    adapter_tensors,
-    plain_name,
-)
 from zerotools.ops.weights.base_weights import check_bytes, with_base
 from zerotools.ops.weights.embeddings import with_tied_head
 from zerotools.ops.weights.given_base import read_base, with_given_base
+from zerotools.ops.weights.layout_mapping import MapRequest, mapped
 from zerotools.ops.weights.selection import MASTERS, weights_from
 from zerotools.runs.record import JobRecord, LoraRecord
 
 _MAX_NAMED = 3
+_FUSED = "hf-fused"
 
 
 @dataclass(frozen=True)
-class MergeRequest:
+class AdapterRequest:
     """What the user said of the adapter: its `base` model, its `config`, its `name` where there are
     several; `weights` are those of `weights_from`. `model_config` is the config.json of the
     run."""
@@ -82,7 +85,7 @@ def merge_adapters(
     checkpoint: Checkpoint,
     scratch: Path,
     table: FormatTable = FORMATS,
-    request: MergeRequest | None = None,
+    request: AdapterRequest | None = None,
 ) -> MergedAdapters | None:
     """What is exported of a run that trained LoRA adapters, as the names of its tensors say; None
     of any other. How adapters are scaled is in the record of its job, or in its
@@ -95,7 +98,7 @@ def merge_adapters(
         BadRequest: the base model or the config is not there, does not fit, or is not needed.
         Unsupported: the adapter is of a kind that is not merged.
     """
-    request = request or MergeRequest()
+    request = request or AdapterRequest()
     record = format_of(checkpoint, table).job_record(checkpoint)
     if record is not None and record.lora is not None:
         return _of_job(checkpoint, record, record.lora, scratch, request)
@@ -123,7 +126,14 @@ def merge_adapters(
     own = with_tied_head(own, request.model_config, _not_trained(held, config))
     model = _model_of(held, own, tensors, config, request.base, table)
     merged = _laid_out(checkpoint, model, scratch, request)
+    if model.is_mapped:
+        merged = replace(merged, checkpoint=_as_on_hub(merged.checkpoint))
     return replace(merged, notes=(*notes, *merged.notes))
+
+
+def _as_on_hub(merged: Checkpoint) -> Checkpoint:
+    weights = {k: t for k, t in merged.tensors.items() if k.role in ("param", "buffer")}
+    return mapped(replace(merged, tensors=weights), MapRequest(to=HUB)).checkpoint
 
 
 def _model_of(
@@ -150,7 +160,21 @@ def _model_of(
         return model
     assert base is not None
     refuse_changed_base(config, path)
-    return on_base(held, own, tensors, config, read_base(base, table))
+    given = read_base(base, table)
+    try:
+        return on_base(held, own, tensors, config, given)
+    except LacksBase:  # transformers holds some models otherwise in memory than the Hub has them
+        fused = _with_fused_experts(given)
+        if fused is None:
+            raise
+    return replace(on_base(held, own, tensors, config, fused), is_mapped=True)
+
+
+def _with_fused_experts(base: Checkpoint) -> Checkpoint | None:
+    try:
+        return mapped(base, MapRequest(to=_FUSED)).checkpoint
+    except ZerotoolsError:
+        return None
 
 
 def on_base(
@@ -163,13 +187,13 @@ def on_base(
     """The adapter `tensors` of `held`, of which `own` has the other weights, added to a model.
 
     Raises:
-        BadRequest: it is not the base model of the adapter.
+        LacksBase: it is not the base model of the adapter.
     """
     weights, halves = with_given_base(own, held, base)
     try:
         return adapted(weights, halves, tensors, config)
     except LacksBase as error:
-        raise BadRequest(
+        raise LacksBase(
             f"{base.origin.path} is not the base model of the adapter in {held.origin.path}: "
             f"{error}"
         ) from None
@@ -199,7 +223,7 @@ def _of_job(
     record: JobRecord,
     lora: LoraRecord,
     scratch: Path,
-    request: MergeRequest,
+    request: AdapterRequest,
 ) -> MergedAdapters:
     """The model of a job, whose record says all of its adapters."""
     adapters, base = checkpoint, lora.base
@@ -243,7 +267,7 @@ def _of_job(
 
 
 def _laid_out(
-    checkpoint: Checkpoint, model: AdaptedModel, scratch: Path, request: MergeRequest
+    checkpoint: Checkpoint, model: AdaptedModel, scratch: Path, request: AdapterRequest
 ) -> MergedAdapters:
     folder = partial_of(scratch)
     tensors = dict(model.weights.tensors)
