@@ -79,12 +79,13 @@ CASES: dict[str, Case] = {
 
 @dataclass
 class Trained:
-    """A `run` of one file, the `adapter` as PEFT saves it and the `base` model, each a directory;
-    and the `merged` weights. `tied` are names that the model shares."""
+    """A `run` of one file, the `adapter` as PEFT saves it, the `base` model and what PEFT merges,
+    each a directory; the `merged` weights, and those `before`."""
 
     base: Path
     run: Path
     adapter: Path
+    saved: Path
     merged: dict[str, Any]
     before: dict[str, Any]
 
@@ -116,8 +117,9 @@ def train(case: Case, directory: Path) -> Trained:
         model.save_pretrained(adapter)
         run.mkdir()
         torch.save(model.state_dict(), run / "pytorch_model.bin")
-        merged = model.merge_and_unload().state_dict()
-    return Trained(base, run, adapter, merged, before)
+        whole = model.merge_and_unload()
+        whole.save_pretrained(directory / "merged")
+    return Trained(base, run, adapter, directory / "merged", whole.state_dict(), before)
 
 
 def drawn(seed: int) -> Case:
@@ -142,7 +144,7 @@ def drawn(seed: int) -> Case:
         lora["rank_pattern"] = {targets[0]: 3}
     if draw.random() < 0.3:
         lora["alpha_pattern"] = {targets[-1]: 7}
-    if draw.random() < 0.3 and "lm_head" not in targets:
+    if draw.random() < 0.3 and "lm_head" not in targets and model is not GPT2:
         lora["modules_to_save"] = ["lm_head"]
     if model["model_type"] == "mixtral" and draw.random() < 0.6:
         lora["target_parameters"] = draw.sample(EXPERTS, draw.randint(1, 2))
@@ -150,6 +152,11 @@ def drawn(seed: int) -> Case:
         lora["use_dora"] = True
     elif draw.random() < 0.3 and {"embed_tokens", "wte", "lm_head"}.isdisjoint(targets):
         lora["trainable_token_indices"] = draw.sample(range(40), 4)
-    rows = 48 if draw.random() < 0.2 else None
-    dtype = draw.choice(["float32", "bfloat16", "float16"])
+    of_tokens = {"embed_tokens", "wte", "lm_head"} & set(targets)
+    # PEFT does not save the other embedding where one has an adapter, nor do maps know of rows.
+    rows = (
+        48 if draw.random() < 0.3 and not of_tokens | lora.keys() & {"target_parameters"} else None
+    )
+    # Both adapters of one tied weight are added one after the other, and rounded in between.
+    dtype = "float32" if len(of_tokens) > 1 else draw.choice(["float32", "bfloat16", "float16"])
     return Case(model, lora, dtype, rows)

@@ -27,8 +27,9 @@ _UNSIGNED = "float8_e8m0fnu"
 @dataclass(frozen=True, slots=True)
 class Allowance:
     """What is allowed of each element: nothing (all None), `ulps` steps, or a difference of at most
-    `absolute` + `relative` times the magnitude of the first array's element. Two NaNs are equal
-    under either; a number is never near NaN or infinity."""
+    `absolute` + `relative` times the magnitude of the first array's element, or times a size that
+    is given and larger. Two NaNs are equal under either; a number is never near NaN or
+    infinity."""
 
     ulps: int | None = None
     absolute: float | None = None
@@ -151,9 +152,11 @@ class _Room(local):
 _ROOM = _Room()
 
 
-def distance(ours: Array, theirs: Array, begin: int, allowance: Allowance) -> Distance:
+def distance(
+    ours: Array, theirs: Array, begin: int, allowance: Allowance, sizes: Array | None = None
+) -> Distance:
     """Compare two arrays of one dimension, type and length, of at most `BLOCK` elements, of which
-    the first is element `begin` of its tensor."""
+    the first is element `begin` of its tensor. `sizes` are magnitudes for the allowance."""
     if ours.dtype.kind == "c":
         differs = (_bits(ours) != _bits(theirs)).any(axis=1)
     else:
@@ -169,8 +172,11 @@ def distance(ours: Array, theirs: Array, begin: int, allowance: Allowance) -> Di
         if count < ours.size:
             places = np.flatnonzero(differs)
             ours, theirs, wide = ours[places], theirs[places], wide[places]
+            sizes = None if sizes is None else sizes[places]
         other = _widened(theirs, "theirs")
-    return found + _Apart(ours, theirs, wide, other, begin, places).distance(allowance)
+    apart = _Apart(ours, theirs, wide, other, begin, places)
+    apart.sizes = sizes
+    return found + apart.distance(allowance)
 
 
 class _Apart:
@@ -183,6 +189,7 @@ class _Apart:
         self._is_float = _is_float(ours.dtype)
         self._x = x
         self._y = y
+        self.sizes: Array | None = None
         self._begin = begin
         self._places = places
         self._steps = _steps(ours, theirs)
@@ -233,7 +240,10 @@ class _Apart:
         """How many of the finite ones (all, without a choice) are within the allowance."""
         if allowance.absolute is not None:
             with np.errstate(over="ignore", invalid="ignore"):
-                most = allowance.absolute + allowance.relative * np.abs(self._x)
+                size = np.abs(self._x)
+                if self.sizes is not None:
+                    size = np.maximum(size, self.sizes)
+                most = allowance.absolute + allowance.relative * size
                 near = self._values <= most
         elif allowance.ulps is not None and self._is_float:
             near = self._steps <= allowance.ulps

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import local
 
 import numpy as np
 
@@ -54,6 +55,7 @@ class AdaptedTensor(LocatedTensor):
         read = block_reader(checkpoint, key)
         self._apply = applied(adapted.changes, adapted.halves, self.shape, read)
         self.dtype, self.ranges = FLOAT32, None
+        self._last = local()
 
     def read(self, files: ThreadFiles, block: Block, raw: Array, buffer: Array) -> None:
         """As `LocatedTensor.read`, of the sum."""
@@ -62,7 +64,14 @@ class AdaptedTensor(LocatedTensor):
         stored = np.empty((block.end - block.begin) * dtype.itemsize, np.uint8)
         self._stored.read(files, block, stored, buffer)
         values = as_type(stored.view(numpy_dtype(dtype)), FLOAT32).reshape(box.shape)
-        raw.view(np.float32).reshape(box.shape)[...] = self._apply(box, values)
+        total = self._apply(box, values)
+        raw.view(np.float32).reshape(box.shape)[...] = total
+        self._last.sizes = np.maximum(np.abs(values), np.abs(total - values)).ravel()
+
+    def sizes(self) -> Array | None:
+        """Of both that were added: PEFT rounds what it adds, and little may be left of it."""
+        sizes: Array = self._last.sizes
+        return sizes
 
 
 def with_adapter(

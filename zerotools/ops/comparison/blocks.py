@@ -59,6 +59,11 @@ class LocatedTensor:
         ]
         gather(files, pieces, block.box, self.dtype, self.dtype, raw, buffer, numpy_cast)
 
+    def sizes(self) -> Array | None:
+        """The magnitudes of what the elements that this thread read last were computed of; None of
+        elements that are stored."""
+        return None
+
     def _pieces(self, block: Block) -> Iterator[Range]:
         ranges, itemsize = self.ranges or (), self.dtype.itemsize
         for position in range(bisect_right(self._begins, block.begin) - 1, len(ranges)):

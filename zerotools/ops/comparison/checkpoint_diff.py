@@ -73,7 +73,7 @@ class PreparedDiff:
     notes: tuple[str, ...]
     is_of_runs: bool
     table: FormatTable
-    products: Mapping[Key, Adapted] = field(default_factory=dict)
+    adapted: Mapping[Key, Adapted] = field(default_factory=dict)
 
     @property
     def bytes(self) -> int:
@@ -95,16 +95,16 @@ def prepare_diff(
         parse_tolerance(options.tolerance)
     rules = [parse_rule(text) for text in options.rename]
     ours, theirs = _read_both((a, b), options, table)
-    products: Mapping[Key, Adapted] = {}
+    adapted: Mapping[Key, Adapted] = {}
     if options.adapter is not None:
-        theirs, products = with_adapter(theirs, options.adapter, table)
+        theirs, adapted = with_adapter(theirs, options.adapter, table)
     text = options.tolerance or ("bits" if options.adapter is None else tolerance_of_sums(ours))
     tolerance = parse_tolerance(text)
     sides = renamed_sides(ours, theirs, rules)
     pairing = pair_up(sides[0], sides[1], options.roles, options.include)
     is_of_runs = not (options.roles or options.include)
     notes = tuple(sides[2])
-    return PreparedDiff(sides[0], sides[1], pairing, tolerance, notes, is_of_runs, table, products)
+    return PreparedDiff(sides[0], sides[1], pairing, tolerance, notes, is_of_runs, table, adapted)
 
 
 def _read_both(
@@ -160,7 +160,7 @@ def carry_out_diff(
             prepared.tolerance,
             (budget or MemoryBudget(MAX_MEMORY)).reading(a.checkpoint.root, b.checkpoint.root),
             on_bytes,
-            prepared.products,
+            prepared.adapted,
         )
     tensors += _alone(a, pairing.only_a, ONLY_A, _numbers(b, trainings[1]))
     tensors += _alone(b, pairing.only_b, ONLY_B, _numbers(a, trainings[0]))

@@ -78,16 +78,16 @@ def compare_tensors(
     tolerance: Tolerance,
     budget: MemoryBudget,
     on_bytes: Callable[[int], None] = lambda _: None,
-    products: Mapping[Key, Adapted] | None = None,
+    adapted: Mapping[Key, Adapted] | None = None,
 ) -> list[TensorDifference]:
     """What there is to say of each pair, in their order. `on_bytes` is told what is done of
-    `bytes_of(a, b, pairs)`. `products` are added to tensors of `b`.
+    `bytes_of(a, b, pairs)`. `adapted` are tensors of `b` to which an adapter is added.
 
     Raises:
         BadFile: a file changed while it was read.
     """
-    products = products or {}
-    described = [_described(a, b, pair, pair.b in products) for pair in pairs]
+    adapted = adapted or {}
+    described = [_described(a, b, pair, pair.b in adapted) for pair in pairs]
     numbers = [n for n, (ours, theirs) in enumerate(described) if _obstacle(ours, theirs) is None]
     same_type = [n for n in numbers if described[n][0].dtype == described[n][1].dtype]
     with ExitStack() as stack:
@@ -96,7 +96,7 @@ def compare_tensors(
             for each in (a, b)
         )
         workers = stack.enter_context(TileWorkers(budget))
-        reading = _Reading(a, b, pairs, ours, theirs, workers, budget, on_bytes, products)
+        reading = _Reading(a, b, pairs, ours, theirs, workers, budget, on_bytes, adapted)
         alike = set(same_type) - reading.different_bytes(same_type)
         measured = reading.distances([n for n in numbers if n not in alike], tolerance.allowance)
     for each in (a, b):
@@ -168,9 +168,9 @@ class _Reading:
         workers: TileWorkers,
         budget: MemoryBudget,
         on_bytes: Callable[[int], None],
-        products: Mapping[Key, Adapted],
+        adapted: Mapping[Key, Adapted],
     ) -> None:
-        self._products = products
+        self._adapted = adapted
         self._a = a
         self._b = b
         self._pairs = pairs
@@ -244,7 +244,7 @@ class _Reading:
             yield found
 
     def _located(self, key: Key) -> LocatedTensor:
-        product = self._products.get(key)
+        product = self._adapted.get(key)
         if product is None:
             return LocatedTensor(self._b, key)
         return AdaptedTensor(self._b, key, product)
@@ -329,8 +329,9 @@ def _distance(task: _Task, ours: Array, theirs: Array, allowance: Allowance) -> 
     values = [
         raw.view(numpy_dtype(each.dtype)) for raw, each in ((ours, two.ours), (theirs, two.theirs))
     ]
-    total = Distance()
+    total, sizes = Distance(), two.theirs.sizes()
     for first in range(0, block.end - block.begin, BLOCK):
         parts = [as_type(each[first : first + BLOCK], dtype) for each in values]
-        total += distance(parts[0], parts[1], block.begin + first, allowance)
+        some = None if sizes is None else sizes[first : first + BLOCK]
+        total += distance(parts[0], parts[1], block.begin + first, allowance, some)
     return total

@@ -73,7 +73,8 @@ def adapted(
             known = changes.setdefault(key, [])
             if not isinstance(change, Rows) or not any(isinstance(each, Rows) for each in known):
                 known.append(change)
-    found = {key: tuple(each) for key, each in changes.items()}
+    # Of a tied weight PEFT merges the embedding's adapter first, as that comes first in a model.
+    found = {key: tuple(sorted(each, key=_is_of_a_layer)) for key, each in changes.items()}
     return AdaptedModel(weights, found, adapter)
 
 
@@ -303,6 +304,10 @@ class _Model:
                 f"{key} has shape {list(tensor.shape)}, and its adapter {list(wanted)}: it is not "
                 "the base model of this adapter"
             )
+
+
+def _is_of_a_layer(change: Change) -> bool:
+    return isinstance(change, Product) and change.layout is not Layout.TRANSPOSED
 
 
 def _leaf(module: str) -> str:

@@ -7,14 +7,14 @@ and no rounding.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint, Chunk, ChunksOnDemand, Key, Tensor
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.core.patterns.adapter_names import adapter_names, plain_name
+from zerotools.core.patterns.adapter_names import adapter_names
 from zerotools.formats import FORMATS, FormatTable
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.huggingface.model_sidecars import (
@@ -58,11 +58,11 @@ def read_base(path: Path, table: FormatTable = FORMATS) -> Checkpoint:
 
 
 def with_given_base(
-    own: Checkpoint, held: Checkpoint, base: Checkpoint
+    own: Checkpoint, held: Checkpoint, base: Checkpoint, copies: Collection[str]
 ) -> tuple[Checkpoint, Checkpoint]:
     """The weights of `base` with those that a run has itself in their place, and the tensors `held`
     of the run, where the files of both are read from one root. What the run keeps packed into few
-    bits is taken from `base`.
+    bits is taken from `base`, and `copies` were not trained.
 
     Raises:
         Unsupported: the two lie in different stores.
@@ -80,8 +80,7 @@ def with_given_base(
         if (key.name in shapes and _is_same_kind(tensor, shapes[key.name]))
         or (key.name not in shapes and not _belongs_to(key.name, packed))
     }
-    frozen = {plain_name(key.name) for key in held.tensors if ".base_layer." in key.name}
-    taken = {k: t for k, t in taken.items() if not (k.name in frozen and k.name in base.aliases)}
+    taken = {k: t for k, t in taken.items() if not (k.name in copies and k.name in base.aliases)}
     names = {key.name for key in taken}
     tensors = {
         key: _moved(tensor, of_base)

@@ -41,7 +41,7 @@ from zerotools.ops.weights.adapter_config import (
     refuse_changed_base,
 )
 from zerotools.ops.weights.base_weights import check_bytes, with_base
-from zerotools.ops.weights.embeddings import with_tied_head
+from zerotools.ops.weights.embeddings import HEADS, is_embedding, with_tied_head
 from zerotools.ops.weights.given_base import read_base, with_given_base
 from zerotools.ops.weights.layout_mapping import MapRequest, mapped
 from zerotools.ops.weights.selection import MASTERS, weights_from
@@ -147,6 +147,8 @@ def _model_of(
     """The model, whose base the run holds or `base` has."""
     path = held.origin.path
     try:
+        if not _holds_layers(own):
+            raise LacksBase("there are no weights but those of embeddings")
         model = adapted(own, held, tensors, config)
     except LacksBase as error:
         if base is None:
@@ -170,6 +172,12 @@ def _model_of(
     return replace(on_base(held, own, tensors, config, fused), is_mapped=True)
 
 
+def _holds_layers(own: Checkpoint) -> bool:
+    """Whether there is more of a model than what PEFT saves with an adapter."""
+    names = (key.name for key in own.tensors if not key.name.endswith(".bias"))
+    return any(not (is_embedding(name) or name in HEADS) for name in names)
+
+
 def _with_fused_experts(base: Checkpoint) -> Checkpoint | None:
     try:
         return mapped(base, MapRequest(to=_FUSED)).checkpoint
@@ -189,7 +197,7 @@ def on_base(
     Raises:
         LacksBase: it is not the base model of the adapter.
     """
-    weights, halves = with_given_base(own, held, base)
+    weights, halves = with_given_base(own, held, base, _not_trained(held, config))
     try:
         return adapted(weights, halves, tensors, config)
     except LacksBase as error:

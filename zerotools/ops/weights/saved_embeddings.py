@@ -100,15 +100,15 @@ def _below(
     held: Checkpoint, modules: Sequence[str], name: str, tensors: Sequence[AdapterTensor]
 ) -> Iterator[AdapterTensor]:
     """Every tensor of the modules, under the name that PEFT saves it by."""
-    known = {each.key for each in tensors}
+    known = {each.saved for each in tensors}
     keys = {full_name(key.name): key for key in held.tensors}
     for alias, holder in held.aliases.items():
         if Key(holder, "param") in held.tensors:
             keys.setdefault(full_name(alias), Key(holder, "param"))
     for full, key in keys.items():
         inside = any(full.startswith(f"{module}.") for module in modules)
-        if inside and key not in known and adapter_of(key) in (None, name):
-            saved = re.sub(rf"\.{re.escape(name)}(?=\.|$)", "", full)
+        saved = re.sub(rf"\.{re.escape(name)}(?=\.|$)", "", full)
+        if inside and saved not in known and adapter_of(key) in (None, name):
             yield AdapterTensor(key, plain_name(full).rpartition(".")[0], "embedding", saved, full)
 
 
