@@ -28,7 +28,7 @@ _LORA = re.compile(
     rf"(?P<stem>.+)\.((?P<half>{A}|{B})(\.(?P<adapter>[^.]+))?(?P<leaf>\.weight|\.bias)"
     rf"|(?P<part>{EMBEDDING_A}|{EMBEDDING_B}|{MAGNITUDE})(\.(?P<of>[^.]+))?(\.weight)?)"
 )
-_WHOLE = re.compile(rf"(?P<stem>.+)\.{SAVED_WHOLE}\.(?P<adapter>[^.]+)(?P<leaf>\..+)")
+_WHOLE = re.compile(rf"(?P<stem>.+)\.{SAVED_WHOLE}(\.(?P<adapter>[^.]+))?(?P<leaf>\..+)")
 _TOKENS = re.compile(rf"(?P<stem>.+\.token_adapter)\.{TOKENS}(\.(?P<adapter>[^.]+))?")
 _ORIGINALS = (".original_module.", ".trainable_tokens_original.")
 # What PEFT's layers call that which they are put around.
@@ -127,7 +127,7 @@ def _parsed(key: Key) -> tuple[str, AdapterTensor] | None:
         adapter = match["adapter"] or match["of"] or DEFAULT
         saved = f"{stem}.{part}{match['leaf'] or ''}"
     elif match := _WHOLE.fullmatch(name):
-        part, stem, adapter = SAVED_WHOLE, match["stem"], match["adapter"]
+        part, stem, adapter = SAVED_WHOLE, match["stem"], match["adapter"] or DEFAULT
         saved = f"{stem}{match['leaf']}"
     elif match := _TOKENS.fullmatch(name):
         part, stem, adapter = TOKENS, match["stem"], match["adapter"] or DEFAULT
@@ -154,7 +154,9 @@ def module_of(stem: str) -> str:
 def plain_name(name: str) -> str:
     """The name that a tensor has in the model without adapters; what an adapter holds whole has
     that of the tensor whose place it takes."""
-    return re.sub(rf"\.{SAVED_WHOLE}\.[^.]+\.", ".", module_of(full_name(name)))
+    plain = module_of(full_name(name))
+    match = _WHOLE.fullmatch(plain)
+    return plain if match is None else match["stem"] + match["leaf"]
 
 
 def is_replaced(name: str, saved: Collection[str]) -> bool:

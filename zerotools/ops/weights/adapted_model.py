@@ -87,7 +87,7 @@ def plain_weights(held: Checkpoint, name: str) -> Checkpoint:
     saved = {
         key.name.partition(f".{SAVED_WHOLE}.")[0]
         for key in held.tensors
-        if f".{SAVED_WHOLE}.{name}." in key.name
+        if f".{SAVED_WHOLE}." in key.name and adapter_of(key) == name
     }
     for key, tensor in held.tensors.items():
         plain = Key(plain_name(key.name), key.role)
