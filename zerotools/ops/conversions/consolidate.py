@@ -42,6 +42,7 @@ from zerotools.ops.sidecars.model_sidecar_choice import lacking_config, with_sid
 from zerotools.ops.weights.hub_names import hub_layout_of, on_hub_note, restored
 from zerotools.ops.weights.layout_mapping import MapRequest, mapped
 from zerotools.ops.weights.lora_merge import AdapterRequest, merge_adapters
+from zerotools.ops.weights.merged_config import with_base_config, with_merged_config
 from zerotools.ops.weights.reference_model import Reference, check_against, read_reference
 from zerotools.ops.weights.renaming import namer, parse_rule
 from zerotools.ops.weights.rewrite import describe, rename
@@ -165,6 +166,9 @@ def _prepare(
     if merged is not None:
         checkpoint, options = merged.checkpoint, replace(options, weights_from=MASTERS)
     checkpoint, found = with_sidecars(checkpoint, config_dir, beside)
+    if merged is not None:
+        checkpoint, more = with_base_config(checkpoint, merged.base)
+        found += more
     quantisation = recognise(checkpoint)
     checkpoint, said = in_asked_values(checkpoint, quantisation, options.dtype)
     keeps_types = quantisation.is_there and options.dtype == AUTO
@@ -188,6 +192,8 @@ def _prepare(
     write = WriteOptions(max_shard_bytes=options.max_shard_bytes)
     target = form.export(described, destination, write)
     target = with_quantised_config(target, weights, quantisation, made, options.dtype)
+    if merged is not None:
+        target = with_merged_config(target, weights)
     notes = [*notes, *said, *found, *target.notes]
     lacking = lacking_config(weights, target)
     refuse_bare_casts(weights, target, quantisation)

@@ -123,9 +123,17 @@ def _of_verl(
         BASE_NAME: None,
         "r": tree["r"],
         "lora_alpha": tree["lora_alpha"],
-        "target_modules": list(dict.fromkeys(each.module for each in tensors)),
+        "target_modules": _modules(tensors, whole=False),
+        "modules_to_save": _modules(tensors, whole=True) or None,
+        "use_dora": any(each.part == MAGNITUDE for each in tensors),
         "inference_mode": True,
     }
+
+
+def _modules(tensors: Sequence[AdapterTensor], *, whole: bool) -> list[str]:
+    """The modules that have an adapter, or those that it holds `whole`."""
+    found = (each.module for each in tensors if (each.part == SAVED_WHOLE) == whole)
+    return list(dict.fromkeys(found))
 
 
 def _of_record(

@@ -29,6 +29,7 @@ from zerotools.core.patterns.adapter_names import (
 )
 from zerotools.formats import FORMATS, FormatTable, format_of
 from zerotools.io.files.open_source import RemotePath
+from zerotools.io.huggingface.hub_cache import config_of_model
 from zerotools.io.output.staging import Staging, partial_of
 from zerotools.maps.map_file import HUB
 from zerotools.ops.weights.adapted_model import AdaptedModel, LacksBase, adapted, plain_weights
@@ -72,13 +73,15 @@ class AdapterRequest:
 @dataclass(frozen=True)
 class MergedAdapters:
     """`checkpoint` has the weights' sums in place of weights and adapters; they are there, in the
-    directory `scratch`, while the context that `sums` makes is open."""
+    directory `scratch`, while the context that `sums` makes is open. `base` is the name of the base
+    model, where the config of the adapter says it."""
 
     checkpoint: Checkpoint
     sums: Callable[[], AbstractContextManager[None]]
     bytes: int
     scratch: Path
     notes: tuple[str, ...]
+    base: str | None = None
 
 
 def merge_adapters(
@@ -122,13 +125,16 @@ def merge_adapters(
             f"the adapter {name} is merged, and not {', '.join(others[:_MAX_NAMED])}; "
             "--adapter-name merges another"
         )
+    named = config.get(BASE_NAME)
+    named = named if isinstance(named, str) and named else None
+    model_config = request.model_config or (config_of_model(named) if named else None)
     own = plain_weights(held, name)
-    own = with_tied_head(own, request.model_config, _not_trained(held, config))
+    own = with_tied_head(own, model_config, _not_trained(held, config))
     model = _model_of(held, own, tensors, config, request.base, table)
     merged = _laid_out(checkpoint, model, scratch, request)
     if model.is_mapped:
         merged = replace(merged, checkpoint=_as_on_hub(merged.checkpoint))
-    return replace(merged, notes=(*notes, *merged.notes))
+    return replace(merged, notes=(*notes, *merged.notes), base=named)
 
 
 def _as_on_hub(merged: Checkpoint) -> Checkpoint:
@@ -148,7 +154,7 @@ def _model_of(
     path = held.origin.path
     try:
         if not _holds_layers(own):
-            raise LacksBase("there are no weights but those of embeddings")
+            raise LacksBase("it has none of a layer")
         model = adapted(own, held, tensors, config)
     except LacksBase as error:
         if base is None:

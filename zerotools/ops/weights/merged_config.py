@@ -1,0 +1,78 @@
+"""config.json of a model into which an adapter was merged: that of its base model, with what the
+adapter has changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from zerotools.core.checkpoint import Checkpoint
+from zerotools.core.target import Target
+from zerotools.io.huggingface.hub_cache import config_of_model
+from zerotools.io.huggingface.model_sidecars import CONFIG, model_sidecars, of_other_kinds
+from zerotools.io.huggingface.tied_by_default import ties_embeddings
+from zerotools.io.output.plain_files import literal
+from zerotools.ops.weights.embeddings import HEADS, is_embedding, model_config
+
+_VOCABULARY, _TIES, _INNER = "vocab_size", "tie_word_embeddings", "text_config"
+
+
+def with_base_config(checkpoint: Checkpoint, base: str | None) -> tuple[Checkpoint, list[str]]:
+    """The checkpoint with the config and tokenizer of its base model, where it has no config and
+    the base is on this machine; and a note of that."""
+    if CONFIG in checkpoint.model_sidecars or base is None:
+        return checkpoint, []
+    path = config_of_model(base)
+    if path is None:
+        return checkpoint, []
+    more = of_other_kinds(model_sidecars(path.parent), checkpoint.model_sidecars)
+    sidecars = {**checkpoint.model_sidecars, **more}
+    note = f"took {', '.join(more)} from {path.parent}, the base model of the adapter"
+    return replace(checkpoint, model_sidecars=sidecars), [note]
+
+
+def with_merged_config(target: Target, weights: Checkpoint) -> Target:
+    """The target, whose config.json says the vocabulary of the weights, and no tie to an output
+    layer that was trained apart from the embedding."""
+    path = weights.model_sidecars.get(CONFIG)
+    if path is None or CONFIG not in target.files:
+        return target
+    written = target.files[CONFIG].literals
+    tree: dict[str, Any] = json.loads(written[0].data) if written else model_config(path)
+    changed = _changes(tree, weights)
+    if not changed:
+        return target
+    inner = tree.get(_INNER)
+    is_inner = isinstance(inner, dict) and _VOCABULARY in inner and _VOCABULARY not in tree
+    tree |= {k: v for k, v in changed.items() if not (is_inner and k == _VOCABULARY)}
+    if isinstance(inner, dict):
+        inner |= {k: v for k, v in changed.items() if k in inner}
+    text = (json.dumps(tree, indent=2, ensure_ascii=False) + "\n").encode()
+    files = {**target.files, CONFIG: literal(text)}
+    sizes = {name: plan.size for name, plan in files.items()}
+    said = " and ".join(f"{key} = {json.dumps(value)}" for key, value in changed.items())
+    return replace(
+        target,
+        files=files,
+        checkpoint=replace(target.checkpoint, files=sizes),
+        notes=(*target.notes, f"{CONFIG} is written with {said}, as the weights are"),
+    )
+
+
+def _changes(tree: Mapping[str, Any], weights: Checkpoint) -> dict[str, Any]:
+    changed: dict[str, Any] = {}
+    rows = {
+        tensor.shape[0]
+        for key, tensor in weights.tensors.items()
+        if is_embedding(key.name) or key.name in HEADS
+    }
+    inner = tree.get(_INNER)
+    tables = [tree, inner] if isinstance(inner, dict) else [tree]
+    known = next((each[_VOCABULARY] for each in tables if _VOCABULARY in each), None)
+    if len(rows) == 1 and type(known) is int and rows != {known}:
+        changed[_VOCABULARY] = rows.pop()
+    if ties_embeddings(tree) and any(key.name in HEADS for key in weights.tensors):
+        changed[_TIES] = False
+    return changed
