@@ -46,12 +46,12 @@ def read_base(path: Path, table: FormatTable = FORMATS) -> Checkpoint:
         around = of_other_kinds(find_model_sidecars(base.root), base.model_sidecars)
         base = replace(base, model_sidecars={**base.model_sidecars, **around})
     found = recognise(base)
-    if found.weights:
-        kind = next(iter(found.weights.values())).kind
+    if found.weights or (found.config is not None and not found.is_denied):
+        kinds = " and ".join(sorted({each.kind for each in found.weights.values()}))
         raise Unsupported(
-            f"--base {path}: its weights are {kind}, and adapters are added to weights of 16 bits "
-            f"or more; name that model, or make it first: zerotools consolidate {path} BASE_16 "
-            "--dtype bf16"
+            f"--base {path}: its weights are quantised ({kinds or 'as its config.json says'}), and "
+            "adapters are added to weights of 16 bits or more; name that model, or make it first: "
+            f"zerotools consolidate {path} BASE_16 --dtype bf16"
         )
     weights = weights_from(base, MASTERS)
     return with_tied_head(weights, weights.model_sidecars.get(CONFIG), HEADS)

@@ -1,0 +1,107 @@
+"""A base model that is named for an adapter: on a disk or in a store, beside packed weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.io.stores.far import put_directory, served
+from tests.ops.exports import export, model, noise
+from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.io.numeric.numpy_dtypes import Array
+
+CONFIG: dict[str, Any] = {
+    "peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q"],
+    "base_model_name_or_path": "org/base",
+}  # fmt: skip
+PREFIX = "base_model.model.layers.0"
+WEIGHTS = {"layers.0.q.weight": noise(4, 6), "layers.0.norm.weight": noise(4, seed=3)}
+DOWN, UP = noise(2, 6, seed=1), noise(4, 2, seed=2)
+SUM = WEIGHTS["layers.0.q.weight"] + np.float32(2) * (UP @ DOWN)
+
+
+def adapter(directory: Path, **more: Array) -> Path:
+    """What a run leaves whose base is not in it, or `more` of it."""
+    tensors = {f"{PREFIX}.q.lora_A.default.weight": DOWN, f"{PREFIX}.q.lora_B.default.weight": UP}
+    return model(directory, {**tensors, **more}, adapter_config__json=json.dumps(CONFIG))
+
+
+def base(directory: Path, **more: Array) -> Path:
+    return model(directory, {**WEIGHTS, **more}, config__json="{}")
+
+
+def check(found: dict[str, Array]) -> None:
+    assert set(found) == set(WEIGHTS)
+    np.testing.assert_allclose(found["layers.0.q.weight"], SUM, rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(found["layers.0.norm.weight"], WEIGHTS["layers.0.norm.weight"])
+
+
+def test_run_and_base_may_lie_on_disks_and_in_stores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    near = {"run": adapter(tmp_path / "run"), "base": base(tmp_path / "base")}
+    with served(monkeypatch) as store:
+        far = {name: put_directory(store, path, f"deep/{name}") for name, path in near.items()}
+        for number, (run, model_of) in enumerate(
+            (run, each) for run in (near["run"], far["run"]) for each in (near["base"], far["base"])
+        ):
+            out = tmp_path / f"out-{number}"
+            check(export(run, out, base=model_of, dtype="fp32"))
+            assert (out / "config.json").is_file()
+
+
+def test_a_run_without_its_base_is_told_both_commands(tmp_path: Path) -> None:
+    run = adapter(tmp_path / "run")
+    said = (
+        r"names org/base\): it has none of a layer; merge both with zerotools consolidate "
+        r".*run OUT --base org/base, or export the adapter alone with .*run OUT --adapter-only"
+    )
+    with pytest.raises(BadRequest, match=said):
+        export(run, tmp_path / "out")
+    other = model(tmp_path / "other", {"layers.0.k.weight": noise(4, 6)})
+    with pytest.raises(BadRequest, match=r"other is not the base .*: there is no layers.0.q.weig"):
+        export(run, tmp_path / "out", base=other)
+    with pytest.raises(BadRequest, match="it has adapters itself; name the model that they were"):
+        export(run, tmp_path / "out", base=run)
+
+
+def test_weights_that_the_run_keeps_in_4_bits_are_those_of_the_base(tmp_path: Path) -> None:
+    packed = {
+        f"{PREFIX}.q.base_layer.weight": np.zeros((12, 1), np.uint8),
+        f"{PREFIX}.q.base_layer.weight.absmax": noise(1),
+        f"{PREFIX}.q.base_layer.weight.quant_map": noise(16),
+        f"{PREFIX}.norm.weight": WEIGHTS["layers.0.norm.weight"],
+    }
+    run = adapter(tmp_path / "run", **packed)
+    with pytest.raises(BadRequest, match=r"q.weight is packed as uint8 \[12, 1\], .* --base org/b"):
+        export(run, tmp_path / "out")
+    check(export(run, tmp_path / "out", base=base(tmp_path / "base"), dtype="fp32"))
+
+
+def test_what_a_run_trained_whole_is_its_own(tmp_path: Path) -> None:
+    trained = noise(4, seed=9)
+    run = adapter(tmp_path / "run", **{f"{PREFIX}.norm.weight": trained})
+    with pytest.raises(BadRequest, match=r"there is no layers.0.q.weight, to which"):
+        export(run, tmp_path / "out")
+    found = export(run, tmp_path / "out", base=base(tmp_path / "base"), dtype="fp32")
+    np.testing.assert_array_equal(found["layers.0.norm.weight"], trained)
+
+
+def test_a_base_in_few_bits_is_refused(tmp_path: Path) -> None:
+    few = base(tmp_path / "few", **{"z.weight_packed": np.zeros((4, 16), np.uint8)})
+    config = {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}
+    (few / "config.json").write_text(json.dumps(config))
+    with pytest.raises(Unsupported, match="name that model, or make it first: zerotools conso"):
+        export(adapter(tmp_path / "run"), tmp_path / "out", base=few)
+
+
+def test_an_adapter_that_changed_its_base_is_not_added_to_another(tmp_path: Path) -> None:
+    run = adapter(tmp_path / "run")
+    began = {**CONFIG, "init_lora_weights": "pissa"}
+    (run / "adapter_config.json").write_text(json.dumps(began))
+    with pytest.raises(Unsupported, match="init_lora_weights = 'pissa', which changed the weigh"):
+        export(run, tmp_path / "out", base=base(tmp_path / "base"))
