@@ -20,6 +20,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "zerotools consolidate output/checkpoint-2000 model",
         "zerotools consolidate zero3-run model --dtype bf16 --verify",
         "zerotools consolidate run.pt model --strip-prefix module.",
+        "zerotools consolidate lora-run model --base llama-8b",
         "zerotools consolidate lora-run adapter --adapter-only",
         "zerotools consolidate zero3-run for-megatron --map-to megatron",
     ),

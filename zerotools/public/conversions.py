@@ -57,20 +57,24 @@ class AdapterOptions(TypedDict, total=False):
         Option(
             group=WHAT,
             metavar="FILE|DIR",
-            help="The adapter_config.json of the adapter, if the run has none.",
+            help="The adapter_config.json of the adapter, if none lies in the run or around it.",
         ),
     ]
     adapter_name: Annotated[
         str | None,
-        Option(group=WHAT, metavar="NAME", help="Name of the adapter, if the run has several."),
+        Option(
+            group=WHAT,
+            metavar="NAME",
+            help="Name of the adapter to merge or export, if the run has several.",
+        ),
     ]
     base: Annotated[
         PathOption | None,
         Option(
             group=WHAT,
-            metavar="DIR",
-            help="The base model of a job that saved only its adapters. Default: the path that the "
-            "job used.",
+            metavar="DIR|URL",
+            help="The base model of a run that saved only its adapter, or kept its base in 4 bits: "
+            "a directory, or a place in a store. A job knows its own.",
         ),
     ]
 
@@ -114,8 +118,9 @@ def consolidate(
 ) -> ConversionResult:
     """Merge the checkpoint at `path` into a Hugging Face model in the directory `out`.
 
-    `path` is a checkpoint, or the directory of a run: then its newest checkpoint is taken. With
-    `adapter_only` the output is adapter_model.safetensors and adapter_config.json.
+    `path` is a checkpoint, or the directory of a run: then its newest checkpoint is taken. A LoRA
+    adapter is merged into its base model, which the run holds or `base` names. With `adapter_only`
+    the output is adapter_model.safetensors and adapter_config.json.
 
     Raises:
         BadRequest: `path` does not exist, `out` exists, or an option is wrong.

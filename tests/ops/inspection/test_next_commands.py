@@ -90,7 +90,7 @@ def test_an_adapter_is_exported_or_merged(tmp_path: Path) -> None:
     save_file(
         {**half, "q.base_layer.weight": half["q.lora_A.default.weight"]}, path / "model.safetensors"
     )
-    assert commands(path) == (command, merge)
+    assert commands(path) == (merge, command)
 
 
 def test_the_attribute_that_wraps_a_model_is_stripped() -> None:

@@ -40,11 +40,9 @@ def next_commands(
     keys = checkpoint.tensors
     if adapter_names(keys):
         adapter = shlex.quote(f"{name}-adapter")
-        base = " --base BASE_DIR" if is_adapter_alone(keys) else ""
-        return (
-            f"zerotools consolidate {source} {adapter} --adapter-only",
-            f"zerotools consolidate {source} {model}{base}",
-        )
+        alone = f"zerotools consolidate {source} {adapter} --adapter-only"
+        merged = f"zerotools consolidate {source} {model}"
+        return (alone, f"{merged} --base BASE_DIR") if is_adapter_alone(keys) else (merged, alone)
     options = " --map-to hf --config-dir MODEL_DIR" if form.needs_map else ""
     if wraps_models and (prefix := _common_prefix(inspection)):
         options += f" --strip-prefix {shlex.quote(prefix)}"
