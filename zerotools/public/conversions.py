@@ -72,7 +72,7 @@ class AdapterOptions(TypedDict, total=False):
         PathOption | None,
         Option(
             group=WHAT,
-            metavar="DIR|URL",
+            metavar="DIR",
             help="The base model of a run that saved only its adapter, or kept its base in 4 bits: "
             "a directory, or a place in a store. A job knows its own.",
         ),
