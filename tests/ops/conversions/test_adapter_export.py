@@ -244,7 +244,7 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         for parameter in model.parameters():
             if parameter.requires_grad:
                 parameter.add_(torch.randn_like(parameter) * 0.1)
-    model.save_pretrained(directory / "by-peft", save_embedding_layers=False)
+    model.save_pretrained(directory / "by-peft")
     return Peft(model, torch.arange(24).reshape(2, 12), directory)
 
 
@@ -265,7 +265,11 @@ def by_dcp(peft: Peft, out: Path) -> Path:
 
 @pytest.mark.torch
 @pytest.mark.peft
-@pytest.mark.filterwarnings(IGNORED, "ignore:torch.distributed is disabled:UserWarning")
+@pytest.mark.filterwarnings(
+    IGNORED,
+    "ignore:torch.distributed is disabled:UserWarning",
+    "ignore:Setting .save_embedding_layers. to .True.:UserWarning",
+)
 @pytest.mark.parametrize("save", [by_torch, by_dcp], ids=["torch", "dcp"])
 def test_peft_loads_what_it_would_have_saved(
     trained: Peft, tmp_path: Path, save: Callable[[Peft, Path], Path]

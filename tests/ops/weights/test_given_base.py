@@ -77,9 +77,12 @@ def test_weights_that_the_run_keeps_in_4_bits_are_those_of_the_base(tmp_path: Pa
         f"{PREFIX}.norm.weight": WEIGHTS["layers.0.norm.weight"],
     }
     run = adapter(tmp_path / "run", **packed)
+    config = {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}
+    (run / "config.json").write_text(json.dumps(config))
     with pytest.raises(BadRequest, match=r"q.weight is packed as uint8 \[12, 1\], .* --base org/b"):
         export(run, tmp_path / "out")
     check(export(run, tmp_path / "out", base=base(tmp_path / "base"), dtype="fp32"))
+    assert "quantization" not in (tmp_path / "out" / "config.json").read_text()
 
 
 def test_what_a_run_trained_whole_is_its_own(tmp_path: Path) -> None:

@@ -100,6 +100,7 @@ def with_given_base(
         files=files,
         archives=archives,
         aliases={a: n for a, n in aliases.items() if not _held(a, tensors)},
+        own_config=base.own_config,
         stamps={**base.stamps, **held.stamps},
         model_sidecars=_sidecars(own, base),
         problems=tuple(
