@@ -150,6 +150,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "jobs/imports/test_peers",
         "ops/conversions/test_export_logits",
         "ops/conversions/test_exported_models",
+        "ops/conversions/test_lora_runs",
     ),
     # every case of tests/golden
     "golden": (
