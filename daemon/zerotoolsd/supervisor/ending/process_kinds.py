@@ -102,6 +102,28 @@ def waits_for_child(pid: int) -> bool:
     return _wait_channel(pid) in _WAITING
 
 
+class Wait:
+    """The wait of a process for a child in the kernel, from now until `lasts` is asked for."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._pauses = self._count()  # before it is looked at, and again after the last look
+        self._began = waits_for_child(pid)
+
+    @property
+    def lasts(self) -> bool:
+        """Whether it has waited for the same child all the time."""
+        return self._began and waits_for_child(self._pid) and self._count() == self._pauses
+
+    def _count(self) -> bytes:
+        """How often the process has waited for anything."""
+        try:
+            lines = Path(f"/proc/{self._pid}/status").read_bytes().splitlines()
+        except GONE:
+            return b""
+        return next((line for line in lines if line.startswith(b"voluntary_ctxt")), b"")
+
+
 def orphans(others: Collection[int | None], *, shells: bool) -> list[int]:
     """Pids of what ranks have left behind to this process, without these `others`: of shells, which
     may start more, or of programs that handle SIGTERM, with what is above them."""

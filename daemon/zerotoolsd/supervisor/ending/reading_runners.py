@@ -89,12 +89,15 @@ class Readers:
         is_fed, now = bool(kept.keys() & flow), time.monotonic()
         if is_fed:  # others end by themselves, such as that of $(date)
             self._let_end(key, kept.keys() - flow)
+        waits = kinds.Wait(process.pid)
         children = children_of(process.pid)
-        does_more = (
-            self._runs_more(process, children, kept.keys(), is_fed=is_fed)
-            if kinds.is_named_runner(process)
-            else kinds.waits_for_child(process.pid)
-        )
+        does_more = waits.lasts
+        if kinds.is_named_runner(process):
+            # A shell that waits for the program does not read from it (`coproc`).
+            only_feeding = all(pipes.written(child.pid) & kept.keys() for child in children)
+            does_more = (does_more and only_feeding) or self._runs_more(
+                process, children, kept.keys(), is_fed=is_fed
+            )
         if is_fed and not does_more:
             self._fed_at[key] = now
             return True

@@ -122,6 +122,7 @@ def installed(*shells: str) -> list[Any]:
         "timeout 600 $T train; $T publish",
         "$T train | tee log; $T publish",
         "$T train | while read line; do echo $line; done; $T publish",
+        "coproc { $T train; $T publish; }; wait; $T publish",
     ],
 )
 def test_p12_nothing_begins_after_a_stop(tmp_path: Path, script: str) -> None:
