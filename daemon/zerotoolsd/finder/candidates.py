@@ -3,6 +3,9 @@
 A file that is numbered by its step is one checkpoint, whatever lies beside it. Several files are
 one checkpoint where their names say so: an index, `model-00001-of-00002`, one file per rank, or a
 name that loaders of a directory look for, such as `model.safetensors`. Else each file is one.
+
+What lies beside checkpoints and is no state of the whole run is marked `beside`: the optimizer in a
+file of its own, the best model beside the newest one, an export beside directories of steps.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import hashlib
 import os
 import re
 from collections.abc import Collection, Iterator, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zerotools.core.errors import BadRequest
@@ -38,6 +41,14 @@ _SEVERAL = re.compile(
     r"|(?!optim|extra_state|random|rng|scheduler).*rank_?\d+\.(pt|pth|bin)"
 )
 """Names of which one is enough to say that the directory is the checkpoint."""
+_BESIDE = re.compile(
+    r"(?:.*[^a-z])?(?:best|ema|optim|optimizer|opt|sched|scheduler|scaler|rng|random_states?"
+    r"|replay|buffer)(?:[^a-z].*)?",
+    re.IGNORECASE,
+)
+"""Names of files with a part of a state, or with an older one."""
+_LEVELS = 4
+"""Directories below each other in which checkpoints are looked for, as of Lightning."""
 _CONFIGS = frozenset({"config.json", "adapter_config.json"})
 
 
@@ -45,12 +56,14 @@ _CONFIGS = frozenset({"config.json", "adapter_config.json"})
 class Candidate:
     """A file or directory as it is now. `changed` is when its newest file was last written, in
     nanoseconds; `number` is the last number in its name, if that may be its step. `others` are
-    names of files in the directory that are checkpoints of their own."""
+    names of files in the directory that are checkpoints of their own. What is `beside` others is
+    taken only where there are none."""
 
     path: Path
     fingerprint: str
     changed: int
     others: frozenset[str] = frozenset()
+    beside: bool = False
 
     @property
     def number(self) -> int | None:
@@ -82,13 +95,31 @@ def candidates_in(directory: Path) -> list[Candidate]:
     files = [name for name in names if name.endswith(_SUFFIXES) and directory / name not in below]
     numbered = frozenset(_separate(files))
     others: frozenset[str] = frozenset()
-    if not paths and _is_one(directory, every - numbered):
+    if not paths and _is_one(directory, every - numbered, numbered):
         paths, others = [directory], numbered
     elif not (paths or numbered):
         paths = [directory / name for name in files]
     paths += [directory / name for name in sorted(numbered)]
+    steps = any(is_numbered(path.name) for path in paths)
     found = (candidate_of(path, others if path == directory else frozenset()) for path in paths)
-    return [candidate for candidate in found if candidate is not None]
+    return [
+        replace(each, beside=_is_beside(each.path, steps=steps and each.path in below))
+        for each in found
+        if each is not None
+    ]
+
+
+def _is_beside(path: Path, *, steps: bool) -> bool:
+    """Whether `path` is no state of a whole run; `steps`: it lies beside directories of steps."""
+    name = path.name
+    if steps and not (is_numbered(name) or _NEWEST.fullmatch(name)):
+        return True
+    return path.is_file() and bool(_BESIDE.fullmatch(_stem(name)))
+
+
+def without_beside(found: Collection[Candidate]) -> list[Candidate]:
+    """`found` without what is `beside` others."""
+    return [each for each in found if not each.beside] or list(found)
 
 
 def is_numbered(name: str) -> bool:
@@ -106,19 +137,20 @@ def _separate(files: Collection[str]) -> list[str]:
     """Return the files that are one checkpoint each, if any is numbered: those, and beside them the
     file that a program always writes anew, such as `last.ckpt`. `best.pt` may be an old one."""
     numbered = [name for name in files if is_numbered(name)]
-    if not numbered:
+    newest = [n for n in files if n not in numbered and _NEWEST.fullmatch(_stem(n))]
+    if not numbered and len(newest) + sum("best" in name for name in files) != len(files):
         return []
-    return numbered + [n for n in files if n not in numbered and _NEWEST.fullmatch(_stem(n))]
+    return numbered + newest
 
 
 def _usable(directory: Path, every: Collection[str]) -> list[str]:
     return sorted(n for n in every if not _is_temporary(n) and not _is_alias(directory, n))
 
 
-def _checkpoints_at(path: Path) -> list[Path]:
+def _checkpoints_at(path: Path, levels: int = _LEVELS) -> list[Path]:
     """The checkpoint that the directory `path` is, or those in it that are numbered by their steps.
 
-    accelerate and verl nest one directory in another.
+    accelerate and verl nest one directory in another; Lightning has three above its files.
     """
     every = _names(path)
     if _holds(path, every):
@@ -128,20 +160,29 @@ def _checkpoints_at(path: Path) -> list[Path]:
             return [path]
         return [path / name for name in steps if (path / name).is_file()]
     below = [path / name for name in every if _holds(path / name, _names(path / name))]
+    if is_numbered(path.name):
+        return [path] if below else []
     steps = [each.name for each in below if is_numbered(each.name)]
-    if below and (is_numbered(path.name) or not steps):
+    if steps:
+        return [path / name for name in _usable(path, steps)]
+    found = [each for name in _usable(path, every) for each in _below(path / name, levels)]
+    if below and not any(each.is_file() or is_numbered(each.name) for each in found):
         return [path]
-    return [path / name for name in _usable(path, steps)]
+    return found
 
 
-def _is_one(directory: Path, names: set[str]) -> bool:
-    """Return whether the files `names` of the directory are one checkpoint together."""
+def _below(path: Path, levels: int) -> list[Path]:
+    return _checkpoints_at(path, levels - 1) if levels > 1 and path.is_dir() else []
+
+
+def _is_one(directory: Path, names: set[str], numbered: Set[str]) -> bool:
+    """Return whether the files `names`, beside `numbered` ones, are one checkpoint together."""
     held = [form for form in formats_in(directory, names, FORMATS) if not FORMATS[form].is_nested]
     if any(not FORMATS[form].suffixes for form in held):
         return True
     if any(_SEVERAL.fullmatch(name) or set_of(name) for name in names):
         return bool(held)
-    single = sum(name.endswith(_SUFFIXES) for name in names) == 1
+    single = sum(name.endswith(_SUFFIXES) for name in names) == 1 and not numbered
     return bool(held) and single and not names.isdisjoint(_CONFIGS)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from zerotools.core.errors import ZerotoolsError
 from zerotools.ops.inspection.completeness import Completeness
-from zerotoolsd.finder.candidates import Candidate, candidate_of, candidates_in
+from zerotoolsd.finder.candidates import Candidate, candidate_of, candidates_in, without_beside
 from zerotoolsd.finder.judging import damage_of, judge
 from zerotoolsd.supervisor.durable import read_json, write_json
 from zerotoolsd.supervisor.trouble import is_of_machine
@@ -71,7 +71,8 @@ class Search:
 
     def _own(self) -> list[Candidate]:
         before = self._before
-        return [each for each in self._listed() if before.get(str(each.path)) != each.fingerprint]
+        own = (each for each in self._listed() if before.get(str(each.path)) != each.fingerprint)
+        return without_beside(list(own))
 
     def choose(self) -> dict[str, Any]:
         """The newest checkpoint of the job that is whole. Nothing writes while this is called.

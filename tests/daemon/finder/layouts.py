@@ -134,6 +134,9 @@ def _clutter(rng: random.Random, layout: Layout) -> None:
         layout.date(path)
     if rng.random() < 0.3:
         tensors(layout.out / "tmp-0" / "model.safetensors")
+    if rng.random() < 0.3 and layout.whole:
+        at = layout.whole[-1].parent / rng.choice(["best.safetensors", "ema-step-98.safetensors"])
+        tensors(at if layout.whole[-1].is_file() else layout.out / "best" / "model.safetensors")
     if rng.random() < 0.3:
         link = layout.out / "latest"
         link.symlink_to(layout.whole[-1].name if layout.whole else "nothing")

@@ -77,6 +77,37 @@ def test_a_file_that_is_always_written_anew_counts_beside_those_of_steps(
         assert len(candidates_in(out)) == 4  # without a number each file may be the one
 
 
+@pytest.mark.parametrize(
+    ("names", "newest"),
+    [
+        ("model-step-5 optim-step-5 model-step-9 optim-step-9", "model-step-9"),
+        ("net optimizer", "net"),
+        ("last scheduler", "last"),
+        ("epoch_2 best_coco_epoch_1", "epoch_2"),
+        ("agent_step_9 replay_buffer_step_9", "agent_step_9"),
+        ("optimizer", "optimizer"),
+        ("weights/last weights/best", "weights/last"),
+        ("run/weights/last run/weights/best", "run/weights/last"),
+        ("lightning_logs/version_0/checkpoints/epoch=3-step=9",) * 2,
+        ("results/checkpoints/m-epoch=3 results/checkpoints/m-last", "results/checkpoints/m-last"),
+        ("checkpoint-9/model best/model", "checkpoint-9"),
+        ("checkpoint-9/model last/model", "last"),
+    ],
+)
+def test_what_lies_beside_a_checkpoint_is_not_taken_for_one(
+    tmp_path: Path, names: str, newest: str
+) -> None:
+    """Whatever of it was written last."""
+    out, clock = tmp_path / "out", 1_000_000_000
+    out.mkdir()
+    search(out)
+    for name in names.split():
+        path = one_file(out / name)
+        os.utime(path, (clock := clock + 10, clock))
+    expected = next(path for path in (out / newest, out / f"{newest}.safetensors") if path.exists())
+    assert search(out).choose()["resume_from"] == str(expected)
+
+
 def test_a_model_beside_files_of_steps_does_not_change_with_them(tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
