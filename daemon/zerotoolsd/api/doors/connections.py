@@ -43,6 +43,10 @@ LINGER_SECONDS = 2.0
 MOST_UNREAD = 4 << 20
 """Bytes that are read between the end of an answer and the next request; the longest request has
 less."""
+PARSE_SECONDS, PARSE_BYTES = 0.01, 8 << 10
+"""What has come is parsed for so long before others get a turn, and so many bytes at a time: a body
+may come in a million chunks of one byte."""
+MOST_UNPARSED = 1 << 20
 SWEEP_SECONDS = 1.0
 RESERVED = 128
 """Descriptors for the database, logs, pidfds of attempts and child processes."""
@@ -78,7 +82,10 @@ class Connection(web.RequestHandler):
     `MOST_UNREAD` bytes, so that the client gets the answer.
     """
 
-    __slots__ = ("_left", "_unasked", "busy", "stuck_bytes", "stuck_since", "waiting_since")
+    __slots__ = (
+        *("_came", "_feeding", "_is_full", "_left", "_unasked"),
+        *("busy", "stuck_bytes", "stuck_since", "waiting_since"),
+    )
 
     def __init__(
         self,
@@ -98,6 +105,9 @@ class Connection(web.RequestHandler):
             lingering_time=LINGER_SECONDS,
         )
         self._unasked = 0
+        self._came = bytearray()
+        self._feeding: asyncio.Handle | None = None
+        self._is_full = False
         self.waiting_since: float | None = loop.time()
         self.busy = False
         self.stuck_bytes = 0
@@ -105,6 +115,8 @@ class Connection(web.RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """See asyncio.Protocol."""
+        if self._feeding is not None:
+            self._feeding.cancel()
         super().connection_lost(exc)
         self._left()
 
@@ -117,7 +129,30 @@ class Connection(web.RequestHandler):
             if self._unasked > MOST_UNREAD and self.transport is not None:
                 self.transport.abort()
                 return
-        super().data_received(data)
+        if not data:  # aiohttp goes on with what it had left
+            super().data_received(data)
+            return
+        self._came += data
+        if self._feeding is None:
+            self._feed()
+        elif len(self._came) > MOST_UNPARSED and self.transport is not None:
+            self._is_full = True
+            self.transport.pause_reading()
+
+    def _feed(self) -> None:
+        """Parse what has come, in turn with others."""
+        self._feeding, until = None, self._loop.time() + PARSE_SECONDS
+        while self._came:
+            data = bytes(self._came[:PARSE_BYTES])
+            del self._came[:PARSE_BYTES]
+            super().data_received(data)
+            if self._came and self._loop.time() >= until:
+                self._feeding = self._loop.call_soon(self._feed)
+                return
+        paused = self._reading_paused or getattr(self, "_buffer_paused", False)  # by aiohttp
+        if self._is_full and self.transport is not None and not paused:
+            self.transport.resume_reading()
+        self._is_full = False
 
     def begin(self) -> None:
         """A request has come, and is to be answered."""
