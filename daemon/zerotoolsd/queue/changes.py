@@ -89,26 +89,22 @@ def insert_job(
 ) -> JobRow:
     """The row of a job, with its name and its place. `array_id` is the array that it joins, None:
     it is the first of one, or of none."""
-    job_id = run(
-        "INSERT INTO job (uid, name, spec, spec_given, spec_version, idempotency_key,"
-        " output_dir, state, reason, restarts_used, best_step, created, priority, begin_at,"
-        " expected) VALUES (?, ?, ?, ?, ?, ?, '', ?, ?, 0, 0, ?, ?, ?, ?)",
-        (
-            *(new.uid, new.name or "", spec_text, given_text, zerotools.__version__),
-            *(new.idempotency_key, new.state, new.hold, new.now, new.priority, new.begin),
-            new.expected,
-        ),
-    ).lastrowid
-    assert job_id is not None
+    # One statement writes the row: an UPDATE would write all pages of a long spec once more.
+    newest = run("SELECT max(seq) AS seq FROM sqlite_sequence WHERE name = 'job'").fetchone()
+    job_id = (newest["seq"] or 0) + 1
     place = new.output_dir or str(new.default_output / str(job_id) / "output")
     array = None if new.array is None else replace(new.array, id=array_id or job_id)
     name = new.name or f"job-{job_id}"
     run(
-        "UPDATE job SET name = ?, output_dir = ?, array_id = ?, array_index = ?, array_size = ?,"
-        " array_label = ? WHERE id = ?",
+        "INSERT INTO job (id, uid, name, spec, spec_given, spec_version, idempotency_key,"
+        " output_dir, state, reason, restarts_used, best_step, created, priority, begin_at,"
+        " expected, array_id, array_index, array_size, array_label)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
-            *(name, place, array and array.id, array and array.index, array and array.size),
-            *(array and array.label, job_id),
+            *(job_id, new.uid, name, spec_text, given_text, zerotools.__version__),
+            *(new.idempotency_key, place, new.state, new.hold, new.now, new.priority, new.begin),
+            *(new.expected, array and array.id, array and array.index, array and array.size),
+            array and array.label,
         ),
     )
     return JobRow(
