@@ -1,7 +1,9 @@
 """What must hold of a daemon's state directory at every moment, whatever was killed before.
 
 `broken(state_dir, acknowledged)` looks at the queue, the run directories and /proc, and returns one
-sentence for each rule that does not hold. It only reads, and needs no daemon:
+sentence for each rule that does not hold. It only reads, and needs no daemon. One may run
+meanwhile: the queue is read as it was at one moment, and a process or a checkpoint counts if it was
+there before that moment and still is.
 
 - every acknowledged job exists, once;
 - at most one attempt of a job is not over, and it is the last;
@@ -40,8 +42,10 @@ Row = Mapping[str, Any]
 
 def broken(state_dir: Path, acknowledged: Collection[int] = ()) -> list[str]:
     """One sentence for each rule that does not hold. Raises sqlite3.Error: no queue can be read."""
-    with closing(sqlite3.connect(state_dir / "zerotools.db")) as database:
+    processes, directories = list(_tokens()), list((state_dir / "jobs").glob("*/attempt-*"))
+    with closing(sqlite3.connect(state_dir / "zerotools.db", isolation_level=None)) as database:
         database.row_factory = sqlite3.Row
+        database.execute("BEGIN")
         jobs = {row["id"]: row for row in database.execute("SELECT * FROM job")}
         attempts = list(database.execute("SELECT * FROM attempt ORDER BY job_id, number"))
         leases = list(database.execute("SELECT * FROM lease"))
@@ -52,8 +56,8 @@ def broken(state_dir: Path, acknowledged: Collection[int] = ()) -> list[str]:
     return [
         *(f"job {number} was acknowledged and is lost" for number in {*acknowledged} - {*jobs}),
         *_attempts(jobs, attempts),
-        *_directories(state_dir, jobs, attempts),
-        *_processes(state_dir, attempts),
+        *_directories(directories, jobs, attempts),
+        *_processes(state_dir, processes, attempts),
         *_leases(attempts, leases),
         *_events(jobs, events),
         *_dependencies(jobs, attempts, after),
@@ -94,10 +98,10 @@ def _outcome(record: object) -> object:
 
 
 def _directories(
-    state_dir: Path, jobs: Mapping[int, Row], attempts: list[sqlite3.Row]
+    found: Collection[Path], jobs: Mapping[int, Row], attempts: list[sqlite3.Row]
 ) -> Iterator[str]:
     known = {(row["job_id"], row["number"]) for row in attempts}
-    for path in (state_dir / "jobs").glob("*/attempt-*"):
+    for path in found:
         key = (int(path.parent.name), int(path.name.removeprefix("attempt-")))
         if key[0] in jobs and key not in known:
             yield f"the queue does not know {path}"
@@ -112,27 +116,39 @@ def _directories(
             yield f"job {number} ran again after attempt {which} had finished"
 
 
-def _processes(state_dir: Path, attempts: list[sqlite3.Row]) -> Iterator[str]:
+Tagged = tuple[int, str, Path]
+"""A process: its pid, the token of its attempt, its run directory."""
+
+
+def _processes(
+    state_dir: Path, processes: Collection[Tagged], attempts: list[sqlite3.Row]
+) -> Iterator[str]:
     live = {row["token"] for row in attempts if row["state"] != "ended"}
     ours = {row["token"] for row in attempts}
-    for pid, token, directory in _tokens():
-        if token in ours - live or (token not in ours and directory.is_relative_to(state_dir)):
+    for process in processes:
+        pid, token, directory = process
+        over = token in ours - live or (token not in ours and directory.is_relative_to(state_dir))
+        if over and _tagged(pid) == process:
             yield f"pid {pid} runs outside a live attempt, with the token {token}"
 
 
-def _tokens() -> Iterator[tuple[int, str, Path]]:
+def _tokens() -> Iterator[Tagged]:
     for entry in os.scandir("/proc"):
-        if not entry.name.isdecimal():
-            continue
-        try:
-            variables = Path(entry.path, "environ").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        token = next((v for v in variables if v.startswith(_TOKEN)), None)
-        run_dir = next((v for v in variables if v.startswith(b"ZEROTOOLS_RUN_DIR=")), b"=")
-        if token is not None:
-            where = Path(os.fsdecode(run_dir.partition(b"=")[2]))
-            yield int(entry.name), token.partition(b"=")[2].decode("ascii", "replace"), where
+        if entry.name.isdecimal() and (found := _tagged(int(entry.name))) is not None:
+            yield found
+
+
+def _tagged(pid: int) -> Tagged | None:
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return None
+    token = next((v for v in variables if v.startswith(_TOKEN)), None)
+    run_dir = next((v for v in variables if v.startswith(b"ZEROTOOLS_RUN_DIR=")), b"=")
+    if token is None:
+        return None
+    where = Path(os.fsdecode(run_dir.partition(b"=")[2]))
+    return pid, token.partition(b"=")[2].decode("ascii", "replace"), where
 
 
 def _leases(attempts: list[sqlite3.Row], leases: list[sqlite3.Row]) -> Iterator[str]:
@@ -210,5 +226,15 @@ def _dependencies(
 def _checkpoints(jobs: Collection[Row]) -> Iterator[str]:
     for job in jobs:
         for directory in checkpoint_dirs.listing(Path(job["output_dir"])):
+            before = _inode(directory)
             for problem in verify_manifest(directory):
+                if before is None or _inode(directory) != before:
+                    break  # it is removed just now, which takes its name first
                 yield f"job {job['id']} is offered what does not verify: {problem.message}"
+
+
+def _inode(directory: Path) -> int | None:
+    try:
+        return directory.stat().st_ino
+    except OSError:
+        return None

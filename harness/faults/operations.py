@@ -1,0 +1,178 @@
+"""Operations on a daemon and its jobs, drawn at random: the same from the same seed.
+
+Nothing that a daemon answers has a part in the draw. So a seed is enough to do the same again; what
+the operations meet depends on how fast the machine is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from harness.faults.daemons import Place, Wanted
+from zerotools.jobs.states import (
+    ACTIVE,
+    HELD,
+    ON_HOLD,
+    PAUSED,
+    PAUSING,
+    QUEUED,
+    STATES,
+    TERMINAL,
+    WAITING,
+    WAITING_RETRY,
+)
+
+OPEN = frozenset(STATES) - TERMINAL
+CPU_RANKS = 4
+CONFIG = (
+    f"[limits]\ncpu_ranks = {CPU_RANKS}\n[retry]\nfirst_seconds = 0.05\nmost_seconds = 0.5\n"
+    "[stop]\ngrace_seconds = 2\n[preemption]\nenabled = true\nafter_seconds = 0\n"
+    "[elastic]\nafter_seconds = 0\ngain = 1\nchange_seconds = 1\n"
+)
+
+STAMP = 'stamp() { echo "$ZEROTOOLS_RUN_DIR $(date +%s.%N) $1" >> "$STAMPS"; }\n'
+END = "end"
+"""The last stamp of a program that has done all of its work."""
+
+STEPS = "stamp begin; for i in 1 2 3 4; do sleep 0.2; stamp step; done; stamp end"
+SAVES = (
+    "trap 'stamp saved; exit 0' TERM\nstamp begin\n"
+    "i=0; while [ $i -lt 8 ]; do sleep 0.15 & wait $!; i=$((i + 1)); done"
+)
+SCRIPTS: dict[str, list[str]] = {
+    "once": ["sh", "-c", STAMP + "stamp begin; sleep 0.4; stamp end"],
+    "steps in bash": ["bash", "-c", STAMP + STEPS],
+    "steps in sh": ["sh", "-ec", STAMP + STEPS],
+    "steps in a subshell": ["bash", "-c", STAMP + f"( {STEPS} )"],
+    "in the background": ["bash", "-c", STAMP + f"f() {{ {STEPS}; }}; f & wait"],
+    "saves, and then more": ["bash", "-c", STAMP + '(sh -c "$SAVES") && stamp more; stamp end'],
+    "into a pipe": ["bash", "-c", STAMP + f"{{ {STEPS}; }} | tee -a /dev/null"],
+    "ignores SIGTERM": ["sh", "-c", "trap '' TERM\n" + STAMP + "stamp begin; sleep 3; stamp end"],
+    "fails at first": [
+        *("sh", "-c"),
+        STAMP + "stamp begin; case $ZEROTOOLS_RUN_DIR in *-1) exit 5;; esac; sleep 0.3; stamp end",
+    ],
+}
+"""Programs of jobs, which leave a line for each of their commands."""
+
+REQUESTS = {
+    "cancel": 6,
+    "hold": 4,
+    "release": 4,
+    "pause": 6,
+    "unpause": 5,
+    "resume": 4,
+    "retry": 3,
+    "priority": 4,
+    "edit": 4,
+    "array": 4,
+    "clean": 4,
+    "drain": 1,
+    "undrain": 2,
+    "look": 2,
+}
+"""What clients ask, each so many times as often as one of 1."""
+MEANT = {
+    "cancel": OPEN,
+    "hold": {QUEUED, WAITING, WAITING_RETRY},
+    "release": {ON_HOLD},
+    "pause": OPEN - {ON_HOLD, PAUSED, HELD},
+    "unpause": {PAUSED, PAUSING},
+    "resume": {HELD, *TERMINAL},
+    "retry": TERMINAL,
+    "priority": OPEN,
+    "edit": OPEN - ACTIVE,
+    "clean": TERMINAL,
+}
+"""States of jobs of which it is asked, if any is in them."""
+KILLS = {
+    "SIGKILL of the daemon": 3,
+    "SIGTERM of the daemon": 1,
+    "SIGKILL of a supervisor": 3,
+    "SIGKILL of a keeper": 2,
+    "SIGKILL of a supervisor and its keeper": 2,
+    "SIGKILL of a rank": 3,
+    "SIGKILL of daemon and supervisor": 1,
+    "SIGSTOP of a supervisor": 1,
+    "SIGSTOP of a rank": 1,
+}
+SUBMIT, ARRAY, AGAIN = "submit", "submit of an array", "submit once more"
+SUBMITS = {SUBMIT: 15, ARRAY: 3, AGAIN: 3}
+ARRAY_WISHES = ("cancel", "hold", "release", "pause", "unpause", "priority", "retry")
+MOST_TOGETHER = 3
+"""Operations that are begun within a few milliseconds of each other."""
+LONGEST_DELAY = 0.25
+
+
+@dataclass(frozen=True)
+class Operation:
+    """It begins `delay` seconds after its step does. `job` counts from the newest job that is in a
+    state of `MEANT`."""
+
+    name: str
+    delay: float
+    job: int
+    number: int
+    """Of all operations; what is submitted is named after it."""
+    draw: float
+    """For what else is chosen of the operation, from 0 to 1."""
+
+    def __str__(self) -> str:
+        return f"{self.number}: {self.name}, job {self.job}, +{self.delay * 1e3:.0f} ms"
+
+    def one_of(self, values: Any, salt: int = 0) -> Any:
+        """One of these values, the same each time; another `salt` chooses independently."""
+        return Random(f"{self.number} {self.draw} {salt}").choice(list(values))
+
+
+def steps(seed: int) -> Iterator[list[Operation]]:
+    """Operations that are begun together, step after step, for ever."""
+    random, number = Random(seed), 0
+    weights = {**SUBMITS, **REQUESTS, **KILLS}
+    while True:
+        step, rest = [], random.choice((0.0, random.uniform(0, LONGEST_DELAY)))
+        for _ in range(random.randint(1, MOST_TOGETHER)):
+            number += 1
+            (name,) = random.choices(list(weights), list(weights.values()))
+            job = min(int(random.expovariate(0.3)), 20)
+            delay = rest + random.uniform(0, 0.04)
+            step.append(Operation(name, delay, job, number, random.random()))
+        yield step
+
+
+def job_of(place: Place, operation: Operation) -> Wanted:
+    """The job that a submit is of, and how it waits; `after` counts from the newest job."""
+    name = f"n{operation.number}"
+    more: dict[str, Any] = {"max_restarts": 500, "retry": "always"}
+    if operation.one_of(range(6), 1) == 0:
+        more["time_limit"] = 1
+    devices = [{}, {}, {"device": "cuda", "gpus": 1, "ranks": None}]
+    devices.append({"device": "cuda", "gpus": 2, "ranks": None})
+    devices.append({"device": "cuda", "gpus": 1, "ranks": None, "memory": {"per_gpu": "30GiB"}})
+    more |= operation.one_of(devices, 2)
+    if operation.one_of(range(5), 3) == 0:
+        if operation.one_of((True, False), 4):
+            more |= {"device": "cpu", "gpus": None, "ranks": {"min": 1, "max": 2}, "memory": {}}
+        env = {"PACE": "0.15", "EVERY": "2"}
+        wanted = place.training(name, operation.one_of((4, 9), 5), env=env, **more)
+    else:
+        script = {
+            "command": SCRIPTS[operation.one_of(SCRIPTS, 6)],
+            "directory": str(place.path),
+            "launcher": "plain",
+        }
+        env = {"STAMPS": str(place.path / "stamps"), "SAVES": STAMP + SAVES}
+        tree = {"name": name, "engine": "script", "device": "cpu", "ranks": 1, "env": env}
+        wanted = Wanted({**tree, "script": script, **more}, "")
+    terms: dict[str, Any] = {"priority": operation.one_of((0, 0, 0, 3, 7), 7)}
+    kind = operation.one_of(("now", "now", "now", "hold", "begin", "after", "after"), 8)
+    if kind == "hold":
+        terms["hold"] = True
+    if kind == "begin":
+        terms["begin"] = 0.5
+    if kind == "after":
+        terms["after"] = [operation.one_of(("ok", "any", "any"), 9)]
+    return Wanted(wanted.tree, "", terms)

@@ -1,0 +1,110 @@
+"""What must hold of jobs from one look to the next, besides `harness.invariants`.
+
+- An event stays as it was written, unless its job was removed, and newer ones have higher numbers.
+- A job changes its state as the table of states says.
+- After a stop no command of its script begins: it leaves no stamp that is later than the stop.
+- A script that has succeeded has left its last stamp.
+- A job that was cancelled leaves no stamp after its end.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Collection, Iterator
+from contextlib import closing
+from pathlib import Path
+
+from harness.faults.operations import END
+from harness.patience import patient
+from zerotools.jobs.states import CANCELLED, SUCCEEDED, TRANSITIONS
+from zerotoolsd.queue.taking_in import REBUILD
+
+SLACK_SECONDS = 0.5
+"""Between the moment of a stop and the stamp of a command that had begun before it."""
+_SAVING = "saved"
+
+
+class Rules:
+    """Those of one daemon and its jobs, whose scripts leave their stamps in `stamps`."""
+
+    def __init__(self, state: Path, stamps: Path) -> None:
+        self._state = state
+        self._stamps = stamps
+        self._offset = 0
+        self._events: dict[int, tuple[object, ...]] = {}
+        self._words: dict[Path, list[tuple[float, str]]] = {}
+
+    def broken(self, removed: Collection[int]) -> list[str]:
+        """One sentence for each rule that does not hold. `removed` jobs may be gone."""
+        with closing(sqlite3.connect(self._state / "zerotools.db", isolation_level=None)) as queue:
+            queue.execute("BEGIN")
+            events = list(queue.execute("SELECT * FROM event ORDER BY seq"))
+            rows = list(queue.execute("SELECT id, state, ended, spec FROM job"))
+            moved = "SELECT job_id, from_state, kind, to_state FROM event WHERE seq > ?"
+            last = max(self._events, default=0)
+            changes = list(queue.execute(f"{moved} AND to_state IS NOT NULL", (last,)))
+        self._read_stamps()  # later, as a job that is over stamps nothing more
+        return [
+            *self._events_kept(events, removed),
+            *self._legal(changes),
+            *self._stopped(),
+            *self._ended(rows),
+        ]
+
+    def _events_kept(
+        self, events: list[tuple[object, ...]], removed: Collection[int]
+    ) -> Iterator[str]:
+        known, now = self._events, {int(str(event[0])): event for event in events}
+        for number, event in known.items():
+            if number in now and now[number] != event:
+                yield f"event {number} was {event}, and is {now[number]}"
+            elif number not in now and event[2] not in removed:
+                yield f"event {number} is lost: {event}"
+        late = [number for number in now.keys() - known.keys() if number < max(known, default=0)]
+        yield from (f"event {number} came after newer ones" for number in late)
+        self._events = now
+
+    def _legal(self, changes: list[tuple[int, str | None, str, str]]) -> Iterator[str]:
+        for job, before, kind, after in changes:
+            moves = before is not None and before != after and kind != REBUILD
+            if moves and TRANSITIONS.get((str(before), kind)) != after:
+                yield f"job {job} went from {before} to {after} by {kind}, which no rule allows"
+
+    def _read_stamps(self) -> None:
+        if not self._stamps.exists():
+            return
+        with self._stamps.open("rb") as file:
+            file.seek(self._offset)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        for line in whole.decode().splitlines():
+            place, moment, word = line.rsplit(" ", 2)
+            self._words.setdefault(Path(place), []).append((float(moment), word))
+
+    def _stopped(self) -> Iterator[str]:
+        for place, words in self._words.items():
+            try:
+                stopped = (place / "stop").stat().st_mtime
+            except OSError:
+                continue
+            late = [(t, word) for t, word in words if t > stopped + patient(SLACK_SECONDS)]
+            for moment, word in late:
+                if word != _SAVING:
+                    yield f"{place} stamped {word} {moment - stopped:.2f} s after it was stopped"
+
+    def _ended(self, rows: list[tuple[int, str, float | None, str]]) -> Iterator[str]:
+        for job, state, ended, spec in rows:
+            script = json.loads(spec).get("script") or {}
+            words = self.words(job)
+            if state == SUCCEEDED and script.get("command") and END not in words.values():
+                yield f"job {job} succeeded, and its script has not come to its end: {words}"
+            late = [t for t in words if state == CANCELLED and ended and t > ended + 0.05]
+            if late:
+                yield f"job {job} was cancelled, and went on {late[-1] - (ended or 0):.2f} s later"
+
+    def words(self, job: int) -> dict[float, str]:
+        """The stamps of a job, by time."""
+        mine = [w for place, w in self._words.items() if place.parent.name == str(job)]
+        return {moment: word for words in mine for moment, word in words}
