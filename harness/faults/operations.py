@@ -19,6 +19,7 @@ from zerotools.jobs.states import (
     PAUSED,
     PAUSING,
     QUEUED,
+    RUNNING,
     STATES,
     TERMINAL,
     WAITING,
@@ -37,7 +38,7 @@ STAMP = 'stamp() { echo "$ZEROTOOLS_RUN_DIR $(date +%s.%N) $1" >> "$STAMPS"; }\n
 END = "end"
 """The last stamp of a program that has done all of its work."""
 
-STEPS = "stamp begin; for i in 1 2 3 4; do sleep 0.2; stamp step; done; stamp end"
+STEPS = "stamp begin; for i in 1 2 3 4 5 6 7 8; do sleep 0.1; stamp step; done; stamp end"
 SAVES = (
     "trap 'stamp saved; exit 0' TERM\nstamp begin\n"
     "i=0; while [ $i -lt 8 ]; do sleep 0.15 & wait $!; i=$((i + 1)); done"
@@ -59,10 +60,10 @@ SCRIPTS: dict[str, list[str]] = {
 """Programs of jobs, which leave a line for each of their commands."""
 
 REQUESTS = {
-    "cancel": 6,
+    "cancel": 8,
     "hold": 4,
     "release": 4,
-    "pause": 6,
+    "pause": 9,
     "unpause": 5,
     "resume": 4,
     "retry": 3,
@@ -76,10 +77,10 @@ REQUESTS = {
 }
 """What clients ask, each so many times as often as one of 1."""
 MEANT = {
-    "cancel": OPEN,
+    "cancel": {RUNNING},
     "hold": {QUEUED, WAITING, WAITING_RETRY},
     "release": {ON_HOLD},
-    "pause": OPEN - {ON_HOLD, PAUSED, HELD},
+    "pause": {RUNNING},
     "unpause": {PAUSED, PAUSING},
     "resume": {HELD, *TERMINAL},
     "retry": TERMINAL,
@@ -87,7 +88,7 @@ MEANT = {
     "edit": OPEN - ACTIVE,
     "clean": TERMINAL,
 }
-"""States of jobs of which it is asked, if any is in them."""
+"""States of jobs of which it is mostly asked, if any is in them."""
 KILLS = {
     "SIGKILL of the daemon": 3,
     "SIGTERM of the daemon": 1,

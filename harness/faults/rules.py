@@ -2,7 +2,7 @@
 
 - An event stays as it was written, unless its job was removed, and newer ones have higher numbers.
 - A job changes its state as the table of states says.
-- After a stop no command of its script begins: it leaves no stamp that is later than the stop.
+- After a stop no command of its script begins, which would leave a stamp.
 - A script that has succeeded has left its last stamp.
 - A job that was cancelled leaves no stamp after its end.
 """
@@ -22,6 +22,8 @@ from zerotoolsd.queue.taking_in import REBUILD
 
 SLACK_SECONDS = 0.5
 """Between the moment of a stop and the stamp of a command that had begun before it."""
+MOST_LATE = 2
+"""Stamps after that moment: of a command that had begun, and of one that began meanwhile."""
 _SAVING = "saved"
 
 
@@ -89,10 +91,10 @@ class Rules:
                 stopped = (place / "stop").stat().st_mtime
             except OSError:
                 continue
-            late = [(t, word) for t, word in words if t > stopped + patient(SLACK_SECONDS)]
-            for moment, word in late:
-                if word != _SAVING:
-                    yield f"{place} stamped {word} {moment - stopped:.2f} s after it was stopped"
+            late = [(t, w) for t, w in sorted(words) if t > stopped and w != _SAVING]
+            if late and (len(late) > MOST_LATE or late[-1][0] > stopped + patient(SLACK_SECONDS)):
+                names = ", ".join(f"{word} after {moment - stopped:.2f} s" for moment, word in late)
+                yield f"{place} was stopped, and stamped {names}"
 
     def _ended(self, rows: list[tuple[int, str, float | None, str]]) -> Iterator[str]:
         for job, state, ended, spec in rows:

@@ -79,4 +79,11 @@ def test_nothing_is_stamped_long_after_a_stop(tmp_path: Path, rules: Rules) -> N
     assert rules.broken(()) == []
     stamp(tmp_path, 4000, "more")
     (found,) = rules.broken(())
-    assert "stamped more 3997.00 s after it was stopped" in found
+    assert "was stopped, and stamped step after 0.10 s, more after 3997.00 s" in found
+
+
+def test_nor_are_several_steps_soon_after_it(tmp_path: Path, rules: Rules) -> None:
+    for seconds in (3.1, 3.2, 3.3):
+        stamp(tmp_path, seconds, "step")
+    (found,) = rules.broken(())
+    assert found.endswith("stamped step after 0.10 s, step after 0.20 s, step after 0.30 s")
