@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -25,6 +25,9 @@ SLACK_SECONDS = 0.5
 MOST_LATE = 2
 """Stamps after that moment: of a command that had begun, and of one that began meanwhile."""
 _SAVING = "saved"
+_ENDS = "SELECT job_id, max(time) FROM event WHERE to_state = ?"
+"""When it was known that nothing of a job runs. `job.ended` is earlier where its supervisor was
+killed: the last sign of life."""
 
 
 class Rules:
@@ -42,7 +45,8 @@ class Rules:
         with closing(sqlite3.connect(self._state / "zerotools.db", isolation_level=None)) as queue:
             queue.execute("BEGIN")
             events = list(queue.execute("SELECT * FROM event ORDER BY seq"))
-            rows = list(queue.execute("SELECT id, state, ended, spec FROM job"))
+            rows = list(queue.execute("SELECT id, state, spec FROM job"))
+            ends = dict(queue.execute(f"{_ENDS} GROUP BY job_id", (CANCELLED,)))
             moved = "SELECT job_id, from_state, kind, to_state FROM event WHERE seq > ?"
             last = max(self._events, default=0)
             changes = list(queue.execute(f"{moved} AND to_state IS NOT NULL", (last,)))
@@ -51,7 +55,7 @@ class Rules:
             *self._events_kept(events, removed),
             *self._legal(changes),
             *self._stopped(),
-            *self._ended(rows),
+            *self._ended(rows, ends),
         ]
 
     def _events_kept(
@@ -96,15 +100,15 @@ class Rules:
                 names = ", ".join(f"{word} after {moment - stopped:.2f} s" for moment, word in late)
                 yield f"{place} was stopped, and stamped {names}"
 
-    def _ended(self, rows: list[tuple[int, str, float | None, str]]) -> Iterator[str]:
-        for job, state, ended, spec in rows:
+    def _ended(self, rows: list[tuple[int, str, str]], ends: Mapping[int, float]) -> Iterator[str]:
+        for job, state, spec in rows:
             script = json.loads(spec).get("script") or {}
             words = self.words(job)
             if state == SUCCEEDED and script.get("command") and END not in words.values():
                 yield f"job {job} succeeded, and its script has not come to its end: {words}"
-            late = [t for t in words if state == CANCELLED and ended and t > ended + 0.05]
-            if late:
-                yield f"job {job} was cancelled, and went on {late[-1] - (ended or 0):.2f} s later"
+            late = [moment - ends[job] for moment in words if state == CANCELLED]
+            if late and max(late) > 0:
+                yield f"job {job} was cancelled, and went on {max(late):.2f} s later"
 
     def words(self, job: int) -> dict[float, str]:
         """The stamps of a job, by time."""

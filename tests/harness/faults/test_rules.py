@@ -14,6 +14,10 @@ from harness.faults.rules import Rules
 SCRIPT = '{"script": {"command": ["true"]}}'
 BEGAN = 1_000_000.0
 RIGHT = "INSERT INTO event VALUES (3, 3, 1, 1, 'finished', 'running', 'succeeded', NULL)"
+STOPPED = (
+    "INSERT INTO event VALUES (3, 3, 1, 1, 'cancel', 'running', 'stopping', NULL);"
+    f"INSERT INTO event VALUES (4, {BEGAN}, 1, 1, 'stopped', 'stopping', 'cancelled', NULL)"
+)
 
 
 def sql(state: Path, text: str) -> None:
@@ -57,7 +61,7 @@ def stamp(directory: Path, seconds: float, word: str) -> None:
         (RIGHT.replace("(3,", "(0,"), "event 0 came after newer ones"),
         (RIGHT.replace("finished", "retry"), "from running to succeeded by retry"),
         (f"{RIGHT}; UPDATE job SET state = 'succeeded'", "has not come to its end"),
-        (f"UPDATE job SET state = 'cancelled', ended = {BEGAN}", "was cancelled, and went on"),
+        (f"{STOPPED}; UPDATE job SET state = 'cancelled'", "was cancelled, and went on 1.00 s"),
     ],
 )
 def test_a_rule_of_the_queue_is_looked_at(
