@@ -22,6 +22,7 @@ from zerotools.runs.needed import is_within
 from zerotoolsd.attempts import last_report
 from zerotoolsd.attempts.launch import BEFORE
 from zerotoolsd.attempts.spawning.places import BEGUN, OWN
+from zerotoolsd.cleaning.mounts import Mounts
 from zerotoolsd.queue.parking import HELD_LOG
 from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.service.exchanged import CleanRequest
@@ -195,12 +196,15 @@ def mentions(spec_text: str, output_dir: str) -> list[Mention]:
         named = [*texts_of(json.loads(spec_text)), ("output_dir", output_dir)]
     except (ValueError, RecursionError):  # whatever it is, what it names is protected
         named = [("its job file", spec_text), ("output_dir", output_dir)]
-    found, known = [], dict[str, str]()
+    found, known, mounts = list[Mention](), dict[str, str](), Mounts()
     for key, text in named:
-        found.append(Mention(key=key, text=text, real=_real(text)))
-        within = _PATH.sub(lambda path: _followed(path[0], known), text)
-        if within not in (text, found[-1].real) and key != "output_dir":
-            found.append(Mention(key=key, text=text, real=within))
+        names = [real := _real(text), mounts.first_name(real)]
+        if key != "output_dir":
+            within = _PATH.sub(lambda path: _followed(path[0], known), text)
+            names.append(within)
+            names.append(_PATH.sub(lambda path: mounts.first_name(path[0]), within))
+        others = (name for name in dict.fromkeys(names) if name not in (text, real))
+        found += [Mention(key=key, text=text, real=name) for name in (real, *others)]
     return found
 
 
@@ -238,8 +242,9 @@ def _followed(path: str, known: dict[str, str]) -> str:
 
 
 def names_of(*paths: str) -> tuple[str, ...]:
-    """Each path as it is, and with links followed."""
-    return tuple(dict.fromkeys(name for path in paths for name in (path, _real(path))))
+    """Each path as it is, with links followed, and as it was mounted first."""
+    real, mounts = list(map(_real, paths)), Mounts()
+    return tuple(dict.fromkeys((*paths, *real, *map(mounts.first_name, real))))
 
 
 def note_intent(state_dir: Path, job_id: int, *, outputs: bool) -> None:

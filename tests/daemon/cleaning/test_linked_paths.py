@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,30 @@ def test_a_state_directory_reached_by_a_link_protects_what_waiting_jobs_name(
         assert ids(await clean(it, job, outputs=True)) == [job]
 
     tell(home[begun], story)
+
+
+@pytest.mark.parametrize("how", ["resume_from", "command"])
+def test_so_does_one_that_is_mounted_twice(tmp_path: Path, how: str) -> None:
+    home, other = tmp_path / "home", tmp_path / "other"
+    home.mkdir()
+    other.mkdir()
+    bind = ["mount", "--bind", str(home), str(other)]
+    if subprocess.run(bind, check=False, capture_output=True).returncode:
+        pytest.skip("this user may not mount")
+    step = other / "state" / "jobs" / "1" / "output" / "step-00000005"
+    wishes: dict[str, Any] = {"resume_from": {"resume_from": str(step)}}
+    wishes["command"] = {"env": {"FAKE": "", "ARGS": f"/bin/cat --from={step}/data,x"}}
+
+    async def story(it: Running) -> None:
+        job = await over(it, step=5)
+        store_waiting(it, make_job("release", **wishes[how]))
+        assert ids(await clean(it, job, outputs=True)) == []
+        assert (step / "data").exists()
+
+    try:
+        tell(home / "state", story)
+    finally:
+        subprocess.run(["umount", "-l", str(other)], check=True)
 
 
 def _linked_home(tmp_path: Path) -> dict[str, Path]:
