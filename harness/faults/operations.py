@@ -34,7 +34,7 @@ CONFIG = (
     "[elastic]\nafter_seconds = 0\ngain = 1\nchange_seconds = 1\n"
 )
 
-STAMP = 'stamp() { echo "$ZEROTOOLS_RUN_DIR $(date +%s.%N) $1" >> "$STAMPS"; }\n'
+STAMP = 'stamp() { echo "$ZEROTOOLS_RUN_DIR $(date +%s.%N) $RANK $1" >> "$STAMPS"; }\n'
 END = "end"
 """The last stamp of a program that has done all of its work."""
 

@@ -23,7 +23,7 @@ from zerotoolsd.queue.taking_in import REBUILD
 SLACK_SECONDS = 0.5
 """Between the moment of a stop and the stamp of a command that had begun before it."""
 MOST_LATE = 2
-"""Stamps after that moment: of a command that had begun, and of one that began meanwhile."""
+"""Stamps of a rank after that moment: of a command that had begun, and of one that began since."""
 _SAVING = "saved"
 _ENDS = "SELECT job_id, max(time) FROM event WHERE to_state = ?"
 """When it was known that nothing of a job runs. `job.ended` is earlier where its supervisor was
@@ -38,7 +38,8 @@ class Rules:
         self._stamps = stamps
         self._offset = 0
         self._events: dict[int, tuple[object, ...]] = {}
-        self._words: dict[Path, list[tuple[float, str]]] = {}
+        self._words: dict[tuple[Path, str], list[tuple[float, str]]] = {}
+        """By the directory of the attempt and the rank."""
 
     def broken(self, removed: Collection[int]) -> list[str]:
         """One sentence for each rule that does not hold. `removed` jobs may be gone."""
@@ -86,11 +87,11 @@ class Rules:
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
         for line in whole.decode().splitlines():
-            place, moment, word = line.rsplit(" ", 2)
-            self._words.setdefault(Path(place), []).append((float(moment), word))
+            place, moment, rank, word = line.rsplit(" ", 3)
+            self._words.setdefault((Path(place), rank), []).append((float(moment), word))
 
     def _stopped(self) -> Iterator[str]:
-        for place, words in self._words.items():
+        for (place, _), words in self._words.items():
             try:
                 stopped = (place / "stop").stat().st_mtime
             except OSError:
@@ -112,5 +113,5 @@ class Rules:
 
     def words(self, job: int) -> dict[float, str]:
         """The stamps of a job, by time."""
-        mine = [w for place, w in self._words.items() if place.parent.name == str(job)]
+        mine = [w for (place, _), w in self._words.items() if place.parent.name == str(job)]
         return {moment: word for words in mine for moment, word in words}

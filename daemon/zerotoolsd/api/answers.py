@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from aiohttp import web
+
+from zerotoolsd.operations.shown_specs import TimeSlice
 
 
 def answer(tree: Any, *, status: int = 200) -> web.Response:
@@ -17,16 +20,33 @@ def answer(tree: Any, *, status: int = 200) -> web.Response:
 
 def answer_unless_known(request: web.Request, tree: Any) -> web.Response:
     """`tree` with an `ETag`; 304 without it, where `If-None-Match` has that already."""
-    return text_unless_known(request, encode(tree))
-
-
-def text_unless_known(request: web.Request, text: str) -> web.Response:
-    """Do the same as `answer_unless_known` with JSON text."""
-    tag = f'"{hashlib.sha256(text.encode()).hexdigest()[:32]}"'
-    known = (each.strip().removeprefix("W/") for each in _header(request).split(","))
-    if tag in known:
+    text = encode(tree)
+    tag = _tag(hashlib.sha256(text.encode()).hexdigest())
+    if _is_known(request, tag):
         return web.Response(status=304, headers={"ETag": tag})
     return web.json_response(text=text, headers={"ETag": tag})
+
+
+async def parts_unless_known(request: web.Request, parts: Sequence[str]) -> web.Response:
+    """Do the same with JSON text in parts. Other requests are served while it is hashed."""
+    time_slice, data, digest = TimeSlice(), list[bytes](), hashlib.sha256()
+    for part in parts:
+        await time_slice.pause_if_due()
+        data.append(part.encode())
+        digest.update(data[-1])
+    tag = _tag(digest.hexdigest())
+    if _is_known(request, tag):
+        return web.Response(status=304, headers={"ETag": tag})
+    body, kind = b"".join(data), "application/json"
+    return web.Response(body=body, content_type=kind, charset="utf-8", headers={"ETag": tag})
+
+
+def _tag(digest: str) -> str:
+    return f'"{digest[:32]}"'
+
+
+def _is_known(request: web.Request, tag: str) -> bool:
+    return tag in (each.strip().removeprefix("W/") for each in _header(request).split(","))
 
 
 def _header(request: web.Request) -> str:

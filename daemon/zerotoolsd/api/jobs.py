@@ -16,7 +16,7 @@ from zerotools.jobs.sweeps import MOST_MEMBERS, count_of, each_member
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.jobs.text.secrets import HIDDEN
 from zerotoolsd.api import inputs
-from zerotoolsd.api.answers import answer, answer_unless_known, encode, text_unless_known
+from zerotoolsd.api.answers import answer, answer_unless_known, encode, parts_unless_known
 from zerotoolsd.api.asking.asked import Asked, asked
 from zerotoolsd.api.document.request_schemas import LARGEST_PID, LONGEST_SPAN, MOST_SHOWN
 from zerotoolsd.api.keys import PEOPLE, SERVICE
@@ -54,12 +54,17 @@ def in_a_list(view: JobView, by: Asked) -> dict[str, Any]:
 
 
 async def list_text(request: web.Request, views: Sequence[JobView]) -> str:
-    """Jobs as JSON text: a thousand are a lot of it, and others are answered meanwhile."""
-    by, time_slice, parts = asked(request), TimeSlice(), list[str]()
+    """Jobs as JSON text."""
+    return f"[{', '.join(await _texts(request, views))}]"
+
+
+async def _texts(request: web.Request, views: Sequence[JobView]) -> list[str]:
+    """Each job as JSON text: a thousand are a lot of it, and others are answered meanwhile."""
+    by, time_slice, texts = asked(request), TimeSlice(), list[str]()
     for view in await named(request, views):
         await time_slice.pause_if_due()
-        parts.append(encode(in_a_list(view, by)))
-    return f"[{', '.join(parts)}]"
+        texts.append(encode(in_a_list(view, by)))
+    return texts
 
 
 def terms_of(body: Mapping[str, Any]) -> QueueTerms:
@@ -222,8 +227,11 @@ async def list_jobs(request: web.Request) -> web.Response:
         state=state, limit=limit, after=after, name=name, array=array, uid=of, whole=by.sees
     )
     after = views[-1].id if len(views) == limit else None
-    text = await list_text(request, views)
-    return text_unless_known(request, f'{{"jobs": {text}, "next": {encode(after)}}}')
+    texts = await _texts(request, views)
+    parts = [f"{text}, " for text in texts[:-1]] + texts[-1:]
+    return await parts_unless_known(
+        request, ['{"jobs": [', *parts, f'], "next": {encode(after)}}}']
+    )
 
 
 async def _user(request: web.Request, by: Asked) -> int | None:

@@ -50,7 +50,7 @@ def rules(tmp_path: Path) -> Rules:
 
 def stamp(directory: Path, seconds: float, word: str) -> None:
     with (directory / "stamps").open("a") as file:
-        file.write(f"{directory}/1/attempt-1 {BEGAN + seconds:.3f} {word}\n")
+        file.write(f"{directory}/1/attempt-1 {BEGAN + seconds:.3f} 0 {word}\n")
 
 
 @pytest.mark.parametrize(
