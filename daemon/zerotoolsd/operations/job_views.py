@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.looking.lookers import Ask
-from zerotoolsd.operations.shown_specs import ShownSpecs, TimeSlice
+from zerotoolsd.operations.shown_specs import STEP_SECONDS, ShownSpecs, TimeSlice
 from zerotoolsd.operations.thinned_checkpoints import ThinnedCheckpoints
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.service.exchanged import JobView
 from zerotoolsd.views import bare_view, glance, job_view
 
 ROWS_AT_ONCE = 20
-"""Number of jobs to read from the queue before other requests get the event loop."""
+"""Jobs that are read from the queue before other requests get the event loop; fewer, where they
+have long job files."""
 
 log = logging.getLogger(__name__)
 
@@ -51,12 +53,14 @@ class JobViews:
     ) -> list[JobView]:
         """List jobs as `JobService.jobs` does. Jobs of users without `whole` are returned as a
         glance."""
-        time_slice, views = TimeSlice(), list[JobView]()
+        time_slice, views, rows = TimeSlice(), list[JobView](), 1
         while len(views) < limit:
-            most = min(limit - len(views), ROWS_AT_ONCE)
+            most, began = min(limit - len(views), rows), time.monotonic()
             found = self._store.jobs(
                 states, limit=most, after=below, name=name, array=array, uid=uid
             )
+            is_fast = time.monotonic() - began < STEP_SECONDS / 2
+            rows = min(ROWS_AT_ONCE, 2 * rows) if is_fast else max(1, rows // 2)
             for job in found:
                 await time_slice.pause_if_due()
                 if whole is None or whole(job.uid):
