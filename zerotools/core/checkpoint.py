@@ -207,6 +207,7 @@ class Checkpoint:
     first byte was read; empty in a `Target`. `native` is what the format keeps for its own writer:
     a value of a class of its own, which no other code opens. `archives` has where archives lie one
     behind another in a file, {file: {offset: length}} in bytes, as far as no chunk says it.
+    `beside` is the optimizer in a file of its own next to the model, as its own reader gave it.
     """
 
     root: Path
@@ -221,6 +222,7 @@ class Checkpoint:
     stamps: Mapping[Path, Stamp] = field(default_factory=dict)
     native: object = None
     archives: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    beside: Checkpoint | None = None
 
     def path_of(self, chunk: Chunk) -> Path:
         return self.root / chunk.file

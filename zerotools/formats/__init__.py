@@ -25,11 +25,13 @@ from zerotools.formats.format import (
     flag,
 )
 from zerotools.formats.megatron.format import MegatronFormat
+from zerotools.formats.optimizer_beside import joined_training, with_optimizer
 from zerotools.formats.safetensors.format import SafetensorsFormat
 from zerotools.formats.torchfile.format import TorchFileFormat
 from zerotools.io.files.listing import is_there
 from zerotools.io.files.sources import recording
 from zerotools.io.huggingface.model_sidecars import CONFIG, find_config
+from zerotools.runs.named_order import read_named_order
 from zerotools.runs.thinned import read_thinned
 
 
@@ -123,9 +125,9 @@ def _read(path: Path, options: ReadOptions, table: FormatTable) -> Checkpoint:
             "leave it out"
         )
     with recording() as sources:
-        checkpoint = form.read(found.path, options)
-        thinned = read_thinned(checkpoint.root)
-    said = () if thinned is None else (thinned.sentence(),)
+        checkpoint = with_optimizer(form.read(found.path, options), table)
+        records = (read_thinned(checkpoint.root), read_named_order(checkpoint.root))
+    said = [record.sentence() for record in records if record is not None]
     origin = replace(checkpoint.origin, notes=(*found.notes, *checkpoint.origin.notes, *said))
     config = checkpoint.model_sidecars.get(CONFIG) or find_config(checkpoint.root)
     return replace(checkpoint, origin=origin, own_config=config, stamps=sources.stamps)
@@ -165,7 +167,11 @@ def training_of(checkpoint: Checkpoint, table: FormatTable = FORMATS) -> Trainin
     Raises:
         BadFile: the files contradict themselves.
     """
-    return format_of(checkpoint, table).training_of(checkpoint)
+    training = format_of(checkpoint, table).training_of(checkpoint)
+    state = checkpoint.beside
+    if state is None:
+        return training
+    return joined_training(checkpoint, training, format_of(state, table).training_of(state))
 
 
 __all__ = [

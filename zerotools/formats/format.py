@@ -138,8 +138,10 @@ class Format(Protocol):
     write_options: ClassVar[frozenset[str]] = frozenset()
     """The fields of `WriteOptions` that `lay_out` uses. Those of an optimizer (`lr`, ...) come
     with `holds_state`."""
-    takes_order: ClassVar[bool] = False
-    """Whether the order of the parameters in a param group matters, so that `--order` is taken."""
+    has_optimizer_beside: ClassVar[bool] = False
+    """Whether programs save the optimizer of a model of this format in a file next to it."""
+    names_state: ClassVar[bool] = True
+    """Whether its optimizer state has the names of the weights. If not, it may be by number."""
     holds_state: ClassVar[bool] = True
     """Whether it has a place for an optimizer. If not, `lay_out` is given weights alone."""
     says_weights: ClassVar[bool] = False
@@ -337,6 +339,15 @@ class Format(Protocol):
             BadFile: it is damaged.
         """
         return None
+
+    def read_state(self, path: Path, weights: Mapping[str, tuple[int, ...]]) -> Checkpoint:
+        """The optimizer in the file `path`, which lies next to a model with `weights`.
+
+        Raises:
+            BadFile: it is damaged.
+            Unsupported: it is of a kind that is not read.
+        """
+        raise Unsupported(f"{path} is not read as the state of an optimizer")
 
     def job_record(self, source: Checkpoint) -> JobRecord | None:
         """The record of the zerotools job that saved `source`; None: no job did.

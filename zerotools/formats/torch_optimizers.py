@@ -1,5 +1,8 @@
 """torch's optimizers as their param groups tell: which class, which options, which numbers.
 
+An optimizer numbers its parameters in the order of its groups. A number says nothing of a name: two
+layers of a model have the same shapes, and programs list them in orders of their own.
+
 The defaults are those of torch 2.13's constructors, in the order of `param_groups`.
 """
 
@@ -16,6 +19,18 @@ from zerotools.io.numeric.scalars import scalars_below
 
 WEIGHT_ROLES = ("param", "param16", "buffer")
 STATE_ROLE = "state"
+STEP_ROLE = "step"
+
+_FACTORS = {"row", "col"}
+
+Shape = tuple[int, ...]
+NAMED_BY_SHAPE = (
+    "the optimizer has its parameters by number; shapes name them, as each fits one weight alone"
+)
+ORDER_UNKNOWN = (
+    "the optimizer has its parameters by number, and their order is not known: no file says which "
+    "number is which weight; zerotools convert --order names them"
+)
 
 _COMMON = {"maximize": False, "foreach": None, "differentiable": False}
 _ADAM = {
@@ -81,6 +96,44 @@ CLASSES: Mapping[str, OptimizerClass] = {
     )
 }
 _BY_WORD = {name.lower(): kind for name, kind in CLASSES.items()}
+
+
+def names_by_shape(
+    numbers: Collection[int], state: Mapping[int, Mapping[str, Shape]], weights: Mapping[str, Shape]
+) -> dict[int, str]:
+    """The names of all `numbers`, where the state of each fits one weight alone; else none. `state`
+    has the shapes of each number's tensors, by role."""
+    by_shape: dict[Shape, list[str]] = {}
+    for name, shape in weights.items():
+        for each in {shape, *_factored(shape)}:
+            by_shape.setdefault(each, []).append(name)
+    names: dict[int, str] = {}
+    for number in numbers:
+        shapes = state.get(number, {})
+        near = {name for shape in shapes.values() for name in by_shape.get(shape, ())}
+        fitting = [name for name in near if fits(shapes, weights[name])]
+        if len(fitting) != 1:
+            return {}
+        names[number] = fitting[0]
+    return names if len(set(names.values())) == len(names) else {}
+
+
+def fits(state: Mapping[str, Shape], weight: Shape) -> bool:
+    """Whether an optimizer may keep tensors of these shapes, by role, for a weight of the shape
+    `weight`. Further tensors, such as the scales of a state in 8 bits, are allowed."""
+    moments = {role: shape for role, shape in state.items() if role != STEP_ROLE}
+    factors = {shape for role, shape in moments.items() if _FACTORS & set(role.split("_"))}
+    if factors:
+        return factors <= set(_factored(weight))
+    return not moments or weight in moments.values()
+
+
+def _factored(shape: Shape) -> tuple[Shape, ...]:
+    """The shapes of the rows and columns that Adafactor keeps of a matrix, of either library."""
+    if len(shape) < 2:
+        return ()
+    *above, rows, columns = shape
+    return (*above, rows), (*above, columns), (*above, rows, 1), (*above, 1, columns)
 
 
 def optimizer_of(groups: Iterable[ParamGroup]) -> str | None:

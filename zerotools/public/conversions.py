@@ -259,13 +259,16 @@ class OptimizerOptions(TypedDict, total=False):
         float | None, Option(group=OPTIMIZER, help="SGD's momentum, if the checkpoint has none.")
     ]
     order: Annotated[
-        PathOption | None,
+        str | None,
         Option(
             group=OPTIMIZER,
-            metavar="FILE",
-            help="Names of the trained parameters, one per line, in the optimizer's order "
-            "(deepspeed, job).",
+            metavar="model|FILE",
+            help="The optimizer's order, if the checkpoint has none: as the model of config.json "
+            "registers its parameters, or names, one per line, an empty line between groups.",
         ),
+    ]
+    weights_only: Annotated[
+        bool, Option(group=OPTIMIZER, help="Leave the state of the optimizer out.")
     ]
 
 
@@ -287,6 +290,7 @@ class ConvertKeywords(
 _OF_TARGETS = (
     *("world_size", "style", "dtype", "expert_parallel"),
     *("lr", "betas", "eps", "weight_decay", "momentum", "order"),
+    "weights_only",
 )
 """Options that some formats take and others refuse."""
 
@@ -314,7 +318,9 @@ def convert(
     asked = {name: given[name] for name in _OF_TARGETS}
     asked["max_shard_bytes"] = given["max_shard_size"]
     asked |= {name: getattr(settings, name) for name in settings.given()}
-    asked = {name: value for name, value in asked.items() if value is not None}
+    asked = {
+        name: value for name, value in asked.items() if value is not None and value is not False
+    }
     mapping = map_request(given)
     reading = {name: given[name] for name in ("tag", "layout", "section", "config_dir")}
     prepared: Conversion | Unchanged

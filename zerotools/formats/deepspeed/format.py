@@ -36,7 +36,6 @@ class DeepSpeedFormat(Format):
     read_options = frozenset({"tag", "layout"})
     is_written = True
     write_options = frozenset({"world_size", *_ZERO_OPTIONS})
-    takes_order = True
     reshards = True
     reshard_options = _ZERO_OPTIONS
     sidecar_names = SIDECAR_NAMES

@@ -26,6 +26,7 @@ class SafetensorsFormat(Format):
     signs = (f"*{_SUFFIX}",)
     suffixes = (_SUFFIX,)
     lies_beside_checkpoints = True
+    has_optimizer_beside = True
     is_written = True
     write_options = frozenset({"max_shard_bytes"})
     holds_state = False
@@ -72,7 +73,8 @@ class SafetensorsFormat(Format):
         from zerotools.io.huggingface.optimizer_files import optimizer_files
 
         removed = optimizer_files(source.root) if source.origin.path.is_dir() else frozenset()
-        return Thinning(Keep.MASTERS, {key: key for key in source.tensors}, removed)
+        kept = {key: key for key in source.tensors if key.role in ("param", "buffer")}
+        return Thinning(Keep.MASTERS, kept, removed)
 
     def export(self, weights: Checkpoint, destination: Path, options: WriteOptions) -> Target:
         from zerotools.formats.safetensors.header import REMARK

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,7 +34,9 @@ class TorchFileFormat(Format):
     signs = ("pytorch_model.bin", "one .pt per rank")
     suffixes = SUFFIXES
     lies_beside_checkpoints = True
+    has_optimizer_beside = True
     is_written = True
+    names_state = False
     is_exported = True
 
     def find(self, path: Path, names: set[str], options: ReadOptions) -> Found | None:
@@ -49,6 +51,11 @@ class TorchFileFormat(Format):
         from zerotools.formats.torchfile.reading.read import read
 
         return read(path)
+
+    def read_state(self, path: Path, weights: Mapping[str, tuple[int, ...]]) -> Checkpoint:
+        from zerotools.formats.torchfile.reading.read import read_state
+
+        return read_state(path, weights)
 
     def training_of(self, checkpoint: Checkpoint) -> TrainingState:
         from zerotools.formats.torchfile.reading.training_state import training_of

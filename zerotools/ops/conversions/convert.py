@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,11 @@ from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.dropping import optimizer_roles
 from zerotools.core.errors import BadRequest
-from zerotools.core.target import Target
+from zerotools.core.target import Dropped, Target
 from zerotools.core.training import TrainingState
 from zerotools.formats import FORMATS, FormatTable
 from zerotools.formats.format import Format, WriteOptions, flag, spelling
+from zerotools.formats.torch_optimizers import NAMED_BY_SHAPE, ORDER_UNKNOWN
 from zerotools.io.files.regular import read_user_file
 from zerotools.io.files.sources import recording
 from zerotools.io.output.plain_files import carried_file
@@ -29,6 +30,15 @@ from zerotools.ops.conversions.reshard import resharded
 from zerotools.ops.conversions.weights_alone import KEEP, weights_alone
 from zerotools.ops.conversions.world_size import check_world_size
 from zerotools.ops.quantised.dequantise import with_true_config
+from zerotools.ops.foreign.naming import (
+    AskedOrder,
+    asked_order,
+    how_to_name,
+    record_of,
+    with_names,
+    with_record,
+    without_optimizer,
+)
 from zerotools.ops.quantised.quantisation import Quantisation
 from zerotools.ops.quantised.recognise import recognise
 from zerotools.ops.sidecars.left_behind import left_behind, undeclared_losses
@@ -39,7 +49,7 @@ from zerotools.ops.sidecars.model_sidecar_choice import (
 )
 from zerotools.ops.weights.layout_mapping import MapRequest, mapped, mapped_training
 
-DTYPE, ORDER = "dtype", "order"
+DTYPE, ORDER, WEIGHTS_ONLY = "dtype", "order", "weights_only"
 
 
 @dataclass(frozen=True)
@@ -56,7 +66,8 @@ class _Request:
     @property
     def writing(self) -> WriteOptions:
         """The options that are the format's."""
-        names = {name for name in self.options if name not in (*NAMES, ORDER, DTYPE)}
+        others = (*NAMES, ORDER, WEIGHTS_ONLY, DTYPE)
+        names = {name for name in self.options if name not in others}
         return WriteOptions(**{name: self.options[name] for name in names})
 
 
@@ -117,7 +128,9 @@ def _prepare(
     if not form.holds_state:
         source, found = with_sidecars(source, config_dir, {})
     read_by = formats.format_of(source, table)
-    if form.reshards and read_by is form and keeps_all and request.mapping is None:
+    order = _order(source, request)
+    is_kept = keeps_all and request.mapping is None and order is None
+    if form.reshards and read_by is form and is_kept and WEIGHTS_ONLY not in request.options:
         done = _resharded(source, request, force=force)
         if isinstance(done, Unchanged):
             return done
@@ -127,8 +140,9 @@ def _prepare(
     read_by.check_weights(source)
     quantisation = recognise(source)
     source, values_said = in_asked_values(source, quantisation, request.options.get(DTYPE, KEEP))
-    training, notes = _training(source, request)
     read = source
+    run = _named(source, request, order)
+    source, training, notes = run.checkpoint, run.training, list(run.notes)
     if request.mapping is not None:
         refuse_quantising(request.options.get(DTYPE, KEEP))
         made = mapped(source, request.mapping, training)
@@ -138,15 +152,18 @@ def _prepare(
     target = _with_sidecars(_lay_out(source, training, request, quantisation), given)
     if form.holds_state:
         target = with_true_config(target, source, quantisation)
+    target = with_record(target, order, training)
     beside, left = left_behind(read, target, table)
     known = {dropped.what for dropped in target.dropped}
     more = [
         *undeclared_losses(source, training.scalars, target),
         *(d for d in beside if d.what not in known),
+        *(_left_out(read) if request.options.get(WEIGHTS_ONLY) else ()),
     ]
     target = replace(target, dropped=(*target.dropped, *more, *read_by.never_written(read)))
-    notes = [*source.origin.notes, *values_said, *notes, *target.notes]
-    notes += [*_weights_only(form, source), *left]
+    origin = [note for note in source.origin.notes if note not in run.settled]
+    notes = [*origin, *values_said, *notes, *target.notes]
+    notes += [*_weights_only(form, read), *left]
     lacking = None if form.holds_state else lacking_config(source, target)
     whole = with_target_sources(source, target)
     refuse_bare_casts(whole, target, quantisation)
@@ -157,7 +174,7 @@ def _prepare(
         request.text,
         lacking=lacking,
         table=table,
-        as_read=read if request.mapping is not None else None,
+        as_read=read if source is not read else None,
     )
 
 
@@ -182,7 +199,7 @@ def _lay_out(
 
 def _check_options(form: Format, options: Mapping[str, Any]) -> None:
     taken = {*form.write_options, *(NAMES if form.holds_state else (DTYPE,))}
-    taken |= {ORDER} if form.takes_order else set()
+    taken |= {ORDER, WEIGHTS_ONLY} if form.holds_state else set()
     useless = [flag(name) for name in options if name not in taken]
     if useless:
         raise BadRequest(
@@ -205,7 +222,7 @@ def _with_sidecars(target: Target, given: Mapping[str, Path]) -> Target:
 
 def _resharded(source: Checkpoint, request: _Request, *, force: bool) -> Conversion | Unchanged:
     """The same format: everything of the checkpoint is kept."""
-    given = [flag(name) for name in (*NAMES, ORDER) if name in request.options]
+    given = [flag(name) for name in NAMES if name in request.options]
     path, word = source.origin.path, spelling(request.form)
     if given:
         raise BadRequest(
@@ -225,13 +242,60 @@ def _resharded(source: Checkpoint, request: _Request, *, force: bool) -> Convers
     return replace(done, notes=(said, *done.notes), request=request.text)
 
 
-def _training(source: Checkpoint, request: _Request) -> tuple[TrainingState, list[str]]:
-    """What is known of the run, completed with the user's hyperparameters."""
+@dataclass(frozen=True)
+class _Run:
+    """A source and its run, whose optimizer has names. `settled` are notes that are answered."""
+
+    checkpoint: Checkpoint
+    training: TrainingState
+    notes: Sequence[str] = ()
+    settled: Sequence[str] = ()
+
+
+def _order(source: Checkpoint, request: _Request) -> AskedOrder | None:
+    """The order that the user asks for.
+
+    Raises:
+        BadRequest: it is not to be had.
+    """
+    if ORDER not in request.options:
+        return None
+    return asked_order(str(request.options[ORDER]), source, source.model_sidecars)
+
+
+def _named(source: Checkpoint, request: _Request, order: AskedOrder | None) -> _Run:
+    """What is known of the run, with names, and completed with the user's hyperparameters.
+
+    Raises:
+        BadRequest: its optimizer has its parameters by number, and the target needs names.
+    """
     training, options = formats.training_of(source, request.table), request.options
     # Read now, so that a lost number is refused also where the target has no place for it.
     training = replace(training, scalars=dict(training.scalars))
-    given = RequestedHyperparameters.of(options, options.get("ds_config", training.ds_config))
-    return completed(source, training, given, request.table)
+    settled: tuple[str, ...] = ()
+    names = None if order is None else order.names
+    if options.get(WEIGHTS_ONLY):
+        source, training = without_optimizer(source, training)
+        settled = (ORDER_UNKNOWN, NAMED_BY_SHAPE)
+    elif training.unnamed and order is not None:
+        named = with_names(source, training, order)
+        source, training, names = named.checkpoint, named.training, None
+        settled = (ORDER_UNKNOWN,)
+    elif training.unnamed and (request.form.names_state or request.mapping is not None):
+        raise BadRequest(
+            f"{how_to_name(source, source.model_sidecars)}; or --weights-only, which leaves the "
+            "optimizer out"
+        )
+    given = RequestedHyperparameters.of(
+        options, options.get("ds_config", training.ds_config), names
+    )
+    training, notes = completed(source, training, given, request.table)
+    notes = notes if order is None else [*notes, record_of(order, training).sentence()]
+    return _Run(source, training, notes, settled)
+
+
+def _left_out(source: Checkpoint) -> list[Dropped]:
+    return [Dropped(role, "--weights-only leaves it out") for role in optimizer_roles(source)]
 
 
 def _weights_only(form: Format, source: Checkpoint) -> list[str]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint
@@ -19,7 +18,6 @@ from zerotools.core.errors import BadRequest
 from zerotools.core.training import ParamGroup, TrainingState
 from zerotools.formats import FORMATS, FormatTable, format_of
 from zerotools.formats.format import flag
-from zerotools.io.files.regular import read_user_file
 
 NAMES = ("lr", "betas", "eps", "weight_decay", "momentum")
 # Of torch's optimizers, as a DeepSpeed configuration may have them.
@@ -36,12 +34,13 @@ class RequestedHyperparameters:
     order: Sequence[str] | None = None
 
     @classmethod
-    def of(cls, asked: Mapping[str, Any], config: Any) -> RequestedHyperparameters:
+    def of(
+        cls, asked: Mapping[str, Any], config: Any, order: Sequence[str] | None = None
+    ) -> RequestedHyperparameters:
         """From the options of the command, and the configuration of this run or the next.
 
         Raises:
-            BadRequest: the file of names cannot be read, or has a name twice; or a flag contradicts
-            the configuration that was given.
+            BadRequest: a value is not possible, or contradicts the configuration that was given.
         """
         flags = {name: asked[name] for name in NAMES if name in asked}
         for name, value in flags.items():
@@ -51,7 +50,6 @@ class RequestedHyperparameters:
                     f"{flag(name)} contradicts the configuration, which has "
                     f"{_configured(config)[name]}; leave one of them out"
                 )
-        order = read_order(asked["order"]) if "order" in asked else None
         return cls(flags, {**_configured(config), **flags}, order)
 
 
@@ -64,26 +62,6 @@ def _check(name: str, value: Any) -> None:
         said = " ".join(map(str, parts))
         upto = "from 0 to below 1" if most == 1 else "0 or more, and finite"
         raise BadRequest(f"{flag(name)} is {said} and must be {upto}")
-
-
-def read_order(path: Path) -> list[str]:
-    """Names of parameters, one to a line.
-
-    Raises:
-        BadRequest: the file cannot be read, is empty, or has a name twice.
-        BadFile: it is not a regular file, or too large.
-    """
-    try:
-        lines = read_user_file(path).decode().splitlines()
-    except OSError as error:
-        raise BadRequest(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise BadRequest(f"{path} is not UTF-8 text") from None
-    names = [line.strip() for line in lines if line.strip()]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None or not names:
-        raise BadRequest(f"{path} has {f'{twice} twice' if twice else 'no names of parameters'}")
-    return names
 
 
 def completed(

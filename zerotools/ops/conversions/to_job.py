@@ -22,11 +22,17 @@ from zerotools.ops.conversions.optimizer_options import (
     NAMES,
     RequestedHyperparameters,
     completed,
-    read_order,
 )
 from zerotools.ops.conversions.world_size import check_world_size
 from zerotools.ops.foreign.check import check_state, kind_of, weights_of
-from zerotools.ops.foreign.names import WantedModel, with_job_names
+from zerotools.ops.foreign.names import WantedModel
+from zerotools.ops.foreign.naming import (
+    AskedOrder,
+    asked_order,
+    how_to_name,
+    with_names,
+    with_record,
+)
 from zerotools.ops.foreign.notes import unknown
 from zerotools.ops.foreign.run import ForeignRun, read_run
 from zerotools.ops.quantised.dequantise import refuse_quantised, with_true_config
@@ -93,42 +99,35 @@ def _prepare(
         )
     formats.format_of(run.checkpoint).check_weights(run.checkpoint)
     quantisation = refuse_quantised(run.checkpoint)
-    run, notes = _completed(_named(run, options), options)
+    given = {} if config_dir is None else requested_sidecars(config_dir)
+    order = _order(run, options, given) if run.training.unnamed else None
+    run, notes = _completed(run if order is None else _with_names(run, order), options)
     source = run.checkpoint
-    if config_dir is not None:
-        given = requested_sidecars(config_dir)
-        source = replace(source, model_sidecars={**source.model_sidecars, **given})
+    source = replace(source, model_sidecars={**source.model_sidecars, **given})
     ranks = options.get("world_size") or source.origin.world_size or 1
     record = _record(run, job, ranks)
     target = lay_out_job(source, run.training.scalars, record, destination)
     target = with_true_config(target, source, quantisation, is_plain=True)
     beside, left = left_behind(source, target)
     target = replace(target, dropped=(*_dropped(run, target), *beside))
+    target = with_record(target, order, run.training)
     said = [] if job is not None else list(unknown(run))
     notes = [*source.origin.notes, *notes, *said, *left]
     return Conversion(with_target_sources(source, target), target, tuple(notes), text)
 
 
-def _named(run: ForeignRun, options: Mapping[str, Any]) -> ForeignRun:
-    """`run` with the names of its weights for the state that is by number."""
-    shapes = {name: run.checkpoint.tensors[key].shape for name, key in weights_of(run).items()}
-    if not run.training.unnamed:
-        return run
+def _order(run: ForeignRun, options: Mapping[str, Any], given: Mapping[str, Path]) -> AskedOrder:
+    """The order of the parameters that the optimizer has by number."""
     if "order" not in options:
-        raise BadRequest(
-            f"{run.path} has its optimizer state by number: pass --order FILE with the names of "
-            "the trained parameters, one per line, as named_parameters() lists them; or set "
-            f'resume_from = "{run.path}" in a job, which knows its model'
-        )
-    order = [run.checkpoint.aliases.get(name, name) for name in read_order(options["order"])]
-    strange = next((name for name in order if name not in shapes), None)
-    if strange is not None:
-        raise BadRequest(
-            f"--order has {strange}, which is no weight of {run.path}: a job that has "
-            f'resume_from = "{run.path}" knows what its model calls the weights of the Hub'
-        )
-    parameters = {name: shapes[name] for name in dict.fromkeys(order)}
-    return with_job_names(run, WantedModel(parameters, {}, {}))
+        raise BadRequest(how_to_name(run.checkpoint, given))
+    return asked_order(str(options["order"]), run.checkpoint, given)
+
+
+def _with_names(run: ForeignRun, order: AskedOrder) -> ForeignRun:
+    """`run` with the names of its weights for the state that is by number."""
+    named = with_names(run.checkpoint, run.training, order)
+    numbers = {key: scalar.value for key, scalar in named.training.scalars.items()}
+    return replace(run, checkpoint=named.checkpoint, training=named.training, numbers=numbers)
 
 
 def _completed(run: ForeignRun, options: Mapping[str, Any]) -> tuple[ForeignRun, list[str]]:

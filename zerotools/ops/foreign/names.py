@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from zerotools.core.checkpoint import Key
 from zerotools.core.training import ParamGroup
-from zerotools.formats.torch_optimizers import STATE_ROLE, WEIGHT_ROLES
-from zerotools.ops.foreign.numbering import Shape, names_of_numbers
+from zerotools.formats.torch_optimizers import WEIGHT_ROLES, Shape
+from zerotools.ops.foreign.numbering import NameOrder, names_of_numbers, state_shapes
 from zerotools.ops.foreign.run import ForeignRun
 
 
@@ -75,16 +75,10 @@ def _numbered(run: ForeignRun, wanted: WantedModel) -> dict[str, str]:
     unnamed = run.training.unnamed
     if not unnamed:
         return {}
-    shapes = {
-        key.name: tensor.shape
-        for key, tensor in run.checkpoint.tensors.items()
-        if key.name in unnamed and key.role not in (*WEIGHT_ROLES, STATE_ROLE) and tensor.shape
-    }
     return names_of_numbers(
-        [group.params for group in run.training.groups],
-        shapes,
-        wanted.parameters,
-        wanted.decayed,
+        run.training.groups,
+        state_shapes(run.checkpoint, run.training),
+        NameOrder(wanted.parameters, wanted.decayed),
         str(run.directory / run.beside) if run.beside else str(run.path),
     )
 

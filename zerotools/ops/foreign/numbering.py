@@ -1,87 +1,214 @@
-"""Which parameter is number 3 of a torch optimizer? What the model's own order says of it.
+"""Which parameter is number 3 of a torch optimizer? The answer of an order that is known.
 
-torch numbers the parameters in the order of its param groups. Programs make one group of
-`model.parameters()`, or two: what decays and what does not, each in the model's order, as
-transformers and most loops do. Which of these it was is seen by the number of parameters and the
-shape of each one's state; where two ways fit and differ, none is guessed.
+torch numbers the parameters in the order of its param groups. An order of names is that of a model,
+whose parameters each group then has in this order, or that of the groups themselves, from a file.
+Where a model's parameters lie in several groups, the shapes of the state mostly allow one way to
+divide them: what decays is matrices, and what does not is vectors. Where they allow several, one of
+the usual rules must fit. Nothing is guessed between two that do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 
+from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadRequest
+from zerotools.core.training import ParamGroup, TrainingState
+from zerotools.formats.torch_optimizers import STATE_ROLE, WEIGHT_ROLES, Shape, fits
 
-Shape = tuple[int, ...]
+_MOST_WAYS = 256
+
+
+@dataclass(frozen=True)
+class NameOrder:
+    """An order of the trained parameters, with their shapes.
+
+    `decayed` are those that transformers would decay, None where that is not known. `sections` are
+    the names of each param group, where the order is that of the optimizer. `can_be_concatenated`
+    says that the names may be those of the groups one after another.
+    """
+
+    parameters: Mapping[str, Shape]
+    decayed: Collection[str] | None = None
+    sections: Sequence[Sequence[str]] = ()
+    can_be_concatenated: bool = False
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """The groups of an optimizer with made-up names, and the shapes of its state by role."""
+
+    groups: Sequence[ParamGroup]
+    state: Mapping[str, Mapping[str, Shape]]
+    parameters: Mapping[str, Shape]
+
+    @property
+    def members(self) -> list[str]:
+        return [member for group in self.groups for member in group.params]
+
+    @property
+    def sizes(self) -> list[int]:
+        return [len(group.params) for group in self.groups]
+
+    def fits(self, member: str, name: str) -> bool:
+        return fits(self.state.get(member, {}), self.parameters[name])
+
+    def named(self, names: Sequence[str]) -> dict[str, str] | None:
+        """Each member with its name; None where a shape is another."""
+        found = dict(zip(self.members, names, strict=True))
+        return found if all(self.fits(m, name) for m, name in found.items()) else None
+
+
+def state_shapes(checkpoint: Checkpoint, training: TrainingState) -> dict[str, dict[str, Shape]]:
+    """The shapes of the state of each parameter that has a number for a name, by role."""
+    found: dict[str, dict[str, Shape]] = {}
+    for key, tensor in checkpoint.tensors.items():
+        if key.name in training.unnamed and key.role not in (*WEIGHT_ROLES, STATE_ROLE):
+            found.setdefault(key.name, {})[key.role] = tensor.shape
+    return found
 
 
 def names_of_numbers(
-    groups: Sequence[Sequence[str]],
-    shapes: Mapping[str, Shape],
-    parameters: Mapping[str, Shape],
-    decayed: Collection[str] | None,
+    groups: Sequence[ParamGroup],
+    state: Mapping[str, Mapping[str, Shape]],
+    order: NameOrder,
     where: str,
 ) -> dict[str, str]:
-    """The name of each member of `groups`, which are the optimizer's made-up names.
-
-    `shapes` are those of its state, where it has any. `parameters` are the trained ones with
-    their shapes, in the model's order; `decayed` those that transformers would decay, None where
-    that is not known.
+    """The name of each member of `groups`, which are the optimizer's made-up names. `state` has the
+    shapes of each member's tensors, by role.
 
     Raises:
-        BadRequest: no order fits, or several do.
+        BadRequest: the order does not fit, or does in several ways.
     """
-    members = [member for group in groups for member in group]
+    numbers = _Numbers(groups, state, order.parameters)
+    if len(order.sections) > 1:
+        return _by_sections(numbers, order.sections, where)
     found: list[dict[str, str]] = []
-    for order in _orders(groups, parameters, decayed):
-        names = dict(zip(members, order, strict=True))
-        if names not in found and all(
-            shapes.get(member, parameters[name]) == parameters[name]
-            for member, name in names.items()
-        ):
-            found.append(names)
+    if sum(numbers.sizes) == len(order.parameters):
+        ways = _in_order(numbers, order)
+        whole = numbers.named(list(order.parameters)) if order.can_be_concatenated else None
+        found = [way for n, way in enumerate(ways) if way not in ways[:n]]
+        found += [whole] if whole is not None and whole not in found else []
     if len(found) == 1:
         return found[0]
-    sizes = " and ".join(str(len(group)) for group in groups)
+    sizes = " and ".join(map(str, numbers.sizes))
+    members = numbers.members
     if found:
         first = next(m for m in members if found[0][m] != found[1][m])
         raise BadRequest(
-            f"{where} has its state by number, and number {members.index(first)} may be "
-            f"{found[0][first]} or {found[1][first]}: save it by torch's get_optimizer_state_dict, "
-            "which has names"
+            f"{where} has its optimizer state by number, in groups of {sizes}: number "
+            f"{members.index(first)} may be {found[0][first]} or {found[1][first]}; pass --order "
+            "FILE with the names in the order of the optimizer, and an empty line between its "
+            "groups"
         )
     raise BadRequest(
         f"{where} has the state of {len(members)} parameters ({sizes} in its groups, "
-        f"{_elements(shapes)} elements) and the model has {len(parameters)} "
-        f"({_elements(parameters)} elements), which fit in no usual order: it is of another model, "
-        "or its groups were made in a way of their own"
+        f"{_elements(state)} elements), and the order has {len(order.parameters)} "
+        f"({sum(map(prod, order.parameters.values()))} elements), with which they do not agree: it "
+        "is the order of another model, or some of its parameters were not trained; pass --order "
+        "FILE with the names in the order of the optimizer, and an empty line between its groups"
     )
 
 
-def _elements(shapes: Mapping[str, Shape]) -> int:
-    return sum(prod(shape) for shape in shapes.values())
+def _elements(state: Mapping[str, Mapping[str, Shape]]) -> int:
+    return sum(max(map(prod, shapes.values()), default=0) for shapes in state.values())
 
 
-def _orders(
-    groups: Sequence[Sequence[str]],
-    parameters: Mapping[str, Shape],
-    decayed: Collection[str] | None,
-) -> Iterator[list[str]]:
-    """All names in the orders that programs use, those that fit the sizes of the groups."""
-    sizes = [len(group) for group in groups]
-    if sum(sizes) != len(parameters):
+def _by_sections(
+    numbers: _Numbers, sections: Sequence[Sequence[str]], where: str
+) -> dict[str, str]:
+    """The names that a file gives to each group."""
+    groups = [group for group in numbers.groups if group.params]
+    if [len(group.params) for group in groups] != [len(section) for section in sections]:
+        raise BadRequest(
+            f"--order has {' and '.join(str(len(each)) for each in sections)} names, and the param "
+            f"groups of {where} have {' and '.join(map(str, numbers.sizes))} parameters"
+        )
+    names = [name for section in sections for name in section]
+    found = dict(zip(numbers.members, names, strict=True))
+    for number, (member, name) in enumerate(found.items()):
+        if not numbers.fits(member, name):
+            shapes = sorted({*numbers.state[member].values()} - {()})
+            raise BadRequest(
+                f"--order has {name} as number {number}, which has shape "
+                f"{list(numbers.parameters[name])}, and the optimizer state of number {number} in "
+                f"{where} has {' and '.join(str(list(shape)) for shape in shapes)}"
+            )
+    return found
+
+
+def _in_order(numbers: _Numbers, order: NameOrder) -> list[dict[str, str]]:
+    """The ways in which every group has its parameters in the order of the model: the only one, or
+    else those that a usual rule gives."""
+    ways = _divisions(numbers.groups, list(order.parameters), numbers.fits)
+    if ways is not None and len(ways) <= 1:
+        return ways
+    found = (numbers.named(names) for names in _by_rule(numbers, order))
+    return [way for way in found if way is not None] or (ways or [])
+
+
+@dataclass(frozen=True)
+class _Step:
+    """The group that a name went to, and the step before it."""
+
+    group: int
+    before: _Step | None
+
+
+def _divisions(
+    groups: Sequence[ParamGroup], names: Sequence[str], may_be: Callable[[str, str], bool]
+) -> list[dict[str, str]] | None:
+    """At most two ways to divide `names` among `groups` in their order; None: they are too many to
+    follow."""
+    ways: dict[tuple[int, ...], list[_Step | None]] = {(0,) * len(groups): [None]}
+    for name in names:
+        longer: dict[tuple[int, ...], list[_Step | None]] = {}
+        for filled, steps in ways.items():
+            for at, group in enumerate(groups):
+                if filled[at] < len(group.params) and may_be(group.params[filled[at]], name):
+                    place = (*filled[:at], filled[at] + 1, *filled[at + 1 :])
+                    known = longer.setdefault(place, [])
+                    known += [_Step(at, step) for step in steps][: 2 - len(known)]
+        ways = longer
+        if len(ways) > _MOST_WAYS:
+            return None
+    done = ways.get(tuple(len(group.params) for group in groups), [])
+    return [_names_of(groups, names, step) for step in done]
+
+
+def _names_of(
+    groups: Sequence[ParamGroup], names: Sequence[str], last: _Step | None
+) -> dict[str, str]:
+    left = [list(group.params) for group in groups]
+    found: dict[str, str] = {}
+    for name in reversed(names):
+        assert last is not None
+        found[left[last.group].pop()] = name
+        last = last.before
+    return {member: found[member] for group in groups for member in group.params}
+
+
+def _by_rule(numbers: _Numbers, order: NameOrder) -> Iterator[list[str]]:
+    """The names in the order of two groups, where one has what decays and the other what does
+    not."""
+    if len(numbers.groups) != 2:
         return
-    if len(groups) == 1:
-        yield list(parameters)
-    if len(groups) != 2:
-        return
-    matrices = {name for name, shape in parameters.items() if len(shape) >= 2}
-    for first in (decayed, matrices):
-        if first is None:
+    matrices = {name for name, shape in order.parameters.items() if len(shape) >= 2}
+    for decaying in (order.decayed, matrices):
+        if decaying is None:
             continue
-        front = [name for name in parameters if name in first]
-        back = [name for name in parameters if name not in first]
-        for one, other in ((front, back), (back, front)):
-            if [len(one), len(other)] == sizes:
-                yield one + other
+        front = [name for name in order.parameters if name in decaying]
+        back = [name for name in order.parameters if name not in decaying]
+        for parts in ((front, back), (back, front)):
+            if [*map(len, parts)] == numbers.sizes and _may_decay(numbers, parts[0] is front):
+                yield [*parts[0], *parts[1]]
+
+
+def _may_decay(numbers: _Numbers, is_first: bool) -> bool:
+    """Whether the options of the groups allow that the first is the one that decays, or the
+    second."""
+    rates = [group.options.get("weight_decay") for group in numbers.groups]
+    one, other = rates if is_first else rates[::-1]
+    return bool(one) or not other

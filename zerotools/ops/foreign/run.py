@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint, Key
@@ -20,14 +20,8 @@ from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
 from zerotools.core.ranges import chunk_locations
 from zerotools.core.training import TrainingState
 from zerotools.formats.format import UnfinishedCheckpoint
-from zerotools.io.files.json_file import read_json
-from zerotools.io.torchzip.pt_file import TorchFile
+from zerotools.io.huggingface.optimizer_files import optimizer_files
 from zerotools.runs import checkpoint_dirs
-
-OPTIMIZERS = ("optimizer.pt", "optimizer.bin")
-SCHEDULERS = ("scheduler.pt", "scheduler.bin")
-TRAINER_STATE = "trainer_state.json"
-_LARGEST_STATE = 2**28
 
 
 @dataclass(frozen=True)
@@ -103,9 +97,26 @@ def read_run(path: Path, **reading: Any) -> ForeignRun:
     record = form.job_record(weights)
     title = record.made_from if record is not None and record.made_from else form.title
     run = ForeignRun(path, title, weights, training)
-    if not optimizer_roles(weights) and not _is_stateless(training):
-        run = _by_number(run) or _beside(run)
+    if weights.beside is not None:
+        name = weights.beside.origin.path.name
+        run = replace(run, title=f"{title} and {name}", beside=name)
+    elif not optimizer_roles(weights) and not _is_stateless(training):
+        run = _by_number(run) or _refuse_stateless(run)
     return replace(run, numbers=_numbers(run))
+
+
+def _refuse_stateless(run: ForeignRun) -> NoReturn:
+    root = run.checkpoint.root
+    names = sorted(optimizer_files(root)) if run.checkpoint.origin.path.is_dir() else []
+    for problem in run.checkpoint.problems:
+        if problem.file in names:
+            raise BadFile(f"{problem.message}; take another checkpoint")
+    if len(names) > 1:
+        raise BadRequest(f"{root} has the state of several optimizers, and a job has one")
+    raise BadRequest(
+        f"{run.path} holds {run.title} without optimizer state: to start a new run from its "
+        "weights, set model.path to them, as zerotools consolidate writes them"
+    )
 
 
 def _refuse_damaged(weights: Checkpoint) -> None:
@@ -147,34 +158,6 @@ def _by_number(run: ForeignRun) -> ForeignRun | None:
     return replace(run, checkpoint=_joined(run.checkpoint, state), training=training)
 
 
-def _beside(run: ForeignRun) -> ForeignRun:
-    """State in a file beside the model's."""
-    root = run.checkpoint.root
-    name = next((name for name in OPTIMIZERS if (root / name).is_file()), None)
-    if name is None:
-        raise BadRequest(
-            f"{run.path} holds {run.title} without optimizer state: to start a new run from its "
-            "weights, set model.path to them, as zerotools consolidate writes them"
-        )
-    if (root / "optimizer_1.bin").exists():
-        raise BadRequest(f"{root} has the state of several optimizers, and a job has one")
-    state = formats.read_any(root / name)
-    training = formats.training_of(state)
-    schedule = next((_tree(root, each) for each in SCHEDULERS if (root / each).is_file()), None)
-    return ForeignRun(
-        run.path,
-        f"{run.title} and {name}",
-        _joined(run.checkpoint, state),
-        replace(
-            training,
-            steps=_global_step(root / TRAINER_STATE),
-            lr_scheduler=schedule,
-            precision=run.training.precision,
-        ),
-        beside=name,
-    )
-
-
 def _joined(weights: Checkpoint, state: Checkpoint) -> Checkpoint:
     if weights.root != state.root:
         raise BadFile(f"{weights.root} and {state.root} are not one directory")
@@ -184,21 +167,3 @@ def _joined(weights: Checkpoint, state: Checkpoint) -> Checkpoint:
         files={**weights.files, **state.files},
         stamps={**weights.stamps, **state.stamps},
     )
-
-
-def _tree(root: Path, name: str) -> Any:
-    return TorchFile.open(root, name).tree
-
-
-def _global_step(path: Path) -> int | None:
-    """What the Hugging Face Trainer counts; None: there is no such file."""
-    try:
-        tree = read_json(path, _LARGEST_STATE)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (ValueError, RecursionError) as error:
-        raise BadFile(f"{path} is not JSON: {error}") from None
-    step = tree.get("global_step") if isinstance(tree, dict) else None
-    if type(step) is not int or step < 0:
-        raise BadFile(f"{path}: global_step is {step!r:.80} and must be an integer >= 0")
-    return step

@@ -18,6 +18,12 @@ from zerotools.formats.dcp.keys.choice import ModelChoice, choose_model, trainer
 from zerotools.formats.dcp.keys.key_paths import values_of
 from zerotools.formats.dcp.keys.optimizer_sections import OptimizerSection
 from zerotools.formats.dcp.keys.sections import Section, Sections, find_sections
+from zerotools.formats.torch_optimizers import (
+    NAMED_BY_SHAPE,
+    ORDER_UNKNOWN,
+    Shape,
+    names_by_shape,
+)
 from zerotools.io.distcp.metadata import Metadata
 
 STATE_ROLE = "state"
@@ -54,20 +60,20 @@ def name_tensors(metadata: Metadata, path: object, section: str | None = None) -
         found |= {flat: Key(flat, "param") for model in sections.models for flat in model.names}
     numbered: dict[int, str] = {}
     mine: list[str] = []
+    said: dict[str, None] = {}
     for owner, before in _trained(sections, choice):
         for optimizer in trainers(sections, owner) if sections.models else sections.optimizers:
             mine += [optimizer.prefix] if choice.question is None else []
-            ordered = {} if before else _in_order(optimizer, owner)
-            numbered |= ordered
-            found |= dict(_state(optimizer, owner, ordered, before))
+            known: dict[int, str] = {}
+            if optimizer.is_numbered:
+                known = {} if before else _by_shape(optimizer, owner)
+                said[NAMED_BY_SHAPE if known else ORDER_UNKNOWN] = None
+            numbered |= known
+            found |= dict(_state(optimizer, owner, known, before))
     keys = {flat: found.get(flat) or Key(flat, STATE_ROLE) for flat in metadata.tensors}
-    notes = choice.notes + (_BY_NUMBER if numbered else ())
-    return NamedKeys(_distinct(keys), tuple(mine), numbered, notes, choice.question)
-
-
-_BY_NUMBER = (
-    ("the optimizer state is numbered; the names are those of the weights, in the same order"),
-)
+    return NamedKeys(
+        _distinct(keys), tuple(mine), numbered, (*choice.notes, *said), choice.question
+    )
 
 
 def _trained(sections: Sections, choice: ModelChoice) -> Iterator[tuple[Section, str]]:
@@ -81,32 +87,29 @@ def _trained(sections: Sections, choice: ModelChoice) -> Iterator[tuple[Section,
 
 
 def _state(
-    optimizer: OptimizerSection, owner: Section, ordered: Mapping[int, str], before: str
+    optimizer: OptimizerSection, owner: Section, known: Mapping[int, str], before: str
 ) -> Iterator[tuple[str, Key]]:
     for flat, (name, role) in optimizer.state.items():
         if role in _WEIGHTS:
             continue
         if optimizer.is_numbered:
-            name = ordered.get(int(name), f"{optimizer.prefix}state.{name}")
+            name = known.get(int(name), f"{optimizer.prefix}state.{name}")
         elif name not in owner.known and name.removeprefix("state.") in owner.known:
             name = name.removeprefix("state.")
         yield flat, Key(before + name, role)
 
 
-def _in_order(optimizer: OptimizerSection, owner: Section) -> dict[int, str]:
-    """Names by number, where the optimizer has as many parameters as there are floating-point
-    weights, in the model's order, and every shape agrees."""
-    if not optimizer.is_numbered:
-        return {}
-    candidates = [flat for flat, tensor in owner.tensors.items() if tensor.dtype.is_float]
-    numbers = {number for number, _ in optimizer.state.values()}
-    if numbers != {str(number) for number in range(len(candidates))}:
-        return {}
-    for flat, (number, _) in optimizer.state.items():
-        shape = optimizer.tensors[flat].shape
-        if shape not in ((), (1,), owner.tensors[candidates[int(number)]].shape):
-            return {}
-    return {number: owner.names[flat] for number, flat in enumerate(candidates)}
+def _by_shape(optimizer: OptimizerSection, owner: Section) -> dict[int, str]:
+    """Names by number, where shapes prove them."""
+    state: dict[int, dict[str, Shape]] = {}
+    for flat, (number, role) in optimizer.state.items():
+        state.setdefault(int(number), {})[role] = optimizer.tensors[flat].shape
+    weights = {
+        owner.names[flat]: tensor.shape
+        for flat, tensor in owner.tensors.items()
+        if tensor.dtype.is_float
+    }
+    return names_by_shape(list(state), state, weights)
 
 
 def job_keys(flats: Iterable[str]) -> dict[str, Key]:

@@ -21,7 +21,7 @@ from zerotools.formats.torchfile.schema.opened_file import (
     keyed,
     open_file,
 )
-from zerotools.formats.torchfile.schema.param_numbers import names_by_number
+from zerotools.formats.torchfile.schema.param_numbers import float_shapes, names_by_number
 from zerotools.formats.torchfile.schema.pieces import SHARDED
 from zerotools.io.files.damage import tolerate
 from zerotools.io.files.regular import read_regular
@@ -78,7 +78,7 @@ def read_ranks(path: Path, model: RankGroup, groups: Sequence[RankGroup]) -> Che
     tied = aliases(weights)
     names = {n: p for _, found in weights for n, p in found.items() if n not in tied}
     numbered, said = names_by_number(
-        moments[-1].contents.groups, moments[-1].contents.moments, names
+        moments[-1].contents.groups, moments[-1].contents.moments, float_shapes(names)
     )
     problems = [problem for group in listed for problem in _problems(path, group, size)]
     problems += _misplaced(parts, model)

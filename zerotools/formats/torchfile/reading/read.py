@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
+from zerotools.formats.torch_optimizers import Shape
 from zerotools.formats.torchfile.reading.bin_shards import read_shards
 from zerotools.formats.torchfile.reading.rank_files import choose_rank_group, read_ranks
 from zerotools.formats.torchfile.reading.whole_file import read_single
@@ -58,6 +60,21 @@ def read(path: Path) -> Checkpoint:
     if not groups and TRAINING in listed:
         return replace(_read_file(path / TRAINING), model_sidecars=model_sidecars(path))
     return read_ranks(path, choose_rank_group(path, groups), groups)
+
+
+def read_state(path: Path, weights: Mapping[str, Shape]) -> Checkpoint:
+    """The optimizer in one file, of a model with `weights`.
+
+    Raises:
+        BadFile: the file is damaged, or holds no optimizer.
+        Unsupported: it holds parts of tensors, or objects that are not read.
+    """
+    opened = open_file(path.parent, path.name)
+    if not opened.contents.is_whole:
+        raise Unsupported(f"{path} holds the parts of one rank")
+    if not opened.contents.groups:
+        raise Unsupported(f"{path} does not hold one optimizer of torch")
+    return read_single(path, opened, weights)
 
 
 def _read_file(path: Path) -> Checkpoint:

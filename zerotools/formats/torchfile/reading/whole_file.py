@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Key, Origin
 from zerotools.core.errors import BadFile
+from zerotools.formats.torch_optimizers import Shape
 from zerotools.formats.torchfile.reading.merge import aliases, merge_rank_files
 from zerotools.formats.torchfile.schema.opened_file import (
     FORMAT,
@@ -14,23 +15,27 @@ from zerotools.formats.torchfile.schema.opened_file import (
     TorchFileNative,
     keyed,
 )
-from zerotools.formats.torchfile.schema.param_numbers import names_by_number
+from zerotools.formats.torchfile.schema.param_numbers import float_shapes, names_by_number
 from zerotools.formats.torchfile.schema.state_dict import STATE_ROLE, FileContents
 from zerotools.formats.torchfile.schema.training_keys import BUFFER_NAMES
 
 
-def read_single(path: Path, opened: OpenedFile) -> Checkpoint:
-    """The checkpoint in one file; `path` is what was asked for.
+def read_single(
+    path: Path, opened: OpenedFile, weights: Mapping[str, Shape] | None = None
+) -> Checkpoint:
+    """The checkpoint in one file; `path` is what was asked for. `weights` are those of the model,
+    where the file holds its optimizer alone.
 
     Raises:
         BadFile: it holds no tensors.
     """
     file, contents = opened
     tied = aliases([(file, contents.weights)])
+    own = {name: pieces for name, pieces in contents.weights.items() if name not in tied}
     numbered, said = names_by_number(
         contents.groups,
         contents.moments,
-        {n: pieces for n, pieces in contents.weights.items() if n not in tied},
+        weights if weights is not None else float_shapes(own),
     )
     tensors = keyed(
         merge_rank_files([(file, contents.weights)]),

@@ -5,40 +5,48 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from zerotools.formats.torch_optimizers import (
+    NAMED_BY_SHAPE,
+    ORDER_UNKNOWN,
+    Shape,
+    names_by_shape,
+)
 from zerotools.formats.torchfile.schema.pieces import PartialTensor
 
 Moments = Mapping[tuple[str | int, str], PartialTensor]
 
 
 def numbered_name(number: int) -> str:
-    """What a parameter is called that the optimizer has by number alone."""
+    """The name that stands for a parameter which the optimizer has by number alone."""
     return f"optimizer.state.{number}"
 
 
 def names_by_number(
-    groups: Sequence[Any], moments: Moments, weights: Mapping[str, PartialTensor]
+    groups: Sequence[Any], moments: Moments, weights: Mapping[str, Shape]
 ) -> tuple[dict[int, str], str | None]:
     """Names of the numbered parameters of a torch optimizer, and a sentence for the user.
 
-    The groups say it themselves (`param_names`, torch 2.6 and later) where the optimizer was made
-    of named parameters. Else a single group over as many parameters as there are floating-point
-    weights has them in the model's order, if every shape agrees. Several groups are in no known
-    order: their state keeps its numbers.
+    The groups say them (`param_names`, torch 2.6 and later) where the optimizer was made of named
+    parameters. Else shapes may prove them. Else the state keeps its numbers. `weights` are those of
+    floating-point types.
     """
     named = _said(groups)
     if named is not None:
         return named, None
-    if not any(isinstance(parameter, int) for parameter, _ in moments):
+    state: dict[int, dict[str, Shape]] = {}
+    for (parameter, role), pieces in moments.items():
+        if isinstance(parameter, int):
+            state.setdefault(parameter, {})[role] = pieces.shape
+    if not state:
         return {}, None
-    counted = _in_order(groups, moments, weights)
-    if counted is not None:
-        return counted, (
-            "the optimizer state is numbered; the names are those of the weights, in the same order"
-        )
-    return {}, (
-        "the optimizer state is numbered, and nothing in the file says which number belongs to "
-        "which parameter"
-    )
+    numbers = [number for group in groups for number in _numbers(group) or ()]
+    found = names_by_shape(numbers or list(state), state, weights)
+    return found, NAMED_BY_SHAPE if found else ORDER_UNKNOWN
+
+
+def float_shapes(weights: Mapping[str, PartialTensor]) -> dict[str, Shape]:
+    """The shapes of the weights of floating-point types."""
+    return {name: pieces.shape for name, pieces in weights.items() if pieces.dtype.is_float}
 
 
 def _said(groups: Sequence[Any]) -> dict[int, str] | None:
@@ -57,18 +65,3 @@ def _numbers(group: Any) -> list[int] | None:
     if not isinstance(numbers, list) or not all(type(number) is int for number in numbers):
         return None
     return numbers
-
-
-def _in_order(
-    groups: Sequence[Any], moments: Moments, weights: Mapping[str, PartialTensor]
-) -> dict[int, str] | None:
-    numbers = _numbers(groups[0]) if len(groups) == 1 else None
-    candidates = [name for name, pieces in weights.items() if pieces.dtype.is_float]
-    if numbers is None or len(numbers) != len(candidates):
-        return None
-    names = dict(zip(numbers, candidates, strict=True))
-    for (number, _), pieces in moments.items():
-        name = names.get(number) if isinstance(number, int) else None
-        if name is None or pieces.shape not in ((), (1,), weights[name].shape):
-            return None
-    return names

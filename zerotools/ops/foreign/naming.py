@@ -1,0 +1,340 @@
+"""A checkpoint whose optimizer has its parameters by number, with the names that an order gives.
+
+    --order model    the order in which the model that config.json names registers its parameters
+    --order FILE     names, one per line; an empty line ends a param group
+
+transformers, in a process of its own, builds the model without values and lists its parameters.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.checkpoint import Checkpoint, Key
+from zerotools.core.errors import BadRequest
+from zerotools.core.target import Target
+from zerotools.core.training import ParamGroup, TrainingState
+from zerotools.formats.torch_optimizers import STATE_ROLE, WEIGHT_ROLES, Shape
+from zerotools.io.files.json_file import read_json
+from zerotools.io.files.regular import read_user_file
+from zerotools.io.huggingface.config_json import LARGEST_CONFIG
+from zerotools.io.huggingface.model_sidecars import CONFIG, find_model_sidecars
+from zerotools.io.output.plain_files import literal
+from zerotools.ops.foreign.numbering import NameOrder, names_of_numbers, state_shapes
+from zerotools.runs.named_order import NAMED_ORDER, NamedOrder
+
+MODEL = "model"
+"""What `--order` calls the order of the model."""
+BUILD_SECONDS = 120.0
+_LONGEST_REASON = 300
+_WRAPPERS = ("module.", "_orig_mod.", "_forward_module.")
+_ADVICE = "pass --order FILE, with one name per line in the order of the optimizer"
+
+_PROGRAM = """
+import json, re, sys, warnings
+warnings.filterwarnings("ignore")
+import torch, transformers
+from torch import nn
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+tree = json.load(sys.stdin)
+tree.pop("quantization_config", None)
+config = CONFIG_MAPPING[tree["model_type"]].from_dict(tree)
+own = getattr(transformers, (tree.get("architectures") or [""])[0], None)
+undecayed = re.compile(r"bias|layernorm|rmsnorm|(?:^|[.])norm(?:$|[.])|_norm(?:$|[.])")
+
+def decayed(module):
+    for prefix, child in module.named_children():
+        if not isinstance(child, nn.LayerNorm):
+            found = (f"{prefix}.{name}" for name in decayed(child))
+            yield from (name for name in found if not undecayed.search(name.lower()))
+    yield from (name for name in module._parameters if not undecayed.search(name.lower()))
+
+with torch.device("meta"):
+    if isinstance(own, type) and issubclass(own, transformers.PreTrainedModel):
+        model = own(config)
+    else:
+        model = transformers.AutoModelForCausalLM.from_config(config)
+model.tie_weights()
+shapes = [[name, list(p.shape)] for name, p in model.named_parameters() if p.requires_grad]
+known = {name for name, _ in shapes}
+print(json.dumps({
+    "class": type(model).__name__,
+    "version": transformers.__version__,
+    "parameters": shapes,
+    "decayed": [name for name in decayed(model) if name in known],
+}))
+"""
+
+
+@dataclass(frozen=True)
+class AskedOrder:
+    """An order that the user asked for. `sections` are the names, by param group where the file
+    says them. `shapes` and `decayed` are known of a model alone. `known_by` is a phrase that says
+    where the names come from."""
+
+    sections: Sequence[Sequence[str]]
+    known_by: str
+    shapes: Mapping[str, Shape] | None = None
+    decayed: frozenset[str] | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """All names, in order."""
+        return [name for section in self.sections for name in section]
+
+
+@dataclass(frozen=True)
+class NamedCheckpoint:
+    """`checkpoint` and `training` with names in place of numbers; `groups` are the names of each
+    param group, in the order of their numbers."""
+
+    checkpoint: Checkpoint
+    training: TrainingState
+    groups: tuple[tuple[str, ...], ...]
+
+
+def asked_order(asked: str, source: Checkpoint, given: Mapping[str, Path]) -> AskedOrder:
+    """The order that `--order asked` means for `source`; `given` are files of its model that the
+    user named.
+
+    Raises:
+        BadRequest: the file cannot be read, is empty, or has a name twice; there is no config.json;
+            or transformers does not know the model.
+        BadFile: a file is not a regular one, or too large.
+    """
+    if asked != MODEL:
+        return AskedOrder(read_order(Path(asked)), f"the names in {asked}")
+    config = _config(source, given)
+    if config is None:
+        raise BadRequest(
+            f"--order model needs the {CONFIG} of the model, and there is none in "
+            f"{source.origin.path} or next to it: pass --config-dir DIR, or {_ADVICE}"
+        )
+    return _of_model(config)
+
+
+def _config(source: Checkpoint, given: Mapping[str, Path]) -> Path | None:
+    """The config.json of the model: the one that the user named, else that of the checkpoint."""
+    known = {**find_model_sidecars(source.root), **source.model_sidecars, **given}
+    return known.get(CONFIG)
+
+
+def how_to_name(source: Checkpoint, given: Mapping[str, Path]) -> str:
+    """A sentence for a source whose optimizer has its parameters by number, where names are
+    needed."""
+    where = " with --config-dir DIR" if _config(source, given) is None else ""
+    return (
+        f"{source.origin.path} has its optimizer state by number, and no file says which number is "
+        f"which weight: pass --order model{where} if the optimizer got the parameters as the model "
+        f"of {CONFIG} registers them; or --order FILE with their names in the optimizer's order, "
+        "one per line and an empty line between param groups"
+    )
+
+
+def record_of(order: AskedOrder, training: TrainingState) -> NamedOrder:
+    """The names that the parameters of `training` got, and where these come from."""
+    return NamedOrder(order.known_by, [group.params for group in training.groups])
+
+
+def with_record(target: Target, order: AskedOrder | None, training: TrainingState) -> Target:
+    """`target` with a file that holds the record of `order`, where there is one."""
+    if order is None:
+        return target
+    plan = literal(record_of(order, training).to_json().encode())
+    checkpoint = target.checkpoint
+    return replace(
+        target,
+        files={**target.files, NAMED_ORDER: plan},
+        checkpoint=replace(checkpoint, files={**checkpoint.files, NAMED_ORDER: plan.size}),
+    )
+
+
+def read_order(path: Path) -> list[list[str]]:
+    """Names of parameters, one to a line; empty lines divide them into sections.
+
+    Raises:
+        BadRequest: the file cannot be read, is empty, or has a name twice.
+        BadFile: it is not a regular file, or too large.
+    """
+    try:
+        lines = read_user_file(path).decode().splitlines()
+    except OSError as error:
+        raise BadRequest(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise BadRequest(f"{path} is not UTF-8 text") from None
+    sections: list[list[str]] = [[]]
+    known: set[str] = set()
+    for line in lines:
+        name = line.strip()
+        if name in known:
+            raise BadRequest(f"{path} has {name} twice")
+        if name:
+            sections[-1].append(name)
+            known.add(name)
+        elif sections[-1]:
+            sections.append([])
+    if not known:
+        raise BadRequest(f"{path} has no names of parameters")
+    return [section for section in sections if section]
+
+
+def _of_model(config: Path) -> AskedOrder:
+    try:
+        tree = read_json(config, LARGEST_CONFIG)
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadRequest(f"--order model: {config} cannot be read: {error!s:.200}") from None
+    if not isinstance(tree, dict) or not isinstance(tree.get("model_type"), str):
+        raise BadRequest(f"--order model: {config} does not have a model_type; {_ADVICE}")
+    found = _built(config, tree)
+    shapes = {str(name): tuple(shape) for name, shape in found["parameters"]}
+    said = f"{found['class']} of transformers {found['version']} registers its parameters"
+    return AskedOrder(
+        [list(shapes)], f"the order in which {said}", shapes, frozenset(found["decayed"])
+    )
+
+
+def _built(config: Path, tree: Mapping[str, Any]) -> Any:
+    """What a process with transformers says of the model."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", _PROGRAM],
+            input=json.dumps(tree),
+            text=True,
+            capture_output=True,
+            timeout=BUILD_SECONDS,
+            check=False,
+        )
+        why = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
+        return json.loads(done.stdout.splitlines()[-1])
+    except (OSError, subprocess.TimeoutExpired) as error:
+        why = str(error)
+    except (ValueError, IndexError):
+        pass  # its standard error says why
+    raise BadRequest(
+        f"--order model: transformers of {sys.executable} cannot build the model of {config} "
+        f"({why[:_LONGEST_REASON]}); {_ADVICE}"
+    )
+
+
+def with_names(
+    checkpoint: Checkpoint, training: TrainingState, order: AskedOrder
+) -> NamedCheckpoint:
+    """`checkpoint`, whose optimizer has its parameters by number, under the names of `order`.
+
+    Raises:
+        BadRequest: the order is not one of its weights, does not fit the shapes of the state, or
+            fits in several ways.
+    """
+    path = checkpoint.origin.path
+    weights = {
+        key.name: tensor.shape
+        for key, tensor in checkpoint.tensors.items()
+        if key.role in WEIGHT_ROLES and key.name not in training.unnamed
+    }
+    called = _called(order, weights, checkpoint.aliases, path)
+    parameters = {name: weights[name] for name in called.values()}
+    if order.shapes is not None:
+        _check_shapes(order.shapes, parameters, called, path)
+    state = state_shapes(checkpoint, training)
+    is_model = order.shapes is not None
+    known = NameOrder(
+        parameters,
+        None if order.decayed is None else {called[name] for name in order.decayed},
+        () if is_model else _sections(order, called),
+        can_be_concatenated=not is_model,
+    )
+    names = names_of_numbers(training.groups, state, known, str(path))
+    return _renamed(checkpoint, training, names)
+
+
+def _called(
+    order: AskedOrder, weights: Mapping[str, Shape], aliases: Mapping[str, str], path: object
+) -> dict[str, str]:
+    """What the checkpoint calls each name of the order: a wrapper may stand before all of its
+    names, and a tied weight has the name that holds its bytes."""
+    known = {*weights, *aliases}
+    names = order.names
+    prefixes = ["", *_WRAPPERS]
+    prefixes += [name.removesuffix(names[0]) for name in known if name.endswith(f".{names[0]}")]
+    for prefix in prefixes:
+        if all(prefix + name in known for name in names):
+            found = {name: aliases.get(prefix + name, prefix + name) for name in names}
+            if weights.keys() >= set(found.values()):
+                return found
+    strange = next((name for name in names if name not in known), names[0])
+    raise BadRequest(
+        f"--order: {order.known_by} has {strange}, which is not a weight of {path}; {_ADVICE}"
+        if order.shapes is not None
+        else f"--order has {strange}, which is not a parameter of {path}"
+    )
+
+
+def _sections(order: AskedOrder, called: Mapping[str, str]) -> list[list[str]]:
+    """The names of each group, a tied weight once."""
+    left = dict.fromkeys(called.values())
+    found = []
+    for section in order.sections:
+        names = dict.fromkeys(called[name] for name in section)
+        found.append([name for name in names if left.pop(name, name) is None])
+    return found
+
+
+def _check_shapes(
+    shapes: Mapping[str, Shape],
+    parameters: Mapping[str, Shape],
+    called: Mapping[str, str],
+    path: object,
+) -> None:
+    for name, shape in shapes.items():
+        if parameters[called[name]] != shape:
+            raise BadRequest(
+                f"--order model: {called[name]} has shape {list(parameters[called[name]])} in "
+                f"{path} and {list(shape)} in the model of its {CONFIG}: it is the config of "
+                f"another model; pass --config-dir DIR, or {_ADVICE}"
+            )
+
+
+def _renamed(
+    checkpoint: Checkpoint, training: TrainingState, names: Mapping[str, str]
+) -> NamedCheckpoint:
+    def renamed(key: Key) -> Key:
+        return Key(names.get(key.name, key.name), key.role)
+
+    groups = tuple(_members(group, names) for group in training.groups)
+    return NamedCheckpoint(
+        replace(
+            checkpoint,
+            tensors={renamed(key): tensor for key, tensor in checkpoint.tensors.items()},
+        ),
+        replace(
+            training,
+            groups=groups,
+            scalars={renamed(key): scalar for key, scalar in training.scalars.items()},
+            unnamed={},
+            is_ordered=True,
+        ),
+        tuple(group.params for group in groups),
+    )
+
+
+def _members(group: ParamGroup, names: Mapping[str, str]) -> ParamGroup:
+    return replace(group, params=tuple(names.get(member, member) for member in group.params))
+
+
+def without_optimizer(
+    checkpoint: Checkpoint, training: TrainingState
+) -> tuple[Checkpoint, TrainingState]:
+    """The weights alone, with what the run says of them."""
+    kept = {key: t for key, t in checkpoint.tensors.items() if not _is_state(key)}
+    left = replace(training, groups=(), scalars={}, unnamed={}, optimizer=None)
+    return replace(checkpoint, tensors=kept), replace(left, optimizer_wrapper=None)
+
+
+def _is_state(key: Key) -> bool:
+    return key.role not in (*WEIGHT_ROLES, STATE_ROLE)

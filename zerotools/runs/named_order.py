@@ -1,0 +1,66 @@
+"""The record in an output whose optimizer had its parameters by number: which names they got.
+
+    {"schema": "zerotools.order/1", "version": "0.2.0",
+     "known_by": "the order in which LlamaForCausalLM of transformers 5.23.0 registers ...",
+     "groups": [["model.embed_tokens.weight", ...], ["model.norm.weight", ...]]}
+
+`groups` has the names of each param group in the order of their numbers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.errors import BadFile
+from zerotools.io.files.regular import read_regular
+from zerotools.version import version
+
+NAMED_ORDER = ".zerotools-order.json"
+SCHEMA = "zerotools.order/1"
+_LARGEST = 2**28
+
+
+@dataclass(frozen=True, slots=True)
+class NamedOrder:
+    """`known_by` is a phrase that says where the names come from."""
+
+    known_by: str
+    groups: Sequence[Sequence[str]]
+
+    def sentence(self) -> str:
+        """A note for the user."""
+        return f"the parameters of the optimizer are in an order that was given: {self.known_by}"
+
+    def to_json(self) -> str:
+        """The text of the file."""
+        tree = {
+            "schema": SCHEMA,
+            "version": version(),
+            "known_by": self.known_by,
+            "groups": [list(group) for group in self.groups],
+        }
+        return json.dumps(tree, indent=1) + "\n"
+
+
+def read_named_order(directory: Path) -> NamedOrder | None:
+    """The record in the checkpoint in `directory`; None: its files say the names themselves.
+
+    Raises:
+        BadFile: it is damaged.
+    """
+    path = directory / NAMED_ORDER
+    try:
+        tree: Any = json.loads(read_regular(path, _LARGEST, is_source=False))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadFile(f"{path} cannot be read ({error!s:.200}); take another copy") from None
+    groups = tree.get("groups") if isinstance(tree, dict) else None
+    if not isinstance(groups, list) or tree.get("schema") != SCHEMA:
+        raise BadFile(f"{path} does not have the schema {SCHEMA}; take another copy")
+    names = [list(map(str, group)) for group in groups if isinstance(group, list)]
+    return NamedOrder(str(tree.get("known_by"))[:1000], names)
