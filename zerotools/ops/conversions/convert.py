@@ -18,6 +18,7 @@ from zerotools.formats.format import Format, WriteOptions, flag, spelling
 from zerotools.formats.torch_optimizers import NAMED_BY_SHAPE, ORDER_UNKNOWN
 from zerotools.io.files.regular import read_user_file
 from zerotools.io.files.sources import recording
+from zerotools.io.huggingface.optimizer_files import optimizer_files
 from zerotools.io.output.plain_files import carried_file
 from zerotools.ops.conversions.conversion import Conversion, Unchanged, with_target_sources
 from zerotools.ops.conversions.few_bits import (
@@ -273,6 +274,8 @@ def _named(source: Checkpoint, request: _Request, order: AskedOrder | None) -> _
     # Read now, so that a lost number is refused also where the target has no place for it.
     training = replace(training, scalars=dict(training.scalars))
     settled: tuple[str, ...] = ()
+    if request.form.holds_state and not options.get(WEIGHTS_ONLY):
+        _refuse_lost_optimizer(source, request)
     names = None if order is None else order.names
     if options.get(WEIGHTS_ONLY):
         source, training = without_optimizer(source, training)
@@ -292,6 +295,23 @@ def _named(source: Checkpoint, request: _Request, order: AskedOrder | None) -> _
     training, notes = completed(source, training, given, request.table)
     notes = notes if order is None else [*notes, record_of(order, training).sentence()]
     return _Run(source, training, notes, settled)
+
+
+def _refuse_lost_optimizer(source: Checkpoint, request: _Request) -> None:
+    """Refuse to go on without an optimizer that lies next to the model and is not read.
+
+    Raises:
+        BadRequest: see above.
+    """
+    form = formats.format_of(source, request.table)
+    if not form.has_optimizer_beside or not source.origin.path.is_dir():
+        return
+    names = sorted(optimizer_files(source.root))
+    if names and not optimizer_roles(source) and source.beside is None:
+        raise BadRequest(
+            f"{source.origin.path} has {', '.join(names)}, which cannot be read as the state of "
+            "one optimizer; pass --weights-only to convert it without"
+        )
 
 
 def _left_out(source: Checkpoint) -> list[Dropped]:

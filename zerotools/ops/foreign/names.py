@@ -78,7 +78,7 @@ def _numbered(run: ForeignRun, wanted: WantedModel) -> dict[str, str]:
     return names_of_numbers(
         run.training.groups,
         state_shapes(run.checkpoint, run.training),
-        NameOrder(wanted.parameters, wanted.decayed),
+        NameOrder(wanted.parameters, wanted.decayed, is_given=False),
         str(run.directory / run.beside) if run.beside else str(run.path),
     )
 

@@ -27,13 +27,15 @@ class NameOrder:
 
     `decayed` are those that transformers would decay, None where that is not known. `sections` are
     the names of each param group, where the order is that of the optimizer. `can_be_concatenated`
-    says that the names may be those of the groups one after another.
+    says that the names may be those of the groups one after another. `is_given` says that the user
+    named the order, which has to be proved otherwise.
     """
 
     parameters: Mapping[str, Shape]
     decayed: Collection[str] | None = None
     sections: Sequence[Sequence[str]] = ()
     can_be_concatenated: bool = False
+    is_given: bool = True
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,8 @@ def names_of_numbers(
         BadRequest: the order does not fit, or does in several ways.
     """
     numbers = _Numbers(groups, state, order.parameters)
+    if not order.is_given:
+        _refuse_unproved(numbers, where)
     if len(order.sections) > 1:
         return _by_sections(numbers, order.sections, where)
     found: list[dict[str, str]] = []
@@ -141,12 +145,31 @@ def _by_sections(
 
 def _in_order(numbers: _Numbers, order: NameOrder) -> list[dict[str, str]]:
     """The ways in which every group has its parameters in the order of the model: the only one, or
-    else those that a usual rule gives."""
+    else those that a usual rule gives. Where the order is not given, a usual rule must give it."""
     ways = _divisions(numbers.groups, list(order.parameters), numbers.fits)
-    if ways is not None and len(ways) <= 1:
-        return ways
+    is_sole = ways is not None and len(ways) <= 1
+    if is_sole and (order.is_given or len(numbers.groups) == 1):
+        return ways or []
     found = (numbers.named(names) for names in _by_rule(numbers, order))
-    return [way for way in found if way is not None] or (ways or [])
+    usual = [way for way in found if way is not None]
+    return usual or (ways or [] if order.is_given else [])
+
+
+def _refuse_unproved(numbers: _Numbers, where: str) -> None:
+    """Refuse one group in which two parameters have one shape: programs list them in orders of
+    their own.
+
+    Raises:
+        BadRequest: it is such a group.
+    """
+    shapes = list(numbers.parameters.values())
+    if len(numbers.groups) == 1 and len({*shapes}) < len(shapes):
+        raise BadRequest(
+            f"{where} has its optimizer state by number, in one param group, and no file says "
+            "which number is which weight: zerotools convert --to job --order model names them, "
+            "if the optimizer got the parameters in the order of the model; then set resume_from "
+            "to the output"
+        )
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,12 @@ own, or 0-d tensors. Which weights were frozen and which are buffers nothing say
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from zerotools.core.checkpoint import Checkpoint, Key
+from zerotools.core.boxes import Box
+from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Tensor
+from zerotools.core.errors import BadFile
 from zerotools.core.training import LossScale, ParamGroup, Scalar, TrainingState
 from zerotools.formats.dcp.directories import is_replicated
 from zerotools.formats.dcp.keys.flat_keys import STATE_ROLE
@@ -56,7 +58,7 @@ def training_of(checkpoint: Checkpoint) -> TrainingState:
         client=_Rest(checkpoint),
         unnamed=unnamed,
         buffers=buffers or frozenset(),
-        tells_frozen=buffers is not None,
+        tells_frozen=buffers is not None and not _has_copies(checkpoint, groups, buffers),
     )
 
 
@@ -104,6 +106,42 @@ def _buffers(checkpoint: Checkpoint, groups: Sequence[ParamGroup]) -> frozenset[
         elif is_replicated(checkpoint, flat, tensor):
             whole.append(key.name)
     return frozenset(whole) if is_cut else None
+
+
+def _has_copies(
+    checkpoint: Checkpoint, groups: Sequence[ParamGroup], buffers: Collection[str]
+) -> bool:
+    """Whether a weight that no optimizer had may be tied to one that an optimizer had: torch saves
+    both, and nothing says that they are one. A number of each chunk is compared."""
+    trained = {name for group in groups for name in group.params}
+    weights = {key.name: t for key, t in checkpoint.tensors.items() if key.role == "param"}
+    matrices = {n: t for n, t in weights.items() if len(t.shape) > 1 and t.dtype.is_float}
+    others = [n for n in matrices if n not in trained and n not in buffers]
+    return any(
+        _begins_as(checkpoint, matrices[one], matrices[other])
+        for one in others
+        for other in matrices
+        if other in trained
+        and (matrices[one].shape, matrices[one].dtype)
+        == (matrices[other].shape, matrices[other].dtype)
+    )
+
+
+def _begins_as(checkpoint: Checkpoint, one: Tensor, other: Tensor) -> bool:
+    pairs = zip(one.chunks, other.chunks, strict=False)
+    try:
+        return len(one.chunks) == len(other.chunks) and all(
+            a.box == b.box and _first(checkpoint, one, a) == _first(checkpoint, other, b)
+            for a, b in pairs
+            if not a.box.is_empty
+        )
+    except BadFile:  # whoever reads the tensor is told
+        return True
+
+
+def _first(checkpoint: Checkpoint, tensor: Tensor, chunk: Chunk) -> int | float:
+    single = Tensor(tensor.dtype, (), (Chunk(Box.whole(()), chunk.file, chunk.offset),))
+    return read_scalar(checkpoint.root, single).value
 
 
 _Options = Mapping[tuple[str, str], dict[str, Any]]
