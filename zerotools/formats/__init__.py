@@ -126,7 +126,8 @@ def _read(path: Path, options: ReadOptions, table: FormatTable) -> Checkpoint:
         )
     with recording() as sources:
         checkpoint = with_optimizer(form.read(found.path, options), table)
-        records = (read_thinned(checkpoint.root), read_named_order(checkpoint.root))
+        named = (read_named_order(place) for place in {checkpoint.root, found.path})
+        records = (read_thinned(checkpoint.root), *named)
     said = [record.sentence() for record in records if record is not None]
     origin = replace(checkpoint.origin, notes=(*found.notes, *checkpoint.origin.notes, *said))
     config = checkpoint.model_sidecars.get(CONFIG) or find_config(checkpoint.root)

@@ -140,8 +140,8 @@ class Format(Protocol):
     with `holds_state`."""
     has_optimizer_beside: ClassVar[bool] = False
     """Whether programs save the optimizer of a model of this format in a file next to it."""
-    names_state: ClassVar[bool] = True
-    """Whether its optimizer state has the names of the weights. If not, it may be by number."""
+    names_state: ClassVar[bool] = False
+    """Whether its optimizer state has the names of the weights, and cannot be by number."""
     holds_state: ClassVar[bool] = True
     """Whether it has a place for an optimizer. If not, `lay_out` is given weights alone."""
     says_weights: ClassVar[bool] = False

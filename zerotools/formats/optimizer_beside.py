@@ -20,7 +20,6 @@ from zerotools.core.dropping import optimizer_roles
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.training import TrainingState
 from zerotools.formats.format import FormatTable
-from zerotools.io.files.damage import tolerate
 from zerotools.io.files.json_file import read_json
 from zerotools.io.huggingface.optimizer_files import optimizer_files
 from zerotools.io.output.checkpoint_sidecars import RANDOM_STATE
@@ -53,7 +52,6 @@ def with_optimizer(model: Checkpoint, table: FormatTable) -> Checkpoint:
     try:
         state = form.read_state(path, shapes)
     except BadFile as error:
-        tolerate(path, error)
         problem = Problem(str(error), names[0], is_loss=True)
         return replace(model, problems=[*model.problems, problem])
     except Unsupported as error:

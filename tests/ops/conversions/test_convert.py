@@ -182,19 +182,17 @@ def test_options_of_the_optimizer_come_from_the_configuration_too(tmp_path: Path
 
 
 def test_an_order_is_for_groups_that_have_none(tmp_path: Path) -> None:
-    (tmp_path / "order").write_text("b\na\n")
     source = model(tmp_path / "in", {"a": noise(2), "b": noise(2)})
     read = formats.read(source)
     groups = (ParamGroup(("a", "b"), {"lr": 0.1}),)
-    given = RequestedHyperparameters.of({"order": tmp_path / "order"}, None)
+    given = RequestedHyperparameters.of({}, None, ["b", "a"])
     unordered = TrainingState(groups=groups, is_ordered=False)
     found, _ = completed(read, unordered, given)
     assert (found.groups[0].params, found.is_ordered) == (("b", "a"), True)
     with pytest.raises(BadRequest, match="leave --order out"):
         completed(read, TrainingState(groups=groups), given)
-    (tmp_path / "short").write_text("b\n")
     with pytest.raises(BadRequest, match="--order lacks a"):
-        completed(read, unordered, RequestedHyperparameters.of({"order": tmp_path / "short"}, None))
+        completed(read, unordered, RequestedHyperparameters.of({}, None, ["b"]))
 
 
 def test_the_type_that_a_run_computes_in_is_not_made_up_on_the_way(tmp_path: Path) -> None:

@@ -20,9 +20,7 @@ from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.inspection.inspect import inspect, to_json
 from zerotools.ops.inspection.run_summary import plain
 
-# A DCP has a tied weight under each of its names and does not say so: it looks frozen.
-TIED = GOLDEN / "continued" / "fsdp2-dcp" / "checkpoint"
-CHECKPOINTS = [path for path in every_checkpoint() if path != TIED]
+CHECKPOINTS = every_checkpoint()
 MADE_UP = "trained parameters are one param group"
 
 

@@ -35,6 +35,7 @@ class DcpFormat(Format):
     signs = (f"{METADATA} (torch DCP)",)
     read_options = frozenset({"section"})
     is_written = True
+    names_state = True
     write_options = frozenset({"world_size", "style"})
     says_weights = True
     reshards = True

@@ -35,6 +35,7 @@ class DeepSpeedFormat(Format):
     is_nested = True
     read_options = frozenset({"tag", "layout"})
     is_written = True
+    names_state = True
     write_options = frozenset({"world_size", *_ZERO_OPTIONS})
     reshards = True
     reshard_options = _ZERO_OPTIONS

@@ -36,7 +36,6 @@ class TorchFileFormat(Format):
     lies_beside_checkpoints = True
     has_optimizer_beside = True
     is_written = True
-    names_state = False
     is_exported = True
 
     def find(self, path: Path, names: set[str], options: ReadOptions) -> Found | None:

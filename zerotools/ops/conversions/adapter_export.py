@@ -125,7 +125,9 @@ def _refuse_lost(
     tied = {alias for alias, name in checkpoint.aliases.items() if name in kept}
     tied |= {name for alias, name in checkpoint.aliases.items() if alias in kept}
     trained = dict.fromkeys(key.name for key in checkpoint.tensors if key.role not in _WEIGHTS)
-    lost = [name for name in trained if name not in kept and name not in tied]
+    weights = {key.name for key in checkpoint.tensors if key.role in _WEIGHTS}
+    left = weights - kept - tied
+    lost = [name for name in trained if name in left]
     if lost:
         more = f" and {len(lost) - _MAX_NAMED} more" if len(lost) > _MAX_NAMED else ""
         raise BadRequest(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.golden_files import JOB, TORCH
+from tests.golden_files import FOREIGN, JOB, TORCH
 from zerotools import formats
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Key
@@ -53,6 +53,14 @@ def test_param_groups_of_every_layout(case: str, names: str, changed: bool) -> N
     assert group.params == tuple(names.split())
     assert group.options == (ADAMW | {"betas": (0.9, 0.95)} if changed else ADAMW)
     assert state.optimizer == "AdamW"
+
+
+def test_a_tied_weight_is_not_called_frozen() -> None:
+    """torch saves it under both names, and the optimizer has one of them."""
+    found = formats.read(FOREIGN / "fsdp2-dcp" / "checkpoint")
+    grouped = {name for group in formats.training_of(found).groups for name in group.params}
+    assert "lm_head.weight" not in grouped
+    assert not formats.training_of(found).tells_frozen
 
 
 def test_the_numbers_are_tensors_of_their_type() -> None:

@@ -54,12 +54,12 @@ def test_a_directory_with_a_pytorch_model_bin() -> None:
 
 @pytest.mark.parametrize("name", ["checkpoint.pt", "legacy.pt"])
 def test_a_golden_training_file(name: str) -> None:
-    """Two param groups: nothing says which parameter is number 3, and nothing is guessed."""
+    """Nothing says which parameter is number 3, and nothing is guessed."""
     case = TORCH / "training-file"
     checkpoint = formats.read(case / "checkpoint" / name)
     assert_true(checkpoint, case / "truth.safetensors", roles={"param", "buffer"})
     assert checkpoint.origin.notes[0] == f"took the weights below 'model' in {name}"
-    assert "which number belongs to which parameter" in checkpoint.origin.notes[1]
+    assert "their order is not known" in checkpoint.origin.notes[1]
     assert Key("optimizer.state.0", "exp_avg") in checkpoint.tensors
     assert checkpoint.state["epoch"] == 1
     assert len(checkpoint.state["param_groups"]) == 2
@@ -118,8 +118,8 @@ def _training(groups: list[dict[str, Any]], moments: dict[int, Any]) -> dict[str
     [
         ([{"params": [0, 1]}], ["a (exp_avg)", "b (exp_avg)"]),
         ([{"params": [1], "param_names": ["b"]}, {"params": [0], "param_names": ["a"]}], None),
-        ([{"params": [0]}, {"params": [1]}], ["optimizer.state.0 (exp_avg)"]),
-        ([{"params": [1, 0]}], ["optimizer.state.0 (exp_avg)"]),
+        ([{"params": [0]}, {"params": [1]}], ["a (exp_avg)", "b (exp_avg)"]),
+        ([{"params": [1, 0]}], ["a (exp_avg)", "b (exp_avg)"]),
         ([{"params": [0, 1, 2]}], ["optimizer.state.0 (exp_avg)"]),
     ],
 )
@@ -133,6 +133,17 @@ def test_whose_state_a_number_is(
         assert set(moments) == {"a (exp_avg)", "b (exp_avg)"}
         assert elements(found, Key("b", "exp_avg")).tolist() == (3 * W[0]).tolist()
     assert found.state["optimizer"] == {"0": {"step": 7}, "1": {"step": 7}}
+
+
+def test_two_weights_of_one_shape_leave_their_state_without_names(tmp_path: Path) -> None:
+    """An optimizer may have got them in any order, such as reversed or sorted layers."""
+    tree = _training([{"params": [0, 1, 2]}], {0: 2 * W, 1: 3 * W[0], 2: 4 * W})
+    tree["model"]["c"] = W
+    found = save(tmp_path / "a.pt", tree)
+    assert [name for name in names(found) if name.endswith("(exp_avg)")] == [
+        f"optimizer.state.{number} (exp_avg)" for number in range(3)
+    ]
+    assert any("their order is not known" in note for note in found.origin.notes)
 
 
 def test_an_optimizer_in_a_list_and_two_optimizers(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ class UniversalFormat(Format):
     # `layout` is of tensor-parallel shards, which it has none of: it is taken, and changes nothing.
     read_options = frozenset({"tag", "layout"})
     is_written = True
+    names_state = True
     write_options = frozenset({"stage"})
     sidecar_names = SIDECAR_NAMES
 

@@ -1,0 +1,68 @@
+"""accelerate's `save_state` and the Trainer's directories: the optimizer's file is read too."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.formats.elements import elements
+from tests.golden_files import FOREIGN
+from zerotools import formats
+from zerotools.core.checkpoint import Key
+from zerotools.core.errors import BadRequest
+from zerotools.io.torchzip.pt_file import TorchFile
+from zerotools.ops.conversions.consolidate import prepare as consolidated
+from zerotools.ops.conversions.convert import prepare
+
+ACCELERATE = FOREIGN / "accelerate-ddp" / "checkpoint"
+TRAINER = FOREIGN / "hf-trainer" / "checkpoint" / "checkpoint-3"
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(ACCELERATE, tmp_path / "saved"))
+
+
+def test_the_state_of_accelerate_is_read_with_the_weights() -> None:
+    found = formats.read(ACCELERATE)
+    state = formats.training_of(found)
+    assert [len(group.params) for group in state.groups] == [16, 5]
+    assert (state.optimizer, len(state.unnamed), len(found.tensors)) == ("AdamW", 21, 84)
+    tree = TorchFile.open(ACCELERATE, "optimizer.bin").tree["state"][1]["exp_avg"]
+    assert elements(found, Key("optimizer.state.1", "exp_avg")).shape == tree.shape
+    assert found.origin.notes[0].endswith("2 files of random state beside")
+    assert any("their order is not known" in note for note in found.origin.notes)
+
+
+def test_the_trainer_says_its_step_and_its_schedule() -> None:
+    found = formats.read(TRAINER)
+    state = formats.training_of(found)
+    assert state.steps == 3
+    assert state.lr_scheduler["last_epoch"] == 3
+    assert found.files.keys() == {"model.safetensors", "optimizer.pt"}
+
+
+def test_a_file_of_weights_means_the_weights_alone() -> None:
+    found = formats.read(ACCELERATE / "model.safetensors")
+    assert {key.role for key in found.tensors} == {"param"}
+
+
+def test_weights_are_exported_whatever_the_optimizer_is(saved: Path, tmp_path: Path) -> None:
+    (saved / "optimizer.bin").write_bytes((saved / "optimizer.bin").read_bytes()[:-500])
+    found = formats.read(saved)
+    assert [problem.file for problem in found.problems] == ["optimizer.bin"]
+    assert {key.role for key in found.tensors} == {"param"}
+    assert len(consolidated(saved, tmp_path / "model").target.checkpoint.tensors) == 21
+    with pytest.raises(BadRequest, match=r"has optimizer.bin, which cannot be read"):
+        prepare(saved, tmp_path / "out", "torch", {})
+    prepare(saved, tmp_path / "out", "torch", {"weights_only": True})
+
+
+def test_several_optimizers_are_named_and_not_read(saved: Path, tmp_path: Path) -> None:
+    shutil.copy(saved / "optimizer.bin", saved / "optimizer_1.bin")
+    found = formats.read(saved)
+    assert "several optimizers, which are not read" in found.origin.notes[-1]
+    with pytest.raises(BadRequest, match=r"has optimizer.bin, optimizer_1.bin, which cannot"):
+        prepare(saved, tmp_path / "out", "dcp", {"world_size": 1})

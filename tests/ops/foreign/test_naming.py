@@ -1,0 +1,235 @@
+"""Optimizers with numbers for names, saved by torch: every moment tells whose it is.
+
+`exp_avg` is one number for each parameter. Positions are wrong about layers of one shape where they
+are sorted as text (10 before 2), reversed, or in two groups.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.formats.elements import elements
+from zerotools import formats
+from zerotools.core.checkpoint import Key
+from zerotools.core.errors import BadRequest
+from zerotools.ops.conversions import convert
+from zerotools.ops.conversions.conversion import Conversion, perform
+from zerotools.ops.conversions.to_job import prepare_job
+from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.foreign.naming import AskedOrder, with_names
+from zerotools.runs.named_order import read_named_order
+
+pytestmark = pytest.mark.torch
+
+LAYERS = 11
+LAYER = {
+    "self_attn.q_proj.weight": (8, 8),
+    "self_attn.k_proj.weight": (8, 8),
+    "self_attn.v_proj.weight": (8, 8),
+    "self_attn.o_proj.weight": (8, 8),
+    "mlp.gate_proj.weight": (16, 8),
+    "mlp.up_proj.weight": (16, 8),
+    "mlp.down_proj.weight": (8, 16),
+    "input_layernorm.weight": (8,),
+    "post_attention_layernorm.weight": (8,),
+}
+SHAPES: dict[str, tuple[int, ...]] = {
+    "model.embed_tokens.weight": (32, 8),
+    **{f"model.layers.{n}.{name}": shape for n in range(LAYERS) for name, shape in LAYER.items()},
+    "model.norm.weight": (8,),
+    "lm_head.weight": (32, 8),
+}
+"""Of a Llama, in the order in which transformers registers them."""
+NAMES = list(SHAPES)
+CONFIG = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 8,
+    "intermediate_size": 16,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 2,
+    "vocab_size": 32,
+    "tie_word_embeddings": False,
+}
+FP32 = {"zero_optimization": {"stage": 2}, "fp16": {"enabled": False}}
+TARGETS: dict[str, dict[str, Any]] = {
+    "dcp": {"world_size": 2},
+    "universal": {},
+    "deepspeed": {"world_size": 2, "ds_config": FP32},
+    "job": {"world_size": 2},
+}
+
+
+def groups_of(kind: str) -> list[list[str]]:
+    """The names in the order in which the optimizer of a kind got them."""
+    if kind == "reversed":
+        layers = [[n for n in NAMES if n.startswith(f"model.layers.{k}.")] for k in range(LAYERS)]
+        return [[NAMES[0], *(name for layer in reversed(layers) for name in layer), *NAMES[-2:]]]
+    if kind == "decay":
+        matrices = [name for name in NAMES if len(SHAPES[name]) > 1]
+        return [matrices, [name for name in NAMES if name not in matrices]]
+    return [NAMES]
+
+
+def saved(place: Path, kind: str, prefix: str = "") -> Path:
+    """A file of plain torch, with the config of its model beside it."""
+    import torch
+
+    weights = {name: torch.nn.Parameter(torch.zeros(shape)) for name, shape in SHAPES.items()}
+    groups = [{"params": [weights[name] for name in group]} for group in groups_of(kind)]
+    optimizer = torch.optim.AdamW(groups, lr=0.01)
+    for number, name in enumerate(NAMES):
+        state = {"exp_avg": float(number), "exp_avg_sq": number + 0.5}
+        optimizer.state[weights[name]] = {
+            "step": torch.tensor(3.0),
+            **{role: torch.full(SHAPES[name], value) for role, value in state.items()},
+        }
+    listed = sorted(weights) if kind == "sorted" else NAMES
+    model = {prefix + name: weights[name].detach() for name in listed}
+    place.mkdir()
+    torch.save({"model": model, "optimizer": optimizer.state_dict()}, place / "checkpoint.pt")
+    (place / "config.json").write_text(json.dumps(CONFIG))
+    return place
+
+
+def order_file(place: Path, groups: list[list[str]]) -> Path:
+    place.write_text("\n\n".join("\n".join(group) for group in groups))
+    return place
+
+
+def converted(source: Path, out: Path, to: str, **options: Any) -> Path:
+    if to == "job":
+        done = prepare_job(source, out, options)
+    else:
+        prepared = convert.prepare(source, out, to, options)
+        assert isinstance(prepared, Conversion)
+        done = prepared
+    perform(done, budget=MemoryBudget(), overwrite=False, verify=True)
+    return out
+
+
+def assert_own_moments(path: Path) -> None:
+    """Every parameter has the moments that were saved for it."""
+    found = formats.read(path)
+    for number, name in enumerate(NAMES):
+        for role, value in (("exp_avg", number), ("exp_avg_sq", number + 0.5)):
+            moment = elements(found, Key(name, role))
+            assert moment.shape == SHAPES[name]
+            assert np.unique(moment).tolist() == [value], (name, role)
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    place = tmp_path_factory.mktemp("numbered")
+    return {kind: saved(place / kind, kind) for kind in ("sorted", "reversed", "decay")}
+
+
+@pytest.mark.parametrize("to", TARGETS)
+@pytest.mark.parametrize("kind", ["sorted", "reversed", "decay"])
+def test_no_name_is_guessed(
+    checkpoints: dict[str, Path], tmp_path: Path, kind: str, to: str
+) -> None:
+    with pytest.raises(BadRequest, match=r"by number, .*: pass --order model if .* --order FILE"):
+        converted(checkpoints[kind], tmp_path / "out", to, **TARGETS[to])
+
+
+@pytest.mark.parametrize("to", [*TARGETS, "torch"])
+def test_names_of_a_file_go_to_every_target(
+    checkpoints: dict[str, Path], tmp_path: Path, to: str
+) -> None:
+    order = order_file(tmp_path / "order.txt", groups_of("decay"))
+    options = TARGETS.get(to, {})
+    out = converted(checkpoints["decay"], tmp_path / "out", to, order=order, **options)
+    assert_own_moments(out)
+    record = read_named_order(out)
+    assert record is not None
+    assert record.known_by == f"the names in {order}"
+    assert [list(group) for group in record.groups] == groups_of("decay")
+    assert any("an order that was given" in note for note in formats.read(out).origin.notes)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_torch_loads_the_moments_of_reversed_layers(
+    checkpoints: dict[str, Path], tmp_path: Path
+) -> None:
+    import torch
+    import torch.distributed.checkpoint as dcp
+
+    order = order_file(tmp_path / "order.txt", groups_of("reversed"))
+    out = converted(checkpoints["reversed"], tmp_path / "out", "dcp", order=order, world_size=3)
+    state = {f"optimizer.state.{name}.exp_avg": torch.zeros(SHAPES[name]) for name in NAMES}
+    dcp.load(state, checkpoint_id=out, no_dist=True)
+    for number, name in enumerate(NAMES):
+        assert state[f"optimizer.state.{name}.exp_avg"].unique().tolist() == [number]
+
+
+def test_the_order_of_the_model_is_what_transformers_registers(
+    checkpoints: dict[str, Path], tmp_path: Path
+) -> None:
+    source = checkpoints["sorted"]
+    assert_own_moments(converted(source, tmp_path / "out", "dcp", order="model", world_size=1))
+    record = read_named_order(tmp_path / "out")
+    assert record is not None
+    assert record.groups == [NAMES]
+    assert record.known_by.startswith("the order in which LlamaForCausalLM of transformers ")
+
+
+def test_each_group_is_in_the_order_of_the_model(
+    checkpoints: dict[str, Path], tmp_path: Path
+) -> None:
+    matrices = frozenset(groups_of("decay")[0])
+    order = AskedOrder([NAMES], "the order of a model", SHAPES, matrices)
+    read = formats.read(checkpoints["decay"])
+    named = with_names(read, formats.training_of(read), order)
+    assert [list(group) for group in named.groups] == groups_of("decay")
+    other = replace(order, shapes={**SHAPES, NAMES[5]: (24, 8)})
+    with pytest.raises(BadRequest, match=r"gate_proj.weight has shape \[16, 8\] .* \[24, 8\]"):
+        with_names(read, formats.training_of(read), other)
+    wrapped = formats.read(saved(tmp_path / "wrapped", "sorted", "module."))
+    named = with_names(wrapped, formats.training_of(wrapped), order)
+    assert named.groups[0][0] == "module.model.embed_tokens.weight"
+
+
+def test_an_order_that_cannot_be_had_is_refused(
+    checkpoints: dict[str, Path], tmp_path: Path
+) -> None:
+    source = saved(tmp_path / "in", "sorted")
+    (source / "config.json").write_text('{"model_type": "of nobody"}')
+    with pytest.raises(BadRequest, match=r"cannot build the model .*of nobody.*--order FILE"):
+        converted(source, tmp_path / "out", "dcp", order="model", world_size=1)
+    (source / "config.json").unlink()
+    with pytest.raises(BadRequest, match=r"there is none in .*: pass --config-dir DIR"):
+        converted(source, tmp_path / "out", "dcp", order="model", world_size=1)
+    short = order_file(tmp_path / "short", [NAMES[1:]])
+    with pytest.raises(BadRequest, match=r"state of 102 parameters .* the order has 101"):
+        converted(source, tmp_path / "out", "dcp", order=short, world_size=1)
+    unequal = order_file(tmp_path / "unequal", [NAMES[:3], NAMES[3:]])
+    with pytest.raises(BadRequest, match=r"--order has 3 and 99 names"):
+        converted(source, tmp_path / "out", "dcp", order=unequal, world_size=1)
+
+
+def test_the_optimizer_can_be_left_out(checkpoints: dict[str, Path], tmp_path: Path) -> None:
+    options = {"world_size": 1, "weights_only": True}
+    prepared = convert.prepare(checkpoints["sorted"], tmp_path / "out", "dcp", options)
+    assert isinstance(prepared, Conversion)
+    dropped = {each.what: each.why for each in prepared.target.dropped}
+    assert dropped["exp_avg"] == "--weights-only leaves it out"
+    perform(prepared, budget=MemoryBudget(), overwrite=False, verify=True)
+    assert {key.role for key in formats.read(tmp_path / "out").tensors} == {"param"}
+
+
+def test_numbers_stay_where_names_are_not_needed(
+    checkpoints: dict[str, Path], tmp_path: Path
+) -> None:
+    import torch
+
+    out = converted(checkpoints["reversed"], tmp_path / "out", "torch")
+    state = torch.load(out / "checkpoint.pt")["optimizer"]["state"]
+    held = [NAMES.index(name) for name in groups_of("reversed")[0]]
+    assert [int(state[number]["exp_avg"].mean()) for number in range(len(NAMES))] == held
