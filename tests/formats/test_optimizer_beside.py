@@ -13,7 +13,7 @@ from zerotools import formats
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadRequest
 from zerotools.io.torchzip.pt_file import TorchFile
-from zerotools.ops.conversions.consolidate import prepare as consolidated
+from zerotools.ops.conversions import consolidate
 from zerotools.ops.conversions.convert import prepare
 
 ACCELERATE = FOREIGN / "accelerate-ddp" / "checkpoint"
@@ -54,7 +54,14 @@ def test_weights_are_exported_whatever_the_optimizer_is(saved: Path, tmp_path: P
     found = formats.read(saved)
     assert [problem.file for problem in found.problems] == ["optimizer.bin"]
     assert {key.role for key in found.tensors} == {"param"}
-    assert len(consolidated(saved, tmp_path / "model").target.checkpoint.tensors) == 21
+    assert (
+        len(
+            consolidate.prepare(
+                saved, tmp_path / "model", consolidate.Options()
+            ).target.checkpoint.tensors
+        )
+        == 21
+    )
     with pytest.raises(BadRequest, match=r"has optimizer.bin, which cannot be read"):
         prepare(saved, tmp_path / "out", "torch", {})
     prepare(saved, tmp_path / "out", "torch", {"weights_only": True})

@@ -30,7 +30,6 @@ from zerotools.ops.conversions.optimizer_options import NAMES, RequestedHyperpar
 from zerotools.ops.conversions.reshard import resharded
 from zerotools.ops.conversions.weights_alone import KEEP, weights_alone
 from zerotools.ops.conversions.world_size import check_world_size
-from zerotools.ops.quantised.dequantise import with_true_config
 from zerotools.ops.foreign.naming import (
     AskedOrder,
     asked_order,
@@ -40,6 +39,7 @@ from zerotools.ops.foreign.naming import (
     with_record,
     without_optimizer,
 )
+from zerotools.ops.quantised.dequantise import with_true_config
 from zerotools.ops.quantised.quantisation import Quantisation
 from zerotools.ops.quantised.recognise import recognise
 from zerotools.ops.sidecars.left_behind import left_behind, undeclared_losses
@@ -129,7 +129,7 @@ def _prepare(
     if not form.holds_state:
         source, found = with_sidecars(source, config_dir, {})
     read_by = formats.format_of(source, table)
-    order = _order(source, request)
+    order = _order(source, request, given)
     is_kept = keeps_all and request.mapping is None and order is None
     if form.reshards and read_by is form and is_kept and WEIGHTS_ONLY not in request.options:
         done = _resharded(source, request, force=force)
@@ -253,7 +253,7 @@ class _Run:
     settled: Sequence[str] = ()
 
 
-def _order(source: Checkpoint, request: _Request) -> AskedOrder | None:
+def _order(source: Checkpoint, request: _Request, given: Mapping[str, Path]) -> AskedOrder | None:
     """The order that the user asks for.
 
     Raises:
@@ -261,7 +261,7 @@ def _order(source: Checkpoint, request: _Request) -> AskedOrder | None:
     """
     if ORDER not in request.options:
         return None
-    return asked_order(str(request.options[ORDER]), source, source.model_sidecars)
+    return asked_order(str(request.options[ORDER]), source, given)
 
 
 def _named(source: Checkpoint, request: _Request, order: AskedOrder | None) -> _Run:

@@ -24,7 +24,7 @@ from zerotools.formats.torch_optimizers import STATE_ROLE, WEIGHT_ROLES, Shape
 from zerotools.io.files.json_file import read_json
 from zerotools.io.files.regular import read_user_file
 from zerotools.io.huggingface.config_json import LARGEST_CONFIG
-from zerotools.io.huggingface.model_sidecars import CONFIG, find_model_sidecars
+from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.io.output.plain_files import literal
 from zerotools.ops.foreign.numbering import NameOrder, names_of_numbers, state_shapes
 from zerotools.runs.named_order import NAMED_ORDER, NamedOrder
@@ -121,17 +121,18 @@ def asked_order(asked: str, source: Checkpoint, given: Mapping[str, Path]) -> As
 
 def _config(source: Checkpoint, given: Mapping[str, Path]) -> Path | None:
     """The config.json of the model: the one that the user named, else that of the checkpoint."""
-    known = {**find_model_sidecars(source.root), **source.model_sidecars, **given}
-    return known.get(CONFIG)
+    return given.get(CONFIG) or source.own_config
 
 
 def how_to_name(source: Checkpoint, given: Mapping[str, Path]) -> str:
     """A sentence for a source whose optimizer has its parameters by number, where names are
     needed."""
+    names = (key.name for key in source.tensors if key.role not in (*WEIGHT_ROLES, STATE_ROLE))
+    first = next(names, "its param groups have no names")
     where = " with --config-dir DIR" if _config(source, given) is None else ""
     return (
-        f"{source.origin.path} has its optimizer state by number, and no file says which number is "
-        f"which weight: pass --order model{where} if the optimizer got the parameters as the model "
+        f"{source.origin.path} has its optimizer state by number ({first}, ...), and no file says "
+        f"which number is which weight: pass --order model{where} if the optimizer got the parameters as the model "
         f"of {CONFIG} registers them; or --order FILE with their names in the optimizer's order, "
         "one per line and an empty line between param groups"
     )
