@@ -132,9 +132,9 @@ def how_to_name(source: Checkpoint, given: Mapping[str, Path]) -> str:
     where = " with --config-dir DIR" if _config(source, given) is None else ""
     return (
         f"{source.origin.path} has its optimizer state by number ({first}, ...), and no file says "
-        f"which number is which weight: pass --order model{where} if the optimizer got the parameters as the model "
-        f"of {CONFIG} registers them; or --order FILE with their names in the optimizer's order, "
-        "one per line and an empty line between param groups"
+        f"which number is which weight: pass --order model{where} if the optimizer got the "
+        f"parameters as the model of {CONFIG} registers them; or --order FILE with their names in "
+        "the optimizer's order, one per line and an empty line between param groups"
     )
 
 

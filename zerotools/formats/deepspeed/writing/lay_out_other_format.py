@@ -107,7 +107,7 @@ def _foreign(
     elif not training.is_ordered:
         missing.append(
             "the order in which the model lists its parameters, by which DeepSpeed finds their "
-            "masters (--order FILE, a name of named_parameters() on each line)"
+            "masters (--order model, or --order FILE with a name on each line)"
         )
     if precision is None:
         missing.append("the type that the model computes in (--ds-config)")
