@@ -31,7 +31,7 @@ from zerotools.formats.torchfile.format import TorchFileFormat
 from zerotools.io.files.listing import is_there
 from zerotools.io.files.sources import recording
 from zerotools.io.huggingface.model_sidecars import CONFIG, find_config
-from zerotools.runs.named_order import read_named_order
+from zerotools.runs.named_order import named_order_of
 from zerotools.runs.thinned import read_thinned
 
 
@@ -126,8 +126,7 @@ def _read(path: Path, options: ReadOptions, table: FormatTable) -> Checkpoint:
         )
     with recording() as sources:
         checkpoint = with_optimizer(form.read(found.path, options), table)
-        named = (read_named_order(place) for place in {checkpoint.root, found.path})
-        records = (read_thinned(checkpoint.root), *named)
+        records = (read_thinned(checkpoint.root), named_order_of(checkpoint))
     said = [record.sentence() for record in records if record is not None]
     origin = replace(checkpoint.origin, notes=(*found.notes, *checkpoint.origin.notes, *said))
     config = checkpoint.model_sidecars.get(CONFIG) or find_config(checkpoint.root)

@@ -8,7 +8,7 @@ import their readers and writers inside the methods that need them.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -324,10 +324,6 @@ class Format(Protocol):
     def false_hints(self, source: Checkpoint) -> Iterator[Problem]:
         """What files beside the checkpoint say of it, such as `latest`, and is not so."""
         yield from ()
-
-    def parameter_order(self, source: Checkpoint, names: Sequence[str]) -> list[str] | None:
-        """The parameters `names` as the model lists them; None: the files do not keep that."""
-        return None
 
     def numbered_state(self, source: Checkpoint) -> tuple[Checkpoint, TrainingState] | None:
         """Optimizer state that the files of `source` have by the numbers of parameters alone, which

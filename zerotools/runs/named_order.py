@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadFile
 from zerotools.io.files.regular import read_regular
 from zerotools.version import version
@@ -44,6 +45,17 @@ class NamedOrder:
             "groups": [list(group) for group in self.groups],
         }
         return json.dumps(tree, indent=1) + "\n"
+
+
+def named_order_of(checkpoint: Checkpoint) -> NamedOrder | None:
+    """The record of a checkpoint that was read: in its directory, or in the one that was named.
+
+    Raises:
+        BadFile: it is damaged.
+    """
+    places = dict.fromkeys((checkpoint.origin.path, checkpoint.root))
+    found = (read_named_order(place) for place in places)
+    return next((record for record in found if record is not None), None)
 
 
 def read_named_order(directory: Path) -> NamedOrder | None:

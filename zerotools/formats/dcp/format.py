@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -100,11 +99,6 @@ class DcpFormat(Format):
         from zerotools.formats.dcp.writing.thin import thin
 
         return thin(source, section=options.section)
-
-    def parameter_order(self, source: Checkpoint, names: Sequence[str]) -> list[str] | None:
-        from zerotools.formats.dcp.reading.saved_key_order import in_saved_order
-
-        return in_saved_order(source, names)
 
     def job_record(self, source: Checkpoint) -> JobRecord | None:
         from zerotools.formats.dcp.native import native_of

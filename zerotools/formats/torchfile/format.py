@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -81,7 +81,3 @@ class TorchFileFormat(Format):
         from zerotools.formats.torchfile.writing.thin import thin
 
         return thin(source)
-
-    def parameter_order(self, source: Checkpoint, names: Sequence[str]) -> list[str] | None:
-        """A state dict lists parameters as the model does."""
-        return list(names)

@@ -49,6 +49,7 @@ from zerotools.ops.sidecars.model_sidecar_choice import (
     with_sidecars,
 )
 from zerotools.ops.weights.layout_mapping import MapRequest, mapped, mapped_training
+from zerotools.runs.named_order import named_order_of
 
 DTYPE, ORDER, WEIGHTS_ONLY = "dtype", "order", "weights_only"
 
@@ -153,7 +154,10 @@ def _prepare(
     target = _with_sidecars(_lay_out(source, training, request, quantisation), given)
     if form.holds_state:
         target = with_true_config(target, source, quantisation)
-    target = with_record(target, order, training)
+    if order is not None:
+        target = with_record(target, record_of(order, training))
+    elif optimizer_roles(target.checkpoint):
+        target = with_record(target, named_order_of(read))
     beside, left = left_behind(read, target, table)
     known = {dropped.what for dropped in target.dropped}
     more = [
@@ -292,7 +296,7 @@ def _named(source: Checkpoint, request: _Request, order: AskedOrder | None) -> _
     given = RequestedHyperparameters.of(
         options, options.get("ds_config", training.ds_config), names
     )
-    training, notes = completed(source, training, given, request.table)
+    training, notes = completed(source, training, given)
     notes = notes if order is None else [*notes, record_of(order, training).sentence()]
     return _Run(source, training, notes, settled)
 

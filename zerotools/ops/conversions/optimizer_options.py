@@ -16,7 +16,6 @@ from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.dropping import LOOSE, WEIGHTS
 from zerotools.core.errors import BadRequest
 from zerotools.core.training import ParamGroup, TrainingState
-from zerotools.formats import FORMATS, FormatTable, format_of
 from zerotools.formats.format import flag
 
 NAMES = ("lr", "betas", "eps", "weight_decay", "momentum")
@@ -68,7 +67,6 @@ def completed(
     source: Checkpoint,
     training: TrainingState,
     given: RequestedHyperparameters,
-    table: FormatTable = FORMATS,
 ) -> tuple[TrainingState, list[str]]:
     """`training` with every group's lacking options, and what to say about it.
 
@@ -76,7 +74,7 @@ def completed(
         BadRequest: a given option that every group has, or a name that is not a parameter.
     """
     if not training.groups:
-        return _one_group(source, training, given, table)
+        return _one_group(source, training, given)
     path = source.origin.path
     if given.order is not None:
         training = _ordered(source, training, given.order)
@@ -125,20 +123,19 @@ def _one_group(
     source: Checkpoint,
     training: TrainingState,
     given: RequestedHyperparameters,
-    table: FormatTable,
 ) -> tuple[TrainingState, list[str]]:
-    """All trained parameters, where their learning rate is known."""
+    """All trained parameters, where their learning rate is known. The order in which a file lists
+    its weights is not the one in which a model has them: programs sort their names."""
     if "lr" not in given.options:
         return training, []
     names = trained(source, training)
-    known = format_of(source, table).parameter_order(source, names)
-    ordered = known if given.order is None else _checked(source, given.order)
-    group = ParamGroup(tuple(names if ordered is None else ordered), dict(given.options))
+    ordered = names if given.order is None else _checked(source, given.order)
+    group = ParamGroup(tuple(ordered), dict(given.options))
     said = (
         f"all {len(group.params)} trained parameters are one param group, because no file says how "
         "they were grouped"
     )
-    return replace(training, groups=(group,), is_ordered=ordered is not None), [said]
+    return replace(training, groups=(group,), is_ordered=given.order is not None), [said]
 
 
 def _checked(source: Checkpoint, order: Sequence[str]) -> list[str]:

@@ -19,7 +19,9 @@ from zerotools.ops.conversions.conversion import (
 )
 from zerotools.ops.conversions.world_size import check_world_size
 from zerotools.ops.execution.plan import prove_source
+from zerotools.ops.foreign.naming import with_record
 from zerotools.ops.sidecars.left_behind import undeclared_losses
+from zerotools.runs.named_order import named_order_of
 
 _AS_IS = WriteOptions()
 
@@ -74,6 +76,7 @@ def resharded(
     if not form.reshards:
         raise Unsupported(form.how_to_reshard(checkpoint, world_size))
     target = form.reshard(checkpoint, destination, options)
+    target = with_record(target, named_order_of(checkpoint))
     target = replace(target, dropped=(*target.dropped, *undeclared_losses(checkpoint, (), target)))
     notes = (*checkpoint.origin.notes, *target.notes)
     request = _in_words_of_journals(world_size, options)

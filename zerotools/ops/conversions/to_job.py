@@ -30,6 +30,7 @@ from zerotools.ops.foreign.naming import (
     AskedOrder,
     asked_order,
     how_to_name,
+    record_of,
     with_names,
     with_record,
 )
@@ -39,6 +40,7 @@ from zerotools.ops.quantised.dequantise import refuse_quantised, with_true_confi
 from zerotools.ops.sidecars.left_behind import left_behind
 from zerotools.ops.sidecars.model_sidecar_choice import requested_sidecars
 from zerotools.runs.foreign_record import foreign_record
+from zerotools.runs.named_order import named_order_of
 from zerotools.runs.record import RNG_RESEED, JobRecord, ModelRecord
 
 JOB = "job"
@@ -110,7 +112,8 @@ def _prepare(
     target = with_true_config(target, source, quantisation, is_plain=True)
     beside, left = left_behind(source, target)
     target = replace(target, dropped=(*_dropped(run, target), *beside))
-    target = with_record(target, order, run.training)
+    named = named_order_of(source) if order is None else record_of(order, run.training)
+    target = with_record(target, named)
     said = [] if job is not None else list(unknown(run))
     notes = [*source.origin.notes, *notes, *said, *left]
     return Conversion(with_target_sources(source, target), target, tuple(notes), text)

@@ -143,11 +143,11 @@ def record_of(order: AskedOrder, training: TrainingState) -> NamedOrder:
     return NamedOrder(order.known_by, [group.params for group in training.groups])
 
 
-def with_record(target: Target, order: AskedOrder | None, training: TrainingState) -> Target:
-    """`target` with a file that holds the record of `order`, where there is one."""
-    if order is None:
+def with_record(target: Target, record: NamedOrder | None) -> Target:
+    """`target` with a file that holds `record`, where there is one."""
+    if record is None:
         return target
-    plan = literal(record_of(order, training).to_json().encode())
+    plan = literal(record.to_json().encode())
     checkpoint = target.checkpoint
     return replace(
         target,

@@ -12,6 +12,7 @@ from zerotools.core.target import Dropped, Target
 from zerotools.formats import FORMATS, FormatTable, format_of
 from zerotools.io.output.checkpoint_sidecars import RANDOM_STATE
 from zerotools.io.output.marker import MARKER
+from zerotools.runs.named_order import NAMED_ORDER
 from zerotools.runs.record import RNG_PER_RANK
 
 RANDOM = "random state"
@@ -72,7 +73,9 @@ def _names(source: Checkpoint, table: FormatTable) -> list[str]:
     directory = format_of(source, table).run_directory(source)
     if directory is None:
         return []
-    own = {MARKER, *source.model_sidecars}.union(*(form.sidecar_names for form in table.values()))
+    own = {MARKER, NAMED_ORDER, *source.model_sidecars}.union(
+        *(form.sidecar_names for form in table.values())
+    )
     if directory == source.root:
         own |= source.files.keys()
     return sorted(

@@ -3,7 +3,6 @@
 Imports `keys`, `directories`, `io.distcp` and `runs`.
 
 read             the whole checkpoint
-saved_key_order  the order of the parameters, as the keys have it
 job_manifest     whether the files that a job's record and manifest promise are there
 training_state   what the files say of the run, in words that all formats share
 """

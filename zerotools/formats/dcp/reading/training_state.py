@@ -56,6 +56,7 @@ def training_of(checkpoint: Checkpoint) -> TrainingState:
         steps=steps if type(steps) is int else None,
         lr_scheduler=schedulers or None,
         client=_Rest(checkpoint),
+        is_ordered=_is_ordered(checkpoint),
         unnamed=unnamed,
         buffers=buffers or frozenset(),
         tells_frozen=buffers is not None and not _has_copies(checkpoint, groups, buffers),
@@ -160,6 +161,17 @@ def _groups(checkpoint: Checkpoint) -> tuple[tuple[ParamGroup, ...], dict[str, i
     if any("params" in options for options in found.values()):
         return _numbered(checkpoint, found)
     return _alike(checkpoint, found), {}
+
+
+def _is_ordered(checkpoint: Checkpoint) -> bool:
+    """Whether the order of the parameters in each group is known: the groups list them, or the keys
+    of a flattened optimizer are listed as they were saved."""
+    lists = (
+        match["option"] == "params"
+        for flat in checkpoint.state
+        if (match := _match(_GROUP, checkpoint, flat))
+    )
+    return bool(native_of(checkpoint).paths) or any(lists)
 
 
 def _match(pattern: re.Pattern[str], checkpoint: Checkpoint, flat: str) -> re.Match[str] | None:
