@@ -128,10 +128,10 @@ def how_to_name(source: Checkpoint, given: Mapping[str, Path]) -> str:
     """A sentence for a source whose optimizer has its parameters by number, where names are
     needed."""
     names = (key.name for key in source.tensors if key.role not in (*WEIGHT_ROLES, STATE_ROLE))
-    first = next(names, "its param groups have no names")
+    first = next((f" ({name}, ...)" for name in names), "")
     where = " with --config-dir DIR" if _config(source, given) is None else ""
     return (
-        f"{source.origin.path} has its optimizer state by number ({first}, ...), and no file says "
+        f"{source.origin.path} has its optimizer state by number{first}, and no file says "
         f"which number is which weight: pass --order model{where} if the optimizer got the "
         f"parameters as the model of {CONFIG} registers them; or --order FILE with their names in "
         "the optimizer's order, one per line and an empty line between param groups"

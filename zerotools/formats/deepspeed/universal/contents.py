@@ -70,7 +70,7 @@ def contents_of(
     if not trained:
         raise BadRequest(
             f"{source.origin.path} does not say which parameters were trained (its param groups), "
-            "which a universal checkpoint needs"
+            "which a universal checkpoint needs: pass --lr and the other options of the optimizer"
         )
     numbers = _numbers(source, training)
     states, refused = {}, dict[str, None]()
