@@ -174,13 +174,16 @@ class Problem:
     """Something wrong with a checkpoint that can still be read; `file` is relative to its root.
     `blocks` says that nothing made of it would be the whole, whichever files are used. `is_loss`
     says that bytes of the file are lost, and that what is left of it is its own: where a file is of
-    another save, or another rank's, that is not so."""
+    another save, or another rank's, that is not so. `is_unread` says that of `tensor` nothing but
+    the name is known, and that all else can be used: only an output that would hold it is refused.
+    """
 
     message: str
     file: str | None = None
     tensor: str | None = None
     blocks: bool = False
     is_loss: bool = False
+    is_unread: bool = False
 
 
 class Stamp(NamedTuple):

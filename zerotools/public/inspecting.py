@@ -134,10 +134,11 @@ def inspect(path: StrPath, **options: Unpack[ReadingOptions]) -> InspectResult:
         is_file = checkpoint.origin.path.is_file()
         run = survey_around(place, checkpoint.origin.path if is_file else checkpoint.root)
         commands: tuple[str, ...] = ()
-        if run is not None:
+        if run is not None or found.is_lacking:
             asked = [(f"--{name}", str(value)) for name, value in given.items() if value]
             words = [word for each in asked for word in each]
-            commands = next_commands(found, place, wraps_models=run.wraps_models, given=words)
+            wraps = run is not None and run.wraps_models
+            commands = next_commands(found, place, wraps_models=wraps, given=words)
     return _result(found, run, commands)
 
 

@@ -64,7 +64,7 @@ class Entry:
         from zerotools.ops.quantised.dequantise import with_values_of
 
         source = self._reader.checkpoint
-        refuse_blocked(source)
+        refuse_blocked(source, but_for_names=True)
         chosen = _named(dtype) or self.dtype
         if chosen != self.dtype:
             source = with_values_of(source, self._reader.quantisation, self.key, chosen)

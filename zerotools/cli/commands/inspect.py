@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from zerotools.formats.run_survey import RunSurvey, SurveyedCheckpoint
 from zerotools.ops.inspection.inspect import Inspection
 from zerotools.ops.inspection.next_commands import is_model
 from zerotools.ops.inspection.run_summary import RunSummary, plain
-from zerotools.public.inspecting import inspect
+from zerotools.public.inspecting import InspectResult, inspect
 from zerotools.public.options.read_options import ReadingOptions
 
 
@@ -48,7 +47,8 @@ def command(path: Path, tensors: bool, as_json: bool, **given: Any) -> int:
     else:
         lines = describe(found.inspection, tensors=tensors)
         if found.run is not None:
-            lines += _run(found.run, found.inspection, found.next)
+            lines += _run(found.run)
+        lines += _next(found)
         render.print_lines(lines)
     return EXIT_DIFFERENCES if found.problems else 0
 
@@ -224,8 +224,8 @@ def _files(inspection: Inspection, *, numbered: bool) -> list[str]:
 MAX_CHECKPOINTS = 12
 
 
-def _run(run: RunSurvey, inspection: Inspection, commands: Sequence[str]) -> list[str]:
-    """The run that the checkpoint is of, and what to do next."""
+def _run(run: RunSurvey) -> list[str]:
+    """The run that the checkpoint is of."""
     rows = [
         (
             render.clean(checkpoint.name),
@@ -244,9 +244,14 @@ def _run(run: RunSurvey, inspection: Inspection, commands: Sequence[str]) -> lis
     ]
     if (more := len(run.checkpoints) - MAX_CHECKPOINTS) > 0:
         lines.append(f"... and {more} older (--json lists all)")
-    if is_model(inspection):
-        return [*lines, "next: nothing to merge; from_pretrained loads it as it lies there"]
-    return [*lines, *(f"next: {render.clean(command)}" for command in commands)]
+    return lines
+
+
+def _next(found: InspectResult) -> list[str]:
+    """What to do next."""
+    if found.run is not None and not found.next and is_model(found.inspection):
+        return ["next: nothing to merge; from_pretrained loads it as it lies there"]
+    return [f"next: {render.clean(command)}" for command in found.next]
 
 
 def _state(checkpoint: SurveyedCheckpoint) -> str:

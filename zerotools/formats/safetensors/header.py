@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -46,12 +46,14 @@ class HeaderEntry:
 @dataclass(frozen=True, slots=True)
 class Header:
     """A whole, checked header, in the file's order. `starts` says where each tensor begins in a
-    larger one, None where every tensor is whole."""
+    larger one, None where every tensor is whole. `unread` has the tensors of a type that zerotools
+    does not know, with a sentence about each."""
 
     entries: Mapping[str, HeaderEntry]
     metadata: Mapping[str, str]
     file_size: int
     starts: Mapping[str, tuple[int, ...]] | None = None
+    unread: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_header(path: Path) -> Header:
@@ -60,7 +62,7 @@ def read_header(path: Path) -> Header:
 
     Raises:
         BadFile: the file is not a safetensors file, is truncated, or its header is inconsistent.
-        Unsupported: an element type that zerotools cannot move.
+        Unsupported: every tensor has a type that zerotools cannot move.
     """
     with source_file(path) as source, source.stream() as file:
         size = file.seek(0, 2)
@@ -90,9 +92,19 @@ def read_header(path: Path) -> Header:
         data = file.read(length)
     tree = _parse(path, data, beside)
     metadata = _metadata(path, tree.pop(METADATA, {}))
-    entries = {name: _entry(path, name, value, 8 + length) for name, value in tree.items()}
-    _check_cover(path, entries, 8 + length, size)
-    return Header(entries, metadata, size, _starts(path, metadata, entries))
+    entries: dict[str, HeaderEntry] = {}
+    spans: dict[str, tuple[int, int]] = {}
+    unread: dict[str, str] = {}
+    for name, value in tree.items():
+        begin, end = spans[name] = _span(path, name, value, 8 + length)
+        try:
+            entries[name] = _entry(path, name, value, begin, end)
+        except Unsupported as error:
+            unread[name] = str(error)
+    _check_cover(path, spans, 8 + length, size)
+    if unread and not entries:
+        raise Unsupported(next(iter(unread.values())))
+    return Header(entries, metadata, size, _starts(path, metadata, entries), unread)
 
 
 def _parse(path: Path, data: bytes, beside: Beside) -> dict[str, Any]:
@@ -120,7 +132,8 @@ def _metadata(path: Path, value: Any) -> dict[str, str]:
     return value
 
 
-def _entry(path: Path, name: str, value: Any, data_begin: int) -> HeaderEntry:
+def _span(path: Path, name: str, value: Any, data_begin: int) -> tuple[int, int]:
+    """Where a tensor begins and ends in the file."""
     if not isinstance(value, dict):
         raise BadFile(f"{path}: the header's {name!r} is not an object")
     dtype, shape, offsets = value.get("dtype"), value.get("shape"), value.get("data_offsets")
@@ -128,18 +141,23 @@ def _entry(path: Path, name: str, value: Any, data_begin: int) -> HeaderEntry:
         raise BadFile(f"{path}: {name!r} lacks a dtype, a shape or data_offsets")
     if len(offsets) != 2:
         raise BadFile(f"{path}: {name!r} has {len(offsets)} data_offsets, not 2")
+    begin, end = offsets
+    return data_begin + begin, data_begin + end
+
+
+def _entry(path: Path, name: str, value: Mapping[str, Any], begin: int, end: int) -> HeaderEntry:
     try:
-        kind = dtypes.from_safetensors(dtype)
+        kind = dtypes.from_safetensors(value["dtype"])
     except Unsupported as error:
         raise Unsupported(f"{path}: {name!r}: {error}") from None
-    begin, end = offsets
+    shape = value["shape"]
     needed = prod(shape) * kind.itemsize
     if end - begin != needed:
         raise BadFile(
             f"{path}: {name!r}, {kind} of shape {tuple(shape)}, needs {needed} bytes and its "
             f"data_offsets span {end - begin}"
         )
-    return HeaderEntry(kind, tuple(shape), data_begin + begin, data_begin + end)
+    return HeaderEntry(kind, tuple(shape), begin, end)
 
 
 def _starts(
@@ -169,15 +187,15 @@ def _are_counts(values: Any) -> TypeGuard[list[int]]:
     return isinstance(values, list) and all(type(v) is int and 0 <= v < 2**63 for v in values)
 
 
-def _check_cover(path: Path, entries: Mapping[str, HeaderEntry], begin: int, size: int) -> None:
+def _check_cover(path: Path, spans: Mapping[str, tuple[int, int]], start: int, size: int) -> None:
     """Every byte of the data in exactly one tensor: no hole, no overlap, nothing behind."""
-    ordered = sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end))
-    edges = [("the header", begin), *((name, entry.end) for name, entry in ordered)]
-    for (before, end), (name, entry) in zip(edges, ordered, strict=False):
-        if entry.begin != end:
-            fault = "overlap" if entry.begin < end else "leave a hole"
+    ordered = sorted(spans.items(), key=lambda item: item[1])
+    edges = [("the header", start), *((name, end) for name, (_, end) in ordered)]
+    for (before, end), (name, (begin, _)) in zip(edges, ordered, strict=False):
+        if begin != end:
+            fault = "overlap" if begin < end else "leave a hole"
             raise BadFile(
-                f"{path}: {before!r} ends at byte {end} and {name!r} begins at {entry.begin}: "
+                f"{path}: {before!r} ends at byte {end} and {name!r} begins at {begin}: "
                 f"they {fault}"
             )
     if edges[-1][1] != size:

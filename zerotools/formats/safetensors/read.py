@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from zerotools.core.boxes import Box
-from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
+from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Problem, Tensor
 from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats.safetensors.choose import choose_files
@@ -23,6 +23,7 @@ from zerotools.formats.safetensors.rank_files import (
     shards,
 )
 from zerotools.io.files.damage import lose_name, lose_unnamed, tolerate
+from zerotools.io.huggingface.model_directory import unread_tensor
 from zerotools.io.huggingface.model_sidecars import model_sidecars
 
 _LONGEST_REMARK = 1000
@@ -55,21 +56,31 @@ def read(path: Path) -> Checkpoint:
             if key in tensors:
                 raise BadFile(f"{root / name} holds {key}, which another file also holds")
             tensors[key] = tensor
-    for listed, name in (weight_map or {}).items():
-        if name in headers and listed in headers[name].entries:
-            continue
-        if name in headers:
-            error = BadFile(f"{root / name} lacks {listed}, which the index says it holds")
-            tolerate(root / name, error)
-        lose_name(root / name, listed)
+    unread = list(_unread(root, headers, weight_map or {}))
     return Checkpoint(
         root=root,
         tensors=_in_order(tensors, weight_map),
         origin=Origin("safetensors", path, notes=(*chosen.notes, *_remarks(headers))),
         files={name: header.file_size for name, header in headers.items()},
         model_sidecars=model_sidecars(root) if path.is_dir() else {},
-        problems=chosen.problems,
+        problems=[*chosen.problems, *unread],
     )
+
+
+def _unread(
+    root: Path, headers: Mapping[str, Header], weight_map: Mapping[str, str]
+) -> Iterator[Problem]:
+    """Tensors of which the files have the name alone. Where lost bytes are tolerated, they are
+    noted as lost."""
+    for name, header in headers.items():
+        for tensor, why in header.unread.items():
+            yield from unread_tensor(root / name, tensor, why)
+    for listed, name in weight_map.items():
+        if name not in headers:
+            lose_name(root / name, listed)
+        elif listed not in headers[name].entries and listed not in headers[name].unread:
+            why = f"{root / name} lacks {listed}, which the index says it holds"
+            yield from unread_tensor(root / name, listed, why)
 
 
 def _remarks(headers: Mapping[str, Header]) -> list[str]:
@@ -105,7 +116,11 @@ def _read_shards(
         ),
         files={name: header.file_size for name, header in headers.items()},
         model_sidecars=(model_sidecars(beside) if beside.is_dir() else {}) | model_sidecars(root),
-        problems=[*missing_shards(root, names), *known_better(root, max(headers), tensors)],
+        problems=[
+            *missing_shards(root, names),
+            *known_better(root, max(headers), tensors),
+            *_unread(root, headers, {}),
+        ],
     )
 
 

@@ -6,16 +6,17 @@ Weights are in one file or in several with an index, next to config and tokenize
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+import shlex
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.boxes import Box
-from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Tensor
+from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Problem, Tensor
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.target import FilePlan, Target
-from zerotools.io.files.damage import lose_unnamed, tolerate
+from zerotools.io.files.damage import is_tolerated, lose_name, lose_unnamed, tolerate
 from zerotools.io.files.filenames import stays_below_root
 from zerotools.io.files.json_file import read_json
 from zerotools.io.huggingface.config_json import adapted_config, weights_dtype
@@ -152,6 +153,17 @@ def readable_index(path: Path) -> dict[str, str] | None:
         tolerate(path, error)
         lose_unnamed(path)
         return None
+
+
+def unread_tensor(path: Path, tensor: str, why: str) -> Iterator[Problem]:
+    """The problem with a tensor of which the file at `path`, or its index, has nothing but the
+    name. Where lost bytes are tolerated it is noted as lost, and there is no problem."""
+    if is_tolerated():
+        tolerate(path, BadFile(why))
+        lose_name(path, tensor)
+        return
+    exclude = f"--exclude {shlex.quote(tensor)}"
+    yield Problem(f"{why}; an export with {exclude} does without it", tensor=tensor, is_unread=True)
 
 
 def read_index(path: Path) -> dict[str, str]:

@@ -25,6 +25,8 @@ from zerotools.io.torchzip.window import FileRange
 MAGIC = 0x1950A86A20F9469CFC6C
 PROTOCOL = 1001
 _FIRST_READ = 2**20
+_PROTOCOLS = (b"\x02", b"\x03", b"\x04", b"\x05")
+_FRAME = b"\x95"
 _COUNT = struct.Struct("<q")
 
 
@@ -37,13 +39,13 @@ class LegacyFile:
 
 
 def is_legacy(window: FileRange) -> bool:
-    """Whether a file begins with the old format's magic number, pickled with protocol 2."""
-    begin = window.read(0, min(window.length, 14))
-    return (
-        begin[:2] == b"\x80\x02"
-        and begin[2:4] == b"\x8a\x0a"
-        and (int.from_bytes(begin[4:14], "little") == MAGIC)
-    )
+    """Whether a file begins with the old format's magic number, pickled with protocol 2 or newer;
+    from protocol 4 on, a frame holds it."""
+    begin = window.read(0, min(window.length, 23))
+    if begin[:1] != b"\x80" or begin[1:2] not in _PROTOCOLS:
+        return False
+    number = begin[11:] if begin[2:3] == _FRAME else begin[2:]
+    return number[:2] == b"\x8a\x0a" and int.from_bytes(number[2:12], "little") == MAGIC
 
 
 def read_legacy(window: FileRange) -> LegacyFile:

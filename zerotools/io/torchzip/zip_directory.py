@@ -214,7 +214,10 @@ def _find_directory(window: FileRange, tail: bytes) -> tuple[int, int, int, int]
     """(offset, size, number of entries) of the central directory, and where it must end."""
     _, disk, first_disk, here, count, size, begin, comment = _END.unpack(tail[-_END.size :])
     if comment or disk != first_disk or here != count:
-        raise Unsupported(f"{window} is a zip with a comment or several disks, not a torch file")
+        raise BadFile(
+            f"{window}: the end of its zip directory announces a comment of {comment} bytes, or "
+            f"several disks, and neither is there: the file is damaged; {_ANOTHER}"
+        )
     full = begin == _FULL32 or size == _FULL32 or count == _FULL16
     locator_at = window.length - _END.size - _END64_LOCATOR.size
     locator = tail[-_END.size - _END64_LOCATOR.size : -_END.size]
@@ -265,6 +268,7 @@ def _entries(window: FileRange, data: bytes, limit: int) -> Iterator[_Entry]:
                 "and save its state_dict() with torch.save"
             )
         if method != 0 or packed != length:
+            _refuse_if_plain(window, name, header, "compressed")
             raise Unsupported(
                 f"{window}: record {name!r} is compressed, so its bytes cannot be addressed; "
                 "save it again with torch.save"
@@ -275,6 +279,7 @@ def _entries(window: FileRange, data: bytes, limit: int) -> Iterator[_Entry]:
                 "torch.save never says: the file is damaged"
             )
         if flags & _UNREAD_FLAGS:
+            _refuse_if_plain(window, name, header, "encrypted or a patch")
             raise Unsupported(f"{window}: record {name!r} is encrypted or a patch")
         if header + LOCAL_HEADER.size + length > limit:
             raise BadFile(
@@ -284,6 +289,24 @@ def _entries(window: FileRange, data: bytes, limit: int) -> Iterator[_Entry]:
         yield name, header, length, crc
     if at != len(data):
         raise BadFile(f"{window}: its zip directory ends inside an entry")
+
+
+def _refuse_if_plain(window: FileRange, name: str, header: int, said: str) -> None:
+    """Refuse a record of which the directory says what its own header does not.
+
+    Raises:
+        BadFile: the header says that the bytes are stored as they are.
+    """
+    if header + LOCAL_HEADER.size > window.length:
+        return
+    own = LOCAL_HEADER.unpack(window.read(header, LOCAL_HEADER.size))
+    signature, _, flags, method, _, _, _, packed, length, *_ = own
+    is_plain = not method and not flags & _UNREAD_FLAGS
+    if signature == _LOCAL and is_plain and (packed == length or flags & HAS_DESCRIPTOR):
+        raise BadFile(
+            f"{window}: record {name!r} is {said} by the zip directory, and not by its own header: "
+            f"the file is damaged; {_ANOTHER}"
+        )
 
 
 def _name(window: FileRange, data: bytes) -> str:

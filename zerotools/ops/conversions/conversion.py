@@ -231,13 +231,15 @@ def refuse_damaged_files(checkpoint: Checkpoint, keys: Iterable[Key]) -> None:
         raise BadFile(f"{found.message}; {_FROM_IT}")
 
 
-def refuse_blocked(checkpoint: Checkpoint) -> None:
-    """Refuse a checkpoint from which no complete output can be made.
+def refuse_blocked(checkpoint: Checkpoint, *, but_for_names: bool = False) -> None:
+    """Refuse a checkpoint from which no complete output can be made; with `but_for_names`, tensors
+    of which nothing but the name is known are not needed.
 
     Raises:
         BadFile: see above.
     """
-    found = next((problem for problem in checkpoint.problems if problem.blocks), None)
+    blocking = (p for p in checkpoint.problems if p.blocks or p.is_unread and not but_for_names)
+    found = next(blocking, None)
     if found is not None:
         raise BadFile(found.message)
 

@@ -126,7 +126,7 @@ def _refuse_damaged(weights: Checkpoint) -> None:
     if weights.problems:
         read = {file for t in weights.tensors.values() for file, _ in chunk_locations(t)}
     for problem in weights.problems:
-        if problem.blocks or problem.file in read:
+        if problem.blocks or problem.is_unread or problem.file in read:
             raise BadFile(f"{problem.message}; take another checkpoint")
 
 

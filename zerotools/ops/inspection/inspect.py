@@ -59,6 +59,11 @@ class Inspection:
         return tuple(note for note in said if note)
 
     @property
+    def is_lacking(self) -> bool:
+        """Whether a tensor is incomplete, or nothing of it but the name can be read."""
+        return bool(self.incomplete) or any(problem.is_unread for problem in self.problems)
+
+    @property
     def affected(self) -> tuple[str, ...]:
         """Files that are missing, or were read as damaged: those that problems name."""
         named = dict.fromkeys(problem.file for problem in self.problems if problem.file)

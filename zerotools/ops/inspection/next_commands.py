@@ -11,6 +11,8 @@ from zerotools.formats import FORMATS, FormatTable, format_of
 from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.ops.inspection.inspect import Inspection
 
+_MOST_NAMED = 8
+
 
 def next_commands(
     inspection: Inspection,
@@ -34,7 +36,13 @@ def next_commands(
     model = shlex.quote(f"{name}-model")
     if inspection.incomplete:
         return (f"zerotools salvage {source} {model}",)
+    unread = [p.tensor for p in checkpoint.problems if p.is_unread and p.tensor is not None]
+    if len(unread) > _MOST_NAMED:
+        return (f"zerotools salvage {source} {model}",)
     form = format_of(checkpoint, table)
+    without = "".join(f" --exclude {shlex.quote(name)}" for name in unread)
+    if is_model(inspection, table) and unread:
+        return (f"zerotools consolidate {source} {model}{without}",)
     if is_model(inspection, table):
         return ()
     keys = checkpoint.tensors
@@ -46,7 +54,7 @@ def next_commands(
     options = " --map-to hf --config-dir MODEL_DIR" if form.needs_map else ""
     if wraps_models and (prefix := _common_prefix(inspection)):
         options += f" --strip-prefix {shlex.quote(prefix)}"
-    commands = [f"zerotools consolidate {source} {model}{options}"]
+    commands = [f"zerotools consolidate {source} {model}{options}{without}"]
     world = origin.world_size or 1
     if form.reshards and inspection.run.has_optimizer and world > 1:
         ranks = world // 2

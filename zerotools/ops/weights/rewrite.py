@@ -40,7 +40,13 @@ def rename(checkpoint: Checkpoint, new_name: Callable[[str], str]) -> Checkpoint
         for alias, name in checkpoint.aliases.items()
         if new_name(alias) != new_name(name)
     }
-    return replace(checkpoint, tensors=tensors, aliases=aliases)
+    problems = [
+        replace(problem, tensor=new_name(problem.tensor))
+        if problem.is_unread and problem.tensor is not None
+        else problem
+        for problem in checkpoint.problems
+    ]
+    return replace(checkpoint, tensors=tensors, aliases=aliases, problems=problems)
 
 
 def describe(checkpoint: Checkpoint, dtype_of: Callable[[Key, Tensor], DType]) -> Checkpoint:

@@ -79,4 +79,9 @@ def choose_names(checkpoint: Checkpoint, is_selected: Callable[[str], bool]) -> 
         else:
             tensors[Key(alias, "param")] = tensor
             holders[name] = alias
-    return replace(checkpoint, tensors=tensors, aliases=aliases)
+    problems = [
+        problem
+        for problem in checkpoint.problems
+        if not problem.is_unread or problem.tensor is None or is_selected(problem.tensor)
+    ]
+    return replace(checkpoint, tensors=tensors, aliases=aliases, problems=problems)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from zerotools.core.checkpoint import Checkpoint, Key, Origin, Tensor
+from zerotools.core.checkpoint import Checkpoint, Key, Origin, Problem, Tensor
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats.torchfile.reading.whole_file import read_single
 from zerotools.formats.torchfile.schema.opened_file import FORMAT, open_file
 from zerotools.io.files.damage import lose_name, lose_unnamed, tolerate
+from zerotools.io.huggingface.model_directory import unread_tensor
 from zerotools.io.huggingface.model_sidecars import model_sidecars
 
 
@@ -32,9 +33,11 @@ def read_shards(path: Path, files: list[str], weight_map: Mapping[str, str] | No
                 raise BadFile(f"{path / name} holds {key}, which another file also holds")
         tensors |= part.tensors
         tied |= part.aliases
+    problems: list[Problem] = []
     for listed, name in (weight_map or {}).items():
         if name in parts and Key(listed, "param") not in tensors and listed not in tied:
-            raise BadFile(f"{path / name} lacks {listed}, which the index says it holds")
+            why = f"{path / name} lacks {listed}, which the index says it holds"
+            problems += unread_tensor(path / name, listed, why)
     return Checkpoint(
         root=path,
         tensors=tensors,
@@ -42,6 +45,7 @@ def read_shards(path: Path, files: list[str], weight_map: Mapping[str, str] | No
         aliases=tied,
         files={name: size for part in parts.values() for name, size in part.files.items()},
         model_sidecars=model_sidecars(path),
+        problems=problems,
     )
 
 
