@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, TypedDict, Unpack
 
@@ -75,7 +78,8 @@ class VerifyKeywords(ReadingOptions, ComparisonOptions, CheckingOptions, PartOpt
 
 @dataclass(frozen=True)
 class VerifyResult:
-    """The result of `verify`.
+    """The result of `verify`. `next` is the command that makes the next check certain, or None if
+    this one is certain.
 
     `verdict` is "whole", "unchecked" (no problem was found, but some bytes cannot be checked) or
     "faulty"; in a dry run it is None. `findings` are the problems. `unchecked` has the reason for
@@ -101,6 +105,7 @@ class VerifyResult:
     against: Path | None
     record: Path | None
     notes: tuple[str, ...]
+    next: str | None
     manifest: Path | None
     dry_run: bool
     seconds: float
@@ -126,6 +131,7 @@ class VerifyResult:
         manifest = None if self.manifest is None else str(self.manifest)
         return {
             **to_json(self.verification),
+            "next": self.next,
             "dry_run": False,
             "manifest": manifest,
             "seconds": round(self.seconds, 3),
@@ -165,10 +171,11 @@ def verify(
         reading = {name: given[name] for name in ("tag", "layout", "section")}
         prepared = prepare_verification(path_of(path), **reading, part=part)
         target = wanted or sidecar_of(prepared.files)
+        result = partial(_result, prepared, began, _asked(path, reading))
         if with_digests:  # before an hour of reading
             check_manifest_target(target, prepared.files)
         if given["dry_run"]:
-            return _result(prepared, None, None, began)
+            return result(None, None)
         other = None
         if against is not None:
             on_disk, portion = prepared.files.on_disk, prepared.portion
@@ -183,13 +190,35 @@ def verify(
                 on_bytes=on_bytes,
             )
         if found.manifest is None:
-            return _result(prepared, found, None, began)
+            return result(found, None)
         write_digest_manifest(found.manifest, target, prepared.files)
-        return _result(prepared, found, target, began)
+        return result(found, target)
+
+
+def _asked(path: StrPath, reading: Mapping[str, object]) -> str:
+    """The command that checks the same checkpoint."""
+    given = ((f"--{name}", str(value)) for name, value in reading.items() if value)
+    return shlex.join(["zerotools", "verify", str(path), *chain.from_iterable(given)])
+
+
+def _certain(again: str, found: Verification, manifest: Path | None) -> str | None:
+    """The command that makes the next check certain."""
+    if found.verdict is not Soundness.UNCHECKED:
+        return None
+    if found.is_fast:
+        return again
+    if manifest is None:
+        return f"{again} --write-manifest"
+    is_beside = manifest == sidecar_of(found.files)
+    return again if is_beside else f"{again} --against {shlex.quote(str(manifest))}"
 
 
 def _result(
-    prepared: ToVerify, found: Verification | None, manifest: Path | None, began: float
+    prepared: ToVerify,
+    began: float,
+    again: str,
+    found: Verification | None,
+    manifest: Path | None,
 ) -> VerifyResult:
     origin, portion = prepared.checkpoint.origin, prepared.portion
     comparison = None if found is None else found.comparison
@@ -211,6 +240,7 @@ def _result(
         against=None if comparison is None else comparison.path,
         record=None if written is None else written.path,
         notes=tuple(origin.notes),
+        next=None if found is None else _certain(again, found, manifest),
         manifest=manifest,
         dry_run=found is None,
         seconds=time.monotonic() - began,

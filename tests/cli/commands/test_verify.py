@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -26,7 +27,9 @@ def test_a_whole_checkpoint() -> None:
     done = run(ZERO3)
     assert done.return_value == 0
     assert done.output.startswith(f"{ZERO3} is whole: ")
-    assert json.loads(run(JOB, "--json").output)["verdict"] == "whole"
+    assert done.output.endswith("\nWHOLE\n")
+    found = json.loads(run(JOB, "--json").output)
+    assert [found["verdict"], found["conclusion"], found["next"]] == ["whole", "WHOLE", None]
 
 
 def test_damage_is_listed_and_is_exit_status_1(tmp_path: Path) -> None:
@@ -37,8 +40,9 @@ def test_damage_is_listed_and_is_exit_status_1(tmp_path: Path) -> None:
     done = run(path, "--workers", 1, "--max-memory", "1MiB")
     assert done.return_value == 1
     first, second, *_ = done.output.splitlines()
-    assert first == f"FAULTY: {path}: 2 findings"  # ranks have copies of buffers
+    assert first == f"DAMAGED: {path}: 2 findings"  # ranks have copies of buffers
     assert second.startswith(f"bytes: {file}: record ")
+    assert done.output.endswith("\nDAMAGED\n")
 
 
 @pytest.mark.parametrize("arguments", [[], ["--fast"]])
@@ -52,6 +56,20 @@ def test_what_was_not_checked_is_said(arguments: list[str]) -> None:
     )
     assert found["verdict"] == "unchecked"
     assert found["fast"] is bool(arguments)
+    assert found["conclusion"] == "CANNOT TELL"
+    *_, next_line, last = done.output.splitlines()
+    assert last == "CANNOT TELL"
+    assert next_line.startswith(f"next: {found['next']} (")
+
+
+def test_the_next_command_makes_the_check_certain(tmp_path: Path) -> None:
+    path = tmp_path / "run it"
+    shutil.copytree(TORCH / "fsdp2-hf-sharded-w2" / "checkpoint", path)
+    found = json.loads(run(path, "--json").output)
+    _, _, *arguments = shlex.split(found["next"])
+    assert "--write-manifest" in arguments
+    run(*arguments)
+    assert run(path).output.endswith("\nWHOLE\n")
 
 
 def test_with_strict_only_a_whole_checkpoint_is_status_0() -> None:

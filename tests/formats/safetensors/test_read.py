@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.formats.safetensors.files import write_file
+from tests.formats.safetensors.files import entry, file_bytes, write_file
 from zerotools.core.checkpoint import Key
-from zerotools.core.errors import BadFile, BadRequest
+from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.formats.safetensors.read import read as read_safetensors
 
 
@@ -64,7 +64,6 @@ def test_config_and_tokenizer_are_companions(tmp_path: Path) -> None:
         ({"a": "../1.safetensors"}, "below its directory"),
         ({"a": "/etc/passwd"}, "below its directory"),
         ({"a": 3}, "below its directory"),
-        ({"a": "1.safetensors", "b": "1.safetensors"}, "lacks b, which the index"),
         ({"b": "1.safetensors"}, "holds a, and the index does not say so"),
         ({}, "no weight_map"),
         ([], "no weight_map"),
@@ -74,6 +73,33 @@ def test_an_index_that_disagrees(tmp_path: Path, weight_map: object, said: str) 
     write_file(tmp_path / "1.safetensors", {"a": b"1"})
     _index(tmp_path, weight_map)
     with pytest.raises(BadFile, match=said):
+        read_safetensors(tmp_path)
+
+
+def test_a_name_that_no_file_holds_is_a_problem_of_that_tensor_alone(tmp_path: Path) -> None:
+    write_file(tmp_path / "1.safetensors", {"a": b"1"})
+    _index(tmp_path, {"a": "1.safetensors", "b": "1.safetensors"})
+    found = read_safetensors(tmp_path)
+    assert [key.name for key in found.tensors] == ["a"]
+    (problem,) = found.problems
+    assert (problem.tensor, problem.is_unread, problem.file) == ("b", True, None)
+    assert "lacks b, which the index says it holds; an export with --exclude b" in problem.message
+
+
+def test_an_entry_of_no_type_is_a_problem_of_that_tensor_alone(tmp_path: Path) -> None:
+    """torchtitan's export of tied models, until 2026-06."""
+    tied = entry("", [], 1, 1)
+    header = {"embed": entry("U8", [1], 0, 1), "lm_head.weight": tied, "__metadata__": {}}
+    (tmp_path / "1.safetensors").write_bytes(file_bytes(header, b"7"))
+    _index(tmp_path, {"embed": "1.safetensors", "lm_head.weight": "1.safetensors"})
+    found = read_safetensors(tmp_path)
+    assert [key.name for key in found.tensors] == ["embed"]
+    (problem,) = found.problems
+    assert problem.tensor == "lm_head.weight" and problem.is_unread
+    assert "element type ''" in problem.message
+    (tmp_path / "1.safetensors").write_bytes(file_bytes({"lm_head.weight": entry("", [], 0, 0)}))
+    (tmp_path / "model.safetensors.index.json").unlink()
+    with pytest.raises(Unsupported, match="element type ''"):  # nothing else to read
         read_safetensors(tmp_path)
 
 

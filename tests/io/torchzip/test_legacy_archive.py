@@ -49,3 +49,20 @@ def test_a_file_that_ends_inside_a_pickle(tmp_path: Path) -> None:
     (tmp_path / "cut.pt").write_bytes(data[:200])
     with pytest.raises(BadFile, match=r"cut\.pt: its pickle"):
         TorchFile.open(tmp_path, "cut.pt")
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("protocol", [3, 4, 5])
+def test_newer_pickle_protocols(tmp_path: Path, protocol: int) -> None:
+    import torch
+
+    torch.save(
+        {"a": torch.arange(6.0)},
+        tmp_path / "new.pt",
+        pickle_protocol=protocol,
+        _use_new_zipfile_serialization=False,
+    )
+    file = TorchFile.open(tmp_path, "new.pt")
+    stored = file.tree["a"]
+    data = (tmp_path / "new.pt").read_bytes()
+    assert np.frombuffer(data, np.float32, 6, file.payload(stored.storage)).tolist() == [*range(6)]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.io.torchzip.archives import archive_bytes, opened, zip_bytes
-from zerotools.core.errors import ZerotoolsError
+from zerotools.core.errors import BadFile, ZerotoolsError
 from zerotools.io.torchzip.window import FileRange
 from zerotools.io.torchzip.zip_directory import read_directory, read_entry
 
@@ -67,6 +67,23 @@ def test_compressed_records_are_refused_by_name(tmp_path: Path) -> None:
     data = zip_bytes({"a/data.pkl": b"x" * 100}, zipfile.ZIP_DEFLATED)
     assert "Unsupported" in (said := _refusal(tmp_path, data))
     assert "'a/data.pkl' is compressed" in said
+
+
+def test_a_flipped_bit_is_damage_and_no_kind_of_zip_that_is_not_read(tmp_path: Path) -> None:
+    """The record's own header contradicts a directory that says "compressed" or "encrypted"."""
+    begin = ARCHIVE.index(b"PK\x01\x02")
+    kinds = set()
+    for bit in range(8 * begin, 8 * len(ARCHIVE)):
+        damaged = bytearray(ARCHIVE)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path = tmp_path / "file.pt"
+        path.write_bytes(damaged)
+        with opened(path) as window:
+            try:
+                _read_all(window)
+            except ZerotoolsError as error:
+                kinds.add(type(error))
+    assert kinds == {BadFile}
 
 
 @pytest.mark.parametrize("size", [0, 1, 21, 22, 100, len(ARCHIVE) // 2, len(ARCHIVE) - 1])

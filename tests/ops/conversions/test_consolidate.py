@@ -9,15 +9,20 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import zerotools
+from tests.formats.safetensors.files import entry, file_bytes
 from tests.golden_files import JOB
 from tests.ops import exports
 from zerotools.core.checkpoint import Key
-from zerotools.core.errors import BadRequest
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.formats import read_any
 from zerotools.io.numeric.numpy_dtypes import Array, CastLosses
 from zerotools.ops.conversions.consolidate import Options, prepare, refuse_overflow
 from zerotools.ops.conversions.conversion import perform
 from zerotools.ops.execution.execute import WriteReport
 from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.inspection.inspect import inspect
+from zerotools.ops.inspection.next_commands import next_commands
 
 
 def export(destination: Path, **options: object) -> dict[str, Array]:
@@ -123,3 +128,19 @@ def test_overwrite_replaces_only_what_we_could_have_written(tmp_path: Path) -> N
     assert (precious / "chapter.txt").read_text() == "years of work"
     export(tmp_path / "out")
     perform(prepare(JOB, tmp_path / "out", Options()), budget=MemoryBudget(), overwrite=True)
+
+
+def test_an_unreadable_tensor_keeps_no_other_from_being_read(tmp_path: Path) -> None:
+    source = tmp_path / "run"
+    source.mkdir()
+    header = {"m.embed": entry("F32", [1], 0, 4), "m.head": entry("", [], 4, 4)}
+    (source / "model.safetensors").write_bytes(file_bytes(header, b"\0\0\x80\x3f"))
+    with pytest.raises(BadFile, match=r"'m.head': element type .* --exclude m.head"):
+        exports.export(source, tmp_path / "whole")
+    renamed = {"strip_prefix": ["m."], "exclude": ["head"]}
+    assert set(exports.export(source, tmp_path / "out", **renamed)) == {"embed"}
+    with pytest.raises(BadFile, match="'m.head'"):
+        zerotools.load_state_dict(source, framework="numpy")
+    assert zerotools.open(source)["m.embed"].numpy() == [1.0]
+    (command,) = next_commands(inspect(read_any(source)), source)
+    assert command.endswith("run-model --exclude m.head")

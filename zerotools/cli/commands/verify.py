@@ -40,9 +40,9 @@ _PARTS_TO_COME = "what the whole checkpoint is, the exit statuses of all parts s
 def command(path: Path, strict: bool, as_json: bool, **given: Any) -> int:
     """Check whether the checkpoint at PATH is whole: its structure, its bytes, its values.
 
-    If PATH.zerotools.json exists, the checkpoint is compared with that manifest. Exit status 1
-    means that a problem was found. With status 0, some bytes may still be unchecked: then the first
-    line says so, and with --strict the exit status is 1. With --part, N runs on any machines share
+    If PATH.zerotools.json exists, the checkpoint is compared with that manifest. The last line is
+    WHOLE, DAMAGED (exit status 1) or CANNOT TELL: no problem was found, but some bytes are
+    unchecked. Then the exit status is 0, or 1 with --strict. With --part, N runs on any machines share
     the reading; the checkpoint is whole if every run reports that.
     """
     if given["fast"] and strict:
@@ -61,9 +61,20 @@ def command(path: Path, strict: bool, as_json: bool, **given: Any) -> int:
             click.echo(f"wrote {found.manifest}")
         elif given["write_manifest"] is not None:
             click.echo("no manifest was written: it would have what is wrong in it")
+        if found.next is not None:
+            click.echo(f"next: {render.clean(found.next)} ({_why(found)})")
+        click.echo(found.verification.verdict.conclusion)
     is_faulty = found.verdict is Soundness.FAULTY
     is_short = strict and not (found.is_whole or found.dry_run)
     return EXIT_DIFFERENCES if is_faulty or is_short else EXIT_DONE
+
+
+def _why(found: VerifyResult) -> str:
+    if found.fast:
+        return "reads the bytes too"
+    if found.manifest is not None:
+        return "compares with the manifest that was written"
+    return "records what is there, and later checks are certain of every byte"
 
 
 def _plan_line(found: VerifyResult) -> str:
@@ -85,7 +96,7 @@ def describe(found: Verification) -> Iterator[str]:
         path = f"{portion.part} of {path}"
     if found.verdict is Soundness.FAULTY:
         count = counted(len(found.findings), "finding")
-        yield paint(f"FAULTY: {path}: {count}", "bad", sys.stdout)
+        yield paint(f"DAMAGED: {path}: {count}", "bad", sys.stdout)
     elif found.is_fast:
         yield f"{path}: nothing wrong in the structure of {tensors}; bytes were left out (--fast)"
     elif found.verdict is Soundness.UNCHECKED:

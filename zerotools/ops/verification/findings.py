@@ -23,6 +23,18 @@ class Soundness(StrEnum):
     UNCHECKED = "unchecked"
     FAULTY = "faulty"
 
+    @property
+    def conclusion(self) -> str:
+        """The words in which `zerotools verify` ends."""
+        return _CONCLUSIONS[self]
+
+
+_CONCLUSIONS = {
+    Soundness.WHOLE: "WHOLE",
+    Soundness.UNCHECKED: "CANNOT TELL",
+    Soundness.FAULTY: "DAMAGED",
+}
+
 
 class Check(StrEnum):
     """What a finding is a finding of. `MANIFEST`: something is not as the manifest says, `CHANGED`:

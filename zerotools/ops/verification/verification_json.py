@@ -18,6 +18,7 @@ def to_json(found: Verification) -> dict[str, Any]:
         "format": origin.format,
         "step": origin.step,
         "verdict": found.verdict.value,
+        "conclusion": found.verdict.conclusion,
         "fast": found.is_fast,
         "part": found.portion.part.index,
         "parts": found.portion.part.of,

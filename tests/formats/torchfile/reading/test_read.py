@@ -192,7 +192,6 @@ def test_files_that_the_numbers_in_the_names_call_for(tmp_path: Path) -> None:
     ("weight_map", "said"),
     [
         ({"a": "../1.bin"}, "below its directory"),
-        ({"a": "1.bin", "b": "1.bin"}, "lacks b, which the index"),
         ({"b": "1.bin"}, "holds a, and the index does not say so"),
         ({}, "no weight_map"),
     ],
@@ -203,6 +202,16 @@ def test_an_index_that_disagrees(tmp_path: Path, weight_map: Any, said: str) -> 
     index.write_text(json.dumps({"weight_map": weight_map}))
     with pytest.raises(BadFile, match=said):
         read_torchfile(tmp_path)
+
+
+def test_a_name_that_no_shard_holds_is_a_problem_of_that_tensor_alone(tmp_path: Path) -> None:
+    save(tmp_path / "1.bin", {"a": W})
+    index = tmp_path / "pytorch_model.bin.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "1.bin", "b": "1.bin"}}))
+    found = read_torchfile(tmp_path)
+    assert [key.name for key in found.tensors] == ["a"]
+    (problem,) = found.problems
+    assert problem.tensor == "b" and problem.is_unread
 
 
 @pytest.mark.parametrize(
