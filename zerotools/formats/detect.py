@@ -187,6 +187,9 @@ class Detection:
             raise UnfinishedCheckpoint(
                 f"{path} holds only a checkpoint whose save was not finished"
             )
+        for name, form in self.table.items():
+            if (found_here := form.find_by_number(path, names)) is not None:
+                return Detected(name, found_here.path, found_here.notes)
         raise self._refusal(path, names)
 
     def _refusal(self, path: Path, names: set[str]) -> ZerotoolsError:

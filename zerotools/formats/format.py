@@ -195,6 +195,11 @@ class Format(Protocol):
         """
         return None
 
+    def find_by_number(self, path: Path, names: set[str]) -> Found | None:
+        """The checkpoint that the directory `path` may be by files of names of its own that count
+        ranks, asked where nothing else is there; None: there are none of this format."""
+        return None
+
     def find_in_run(self, path: Path, names: set[str]) -> Found | None:
         """The checkpoint that a run's directory `path` means by means of the format's own.
 

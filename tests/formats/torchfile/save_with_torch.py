@@ -20,7 +20,11 @@ from torch.distributed.checkpoint import HuggingFaceStorageWriter
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, StateDictType, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 
 
 def main() -> None:
@@ -72,11 +76,16 @@ def save_meshes(mesh: object) -> None:
 
 
 def save_strided(mesh: object) -> None:
-    """FSDP2 over tensor parallelism along the same dimension."""
-    model = nn.Sequential(nn.Linear(6, 8, bias=False))
-    parallelize_module(model, mesh["tp"], {"0": ColwiseParallel()})
+    """FSDP2 over tensor parallelism, along the same dimension and along two."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 9), nn.Linear(9, 5, bias=False))
+    parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "1": RowwiseParallel()})
     fully_shard(model, mesh=mesh["dp"])
-    write_rank("strided", model.state_dict())
+    state = model.state_dict()
+    write_rank("strided", state)
+    full = {name: value.full_tensor() for name, value in state.items()}
+    if dist.get_rank() == 0:
+        save_file(full, "strided.safetensors")
 
 
 def save_local() -> None:

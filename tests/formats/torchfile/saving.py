@@ -25,6 +25,11 @@ def shard(dim: int, name: str = "Shard") -> Opaque:
     return Opaque("torch.distributed.tensor.placement_types", name, state={"dim": dim})
 
 
+def strided(dim: int, split_factor: int) -> Opaque:
+    state = {"dim": dim, "split_factor": split_factor}
+    return Opaque("torch.distributed.tensor.placement_types", "_StridedShard", state=state)
+
+
 class Saved:
     """Collects the storages of one file."""
 

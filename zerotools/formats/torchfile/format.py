@@ -41,6 +41,12 @@ class TorchFileFormat(Format):
     def find(self, path: Path, names: set[str], options: ReadOptions) -> Found | None:
         return Found(path) if any(map(_MODEL.fullmatch, names)) else None
 
+    def find_by_number(self, path: Path, names: set[str]) -> Found | None:
+        from zerotools.formats.torchfile.schema.file_names import numbered_groups
+
+        groups = numbered_groups(names)
+        return Found(path) if any(len(group.files) > 1 for group in groups) else None
+
     def find_file(self, path: Path) -> Found | None:
         if path.name.endswith(_INDEX):
             return Found(path.parent)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.formats.elements import assert_true, elements
-from tests.formats.torchfile.saving import Saved, mesh_of, replicate, shard
+from tests.formats.torchfile.saving import Saved, mesh_of, replicate, shard, strided
 from tests.golden_files import TORCH
 from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint, Key, Opaque
@@ -123,6 +123,13 @@ LAYOUTS: dict[str, tuple[Sequence[Opaque], tuple[int, ...], Callable[..., Any]]]
     "one dimension twice": (
         [shard(0), shard(0)], (2, 2), lambda i, j: _piece(_piece(W, 2, i, 0), 2, j, 0)
     ),
+    "after another dimension of the mesh": (
+        [strided(0, 3), shard(0)], (2, 3), lambda i, j: _piece(_piece(W, 3, j, 0), 2, i, 0)
+    ),
+    "after the last of three": (
+        [strided(0, 2), strided(0, 2), shard(0)], (2, 3, 2),
+        lambda i, j, k: _piece(_piece(_piece(W, 2, k, 0), 2, i, 0), 3, j, 0)
+    ),
     "a mesh dimension of one rank": ([shard(0), shard(1)], (1, 2), lambda _, j: _piece(W, 2, j, 1)),
 }  # fmt: skip
 
@@ -222,7 +229,8 @@ def _disagreeing(file: Saved, rank: int) -> Any:
 @pytest.mark.parametrize(
     ("make", "error", "said"),
     [
-        (_one(shard(0, "_StridedShard")), Unsupported, "placement _StridedShard.*save with DCP"),
+        (_one(strided(0, 3)), Unsupported, "placement _StridedShard after 3 parts.*save with DCP"),
+        (_one(shard(0, "_StridedShard")), BadFile, "has the split factor None"),
         (
             _one(Opaque("p", "Partial")),
             Unsupported,

@@ -22,12 +22,10 @@ from zerotools.formats.torchfile.schema.opened_file import (
     open_file,
 )
 from zerotools.formats.torchfile.schema.param_numbers import float_shapes, names_by_number
-from zerotools.formats.torchfile.schema.pieces import SHARDED
 from zerotools.io.files.damage import tolerate
 from zerotools.io.files.regular import read_regular
 from zerotools.io.huggingface.model_sidecars import model_sidecars
 
-_FLAT = "flat_param"
 _MAX_NAMED = 1000
 _VERL_CONFIG, _VERL_MODEL = "fsdp_config.json", "huggingface"
 _LARGEST_CONFIG = 2**16
@@ -120,14 +118,6 @@ def _open_all(path: Path, group: RankGroup) -> tuple[RankGroup, list[OpenedFile]
 
 
 def _refuse_unaddressed(path: Path, parts: Sequence[OpenedFile]) -> None:
-    for file, contents in parts:
-        for name, pieces in contents.weights.items():
-            if pieces.kind == SHARDED and name.rpartition(".")[2].endswith(_FLAT):
-                raise Unsupported(
-                    f"{file.path} holds FSDP's flat parameters (LOCAL_STATE_DICT): {name} has "
-                    f"shape {pieces.shape}, and no file says which weights they are; load it "
-                    "in the run that saved it, and save with SHARDED_STATE_DICT"
-                )
     if len(parts) > 1 and all(contents.is_whole for _, contents in parts):
         raise Unsupported(
             f"{path} has {len(parts)} files like {parts[0].file.name} of plain tensors, which do "

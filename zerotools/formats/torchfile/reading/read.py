@@ -16,6 +16,8 @@ from zerotools.formats.torchfile.schema.file_names import (
     INDEX,
     SINGLE,
     TRAINING,
+    RankGroup,
+    numbered_groups,
     rank_groups,
     shards,
 )
@@ -59,6 +61,7 @@ def read(path: Path) -> Checkpoint:
     groups = rank_groups(listed)
     if not groups and TRAINING in listed:
         return replace(_read_file(path / TRAINING), model_sidecars=model_sidecars(path))
+    groups = groups or numbered_groups(listed)
     return read_ranks(path, choose_rank_group(path, groups), groups)
 
 
@@ -83,8 +86,14 @@ def _read_file(path: Path) -> Checkpoint:
     if opened.contents.is_whole:
         _refuse_state(path, opened)
         return replace(read_single(path, opened), problems=part_of_a_set(path))
-    groups = rank_groups(entry.name for entry in path.parent.iterdir())
+    if {pieces.ranks for pieces in opened.contents.all() if pieces.kind} == {1}:
+        return read_ranks(path.parent, RankGroup(path.stem, 1, {0: path.name}), ())
+    names = [entry.name for entry in path.parent.iterdir()]
+    groups = rank_groups(names)
     own = [group for group in groups if path.name in group.files.values()]
+    if not own:
+        groups = numbered_groups(names)
+        own = [group for group in groups if path.name in group.files.values()]
     if not own:
         raise Unsupported(
             f"{path} holds one rank's pieces of sharded tensors, and its name does not say which "

@@ -1,18 +1,20 @@
 """FSDP2's DTensor: a local tensor, and how a mesh of ranks cuts the whole one.
 
 A dimension of `n` elements over `w` ranks is cut as torch.chunk does: ceil(n / w) each, until none
-are left. Several mesh dimensions that cut the same tensor dimension cut one after the other.
+are left. Several mesh dimensions that cut the same tensor dimension cut one after the other: the
+first of the mesh first, unless `_StridedShard` or `shard_order` says otherwise. FSDP2 over tensor
+parallelism does: it cuts what a tensor rank has, and its dimension of the mesh is the first.
 
-Source: torch/distributed/tensor/_utils.py (`compute_local_shape_and_global_offset`) and
-torch/distributed/device_mesh.py (`DeviceMesh`), torch 2.4 to 2.13.
+Source: torch/distributed/tensor/_utils.py (`compute_local_shape_and_global_offset`),
+torch/distributed/tensor/placement_types.py (`_StridedShard`), torch/distributed/device_mesh.py
+(`DeviceMesh`), torch 2.4 to 2.13.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from itertools import pairwise
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Opaque
@@ -27,8 +29,8 @@ from zerotools.formats.torchfile.schema.pieces import (
 from zerotools.io.torchzip.pickle_values import StoredTensor, describe
 from zerotools.io.torchzip.tensors import as_tensor
 
+_STRIDED = "_StridedShard"
 _NO_BLOCK = {
-    "_StridedShard": "its pieces are not one block per rank; save with DCP, or reshard to one mesh",
     "Partial": "its ranks hold partial sums; redistribute it to Shard or Replicate and save again",
     "_Partial": "its ranks hold partial sums; redistribute it to Shard or Replicate and save again",
     "_NormPartial": (
@@ -125,37 +127,68 @@ def _cuts(
             f"a DTensor has {len(placements)} placements, {len(place)} coordinates and a mesh of "
             f"{len(sizes)} dimensions"
         )
-    _refuse_order(spec)
-    for placement, size, coordinate in zip(placements, sizes, place, strict=True):
-        dim = _sharded_dimension(placement, dimensions)
-        if coordinate >= size:
-            raise BadFile(f"a DTensor's rank is number {coordinate} of {size}")
-        if dim is not None:
-            yield size, coordinate, dim
+    cuts: dict[int, list[int]] = {}
+    for number in reversed(range(len(sizes))):
+        if place[number] >= sizes[number]:
+            raise BadFile(f"a DTensor's rank is number {place[number]} of {sizes[number]}")
+        cut = _cut_of(placements[number], dimensions)
+        if cut is not None:
+            before = cuts.setdefault(cut.dimension, [])
+            before.insert(_turn(cut.split_factor, [sizes[n] for n in before]), number)
+    cuts |= {dim: numbers for dim, numbers in _said_order(spec) if set(numbers) == {*cuts.get(dim, ())}}
+    for dim, numbers in cuts.items():
+        for number in numbers:
+            yield sizes[number], place[number], dim
 
 
-def _sharded_dimension(placement: Any, dimensions: int) -> int | None:
-    """The dimension that a placement cuts; None where it replicates."""
+class _Placement(NamedTuple):
+    """How a mesh dimension cuts: which dimension of the tensor, and into how many parts it was cut
+    before."""
+
+    dimension: int
+    split_factor: int
+
+
+def _turn(split_factor: int, sizes: Sequence[int]) -> int:
+    """After how many of the cuts into `sizes` parts the tensor has `split_factor` parts."""
+    turn = next((n for n in range(len(sizes) + 1) if prod(sizes[:n]) == split_factor), None)
+    if turn is None:
+        raise Unsupported(
+            f"a DTensor with placement _StridedShard after {split_factor} parts, where its mesh "
+            f"cuts into {' x '.join(map(str, sizes)) or 1}: its ranks do not have one block each; "
+            "save with DCP"
+        )
+    return turn
+
+
+def _cut_of(placement: Any, dimensions: int) -> _Placement | None:
+    """What a placement cuts; None where it replicates."""
     if not isinstance(placement, Opaque):
         raise BadFile(f"a DTensor's placement is a {describe(placement)}")
     if placement.name == "Replicate":
         return None
-    if placement.name != "Shard":
+    if placement.name not in ("Shard", _STRIDED):
         why = _NO_BLOCK.get(placement.name, "zerotools does not know it")
         raise Unsupported(f"a DTensor with placement {placement.name}: {why}")
-    state = placement.state
-    dim = state.get("dim") if isinstance(state, dict) else next(iter(placement.args), None)
+    state = placement.state if isinstance(placement.state, dict) else {}
+    dim = state.get("dim", next(iter(placement.args), None))
+    factor = 1
+    if placement.name == _STRIDED:
+        factor = state.get("split_factor", placement.kwargs.get("split_factor"))
+        factor = placement.args[1] if factor is None and len(placement.args) > 1 else factor
     if type(dim) is not int or not -dimensions <= dim < dimensions:
         raise BadFile(f"a DTensor of {dimensions} dimensions is cut along dimension {dim!r:.20}")
-    return dim % dimensions
+    if type(factor) is not int:
+        raise BadFile(f"a DTensor's _StridedShard has the split factor {factor!r:.20}")
+    return _Placement(dim % dimensions, factor)
 
 
-def _refuse_order(spec: Mapping[str, Any]) -> None:
-    """Mesh dimensions that cut the same dimension must do so from the first to the last."""
+def _said_order(spec: Mapping[str, Any]) -> Iterator[tuple[int, list[int]]]:
+    """For each dimension of the tensor, the mesh dimensions that cut it, from the first to the last
+    cut, where a newer torch says it."""
     for entry in _sequence(spec.get("shard_order") or ()):
-        dims = entry.args[1] if isinstance(entry, Opaque) and len(entry.args) == 2 else ()
-        if any(a >= b for a, b in pairwise(counts(dims, "a DTensor's shard order"))):
-            raise Unsupported("a DTensor whose mesh dimensions do not shard in order")
+        if isinstance(entry, Opaque) and len(entry.args) == 2 and type(entry.args[0]) is int:
+            yield entry.args[0], list(counts(entry.args[1], "a DTensor's shard order"))
 
 
 def _cut(box: Box, dim: int, size: int, coordinate: int) -> Box:

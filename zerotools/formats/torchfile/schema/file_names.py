@@ -5,6 +5,7 @@ pytorch_model.bin.index.json, pytorch_model-00001-of-00002.bin    Hugging Face s
 model_world_size_4_rank_0.pt, optim_world_size_4_rank_0.pt        verl, one per rank
 pytorch_model_fsdp_0_rank0.bin, optimizer_0_rank0.bin             accelerate, one per rank
 checkpoint.pt                                                     where there is none of those
+trainer_0.pt, trainer_1.pt                                        of any name, one per rank
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ SHARD = re.compile(r"pytorch_model-(\d+)-of-(\d+)\.bin")
 _RANK = re.compile(
     r"(?P<stem>.*?)_?(?:world_size_(?P<size>\d+)_)?rank_?(?P<rank>\d+)(?P<end>\.(?:pt|pth|bin))"
 )
+_OWN_NAME = re.compile(r"(?P<stem>.*?)[._-]?(?P<rank>\d{1,6})(?P<end>\.(?:pt|pth|bin))")
 _OTHER = ("extra_state", "random", "rng", "scheduler", "sampler", "scaler", "dataloader")
 _TRAILING = re.compile(r"\d*$")
 
@@ -45,12 +47,23 @@ class RankGroup:
 
 def rank_groups(names: Iterable[str]) -> list[RankGroup]:
     """The groups of files that may hold tensors of a model or an optimizer."""
+    return _groups(names, _RANK)
+
+
+def numbered_groups(names: Iterable[str]) -> list[RankGroup]:
+    """Files of other names that number themselves from 0, as ranks do. Only what is in them tells
+    whether they are those of ranks."""
+    return [group for group in _groups(names, _OWN_NAME) if 0 in group.files]
+
+
+def _groups(names: Iterable[str], pattern: re.Pattern[str]) -> list[RankGroup]:
     groups: dict[tuple[str, int | None, str], RankGroup] = {}
     for name in sorted(names):
-        match = _RANK.fullmatch(name)
+        match = pattern.fullmatch(name)
         if match is None or match["stem"].startswith(_OTHER):
             continue
-        size = int(match["size"]) if match["size"] else None
+        said = match.groupdict().get("size")
+        size = int(said) if said else None
         key = (match["stem"], size, match["end"])
         groups.setdefault(key, RankGroup(match["stem"], size)).files[int(match["rank"])] = name
     return list(groups.values())

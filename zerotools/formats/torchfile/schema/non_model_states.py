@@ -58,7 +58,8 @@ def _pickled(tree: Opaque) -> str:
 def refuse_no_parameter(weights: Mapping[str, PartialTensor]) -> None:
     """Refuse tensors of which none could be a parameter.
 
-    A parameter has a dimension at least, and is floating-point, complex, or packed into bytes.
+    A parameter has a dimension at least, and is floating-point, complex, or packed into bytes of
+    two dimensions: one of them is the state of a generator of random numbers.
 
     Raises:
         BadFile: there are tensors, and all of them are single numbers or wider integers.
@@ -73,6 +74,6 @@ def refuse_no_parameter(weights: Mapping[str, PartialTensor]) -> None:
 
 def _may_be_parameter(pieces: PartialTensor) -> bool:
     dtype = pieces.dtype
-    return bool(pieces.shape) and (
-        dtype.is_float or dtype.name.startswith("complex") or dtype.name in ("int8", "uint8")
-    )
+    if dtype.name in ("int8", "uint8"):
+        return len(pieces.shape) > 1
+    return bool(pieces.shape) and (dtype.is_float or dtype.name.startswith("complex"))

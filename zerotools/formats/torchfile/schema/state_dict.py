@@ -10,6 +10,11 @@ from zerotools.core.checkpoint import Key, Opaque, TensorRef
 from zerotools.core.errors import BadFile, Unsupported, ZerotoolsError
 from zerotools.formats.torchfile.schema.non_model_states import refuse_other
 from zerotools.formats.torchfile.schema.pieces import WHOLE, PartialTensor
+from zerotools.formats.torchfile.schema.rank_states import (
+    is_partition,
+    refuse_part_of_model,
+    refuse_partition,
+)
 from zerotools.formats.torchfile.schema.tensor_values import partial_tensor_of
 from zerotools.io.torchzip.pickle_values import StoredTensor, describe, walk
 from zerotools.io.torchzip.unread import unread
@@ -55,26 +60,34 @@ def sort_tensors(tree: Any) -> FileContents:
 
     Raises:
         BadFile: it is not a tree of tensors, or a damaged one.
-        Unsupported: it is a pickled object, a placeholder, or has weights that are not read.
+        Unsupported: it is a pickled object, a placeholder, one rank's part of a model in a file of
+            another name, or has weights that are not read.
     """
     refuse_other(tree)
+    partitions = {key for key, value in tree.items() if is_partition(value)}
+    if is_partition({k: v for k, v in tree.items() if k not in partitions}):
+        refuse_partition(tree)
     taken = _Taken(_STEPS_PER_PART * (1 + sum(1 for _ in walk(tree))))
     if is_optimizer(tree):
         taken.optimizer(tree)
         taken.refuse_unread()
         return taken.contents
     optimizers = [key for key, value in tree.items() if _optimizer(value) is not None]
-    wrapper = taken.contents.wrapper = _wrapper(tree, taken, trained=bool(optimizers))
+    is_trained = bool(optimizers or partitions)
+    wrapper = taken.contents.wrapper = _wrapper(tree, taken, trained=is_trained)
     for key, value in tree.items():
         if optimizers == [key]:
             taken.optimizer(_optimizer(value) or {})
         elif key == wrapper:
             taken.weights(value, ())
-        elif wrapper is None and key not in optimizers:
+        elif wrapper is None and key not in (*optimizers, *partitions):
             taken.weights(value, (key,))
         else:
             taken.others(value, (key,))
     taken.refuse_unread()
+    if not taken.contents.weights:
+        refuse_partition(tree)
+    refuse_part_of_model(tree, taken.contents.weights)
     return taken.contents
 
 

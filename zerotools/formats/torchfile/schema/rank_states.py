@@ -1,0 +1,124 @@
+"""What one rank of another program holds, in a file of any name: no names, or a part of the model.
+
+Such a file is known by its keys. Its own format reads it where it lies under the program's own name.
+Sources: deepspeed/runtime/zero/stage_1_and_2.py, stage3.py and bf16_optimizer.py (`state_dict`),
+deepspeed/runtime/engine.py (`_save_checkpoint`), megatron/training/checkpointing.py
+(`generate_state_dict`), megatron/core/optimizer/distrib_optimizer.py (`save_parameter_state`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from zerotools.core.checkpoint import Opaque
+from zerotools.core.counts import counted
+from zerotools.core.errors import Unsupported
+from zerotools.formats.torchfile.schema.pieces import PartialTensor
+
+_PARTITION = "partition_count"
+_FLAT_BUFFERS = (
+    "base_optimizer_state",
+    "single_partition_of_fp32_groups",
+    "single_partition_of_fp32_params",
+    "fp32_flat_groups",
+)
+_BUCKETS = "buckets_coalesced"
+_SHAPES, _MODEL_PARALLEL = "param_shapes", "mp_world_size"
+_DEGREES = {
+    "tensor_model_parallel_size": "TP",
+    "pipeline_model_parallel_size": "PP",
+    "expert_model_parallel_size": "EP",
+}
+_FLAT_PARAM = re.compile(r"(.*[._])?_?flat_param(_\d+)?")
+_LEVELS = 2
+
+
+def is_partition(value: Any) -> bool:
+    """Whether it is, or has in it, one rank's partition of an optimizer's flat buffers."""
+    return _program(value) is not None
+
+
+def refuse_partition(tree: Any) -> None:
+    """Refuse one rank's optimizer state, which has neither names nor shapes of weights.
+
+    Raises:
+        Unsupported: says whose it is, and what to name instead.
+    """
+    program = _program(tree)
+    if program is not None:
+        raise Unsupported(
+            f"it holds one rank's partition of the optimizer state of {program}, which says "
+            "neither names nor shapes of weights; name the directory in which it lies under the "
+            "program's own file names, beside the model's files"
+        )
+
+
+def _program(value: Any) -> str | None:
+    """The program whose partition is in it."""
+    found = (program for each in _tables(value) if (program := _owner(each)) is not None)
+    return next(found, None)
+
+
+def _tables(value: Any) -> Iterator[Mapping[Any, Any]]:
+    """It and the dicts in it, each once however often the tree shares it."""
+    level, seen = [value], set[int]()
+    for _ in range(_LEVELS + 1):
+        tables = [each for each in level if isinstance(each, Mapping) and id(each) not in seen]
+        yield from tables
+        seen |= {id(each) for each in tables}
+        inner = (part for each in tables for part in each.values())
+        level = list({id(part): part for part in inner}.values())
+
+
+def _owner(table: Mapping[Any, Any]) -> str | None:
+    if _PARTITION in table and any(key in table for key in _FLAT_BUFFERS):
+        return "DeepSpeed's ZeRO"
+    if _BUCKETS in table and any(type(key) is int for key in table):
+        return "Megatron's distributed optimizer"
+    return None
+
+
+def refuse_part_of_model(tree: Any, weights: Mapping[str, PartialTensor]) -> None:
+    """Refuse weights that are one rank's part of the model, or placeholders of it.
+
+    Raises:
+        Unsupported: says by what they are known.
+    """
+    flat = next((name for name in weights if _FLAT_PARAM.fullmatch(name)), None)
+    if flat is not None:
+        raise Unsupported(
+            f"it holds FSDP's flat parameters (LOCAL_STATE_DICT): {flat:.200} has shape "
+            f"{weights[flat].shape}, and no file says which weights they are; load it in the run "
+            "that saved it, and save with SHARDED_STATE_DICT"
+        )
+    floats = {name: pieces for name, pieces in weights.items() if pieces.dtype.is_float}
+    empty = [name for name, pieces in floats.items() if 0 in pieces.shape]
+    if empty and (len(empty) == len(floats) or isinstance(tree, Mapping) and _SHAPES in tree):
+        raise Unsupported(
+            f"{counted(len(empty), 'weight')} of {len(floats)} are empty, as {empty[0]:.200}: they "
+            "are placeholders of weights that ZeRO-3 has partitioned; name the directory with the "
+            "*_optim_states.pt of all ranks, or save with save_checkpoint()"
+        )
+    ranks = ", ".join(_model_parallel(tree))
+    if ranks:
+        raise Unsupported(
+            f"it holds one rank's part of a model that was cut over {ranks}; name the directory "
+            "that has the files of all ranks under the program's own names"
+        )
+
+
+def _model_parallel(tree: Any) -> Iterator[str]:
+    """Over what the model is cut, as DeepSpeed's and Megatron's files say."""
+    if not isinstance(tree, Mapping):
+        return
+    ranks = tree.get(_MODEL_PARALLEL)
+    if type(ranks) is int and ranks > 1:
+        yield f"{ranks} model-parallel ranks"
+    args = tree.get("args")
+    said = args.state if isinstance(args, Opaque) and isinstance(args.state, Mapping) else {}
+    for key, word in _DEGREES.items():
+        degree = said.get(key)
+        if type(degree) is int and degree > 1:
+            yield f"{word} {degree}"
