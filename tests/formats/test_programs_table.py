@@ -300,3 +300,17 @@ def test_its_newest_finished_checkpoint_is_taken(
 
 def test_every_program_has_a_case() -> None:
     assert {layout.program for layout in PROGRAMS} == {case[0] for case in RUNS.values()}
+
+
+@pytest.mark.parametrize(("program", "names", "taken", "form"), RUNS.values(), ids=RUNS)
+def test_a_directory_between_the_run_and_the_data_means_the_same(
+    tmp_path: Path, program: str, names: list[str], taken: str, form: str
+) -> None:
+    """Such as `step_10` of NeMo-RL, whose data lie in `policy/weights/model`."""
+    found = make_run(tmp_path, names) / taken
+    run = run_at(tmp_path, names_in(tmp_path))
+    assert run is not None
+    entries = [tmp_path / entry.name for entry in run.entries]
+    for path in found.parents:
+        if any(path.is_relative_to(entry) for entry in entries):
+            assert (detect(path).path, detect(path).format) == (found, form)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
 from zerotools.formats.format import FormatTable, Found, ReadOptions, UnfinishedCheckpoint
-from zerotools.formats.program_run import ProgramRun, RunEntry, run_at
+from zerotools.formats.program_run import ProgramRun, RunEntry, checkpoints_at, run_at
 from zerotools.io.distcp.file_names import METADATA
 from zerotools.io.files.damage import tolerate
 from zerotools.io.files.listing import names_in
@@ -171,8 +171,13 @@ class Detection:
             return self._of_program(run)
         if numbered:
             return self._newest(path, numbered)
+        for own, entry in checkpoints_at(path, names):
+            if (found_there := self.finished_entry(own, entry)) is not None:
+                return _with_others(own, entry, found_there, ())
         inside = [name for name in sorted(names) if self._finished(path / name) is not None]
         known = [name for name in _FURTHER_IN if name in inside or _has_numbered(path / name)]
+        if {*names} == {*inside} and len(inside) == 1:  # nothing else could be meant
+            return self.at(path / inside[0])
         if known:
             found = self.at(path / known[0])
             others = [name for name in inside if name != known[0]]
@@ -188,8 +193,8 @@ class Detection:
                 f"{path} holds only a checkpoint whose save was not finished"
             )
         for name, form in self.table.items():
-            if (found_here := form.find_by_number(path, names)) is not None:
-                return Detected(name, found_here.path, found_here.notes)
+            if (numbered_files := form.find_by_number(path, names)) is not None:
+                return Detected(name, numbered_files.path, numbered_files.notes)
         raise self._refusal(path, names)
 
     def _refusal(self, path: Path, names: set[str]) -> ZerotoolsError:

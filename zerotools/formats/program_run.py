@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from zerotools.core.errors import BadFile, BadRequest
@@ -142,6 +142,20 @@ def runs_at(path: Path, names: set[str]) -> Iterator[ProgramRun]:
             found = _run(layout, listing)
             if found is not None:
                 yield found
+
+
+def checkpoints_at(path: Path, names: set[str]) -> Iterator[tuple[ProgramRun, RunEntry]]:
+    """The checkpoint of a program's run that the directory `path` itself may be, or one of the
+    models in it, by what the program keeps there: whatever it is called, and wherever it lies."""
+    for layout in PROGRAMS:
+        models = layout.models
+        if not (layout.holds is not None and any(map(layout.holds.fullmatch, names))):
+            if path.name not in layout.models:
+                continue
+            models = (HERE,)
+        entry = RunEntry(HERE, None)
+        listing = NamesBelow(path, names)
+        yield ProgramRun(replace(layout, models=models), path, HERE, (entry,), (), listing), entry
 
 
 def _run(layout: RunLayout, listing: NamesBelow) -> ProgramRun | None:
