@@ -102,3 +102,17 @@ def test_the_attribute_that_wraps_a_model_is_stripped() -> None:
     (command,) = next_commands(named, path, wraps_models=True)
     assert command.endswith(" --strip-prefix model.")
     assert "--strip-prefix" not in next_commands(named, path)[0]
+
+
+def test_shards_that_stayed_in_another_directory_are_gathered(tmp_path: Path) -> None:
+    """The Trainer's rename reached the files of one node: salvage would lose the other half."""
+    path, other = tmp_path / "checkpoint-2", tmp_path / "tmp-checkpoint-2"
+    shutil.copytree(DEEPSPEED / "hf-trainer-z2-bf16-w2" / "checkpoint" / "checkpoint-2", path)
+    (other / "global_step2").mkdir(parents=True)
+    (lost,) = path.rglob("*rank_1*optim_states.pt")
+    moved = other / lost.relative_to(path)
+    lost.rename(moved)
+    assert commands(path) == (f"zerotools gather {path} {other} checkpoint-2-whole",)
+    for name in ("checkpoint-20", "best-checkpoint-2"):  # other saves
+        shutil.move(other, other := tmp_path / name)
+        assert commands(path)[0].startswith(f"zerotools salvage {path} ")

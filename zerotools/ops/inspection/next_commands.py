@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from zerotools.core.patterns.adapter_names import adapter_names, is_adapter_alone
 from zerotools.formats import FORMATS, FormatTable, format_of
+from zerotools.io.files.listing import names_if_readable
+from zerotools.io.files.open_source import RemotePath
 from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.ops.inspection.inspect import Inspection
 
 _MOST_NAMED = 8
+_LEVELS = 3
+_MARK = r"[._-]?(?:te?mp|partial|incomplete|staging|unfinished|part\d*|node\d*|host\d*|rank\d*)"
 
 
 def next_commands(
@@ -35,6 +40,10 @@ def next_commands(
     name = named.name or "run"
     model = shlex.quote(f"{name}-model")
     if inspection.incomplete:
+        parts = parts_elsewhere(inspection)
+        if parts:
+            whole = shlex.quote(f"{parts[0].name}-whole")
+            return (f"zerotools gather {shlex.join(map(str, parts))} {whole}",)
         return (f"zerotools salvage {source} {model}",)
     unread = [p.tensor for p in checkpoint.problems if p.is_unread and p.tensor is not None]
     if len(unread) > _MOST_NAMED:
@@ -61,6 +70,29 @@ def next_commands(
         resumable = shlex.quote(f"{name}-{ranks}-ranks")
         commands.append(f"zerotools reshard {source} {resumable} --world-size {ranks}")
     return tuple(commands)
+
+
+def parts_elsewhere(inspection: Inspection) -> tuple[Path, ...]:
+    """The checkpoint's directory, and those beside it that have files which it lacks and are called
+    almost as it is: where a rename was interrupted, the other nodes' files stay in
+    `tmp-checkpoint-100`. Empty where there are none."""
+    root = inspection.checkpoint.root
+    if isinstance(root, RemotePath) or not inspection.missing:
+        return ()
+    for own in list((root, *root.parents))[:_LEVELS]:
+        if own.name in ("", ".."):
+            break
+        inside = root.relative_to(own)
+        like = re.compile(rf"({_MARK}[._-]?)?{re.escape(own.name)}([._-]?{_MARK})?")
+        beside = sorted(filter(like.fullmatch, names_if_readable(own.parent) - {own.name}))
+        found = [
+            own.parent / name
+            for name in beside
+            if any((own.parent / name / inside / file).is_file() for file in inspection.missing)
+        ]
+        if found:
+            return (own, *found)
+    return ()
 
 
 def _common_prefix(inspection: Inspection) -> str:
