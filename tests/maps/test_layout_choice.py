@@ -10,6 +10,7 @@ from zerotools.maps.geometry import Shape
 from zerotools.maps.layout_choice import detected
 from zerotools.maps.map_file import FamilyMap
 from zerotools.maps.model_layout import layout_of_model
+from zerotools.maps.shipped import shipped_map
 
 FAMILY = changed()
 
@@ -33,6 +34,20 @@ def test_layouts_of_the_same_names_must_be_told_apart() -> None:
     family = changed((end, more))
     with pytest.raises(BadRequest, match=r"fit the layouts hf and swapped .* say which"):
         detected(family, CONFIG, {}, held("hf", family))
+
+
+def test_layouts_that_differ_in_experts_alone_are_one_where_all_layers_are_dense() -> None:
+    family = shipped_map("qwen3_moe")
+    config = {
+        "model_type": "qwen3_moe", "num_hidden_layers": 2, "hidden_size": 16, "head_dim": 8,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 32,
+        "moe_intermediate_size": 8, "num_experts": 4, "vocab_size": 64, "mlp_only_layers": [0, 1],
+    }  # fmt: skip
+    dense = dict(layout_of_model(family, "hf", config).tensors)
+    assert detected(family, config, {}, dense).layout.name == "hf"
+    sparse = config | {"mlp_only_layers": [1]}
+    some = dict(layout_of_model(family, "autoep", sparse).tensors)
+    assert detected(family, sparse, {}, some).layout.name == "autoep"
 
 
 def test_what_the_nearest_layout_lacks_is_said() -> None:

@@ -94,7 +94,7 @@ def detected(
             refused[name] = error
     fitting = [each for each in tried if not each.stored.faults]
     named = {each.layout.layout.same_as or each.layout.name for each in fitting}
-    if len(named) == 1:
+    if fitting and all(_are_same(fitting[0].layout, each.layout) for each in fitting):
         return fitting[0]
     if fitting:
         raise BadRequest(
@@ -108,6 +108,13 @@ def detected(
         raise next(iter(refused.values()))
     check_whole(min(tried, key=lambda each: each.stored.faults), family)
     raise AssertionError("a layout without faults was not taken")
+
+
+def _are_same(one: ModelLayout, other: ModelLayout) -> bool:
+    """Whether two layouts have the same tensors of this model, whatever they have of others: those
+    of experts are the same where no layer has any."""
+    ours, theirs = (each.layout.same_as or each.layout.name for each in (one, other))
+    return ours == theirs or (one.tensors == other.tensors and one.of_hub == other.of_hub)
 
 
 def _is_meant(family: FamilyMap, name: str, held: Mapping[str, Shape]) -> bool:
