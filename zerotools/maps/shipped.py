@@ -13,6 +13,7 @@ from typing import Any
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.patterns.nearest import nearest_of
 from zerotools.maps.map_file import FamilyMap, read_map
+from zerotools.maps.memory_names import MEMORY, prefix_map_of
 from zerotools.maps.map_parts import SHORT, with_parts
 
 _FOLDER = "families"
@@ -56,6 +57,12 @@ def map_of_model(config: Mapping[str, Any]) -> FamilyMap:
     known = {each: family for family in shipped_maps().values() for each in family.model_types}
     if kind in known:
         return known[kind]
+    names = prefix_map_of(config)
+    if names is not None:
+        raise Unsupported(
+            f"for models of type {kind} there is a map of names alone ({names.about}), of which "
+            f"there are no tensors to show or check: give --map-to hf or --map-to {MEMORY}"
+        )
     near = nearest_of(kind, known)
     raise Unsupported(
         f"no map is for models of type {kind}; the nearest is {near}, of the map "

@@ -20,6 +20,7 @@ from zerotools.io.files.sources import recording
 from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.io.stores.addresses import path_of
 from zerotools.maps.map_file import HUB, FamilyMap
+from zerotools.maps.memory_names import ABOUT, MEMORY, PREFIX_MAPS, PrefixMap
 from zerotools.maps.model_layout import layout_of_model
 from zerotools.maps.shipped import check_layout, shipped_maps, source_of
 from zerotools.ops.weights.layout_mapping import config_of
@@ -124,7 +125,8 @@ def _config(path: Path | None, checkpoint: Checkpoint | None) -> dict[str, Any] 
 
 def _list(*, as_json: bool) -> None:
     if as_json:
-        render.print_json({"maps": [_family_json(family) for family in shipped_maps().values()]})
+        families = [_family_json(family) for family in shipped_maps().values()]
+        render.print_json({"maps": [*families, *map(_names_json, PREFIX_MAPS)]})
         return
     for family in shipped_maps().values():
         click.echo(f"{family.name}  {family.about}")
@@ -132,6 +134,20 @@ def _list(*, as_json: bool) -> None:
         click.echo(f"  {HUB}  as the Hub has it")
         for layout in family.layouts.values():
             click.echo(f"  {layout.name}  {layout.about}")
+    for names in PREFIX_MAPS:
+        click.echo(f"{names.name}  {names.about}")
+        click.echo(f"  for model_type {', '.join(names.model_types)}")
+        for layout_name, about in _names_json(names)["layouts"].items():
+            click.echo(f"  {layout_name}  {about}")
+
+
+def _names_json(names: PrefixMap) -> dict[str, Any]:
+    return {
+        "name": names.name,
+        "about": names.about,
+        "model_types": list(names.model_types),
+        "layouts": {HUB: "as the Hub has it", MEMORY: ABOUT},
+    }
 
 
 def _family_json(family: FamilyMap) -> dict[str, Any]:

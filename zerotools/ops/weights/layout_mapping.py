@@ -25,11 +25,13 @@ from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.maps.geometry import Shape
 from zerotools.maps.layout_choice import FoundLayout, check_whole, detected, found_in
 from zerotools.maps.map_file import HUB, FamilyMap, read_map
+from zerotools.maps.memory_names import MEMORY, PrefixMap, prefix_map_of
 from zerotools.maps.model_layout import ModelLayout, layout_of_model
 from zerotools.maps.shipped import check_layout, map_of_model
 from zerotools.maps.stored_names import written_views
 from zerotools.maps.views import TensorView
 from zerotools.ops.weights.rearrange import rearranged
+from zerotools.ops.weights.rewrite import rename
 from zerotools.ops.weights.run_arguments import with_run_arguments
 
 _WEIGHTS = ("param16", "buffer", "param")
@@ -111,6 +113,9 @@ def mapped(
     """
     place = checkpoint.model_sidecars.get(CONFIG) or checkpoint.own_config
     config = config_of(place, checkpoint.origin.path)
+    names_alone = prefix_map_of(config) if request.file is None else None
+    if names_alone is not None:
+        return _with_names(checkpoint, request, names_alone)
     family = chosen_map(request.file, config)
     request = replace(request, arguments=with_run_arguments(training, config, request.arguments))
     for name in (request.to, request.source):
@@ -140,6 +145,29 @@ def mapped(
     made = replace(checkpoint, tensors=tensors, aliases=aliases, native=None, archives=archives)
     notes = (*said, *_padding_notes(found, target), *_left_out_notes(found))
     return MappedCheckpoint(made, notes, origins)
+
+
+def _with_names(
+    checkpoint: Checkpoint, request: MapRequest, names: PrefixMap
+) -> MappedCheckpoint:
+    """As `mapped`, by a map of names alone."""
+    for asked in (request.to, request.source):
+        if asked not in (HUB, MEMORY, None):
+            raise BadRequest(
+                f"the map {names.name} has no layout {asked}; it has {HUB} and {MEMORY}"
+            )
+    held = {*shapes_of(checkpoint), *checkpoint.aliases}
+    found = names.layout_of(held) if request.source is None else request.source
+    if found == request.to:
+        note = f"the checkpoint has the layout {found} already: its tensors stay as they are"
+        same = {key.name: (key.name,) for key in checkpoint.tensors}
+        return MappedCheckpoint(replace(checkpoint, native=None), (note,), same, is_changed=False)
+    new_names = {name: names.renamed(name, request.to) for name in held}
+    made = rename(checkpoint, lambda name: new_names.get(name, name))
+    said = f"the tensors have the layout {found} of the map {names.name}"
+    origins = {new_names.get(key.name, key.name): (key.name,) for key in checkpoint.tensors}
+    notes = () if request.source else (said,)
+    return MappedCheckpoint(replace(made, native=None), notes, origins)
 
 
 def shapes_of(checkpoint: Checkpoint) -> dict[str, Shape]:

@@ -1,0 +1,107 @@
+"""Models with images or sound, whose names differ between transformers' memory and the Hub.
+
+Since transformers 4.52 such a model holds its language model and its towers below `model.`, and
+`save_pretrained` writes the names of before. A checkpoint of a training program has those in
+memory; vLLM and older versions of transformers want those of the Hub. Every tensor is the same.
+
+Source: transformers/conversion_mapping.py and, before version 5, `_checkpoint_conversion_mapping`
+of each model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from zerotools.core.errors import BadRequest
+from zerotools.maps.map_file import HUB
+
+MEMORY = "memory"
+ABOUT = "the model that transformers holds in memory"
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixMap:
+    """A map of names alone. `prefixes` are pairs of how a name begins in memory and on the Hub; the
+    first that fits is taken."""
+
+    name: str
+    about: str
+    model_types: tuple[str, ...]
+    prefixes: tuple[tuple[str, str], ...]
+
+    def renamed(self, name: str, layout: str) -> str:
+        """`name`, which is of the other layout, in `layout`."""
+        old, new = (0, 1) if layout == HUB else (1, 0)
+        for pair in self.prefixes:
+            if name.startswith(pair[old]):
+                return pair[new] + name.removeprefix(pair[old])
+        return name
+
+    def layout_of(self, names: Collection[str]) -> str:
+        """The layout whose names these are.
+
+        Raises:
+            BadRequest: they are of neither; the first that is not is named.
+        """
+        faults: list[str] = []
+        for layout, other in ((MEMORY, HUB), (HUB, MEMORY)):
+            strange = list(self._strange(names, layout, other))
+            if not strange:
+                return layout
+            faults.append(f"{strange[0]} is none of {layout}")
+        raise BadRequest(
+            f"the checkpoint has neither layout of the map {self.name}: {' and '.join(faults)}; "
+            "rename the tensors first, by consolidate --rename or --strip-prefix"
+        )
+
+    def _strange(self, names: Collection[str], layout: str, other: str) -> Iterator[str]:
+        """Names that are not those that the way there and back gives."""
+        in_memory = tuple(memory for memory, hub in self.prefixes if memory != hub)
+        known = tuple(pair[0 if layout == MEMORY else 1] for pair in self.prefixes)
+        for name in names:
+            there = self.renamed(name, other)
+            is_other = layout == HUB and name.startswith(in_memory)
+            if is_other or not name.startswith(known) or self.renamed(there, layout) != name:
+                yield name
+
+
+PREFIX_MAPS = (
+    PrefixMap(
+        "qwen2_vl",
+        "Qwen2-VL and Qwen2.5-VL: names in memory and on the Hub",
+        ("qwen2_vl", "qwen2_5_vl"),
+        (
+            ("model.language_model.", "model."),
+            ("model.visual.", "visual."),
+            ("lm_head.", "lm_head."),
+        ),
+    ),
+    PrefixMap(
+        "llava",
+        "LLaVA, PaliGemma, Gemma 3 and others with a tower: names in memory and on the Hub",
+        (
+            "aya_vision", "gemma3", "got_ocr2", "internvl", "llava", "llava_next",
+            "llava_next_video", "llava_onevision", "mistral3", "mllama", "paligemma", "qwen2_audio",
+            "video_llava", "vipllava",
+        ),
+        (
+            ("lm_head.", "language_model.lm_head."),
+            ("model.language_model.", "language_model.model."),
+            ("model.", ""),
+        ),
+    ),
+    PrefixMap(
+        "qwen3_vl",
+        "Qwen3-VL, Idefics 3 and SmolVLM: the same names in memory and on the Hub",
+        ("qwen3_vl", "idefics3", "smolvlm"),
+        (("", ""),),
+    ),
+)  # fmt: skip
+
+
+def prefix_map_of(config: Mapping[str, Any]) -> PrefixMap | None:
+    """The map of names for the model that config.json describes; None: there is none."""
+    kind = config.get("model_type")
+    return next((each for each in PREFIX_MAPS if kind in each.model_types), None)
