@@ -19,7 +19,11 @@ IN_MEMORY = {
 }
 ON_HUB = {
     "qwen2_vl": ["model.norm.weight", "visual.x", "lm_head.weight"],
-    "llava": ["language_model.model.norm.weight", "vision_tower.x", "language_model.lm_head.weight"],
+    "llava": [
+        "language_model.model.norm.weight",
+        "vision_tower.x",
+        "language_model.lm_head.weight",
+    ],
 }
 ALWAYS = ("qwen2_5_vl", "gemma3")
 
@@ -42,7 +46,7 @@ def test_there_and_back(names: PrefixMap) -> None:
 def test_names_of_neither_layout_are_refused(names: PrefixMap) -> None:
     for strange in ([*IN_MEMORY[names.name], *ON_HUB[names.name]], ["module.lm_head.weight"]):
         if names is QWEN2 or len(strange) > 1:
-            with pytest.raises(BadRequest, match="neither layout of the map .* is none of memory"):
+            with pytest.raises(BadRequest, match=r"neither layout of the map .* is none of memory"):
                 names.layout_of(strange)
 
 
@@ -64,7 +68,8 @@ def test_the_names_of_the_hub_are_those_that_transformers_saves(tmp_path: Path, 
     options = {"dtype": "fp32"}
     zerotools.consolidate(tmp_path / "memory", tmp_path / "out", map_to="hf", **options)
     zerotools.consolidate(tmp_path / "out", tmp_path / "back", map_to="memory", **options)
-    for ours, theirs in (("out", load_file(tmp_path / "hub" / "model.safetensors")), ("back", state)):
+    saved = load_file(tmp_path / "hub" / "model.safetensors")
+    for ours, theirs in (("out", saved), ("back", state)):
         found = load_file(tmp_path / ours / "model.safetensors")
         assert found.keys() == theirs.keys()
         assert all(torch.equal(found[key].float(), value.float()) for key, value in theirs.items())

@@ -13,8 +13,8 @@ from typing import Any
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.patterns.nearest import nearest_of
 from zerotools.maps.map_file import FamilyMap, read_map
-from zerotools.maps.memory_names import MEMORY, prefix_map_of
 from zerotools.maps.map_parts import SHORT, with_parts
+from zerotools.maps.memory_names import MEMORY, prefix_map_of
 
 _FOLDER = "families"
 _SUFFIX = ".toml"

@@ -95,7 +95,8 @@ def test_an_entry_of_no_type_is_a_problem_of_that_tensor_alone(tmp_path: Path) -
     found = read_safetensors(tmp_path)
     assert [key.name for key in found.tensors] == ["embed"]
     (problem,) = found.problems
-    assert problem.tensor == "lm_head.weight" and problem.is_unread
+    assert problem.tensor == "lm_head.weight"
+    assert problem.is_unread
     assert "element type ''" in problem.message
     (tmp_path / "1.safetensors").write_bytes(file_bytes({"lm_head.weight": entry("", [], 0, 0)}))
     (tmp_path / "model.safetensors.index.json").unlink()

@@ -42,8 +42,8 @@ def command(path: Path, strict: bool, as_json: bool, **given: Any) -> int:
 
     If PATH.zerotools.json exists, the checkpoint is compared with that manifest. The last line is
     WHOLE, DAMAGED (exit status 1) or CANNOT TELL: no problem was found, but some bytes are
-    unchecked. Then the exit status is 0, or 1 with --strict. With --part, N runs on any machines share
-    the reading; the checkpoint is whole if every run reports that.
+    unchecked. Then the exit status is 0, or 1 with --strict. With --part, N runs on any machines
+    share the reading; the checkpoint is whole if every run reports that.
     """
     if given["fast"] and strict:
         raise BadRequest(

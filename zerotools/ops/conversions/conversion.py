@@ -238,7 +238,7 @@ def refuse_blocked(checkpoint: Checkpoint, *, but_for_names: bool = False) -> No
     Raises:
         BadFile: see above.
     """
-    blocking = (p for p in checkpoint.problems if p.blocks or p.is_unread and not but_for_names)
+    blocking = (p for p in checkpoint.problems if p.blocks or (p.is_unread and not but_for_names))
     found = next(blocking, None)
     if found is not None:
         raise BadFile(found.message)

@@ -79,7 +79,7 @@ def parts_elsewhere(inspection: Inspection) -> tuple[Path, ...]:
     root = inspection.checkpoint.root
     if isinstance(root, RemotePath) or not inspection.missing:
         return ()
-    for own in list((root, *root.parents))[:_LEVELS]:
+    for own in [root, *root.parents][:_LEVELS]:
         if own.name in ("", ".."):
             break
         inside = root.relative_to(own)

@@ -147,9 +147,7 @@ def mapped(
     return MappedCheckpoint(made, notes, origins)
 
 
-def _with_names(
-    checkpoint: Checkpoint, request: MapRequest, names: PrefixMap
-) -> MappedCheckpoint:
+def _with_names(checkpoint: Checkpoint, request: MapRequest, names: PrefixMap) -> MappedCheckpoint:
     """As `mapped`, by a map of names alone."""
     for asked in (request.to, request.source):
         if asked not in (HUB, MEMORY, None):

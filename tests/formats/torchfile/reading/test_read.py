@@ -211,7 +211,8 @@ def test_a_name_that_no_shard_holds_is_a_problem_of_that_tensor_alone(tmp_path: 
     found = read_torchfile(tmp_path)
     assert [key.name for key in found.tensors] == ["a"]
     (problem,) = found.problems
-    assert problem.tensor == "b" and problem.is_unread
+    assert problem.tensor == "b"
+    assert problem.is_unread
 
 
 @pytest.mark.parametrize(

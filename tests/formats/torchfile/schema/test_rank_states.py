@@ -110,4 +110,5 @@ def test_rank_files_of_names_of_their_own(tmp_path: Path) -> None:
         assert (found.origin.world_size, list(found.problems)) == (3, [])
         assert found.tensors.keys() == whole.tensors.keys()
     (tmp_path / "trainer_1.pt").unlink()
-    assert "trainer_1.pt is missing; the run had 3 ranks" in formats.read(tmp_path).problems[0].message
+    problem = formats.read(tmp_path).problems[0]
+    assert "trainer_1.pt is missing; the run had 3 ranks" in problem.message

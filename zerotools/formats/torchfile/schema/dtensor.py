@@ -135,7 +135,9 @@ def _cuts(
         if cut is not None:
             before = cuts.setdefault(cut.dimension, [])
             before.insert(_turn(cut.split_factor, [sizes[n] for n in before]), number)
-    cuts |= {dim: numbers for dim, numbers in _said_order(spec) if set(numbers) == {*cuts.get(dim, ())}}
+    for dim, numbers in _said_order(spec):
+        if set(numbers) == {*cuts.get(dim, ())}:
+            cuts[dim] = numbers
     for dim, numbers in cuts.items():
         for number in numbers:
             yield sizes[number], place[number], dim

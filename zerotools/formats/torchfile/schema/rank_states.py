@@ -1,6 +1,6 @@
 """What one rank of another program holds, in a file of any name: no names, or a part of the model.
 
-Such a file is known by its keys. Its own format reads it where it lies under the program's own name.
+Such a file is known by its keys. Its own format reads it under the name that the program gives it.
 Sources: deepspeed/runtime/zero/stage_1_and_2.py, stage3.py and bf16_optimizer.py (`state_dict`),
 deepspeed/runtime/engine.py (`_save_checkpoint`), megatron/training/checkpointing.py
 (`generate_state_dict`), megatron/core/optimizer/distrib_optimizer.py (`save_parameter_state`).
@@ -95,7 +95,8 @@ def refuse_part_of_model(tree: Any, weights: Mapping[str, PartialTensor]) -> Non
         )
     floats = {name: pieces for name, pieces in weights.items() if pieces.dtype.is_float}
     empty = [name for name, pieces in floats.items() if 0 in pieces.shape]
-    if empty and (len(empty) == len(floats) or isinstance(tree, Mapping) and _SHAPES in tree):
+    has_shapes = isinstance(tree, Mapping) and _SHAPES in tree
+    if empty and (has_shapes or len(empty) == len(floats)):
         raise Unsupported(
             f"{counted(len(empty), 'weight')} of {len(floats)} are empty, as {empty[0]:.200}: they "
             "are placeholders of weights that ZeRO-3 has partitioned; name the directory with the "
