@@ -111,6 +111,13 @@ def save_sharded_safetensors(mesh: object) -> None:
         "count": torch.tensor(7),
     }
     dcp.save(state, storage_writer=HuggingFaceStorageWriter(path="hf", save_distributed=True))
+    places = dict(zip(state, (1, 1, 2, 2, 3, 3, 2), strict=True))
+    dcp.save(
+        state,
+        storage_writer=HuggingFaceStorageWriter(
+            path="files", save_distributed=True, fqn_to_index_mapping=places
+        ),
+    )
     full = {n: v.full_tensor() if isinstance(v, DTensor) else v for n, v in state.items()}
     if dist.get_rank() == 0:
         save_file(full, "hf.safetensors")

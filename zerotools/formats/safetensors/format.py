@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,13 @@ class SafetensorsFormat(Format):
         from zerotools.formats.safetensors.read import read
 
         return read(path)
+
+    def doubts(self, source: Checkpoint) -> Mapping[str, str]:
+        from zerotools.formats.safetensors.lost_shards import lost_shards
+
+        if any(problem.blocks for problem in source.problems):  # and some tensors are left out
+            return {}
+        return lost_shards(source.root, source.tensors, list(source.files)).doubtful
 
     def job_record(self, source: Checkpoint) -> JobRecord | None:
         """Weights alone are all that a job has where DeepSpeed keeps state on a disk of its own."""

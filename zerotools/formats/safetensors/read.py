@@ -11,6 +11,7 @@ from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats.safetensors.choose import choose_files
 from zerotools.formats.safetensors.header import REMARK, Header, read_header
+from zerotools.formats.safetensors.lost_shards import lost_shards
 from zerotools.formats.safetensors.rank_files import (
     HF_METADATA,
     NOTE,
@@ -101,13 +102,15 @@ def _read_shards(
     if numbers and not is_end_known(root, tensors):
         lose_unnamed(root / name_of_next(names))
     beside = root / HF_METADATA
+    lost = lost_shards(root, tensors, names)
+    known = {key: tensor for key, tensor in tensors.items() if key not in lost.unknown}
     notes = (
         f"{counted(len(numbers) or len(headers), 'shard')}, counted from the names of the files",
         NOTE,
     )
     return Checkpoint(
         root=root,
-        tensors=tensors,
+        tensors=known,
         origin=Origin(
             "safetensors",
             path,
@@ -119,6 +122,7 @@ def _read_shards(
         problems=[
             *missing_shards(root, names),
             *known_better(root, max(headers), tensors),
+            *lost.problems,
             *_unread(root, headers, {}),
         ],
     )

@@ -59,9 +59,16 @@ class Inspection:
         return tuple(note for note in said if note)
 
     @property
+    def has_lost_files(self) -> bool:
+        """Whether a tensor is incomplete, or lay in a file without which nothing is whole."""
+        gone = set(self.missing)
+        blocking = (problem.file for problem in self.problems if problem.blocks)
+        return bool(self.incomplete) or any(file in gone for file in blocking)
+
+    @property
     def is_lacking(self) -> bool:
-        """Whether a tensor is incomplete, or nothing of it but the name can be read."""
-        return bool(self.incomplete) or any(problem.is_unread for problem in self.problems)
+        """Whether bytes are lost, or of a tensor nothing but the name can be read."""
+        return self.has_lost_files or any(problem.is_unread for problem in self.problems)
 
     @property
     def affected(self) -> tuple[str, ...]:

@@ -39,7 +39,7 @@ def next_commands(
     named = path if path.name not in ("", "..") else path.resolve()
     name = named.name or "run"
     model = shlex.quote(f"{name}-model")
-    if inspection.incomplete:
+    if inspection.has_lost_files:
         parts = parts_elsewhere(inspection)
         if parts:
             whole = shlex.quote(f"{parts[0].name}-whole")
