@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.formats.elements import elements
-from tests.golden_files import DEEPSPEED, FOREIGN, JOB
+from tests.golden_files import DEEPSPEED, FOREIGN, JOB, TORCH
 from zerotools import formats
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadRequest
@@ -93,6 +93,12 @@ def test_what_no_job_goes_on_from_is_refused(
     with pytest.raises(BadRequest) as error:
         prepare_job(path, tmp_path / "out", options)
     assert said in str(error.value)
+
+
+def test_optimizer_state_without_its_weights_is_refused(tmp_path: Path) -> None:
+    alone = TORCH / "fsdp2-dcp-w3" / "checkpoint" / "optimizer_0"
+    with pytest.raises(BadRequest, match="optimizer state without the weights that it is of"):
+        prepare_job(alone, tmp_path / "out", {})
 
 
 def test_a_checkpoint_of_a_job_of_engine_deepspeed_keeps_the_jobs_record(tmp_path: Path) -> None:

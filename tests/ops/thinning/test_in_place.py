@@ -252,6 +252,12 @@ def test_what_cannot_be_made_anew_is_refused(
         thinned(link if link.exists() else path)
 
 
+def test_optimizer_state_alone_has_nothing_that_would_stay(tmp_path: Path) -> None:
+    path = copy_of("torch-2.13.0/fsdp2-dcp-w3", tmp_path) / "optimizer_0"
+    with pytest.raises(BadRequest, match="holds no weights, so nothing would stay"):
+        prepare(path, M)
+
+
 def test_several_checkpoints_are_not_guessed_among(tmp_path: Path) -> None:
     path = copy_of("deepspeed-0.19.8/z2-bf16-w2-tags", tmp_path)
     with pytest.raises(BadRequest, match=r"holds 3 checkpoints: name those to thin"):

@@ -1,9 +1,10 @@
 """Files of ranks that are lost, as those beside them prove.
 
-Torch's writer makes one file for each rank and each file of the model: `shard-00002-model-00001-of-
-00003` is what rank 1 has of the tensors in file 1. A rank writes a piece of every tensor that is cut
-over it, an empty one too, so a file is missing for certain where the pieces of a tensor are fewer
-than those of tensors in other files. A tensor whose last pieces are lost has no known shape.
+Torch's writer makes one file for each rank and each file of the model: what rank 1 has of the
+tensors in file 1 of 3 is in `shard-00002-model-00001-of-00003`. A rank writes a piece of every
+tensor that is cut over it, an empty one too, so a file is missing for certain where the pieces of a
+tensor are fewer than those of tensors in other files. A tensor whose last pieces are lost has no
+known shape.
 
 A file may never have been: of tensors that every rank has whole, one rank alone writes each.
 """

@@ -145,7 +145,14 @@ def _completed(run: ForeignRun, options: Mapping[str, Any]) -> tuple[ForeignRun,
     run = replace(run, training=training)
     trained = dict.fromkeys(name for group in training.groups for name in group.params)
     tensors, weights = run.checkpoint.tensors, weights_of(run)
-    shapes = {name: tensors[weights[name]].shape for name in trained if name in weights}
+    bare = [name for name in trained if name not in weights]
+    if bare or not weights:
+        some = f"{bare[0]} and {len(bare) - 1} more" if len(bare) > 1 else "".join(bare)
+        raise BadRequest(
+            f"{run.path} has optimizer state without the weights that it is of ({some or 'all'}); "
+            "name the directory that holds the model, too"
+        )
+    shapes = {name: tensors[weights[name]].shape for name in trained}
     found = check_state(run, WantedModel(shapes, {}, {}), kind_of(run))
     if found.fresh:
         raise BadRequest(

@@ -16,6 +16,7 @@ from zerotools.core.target import FilePlan
 from zerotools.core.thinning import Keep, Thinning
 from zerotools.formats import FORMATS, FormatTable
 from zerotools.formats.format import Format, ReadOptions
+from zerotools.formats.torch_optimizers import WEIGHT_ROLES
 from zerotools.io.files.regular import read_regular
 from zerotools.io.files.sources import Sources, recording
 from zerotools.io.output.plain_files import literal
@@ -141,6 +142,8 @@ def prepare(
         entries = entries_of(subject)
         form = formats.format_of(source, table)
         thinning = form.thin(source, keep, replace(options, tag=None))
+        if not (thinning.is_empty or any(key.role in WEIGHT_ROLES for key in thinning.kept)):
+            raise BadRequest(f"{path} holds no weights, so nothing would stay")
         problems = _problems(source, sources, table)
     entries.note_in(sources)
     removed, rewritten = _below(subject, source, thinning)

@@ -174,7 +174,7 @@ def _cut_of(placement: Any, dimensions: int) -> _Placement | None:
         raise Unsupported(f"a DTensor with placement {placement.name}: {why}")
     state = placement.state if isinstance(placement.state, dict) else {}
     dim = state.get("dim", next(iter(placement.args), None))
-    factor = 1
+    factor: Any = 1
     if placement.name == _STRIDED:
         factor = state.get("split_factor", placement.kwargs.get("split_factor"))
         factor = placement.args[1] if factor is None and len(placement.args) > 1 else factor
