@@ -6,11 +6,12 @@ import each other, and the readers and writers of one are imported when they are
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
-from zerotools.core.checkpoint import Checkpoint
+from zerotools.core.checkpoint import Checkpoint, Stamp
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.core.training import TrainingState
 from zerotools.formats.dcp.format import DcpFormat
@@ -29,6 +30,7 @@ from zerotools.formats.optimizer_beside import joined_training, with_optimizer
 from zerotools.formats.safetensors.format import SafetensorsFormat
 from zerotools.formats.torchfile.format import TorchFileFormat
 from zerotools.io.files.listing import is_there
+from zerotools.io.files.save_times import written_apart
 from zerotools.io.files.sources import recording
 from zerotools.io.huggingface.model_sidecars import CONFIG, find_config
 from zerotools.runs.named_order import named_order_of
@@ -128,9 +130,21 @@ def _read(path: Path, options: ReadOptions, table: FormatTable) -> Checkpoint:
         checkpoint = with_optimizer(form.read(found.path, options), table)
         records = (read_thinned(checkpoint.root), named_order_of(checkpoint))
     said = [record.sentence() for record in records if record is not None]
+    said += _written_apart(checkpoint, sources.stamps)
     origin = replace(checkpoint.origin, notes=(*found.notes, *checkpoint.origin.notes, *said))
     config = checkpoint.model_sidecars.get(CONFIG) or find_config(checkpoint.root)
     return replace(checkpoint, origin=origin, own_config=config, stamps=sources.stamps)
+
+
+def _written_apart(checkpoint: Checkpoint, stamps: Mapping[Path, Stamp]) -> tuple[str, ...]:
+    """A sentence on files of ranks that were not written with the others."""
+    if checkpoint.origin.world_size in (None, 1):
+        return ()
+    root = checkpoint.root.absolute()
+    found = {name: stamps.get(root / name) for name in checkpoint.files}
+    times = {name: each.mtime_ns / 1e9 for name, each in found.items() if each is not None}
+    said = written_apart(times)
+    return () if said is None else (said,)
 
 
 def require_model(checkpoint: Checkpoint) -> None:

@@ -34,6 +34,7 @@ from zerotools.ops.conversions.few_bits import (
     refuse_quantising,
     with_quantised_config,
 )
+from zerotools.ops.conversions.unproved_save import unproved_save
 from zerotools.ops.execution.execute import WriteReport
 from zerotools.ops.quantised.dequantise import refuse_split
 from zerotools.ops.quantised.quantise import QUANTISERS
@@ -194,7 +195,7 @@ def _prepare(
     target = with_quantised_config(target, weights, quantisation, made, options.dtype)
     if merged is not None:
         target = with_merged_config(target, weights)
-    notes = [*notes, *said, *found, *target.notes]
+    notes = [*notes, *said, *found, *target.notes, *unproved_save(checkpoint, source)]
     lacking = lacking_config(weights, target)
     refuse_bare_casts(weights, target, quantisation)
     as_read = checkpoint if options.mapping is not None else None

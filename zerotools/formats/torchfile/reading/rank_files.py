@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -22,9 +23,11 @@ from zerotools.formats.torchfile.schema.opened_file import (
     open_file,
 )
 from zerotools.formats.torchfile.schema.param_numbers import float_shapes, names_by_number
+from zerotools.formats.torchfile.schema.pieces import WHOLE
 from zerotools.io.files.damage import tolerate
 from zerotools.io.files.regular import read_regular
 from zerotools.io.huggingface.model_sidecars import model_sidecars
+from zerotools.io.numeric.scalars import read_scalar
 
 _MAX_NAMED = 1000
 _VERL_CONFIG, _VERL_MODEL = "fsdp_config.json", "huggingface"
@@ -80,6 +83,7 @@ def read_ranks(path: Path, model: RankGroup, groups: Sequence[RankGroup]) -> Che
     )
     problems = [problem for group in listed for problem in _problems(path, group, size)]
     problems += _misplaced(parts, model)
+    problems += _mixed_steps(path, moments)
     return Checkpoint(
         root=path,
         tensors=keyed(
@@ -167,6 +171,31 @@ def _misplaced(parts: Sequence[OpenedFile], model: RankGroup) -> Iterable[Proble
         if said and said != {ranks[file.name]}:
             listed = ", ".join(map(str, sorted(said)))
             yield Problem(f"{file.path} was saved by rank {listed}, as its tensors say", file.name)
+
+
+def _mixed_steps(path: Path, files: Sequence[OpenedFile]) -> Iterable[Problem]:
+    """Files of another step than most of the others. Each rank counts the steps of its parameters,
+    of which one is read in each file."""
+    steps: dict[str, int | float] = {}
+    for file, contents in files:
+        found = (each for (_, role), each in contents.moments.items() if role == "step")
+        first = next((each for each in found if not each.shape and each.blocks), None)
+        if first is not None and first.kind == WHOLE:
+            try:
+                steps[file.name] = read_scalar(path, file.tensor(first.blocks[0][1])).value
+            except (BadFile, Unsupported):  # whoever reads it is told
+                return
+    if len(set(steps.values())) < 2:
+        return
+    (usual, _), *_ = Counter(steps.values()).most_common(1)
+    for name, step in steps.items():
+        if step != usual:
+            yield Problem(
+                f"{path / name} is from step {step:g} and other files are from step {usual:g}: "
+                "files of two saves are mixed; take another checkpoint",
+                name,
+                blocks=True,
+            )
 
 
 def _notes(model: RankGroup, parts: Sequence[OpenedFile], said: str | None) -> tuple[str, ...]:
