@@ -183,3 +183,10 @@ def test_closed_output_is_no_defect(monkeypatch: pytest.MonkeyPatch) -> None:
         main(["--version"])
     sys.stdout.close()
     assert left.value.code == 0
+
+
+def test_averaging_is_refused_with_the_tool_that_does_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(build(), ["average", "a", "b"]) == 2
+    assert "never computes new ones; mergekit averages models" in capsys.readouterr().err

@@ -25,6 +25,13 @@ def debug_option() -> click.Option:
     )
 
 
+_AVERAGING = ("average", "blend", "interpolate", "lerp", "slerp", "soup", "swa")
+ELSEWHERE = (
+    "zerotools moves weights and never computes new ones; mergekit averages models of safetensors, "
+    "which zerotools consolidate writes"
+)
+
+
 class LazyGroup(click.Group):
     """A group over a table `name -> Entry`; a module is imported when its command is invoked."""
 
@@ -54,6 +61,8 @@ class LazyGroup(click.Group):
         """As click does, with the nearest names for one that does not exist."""
         name = args[0]
         if name not in self.entries and not name.startswith("-") and not ctx.resilient_parsing:
+            if name in _AVERAGING:
+                raise click.UsageError(f"there is no command {name!r}: {ELSEWHERE}", ctx=ctx)
             near = suggest_commands(name, self.entries)
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
             raise click.UsageError(f"there is no command {name!r}{hint}", ctx=ctx)

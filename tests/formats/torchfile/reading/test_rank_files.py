@@ -262,3 +262,16 @@ def test_one_plain_file_of_several_is_read_alone(tmp_path: Path) -> None:
     root = ranks(tmp_path / "c", 2, lambda file, rank: {"w": file.tensor(W + rank)})
     found: Checkpoint = formats.read(root / "model_world_size_2_rank_1.pt")
     assert elements(found, Key("w", "param")).tolist() == (W + 1).tolist()
+
+
+def test_a_file_of_another_step_is_a_problem(tmp_path: Path) -> None:
+    def make(file: Saved, rank: int) -> Any:
+        mesh = mesh_of((3,), (rank,), rank)
+        piece = file.dtensor(_piece(W, 3, rank, 0), W.shape, [shard(0)], mesh)
+        step = file.tensor(np.array(1 if rank == 1 else 2, dtype=np.float32))
+        optimizer = {"state": {"w": {"step": step}}, "param_groups": [{"params": ["w"]}]}
+        return {"model": {"w": piece}, "optimizer": optimizer}
+
+    (problem,) = formats.read(ranks(tmp_path / "c", 3, make)).problems
+    assert "rank_1.pt is from step 1 and other files are from step 2" in problem.message
+    assert problem.blocks
