@@ -12,7 +12,7 @@ from zerotools.ops.verification.findings import Check, Comparison, Finding, Veri
 from zerotools.ops.verification.verification_json import SCHEMA, to_json
 from zerotools.ops.verification.verify import prepare
 
-OF_THE_COMMAND = ("dry_run", "manifest", "seconds", "bytes_to_read", "files")
+OF_THE_COMMAND = ("dry_run", "next", "manifest", "seconds", "bytes_to_read", "files")
 PAGE = Path(__file__).resolve().parents[2] / "docs/reference/verify-json.md"
 
 
