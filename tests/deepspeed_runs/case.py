@@ -7,7 +7,9 @@ from typing import Any, Literal
 from .optimizers import SECTIONS
 
 Precision = Literal["fp32", "bf16", "fp16"]
-Harness = Literal["engine", "trainer", "accelerate", "pipeline", "experts", "tensor", "autoep"]
+Harness = Literal[
+    "engine", "sequence", "mics", "trainer", "accelerate", "pipeline", "experts", "tensor", "autoep"
+]
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ def with_zero(config: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, A
     """
     if not changes:
         return config
-    zero = {**config["zero_optimization"], **changes}
+    zero = {**config.get("zero_optimization", {}), **changes}
     if zero["stage"] != 3:
         zero.pop("offload_param", None)
     kept = {key: value for key, value in config.items() if key != "data_types"}

@@ -123,3 +123,32 @@ PARALLEL = (
         harness="tensor",
     ),
 )
+
+SEQUENCE = tuple(
+    Case(
+        name,
+        stage,
+        world_size,
+        "Ulysses over two ranks: from 0.18 to 0.19.5 their files are called mp_rank_01, too",
+        precision,
+        "zoo",
+        harness="sequence",
+    )
+    for name, stage, world_size, precision in (
+        ("sequence-z1-fp32-w2", 1, 2, "fp32"),
+        ("sequence-z2-bf16-w4", 2, 4, "bf16"),
+        ("sequence-z3-bf16-w4", 3, 4, "bf16"),
+    )
+)
+MICS = Case(
+    "mics-z3-bf16-w4",
+    3,
+    4,
+    "MiCS: two groups of two ranks, of which the first saves",
+    "bf16",
+    zero={"mics_shard_size": 2},
+    harness="mics",
+)
+OLDER = (*SEQUENCE, MICS)
+"""Of older versions alone: the newest calls the files of sequence-parallel ranks as those of other
+runs, and has no MiCS."""

@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 
 from . import truth
 from .case import Case, deepspeed_config, with_zero
-from .cases import CASES
+from .cases import ALL_CASES
 from .launch import leave
 from .learners import forget
 from .models import MODELS, Model
@@ -72,7 +72,7 @@ def main() -> None:
     deepspeed.init_distributed(dist_backend="gloo", verbose=False)
     for name, home, changes in json.loads(Path(sys.argv[1]).read_text()):
         print("judging", home, flush=True)
-        judge(CASES[name], home, changes)
+        judge(ALL_CASES[name], home, changes)
     dist.barrier()
     leave()
 

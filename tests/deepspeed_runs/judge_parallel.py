@@ -7,7 +7,9 @@ the rest of this launch's ranks are data-parallel.
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import deepspeed
 import torch
@@ -22,18 +24,18 @@ from .learners import forget
 from .parallel import engine_of, gather, model_of, train
 
 
-def judge(case: Case) -> None:
+def judge(case: Case, home: str, changes: Mapping[str, Any]) -> None:
     """Loads, gathers, saves again and trains on; collective."""
     model = model_of(case)
     forget(model)
-    engine = engine_of(case, model)
-    path, _ = engine.load_checkpoint(f"{case.name}/{GIVEN}")
+    engine = engine_of(case, model, changes)
+    path, _ = engine.load_checkpoint(f"{home}/{GIVEN}")
     if path is None:
-        raise AssertionError(f"{case.name}: DeepSpeed found nothing to load")
+        raise AssertionError(f"{home}: DeepSpeed found nothing to load")
     tensors = gather(case, engine)
     if dist.get_rank() == 0:
-        save_file(tensors, f"{case.name}/{TRUTH}")
-    engine.save_checkpoint(f"{case.name}/{AGAIN}", tag=Path(path).parent.name)
+        save_file(tensors, f"{home}/{TRUTH}")
+    engine.save_checkpoint(f"{home}/{AGAIN}", tag=Path(path).parent.name)
     train(case, engine, engine.global_steps)
     gather(case, engine)
 
@@ -41,9 +43,9 @@ def judge(case: Case) -> None:
 def main() -> None:
     torch.set_num_threads(1)
     deepspeed.init_distributed(dist_backend="gloo", verbose=False)
-    for name, *_ in json.loads(Path(sys.argv[1]).read_text()):
-        print("judging", name, flush=True)
-        judge(CASES[name])
+    for name, home, changes in json.loads(Path(sys.argv[1]).read_text()):
+        print("judging", home, flush=True)
+        judge(CASES[name], home, changes)
     dist.barrier()
     leave()
 

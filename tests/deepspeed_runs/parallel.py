@@ -14,9 +14,8 @@ from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
 from torch import Tensor, nn
 
 from . import truth
-from .case import Case, deepspeed_config
+from .case import Case, deepspeed_config, with_zero
 from .models import Block, gradient, initial
-from .surroundings import Sentences, tiny_llama
 
 Ranks = Mapping[int, Tensor]
 
@@ -30,9 +29,10 @@ class PipeLayer(Block):
         return row + super().forward(1, 0).to(row.dtype)
 
 
-def rows() -> Iterator[tuple[Tensor, Tensor]]:
+def rows(dtype: torch.dtype) -> Iterator[tuple[Tensor, Tensor]]:
+    """Of the model's type, as which older versions pass them on."""
     while True:
-        yield initial((1, 4), 3), torch.zeros(1)
+        yield initial((1, 4), 3).to(dtype), torch.zeros(1)
 
 
 def pipeline() -> nn.Module:
@@ -98,6 +98,8 @@ def experts(case: Case) -> nn.Module:
 
 def uncut_llama(case: Case) -> nn.Module:
     """With one key-value head, the second tensor rank gets no part of the attention."""
+    from .surroundings import tiny_llama  # imports transformers, which no other case needs
+
     return tiny_llama(tied=False, key_value_heads=1 if case.model == "llama_one_head" else 2)
 
 
@@ -108,14 +110,17 @@ def model_of(case: Case) -> nn.Module:
     return experts(case) if case.harness == "experts" else uncut_llama(case)
 
 
-def engine_of(case: Case, model: nn.Module) -> Any:
-    """The engine of a case; AutoTP cuts a Llama over two ranks."""
+def engine_of(case: Case, model: nn.Module, changes: Mapping[str, Any] | None = None) -> Any:
+    """The engine of a case, with changes of its ZeRO settings; AutoTP cuts a Llama over two
+    ranks."""
     parameters: list[Any] = [p for p in model.parameters() if p.requires_grad]
     if case.harness == "experts":
         group = {"params": parameters, "name": "all"}
         parameters = split_params_into_different_moe_groups_for_optimizer(group)
     engine, *_ = deepspeed.initialize(
-        model=model, model_parameters=parameters, config=deepspeed_config(case)
+        model=model,
+        model_parameters=parameters,
+        config=with_zero(deepspeed_config(case), changes or {}),
     )
     return engine
 
@@ -123,12 +128,14 @@ def engine_of(case: Case, model: nn.Module) -> Any:
 def train(case: Case, engine: Any, step: int) -> None:
     """One step; collective."""
     if case.harness == "pipeline":
-        engine.train_batch(rows())
+        engine.train_batch(rows(next(engine.module.parameters()).dtype))
         return
     if case.harness == "experts":
         batch = gradient((5, 8), step, dist.get_rank())
         loss = engine(batch.to(next(engine.module.parameters()).dtype))
     else:
+        from .surroundings import Sentences
+
         ids = Sentences()[dist.get_rank() // 2]["input_ids"].unsqueeze(0)
         loss = engine(input_ids=ids, labels=ids).loss
     engine.backward(loss)

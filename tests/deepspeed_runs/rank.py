@@ -7,6 +7,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import deepspeed
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from . import truth
 from .case import Case, Save, deepspeed_config
-from .cases import CASES
+from .cases import ALL_CASES
 from .launch import leave
 from .models import MODELS, Model
 from .optimizers import CLIENT_OPTIMIZERS
@@ -132,9 +133,25 @@ def muon_halves(model: Model, groups: list[list[str]]) -> list[list[str]]:
     return [half for half in halves if half]
 
 
+def model_of(case: Case) -> Model:
+    """The model of a case; MiCS cuts it as it is made."""
+    if case.harness != "mics":
+        return MODELS[case.model]()
+    with deepspeed.zero.MiCS_Init(config_dict_or_path=deepspeed_config(case)):
+        return MODELS[case.model]()
+
+
+def sequence_ranks() -> ModuleType:
+    """Pairs of ranks that share sequences."""
+    from deepspeed.runtime.sequence_parallel import parallel_state_sp
+
+    parallel_state_sp.initialize_sequence_parallel(2)
+    return parallel_state_sp
+
+
 def run_engine(case: Case) -> None:
     """Trains and saves with DeepSpeed alone; collective."""
-    model: Model = MODELS[case.model]()
+    model = model_of(case)
     groups = model.groups()
     names = model.group_names()
     client = CLIENT_OPTIMIZERS.get(case.optimizer)
@@ -143,6 +160,7 @@ def run_engine(case: Case) -> None:
         model_parameters=None if client else groups,
         optimizer=client(groups) if client else None,
         config=deepspeed_config(case),
+        mpu=sequence_ranks() if case.harness == "sequence" else None,
     )
     if case.optimizer == "muon":
         names = muon_halves(model, names)
@@ -167,7 +185,7 @@ def run_engine(case: Case) -> None:
 def run(case: Case) -> None:
     """Lets the harness of the case train and save; the others are imported only when needed."""
     save = case.saves[-1]
-    if case.harness == "engine":
+    if case.harness in ("engine", "sequence", "mics"):
         run_engine(case)
     elif case.harness in ("trainer", "accelerate"):
         from .surroundings import run_accelerate, run_trainer
@@ -191,7 +209,7 @@ def main() -> None:
     torch.set_num_threads(1)
     allow_fp16_on_cpu()
     deepspeed.init_distributed(dist_backend="gloo", verbose=False)
-    run(CASES[sys.argv[1]])
+    run(ALL_CASES[sys.argv[1]])
     leave()
 
 

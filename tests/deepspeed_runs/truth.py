@@ -1,8 +1,8 @@
 """What the live engine holds, gathered from all ranks without reading what it saved.
 
-DeepSpeed's `safe_get_local_*` calls give the slices of stage 3; its `safe_get_full_*` would pass
-moments through the type of the masters. At stages 1 and 2 both deadlock with several parameter
-groups and name the wrong weights under round robin. There the place of a parameter is taken from
+DeepSpeed's `safe_get_full_*` calls would pass moments through the type of the masters, and its
+`safe_get_local_*` calls are not in versions before 0.14. The slices of stage 3 are where its
+optimizer says. At stages 1 and 2 the place of a parameter is taken from
 its address within the flat 16-bit buffer.
 """
 
@@ -12,7 +12,6 @@ from typing import Any
 import deepspeed
 import torch
 import torch.distributed as dist
-from deepspeed.utils import safe_get_local_fp32_param, safe_get_local_optimizer_state
 from torch import Tensor, nn
 
 Owned = Iterator[tuple[nn.Parameter, str, Tensor]]
@@ -98,13 +97,13 @@ def partitioned_state(engine: Any, parameters: list[nn.Parameter]) -> Owned:
     """Stage 3: (parameter, role, full tensor)."""
     optimizer = engine.optimizer
     for parameter in parameters:
-        yield parameter, "param", join_slices(parameter, safe_get_local_fp32_param(parameter))
-        sub_group = optimizer.grad_position[optimizer.get_param_id(parameter)][0]
+        place = optimizer.grad_position[optimizer.get_param_id(parameter)]
+        sub_group, start, count = map(int, place)
         flat = optimizer.fp32_partitioned_groups_flat[sub_group]
+        yield parameter, "param", join_slices(parameter, flat[start : start + count])
         for role, value in optimizer.optimizer.state.get(flat, {}).items():
             if isinstance(value, Tensor) and value.shape == flat.shape:
-                part = safe_get_local_optimizer_state(parameter, role)
-                yield parameter, role, join_slices(parameter, part)
+                yield parameter, role, join_slices(parameter, value[start : start + count])
             else:
                 yield parameter, role, as_step(value)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 
 from tests.formats.deepspeed.damaging import ALL, copied, problems_of, refusals
 from tests.formats.deepspeed.reading.test_versions import rewrite
+from zerotools.core.checkpoint import Checkpoint
+from zerotools.formats import format_of, read
 from zerotools.io.torchzip.tensors import as_tensor
 from zerotools.ops.conversions import consolidate
 from zerotools.ops.conversions.conversion import prove
@@ -17,7 +20,11 @@ from zerotools.ops.conversions.conversion import prove
 Z0, Z1 = "pipeline-z0-bf16-w2", "pipeline-z1-fp32-w4"
 
 
-@pytest.mark.parametrize("layer", range(5))
+def doubts(checkpoint: Checkpoint) -> Mapping[str, str]:
+    return format_of(checkpoint).doubts(checkpoint)
+
+
+@pytest.mark.parametrize("layer", range(4))
 def test_a_layer_that_is_lost_without_zero(layer: int, tmp_path: Path) -> None:
     tag = copied(Z0, tmp_path)
     (tag / f"layer_{layer:02d}-model_states.pt").unlink()
@@ -37,12 +44,30 @@ def test_a_layer_that_is_lost_with_zero(layer: int, tmp_path: Path) -> None:
 
 
 def test_a_stage_that_uses_the_tied_layer_of_another(tmp_path: Path) -> None:
-    """It has no layer file of its own, and is left out by name."""
+    """It has no layer file of its own, and its masters are those of the other."""
     tag = copied(Z0, tmp_path)
+    whole = read(tag)
     (tag / "layer_04-model_states.pt").unlink()
-    assert "--exclude 'tied_modules.embed.weight'" in problems_of(tag)[0]
-    options = consolidate.Options(exclude=("tied_modules.embed.weight",))
-    assert prove(consolidate.prepare(tag, tmp_path / "out", options)) == 5
+    found = read(tag)
+    assert found.problems == []
+    assert found.tensors.keys() == whole.tensors.keys()
+    assert ["tied_modules.embed.weight" in said for said in doubts(found).values()] == [True]
+    assert prove(consolidate.prepare(tag, tmp_path / "out", consolidate.Options())) == 5
+
+
+def test_a_tied_weight_whose_shape_is_not_known(tmp_path: Path) -> None:
+    """Two layers have as many elements: the weights are read, and the optimizer's state is not."""
+    tag = copied(Z0, tmp_path)
+
+    def turned(tree: dict[str, Any]) -> None:
+        tensor = as_tensor(tree["weight"])
+        assert tensor is not None
+        tree["weight"] = replace(tensor, shape=tensor.shape[::-1], strides=(1, 8))
+
+    rewrite(tag / "layer_04-model_states.pt", turned)
+    found = read(tag)
+    assert {key.role for key in found.tensors} == {"param"}
+    assert "the state of the optimizer is not read" in found.problems[0].message
 
 
 @pytest.mark.parametrize("lost", [[], [1], [2], [3], [1, 3]])

@@ -54,6 +54,9 @@ MOVED_TO_THREE = (
     Move("z2-fp32-w2-muon", ZeroSettings(stage=3)),
     Move("z3-bf16-w2", ZeroSettings(sub_group_size=30)),
     Move("z3-fp16-w2", ZeroSettings(stage=1)),
+    Move("sequence-z2-bf16-w4", version="0.18.9"),
+    Move("sequence-z3-bf16-w4", version="0.18.9"),
+    Move("z0-bf16-w2", ZeroSettings(stage=1), "0.14.5"),
 )
 MOVED_TO_TWO = (
     Move("z1-fp32-w3-round-robin", ZeroSettings(round_robin=False)),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.deepspeed_runs.judging import Move, differences
+from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
 
 pytestmark = pytest.mark.deepspeed
 
@@ -19,8 +20,23 @@ TO_TWO = (
 TO_FOUR = ("experts-z2-bf16-w2", "tensor-parallel-z2-fp32-w2")
 
 
-@pytest.mark.parametrize(("cases", "ranks"), [(TO_TWO, 2), (TO_FOUR, 4)], ids=["to-2", "to-4"])
+OLDER_TO_FOUR = (
+    Move("experts-z1-fp32-w4-round-robin", version="0.10.3"),
+    Move("experts-z2-bf16-w2", version="0.18.9"),
+)
+FROM_STAGE_0 = (Move("pipeline-z0-bf16-w2", ZeroSettings(stage=1)),)
+
+
+@pytest.mark.parametrize(
+    ("moves", "ranks"),
+    [
+        ((*map(Move, TO_TWO),), 2),
+        ((*map(Move, TO_FOUR), *OLDER_TO_FOUR), 4),
+        (FROM_STAGE_0, 2),
+    ],
+    ids=["to-2", "to-4", "stage-0"],
+)
 def test_deepspeed_loads_it_beside_the_second_kind_of_parallelism(
-    cases: tuple[str, ...], ranks: int, tmp_path: Path
+    moves: tuple[Move, ...], ranks: int, tmp_path: Path
 ) -> None:
-    assert differences(map(Move, cases), ranks, tmp_path, "judge_parallel") == []
+    assert differences(moves, ranks, tmp_path, "judge_parallel") == []

@@ -34,7 +34,8 @@ def change_stage(logical: LogicalState, kind: str, stage: int | None) -> Logical
     if kind == STAGE_3:
         return _to_zero3(logical)
     made = logical if logical.kind != STAGE_3 else _with_weights(logical)
-    model = {**made.model, **_frozen(made, stage)}
+    # A run of stage 0 has its optimizer there.
+    model = {**made.model, **_frozen(made, stage), model_tree.OPTIMIZER: None}
     inner = (
         _zero12_state(made, stage) if logical.kind != kind else _staged(made.optimizer_state, stage)
     )
@@ -105,6 +106,7 @@ def _to_zero3(logical: LogicalState) -> LogicalState:
         model_tree.MODULE: _placeholders(logical),
         model_tree.FROZEN_SHAPES: Ordered(frozen) if frozen else None,
         model_tree.FROZEN_FRAGMENTS: Ordered() if frozen else None,
+        model_tree.OPTIMIZER: None,
     }
     source_tensors = {
         key: tensor for key, tensor in logical.source_tensors.items() if key.role != "param16"

@@ -197,7 +197,7 @@ def _parts(
 ) -> Iterator[FlatGroup]:
     """One group; or, where each expert-parallel rank has experts of its own, one for each of them.
     Files name experts by their local number."""
-    ranks = _ranks_of_group(number, optim_states, first)
+    ranks = ranks_of_group(number, optim_states, first)
     if ranks == len(optim_states):
         yield _group(number, shapes, optim_states, first, ranks)
         return
@@ -271,7 +271,7 @@ def _group(
     )
 
 
-def _ranks_of_group(
+def ranks_of_group(
     number: int, optim_states: Sequence[OptimStates | None], first: OptimStates
 ) -> int:
     """How many ranks share the group: fewer than all for experts."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import Unsupported
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
+from zerotools.formats.deepspeed.schema.file_names import name_for_rank
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
 
 
@@ -21,6 +22,18 @@ class DeepSpeedNative:
     tensor_ranks: int
     frozen: frozenset[str]
     is_elastic: bool
+
+
+def files_of_all_ranks(source: Checkpoint, name: str) -> Iterator[str]:
+    """The file `name` and those of the other data-parallel ranks, but for files with a problem:
+    they may be left over. Without model parallelism the mp rank in a name is that among the ranks
+    that share a sequence."""
+    mp_rank = 0 if len(native_of(source).mp_shards) == 1 else None
+    faulty = {problem.file for problem in source.problems}
+    same = name_for_rank(name, 0, mp_rank)
+    for other in sorted(source.files):
+        if other not in faulty and name_for_rank(other, 0, mp_rank) == same:
+            yield other
 
 
 def refuse_stacked_experts(source: Checkpoint) -> None:

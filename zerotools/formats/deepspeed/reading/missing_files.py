@@ -16,8 +16,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.checkpoint import Key, Problem, Tensor
-from zerotools.core.dtypes import FLOAT32
+from zerotools.core.checkpoint import Problem, Tensor
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.pipeline_layers import (
     PLAIN,
@@ -37,13 +36,13 @@ from zerotools.io.torchzip.tensors import as_tensor
 
 def lost_layers(
     directory: Path, stages: Sequence[MpShard], layers: Mapping[str, Tensor]
-) -> tuple[list[Problem], dict[Key, Tensor]]:
-    """What is wrong, and holes for tied weights that a stage has trained and no layer file of it
-    holds. `stages` are those of one tensor-parallel rank in their order, `layers` the tensors of
-    its layer files by `LAYER.NAME`."""
+) -> list[Problem]:
+    """Parameters that the stages have trained, and no layer file holds. `stages` are those of one
+    tensor-parallel rank in their order, `layers` the tensors of its layer files by `LAYER.NAME`.
+    A tied one may lie in the layer of an earlier stage alone."""
     trained = [trained_by(mp_shard) for mp_shard in stages]
     if not all(trained):
-        return list(_fewer_elements(directory, stages, layers)), {}
+        return list(_fewer_elements(directory, stages, layers))
     problems: list[Problem] = []
     for mp_shard, names in zip(stages, trained, strict=True):
         for name, numel in names.items():
@@ -59,31 +58,26 @@ def lost_layers(
                         is_loss=True,
                     )
                 )
-    holes = {}
     for stage, name in _lost_ties(stages, trained, layers):
-        is_only = not any(name in earlier for earlier in trained[:stage])
-        if is_only:
+        if not any(name in earlier for earlier in trained[:stage]):
             file = stages[stage].model.file.name
             message = f"{directory}: no layer file holds {name}, which {file} has trained"
             problems.append(Problem(message, ANY_LAYER, name, blocks=True, is_loss=True))
-        elif not stages[0].groups:  # masters have the tied weights by name
-            problems.append(Problem(_doubt(directory, stages[stage], name), None, name))
-            holes[Key(name, "param")] = Tensor(FLOAT32, (_most(trained, name),), ())
-    return problems, holes
+    return problems
 
 
 def doubtful_layers(
     directory: Path, mp_shards: Sequence[MpShard], tensor_ranks: int
 ) -> Iterator[tuple[str, str]]:
     """Model files of later stages that have trained a tied weight which no layer file of theirs
-    holds, and a sentence on it: the layer is lost, or they use that of another stage. The masters
-    have the weight, so that nothing but the file itself would be lost."""
+    holds, and a sentence on it: the layer is lost, or they use that of another stage. That one has
+    the weight, so that nothing but the file itself would be lost."""
     if mp_shards[0].model.module is not None:
         return
     for rank in range(tensor_ranks):
         stages = mp_shards[rank::tensor_ranks]
         trained = [trained_by(mp_shard) for mp_shard in stages]
-        if stages[0].groups and all(trained):
+        if all(trained):
             for stage, name in _lost_ties(stages, trained, stages[0].uncut):
                 yield stages[stage].model.file.name, _doubt(directory, stages[stage], name)
 
@@ -110,10 +104,6 @@ def _numel(layers: Mapping[str, Tensor], name: str) -> int | None:
     return None if tensor is None else tensor.numel
 
 
-def _most(trained: Sequence[Mapping[str, int]], name: str) -> int:
-    return max(names.get(name, 0) for names in trained)
-
-
 def _lost_ties(
     stages: Sequence[MpShard],
     trained: Sequence[Mapping[str, int]],
@@ -134,8 +124,7 @@ def _lost_ties(
 def _doubt(directory: Path, stage: MpShard, name: str) -> str:
     return (
         f"{directory}: {stage.model.file.name} has trained {name}, and no layer file of its stage "
-        "holds it: one is lost, or the stage uses the layer of another; if so, leave it out with "
-        f"--exclude '{name}'"
+        "holds it: one is lost, or the stage uses the layer of another"
     )
 
 

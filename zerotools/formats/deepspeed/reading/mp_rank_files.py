@@ -23,6 +23,7 @@ from zerotools.formats.deepspeed.reading.consistency import (
     duplicated_files,
     misnamed_files,
 )
+from zerotools.formats.deepspeed.reading.listed_parameters import with_listed_parameters
 from zerotools.formats.deepspeed.reading.saves import SaveFiles
 from zerotools.formats.deepspeed.schema.experts import EXPERTS
 from zerotools.formats.deepspeed.schema.file_names import (
@@ -38,7 +39,11 @@ from zerotools.formats.deepspeed.schema.model_states import (
     parse_model,
     tensors_of,
 )
-from zerotools.formats.deepspeed.schema.optim_states import OptimStates, parse_optim_states
+from zerotools.formats.deepspeed.schema.optim_states import (
+    BF16_OPTIMIZER,
+    OptimStates,
+    parse_optim_states,
+)
 from zerotools.io.files.damage import lose_unnamed, tolerate
 from zerotools.io.torchzip.pt_file import TorchFile
 
@@ -58,8 +63,9 @@ def load_mp_rank(
     `whole` are tensors of layer and expert files, beside those of the model file itself. With
     `weights_alone`, optimizer files are not missed where these have the weights.
     """
-    first = save.model
-    optim_states = _optim_states(directory, save, problems)
+    optim_states = _optim_states(directory, save, listing.sequence_ranks, problems)
+    in_model = whole_tensors(save.model)
+    first = _listed(save, optim_states, {**whole, **in_model}, problems)
     models: list[ModelStates | None] = [first]
     if is_rank_file(first.file.name):
         size = len(optim_states) or first.data_parallel_size or 1
@@ -69,7 +75,6 @@ def load_mp_rank(
     problems += compare_mp_ranks(present)
     trained = {name: shape for group in first.groups or () for name, shape in group.items()}
     mine = {name: tensor for name, tensor in whole.items() if _belongs(name, set(trained), first)}
-    in_model = whole_tensors(first)
     everything = {**mine, **in_model}
     if not trained or any(optim is not None for optim in optim_states):
         found = read_mp_rank(models, optim_states, everything)
@@ -82,6 +87,23 @@ def load_mp_rank(
     return _without_masters(
         read_mp_rank(models, (), everything, is_zero3=is_rank_file(first.file.name)), trained
     )
+
+
+def _listed(
+    save: SaveFiles,
+    optim_states: Sequence[OptimStates | None],
+    whole: Mapping[str, Tensor],
+    problems: list[Problem],
+) -> ModelStates:
+    """The model file with the parameters of the flat buffers. Without them the weights of stage 0
+    are read as they lie in the files, and the optimizer's state is not."""
+    try:
+        return with_listed_parameters(save.model, optim_states, whole)
+    except BadFile as error:
+        if save.lowest is None or save.lowest.kind != BF16_OPTIMIZER:
+            raise
+        problems.append(Problem(f"{error}; the state of the optimizer is not read"))
+        return save.model
 
 
 def _weights_of(mp_shard: MpShard, trained: Shapes) -> MpShard:
@@ -122,14 +144,14 @@ def _belongs(name: str, trained: set[str], model: ModelStates) -> bool:
 
 
 def _optim_states(
-    directory: Path, save: SaveFiles, problems: list[Problem]
+    directory: Path, save: SaveFiles, sequence_ranks: int, problems: list[Problem]
 ) -> list[OptimStates | None]:
     """The optimizer files of every data-parallel rank, in rank order."""
     names, lowest = save.optim_files, save.lowest
     if lowest is None:
         return []
     ranks = sorted(names)
-    size = _data_parallel_size(save.model, lowest, ranks)
+    size = data_parallel_size(save.model, lowest, ranks)
     optim_states: dict[int, OptimStates] = {}
     for rank in ranks:
         if rank >= size:
@@ -143,7 +165,8 @@ def _optim_states(
                 problems.append(Problem(str(error), names[rank]))
     for rank in range(size):
         if rank not in names:
-            missing = name_for_rank(names[ranks[0]], rank)
+            own = rank % sequence_ranks if sequence_ranks > 1 else None
+            missing = name_for_rank(names[ranks[0]], rank, own)
             problems.append(_missing(directory, missing, size))
     found = [optim_states.get(rank) for rank in range(size)]
     problems += misnamed_files(optim.file for optim in found if optim is not None)
@@ -167,7 +190,7 @@ def _missing(directory: Path, name: str, size: int) -> Problem:
     return Problem(f"{directory / name} is missing; the run had {counted(size, 'rank')}", name)
 
 
-def _data_parallel_size(model: ModelStates, optim: OptimStates, ranks: Sequence[int]) -> int:
+def data_parallel_size(model: ModelStates, optim: OptimStates, ranks: Sequence[int]) -> int:
     """The number of ranks that share the flat buffers, as the files say."""
     count = optim.partition_count
     if isinstance(count, int) and count > 0:
@@ -194,7 +217,7 @@ def stage_3_models(
     names = {dp: listing.models.get((mp_rank, dp)) for dp in range(size)}
     for dp, there in names.items():
         if there is None:
-            missing = model_file(mp_rank, dp)
+            missing = _rank_file(listing, mp_rank, dp)
             # Only the first rank's says which weights are tied.
             problems.append(replace(_missing(directory, missing, size), blocks=not dp))
     if not first.frozen_shapes:
@@ -202,7 +225,7 @@ def stage_3_models(
         return [first]
     found: list[ModelStates | None] = []
     for dp, own in names.items():
-        expected = model_file(mp_rank, dp)
+        expected = _rank_file(listing, mp_rank, dp)
         try:
             if own is None:
                 message = _missing(directory, expected, size).message
@@ -214,6 +237,12 @@ def stage_3_models(
             found.append(None)
     problems += duplicated_files(model.file for model in found if model is not None)
     return found
+
+
+def _rank_file(listing: TagListing, mp_rank: int, dp_rank: int) -> str:
+    """What the model file of a rank is called at stage 3."""
+    own = dp_rank % listing.sequence_ranks if listing.sequence_ranks > 1 else mp_rank
+    return model_file(own, dp_rank)
 
 
 def _damaged(directory: Path, names: Iterable[str | None]) -> Iterator[Problem]:

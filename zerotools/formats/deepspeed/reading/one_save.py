@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from zerotools.core.checkpoint import Checkpoint, Tensor
 from zerotools.core.ranges import chunk_locations
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
-from zerotools.formats.deepspeed.partitioning.native import native_of
+from zerotools.formats.deepspeed.partitioning.native import files_of_all_ranks, native_of
 from zerotools.formats.deepspeed.partitioning.weight_pairs import weight_pairs
 from zerotools.formats.deepspeed.reading.consistency import says_its_name, step_of, updates_of
-from zerotools.formats.deepspeed.schema.file_names import is_rank_file, name_for_rank
+from zerotools.formats.deepspeed.schema.file_names import is_rank_file
 from zerotools.io.torchzip.pt_file import TorchFile
 
 
@@ -45,8 +45,7 @@ def _models(source: Checkpoint, mp_shard: MpShard) -> Iterator[str]:
     if not is_rank_file(first.name):
         yield first.name
         return
-    own = (n for n in source.files if name_for_rank(n, 0) == name_for_rank(first.name, 0))
-    for name in own:
+    for name in files_of_all_ranks(source, first.name):
         if not mp_shard.model.frozen_shapes or says_its_name(TorchFile.open(first.root, name)):
             yield name
 

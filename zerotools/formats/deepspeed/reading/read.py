@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
+from zerotools.core.checkpoint import Checkpoint, Problem
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.thinning import Keep
 from zerotools.formats.deepspeed.partitioning.expert_blocks import stacked
@@ -16,12 +16,14 @@ from zerotools.formats.deepspeed.reading.consistency import compare_mp_ranks
 from zerotools.formats.deepspeed.reading.merge import MergedRanks, merge_mp_ranks
 from zerotools.formats.deepspeed.reading.missing_files import lost_experts, lost_layers
 from zerotools.formats.deepspeed.reading.mp_rank_files import (
+    data_parallel_size,
     expert_tensors,
     layer_tensors,
     load_mp_rank,
 )
 from zerotools.formats.deepspeed.reading.origin import origin_of, present_optim_states
 from zerotools.formats.deepspeed.reading.saves import SaveFiles, save_of
+from zerotools.formats.deepspeed.reading.sequence_ranks import with_sequence_ranks
 from zerotools.formats.deepspeed.reading.stand_in import with_lost_models
 from zerotools.formats.deepspeed.schema.file_names import (
     TagListing,
@@ -71,11 +73,11 @@ def read(
         weights_alone = thinned.keep == Keep.WEIGHTS
     problems: list[Problem] = []
     expected = with_lost_models(listing) if is_tolerated() else listing
-    mp_shards, tensor_ranks, holes = _mp_shards(directory, expected, problems, weights_alone)
+    mp_shards, tensor_ranks = _mp_shards(directory, expected, problems, weights_alone)
     merged = merge_mp_ranks(mp_shards, tensor_ranks, _rules(mp_shards, layout))
     return Checkpoint(
         root=directory,
-        tensors={**merged.tensors, **holes},
+        tensors=merged.tensors,
         origin=origin_of(path, found, mp_shards),
         native=_native(mp_shards, tensor_ranks, merged),
         aliases=merged.aliases,
@@ -93,15 +95,16 @@ def _native(mp_shards: list[MpShard], tensor_ranks: int, merged: MergedRanks) ->
 
 def _mp_shards(
     directory: Path, listing: TagListing, problems: list[Problem], weights_alone: bool
-) -> tuple[list[MpShard], int, dict[Key, Tensor]]:
-    """One for each model-parallel rank, in their order; the tensor-parallel ranks of a stage; and
-    holes for what is lost of a pipeline."""
+) -> tuple[list[MpShard], int]:
+    """One for each model-parallel rank, in their order; and the tensor-parallel ranks of a
+    stage."""
     if listing.expert_optimizers and not listing.optim_files:
         raise Unsupported(
             f"{directory / listing.expert_optimizers[0]}: mixture of experts without ZeRO saves "
             "optimizer state that does not name its parameters; train with ZeRO stage 1 or 2, or "
             "load it with DeepSpeed"
         )
+    listing = _joined(directory, listing)
     saves: list[SaveFiles] = []
     for mp_rank in listing.mp_ranks:
         if saves and mp_rank >= (saves[0].model.model_parallel_size or mp_rank + 1):
@@ -131,12 +134,22 @@ def _mp_shards(
         problems += _lost_optimizers(directory, listing, models)
     problems += compare_mp_ranks(models)
     problems += lost_experts(directory, listing, models)
-    holes: dict[Key, Tensor] = {}
     for rank in range(tensor_ranks if models[0].module is None else 0):
-        said, lost = lost_layers(directory, mp_shards[rank::tensor_ranks], layers[rank])
-        problems += said
-        holes |= lost
-    return mp_shards, tensor_ranks, holes
+        problems += lost_layers(directory, mp_shards[rank::tensor_ranks], layers[rank])
+    return mp_shards, tensor_ranks
+
+
+def _joined(directory: Path, listing: TagListing) -> TagListing:
+    """The listing with the files of all sequence-parallel ranks as those of model-parallel rank
+    0."""
+    others = [mp for mp, *_ in (*listing.models, *listing.optim_files) if mp]
+    if not others or 0 not in listing.mp_ranks:
+        return listing
+    first = save_of(directory, listing, 0, [])
+    if first.model.model_parallel_size != 1 or first.lowest is None:
+        return listing
+    size = data_parallel_size(first.model, first.lowest, [*first.optim_files])
+    return with_sequence_ranks(listing, size)
 
 
 def _refuse_folded(models: Sequence[ModelStates]) -> None:

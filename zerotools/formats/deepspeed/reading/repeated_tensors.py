@@ -15,9 +15,9 @@ from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.errors import BadFile
 from zerotools.core.ranges import Range, covering_ranges, match_ranges
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
-from zerotools.formats.deepspeed.partitioning.native import native_of
+from zerotools.formats.deepspeed.partitioning.native import files_of_all_ranks, native_of
 from zerotools.formats.deepspeed.reading.consistency import misnamed_files
-from zerotools.formats.deepspeed.schema.file_names import is_rank_file, name_for_rank
+from zerotools.formats.deepspeed.schema.file_names import is_rank_file
 from zerotools.formats.deepspeed.schema.model_states import parse_model
 from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.torchzip.pt_file import TorchFile
@@ -66,11 +66,9 @@ def _of_ranks(checkpoint: Checkpoint, mp_shards: Sequence[MpShard]) -> Iterator[
         if not is_rank_file(name):
             continue
         own = {key: t for key, t in mp_shard.tensors.items() if key.role == "buffer"}
-        for other in sorted(checkpoint.files):
-            if other == name or name_for_rank(other, 0) != name_for_rank(name, 0):
+        for other in files_of_all_ranks(checkpoint, name):
+            if other == name:
                 continue
-            if any(problem.file == other for problem in checkpoint.problems):
-                continue  # it is left over
             model = parse_model(TorchFile.open(mp_shard.model.file.root, other))
             for problem in misnamed_files([model.file]):
                 raise BadFile(problem.message)

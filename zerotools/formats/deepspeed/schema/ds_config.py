@@ -96,6 +96,12 @@ def zero_optimization(config: Any) -> Mapping[str, Any]:
     return zero if isinstance(zero, Mapping) else {}
 
 
+def mics_keys(zero: Mapping[str, Any]) -> list[str]:
+    """The keys of `zero_optimization` that are MiCS's, which cuts a model over a part of the
+    ranks."""
+    return [key for key in zero if isinstance(key, str) and key.startswith("mics_")]
+
+
 def number_of(zero: Mapping[str, Any], key: str, default: int) -> int:
     """A number of the configuration, where DeepSpeed drops "auto" in favour of its default."""
     value = zero.get(key, default)

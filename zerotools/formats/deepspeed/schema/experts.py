@@ -88,6 +88,14 @@ def is_expert(name: str) -> bool:
     return _EXPERT.fullmatch(name) is not None
 
 
+def same_weight(name: str, other: str) -> bool:
+    """Whether two names are of the same weight of two experts of a layer."""
+    one, two = _EXPERT.fullmatch(name), _EXPERT.fullmatch(other)
+    if one is None or two is None:
+        return False
+    return (one["layer"], one["rest"]) == (two["layer"], two["rest"])
+
+
 def is_data_first(config: Any) -> bool:
     """Whether a configuration has neighbouring ranks share their experts."""
     return isinstance(config, Mapping) and config.get(DATA_FIRST) is True

@@ -85,9 +85,11 @@ def has_bf16_prefix(name: str) -> bool:
     return name.startswith(_BF16_PREFIX)
 
 
-def name_for_rank(name: str, dp_rank: int) -> str:
-    """What a file of one data-parallel rank is called on another."""
-    return re.sub(r"pp_rank_\d+_", f"pp_rank_{dp_rank}_", name)
+def name_for_rank(name: str, dp_rank: int, mp_rank: int | None = None) -> str:
+    """What a file of one data-parallel rank is called on another, and on another model-parallel
+    rank where one is given."""
+    named = re.sub(r"pp_rank_\d+_", f"pp_rank_{dp_rank}_", name)
+    return named if mp_rank is None else re.sub(r"mp_rank_\d+", f"mp_rank_{mp_rank:02d}", named)
 
 
 @dataclass
@@ -96,7 +98,8 @@ class TagListing:
 
     `models` and `optim_files` are keyed by (mp rank, dp rank), and optimizer files by how their
     name is spelt too; the dp rank of a model file is None where all data-parallel ranks share it
-    (stages 0 to 2)."""
+    (stages 0 to 2). Files of `sequence_ranks` that share a sequence may have their number among
+    these as the mp rank in their names."""
 
     models: dict[tuple[int, int | None], str] = field(default_factory=dict)
     optim_files: dict[tuple[int, int, str], str] = field(default_factory=dict)
@@ -104,6 +107,7 @@ class TagListing:
     experts: dict[tuple[int, int, int], str] = field(default_factory=dict)
     expert_optimizers: list[str] = field(default_factory=list)
     offloaded: bool = False
+    sequence_ranks: int = 1
 
     @property
     def mp_ranks(self) -> list[int]:

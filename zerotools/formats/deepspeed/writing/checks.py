@@ -44,11 +44,11 @@ def check_supported(path: Path, mp_shard: MpShard, count: int, settings: ZeroSet
         )
     if mp_shard.model.num_experts:
         _check_experts(path, mp_shard, count, settings)
-    size = mp_shard.model.data_parallel_size
-    if size not in (None, len(mp_shard.optim_states)):
+    if mp_shard.model.optimizer is not None and settings.settled().stage is None:
         raise Unsupported(
-            f"{path} is of {size} ranks in groups of {len(mp_shard.optim_states)} (MiCS), which "
-            "zerotools does not reshard"
+            f"{path} is of stage 0 and has the optimizer's state of each first rank in "
+            f"{mp_shard.model.file.name}, which DeepSpeed looks for there and zerotools does not "
+            "write: pass --stage 1"
         )
     config = mp_shard.model.ds_config
     if zero_optimization(config).get(QUANTIZED) and mp_shard.model.frozen_shapes:

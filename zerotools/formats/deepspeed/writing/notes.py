@@ -8,8 +8,9 @@ from typing import Any
 
 from zerotools.formats.deepspeed.logical.logical_state import LogicalState
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
-from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
+from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings, mics_keys
 from zerotools.formats.deepspeed.schema.experts import DATA_FIRST
+from zerotools.formats.deepspeed.schema.file_names import name_for_rank
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, first_of
 from zerotools.formats.deepspeed.writing.target_layout import TargetLayout, needed_keys
 
@@ -23,6 +24,8 @@ def notes_on(
         *needed_settings(logical, layout, settings),
         *_client_state(mp_shard, layout),
         *_batch(mp_shard, layout.dp_size),
+        *_sequence_ranks(mp_shard),
+        *_mics(logical),
     )
 
 
@@ -59,16 +62,41 @@ def _client_state(mp_shard: MpShard, layout: TargetLayout) -> list[str]:
 
 def _batch(mp_shard: MpShard, ranks: int) -> list[str]:
     """What keeps the global batch, and so the schedule, equal."""
-    before = len(mp_shard.optim_states)
+    before = mp_shard.model.data_parallel_size or len(mp_shard.optim_states)
     config: Any = mp_shard.model.ds_config
     keys = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
     found = [config.get(key) for key in keys] if isinstance(config, Mapping) else []
-    numbers = [value for value in found if isinstance(value, int)]
+    numbers = [value for value in found if type(value) is int and value > 0]
     if ranks == before or len(numbers) < len(keys):
         return []
     micro, steps = numbers
     total = micro * steps * before
+    was = f"the batch was {micro} (micro batch) x {steps} (accumulation) x {before} ranks = {total}"
+    if total % ranks:
+        return [f"{was}, which {ranks} ranks cannot keep: {total} is not a multiple of {ranks}"]
+    own = total // ranks
+    most = max(n for n in range(1, min(micro, own) + 1) if not own % n)
+    return [f"{was}; {most} x {own // most} x {ranks} ranks keep it"]
+
+
+def _sequence_ranks(mp_shard: MpShard) -> list[str]:
+    """Whether the names of the run's files had the place of a rank among those of a sequence."""
+    model, names = mp_shard.model, [o.file.name for o in mp_shard.optim_states if o is not None]
+    own = {name_for_rank(name, 0) for name in names}
+    if model.model_parallel_size != 1 or len(own) < 2:
+        return []
     return [
-        f"the batch was {micro} (micro batch) x {steps} (accumulation) x {before} ranks = {total}; "
-        f"choose the first two so that it stays {total} with {ranks}"
+        "all files are of mp_rank_00, as DeepSpeed 0.19.8 names them; with sequence parallelism "
+        f"DeepSpeed {model.version or 'that saved the run'} looks for {', '.join(names[1:2])}: "
+        "resume with 0.19.8 or newer"
+    ]
+
+
+def _mics(logical: LogicalState) -> list[str]:
+    keys = mics_keys(logical.zero)
+    if not keys:
+        return []
+    return [
+        "the output is for stage 3 over all ranks, without MiCS: leave "
+        f"{', '.join(sorted(keys))} out of the configuration of the resuming run"
     ]

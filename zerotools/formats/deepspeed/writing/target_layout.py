@@ -20,6 +20,7 @@ from zerotools.formats.deepspeed.schema.ds_config import (
     ZeroSettings,
     adds_up_in_fp32,
     configured_precision,
+    mics_keys,
     offloads_optimizer,
     zero_optimization,
 )
@@ -125,7 +126,7 @@ def _class_of(
     if stage == 3:
         return STAGE_3, 3
     if logical.kind == BF16_OPTIMIZER and _is_bf16_optimizers(logical, settings, stage):
-        return logical.kind, logical.stage
+        return logical.kind, logical.stage if logical.zero.get(STAGE) else stage
     return STAGE_1_AND_2, stage
 
 
@@ -158,7 +159,7 @@ def configured(logical: LogicalState, layout: TargetLayout) -> LogicalState:
     """The logical state whose saved configuration says how the output is laid out."""
     changed = dict(_differing(logical, layout))
     placed = dict(_placed(logical, layout))
-    if not changed and not placed:
+    if not changed and not placed and not mics_keys(logical.zero):
         return logical
     return replace(
         logical,
@@ -193,7 +194,9 @@ def _with_config(
 ) -> dict[str, Any]:
     config = tree.get(model_tree.DS_CONFIG)
     config = config if isinstance(config, dict) else {}
-    zero = {**zero_optimization(config), **changed}
+    dropped = mics_keys(zero_optimization(config))
+    kept = {key: value for key, value in zero_optimization(config).items() if key not in dropped}
+    zero = {**kept, **changed}
     return {**tree, model_tree.DS_CONFIG: {**config, "zero_optimization": zero, **placed}}
 
 
