@@ -10,6 +10,7 @@ takes another step.
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,9 @@ GIVEN, AGAIN, TRUTH = "given", "again", "truth.safetensors"
 
 
 def engine_of(case: Case, changes: Mapping[str, Any] | None = None) -> Any:
-    """An engine as the case's own run made it, but for the changes."""
+    """An engine as the case's own run made it, but for the changes, and without MiCS."""
+    if case.harness == "mics":
+        case = replace(case, zero={})
     model: Model = MODELS[case.model]()
     if not any(save.exclude_frozen for save in case.saves):
         forget(model)

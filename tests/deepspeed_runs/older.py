@@ -10,10 +10,7 @@ be compiled, and how gradients are sorted and parts are gathered.
 """
 
 import argparse
-import os
-import shutil
 import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -25,7 +22,7 @@ from torch import Tensor
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.distributed.elastic.agent.server import api
 
-from harness.ports import free_port
+from .forking import fork_ranks
 
 NAMES = (
     "z0-fp32-w2",
@@ -84,53 +81,14 @@ def gather_each(
     return SimpleNamespace(wait=lambda: None)
 
 
-def run_rank(name: str, rank: int, world_size: int, port: int, directory: Path) -> None:
-    """One rank of a case, in a process of its own."""
-    log = os.open(directory / f"rank-{rank}.log", os.O_CREAT | os.O_WRONLY)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.chdir(directory)
-    os.environ |= {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(world_size),
-        "LOCAL_WORLD_SIZE": str(world_size),
-        "LOCAL_SIZE": str(world_size),  # or older versions ask `numactl`
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "GLOO_SOCKET_IFNAME": "lo",
-    }
-    from . import rank as ranks
-
-    sys.argv[1:] = [name]
-    ranks.main()
-
-
 def generate(name: str, root: Path) -> None:
     """One case, anew."""
+    from . import rank
     from .cases import ALL_CASES
     from .generate import remove_scripts
 
     directory = root / name
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
-    port, pids = free_port(), []
-    for rank in range(ALL_CASES[name].world_size):
-        if not (pid := os.fork()):
-            try:
-                run_rank(name, rank, ALL_CASES[name].world_size, port, directory)
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                sys.stderr.flush()
-                os._exit(1)
-        pids.append(pid)
-    failed = [rank for rank, pid in enumerate(pids) if os.waitpid(pid, 0)[1]]
-    if failed:
-        said = (directory / f"rank-{failed[0]}.log").read_text()
-        raise RuntimeError(f"rank {failed[0]} of {name}: {said[-3000:]}")
-    for log in directory.glob("*.log"):
-        log.unlink()
+    fork_ranks(rank.main, name, ALL_CASES[name].world_size, directory)
     remove_scripts(directory)
 
 

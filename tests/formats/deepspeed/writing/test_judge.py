@@ -56,6 +56,7 @@ MOVED_TO_THREE = (
     Move("z3-fp16-w2", ZeroSettings(stage=1)),
     Move("sequence-z2-bf16-w4", version="0.18.9"),
     Move("sequence-z3-bf16-w4", version="0.18.9"),
+    Move("mics-z3-bf16-w4", version="0.18.9"),
     Move("z0-bf16-w2", ZeroSettings(stage=1), "0.14.5"),
 )
 MOVED_TO_TWO = (

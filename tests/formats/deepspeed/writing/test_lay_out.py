@@ -11,7 +11,7 @@ import pytest
 
 from tests.formats.copying import write
 from tests.formats.deepspeed.describing import contents, describe
-from tests.golden_files import DEEPSPEED
+from tests.golden_files import DEEPSPEED, GOLDEN
 from tests.matrices import FULL
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadRequest, Unsupported
@@ -156,8 +156,32 @@ def test_a_tag_directory_alone_takes_nothing_of_its_neighbours(tmp_path: Path) -
     assert sorted(path.name for path in out.glob("[!.]*")) == ["latest", "moved"]
 
 
+def test_mics_is_laid_out_over_all_ranks(tmp_path: Path) -> None:
+    source = read(GOLDEN / "deepspeed-0.18.9" / "mics-z3-bf16-w4" / "checkpoint")
+    target = lay_out(source, tmp_path / "out", world_size=4)
+    assert any("leave mics_shard_size out" in note for note in target.notes)
+    found = read(write(source, target))
+    assert found.origin.world_size == 4
+    assert contents(found) == contents(source)
+    assert "mics_shard_size" not in (training_of(found).ds_config or {})["zero_optimization"]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "said"),
+    [(1, "1 x 4 x 1 ranks keep it"), (2, "1 x 2 x 2 ranks keep it"), (3, "3 ranks cannot keep")],
+)
+def test_the_batch_that_stays_the_same(ranks: int, said: str, tmp_path: Path) -> None:
+    source = read(DEEPSPEED / "z3-bf16-w4" / "checkpoint")
+    notes = lay_out(source, tmp_path / "out", world_size=ranks).notes
+    assert any(said in note for note in notes)
+
+
 def test_what_cannot_be_laid_out_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(Unsupported, match="no ZeRO partitions"):
+    with pytest.raises(Unsupported, match="is of stage 0, where each rank has everything"):
         lay_out(read(DEEPSPEED / "z0-bf16-w2" / "checkpoint"), tmp_path / "out", world_size=3)
+    with pytest.raises(Unsupported, match="pass --stage 1"):  # the state is in the model file, too
+        lay_out(
+            read(DEEPSPEED / "pipeline-z0-bf16-w2" / "checkpoint"), tmp_path / "out", world_size=4
+        )
     with pytest.raises(BadRequest, match=r"--world-size is 0; .* at least 1 rank"):
         lay_out(read(DEEPSPEED / "z2-fp32-w2" / "checkpoint"), tmp_path / "out", world_size=0)

@@ -49,8 +49,8 @@ def refuse_stacked_experts(source: Checkpoint) -> None:
     if isinstance(model, ModelStates) and model.stacked_experts.layers:
         raise Unsupported(
             f"{source.origin.path} has experts of AutoEP, which zerotools does not write for "
-            "DeepSpeed; what its ds_to_universal makes of the saved run loads on any number of "
-            "ranks"
+            "DeepSpeed; what ds_to_universal of DeepSpeed 0.19.8 or newer makes of the saved run "
+            "loads on any number of ranks (older ones can write wrong moments of experts)"
         )
 
 

@@ -56,7 +56,10 @@ def _said_stage(model: ModelStates) -> int:
 
 
 def _world_size(mp_shards: Sequence[MpShard]) -> int | None:
-    data_parallel = len(mp_shards[0].optim_states) or mp_shards[0].model.data_parallel_size
+    model = mp_shards[0].model
+    data_parallel = len(mp_shards[0].optim_states) or model.data_parallel_size
+    if mics_keys(zero_optimization(model.ds_config)):  # of which some have the same partitions
+        data_parallel = model.data_parallel_size or data_parallel
     return data_parallel * len(mp_shards) if data_parallel else None
 
 

@@ -34,9 +34,11 @@ def with_sequence_ranks(listing: TagListing, size: int) -> TagListing:
                 optim_files[0, dp, spelt] = optim_files.pop((mp, dp, spelt))
         widths.append(width)
     width = _width({(mp, dp) for mp, dp in models if dp is not None}, size)
-    for mp, dp in [*models]:
-        if width and dp is not None and mp and dp < size:
-            models[0, dp] = models.pop((mp, dp))
+    for key, name in listing.models.items():
+        mp, rank = key
+        if width and rank is not None and mp and rank < size:
+            del models[key]
+            models[0, rank] = name
     most = max(*widths, width)
     return replace(listing, optim_files=optim_files, models=models, sequence_ranks=most)
 

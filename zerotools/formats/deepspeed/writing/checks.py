@@ -33,6 +33,12 @@ def check_supported(path: Path, mp_shard: MpShard, count: int, settings: ZeroSet
         BadFile: a rank is missing, and experts with it.
     """
     if not mp_shard.groups:
+        if mp_shard.model.optimizer is not None:
+            raise Unsupported(
+                f"{path} is of stage 0, where each rank has everything: it loads on any number of "
+                "ranks at stage 0. The optimizer's state has its parameters by number alone, so "
+                "that zerotools does not distribute it; zerotools consolidate exports the weights"
+            )
         raise Unsupported(
             f"{path} has no ZeRO partitions that name their parameters, so there is nothing to "
             "distribute over other ranks"

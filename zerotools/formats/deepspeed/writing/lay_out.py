@@ -18,7 +18,12 @@ from zerotools.formats.deepspeed.logical.hyperparameters import hyperparameters_
 from zerotools.formats.deepspeed.logical.logical_state import LogicalState, logical_state_of
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.native import native_of, refuse_stacked_experts
-from zerotools.formats.deepspeed.schema.ds_config import AS_IS, ZeroSettings
+from zerotools.formats.deepspeed.schema.ds_config import (
+    AS_IS,
+    ZeroSettings,
+    mics_keys,
+    zero_optimization,
+)
 from zerotools.formats.deepspeed.schema.file_names import (
     has_bf16_prefix,
     is_layer_file,
@@ -223,6 +228,8 @@ def is_already_laid_out(source: Checkpoint, world_size: int, settings: ZeroSetti
     if source.origin.world_size != world_size or native_of(source).is_elastic:
         return False
     mp_shard = native_of(source).mp_shards[0]
+    if mics_keys(zero_optimization(mp_shard.model.ds_config)):
+        return False
     if settings == AS_IS:
         return True
     if not mp_shard.groups:
