@@ -99,7 +99,11 @@ def main() -> None:
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
     stand_in(options.version)
-    from . import parallel  # noqa: F401 (once, before the forks)
+    # Once, before the forks: engines import the others.
+    import torch._dynamo
+    import torch._functorch.aot_autograd  # noqa: F401
+
+    from . import parallel  # noqa: F401
 
     for name in options.names or NAMES:
         try:

@@ -9,7 +9,6 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
-from torch.distributed.checkpoint import HuggingFaceStorageWriter
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -78,6 +77,8 @@ def save_torchtitan(checkpoint: Path) -> dict[str, Tensor]:
 
 def save_hf(checkpoint: Path) -> dict[str, Tensor]:
     """Safetensors per rank with DCP_SHARDING_INFO, no index."""
+    from torch.distributed.checkpoint import HuggingFaceStorageWriter  # since torch 2.7
+
     model, _ = trained(dtype=torch.bfloat16)
     writer = HuggingFaceStorageWriter(path=str(checkpoint), save_distributed=True)
     dcp.save(get_model_state_dict(model), storage_writer=writer)

@@ -8,7 +8,12 @@ from pathlib import Path
 from zerotools.core.checkpoint import Origin
 from zerotools.core.dtypes import DType
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
-from zerotools.formats.deepspeed.schema.ds_config import STAGE, computed_type, zero_optimization
+from zerotools.formats.deepspeed.schema.ds_config import (
+    STAGE,
+    computed_type,
+    mics_keys,
+    zero_optimization,
+)
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
 from zerotools.formats.deepspeed.schema.optim_states import OptimStates
 from zerotools.formats.deepspeed.schema.tag import TagDirectory
