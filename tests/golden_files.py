@@ -38,13 +38,14 @@ def digests(path: Path) -> dict[str, tuple[str, tuple[int, ...], str]]:
 
 def every_checkpoint() -> list[Path]:
     """All of them: of cases with a truth the directory `checkpoint`, else what a program wrote.
-    Those with a directory `model` alone are quantised weights, and of no run. Older versions of
-    DeepSpeed have the same cases as the newest: `tests/formats/deepspeed/reading` reads them."""
+    Those with a directory `model` alone are quantised weights, and of no run. Other versions of
+    DeepSpeed and torch have the same cases, which `test_golden` and `test_older` read."""
     made = sorted(GOLDEN.glob("*/*/checkpoint"))
     cases = [
         path
         for path in made
-        if path.parents[1] == DEEPSPEED or not path.parents[1].name.startswith("deepspeed-")
+        if path.parents[1] in (DEEPSPEED, TORCH)
+        or not path.parents[1].name.startswith(("deepspeed-", "torch-"))
     ]
     files = {path.parent for path in made}
     others = (

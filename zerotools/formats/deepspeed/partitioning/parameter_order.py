@@ -10,16 +10,23 @@ and the `param_padding` of `__init__`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import gcd, prod
+from typing import Any
 
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import Unsupported
 from zerotools.formats.deepspeed.partitioning.flat_groups import FlatGroup
 from zerotools.formats.deepspeed.schema.ds_config import ROUND_ROBIN, zero_optimization
 from zerotools.formats.deepspeed.schema.model_states import ModelStates, Shapes
-from zerotools.formats.deepspeed.schema.optim_states import STAGE_1_AND_2, OptimStates
+from zerotools.formats.deepspeed.schema.optim_states import (
+    STAGE_1_AND_2,
+    OptimStates,
+    version_of,
+)
 from zerotools.formats.deepspeed.schema.optimizer_tree import slice_mappings
+
+_ROUND_ROBIN_AT_STAGE_1 = (0, 13)
 
 
 def slots(count: int, ranks: int) -> list[int]:
@@ -30,7 +37,15 @@ def slots(count: int, ranks: int) -> list[int]:
 def is_round_robin(model: ModelStates, optim: OptimStates) -> bool:
     """Whether the flat buffers are in round robin order; BF16_Optimizer has none."""
     zero = zero_optimization(model.ds_config)
-    return optim.kind == STAGE_1_AND_2 and zero.get(ROUND_ROBIN) is True
+    return optim.kind == STAGE_1_AND_2 and deals_in_turn(zero, optim.stage, model.version)
+
+
+def deals_in_turn(zero: Mapping[str, Any], stage: int | None, version: str | None) -> bool:
+    """Whether a run with these settings deals its parameters to the ranks in turn. Stage 1 of
+    versions before 0.13 does not, whatever its configuration says."""
+    if zero.get(ROUND_ROBIN) is not True:
+        return False
+    return stage != 1 or version is None or version_of(version) >= _ROUND_ROBIN_AT_STAGE_1
 
 
 def optimizer_order(group: FlatGroup, *, round_robin: bool) -> list[str]:

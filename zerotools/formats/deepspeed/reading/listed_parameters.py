@@ -22,7 +22,12 @@ from zerotools.formats.deepspeed.partitioning.flat_groups import ranks_of_group
 from zerotools.formats.deepspeed.partitioning.parameter_order import flat_order, is_round_robin
 from zerotools.formats.deepspeed.partitioning.pipeline_layers import PLAIN, TIED
 from zerotools.formats.deepspeed.schema import model_tree
-from zerotools.formats.deepspeed.schema.experts import ExpertPlacement, is_data_first, same_weight
+from zerotools.formats.deepspeed.schema.experts import (
+    ExpertPlacement,
+    experts_of_first_rank,
+    is_data_first,
+    same_weight,
+)
 from zerotools.formats.deepspeed.schema.fields import Fields
 from zerotools.formats.deepspeed.schema.model_states import ModelStates, Shapes
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, OptimStates
@@ -80,8 +85,34 @@ def _shapes(
         mappings = slice_mappings(optim.fields.tree)
         for name, place in (mappings[number] if number < len(mappings) else {}).items():
             sizes[str(name)] = sizes.get(str(name), 0) + numel_of(place)
-    names = flat_order([*sizes], ranks, round_robin=is_round_robin(model, first))
-    return {name: _shape(name, sizes[name], model, first, whole) for name in names}
+    known = {name: numel for name, numel in sizes.items() if numel}
+    if ranks < len(optim_states):
+        known = _with_unnamed_experts(known, number, optim_states, ranks, whole)
+    names = flat_order([*known], ranks, round_robin=is_round_robin(model, first))
+    return {name: _shape(name, known[name], model, first, whole) for name in names}
+
+
+def _with_unnamed_experts(
+    known: Mapping[str, int],
+    number: int,
+    optim_states: Sequence[OptimStates | None],
+    ranks: int,
+    whole: Mapping[str, Tensor],
+) -> Mapping[str, int]:
+    """`known`, or all experts of a rank where they are the first of these alone.
+
+    DeepSpeed up to 0.12 names what lies in the first part of an expert group: it cuts the group
+    over all ranks, and not over those that share it. The group has all experts of a rank where
+    their elements fill it. Their order is that of the model, of which `known` must be the
+    beginning; the weights are compared with the masters before anything is made of them."""
+    masters = [optim.masters[number].numel for optim in optim_states if optim is not None]
+    longest = max(masters) * ranks
+    if sum(known.values()) + 2 * ranks > longest:
+        return known
+    ep_size = len(optim_states) // ranks
+    natural = {name: whole[name].numel for name in experts_of_first_rank(whole, ep_size)}
+    is_filled = 0 <= longest - sum(natural.values()) < 2 * ranks
+    return natural if is_filled and [*natural][: len(known)] == [*known] else known
 
 
 def _holders(

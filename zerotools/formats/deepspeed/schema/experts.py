@@ -88,6 +88,14 @@ def is_expert(name: str) -> bool:
     return _EXPERT.fullmatch(name) is not None
 
 
+def experts_of_first_rank(names: Iterable[str], ep_size: int) -> list[str]:
+    """Those of `names`, over all ranks, that are experts of expert-parallel rank 0, in their
+    order."""
+    every = [match for name in names if (match := _EXPERT.fullmatch(name))]
+    total = _counts(match[0] for match in every)
+    return [m[0] for m in every if int(m["number"]) * ep_size < total[m["layer"]]]
+
+
 def same_weight(name: str, other: str) -> bool:
     """Whether two names are of the same weight of two experts of a layer."""
     one, two = _EXPERT.fullmatch(name), _EXPERT.fullmatch(other)

@@ -9,7 +9,10 @@ from typing import Any
 from zerotools.core.dtypes import BFLOAT16
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.formats.deepspeed.logical.logical_state import LogicalState
-from zerotools.formats.deepspeed.partitioning.parameter_order import alignment_of
+from zerotools.formats.deepspeed.partitioning.parameter_order import (
+    alignment_of,
+    deals_in_turn,
+)
 from zerotools.formats.deepspeed.schema import model_tree
 from zerotools.formats.deepspeed.schema.ds_config import (
     ALIGNED,
@@ -79,7 +82,7 @@ def target_layout_of(
         return TargetLayout(dp_size, kind, stage, data_first=data_first)
     round_robin = settled.round_robin
     if round_robin is None:
-        round_robin = logical.zero.get(ROUND_ROBIN) is True
+        round_robin = deals_in_turn(logical.zero, stage, logical.model.get(model_tree.DS_VERSION))
     given = logical.model.get(model_tree.DS_CONFIG)
     return TargetLayout(
         dp_size,
