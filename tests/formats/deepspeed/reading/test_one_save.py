@@ -23,7 +23,7 @@ OF_ANY_SAVE = {
     "z3-bf16-w2-before-first-step": "*_optim_states.pt",
     "bf16-optimizer-w2": "",
     "pipeline-z1-fp32-w4": "",
-    "pipeline-z0-bf16-w2": "layer_*",
+    "pipeline-z0-bf16-w2": "",
     "experts-z1-fp32-w4-round-robin": "",
     "tensor-parallel-z1-bf16-w4": "",
 }

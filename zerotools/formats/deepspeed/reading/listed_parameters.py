@@ -85,7 +85,7 @@ def _shapes(
         mappings = slice_mappings(optim.fields.tree)
         for name, place in (mappings[number] if number < len(mappings) else {}).items():
             sizes[str(name)] = sizes.get(str(name), 0) + numel_of(place)
-    known = {name: numel for name, numel in sizes.items() if numel}
+    known: Mapping[str, int] = {name: numel for name, numel in sizes.items() if numel}
     if ranks < len(optim_states):
         known = _with_unnamed_experts(known, number, optim_states, ranks, whole)
     names = flat_order([*known], ranks, round_robin=is_round_robin(model, first))

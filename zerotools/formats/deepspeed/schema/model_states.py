@@ -54,7 +54,8 @@ class ModelStates:
 
     @property
     def version(self) -> str | None:
-        return self.fields.maybe(model_tree.DS_VERSION, str)
+        saved = self.fields.maybe(model_tree.DS_VERSION, str)
+        return None if saved is None else saved.strip()
 
     @property
     def global_steps(self) -> int | None:

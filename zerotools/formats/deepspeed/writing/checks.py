@@ -14,7 +14,11 @@ from zerotools.core.ranges import ranges_of
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.native import native_of
 from zerotools.formats.deepspeed.partitioning.weight_pairs import pairs_of
-from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings, zero_optimization
+from zerotools.formats.deepspeed.schema.ds_config import (
+    ZeroSettings,
+    mics_keys,
+    zero_optimization,
+)
 from zerotools.formats.deepspeed.schema.file_names import is_layer_file, name_for_rank
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, first_of
 from zerotools.io.files.open_files import OpenFiles
@@ -57,6 +61,12 @@ def check_supported(path: Path, mp_shard: MpShard, count: int, settings: ZeroSet
             "write: pass --stage 1"
         )
     config = mp_shard.model.ds_config
+    size, saved = mp_shard.model.data_parallel_size, len(mp_shard.optim_states)
+    if size not in (None, saved) and not mics_keys(zero_optimization(config)):
+        raise Unsupported(
+            f"{mp_shard.model.file.path} is of {size} ranks, and its optimizer files are of "
+            f"{saved}, without MiCS in the configuration: take another checkpoint"
+        )
     if zero_optimization(config).get(QUANTIZED) and mp_shard.model.frozen_shapes:
         raise Unsupported(
             f"{path} has {QUANTIZED}: its frozen weights are quantized, and the scales are not in "
