@@ -21,7 +21,8 @@ TO_FOUR = ("experts-z2-bf16-w2", "tensor-parallel-z2-fp32-w2")
 
 
 OLDER_TO_FOUR = (
-    Move("experts-z1-fp32-w4-round-robin", version="0.10.3"),
+    # Its stage 1 had no round robin, whatever its configuration says.
+    Move("experts-z1-fp32-w4-round-robin", ZeroSettings(round_robin=True), "0.10.3"),
     Move("experts-z2-bf16-w2", version="0.18.9"),
 )
 FROM_STAGE_0 = (Move("pipeline-z0-bf16-w2", ZeroSettings(stage=1)),)
