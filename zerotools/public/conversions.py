@@ -16,6 +16,7 @@ from zerotools.ops.conversions.weights_alone import KEEP
 from zerotools.ops.execution.execute import WriteReport
 from zerotools.public.carry_out import carry_out
 from zerotools.public.options.export_options import (
+    CheckNamesOption,
     FormatOption,
     MastersOption,
     ModelOptions,
@@ -97,6 +98,7 @@ class ConsolidateKeywords(
     MastersOption,
     AdapterOptions,
     ModelOptions,
+    CheckNamesOption,
     MapOptions,
     FormatOption,
     ConfigDirOption,
@@ -275,6 +277,7 @@ class OptimizerOptions(TypedDict, total=False):
 class ConvertKeywords(
     TargetOptions,
     ReadingOptions,
+    CheckNamesOption,
     MapOptions,
     ZeroOptions,
     OptimizerOptions,
@@ -318,6 +321,7 @@ def convert(
     asked = {name: given[name] for name in _OF_TARGETS}
     asked["max_shard_bytes"] = given["max_shard_size"]
     asked |= {name: getattr(settings, name) for name in settings.given()}
+    asked["no_check_names"] = given["no_check_names"]
     asked = {
         name: value for name, value in asked.items() if value is not None and value is not False
     }

@@ -21,6 +21,7 @@ from zerotools.ops.gathering.node_source import parse_source
 from zerotools.ops.gathering.node_survey import survey
 from zerotools.ops.gathering.staged_check import StagedCheck, check, look
 from zerotools.ops.verification.verify import DEFAULT_MEMORY
+from zerotools.public.options.export_options import CheckNamesOption
 from zerotools.public.options.option import (
     OUTPUT,
     RESOURCES,
@@ -67,7 +68,7 @@ class FetchOptions(TypedDict, total=False):
     ]
 
 
-class GatherKeywords(TagOption, FetchOptions, total=False):
+class GatherKeywords(TagOption, FetchOptions, CheckNamesOption, total=False):
     """The options of `zerotools gather`."""
 
 
@@ -159,6 +160,7 @@ def gathered(
     destination, at_once, fast = output_of(out), given["workers"], given["fast"]
     asked = [parse_source(each) for each in several(sources)]
     seen = survey(asked, destination, tag=given["tag"], shells=shells, at_once=at_once)
+    with_names = not given["no_check_names"]
     with metering(progress) as meter:
         with meter(seen.bytes_to_compare, "compare") as on_bytes:
             plan = prepare(seen, shells=shells, at_once=at_once, on_bytes=on_bytes)
@@ -169,7 +171,7 @@ def gathered(
         with meter(plan.bytes_to_fetch, "gather") as on_bytes:
             done = gathering_run.gather(
                 plan,
-                lambda directory: _checked(directory, meter, fast=fast),
+                lambda directory: _checked(directory, meter, fast=fast, with_names=with_names),
                 shells=shells,
                 at_once=at_once,
                 fast=fast,
@@ -179,12 +181,20 @@ def gathered(
     return _result(plan, done, fast, began)
 
 
-def _checked(directory: Path, meter: Meter, *, fast: bool) -> StagedCheck:
+def _checked(directory: Path, meter: Meter, *, fast: bool, with_names: bool) -> StagedCheck:
     found, errors = look(directory)
     to_read = 0 if fast else sum(each.bytes_to_read for each in found)
     with meter(to_read, "verify") as on_bytes:
         budget = MemoryBudget(DEFAULT_MEMORY)
-        return check(directory, found, errors, fast=fast, budget=budget, on_bytes=on_bytes)
+        return check(
+            directory,
+            found,
+            errors,
+            fast=fast,
+            budget=budget,
+            with_names=with_names,
+            on_bytes=on_bytes,
+        )
 
 
 def _result(plan: GatherPlan, done: Gathered | None, fast: bool, began: float) -> GatherResult:

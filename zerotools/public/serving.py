@@ -17,7 +17,12 @@ from zerotools.ops.conversions.consolidate import prepare
 from zerotools.ops.serving.access import Credentials
 from zerotools.ops.serving.byte_source import ByteSource
 from zerotools.ops.serving.served_model import served_model
-from zerotools.public.options.export_options import MastersOption, ModelOptions, export_options
+from zerotools.public.options.export_options import (
+    CheckNamesOption,
+    MastersOption,
+    ModelOptions,
+    export_options,
+)
 from zerotools.public.options.option import (
     OUTPUT,
     RESOURCES,
@@ -76,6 +81,7 @@ class ServeKeywords(
     ReadingOptions,
     MastersOption,
     ModelOptions,
+    CheckNamesOption,
     AddressOptions,
     ConfigDirOption,
     RequestsMemoryOption,

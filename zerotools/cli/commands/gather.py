@@ -140,9 +140,9 @@ def _report(done: Gathered, *, fast: bool) -> Iterator[str]:
         yield f"{what}: {render.clean(name)}"
         for source, there in done.holders_of_alike(name).items():
             yield f"  {render.clean(source)} has {_numbers(name, there)}"
-    for each in checked.verifications:
-        for note in each.checkpoint.origin.notes:
-            yield f"note: {render.clean(note)}"
+    said = [note for each in checked.verifications for note in each.checkpoint.origin.notes]
+    for note in (*said, *checked.notes):
+        yield f"note: {render.clean(note)}"
     if done.has_name:
         files = counted(len(plan.survey.files), "file")
         yield (

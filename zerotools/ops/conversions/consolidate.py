@@ -24,6 +24,7 @@ from zerotools.formats.format import (
 from zerotools.io.files.regular import read_user_file
 from zerotools.io.files.sources import recording
 from zerotools.io.huggingface.model_sidecars import CONFIG
+from zerotools.maps.map_file import HUB
 from zerotools.ops.conversions.adapter_export import prepare_adapter
 from zerotools.ops.conversions.conversion import Conversion
 from zerotools.ops.conversions.few_bits import (
@@ -44,6 +45,7 @@ from zerotools.ops.weights.hub_names import hub_layout_of, on_hub_note, restored
 from zerotools.ops.weights.layout_mapping import MapRequest, mapped
 from zerotools.ops.weights.lora_merge import AdapterRequest, merge_adapters
 from zerotools.ops.weights.merged_config import with_base_config, with_merged_config
+from zerotools.ops.weights.name_check import fitted
 from zerotools.ops.weights.reference_model import Reference, check_against, read_reference
 from zerotools.ops.weights.renaming import namer, parse_rule
 from zerotools.ops.weights.rewrite import describe, rename
@@ -70,6 +72,7 @@ class Options:
     `adapter_only` the PEFT adapter is exported alone: that called `adapter_name`, with the config
     at `adapter_config`; None of both where the run says it. `base` has the model to which adapters
     that were saved alone are added; None: it is where the run had it. Else adapters are merged.
+    With `check_names` the names must be those that config.json needs.
     """
 
     dtype: str = AUTO
@@ -87,6 +90,7 @@ class Options:
     adapter_name: str | None = None
     base: Path | None = None
     mapping: MapRequest | None = None
+    check_names: bool = True
 
 
 # What shapes a whole model, and no adapter.
@@ -267,16 +271,21 @@ def _choose_weights(
         refuse_quantising(options.dtype)
         found = mapped(weights, options.mapping, training_of(checkpoint, table))
         weights, mapped_notes = found.checkpoint, found.notes
-    weights = choose_names(weights, is_selected)
+    every, weights = weights, choose_names(weights, is_selected)
     if not weights.tensors:
         roles = sorted({key.role for key in checkpoint.tensors})
         held = "" if "param" in roles else f" (it holds only {', '.join(roles)})"
         raise BadRequest(
             f"{checkpoint.origin.path} has no weights that match{held}; nothing to export"
         )
-    weights, said = resolve_aliases(weights, keep=options.keep_aliases, like=like)
+    is_hub = options.mapping is None or options.mapping.to == HUB
+    fitting = fitted(every, weights, like, is_checked=options.check_names and is_hub)
+    weights, said = resolve_aliases(
+        fitting.weights, keep=options.keep_aliases, like=like, ties=fitting.ties
+    )
     useless = _useless_prefixes(checkpoint, options.strip_prefix)
-    notes = [*checkpoint.origin.notes, *on_hub_note(layout), *useless, *mapped_notes, *said]
+    notes = [*checkpoint.origin.notes, *on_hub_note(layout), *useless, *mapped_notes]
+    notes += [*fitting.notes, *said]
     return weights, notes
 
 

@@ -20,6 +20,7 @@ from zerotools.io.files.regular import read_user_file
 from zerotools.io.files.sources import recording
 from zerotools.io.huggingface.optimizer_files import optimizer_files
 from zerotools.io.output.plain_files import carried_file
+from zerotools.maps.map_file import HUB
 from zerotools.ops.conversions.conversion import Conversion, Unchanged, with_target_sources
 from zerotools.ops.conversions.few_bits import (
     in_asked_values,
@@ -52,6 +53,7 @@ from zerotools.ops.weights.layout_mapping import MapRequest, mapped, mapped_trai
 from zerotools.runs.named_order import named_order_of
 
 DTYPE, ORDER, WEIGHTS_ONLY = "dtype", "order", "weights_only"
+NO_CHECK = "no_check_names"
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class _Request:
     @property
     def writing(self) -> WriteOptions:
         """The options that are the format's."""
-        others = (*NAMES, ORDER, WEIGHTS_ONLY, DTYPE)
+        others = (*NAMES, ORDER, WEIGHTS_ONLY, DTYPE, NO_CHECK)
         names = {name for name in self.options if name not in others}
         return WriteOptions(**{name: self.options[name] for name in names})
 
@@ -190,7 +192,16 @@ def _lay_out(
     if form.holds_state:
         return form.lay_out(source, training, request.destination, options)
     dtype = request.options.get(DTYPE, KEEP)
-    chosen = weights_alone(source, training, form, dtype, request.table, found)
+    is_hub = request.mapping is None or request.mapping.to == HUB
+    chosen = weights_alone(
+        source,
+        training,
+        form,
+        dtype,
+        request.table,
+        found,
+        is_checked=is_hub and NO_CHECK not in request.options,
+    )
     target = form.lay_out(chosen.described, training, request.destination, options)
     target = chosen.configured(target)
     return replace(
@@ -203,7 +214,7 @@ def _lay_out(
 
 
 def _check_options(form: Format, options: Mapping[str, Any]) -> None:
-    taken = {*form.write_options, *(NAMES if form.holds_state else (DTYPE,))}
+    taken = {*form.write_options, *(NAMES if form.holds_state else (DTYPE, NO_CHECK))}
     taken |= {ORDER, WEIGHTS_ONLY} if form.holds_state else set()
     useless = [flag(name) for name in options if name not in taken]
     if useless:

@@ -17,6 +17,7 @@ from zerotools.ops.conversions.few_bits import AUTO, in_few_bits, with_quantised
 from zerotools.ops.quantised.quantisation import Quantisation
 from zerotools.ops.quantised.quantise import QUANTISERS, Quantised
 from zerotools.ops.weights.hub_names import hub_layout_of, keys_on_hub, on_hub_note, restored
+from zerotools.ops.weights.name_check import fitted
 from zerotools.ops.weights.rewrite import describe
 from zerotools.ops.weights.selection import (
     MASTERS,
@@ -62,17 +63,22 @@ def weights_alone(
     dtype: str,
     table: FormatTable,
     found: Quantisation,
+    *,
+    is_checked: bool,
 ) -> WeightsAlone:
     """The masters of `source`, in the type `dtype` of `DTYPES` or as one of `QUANTISERS` quantises
-    them, or in their own where it is `KEEP`. `found` is what is quantised in the source.
+    them, or in their own where it is `KEEP`. `found` is what is quantised in the source. With
+    `is_checked` the names must be those that config.json needs.
 
     Raises:
-        BadRequest: it has no weights.
+        BadRequest: it has no weights, or they do not fit config.json.
     """
     held, layout = weights_from(source, MASTERS), hub_layout_of(source, table)
     chosen = choose_names(restored(held, layout), matcher((), ()))
-    weights, said = resolve_aliases(chosen)
-    notes = [*on_hub_note(layout), *said]
+    fitting = fitted(chosen, chosen, None, is_checked=is_checked, command="convert")
+    weights, said = resolve_aliases(fitting.weights, ties=fitting.ties)
+    keys = _keys_of(keys_on_hub(held, layout), chosen, weights)
+    notes = [*on_hub_note(layout), *fitting.notes, *said]
     made = None
     if dtype in QUANTISERS:
         rest, why = choose_dtype(source, AUTO)
@@ -86,8 +92,19 @@ def weights_alone(
     else:
         described = describe(weights, lambda _, tensor: cast_dtype(tensor, DTYPES[dtype]))
     dropped = [*_beside_weights(source, training, form), *_told_no_more(chosen, source, form)]
-    keys = keys_on_hub(held, layout)
     return WeightsAlone(described, weights, notes, dropped, keys, dtype, found, made)
+
+
+def _keys_of(
+    on_hub: dict[Key, tuple[Key, ...]], chosen: Checkpoint, weights: Checkpoint
+) -> dict[Key, tuple[Key, ...]]:
+    """The keys that tensors of the source get: those `on_hub`, and then those that the names of
+    `weights` give to the tensors `chosen`."""
+    new_keys = {id(tensor): key for key, tensor in weights.tensors.items()}
+    moved = {key: new_keys.get(id(tensor), key) for key, tensor in chosen.tensors.items()}
+    moved = {key: new for key, new in moved.items() if key != new and key not in weights.tensors}
+    found = {key: tuple(moved.get(each, each) for each in keys) for key, keys in on_hub.items()}
+    return {**{key: (new,) for key, new in moved.items()}, **found}
 
 
 def _masters_note(training: TrainingState, written: Checkpoint) -> list[str]:

@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsError
-from zerotools.formats import read_any
+from zerotools.formats import format_of, read_any
 from zerotools.formats.detect import complete_but_for_its_name
 from zerotools.io.files.damage import tolerating
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.verification.findings import Finding, Soundness, Verification
 from zerotools.ops.verification.verify import ToVerify, prepare, verify
+from zerotools.ops.weights.name_check import Fits, NotChecked, check_names
 
 Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True)
 class StagedCheck:
-    """The checkpoints that were found, or in sentences why there is none."""
+    """The checkpoints that were found, or in sentences why there is none. `notes` are sentences on
+    what was not compared."""
 
     directory: Path
     verifications: tuple[Verification, ...] = ()
     errors: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def is_whole(self) -> bool:
@@ -107,8 +110,33 @@ def check(
     *,
     fast: bool,
     budget: MemoryBudget,
+    with_names: bool = True,
     on_bytes: Progress = lambda _: None,
 ) -> StagedCheck:
-    """Verify what `look` has found; with `fast` no tensor data is read."""
+    """Verify what `look` has found; with `fast` no tensor data is read. `with_names` compares the
+    names of a model that lies there whole with those that its config.json needs."""
     made = tuple(verify(each, fast=fast, budget=budget, on_bytes=on_bytes) for each in found)
-    return StagedCheck(directory, made, errors)
+    checked = StagedCheck(directory, made, errors)
+    if not with_names or not checked.is_whole:
+        return checked
+    said, notes = [], []
+    for each in made:
+        if format_of(each.checkpoint).holds_state:
+            continue
+        try:
+            names = check_names(each.checkpoint, each.checkpoint, "gather")
+        except ZerotoolsError as error:
+            said.append(str(error))
+            continue
+        notes += [names.note] if isinstance(names, NotChecked) else []
+        said += [_wrapped(each, names)] if isinstance(names, Fits) and names.naming.removed else []
+    return replace(checked, errors=(*errors, *said), notes=tuple(notes))
+
+
+def _wrapped(found: Verification, names: Fits) -> str:
+    parts = " and ".join(names.naming.removed)
+    return (
+        f"the tensors of {found.checkpoint.origin.path} have {parts} in their names, without which "
+        "they fit config.json: zerotools consolidate takes it off; --no-check-names leaves the "
+        "names as they are"
+    )

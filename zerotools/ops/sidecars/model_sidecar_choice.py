@@ -50,9 +50,9 @@ def with_sidecars(
     chosen = {} if config_dir is None else requested_sidecars(config_dir)
     for more in (source.model_sidecars, like):
         chosen |= of_other_kinds(more, chosen)
-    around = {}
-    if source.origin.path.is_dir():
-        around = of_other_kinds(find_model_sidecars(source.root), chosen)
+    path = source.origin.path
+    place = source.root if path.is_dir() else path.parent
+    around = of_other_kinds(find_model_sidecars(place), chosen)
     notes = []
     for directory in dict.fromkeys(path.parent for path in around.values()):
         names = [name for name, path in around.items() if path.parent == directory]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+import re
+from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 from typing import Any
 
@@ -13,36 +14,93 @@ from zerotools.io.huggingface.config_json import LARGEST_CONFIG
 from zerotools.io.huggingface.tied_by_default import ties_embeddings
 from zerotools.ops.weights.reference_model import Reference
 
+_EMBEDDING = re.compile(r"(^|[._])(embed\w*|tok_embeddings|word_embeddings|wte|shared)\.weight$")
+
 
 def resolve_aliases(
-    weights: Checkpoint, *, keep: bool = False, like: Reference | None = None
+    weights: Checkpoint,
+    *,
+    keep: bool = False,
+    like: Reference | None = None,
+    ties: Mapping[str, str] | None = None,
 ) -> tuple[Checkpoint, list[str]]:
     """Leave tied names out where the model's config ties them again, else write them out.
 
-    A reference model decides for itself: what it holds is written, what it lacks is not.
+    `ties` has the names that the model ties, with the name of the tensor that each takes; None:
+    they are not known. A reference model decides for itself: what it holds is written, what it
+    lacks is not. The tensor gets the name that the model takes it from.
     """
+    weights = held_by(weights, _holders(like, ties))
     if like is not None and not keep:
         written = {alias for alias in weights.aliases if alias in like.tensors}
         why = f"as {like.path} does"
+    elif ties is not None and not keep:
+        written = {
+            alias for alias in weights.aliases if ties.get(alias) not in _group(weights, alias)
+        }
+        why = "no config.json says that they are tied"
     elif keep or not _config_ties(weights):
         written = set(weights.aliases)
         why = "as asked" if keep else "no config.json says that they are tied"
     else:
-        written, why = set(), "as config.json says"
+        written, why = set(), ""
+    why_once = why if like is not None and not keep else "as config.json says"
     tensors = dict(weights.tensors)
     for alias, name in weights.aliases.items():
         if alias in written:
             tensors.setdefault(Key(alias, "param"), tensors[Key(name, "param")])
     notes = [
-        f"tied weights are {how}, {why}: {_listed(weights, chosen)}"
-        for how, chosen in (
-            ("stored once", weights.aliases.keys() - written),
-            ("written under each name", written),
+        f"tied weights are {how}, {reason}: {_listed(weights, chosen)}"
+        for how, reason, chosen in (
+            ("stored once", why_once, weights.aliases.keys() - written),
+            ("written under each name", why, written),
         )
         if chosen
     ]
     dropped = {alias: name for alias, name in weights.aliases.items() if alias not in written}
     return replace(weights, tensors=tensors, aliases=dropped), notes
+
+
+def held_by(weights: Checkpoint, is_holder: Callable[[str], bool]) -> Checkpoint:
+    """`weights` in which tensors with several names lie under one for which `is_holder` is true,
+    where there is such a name; the other names are aliases of it."""
+    new_names: dict[str, str] = {}
+    for alias, name in weights.aliases.items():
+        if not is_holder(name) and is_holder(alias) and name not in new_names:
+            new_names[name] = alias
+    if not new_names:
+        return weights
+    tensors = {
+        Key(new_names.get(key.name, key.name), key.role): tensor
+        for key, tensor in weights.tensors.items()
+    }
+    aliases = {
+        alias: new_names.get(name, name)
+        for alias, name in weights.aliases.items()
+        if new_names.get(name) != alias
+    }
+    aliases |= new_names
+    return replace(weights, tensors=tensors, aliases=aliases)
+
+
+def is_embedding(name: str) -> bool:
+    """Whether a name is usual for an embedding, which output layers are tied to."""
+    return _EMBEDDING.search(name) is not None
+
+
+def _holders(like: Reference | None, ties: Mapping[str, str] | None) -> Callable[[str], bool]:
+    if like is not None:
+        return lambda name: name in like.tensors
+    if ties:
+        sources = set(ties.values())
+        return lambda name: name in sources
+    return is_embedding
+
+
+def _group(weights: Checkpoint, alias: str) -> set[str]:
+    """All names of the tensor that `alias` is a name of."""
+    name = weights.aliases[alias]
+    return {name, *(each for each, held in weights.aliases.items() if held == name)}
 
 
 def _listed(weights: Checkpoint, chosen: Set[str]) -> str:

@@ -68,6 +68,19 @@ class ModelOptions(SelectionOptions, total=False):
     ]
 
 
+class CheckNamesOption(TypedDict, total=False):
+    """The option that leaves out the check of names against config.json."""
+
+    no_check_names: Annotated[
+        bool,
+        Option(
+            group=NAMES,
+            help="Do not compare names and shapes with those that config.json needs, and keep the "
+            "names as they are.",
+        ),
+    ]
+
+
 class MastersOption(TypedDict, total=False):
     """The option that chooses one of two copies of the weights."""
 
@@ -102,6 +115,7 @@ def export_options(given: Mapping[str, Any], mapping: MapRequest | None = None) 
     return Options(
         **{name: given[name] for name in names},
         max_shard_bytes=given["max_shard_size"],
+        check_names=not given["no_check_names"],
         mapping=mapping,
     )
 

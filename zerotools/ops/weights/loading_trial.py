@@ -1,0 +1,171 @@
+"""A trial of transformers' own `from_pretrained`, with tensors that have shapes and no values.
+
+transformers runs in a process of its own, on torch's meta device: the trial needs no memory for
+weights, and takes as long as its imports take.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+from zerotools.core.errors import Unsupported
+from zerotools.maps.geometry import Shape
+from zerotools.maps.model_names import NameFaults
+
+TRIAL_SECONDS = 120.0
+_LONGEST_REASON = 300
+_ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "",
+    "ACCELERATE_USE_DEEPSPEED": "false", "ACCELERATE_USE_FSDP": "false",
+}  # fmt: skip
+
+_PROGRAM = """
+import json, re, sys, warnings
+warnings.filterwarnings("ignore")
+import torch, transformers
+from transformers import modeling_utils
+from transformers.models.auto import modeling_auto as auto
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+transformers.logging.set_verbosity(transformers.logging.CRITICAL)
+transformers.logging.disable_progress_bar()
+# Ends a load whose conversions fail, before its result is known.
+if hasattr(modeling_utils, "log_state_dict_report"):
+    modeling_utils.log_state_dict_report = lambda *args, **kwargs: None
+
+
+def fail(why):
+    print(json.dumps({"refused": why}))
+    sys.exit()
+
+
+def classes_of(config, named):
+    mappings = [getattr(auto, f"MODEL_FOR_{kind}_MAPPING") for kind in
+                ("CAUSAL_LM", "SEQ_TO_SEQ_CAUSAL_LM", "IMAGE_TEXT_TO_TEXT")
+                if hasattr(auto, f"MODEL_FOR_{kind}_MAPPING")] + [auto.MODEL_MAPPING]
+    usual = [mapping[type(config)] for mapping in mappings if type(config) in mapping]
+    usual = [each for one in usual for each in (one if isinstance(one, tuple) else (one,))]
+    if not named:
+        return usual[:1]
+    found = getattr(transformers, named, None)
+    if not (isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)):
+        fail(f"transformers {transformers.__version__} has no model {named}")
+    return [found, *usual[:1]] if found in usual[1:] else [found]
+
+
+def ties_of(model):
+    model.tie_weights()
+    said = getattr(model, "all_tied_weights_keys", None)
+    if isinstance(said, dict) and said:
+        return dict(said)
+    groups = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        groups.setdefault(id(parameter), []).append(name)
+    patterns = getattr(model, "_tied_weights_keys", None) or []
+    found = {}
+    for names in groups.values():
+        first = next((n for n in names if not any(re.search(p, n) for p in patterns)), names[0])
+        found.update({name: first for name in names if name != first})
+    return found
+
+
+def tried(kind, config, ties, names):
+    state, renamed = {}, {}
+    for name, shape in names.items():
+        source = ties.get(name)
+        if source is not None and source not in names and source not in state:
+            renamed[name] = source
+        state[renamed.get(name, name)] = torch.empty(shape, dtype=torch.bfloat16, device="meta")
+    _, info = kind.from_pretrained(
+        None, config=config, state_dict=state, output_loading_info=True,
+        ignore_mismatched_sizes=True, device_map={"": "meta"},
+    )
+    if info["error_msgs"]:
+        fail(str(info["error_msgs"][0]))
+    wrong = [[name, list(there), list(needed)] for name, there, needed in info["mismatched_keys"]]
+    back = {new: old for old, new in renamed.items()}
+    return {
+        "kind": kind.__name__, "ties": ties, "renamed": renamed, "wrong": sorted(wrong),
+        "missing": sorted(info["missing_keys"]),
+        "unexpected": sorted(back.get(name, name) for name in info["unexpected_keys"]),
+    }
+
+
+asked = json.load(sys.stdin)
+tree = asked["config"]
+if tree["model_type"] not in CONFIG_MAPPING:
+    fail(f"transformers {transformers.__version__} does not know this model_type")
+config = CONFIG_MAPPING[tree["model_type"]].from_dict(tree)
+answers = []
+for kind in classes_of(config, asked["class"]):
+    with torch.device("meta"):
+        ties = ties_of(kind(config))
+    answers += [tried(kind, config, ties, names) for names in asked["names"]]
+print(json.dumps({"answers": answers, "count": len(asked["names"])}))
+"""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The outcome of one load: what did not fit, the names that transformers ties with the tensor
+    that each takes, and the tied names that were given to the tensor's own name."""
+
+    faults: NameFaults
+    ties: Mapping[str, str]
+    renamed: Mapping[str, str]
+
+
+def trials(
+    config: Mapping[str, Any],
+    candidates: Sequence[Mapping[str, Shape]],
+    python: str = sys.executable,
+) -> list[Trial]:
+    """Load the model of `config` from tensors of each of `candidates`; the outcome of each, of the
+    class of model that fits best.
+
+    Raises:
+        Unsupported: transformers is not installed, or does not know the model.
+    """
+    if find_spec("transformers") is None or find_spec("torch") is None:
+        raise Unsupported("transformers is not installed")
+    named = config.get("architectures")
+    name = named[0] if isinstance(named, list) and named else ""
+    plain = {key: value for key, value in config.items() if key != "quantization_config"}
+    asked = {"config": plain, "class": name, "names": candidates}
+    try:
+        done = subprocess.run(
+            [python, "-P", "-c", _PROGRAM],
+            input=json.dumps(asked),
+            env={**os.environ, **_ENVIRONMENT},
+            text=True,
+            capture_output=True,
+            timeout=TRIAL_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Unsupported(f"transformers cannot be asked: {error!s:.{_LONGEST_REASON}}") from None
+    try:
+        answer = json.loads(done.stdout.splitlines()[-1])
+    except (ValueError, IndexError):
+        said = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
+        raise Unsupported(
+            f"transformers cannot build the model: {said:.{_LONGEST_REASON}}"
+        ) from None
+    if "refused" in answer:
+        raise Unsupported(answer["refused"])
+    found = [_trial(each) for each in answer["answers"]]
+    count = answer["count"]
+    return [min(found[n::count], key=lambda each: each.faults.count) for n in range(count)]
+
+
+def _trial(answer: Mapping[str, Any]) -> Trial:
+    wrong = tuple((name, tuple(there), tuple(needed)) for name, there, needed in answer["wrong"])
+    faults = NameFaults(tuple(answer["missing"]), tuple(answer["unexpected"]), wrong)
+    return Trial(faults, answer["ties"], answer["renamed"])

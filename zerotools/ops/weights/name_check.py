@@ -1,0 +1,367 @@
+"""The names and shapes of an export, compared with those that its config.json needs.
+
+zerotools knows the names of common families. Where it does not, or they do not fit, transformers is
+asked if it is installed (`loading_trial`): it alone knows all that it can load.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Any, Protocol
+
+from zerotools.core.checkpoint import Checkpoint
+from zerotools.core.counts import counted
+from zerotools.core.errors import BadFile, BadRequest, Unsupported
+from zerotools.io.files.json_file import read_json
+from zerotools.io.huggingface.config_json import LARGEST_CONFIG
+from zerotools.io.huggingface.model_sidecars import CONFIG
+from zerotools.io.huggingface.tied_by_default import ties_embeddings
+from zerotools.maps.geometry import Shape
+from zerotools.maps.layout_choice import detected
+from zerotools.maps.map_file import HUB
+from zerotools.maps.model_names import NameFaults, names_of_model
+from zerotools.ops.quantised.recognise import recognise
+from zerotools.core.patterns.adapter_names import is_adapter_alone
+from zerotools.ops.weights.layout_mapping import shapes_of
+from zerotools.ops.weights.loading_trial import trials
+from zerotools.ops.weights.reference_model import Reference
+from zerotools.ops.weights.rewrite import rename
+from zerotools.ops.weights.wrapped_names import Naming, namings
+
+_MOST_NAMED = 3
+_OF_ADAPTERS = (".lora_", ".base_layer.")
+
+
+@dataclass(frozen=True)
+class Fits:
+    """The names fit the model after `naming` and then `renamed`. `ties` has the names that the
+    model ties, with the name of the tensor that each takes."""
+
+    naming: Naming
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    ties: Mapping[str, str] = field(default_factory=dict)
+
+    def new_name(self, name: str) -> str:
+        """The name that the model has for the tensor `name`."""
+        new = self.naming.new_name(name)
+        return self.renamed.get(new, new)
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences on the names that change."""
+        said = []
+        if self.naming.removed:
+            parts = " and ".join(dict.fromkeys(self.naming.removed))
+            said.append(f"took {parts} off the names: the model of {CONFIG} has them without")
+        said += [
+            f"{old} is written as {new}, with which the model of {CONFIG} ties it"
+            for old, new in self.renamed.items()
+        ]
+        return said
+
+
+@dataclass(frozen=True)
+class Misses:
+    """The names do not fit the model: transformers would fill missing tensors with random numbers,
+    and leave unexpected ones out. `advice` names the option that mends it."""
+
+    faults: NameFaults
+    advice: str
+
+    @property
+    def message(self) -> str:
+        """The differences in words: counts, and three names of each kind."""
+        faults, said = self.faults, []
+        if faults.missing:
+            said.append(f"{_tensors(faults.missing)} missing ({_some(faults.missing)})")
+        if faults.unexpected:
+            said.append(f"{_tensors(faults.unexpected)} unexpected ({_some(faults.unexpected)})")
+        if faults.wrong:
+            shapes = [f"{n} is {list(a)}, not {list(b)}" for n, a, b in faults.wrong]
+            said.append(f"{_tensors(faults.wrong)} of another shape ({_some(shapes)})")
+        return ", ".join(said)
+
+
+@dataclass(frozen=True)
+class NotChecked:
+    """The names could not be compared; `why` is a part of a sentence."""
+
+    why: str
+
+    @property
+    def note(self) -> str:
+        """The sentence that says so."""
+        return f"the names were not compared with {CONFIG}: {self.why}"
+
+
+class Knowledge(Protocol):
+    """What is known of the names of a model."""
+
+    @property
+    def ties(self) -> Mapping[str, str]:
+        """The names that the model ties, with the name of the tensor that each takes."""
+
+    def faults_of(self, held: Mapping[str, Shape]) -> NameFaults:
+        """The differences between tensors `held` and the model."""
+
+
+def fit(
+    held: Mapping[str, Shape],
+    left_out: Mapping[str, Shape],
+    config: Mapping[str, Any],
+    advise: Callable[[NameFaults], str] = lambda _: "",
+) -> Fits | Misses | NotChecked:
+    """Compare the tensors `held` with the model of `config`. Those `left_out` are in the checkpoint
+    and not wanted: the model does not miss them."""
+    every = {**left_out, **held}
+    ways = list(namings(every))
+    known = names_of_model(config, is_tied=ties_embeddings(config))
+    own: NameFaults | None = None
+    if known is not None:
+        # A size that the config lacks has a default in transformers.
+        with suppress(BadRequest):
+            fits, own = fit_of(known, ways, every, left_out)
+            if fits is not None:
+                return fits
+    if not isinstance(config.get("model_type"), str):
+        return NotChecked("it has no model_type")
+    try:
+        judged = trials(config, [_named(every, way) for way in ways])
+    except Unsupported as error:
+        return NotChecked(str(error)) if own is None else Misses(own, advise(own))
+    nearest: NameFaults | None = None
+    for way, trial in zip(ways, judged, strict=True):
+        faults = _wanted(trial.faults, way, every, left_out)
+        if not faults.count:
+            return Fits(way, trial.renamed, trial.ties)
+        if nearest is None or faults.count < nearest.count:
+            nearest = faults
+    if config.get("auto_map"):
+        return NotChecked("it names code of its own (auto_map), which is not run")
+    faults = min((each for each in (own, nearest) if each is not None), key=_count)
+    return Misses(faults, advise(faults))
+
+
+def fit_of(
+    known: Knowledge,
+    ways: Sequence[Naming],
+    every: Mapping[str, Shape],
+    left_out: Mapping[str, Shape],
+) -> tuple[Fits | None, NameFaults]:
+    """The first of `ways` by which the names fit, and the faults of the nearest."""
+    tried: list[NameFaults] = []
+    for way in ways:
+        names = _named(every, way)
+        renamed = {
+            name: source
+            for name, source in known.ties.items()
+            if name in names and source not in names
+        }
+        names = {renamed.get(name, name): shape for name, shape in names.items()}
+        faults = _wanted(known.faults_of(names), way, every, left_out)
+        if not faults.count:
+            return Fits(way, renamed, known.ties), faults
+        tried.append(faults)
+    return None, min(tried, key=_count)
+
+
+def _count(faults: NameFaults) -> int:
+    return faults.count
+
+
+def _named(every: Mapping[str, Shape], way: Naming) -> dict[str, Shape]:
+    return {way.new_name(name): shape for name, shape in every.items()}
+
+
+def _wanted(
+    faults: NameFaults, way: Naming, every: Mapping[str, Shape], left_out: Mapping[str, Shape]
+) -> NameFaults:
+    """The faults of wanted tensors, under their own names."""
+    own = {way.new_name(name): name for name in every}
+    unexpected = (own.get(name, name) for name in faults.unexpected)
+    wrong = ((own.get(name, name), there, needed) for name, there, needed in faults.wrong)
+    return NameFaults(
+        faults.missing,
+        tuple(name for name in unexpected if name not in left_out),
+        tuple(each for each in wrong if each[0] not in left_out),
+    )
+
+
+def config_of_export(weights: Checkpoint) -> Mapping[str, Any] | None:
+    """The tree of the config.json that goes with the weights; None: there is none to read."""
+    path = weights.model_sidecars.get(CONFIG)
+    if path is None:
+        return None
+    try:
+        tree: Any = read_json(path, LARGEST_CONFIG)
+    except (OSError, BadFile, ValueError, RecursionError):
+        return None
+    return tree if isinstance(tree, dict) else None
+
+
+def check_names(
+    every: Checkpoint, weights: Checkpoint, command: str = "consolidate"
+) -> Fits | NotChecked | None:
+    """Compare the names of `weights`, which are chosen of `every`, with its config.json.
+
+    None: there is none, or they are an adapter alone. Tied names count as if each had a tensor.
+
+    Raises:
+        BadRequest: they do not fit; with counts, examples and the option that mends it.
+    """
+    config = config_of_export(weights)
+    if config is None or is_adapter_alone(weights.tensors):
+        return None
+    held = values_of(weights)
+    if isinstance(held, NotChecked):
+        return held
+    whole = values_of(every)
+    left_out = {name: shape for name, shape in _shapes(whole).items() if name not in held}
+    found = fit(held, left_out, config, lambda faults: _advice(faults, held, config, command))
+    if not isinstance(found, Misses):
+        return found
+    raise BadRequest(
+        f"{weights.origin.path} does not fit the {config.get('model_type')} model of "
+        f"{os.fspath(weights.model_sidecars[CONFIG])}: {found.message}; {found.advice}, or write "
+        "the names as they are with --no-check-names"
+    )
+
+
+def _shapes(found: Mapping[str, Shape] | NotChecked) -> Mapping[str, Shape]:
+    return {} if isinstance(found, NotChecked) else found
+
+
+def values_of(weights: Checkpoint) -> dict[str, Shape] | NotChecked:
+    """The shapes of all weights by name, of quantised ones as they are without their scales."""
+    shapes = shapes_of(weights)
+    found = recognise(weights)
+    if found.is_there:
+        error = found.error()
+        if error is not None:
+            return NotChecked(str(error))
+        for each in found.weights.values():
+            for key in (*each.parts, *each.beside):
+                shapes.pop(key.name, None)
+            shapes[each.key.name] = each.tensor.shape
+        for key in found.activations:
+            shapes.pop(key.name, None)
+    return _with_aliases(weights, shapes)
+
+
+def _with_aliases(weights: Checkpoint, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
+    tied = {alias: shapes[name] for alias, name in weights.aliases.items() if name in shapes}
+    return {**tied, **shapes}
+
+
+@dataclass(frozen=True)
+class FittedWeights:
+    """Weights under the names of their model. `ties` are as in `Fits`; None: they are not known."""
+
+    weights: Checkpoint
+    ties: Mapping[str, str] | None = None
+    notes: tuple[str, ...] = ()
+
+
+def fitted(
+    every: Checkpoint,
+    weights: Checkpoint,
+    like: Reference | None,
+    *,
+    is_checked: bool,
+    command: str = "consolidate",
+) -> FittedWeights:
+    """Name `weights`, which are chosen of `every`, as the model at `like` does, or else as their
+    config.json needs it. Without `is_checked` they keep their names.
+
+    Raises:
+        BadRequest: they do not fit config.json.
+    """
+    if like is not None:
+        found, _ = fit_of(
+            _LikeNames(like),
+            list(namings([*(key.name for key in weights.tensors), *weights.aliases])),
+            _with_aliases(weights, shapes_of(weights)),
+            {},
+        )
+        return FittedWeights(weights if found is None else rename(weights, found.new_name))
+    if not is_checked:
+        return FittedWeights(weights)
+    checked = check_names(every, weights, command)
+    if checked is None:
+        return FittedWeights(weights)
+    if isinstance(checked, NotChecked):
+        return FittedWeights(weights, notes=(checked.note,))
+    named = rename(weights, checked.new_name)
+    return FittedWeights(named, checked.ties, tuple(checked.notes))
+
+
+@dataclass(frozen=True)
+class _LikeNames:
+    """The names of another model; `check_against` says what else it has to equal."""
+
+    like: Reference
+    ties: Mapping[str, str] = field(default_factory=dict)
+
+    def faults_of(self, held: Mapping[str, Shape]) -> NameFaults:
+        needed = self.like.tensors
+        return NameFaults(tuple(name for name in needed if name not in held))
+
+
+def _advice(
+    faults: NameFaults, held: Mapping[str, Shape], config: Mapping[str, Any], command: str
+) -> str:
+    """The option that mends the faults."""
+    if any(mark in name for name in faults.unexpected for mark in _OF_ADAPTERS):
+        return adapter_advice()
+    other = _other_layout(held, config)
+    by = "" if command == "consolidate" else "zerotools consolidate "
+    if other is not None:
+        return f"they have the layout {other}: pass --map-to {HUB}"
+    if command == "gather" and faults.missing and not faults.unexpected:
+        return "name the source that has them, too"
+    if faults.unexpected and not faults.missing and not faults.wrong:
+        return f"leave them out with {by}--exclude '{_glob(faults.unexpected)}'"
+    if faults.unexpected and faults.missing:
+        return (
+            f"rename them with {by}--rename REGEX=REPL, or give the {CONFIG} of this model with "
+            "--config-dir DIR"
+        )
+    return f"give the {CONFIG} of this model with --config-dir DIR"
+
+
+def adapter_advice() -> str:
+    """The option for a run whose adapters are not merged."""
+    return "they are of an adapter: export it with zerotools consolidate --adapter-only"
+
+
+def _other_layout(held: Mapping[str, Shape], config: Mapping[str, Any]) -> str | None:
+    known = names_of_model(config, is_tied=ties_embeddings(config))
+    if known is None or not known.family.layouts:
+        return None
+    try:
+        found = detected(known.family, known.config, {}, held)
+    except BadRequest:
+        return None
+    return None if found.layout.name == HUB else found.layout.name
+
+
+def _glob(names: Sequence[str]) -> str:
+    """A pattern of all names: what they begin with."""
+    if len(names) == 1:
+        return names[0]
+    columns = zip(*(name.split(".") for name in names), strict=False)
+    shared = [parts[0] for parts in takewhile(lambda parts: len(set(parts)) == 1, columns)]
+    return ".".join([*shared, "*"])
+
+
+def _tensors(names: Sequence[object]) -> str:
+    return counted(len(names), "tensor")
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + more
