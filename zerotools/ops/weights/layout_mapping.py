@@ -23,18 +23,18 @@ from zerotools.io.files.regular import read_user_file
 from zerotools.io.huggingface.config_json import LARGEST_CONFIG
 from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.maps.geometry import Shape
-from zerotools.maps.layout_choice import FoundLayout, check_whole, detected, found_in
+from zerotools.maps.layout_choice import FoundLayout
 from zerotools.maps.map_file import HUB, FamilyMap, read_map
 from zerotools.maps.memory_names import MEMORY, PrefixMap, prefix_map_of
 from zerotools.maps.model_layout import ModelLayout, layout_of_model
 from zerotools.maps.shipped import check_layout, map_of_model
 from zerotools.maps.stored_names import written_views
 from zerotools.maps.views import TensorView
+from zerotools.ops.weights.layout_search import named_as_layout, shapes_of
 from zerotools.ops.weights.rearrange import rearranged
 from zerotools.ops.weights.rewrite import rename
 from zerotools.ops.weights.run_arguments import with_run_arguments
 
-_WEIGHTS = ("param16", "buffer", "param")
 _UNKNOWN = TrainingState()
 
 
@@ -121,15 +121,18 @@ def mapped(
     for name in (request.to, request.source):
         if name is not None:
             check_layout(family, name, hub=HUB)
-    checkpoint, found = _found(family, request, config, checkpoint)
+    named = named_as_layout(checkpoint, family, request.source, config, request.arguments)
+    checkpoint, found = named.checkpoint, named.found
     held = shapes_of(checkpoint)
     target = layout_of_model(family, request.to, config, found.given)
     said = [] if request.source else [f"the tensors have the layout {found.layout.name}"]
     said[:] = [f"{text} of the map {family.name}" for text in said]
     if _is_same(found, target):
         note = f"the checkpoint has the layout {target.name} already: its tensors stay as they are"
-        same = {key.name: (key.name,) for key in checkpoint.tensors}
-        return MappedCheckpoint(replace(checkpoint, native=None), (note,), same, is_changed=False)
+        same = named.own_names({key.name: (key.name,) for key in checkpoint.tensors})
+        is_changed = any(olds != (new,) for new, olds in same.items())
+        checkpoint = replace(checkpoint, native=None)
+        return MappedCheckpoint(checkpoint, (*named.notes, note), same, is_changed=is_changed)
     stages = [found.stored.views]
     stages += [] if found.layout.name == HUB else [found.layout.to_hub]
     stages += [] if target.name == HUB else [target.of_hub]
@@ -143,8 +146,8 @@ def mapped(
     # Chunks that are cut and put together do not say any more in which archive they lie.
     archives = archives_of(checkpoint)
     made = replace(checkpoint, tensors=tensors, aliases=aliases, native=None, archives=archives)
-    notes = (*said, *_padding_notes(found, target), *_left_out_notes(found))
-    return MappedCheckpoint(made, notes, origins)
+    notes = (*named.notes, *said, *_padding_notes(found, target), *_left_out_notes(found))
+    return MappedCheckpoint(made, notes, named.own_names(origins))
 
 
 def _with_names(checkpoint: Checkpoint, request: MapRequest, names: PrefixMap) -> MappedCheckpoint:
@@ -166,50 +169,6 @@ def _with_names(checkpoint: Checkpoint, request: MapRequest, names: PrefixMap) -
     origins = {new_names.get(key.name, key.name): (key.name,) for key in checkpoint.tensors}
     notes = () if request.source else (said,)
     return MappedCheckpoint(replace(made, native=None), notes, origins)
-
-
-def shapes_of(checkpoint: Checkpoint) -> dict[str, Shape]:
-    """The shapes of all weights and buffers, by name."""
-    held: dict[str, Shape] = {}
-    for role in _WEIGHTS:
-        held |= {k.name: t.shape for k, t in checkpoint.tensors.items() if k.role == role}
-    return held
-
-
-def _found(
-    family: FamilyMap, request: MapRequest, config: Mapping[str, Any], checkpoint: Checkpoint
-) -> tuple[Checkpoint, FoundLayout]:
-    """The layout of the checkpoint. Where a tied name is one that the layout needs, because
-    config.json does not tie it, the checkpoint gets its tensor under that name, too."""
-
-    def look(which: Checkpoint) -> FoundLayout:
-        held = shapes_of(which)
-        if request.source is None:
-            return detected(family, config, request.arguments, held)
-        found = found_in(family, request.source, config, request.arguments, held)
-        check_whole(found, family)
-        return found
-
-    try:
-        return checkpoint, look(checkpoint)
-    except BadRequest as refused:
-        if not checkpoint.aliases:
-            raise
-        untied = _untied(checkpoint)
-        try:
-            return untied, look(untied)
-        except BadRequest:
-            raise refused from None
-
-
-def _untied(checkpoint: Checkpoint) -> Checkpoint:
-    """With the weights of tied names under each name."""
-    tensors = dict(checkpoint.tensors)
-    for alias, name in checkpoint.aliases.items():
-        for role in _WEIGHTS:
-            if Key(name, role) in checkpoint.tensors:
-                tensors[Key(alias, role)] = checkpoint.tensors[Key(name, role)]
-    return replace(checkpoint, tensors=tensors, aliases={})
 
 
 def _is_same(found: FoundLayout, target: ModelLayout) -> bool:

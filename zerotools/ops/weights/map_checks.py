@@ -15,7 +15,8 @@ from zerotools.maps.map_file import HUB, FamilyMap
 from zerotools.maps.model_layout import ModelLayout, layout_of_model
 from zerotools.maps.shipped import shipped_map, shipped_maps
 from zerotools.maps.stored_names import written_views
-from zerotools.ops.weights.layout_mapping import chosen_map, shapes_of
+from zerotools.ops.weights.layout_mapping import chosen_map
+from zerotools.ops.weights.layout_search import shapes_of
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from zerotools.maps.map_file import HUB
 from zerotools.maps.model_names import NameFaults, names_of_model
 from zerotools.ops.quantised.recognise import recognise
 from zerotools.core.patterns.adapter_names import is_adapter_alone
-from zerotools.ops.weights.layout_mapping import shapes_of
+from zerotools.ops.weights.layout_search import shapes_of
 from zerotools.ops.weights.loading_trial import trials
 from zerotools.ops.weights.reference_model import Reference
 from zerotools.ops.weights.rewrite import rename

@@ -1,0 +1,132 @@
+"""The layout of a map that a checkpoint has, under its names or under those that they stand for.
+
+Wrappers put words into names, and of tied weights a checkpoint may name any one. Where its own
+names are those of no layout, each such change is tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from zerotools.core.checkpoint import Checkpoint, Key
+from zerotools.core.errors import BadRequest
+from zerotools.io.huggingface.tied_by_default import ties_embeddings
+from zerotools.maps.geometry import Shape
+from zerotools.maps.layout_choice import FoundLayout, check_whole, detected, found_in
+from zerotools.maps.map_file import FamilyMap
+from zerotools.maps.model_names import tied_names
+from zerotools.ops.weights.rewrite import rename
+from zerotools.ops.weights.tied_weights import held_by
+from zerotools.ops.weights.wrapped_names import namings
+
+_WEIGHTS = ("param16", "buffer", "param")
+
+
+@dataclass(frozen=True)
+class NamedCheckpoint:
+    """A checkpoint under the names of the layout that it has, and what was said of them. `own` has
+    the names that tensors have in the file, where these are others."""
+
+    checkpoint: Checkpoint
+    found: FoundLayout
+    notes: tuple[str, ...] = ()
+    own: Mapping[str, str] = field(default_factory=dict)
+
+    def own_names(self, origins: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        """`origins` with the names in the file."""
+        return {new: tuple(self.own.get(old, old) for old in olds) for new, olds in origins.items()}
+
+
+def shapes_of(checkpoint: Checkpoint) -> dict[str, Shape]:
+    """The shapes of all weights and buffers, by name."""
+    held: dict[str, Shape] = {}
+    for role in _WEIGHTS:
+        held |= {k.name: t.shape for k, t in checkpoint.tensors.items() if k.role == role}
+    return held
+
+
+def named_as_layout(
+    checkpoint: Checkpoint,
+    family: FamilyMap,
+    layout: str | None,
+    config: Mapping[str, Any],
+    arguments: Mapping[str, Any],
+) -> NamedCheckpoint:
+    """Find the layout of the checkpoint; `layout` says which it is, None: it is detected.
+
+    Raises:
+        BadRequest: it has none under any of its names.
+    """
+
+    def look(which: Checkpoint) -> FoundLayout:
+        held = shapes_of(which)
+        if layout is None:
+            return detected(family, config, arguments, held)
+        found = found_in(family, layout, config, arguments, held)
+        check_whole(found, family)
+        return found
+
+    try:
+        return NamedCheckpoint(checkpoint, look(checkpoint))
+    except BadRequest as refused:
+        for other, notes in _renamed(checkpoint, family, config):
+            with suppress(BadRequest):
+                found = look(other)
+                names = zip(checkpoint.tensors, other.tensors, strict=False)
+                own = {new.name: old.name for old, new in names if new.name != old.name}
+                return NamedCheckpoint(other, found, notes, own)
+        raise refused from None
+
+
+def _renamed(
+    checkpoint: Checkpoint, family: FamilyMap, config: Mapping[str, Any]
+) -> Iterator[tuple[Checkpoint, tuple[str, ...]]]:
+    """The checkpoint under other names, with a note on them, its tensors in their order."""
+    names = [*(key.name for key in checkpoint.tensors), *checkpoint.aliases]
+    for way in namings(dict.fromkeys(names)):
+        notes: tuple[str, ...] = ()
+        named = checkpoint
+        if way.removed:
+            parts = " and ".join(way.removed)
+            notes = (f"took {parts} off the names: the layouts of the map have them without",)
+            named = rename(checkpoint, way.new_name)
+            yield named, notes
+        embedded = _embedded(named, family, config)
+        if embedded is not named:
+            yield embedded, notes
+        if named.aliases:
+            yield _untied(named), notes
+
+
+def _embedded(checkpoint: Checkpoint, family: FamilyMap, config: Mapping[str, Any]) -> Checkpoint:
+    """With tensors of tied names under the names that they are tied to, if config.json ties them
+    and the checkpoint has no others there."""
+    if not ties_embeddings(config):
+        return checkpoint
+    ties = dict(tied_names(family))
+    for layout in family.layouts.values():
+        ties |= layout.ties
+    sources = set(ties.values())
+    checkpoint = held_by(checkpoint, lambda name: name in sources)
+    held = {key.name for key in checkpoint.tensors}
+    new_names = {
+        name: source
+        for name, source in ties.items()
+        if name in held and source not in held and source not in checkpoint.aliases
+    }
+    if not new_names:
+        return checkpoint
+    return rename(checkpoint, lambda name: new_names.get(name, name))
+
+
+def _untied(checkpoint: Checkpoint) -> Checkpoint:
+    """With the weights of tied names under each name."""
+    tensors = dict(checkpoint.tensors)
+    for alias, name in checkpoint.aliases.items():
+        for role in _WEIGHTS:
+            if Key(name, role) in checkpoint.tensors:
+                tensors[Key(alias, role)] = checkpoint.tensors[Key(name, role)]
+    return replace(checkpoint, tensors=tensors, aliases={})
