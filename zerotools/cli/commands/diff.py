@@ -18,8 +18,11 @@ from zerotools.cli.output.progress_bar import shown_progress
 from zerotools.cli.output.style import paint
 from zerotools.core.checkpoint import Origin
 from zerotools.core.counts import counted
+from zerotools.core.dropping import LOOSE, WEIGHTS
+from zerotools.core.dtypes import PRECISIONS
 from zerotools.core.errors import EXIT_DIFFERENCES
 from zerotools.ops.comparison import result
+from zerotools.ops.comparison.pairing import COPY
 from zerotools.ops.comparison.result import CheckpointDiff, RunComparison, TensorDifference
 from zerotools.public.comparing import DiffKeywords, diff
 
@@ -95,10 +98,30 @@ def _verdict(difference: CheckpointDiff) -> str:
         return paint(f"EQUAL: {compared}{how}", "good", sys.stdout)
     parts = []
     if difference.differing:
-        parts.append(f"{len(difference.differing)} of {compared}")
+        parts.append(_equal_weights(difference) or f"{len(difference.differing)} of {compared}")
     if difference.run is not None and difference.run.differences:
         parts.append(counted(len(difference.run.differences), "point") + " of the run")
     return paint(f"DIFFERENT: {', '.join(parts)}", "bad", sys.stdout)
+
+
+def _equal_weights(difference: CheckpointDiff) -> str | None:
+    """The verdict on an export and its run: weights that are equal, and state that only one has."""
+    weights = [each for each in difference.tensors if each.role in (*WEIGHTS, COPY)]
+    state = [each for each in difference.differing if each.role not in (*WEIGHTS, COPY)]
+    casts = [each for each in weights if each.status == result.CAST]
+    only = (result.ONLY_A, result.ONLY_B)
+    if not weights or any(each.status not in (result.EQUAL, result.CAST) for each in weights):
+        return None
+    if any(each.status not in only or each.role == LOOSE for each in state):
+        return None
+    types = {each.dtype for pair in casts for each in (pair.a, pair.b) if each is not None}
+    types = {each for each in types if each.bits == min(t.bits for t in types)}
+    names = {dtype: word for word, dtype in PRECISIONS.items()}
+    to = f" to {names.get(next(iter(types)), next(iter(types)).name)}" if len(types) == 1 else ""
+    count = len({each.name for each in weights})
+    how = f" after the cast{to}" if casts else ""
+    said = f"the {count} weights are equal{how}" if count > 1 else f"the weight is equal{how}"
+    return f"{said}; only optimizer state is not in both" if state else said
 
 
 def _origins(difference: CheckpointDiff) -> list[str]:
