@@ -99,6 +99,38 @@ def made(name: str) -> Any:
     return model.eval()
 
 
+NAMED: dict[str, tuple[str, dict[str, Any]]] = {
+    "gemma": ("gemma", {}),
+    "gpt2": ("gpt2", {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}),
+    "gpt-neox": ("gpt_neox", {}),
+    "granite": ("granite", {"attention_bias": True, "mlp_bias": True}),
+    "opt": ("opt", {"ffn_dim": 24, "word_embed_proj_dim": 16}),
+    "opt-norms-behind": ("opt", {"do_layer_norm_before": False, "ffn_dim": 24}),
+    "phi": ("phi", {"qk_layernorm": True}),
+    "smollm3": ("smollm3", {}),
+    "stablelm": ("stablelm", {"use_qkv_bias": True, "qk_layernorm": True}),
+    "stablelm-parallel": ("stablelm", {"use_parallel_residual": True}),
+    "starcoder2": ("starcoder2", {}),
+}
+"""The same of models that have no map."""
+
+
+def built_without_values(
+    name: str, **more: Any
+) -> tuple[dict[str, Any], dict[str, tuple[int, ...]], set[str]]:
+    """The config of a model, its names and shapes in memory, and the names that it ties."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    kind, own = {**CONFIGS, **NAMED}[name]
+    config = AutoConfig.for_model(kind, **{**_SMALL, **own, **more})
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    shapes = {key: tuple(value.shape) for key, value in model.state_dict().items()}
+    tree = {**config.to_dict(), "architectures": [type(model).__name__]}
+    return tree, shapes, {*model.all_tied_weights_keys}
+
+
 def with_mtp(folder: Path) -> dict[str, Any]:
     """The tensors in `folder`, where a layer that predicts a second token (MTP) is added as the Hub
     has it: behind the last layer, made as that is, with copies of embedding and head."""

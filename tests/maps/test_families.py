@@ -14,12 +14,14 @@ from tests.maps.models import CONFIGS, saved
 from zerotools import formats
 from zerotools.core import dtypes
 from zerotools.core.checkpoint import Checkpoint
+from zerotools.maps.model_names import names_of_model
 from zerotools.maps.shipped import map_of_model, shipped_maps
 from zerotools.ops.conversions import consolidate
 from zerotools.ops.conversions.conversion import perform
 from zerotools.ops.execution.load_arrays import load
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.weights.layout_mapping import MapRequest, mapped
+from zerotools.ops.weights.layout_search import shapes_of
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.torch
@@ -50,6 +52,9 @@ def test_the_map_is_there_and_back_again_in_every_byte(model: Any) -> None:
     config = json.loads((folder / "config.json").read_text())
     source = formats.read(folder)
     before, tried = arrays_of(source), 0
+    names = names_of_model(config, is_tied=bool(config.get("tie_word_embeddings")))
+    assert names is not None
+    assert not names.faults_of(shapes_of(source)).count
     for name, layout in map_of_model(config).layouts.items():
         if name in ("meta", "titan") and (
             config["model_type"] not in ("llama", "mistral") or config.get("attention_bias")

@@ -1,0 +1,68 @@
+"""What transformers says of names and shapes: one process for all cases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.maps.models import built_without_values
+from zerotools.core.errors import Unsupported
+from zerotools.maps.model_names import NameFaults
+from zerotools.ops.weights import loading_trial
+from zerotools.ops.weights.loading_trial import trials
+
+MIXTRAL = ".block_sparse_moe.experts.{}.w{}.weight"
+
+
+@pytest.mark.torch
+def test_what_is_missing_unexpected_and_of_another_shape() -> None:
+    pytest.importorskip("transformers")
+    config, memory, _ = built_without_values("mixtral", tie_word_embeddings=True)
+    hub = {name: shape for name, shape in memory.items() if ".mlp." not in name}
+    for layer in ("model.layers.0", "model.layers.1"):
+        hub[f"{layer}.block_sparse_moe.gate.weight"] = (4, 32)
+        for expert in range(4):
+            for number, shape in ((1, (24, 32)), (2, (32, 24)), (3, (24, 32))):
+                hub[layer + MIXTRAL.format(expert, number)] = shape
+    lost = "model.layers.1" + MIXTRAL.format(2, 3)
+    cases: list[dict[str, Any]] = [
+        memory,
+        hub,
+        {name: shape for name, shape in hub.items() if name != lost},
+        {**hub, "v_head.weight": (1, 32)},
+        {**hub, "model.norm.weight": (31,)},
+        {name: shape for name, shape in hub.items() if name != "model.embed_tokens.weight"},
+    ]
+    found = trials(config, cases)
+    assert [each.faults.count for each in found] == [0, 0, 1, 1, 1, 0]
+    assert found[2].faults.missing == ("model.layers.1.mlp.experts.gate_up_proj",)
+    assert found[3].faults == NameFaults(unexpected=("v_head.weight",))
+    assert found[4].faults == NameFaults(wrong=(("model.norm.weight", (31,), (32,)),))
+    assert found[5].renamed == {"lm_head.weight": "model.embed_tokens.weight"}
+    assert found[0].ties == found[5].renamed
+
+
+def test_without_transformers_it_cannot_be_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading_trial, "find_spec", lambda _: None)
+    with pytest.raises(Unsupported, match="transformers is not installed"):
+        trials({"model_type": "llama"}, [{}])
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("raise KeyError('no such size')", "cannot build the model: KeyError: 'no such size'"),
+        ('print(\'{"refused": "does not know it"}\')', "^does not know it$"),
+        ("import os; os._exit(9)", "cannot build the model: it ended with 9"),
+        ("import time; time.sleep(60)", "transformers cannot be asked: .*timed out"),
+    ],
+)
+def test_a_trial_that_fails_says_why(
+    program: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading_trial, "find_spec", lambda _: object())
+    monkeypatch.setattr(loading_trial, "_PROGRAM", program)
+    monkeypatch.setattr(loading_trial, "TRIAL_SECONDS", 2.0)
+    with pytest.raises(Unsupported, match=said):
+        trials({"model_type": "llama"}, [{}])

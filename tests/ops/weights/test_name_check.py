@@ -1,0 +1,206 @@
+"""Whether an export has the names that its config.json needs, and what is said where not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import zerotools
+from tests.maps.test_model_names import BODY, HEAD, LLAMA
+from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.maps.model_names import NameFaults
+from zerotools.ops.weights import name_check
+from zerotools.ops.weights.loading_trial import Trial
+from zerotools.ops.weights.name_check import Fits, Misses, NotChecked, fit
+
+WHOLE = {**BODY, **HEAD}
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@pytest.fixture(autouse=True)
+def trial(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The answers of transformers, which is not installed where the list is empty."""
+    answers: list[Any] = []
+
+    def asked(config: Any, candidates: Any) -> Any:
+        if not answers:
+            raise Unsupported("transformers is not installed")
+        return [answers[0] for _ in candidates]
+
+    monkeypatch.setattr(name_check, "trials", asked)
+    return answers
+
+
+def source(folder: Path, shapes: Shapes, **config: Any) -> Path:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({**LLAMA, **config}))
+    arrays = {name: np.full(shape, 1, "f4") for name, shape in shapes.items()}
+    save_file(arrays, folder / "weights.safetensors")
+    return folder / "weights.safetensors"
+
+
+def exported(folder: Path, shapes: Shapes, **options: Any) -> tuple[set[str], tuple[str, ...]]:
+    path = source(folder, shapes, **options.pop("config", {}))
+    done = zerotools.consolidate(path, folder / "out-of-it", **options)
+    return set(load_file(folder / "out-of-it" / "model.safetensors")), done.notes
+
+
+def refusal(folder: Path, shapes: Shapes, **options: Any) -> str:
+    with pytest.raises(BadRequest) as caught:
+        exported(folder, shapes, **options)
+    assert not (folder / "out-of-it").exists()
+    return str(caught.value)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "run"
+
+
+def test_names_that_fit_are_written_without_a_word(tmp_path: Path) -> None:
+    names, notes = exported(tmp_path / "run", WHOLE)
+    assert names == set(WHOLE)
+    assert not any("names" in note for note in notes)
+
+
+def test_missing_weights_are_refused_with_counts_and_examples(folder: Path) -> None:
+    lost = {name: s for name, s in WHOLE.items() if "self_attn" not in name}
+    said = refusal(folder, lost)
+    assert (
+        f"does not fit the llama model of {folder / 'config.json'}: 4 tensors missing "
+        "(model.layers.0.self_attn.q_proj.weight, model.layers.0.self_attn.k_proj.weight, "
+        "model.layers.0.self_attn.v_proj.weight and 1 more); "
+    ) in said
+    assert said.endswith("or write the names as they are with --no-check-names")
+
+
+def test_unexpected_tensors_are_refused_with_the_option_that_leaves_them_out(
+    tmp_path: Path,
+) -> None:
+    more = {**WHOLE, "v_head.summary.weight": (1, 8), "v_head.summary.bias": (1,)}
+    said = refusal(tmp_path / "a", more)
+    assert "2 tensors unexpected (v_head.summary.bias, v_head.summary.weight)" in said
+    assert "leave them out with --exclude 'v_head.summary.*'" in said
+    names, _ = exported(tmp_path / "b", more, exclude="v_head.summary.*")
+    assert names == set(WHOLE)
+    names, _ = exported(tmp_path / "c", more, no_check_names=True)
+    assert names == set(more)
+
+
+def test_another_shape_is_refused_with_both(folder: Path) -> None:
+    said = refusal(folder, {**WHOLE, "model.norm.weight": (9,)})
+    assert "1 tensor of another shape (model.norm.weight is [9], not [8])" in said
+    assert "--config-dir DIR" in said
+
+
+def test_what_is_left_out_on_purpose_is_not_missing(folder: Path) -> None:
+    names, _ = exported(folder, WHOLE, include="model.layers.*")
+    assert names == {name for name in WHOLE if ".layers." in name}
+
+
+@pytest.mark.parametrize("prefix", ["module.", "module._orig_mod.", "policy.", "model."])
+def test_a_wrapper_comes_off_and_is_said(prefix: str, folder: Path) -> None:
+    names, notes = exported(folder, {prefix + name: shape for name, shape in WHOLE.items()})
+    assert names == set(WHOLE)
+    assert [note for note in notes if note.startswith("took ") and "off the names" in note]
+
+
+def test_a_wrapper_stays_where_the_names_do_not_fit_without_it(folder: Path) -> None:
+    wrapped = {f"module.{name}": shape for name, shape in WHOLE.items() if "norm" not in name}
+    said = refusal(folder, wrapped)
+    assert "3 tensors missing" in said
+    assert "unexpected" not in said
+
+
+def test_adapters_are_named_as_such(folder: Path) -> None:
+    layer = "model.layers.0.self_attn.q_proj"
+    lora = {f"{layer}.lora_A.x": (2, 8), f"{layer}.base_layer.weight": (8, 8)}
+    said = refusal(folder, {**WHOLE, **lora})
+    assert "they are of an adapter: export it with zerotools consolidate --adapter-only" in said
+
+
+def test_another_layout_is_said_with_the_option_that_maps_it(tmp_path: Path) -> None:
+    zerotools.consolidate(
+        source(tmp_path / "hf", WHOLE), tmp_path / "meta", map_to="meta", dtype="fp32"
+    )
+    with pytest.raises(BadRequest, match=r"have the layout (meta|titan): pass --map-to hf"):
+        zerotools.consolidate(tmp_path / "meta", tmp_path / "out")
+
+
+@pytest.mark.parametrize("first", ["lm_head.weight", "model.embed_tokens.weight"])
+def test_tied_weights_have_the_name_of_the_embedding(first: str, folder: Path) -> None:
+    one = {name: shape for name, shape in WHOLE.items() if name == first or name not in
+           ("lm_head.weight", "model.embed_tokens.weight")}  # fmt: skip
+    names, _ = exported(folder, one, config={"tie_word_embeddings": True})
+    assert names == set(BODY)
+    done = folder / "out-of-it"
+    zerotools.consolidate(folder / "weights.safetensors", folder.parent / "meta", map_to="meta")
+    there = load_file(folder.parent / "meta" / "model.safetensors")
+    assert "tok_embeddings.weight" in there
+    assert len(there) == len(load_file(done / "model.safetensors"))
+
+
+def test_convert_takes_wrappers_off_and_refuses_alike(tmp_path: Path) -> None:
+    wrapped = {f"module.{name}": shape for name, shape in WHOLE.items()}
+    path = source(tmp_path / "a", wrapped)
+    done = zerotools.convert(path, tmp_path / "out", to="safetensors", config_dir=tmp_path / "a")
+    assert set(load_file(tmp_path / "out" / "model.safetensors")) == set(WHOLE)
+    assert any("off the names" in note for note in done.notes)
+    lost = source(tmp_path / "b", BODY)
+    with pytest.raises(BadRequest, match=r"1 tensor missing \(lm_head\.weight\)"):
+        zerotools.convert(lost, tmp_path / "no", to="safetensors")
+    zerotools.convert(lost, tmp_path / "yes", to="safetensors", no_check_names=True)
+
+
+def test_serve_refuses_alike(folder: Path) -> None:
+    path = source(folder, BODY)
+    with pytest.raises(BadRequest, match="1 tensor missing"), zerotools.serve(path):
+        pass
+    with zerotools.serve(path, no_check_names=True) as served:
+        assert "model.safetensors" in served.files
+
+
+def test_gather_names_what_a_model_lacks(tmp_path: Path) -> None:
+    source(tmp_path / "node", BODY).rename(tmp_path / "node" / "model.safetensors")
+    with pytest.raises(zerotools.BadFile):
+        zerotools.gather([tmp_path / "node"], tmp_path / "out")
+    done = zerotools.gather([tmp_path / "node"], tmp_path / "out", force=True)
+    assert any("1 tensor missing (lm_head.weight)" in said for said in done.findings)
+    found = zerotools.gather([tmp_path / "node"], tmp_path / "as-is", no_check_names=True)
+    assert found.findings == ()
+
+
+class TestFit:
+    def test_transformers_is_asked_before_a_refusal(self, trial: list[Any]) -> None:
+        trial.append(Trial(NameFaults(), {}, {}))
+        assert isinstance(fit(BODY, {}, LLAMA), Fits)
+
+    def test_transformers_is_asked_of_other_models(self, trial: list[Any]) -> None:
+        other = {"model_type": "other"}
+        assert fit(BODY, {}, other) == NotChecked("transformers is not installed")
+        trial.append(Trial(NameFaults(missing=("a",), unexpected=("model.norm.weight",)), {}, {}))
+        found = fit(BODY, {}, other)
+        assert isinstance(found, Misses)
+        assert found.faults.missing == ("a",)
+        held = {name: shape for name, shape in BODY.items() if name != "model.norm.weight"}
+        found = fit(held, {"model.norm.weight": (8,)}, other)
+        assert isinstance(found, Misses)
+        assert found.faults.unexpected == ()
+
+    def test_code_of_its_own_is_not_judged(self, trial: list[Any]) -> None:
+        trial.append(Trial(NameFaults(missing=("a",)), {}, {}))
+        found = fit(BODY, {}, {"model_type": "other", "auto_map": {"AutoModel": "x.Y"}})
+        assert found == NotChecked("it names code of its own (auto_map), which is not run")
+
+    def test_a_config_without_a_type_is_not_judged(self) -> None:
+        assert fit(BODY, {}, {}) == NotChecked("it has no model_type")
+
+    def test_a_config_without_a_size_is_for_transformers(self) -> None:
+        config = {key: value for key, value in LLAMA.items() if key != "intermediate_size"}
+        assert fit(WHOLE, {}, config) == NotChecked("transformers is not installed")
