@@ -82,6 +82,54 @@ def built(kind: str, *, is_tied: bool) -> Any:
     return class_of(kind, is_tied)(_config(kind, is_tied)).eval()
 
 
+def varied(kind: str, variant: str, number: int) -> Any:
+    """The model of `kind`, plain or tied, in a wrapper that `number` chooses, or with adapters."""
+    model = built(kind, is_tied=variant == "tied")
+    if variant == "wrapped":
+        wrappers = (_in_attribute, _compiled, _checkpointed)
+        return wrappers[number % len(wrappers)](model)
+    if variant == "lora":
+        from peft import LoraConfig, get_peft_model
+
+        return get_peft_model(model, LoraConfig(r=2, target_modules="all-linear"))
+    return model
+
+
+def _in_attribute(model: Any) -> Any:
+    """In a module of Lightning, which calls it `model`."""
+    return _inside("model", model)
+
+
+def _compiled(model: Any) -> Any:
+    import torch
+
+    return torch.compile(model)
+
+
+def _checkpointed(model: Any) -> Any:
+    """With a wrapper around every block that computes activations again, in DDP's module."""
+    from torch import nn
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+
+    for module in list(model.modules()):
+        if isinstance(module, nn.ModuleList):
+            for number, block in enumerate(module):
+                module[number] = checkpoint_wrapper(block)
+    return _inside("module", model)
+
+
+def _inside(name: str, model: Any) -> Any:
+    from torch import nn
+
+    class Trainer(nn.Module):
+        def forward(self, **inputs: Any) -> Any:
+            return getattr(self, name)(**inputs)
+
+    trainer = Trainer()
+    setattr(trainer, name, model)
+    return trainer
+
+
 def _config(kind: str, is_tied: bool) -> Any:
     from transformers import AutoConfig
 

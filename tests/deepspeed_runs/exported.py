@@ -12,56 +12,15 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import deepspeed
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.fsdp import fully_shard
 
-from tests.exported_models import built, config_of
-
-
-class Policy(nn.Module):
-    """A trainer's module with the model in it."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.policy = model
-
-
-class Lightning(nn.Module):
-    """A module of Lightning with the model in it."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-
-def _checkpointed(model: nn.Module) -> nn.Module:
-    for module in list(model.modules()):
-        if isinstance(module, nn.ModuleList):
-            for number, block in enumerate(module):
-                module[number] = checkpoint_wrapper(block)
-    return model
-
-
-WRAPPERS = (Policy, Lightning, _checkpointed, torch.compile)
-
-
-def varied(kind: str, variant: str, number: int) -> nn.Module:
-    """The model of `kind`, plain or tied, in a wrapper, or with adapters."""
-    model: Any = built(kind, is_tied=variant == "tied")
-    if variant == "wrapped":
-        return WRAPPERS[number % len(WRAPPERS)](model)  # type: ignore[no-any-return, operator]
-    if variant == "lora":
-        from peft import LoraConfig, get_peft_model
-
-        return get_peft_model(model, LoraConfig(r=2, target_modules="all-linear"))
-    return model  # type: ignore[no-any-return]
+from tests.exported_models import config_of, varied
 
 
 def save(model: nn.Module, form: str, directory: Path) -> None:

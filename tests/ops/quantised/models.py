@@ -74,7 +74,7 @@ def write(
         header[name] = entry(word, list(array.shape), len(data), len(data) + len(raw))
         data += raw
     (directory / "model.safetensors").write_bytes(file_bytes(header, data))
-    config: dict[str, Any] = {"model_type": "llama", "torch_dtype": "bfloat16"}
+    config: dict[str, Any] = {"torch_dtype": "bfloat16"}
     if settings is not None:
         config["quantization_config"] = dict(settings)
     (directory / "config.json").write_text(json.dumps(config))

@@ -117,3 +117,17 @@ def test_the_config_itself_names_its_directory_and_what_is_none_is_said(tmp_path
         requested_sidecars(tmp_path / "base" / "tokenizer.json")
     with pytest.raises(BadRequest, match="nowhere does not exist"):
         requested_sidecars(tmp_path / "nowhere")
+
+
+def test_a_checkpoint_that_is_a_file_has_what_lies_beside_it(tmp_path: Path) -> None:
+    path = model(tmp_path / "run" / "checkpoint-5", {"w": noise(2, 3)}) / "model.safetensors"
+    base(tmp_path / "run", "above")
+    above = consolidate.prepare(path, tmp_path / "above", Options(check_names=False))
+    assert written(above) == {"config.json": "above", "tokenizer.json": "above"}
+    base(path.parent, "beside")
+    beside = consolidate.prepare(path, tmp_path / "beside", Options(check_names=False))
+    assert written(beside) == {"config.json": "beside", "tokenizer.json": "beside"}
+    assert f"took {', '.join(TAKEN)} from {path.parent}" in beside.notes
+
+
+TAKEN = ("config.json", "tokenizer.json", "tokenizer_config.json")

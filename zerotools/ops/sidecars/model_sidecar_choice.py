@@ -51,7 +51,7 @@ def with_sidecars(
     for more in (source.model_sidecars, like):
         chosen |= of_other_kinds(more, chosen)
     path = source.origin.path
-    place = source.root if path.is_dir() else path.parent
+    place = source.root if path.is_dir() else path
     around = of_other_kinds(find_model_sidecars(place), chosen)
     notes = []
     for directory in dict.fromkeys(path.parent for path in around.values()):

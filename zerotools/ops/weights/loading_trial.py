@@ -29,21 +29,29 @@ _ENVIRONMENT = {
 _PROGRAM = """
 import json, re, sys, warnings
 warnings.filterwarnings("ignore")
-import torch, transformers
+import transformers
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+
+def fail(why):
+    print(json.dumps({"refused": why}))
+    sys.exit()
+
+
+asked = json.load(sys.stdin)
+tree = asked["config"]
+if tree["model_type"] not in CONFIG_MAPPING:
+    fail(f"transformers {transformers.__version__} does not know model_type {tree['model_type']}")
+
+import torch
 from transformers import modeling_utils
 from transformers.models.auto import modeling_auto as auto
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 transformers.logging.set_verbosity(transformers.logging.CRITICAL)
 transformers.logging.disable_progress_bar()
 # Ends a load whose conversions fail, before its result is known.
 if hasattr(modeling_utils, "log_state_dict_report"):
     modeling_utils.log_state_dict_report = lambda *args, **kwargs: None
-
-
-def fail(why):
-    print(json.dumps({"refused": why}))
-    sys.exit()
 
 
 def classes_of(config, named):
@@ -98,10 +106,6 @@ def tried(kind, config, ties, names):
     }
 
 
-asked = json.load(sys.stdin)
-tree = asked["config"]
-if tree["model_type"] not in CONFIG_MAPPING:
-    fail(f"transformers {transformers.__version__} does not know this model_type")
 config = CONFIG_MAPPING[tree["model_type"]].from_dict(tree)
 answers = []
 for kind in classes_of(config, asked["class"]):

@@ -1,0 +1,57 @@
+"""A layout is found under wrapped names and under either name of a tie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.maps.hub_models import written
+from zerotools import formats
+from zerotools.core.checkpoint import Checkpoint, Key
+from zerotools.core.errors import BadRequest
+from zerotools.core.training import ParamGroup, TrainingState
+from zerotools.ops.weights.layout_mapping import MapRequest, mapped, mapped_training
+from zerotools.ops.weights.rewrite import rename, select
+
+TIED: dict[str, Any] = {"tie_word_embeddings": True}
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
+
+def llama(folder: Path, **config: Any) -> Checkpoint:
+    written(folder, **config)
+    return formats.read(folder)
+
+
+def without(checkpoint: Checkpoint, name: str) -> Checkpoint:
+    return select(checkpoint, lambda key: key.name != name)
+
+
+def test_a_head_alone_is_the_embedding_where_they_are_tied(tmp_path: Path) -> None:
+    source = llama(tmp_path / "tied", **TIED)
+    made = mapped(without(source, EMBEDDING), MapRequest(to="meta"))
+    assert Key("tok_embeddings.weight", "param") in made.checkpoint.tensors
+    assert made.origins["tok_embeddings.weight"] == (HEAD,)
+    untied = llama(tmp_path / "untied")
+    with pytest.raises(BadRequest, match=EMBEDDING):
+        mapped(without(untied, EMBEDDING), MapRequest(to="meta"))
+
+
+@pytest.mark.parametrize("to", ["meta", "hf"])
+def test_wrappers_come_off_and_param_groups_find_their_weights(tmp_path: Path, to: str) -> None:
+    source = rename(llama(tmp_path / "run"), lambda name: f"module.{name}")
+    names = tuple(key.name for key in source.tensors)
+    training = TrainingState(groups=(ParamGroup(names, {"lr": 0.1}),))
+    made = mapped(source, MapRequest(to=to), training)
+    assert made.is_changed
+    assert "took module. off the names: the layouts of the map have them without" in made.notes
+    (group,) = mapped_training(source, training, made.origins).groups
+    assert len(group.params) == len(names) == len(made.checkpoint.tensors)
+    assert set(group.params) == {key.name for key in made.checkpoint.tensors}
+
+
+def test_names_that_fit_no_layout_are_refused_as_they_are(tmp_path: Path) -> None:
+    source = rename(llama(tmp_path / "run"), lambda name: f"module.x{name}y")
+    with pytest.raises(BadRequest, match=r"unknown \(module\.x"):
+        mapped(source, MapRequest(to="meta"))
