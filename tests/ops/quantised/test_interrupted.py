@@ -62,7 +62,7 @@ def plain(tmp_path: Path) -> Path:
     directory = tmp_path / "plain"
     directory.mkdir()
     save_file(tensors, directory / "model.safetensors")
-    (directory / "config.json").write_text('{"model_type": "llama", "torch_dtype": "bfloat16"}')
+    (directory / "config.json").write_text('{"torch_dtype": "bfloat16"}')
     return directory
 
 

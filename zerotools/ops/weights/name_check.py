@@ -224,11 +224,21 @@ def check_names(
     found = fit(held, left_out, config, lambda faults: _advice(faults, held, config, command))
     if not isinstance(found, Misses):
         return found
+    if _is_turned(found.faults, weights):
+        return NotChecked("quantised weights have their dimensions in another order")
     raise BadRequest(
         f"{weights.origin.path} does not fit the {config.get('model_type')} model of "
         f"{os.fspath(weights.model_sidecars[CONFIG])}: {found.message}; {found.advice}, or write "
         "the names as they are with --no-check-names"
     )
+
+
+def _is_turned(faults: NameFaults, weights: Checkpoint) -> bool:
+    """Whether nothing is wrong but the order of dimensions of quantised weights, as in gpt-oss."""
+    if faults.missing or faults.unexpected:
+        return False
+    packed = {key.name for key in recognise(weights).weights}
+    return all(name in packed and sorted(a) == sorted(b) for name, a, b in faults.wrong)
 
 
 def _shapes(found: Mapping[str, Shape] | NotChecked) -> Mapping[str, Shape]:
