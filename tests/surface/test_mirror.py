@@ -151,6 +151,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "ops/conversions/test_export_logits",
         "ops/conversions/test_exported_models",
         "ops/conversions/test_lora_runs",
+        "ops/conversions/test_exports_load",
     ),
     # every case of tests/golden
     "golden": (

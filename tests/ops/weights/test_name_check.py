@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,28 +14,41 @@ from safetensors.numpy import load_file, save_file
 
 import zerotools
 from tests.maps.test_model_names import BODY, HEAD, LLAMA
-from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.maps.model_names import NameFaults
-from zerotools.ops.weights import name_check
-from zerotools.ops.weights.loading_trial import Trial
+from zerotools.core.errors import BadRequest
+from zerotools.ops.weights import loading_trial
 from zerotools.ops.weights.name_check import Fits, Misses, NotChecked, fit
 
 WHOLE = {**BODY, **HEAD}
+UNKNOWN = "transformers does not know it"
 Shapes = Mapping[str, tuple[int, ...]]
 
 
 @pytest.fixture(autouse=True)
-def trial(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The answers of transformers, which is not installed where the list is empty."""
-    answers: list[Any] = []
+def trial(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The answers of transformers, which does not know the model where the list is empty."""
+    answers: list[dict[str, Any]] = []
 
-    def asked(config: Any, candidates: Any) -> Any:
-        if not answers:
-            raise Unsupported("transformers is not installed")
-        return [answers[0] for _ in candidates]
+    def run(command: Any, *, input: str, **_: Any) -> subprocess.CompletedProcess[str]:
+        count = len(json.loads(input)["names"])
+        said: dict[str, Any] = {"answers": answers * count, "count": count}
+        out = json.dumps(said if answers else {"refused": UNKNOWN})
+        return subprocess.CompletedProcess(command, 0, out, "")
 
-    monkeypatch.setattr(name_check, "trials", asked)
+    monkeypatch.setattr(loading_trial, "_NEEDED", ())
+    monkeypatch.setattr(subprocess, "run", run)
     return answers
+
+
+def answer(**faults: list[str]) -> dict[str, Any]:
+    """The outcome of one load."""
+    plain: dict[str, Any] = {
+        "missing": [],
+        "unexpected": [],
+        "wrong": [],
+        "ties": {},
+        "renamed": {},
+    }
+    return plain | faults
 
 
 def source(folder: Path, shapes: Shapes, **config: Any) -> Path:
@@ -178,13 +192,13 @@ def test_gather_names_what_a_model_lacks(tmp_path: Path) -> None:
 
 class TestFit:
     def test_transformers_is_asked_before_a_refusal(self, trial: list[Any]) -> None:
-        trial.append(Trial(NameFaults(), {}, {}))
+        trial.append(answer())
         assert isinstance(fit(BODY, {}, LLAMA), Fits)
 
     def test_transformers_is_asked_of_other_models(self, trial: list[Any]) -> None:
         other = {"model_type": "other"}
-        assert fit(BODY, {}, other) == NotChecked("transformers is not installed")
-        trial.append(Trial(NameFaults(missing=("a",), unexpected=("model.norm.weight",)), {}, {}))
+        assert fit(BODY, {}, other) == NotChecked(UNKNOWN)
+        trial.append(answer(missing=["a"], unexpected=["model.norm.weight"]))
         found = fit(BODY, {}, other)
         assert isinstance(found, Misses)
         assert found.faults.missing == ("a",)
@@ -194,7 +208,7 @@ class TestFit:
         assert found.faults.unexpected == ()
 
     def test_code_of_its_own_is_not_judged(self, trial: list[Any]) -> None:
-        trial.append(Trial(NameFaults(missing=("a",)), {}, {}))
+        trial.append(answer(missing=["a"]))
         found = fit(BODY, {}, {"model_type": "other", "auto_map": {"AutoModel": "x.Y"}})
         assert found == NotChecked("it names code of its own (auto_map), which is not run")
 
@@ -203,4 +217,4 @@ class TestFit:
 
     def test_a_config_without_a_size_is_for_transformers(self) -> None:
         config = {key: value for key, value in LLAMA.items() if key != "intermediate_size"}
-        assert fit(WHOLE, {}, config) == NotChecked("transformers is not installed")
+        assert fit(WHOLE, {}, config) == NotChecked(UNKNOWN)

@@ -21,6 +21,7 @@ from zerotools.maps.model_names import NameFaults
 
 TRIAL_SECONDS = 120.0
 _LONGEST_REASON = 300
+_NEEDED = ("transformers", "torch", "accelerate")
 _ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "",
     "ACCELERATE_USE_DEEPSPEED": "false", "ACCELERATE_USE_FSDP": "false",
@@ -137,8 +138,9 @@ def trials(
     Raises:
         Unsupported: transformers is not installed, or does not know the model.
     """
-    if find_spec("transformers") is None or find_spec("torch") is None:
-        raise Unsupported("transformers is not installed")
+    lacking = [package for package in _NEEDED if find_spec(package) is None]
+    if lacking:
+        raise Unsupported(f"{' and '.join(lacking)} {'are' if lacking[1:] else 'is'} not installed")
     named = config.get("architectures")
     name = named[0] if isinstance(named, list) and named else ""
     plain = {key: value for key, value in config.items() if key != "quantization_config"}

@@ -30,7 +30,7 @@ from zerotools.ops.weights.layout_search import shapes_of
 from zerotools.ops.weights.loading_trial import trials
 from zerotools.ops.weights.reference_model import Reference
 from zerotools.ops.weights.rewrite import rename
-from zerotools.ops.weights.wrapped_names import Naming, namings
+from zerotools.ops.weights.wrapped_names import Unwrapping, namings
 
 _MOST_NAMED = 3
 _OF_ADAPTERS = (".lora_", ".base_layer.")
@@ -41,7 +41,7 @@ class Fits:
     """The names fit the model after `naming` and then `renamed`. `ties` has the names that the
     model ties, with the name of the tensor that each takes."""
 
-    naming: Naming
+    naming: Unwrapping
     renamed: Mapping[str, str] = field(default_factory=dict)
     ties: Mapping[str, str] = field(default_factory=dict)
 
@@ -148,7 +148,7 @@ def fit(
 
 def fit_of(
     known: Knowledge,
-    ways: Sequence[Naming],
+    ways: Sequence[Unwrapping],
     every: Mapping[str, Shape],
     left_out: Mapping[str, Shape],
 ) -> tuple[Fits | None, NameFaults]:
@@ -173,12 +173,12 @@ def _count(faults: NameFaults) -> int:
     return faults.count
 
 
-def _named(every: Mapping[str, Shape], way: Naming) -> dict[str, Shape]:
+def _named(every: Mapping[str, Shape], way: Unwrapping) -> dict[str, Shape]:
     return {way.new_name(name): shape for name, shape in every.items()}
 
 
 def _wanted(
-    faults: NameFaults, way: Naming, every: Mapping[str, Shape], left_out: Mapping[str, Shape]
+    faults: NameFaults, way: Unwrapping, every: Mapping[str, Shape], left_out: Mapping[str, Shape]
 ) -> NameFaults:
     """The faults of wanted tensors, under their own names."""
     own = {way.new_name(name): name for name in every}

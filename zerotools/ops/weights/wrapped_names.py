@@ -13,29 +13,29 @@ _MOST_LEADING = 3
 
 
 @dataclass(frozen=True)
-class Naming:
+class Unwrapping:
     """One way to name tensors. `removed` are the parts that it takes off, as text."""
 
     new_name: Callable[[str], str]
     removed: tuple[str, ...] = ()
 
 
-def namings(names: Iterable[str]) -> Iterator[Naming]:
+def namings(names: Iterable[str]) -> Iterator[Unwrapping]:
     """The ways to name tensors, from the names as they are to those that lose most.
 
     Wrappers come off anywhere in a name, then up to three parts that all names begin with.
     """
     held = list(names)
-    yield Naming(lambda name: name)
+    yield Unwrapping(lambda name: name)
     found = [word for word in sorted(WRAPPERS) if any(word in _parts(name) for name in held)]
     bare = list(dict.fromkeys(map(_bare, held)))
     if found and len(bare) == len(held) and all(bare):
-        yield Naming(_bare, tuple(f"{word}." for word in found))
+        yield Unwrapping(_bare, tuple(f"{word}." for word in found))
     shared = _shared(bare)
     for count in range(1, len(shared) + 1):
         leading = ".".join(shared[:count]) + "."
         if len(bare) == len(held):
-            yield Naming(_without(leading), (*(f"{word}." for word in found), leading))
+            yield Unwrapping(_without(leading), (*(f"{word}." for word in found), leading))
 
 
 def _parts(name: str) -> list[str]:
