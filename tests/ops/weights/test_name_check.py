@@ -215,6 +215,11 @@ class TestFit:
     def test_a_config_without_a_type_is_not_judged(self) -> None:
         assert fit(BODY, {}, {}) == NotChecked("it has no model_type")
 
-    def test_a_config_without_a_size_is_for_transformers(self) -> None:
+    def test_a_size_that_the_config_leaves_out_is_that_of_its_class(self) -> None:
         config = {key: value for key, value in LLAMA.items() if key != "intermediate_size"}
-        assert fit(WHOLE, {}, config) == NotChecked(UNKNOWN)
+        found = fit(WHOLE, {}, config)
+        assert isinstance(found, Misses)
+        assert found.faults.wrong[0] == ("model.layers.0.mlp.gate_proj.weight", (12, 8), (11008, 8))
+
+    def test_a_size_that_is_none_is_for_transformers(self) -> None:
+        assert fit(WHOLE, {}, {**LLAMA, "hidden_size": "8"}) == NotChecked(UNKNOWN)

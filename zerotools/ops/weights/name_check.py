@@ -122,7 +122,7 @@ def fit(
     known = names_of_model(config, is_tied=ties_embeddings(config))
     own: NameFaults | None = None
     if known is not None:
-        # A size that the config lacks has a default in transformers.
+        # A size that is no number is for transformers to judge.
         with suppress(BadRequest):
             fits, own = fit_of(known, ways, every, left_out)
             if fits is not None:
