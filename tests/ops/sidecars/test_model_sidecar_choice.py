@@ -23,7 +23,7 @@ DCP = TORCH / "fsdp2-dcp-w3" / "checkpoint" / "pytorch_model_fsdp_0"
 def base(directory: Path, name: str) -> None:
     """A model directory without weights."""
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "config.json").write_text(json.dumps({"model_type": name}))
+    (directory / "config.json").write_text(json.dumps({"is": name}))
     (directory / "tokenizer.json").write_text(json.dumps(name))
     (directory / "tokenizer_config.json").write_text(json.dumps(name))
 
@@ -34,7 +34,10 @@ def written(conversion: Conversion) -> dict[str, str]:
     out = conversion.destination
     found = {name: out / name for name in ("config.json", "tokenizer.json")}
     text = {name: json.loads(path.read_text()) for name, path in found.items() if path.exists()}
-    return {n: tree["model_type"] if n == "config.json" else tree for n, tree in text.items()}
+    return {
+        n: tree.get("is", tree.get("model_type")) if n == "config.json" else tree
+        for n, tree in text.items()
+    }
 
 
 @pytest.mark.parametrize("source", [DCP, DEEPSPEED / "z2-bf16-w2" / "checkpoint"])

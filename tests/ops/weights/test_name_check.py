@@ -196,7 +196,7 @@ class TestFit:
         assert isinstance(fit(BODY, {}, LLAMA), Fits)
 
     def test_transformers_is_asked_of_other_models(self, trial: list[Any]) -> None:
-        other = {"model_type": "other"}
+        other = {"model_type": "falcon"}
         assert fit(BODY, {}, other) == NotChecked(UNKNOWN)
         trial.append(answer(missing=["a"], unexpected=["model.norm.weight"]))
         found = fit(BODY, {}, other)
@@ -209,7 +209,7 @@ class TestFit:
 
     def test_code_of_its_own_is_not_judged(self, trial: list[Any]) -> None:
         trial.append(answer(missing=["a"]))
-        found = fit(BODY, {}, {"model_type": "other", "auto_map": {"AutoModel": "x.Y"}})
+        found = fit(BODY, {}, {"model_type": "falcon", "auto_map": {"AutoModel": "x.Y"}})
         assert found == NotChecked("it names code of its own (auto_map), which is not run")
 
     def test_a_config_without_a_type_is_not_judged(self) -> None:

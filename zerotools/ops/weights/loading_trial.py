@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import Unsupported
@@ -141,6 +142,9 @@ def trials(
     lacking = [package for package in _NEEDED if find_spec(package) is None]
     if lacking:
         raise Unsupported(f"{' and '.join(lacking)} {'are' if lacking[1:] else 'is'} not installed")
+    kind = config["model_type"]
+    if not _may_know(kind):
+        raise Unsupported(f"transformers does not know model_type {kind}")
     named = config.get("architectures")
     name = named[0] if isinstance(named, list) and named else ""
     plain = {key: value for key, value in config.items() if key != "quantization_config"}
@@ -169,6 +173,15 @@ def trials(
     found = [_trial(each) for each in answer["answers"]]
     count = answer["count"]
     return [min(found[n::count], key=lambda each: each.faults.count) for n in range(count)]
+
+
+def _may_know(kind: str) -> bool:
+    """Whether transformers' tables of models name the type: their text is read, which spares a
+    process that imports them."""
+    spec = find_spec("transformers")
+    places = spec.submodule_search_locations if spec is not None else None
+    texts = [each for place in places or () for each in Path(place, "models/auto").glob("*.py")]
+    return not texts or any(f'"{kind}"' in each.read_text("utf-8") for each in texts)
 
 
 def _trial(answer: Mapping[str, Any]) -> Trial:
