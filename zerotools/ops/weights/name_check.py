@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
+from zerotools.core.patterns.adapter_names import is_adapter_alone
 from zerotools.io.files.json_file import read_json
 from zerotools.io.huggingface.config_json import LARGEST_CONFIG
 from zerotools.io.huggingface.model_sidecars import CONFIG
@@ -25,7 +26,6 @@ from zerotools.maps.layout_choice import detected
 from zerotools.maps.map_file import HUB
 from zerotools.maps.model_names import NameFaults, names_of_model
 from zerotools.ops.quantised.recognise import recognise
-from zerotools.core.patterns.adapter_names import is_adapter_alone
 from zerotools.ops.weights.layout_search import shapes_of
 from zerotools.ops.weights.loading_trial import trials
 from zerotools.ops.weights.reference_model import Reference
