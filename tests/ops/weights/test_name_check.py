@@ -136,7 +136,7 @@ def test_adapters_are_named_as_such(folder: Path) -> None:
     layer = "model.layers.0.self_attn.q_proj"
     lora = {f"{layer}.lora_A.x": (2, 8), f"{layer}.base_layer.weight": (8, 8)}
     said = refusal(folder, {**WHOLE, **lora})
-    assert "they are of an adapter: export it with zerotools consolidate --adapter-only" in said
+    assert "they are of an adapter: merge it with zerotools consolidate --base DIR" in said
 
 
 def test_another_layout_is_said_with_the_option_that_maps_it(tmp_path: Path) -> None:

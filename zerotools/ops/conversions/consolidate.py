@@ -178,7 +178,9 @@ def _prepare(
     checkpoint, said = in_asked_values(checkpoint, quantisation, options.dtype)
     keeps_types = quantisation.is_there and options.dtype == AUTO
     dtype, why = choose_dtype(checkpoint, AUTO if options.dtype in QUANTISERS else options.dtype)
-    weights, notes = _choose_weights(checkpoint, options, is_selected, like, table)
+    weights, notes = _choose_weights(
+        checkpoint, options, is_selected, like, table, is_merged=merged is not None
+    )
     types = like if options.dtype == AUTO else None
     described = describe(
         weights,
@@ -260,6 +262,8 @@ def _choose_weights(
     is_selected: Callable[[str], bool],
     like: Reference | None,
     table: FormatTable,
+    *,
+    is_merged: bool,
 ) -> tuple[Checkpoint, list[str]]:
     """What the output holds, under its names there, and what to say about the choice."""
     new_name = namer(options.strip_prefix, [parse_rule(text) for text in options.rename])
@@ -279,7 +283,8 @@ def _choose_weights(
             f"{checkpoint.origin.path} has no weights that match{held}; nothing to export"
         )
     is_hub = options.mapping is None or options.mapping.to == HUB
-    fitting = fitted(every, weights, like, is_checked=options.check_names and is_hub)
+    is_checked = options.check_names and is_hub
+    fitting = fitted(every, weights, like, is_checked=is_checked, is_merged=is_merged)
     weights, said = resolve_aliases(
         fitting.weights, keep=options.keep_aliases, like=like, ties=fitting.ties
     )

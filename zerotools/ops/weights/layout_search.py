@@ -26,7 +26,7 @@ _WEIGHTS = ("param16", "buffer", "param")
 
 
 @dataclass(frozen=True)
-class NamedCheckpoint:
+class LaidOutCheckpoint:
     """A checkpoint under the names of the layout that it has, and what was said of them. `own` has
     the names that tensors have in the file, where these are others."""
 
@@ -54,7 +54,7 @@ def named_as_layout(
     layout: str | None,
     config: Mapping[str, Any],
     arguments: Mapping[str, Any],
-) -> NamedCheckpoint:
+) -> LaidOutCheckpoint:
     """Find the layout of the checkpoint; `layout` says which it is, None: it is detected.
 
     Raises:
@@ -70,14 +70,14 @@ def named_as_layout(
         return found
 
     try:
-        return NamedCheckpoint(checkpoint, look(checkpoint))
+        return LaidOutCheckpoint(checkpoint, look(checkpoint))
     except BadRequest as refused:
         for other, notes in _renamed(checkpoint, family, config):
             with suppress(BadRequest):
                 found = look(other)
                 names = zip(checkpoint.tensors, other.tensors, strict=False)
                 own = {new.name: old.name for old, new in names if new.name != old.name}
-                return NamedCheckpoint(other, found, notes, own)
+                return LaidOutCheckpoint(other, found, notes, own)
         raise refused from None
 
 

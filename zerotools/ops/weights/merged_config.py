@@ -41,14 +41,9 @@ def with_merged_config(target: Target, weights: Checkpoint) -> Target:
         return target
     written = target.files[CONFIG].literals
     tree: dict[str, Any] = json.loads(written[0].data) if written else model_config(path)
-    changed = _changes(tree, weights)
+    tree, changed = merged_tree(tree, weights)
     if not changed:
         return target
-    inner = tree.get(_INNER)
-    is_inner = isinstance(inner, dict) and _VOCABULARY in inner and _VOCABULARY not in tree
-    tree |= {k: v for k, v in changed.items() if not (is_inner and k == _VOCABULARY)}
-    if isinstance(inner, dict):
-        inner |= {k: v for k, v in changed.items() if k in inner}
     text = (json.dumps(tree, indent=2, ensure_ascii=False) + "\n").encode()
     files = {**target.files, CONFIG: literal(text)}
     sizes = {name: plan.size for name, plan in files.items()}
@@ -59,6 +54,19 @@ def with_merged_config(target: Target, weights: Checkpoint) -> Target:
         checkpoint=replace(target.checkpoint, files=sizes),
         notes=(*target.notes, f"{CONFIG} is written with {said}, as the weights are"),
     )
+
+
+def merged_tree(
+    tree: Mapping[str, Any], weights: Checkpoint
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The tree of a base model's config.json as it is written with merged weights, and the keys
+    that change."""
+    changed, inner = _changes(tree, weights), tree.get(_INNER)
+    is_inner = isinstance(inner, dict) and _VOCABULARY in inner and _VOCABULARY not in tree
+    merged = {**tree, **{k: v for k, v in changed.items() if not (is_inner and k == _VOCABULARY)}}
+    if isinstance(inner, dict):
+        merged[_INNER] = {**inner, **{k: v for k, v in changed.items() if k in inner}}
+    return merged, changed
 
 
 def _changes(tree: Mapping[str, Any], weights: Checkpoint) -> dict[str, Any]:

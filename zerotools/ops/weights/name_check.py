@@ -28,6 +28,7 @@ from zerotools.maps.model_names import NameFaults, names_of_model
 from zerotools.ops.quantised.recognise import recognise
 from zerotools.ops.weights.layout_search import shapes_of
 from zerotools.ops.weights.loading_trial import trials
+from zerotools.ops.weights.merged_config import merged_tree
 from zerotools.ops.weights.reference_model import Reference
 from zerotools.ops.weights.rewrite import rename
 from zerotools.ops.weights.wrapped_names import Unwrapping, namings
@@ -204,7 +205,11 @@ def config_of_export(weights: Checkpoint) -> Mapping[str, Any] | None:
 
 
 def check_names(
-    every: Checkpoint, weights: Checkpoint, command: str = "consolidate"
+    every: Checkpoint,
+    weights: Checkpoint,
+    command: str = "consolidate",
+    *,
+    is_merged: bool = False,
 ) -> Fits | NotChecked | None:
     """Compare the names of `weights`, which are chosen of `every`, with its config.json.
 
@@ -216,6 +221,8 @@ def check_names(
     config = config_of_export(weights)
     if config is None or is_adapter_alone(weights.tensors):
         return None
+    if is_merged:
+        config, _ = merged_tree(config, every)
     held = values_of(weights)
     if isinstance(held, NotChecked):
         return held
@@ -282,10 +289,12 @@ def fitted(
     like: Reference | None,
     *,
     is_checked: bool,
+    is_merged: bool = False,
     command: str = "consolidate",
 ) -> FittedWeights:
     """Name `weights`, which are chosen of `every`, as the model at `like` does, or else as their
-    config.json needs it. Without `is_checked` they keep their names.
+    config.json needs it. Without `is_checked` they keep their names. With `is_merged` an adapter
+    was merged into them, and config.json is that of the base model.
 
     Raises:
         BadRequest: they do not fit config.json.
@@ -300,7 +309,7 @@ def fitted(
         return FittedWeights(weights if found is None else rename(weights, found.new_name))
     if not is_checked:
         return FittedWeights(weights)
-    checked = check_names(every, weights, command)
+    checked = check_names(every, weights, command, is_merged=is_merged)
     if checked is None:
         return FittedWeights(weights)
     if isinstance(checked, NotChecked):
@@ -345,7 +354,7 @@ def _advice(
 
 def adapter_advice() -> str:
     """The option for a run whose adapters are not merged."""
-    return "they are of an adapter: export it with zerotools consolidate --adapter-only"
+    return "they are of an adapter: merge it with zerotools consolidate --base DIR, or export it with --adapter-only"
 
 
 def _other_layout(held: Mapping[str, Shape], config: Mapping[str, Any]) -> str | None:
