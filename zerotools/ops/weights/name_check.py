@@ -354,7 +354,10 @@ def _advice(
 
 def adapter_advice() -> str:
     """The option for a run whose adapters are not merged."""
-    return "they are of an adapter: merge it with zerotools consolidate --base DIR, or export it with --adapter-only"
+    return (
+        "they are of an adapter: merge it with zerotools consolidate --base DIR, or export it "
+        "with --adapter-only"
+    )
 
 
 def _other_layout(held: Mapping[str, Shape], config: Mapping[str, Any]) -> str | None:
